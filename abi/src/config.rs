@@ -1,0 +1,298 @@
+//! The config page: how the host tells a guest where everything is.
+
+use crate::layout::{Geometry, GeometryError, MASK_BYTES, PAGE, Region};
+use bitflags::bitflags;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// "HYPTRACE", read as a little-endian word.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"HYPTRACE");
+/// Version of this interface.
+pub const VERSION: u32 = 2;
+
+bitflags! {
+    /// What this host can do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Features: u64 {
+        /// A store to KICK does not exit to the VMM.
+        const KICK = 1;
+        /// A store to STAMP is completed and traced by the host's kernel.
+        const STAMP = 2;
+        /// Stores to registers trap. Without it the regions are shared memory
+        /// only: reference points are flagged ring records.
+        const TRAPS = 4;
+    }
+}
+
+/// What a full ring does; the host's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum RingMode {
+    /// The newest event is dropped and counted.
+    #[default]
+    Discard = 0,
+    /// The oldest events are overwritten: a flight recorder.
+    Overwrite = 1,
+}
+
+/// A region's place in the MMIO window, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RegionPlace {
+    /// From the window's start.
+    pub offset: u64,
+    /// Size of the region's BAR.
+    pub size: u64,
+}
+
+/// BAR 0. The first five words are the 2016 interface's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ConfigPage {
+    /// 0x00: clients.
+    pub max_clients: u64,
+    /// 0x08: arguments of a 2016 event.
+    pub client_args: u64,
+    /// 0x10: 8 * client_args.
+    pub client_data_size: u64,
+    /// 0x18: bytes of 2016 registers at the start of BAR 2.
+    pub control_size: u64,
+    /// 0x20: bytes of 2016 argument slots in BAR 1.
+    pub data_size: u64,
+    /// 0x28: [`MAGIC`].
+    pub magic: u64,
+    /// 0x30: [`VERSION`].
+    pub version: u32,
+    /// 0x34: [`RingMode`].
+    pub ring_mode: u32,
+    /// 0x38: [`Features`].
+    pub features: u64,
+    /// 0x40: the session's UUID.
+    pub session: [u8; 16],
+    /// 0x50: the clock epoch when the guest was started.
+    pub epoch: u64,
+    /// 0x58: ticks per second of the guest's TSC, 0 if not known.
+    pub guest_frequency: u64,
+    /// 0x60: ticks per second of the host's raw counter, 0 if not known.
+    pub host_frequency: u64,
+    /// 0x68: clients [0, n) belong to vCPUs, the rest are leased.
+    pub vcpu_clients: u64,
+    /// 0x70: places in the MMIO window of config, data, control, rings.
+    pub regions: [RegionPlace; 4],
+    /// 0xb0: first register page, bytes from the start of BAR 2.
+    pub control_pages_offset: u64,
+    /// 0xb8: bytes from one register page to the next.
+    pub control_page_stride: u64,
+    /// 0xc0: the enable mask, bytes from the start of BAR 4.
+    pub mask_offset: u64,
+    /// 0xc8: bytes of the mask.
+    pub mask_size: u64,
+    /// 0xd0: the first client's area, bytes from the start of BAR 4.
+    pub client_offset: u64,
+    /// 0xd8: bytes from one client's area to the next.
+    pub client_stride: u64,
+    /// 0xe0: bytes of a client's schema log, which follows pages G and H.
+    pub schema_size: u64,
+    /// 0xe8: bytes of a client's ring, which follows its schema log.
+    pub ring_size: u64,
+    /// 0xf0: bytes of a ring's block.
+    pub block_size: u64,
+    /// 0xf8: bytes of a ring that only reference points may use.
+    pub ring_reserve: u64,
+}
+
+/// Why a config page is not one that this library can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The magic word is not [`MAGIC`]: found this.
+    Magic(u64),
+    /// Another version of the interface: found this.
+    Version(u32),
+    /// A ring mode that is not known: found this.
+    RingMode(u32),
+    /// Sizes that break a bound.
+    Geometry(GeometryError),
+    /// Offsets that do not follow from the sizes.
+    Offsets,
+}
+
+impl core::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            ConfigError::Magic(found) => {
+                write!(
+                    f,
+                    "no hypertrace device: magic at 0x28 is {found:#x}, expected {MAGIC:#x}"
+                )
+            }
+            ConfigError::Version(found) => {
+                write!(
+                    f,
+                    "hypertrace interface version {found}, this library speaks {VERSION}"
+                )
+            }
+            ConfigError::RingMode(found) => write!(f, "unknown ring mode {found} at 0x34"),
+            ConfigError::Geometry(why) => write!(f, "config page: {why}"),
+            ConfigError::Offsets => {
+                f.write_str("config page: offsets do not follow from its sizes")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+/// What the host decides besides sizes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostFacts {
+    /// What a full ring does.
+    pub ring_mode: RingMode,
+    /// What this host can do.
+    pub features: Features,
+    /// The session's UUID.
+    pub session: [u8; 16],
+    /// The clock epoch.
+    pub epoch: u64,
+    /// Ticks per second of the guest's TSC, 0 if not known.
+    pub guest_frequency: u64,
+    /// Ticks per second of the host's raw counter, 0 if not known.
+    pub host_frequency: u64,
+    /// Clients that belong to vCPUs.
+    pub vcpu_clients: u32,
+}
+
+impl ConfigPage {
+    /// The page that describes this geometry.
+    pub fn new(g: &Geometry, facts: &HostFacts) -> ConfigPage {
+        ConfigPage {
+            max_clients: g.clients.into(),
+            client_args: g.legacy_args.into(),
+            client_data_size: 8 * u64::from(g.legacy_args),
+            control_size: g.control_pages_offset(),
+            data_size: g.data_size(),
+            magic: MAGIC,
+            version: VERSION,
+            ring_mode: facts.ring_mode as u32,
+            features: facts.features.bits(),
+            session: facts.session,
+            epoch: facts.epoch,
+            guest_frequency: facts.guest_frequency,
+            host_frequency: facts.host_frequency,
+            vcpu_clients: facts.vcpu_clients.into(),
+            regions: Region::ALL.map(|r| RegionPlace {
+                offset: g.window_offset(r),
+                size: g.bar_size(r),
+            }),
+            control_pages_offset: g.control_pages_offset(),
+            control_page_stride: PAGE,
+            mask_offset: 0,
+            mask_size: MASK_BYTES,
+            client_offset: MASK_BYTES,
+            client_stride: g.client_stride(),
+            schema_size: g.schema_bytes,
+            ring_size: g.ring_bytes,
+            block_size: g.block_bytes,
+            ring_reserve: g.ring_bytes / 16,
+        }
+    }
+
+    /// The geometry that the page describes, checked whole: afterwards every
+    /// offset lies inside its region.
+    ///
+    /// # Errors
+    /// Says which part does not fit.
+    pub fn geometry(&self) -> Result<Geometry, ConfigError> {
+        if self.magic != MAGIC {
+            return Err(ConfigError::Magic(self.magic));
+        }
+        if self.version != VERSION {
+            return Err(ConfigError::Version(self.version));
+        }
+        self.ring_mode()?;
+        let g = Geometry {
+            clients: self.max_clients.try_into().unwrap_or(u32::MAX),
+            legacy_args: self.client_args.try_into().unwrap_or(u32::MAX),
+            ring_bytes: self.ring_size,
+            block_bytes: self.block_size,
+            schema_bytes: self.schema_size,
+        };
+        g.check().map_err(ConfigError::Geometry)?;
+        let told = (
+            self.regions,
+            self.control_pages_offset,
+            self.control_page_stride,
+            self.mask_offset,
+            self.mask_size,
+            self.client_offset,
+            self.client_stride,
+        );
+        let like = ConfigPage::new(&g, &HostFacts::default());
+        let follows = (
+            like.regions,
+            like.control_pages_offset,
+            like.control_page_stride,
+            like.mask_offset,
+            like.mask_size,
+            like.client_offset,
+            like.client_stride,
+        );
+        if told != follows || self.ring_reserve > self.ring_size / 2 {
+            return Err(ConfigError::Offsets);
+        }
+        Ok(g)
+    }
+
+    /// What a full ring does.
+    ///
+    /// # Errors
+    /// The value found, if it is not a mode.
+    pub fn ring_mode(&self) -> Result<RingMode, ConfigError> {
+        match self.ring_mode {
+            0 => Ok(RingMode::Discard),
+            1 => Ok(RingMode::Overwrite),
+            other => Err(ConfigError::RingMode(other)),
+        }
+    }
+
+    /// What this host can do; unknown bits are dropped.
+    pub fn features(&self) -> Features {
+        Features::from_bits_truncate(self.features)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_as_documented() {
+        assert_eq!(core::mem::offset_of!(ConfigPage, magic), 0x28);
+        assert_eq!(core::mem::offset_of!(ConfigPage, features), 0x38);
+        assert_eq!(core::mem::offset_of!(ConfigPage, session), 0x40);
+        assert_eq!(core::mem::offset_of!(ConfigPage, vcpu_clients), 0x68);
+        assert_eq!(core::mem::offset_of!(ConfigPage, regions), 0x70);
+        assert_eq!(
+            core::mem::offset_of!(ConfigPage, control_pages_offset),
+            0xb0
+        );
+        assert_eq!(core::mem::offset_of!(ConfigPage, ring_reserve), 0xf8);
+        assert_eq!(size_of::<ConfigPage>(), 0x100);
+    }
+
+    #[test]
+    fn a_page_gives_back_its_geometry() {
+        let g = Geometry {
+            clients: 5,
+            legacy_args: 3,
+            ..Geometry::default()
+        };
+        let page = ConfigPage::new(&g, &HostFacts::default());
+        assert_eq!(page.geometry(), Ok(g));
+    }
+
+    #[test]
+    fn a_shifted_client_area_is_refused() {
+        let mut page = ConfigPage::new(&Geometry::default(), &HostFacts::default());
+        page.client_offset += 8;
+        assert_eq!(page.geometry(), Err(ConfigError::Offsets));
+    }
+}

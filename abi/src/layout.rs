@@ -1,0 +1,292 @@
+//! Where everything is: PCI identity, BARs, register offsets, client pages.
+//!
+//! Offsets and sizes are bytes unless a name says words. `docs/abi.md` holds
+//! the same as tables, with who acts on each word.
+
+/// PCI vendor id (Red Hat; the range 10f0-10ff is meant for experiments).
+pub const PCI_VENDOR: u16 = 0x1af4;
+/// PCI device id, default; guests match the config page's magic too.
+pub const PCI_DEVICE: u16 = 0x10f0;
+/// PCI subsystem id: "ht".
+pub const PCI_SUBSYSTEM: u16 = 0x6874;
+/// PCI class: memory controller, RAM.
+pub const PCI_CLASS: u16 = 0x0500;
+/// PCI revision: version 2 of this interface.
+pub const PCI_REVISION: u8 = 2;
+
+/// The unit of mapping: register pages and client pages.
+pub const PAGE: u64 = 4096;
+/// No BAR is smaller, so that hosts with 64 KiB pages can map each by itself.
+pub const MIN_BAR: u64 = 64 * 1024;
+/// Bytes of a 64-bit word, the unit of rings and logs.
+pub const WORD: u64 = 8;
+
+/// Bytes of the 2016 argument slots in BAR 1 from one client to the next, per
+/// argument: the 2016 code steps u64 pointers by `client * args * 8`.
+pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
+
+/// Registers of a client's page in BAR 2.
+pub mod register {
+    /// v2 reference point: the value is the slot's `seq`.
+    pub const EMIT: u64 = 0x00;
+    /// Drain soon. The value is ignored.
+    pub const KICK: u64 = 0x08;
+    /// Kernel-stamped point: the value is the guest's timestamp.
+    pub const STAMP: u64 = 0x10;
+    /// Reading latches the host's time.
+    pub const CLOCK: u64 = 0x18;
+    /// A new lessee's token, nonzero.
+    pub const LEASE: u64 = 0x20;
+    /// Bytes used; the rest of the page reads as zero and ignores writes.
+    pub const END: u64 = 0x28;
+}
+
+/// Page G of a client: written by the guest. Word indices.
+pub mod guest_page {
+    /// Ring position behind the last published record, in words.
+    pub const HEAD: usize = 0;
+    /// Running total of events dropped because the ring was full.
+    pub const LOST_FULL: usize = 8;
+    /// Running total of events dropped inside an interrupted emit.
+    pub const LOST_BUSY: usize = 9;
+    /// Running total of words written to the schema log.
+    pub const SCHEMA_LEN: usize = 16;
+    /// The v2 slot: four header words, then up to 256 words.
+    pub const SLOT: usize = 0x400 / 8;
+}
+
+/// Page H of a client: written by the host. Word indices.
+pub mod host_page {
+    /// Ring position up to which the host has taken records, in words.
+    pub const TAIL: usize = 0;
+    /// Words of the schema log that the host holds on disk.
+    pub const SCHEMA_SEEN: usize = 1;
+    /// The token last stored to LEASE (trapping transports).
+    pub const LEASE: usize = 8;
+    /// Version of the enable mask; changes when the mask does.
+    pub const MASK_VERSION: usize = 9;
+    /// Reply: u32 seq, u32 status; stored last.
+    pub const REPLY: usize = 16;
+    /// Reply: the host's raw counter at entry.
+    pub const REPLY_HOST_TIME: usize = 17;
+    /// Reply: the clock epoch.
+    pub const REPLY_EPOCH: usize = 18;
+    /// Reply: the mask version.
+    pub const REPLY_MASK_VERSION: usize = 19;
+}
+
+/// Words of a v2 slot's header.
+pub const SLOT_HEADER_WORDS: usize = 4;
+/// Most payload words of a v2 reference point.
+pub const SLOT_WORDS: usize = 256;
+/// Bytes of the enable mask: one per value of `hash(name) & 0xfff`.
+pub const MASK_BYTES: u64 = 4096;
+
+/// The host's choice of sizes, from which every offset follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Clients, 1 to 1,024.
+    pub clients: u32,
+    /// Arguments of the 2016 interface, 1 to 16.
+    pub legacy_args: u32,
+    /// Bytes of one client's ring: a power of two.
+    pub ring_bytes: u64,
+    /// Bytes of one block: a power of two, at most 1/16 of the ring.
+    pub block_bytes: u64,
+    /// Bytes of one client's schema log: a power of two.
+    pub schema_bytes: u64,
+}
+
+/// Why a [`Geometry`] cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GeometryError(pub &'static str);
+
+impl core::fmt::Display for GeometryError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl core::error::Error for GeometryError {}
+
+impl Default for Geometry {
+    fn default() -> Self {
+        Geometry {
+            clients: 16,
+            legacy_args: 8,
+            ring_bytes: 1 << 20,
+            block_bytes: 1 << 16,
+            schema_bytes: 1 << 14,
+        }
+    }
+}
+
+impl Geometry {
+    /// Checks every bound that the offsets below rely on.
+    ///
+    /// # Errors
+    /// Says which bound does not hold.
+    pub fn check(&self) -> Result<(), GeometryError> {
+        let fail = |why| Err(GeometryError(why));
+        if self.clients == 0 || self.clients > 1024 {
+            return fail("clients must be 1 to 1024");
+        }
+        if self.legacy_args == 0 || self.legacy_args > 16 {
+            return fail("legacy_args must be 1 to 16");
+        }
+        if !self.ring_bytes.is_power_of_two() || !(PAGE..=1 << 32).contains(&self.ring_bytes) {
+            return fail("ring_bytes must be a power of two from 4 KiB to 4 GiB");
+        }
+        if !self.block_bytes.is_power_of_two() || !(256..=1 << 20).contains(&self.block_bytes) {
+            return fail("block_bytes must be a power of two from 256 B to 1 MiB");
+        }
+        if self.block_bytes > self.ring_bytes / 16 {
+            return fail("a ring must have at least 16 blocks");
+        }
+        if !self.schema_bytes.is_power_of_two() || !(PAGE..=1 << 24).contains(&self.schema_bytes) {
+            return fail("schema_bytes must be a power of two from 4 KiB to 16 MiB");
+        }
+        if self.rings_size() > 1 << 40 {
+            return fail("the rings of all clients exceed 1 TiB");
+        }
+        Ok(())
+    }
+
+    /// Bytes of one client's area in BAR 4: G, H, schema log, ring.
+    pub const fn client_stride(&self) -> u64 {
+        2 * PAGE + self.schema_bytes + self.ring_bytes
+    }
+
+    /// Offset of a client's area in BAR 4.
+    pub const fn client_offset(&self, client: u32) -> u64 {
+        MASK_BYTES + client as u64 * self.client_stride()
+    }
+
+    /// Bytes of BAR 4 in use.
+    pub const fn rings_size(&self) -> u64 {
+        self.client_offset(self.clients)
+    }
+
+    /// Bytes from one 2016 argument slot to the next in BAR 1.
+    pub const fn legacy_slot_stride(&self) -> u64 {
+        LEGACY_SLOT_STRIDE_PER_ARG * self.legacy_args as u64
+    }
+
+    /// Bytes of BAR 1 in use: whole pages of 2016 argument slots.
+    pub const fn data_size(&self) -> u64 {
+        round_up(self.clients as u64 * self.legacy_slot_stride(), PAGE)
+    }
+
+    /// Offset of the first client's register page in BAR 2; below it are the
+    /// 2016 registers, a u64 at `client * 8`.
+    pub const fn control_pages_offset(&self) -> u64 {
+        round_up(self.clients as u64 * WORD, PAGE)
+    }
+
+    /// Bytes of BAR 2 in use.
+    pub const fn control_size(&self) -> u64 {
+        self.control_pages_offset() + self.clients as u64 * PAGE
+    }
+
+    /// Size of a region when it stands behind a BAR of its own, or in the
+    /// MMIO window: a power of two, at least [`MIN_BAR`].
+    pub const fn bar_size(&self, region: Region) -> u64 {
+        let used = match region {
+            Region::Config => PAGE,
+            Region::Data => self.data_size(),
+            Region::Control => self.control_size(),
+            Region::Rings => self.rings_size(),
+        };
+        let size = used.next_power_of_two();
+        if size < MIN_BAR { MIN_BAR } else { size }
+    }
+
+    /// Offset of a region in the MMIO window: the regions in order, back to
+    /// back, each in the size of its BAR.
+    pub const fn window_offset(&self, region: Region) -> u64 {
+        match region {
+            Region::Config => 0,
+            Region::Data => self.bar_size(Region::Config),
+            Region::Control => self.window_offset(Region::Data) + self.bar_size(Region::Data),
+            Region::Rings => self.window_offset(Region::Control) + self.bar_size(Region::Control),
+        }
+    }
+
+    /// Bytes of the MMIO window.
+    pub const fn window_size(&self) -> u64 {
+        self.window_offset(Region::Rings) + self.bar_size(Region::Rings)
+    }
+}
+
+/// The four regions of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Region {
+    /// BAR 0: read-only.
+    Config,
+    /// BAR 1: RAM, the 2016 argument slots.
+    Data,
+    /// BAR 2: registers, traps.
+    Control,
+    /// BAR 4 (and 5: 64-bit): RAM, mask and rings.
+    Rings,
+}
+
+impl Region {
+    /// All of them, in window order.
+    pub const ALL: [Region; 4] = [Region::Config, Region::Data, Region::Control, Region::Rings];
+
+    /// The BAR's number.
+    pub const fn bar(self) -> usize {
+        match self {
+            Region::Config => 0,
+            Region::Data => 1,
+            Region::Control => 2,
+            Region::Rings => 4,
+        }
+    }
+}
+
+const fn round_up(value: u64, to: u64) -> u64 {
+    value.div_ceil(to) * to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_geometry_is_valid_and_regions_do_not_overlap() {
+        let g = Geometry::default();
+        g.check().unwrap();
+        let mut end = 0;
+        for region in Region::ALL {
+            assert_eq!(g.window_offset(region), end);
+            assert!(g.bar_size(region).is_power_of_two());
+            end += g.bar_size(region);
+        }
+        assert_eq!(g.window_size(), end);
+        assert!(g.rings_size() <= g.bar_size(Region::Rings));
+    }
+
+    #[test]
+    fn legacy_slots_step_by_64_times_args() {
+        let g = Geometry {
+            legacy_args: 3,
+            ..Geometry::default()
+        };
+        assert_eq!(g.legacy_slot_stride(), 192);
+    }
+
+    #[test]
+    fn a_ring_of_fewer_than_16_blocks_is_refused() {
+        let g = Geometry {
+            ring_bytes: 1 << 16,
+            block_bytes: 1 << 13,
+            ..Geometry::default()
+        };
+        assert_eq!(
+            g.check(),
+            Err(GeometryError("a ring must have at least 16 blocks"))
+        );
+    }
+}

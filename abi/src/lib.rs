@@ -1,0 +1,30 @@
+//! The hypertrace wire: what a guest and a host share, and nothing else.
+//!
+//! A guest *client* (a vCPU or a thread) writes [`record`]s into its own ring
+//! with a [`ring::Producer`]; the host takes them with a [`ring::Consumer`].
+//! Events describe themselves: an [`event`] has a [`schema`] whose hash is its
+//! id, and the text reaches the host once, through the client's schema log.
+//! [`layout`] says where everything is, [`config`] how the host tells the
+//! guest, and [`sink`] is the one trait at which a device and a trace engine
+//! meet.
+//!
+//! `no_std`, no allocation, little-endian machines only. What one side wrote
+//! is a hint to the other: each keeps its own truth in private memory.
+#![cfg_attr(not(any(test, loom)), no_std)]
+
+#[cfg(target_endian = "big")]
+compile_error!("the hypertrace wire is defined for little-endian machines only");
+
+pub mod atomic;
+pub mod config;
+pub mod event;
+pub mod layout;
+pub mod record;
+pub mod ring;
+pub mod schema;
+pub mod sink;
+
+#[doc(hidden)]
+pub mod __private {
+    pub use core::option::Option;
+}

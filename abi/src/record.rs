@@ -1,0 +1,105 @@
+//! One record: a timestamp, an id, its words. The same in a ring and on disk.
+
+use bitflags::bitflags;
+
+/// Words of a record before its payload.
+pub const HEADER_WORDS: usize = 2;
+/// Most payload words of a record; a block may allow fewer.
+pub const MAX_WORDS: usize = 4096;
+
+/// Ids below [`id::FIRST`] are the wire's own.
+pub mod id {
+    /// Skip to the block's end.
+    pub const PAD: u32 = 0;
+    /// A new lessee of this client: who it is.
+    pub const LEASE: u32 = 1;
+    /// An event of the 2016 interface, or `hypertrace()` over shared memory.
+    pub const HYPERTRACE: u32 = 2;
+    /// A kernel-stamped point: its timestamp was stored to STAMP.
+    pub const STAMP: u32 = 3;
+    /// The host's: a guest timestamp that could not be, as it was.
+    pub const TIME_FAULT: u32 = 4;
+    /// The host's: a record without a schema that fits.
+    pub const UNTYPED: u32 = 5;
+    /// The first id a schema can have.
+    pub const FIRST: u32 = 16;
+}
+
+/// Schema texts of the reserved ids: they need no schema log.
+pub const RESERVED: [(u32, &str); 5] = [
+    (
+        id::LEASE,
+        "lease(token:x64,pid:u32,tid:u32,clock:u32,name:str)",
+    ),
+    (id::HYPERTRACE, "hypertrace(client:u32,args:[u64])"),
+    (id::STAMP, "stamp()"),
+    (id::TIME_FAULT, "time_fault(raw:u64)"),
+    (id::UNTYPED, "untyped(guest_id:x64,payload:[u64])"),
+];
+
+bitflags! {
+    /// Flags of a record.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Flags: u16 {
+        /// A reference point: on a local transport written by the guest, else
+        /// by the vCPU thread that served EMIT.
+        const REFERENCE_POINT = 1;
+        /// A kernel-stamped point.
+        const STAMP = 2;
+    }
+}
+
+/// Words that stand before a reference point's own payload in a host ring:
+/// client, cpu, seq, guest time.
+pub const REFERENCE_PREFIX_WORDS: usize = 4;
+
+/// Which clock a producer stamps with; told in its lease record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ClockKind {
+    /// The CPU's time stamp counter.
+    Tsc = 0,
+    /// CLOCK_MONOTONIC_RAW, in nanoseconds.
+    MonotonicRaw = 1,
+}
+
+/// A record's two header words, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Raw ticks of the producer's clock.
+    pub timestamp: u64,
+    /// What happened.
+    pub id: u32,
+    /// Payload words.
+    pub words: u16,
+    /// See [`Flags`]; unknown bits are kept.
+    pub flags: u16,
+}
+
+impl Header {
+    /// The second word.
+    #[inline(always)]
+    pub const fn meta(id: u32, words: u16, flags: u16) -> u64 {
+        id as u64 | (words as u64) << 32 | (flags as u64) << 48
+    }
+
+    /// From the two words.
+    #[inline(always)]
+    pub const fn from_words(timestamp: u64, meta: u64) -> Header {
+        Header {
+            timestamp,
+            id: meta as u32,
+            words: (meta >> 32) as u16,
+            flags: (meta >> 48) as u16,
+        }
+    }
+
+    /// To the two words.
+    #[inline(always)]
+    pub const fn to_words(self) -> [u64; 2] {
+        [
+            self.timestamp,
+            Header::meta(self.id, self.words, self.flags),
+        ]
+    }
+}

@@ -1,0 +1,596 @@
+//! The consumer: how a host reads a ring that its guest may change anytime.
+//!
+//! Every word is loaded once; what it says is checked before it is used. The
+//! cursor runs ahead of the committed position, so that tail advances only
+//! when what was taken is safe ([`Consumer::commit`]), and a failed write
+//! takes nothing ([`Consumer::rollback`]).
+
+use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
+use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
+use crate::config::RingMode;
+use crate::layout::{guest_page, host_page};
+use crate::record::{HEADER_WORDS, Header, id};
+
+/// What a producer can do wrong. Each is counted; none stops the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Fault {
+    /// Head went backwards, or farther than the ring is large.
+    Head,
+    /// A record's length leaves its block or passes head.
+    Length,
+    /// A block's sequence number is not what its predecessors lead to.
+    Sequence,
+    /// A block without a lease token.
+    Token,
+    /// A running total of lost events went backwards or jumped.
+    Losses,
+    /// The schema log's counter or an entry's length cannot be.
+    SchemaLog,
+    /// A schema text that is not one.
+    SchemaText,
+    /// A schema text whose hash is not its id, or another text's id.
+    SchemaHash,
+    /// More schemas than the host keeps.
+    SchemaTable,
+    /// A record whose id has no schema.
+    UnknownId,
+    /// A record that is not as long as its schema says.
+    Payload,
+    /// A timestamp that went backwards.
+    TimeBackwards,
+    /// A timestamp from the future.
+    TimeFuture,
+}
+
+/// Kinds of [`Fault`].
+pub const FAULT_KINDS: usize = 13;
+
+impl Fault {
+    /// All, in the order of their numbers.
+    pub const ALL: [Fault; FAULT_KINDS] = [
+        Fault::Head,
+        Fault::Length,
+        Fault::Sequence,
+        Fault::Token,
+        Fault::Losses,
+        Fault::SchemaLog,
+        Fault::SchemaText,
+        Fault::SchemaHash,
+        Fault::SchemaTable,
+        Fault::UnknownId,
+        Fault::Payload,
+        Fault::TimeBackwards,
+        Fault::TimeFuture,
+    ];
+
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fault::Head => "head",
+            Fault::Length => "length",
+            Fault::Sequence => "sequence",
+            Fault::Token => "token",
+            Fault::Losses => "losses",
+            Fault::SchemaLog => "schema_log",
+            Fault::SchemaText => "schema_text",
+            Fault::SchemaHash => "schema_hash",
+            Fault::SchemaTable => "schema_table",
+            Fault::UnknownId => "unknown_id",
+            Fault::Payload => "payload",
+            Fault::TimeBackwards => "time_backwards",
+            Fault::TimeFuture => "time_future",
+        }
+    }
+}
+
+/// Running totals of lost events, by cause. Never decreasing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Dropped by the producer: no room.
+    pub full: u64,
+    /// Dropped by the producer: inside an interrupted emit.
+    pub busy: u64,
+    /// Written, but gone before they were taken: overwritten, or skipped
+    /// because what stood before them could not be read.
+    pub overwritten: u64,
+}
+
+impl Losses {
+    /// All causes together.
+    pub fn total(&self) -> u64 {
+        self.full + self.busy + self.overwritten
+    }
+}
+
+/// A position in the ring, and what led there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    position: u64,
+    /// Sequence number of the next record; `None` after a resynchronisation.
+    sequence: Option<u64>,
+    token: u64,
+    overwritten: u64,
+    faults: [u64; FAULT_KINDS],
+}
+
+/// The private truth about one client.
+#[derive(Clone, Debug)]
+pub struct ConsumerState {
+    committed: Cursor,
+    cursor: Cursor,
+    lost_full: Total,
+    lost_busy: Total,
+    schema_seen: u64,
+    schema_cursor: u64,
+}
+
+impl Default for ConsumerState {
+    fn default() -> Self {
+        let start = Cursor {
+            sequence: Some(0),
+            ..Cursor::default()
+        };
+        ConsumerState {
+            committed: start,
+            cursor: start,
+            lost_full: Total::default(),
+            lost_busy: Total::default(),
+            schema_seen: 0,
+            schema_cursor: 0,
+        }
+    }
+}
+
+/// A running total that the guest writes: the host counts its growth.
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    said: u64,
+    counted: u64,
+}
+
+impl Total {
+    /// More than any producer can drop between two looks.
+    const MOST: u64 = 1 << 48;
+
+    /// `false` if the word cannot be a running total.
+    fn look(&mut self, word: u64) -> bool {
+        let growth = word.wrapping_sub(self.said);
+        self.said = word;
+        let sane = growth < Total::MOST;
+        if sane {
+            self.counted = self.counted.saturating_add(growth);
+        }
+        sane
+    }
+}
+
+/// Whether a visitor took a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Taken; go on.
+    Taken,
+    /// Not taken, stop before it.
+    Stop,
+}
+
+/// A record, its header checked against its block.
+pub struct Record<'a> {
+    /// Timestamp, id, payload words, flags: as the producer wrote them.
+    pub header: Header,
+    /// The payload, not yet copied.
+    pub payload: Payload<'a>,
+}
+
+/// A payload that can be copied once.
+pub enum Payload<'a> {
+    #[doc(hidden)]
+    Ring(&'a [AtomicU64]),
+    #[doc(hidden)]
+    Staged(&'a [u64]),
+}
+
+impl Payload<'_> {
+    /// Words of the payload.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Ring(words) => words.len(),
+            Payload::Staged(words) => words.len(),
+        }
+    }
+
+    /// Whether there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the payload to the start of `out`; loads each word once.
+    ///
+    /// # Panics
+    /// If `out` is shorter than the payload.
+    #[inline(always)]
+    pub fn copy_to(self, out: &mut [u64]) {
+        match self {
+            Payload::Ring(words) => {
+                for (to, from) in out[..words.len()].iter_mut().zip(words) {
+                    *to = from.load(Relaxed);
+                }
+            }
+            Payload::Staged(words) => out[..words.len()].copy_from_slice(words),
+        }
+    }
+}
+
+/// What one [`Consumer::pull`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pulled {
+    /// Ring position before, in words.
+    pub begin: u64,
+    /// Ring position behind the last record taken.
+    pub end: u64,
+    /// Records taken.
+    pub records: u64,
+    /// Sequence number of the first record taken, or of the next one.
+    pub sequence: u64,
+    /// The lease token of all records taken.
+    pub token: u64,
+    /// The visitor stopped, or another lessee's records follow.
+    pub more: bool,
+}
+
+/// The whole host side of one client.
+pub struct Consumer<'a> {
+    memory: ClientMemory<'a>,
+    state: &'a mut ConsumerState,
+}
+
+impl<'a> Consumer<'a> {
+    /// Puts the private truth and the shared memory together.
+    pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
+        Consumer { memory, state }
+    }
+
+    /// Ring words that [`Consumer::pull`]'s `stage` must hold.
+    pub fn stage_words(&self) -> usize {
+        match self.memory.mode() {
+            RingMode::Discard => 0,
+            RingMode::Overwrite => self.memory.block_words() as usize,
+        }
+    }
+
+    /// Most payload words of a record.
+    pub fn max_payload_words(&self) -> usize {
+        self.memory.max_record_words() as usize - HEADER_WORDS
+    }
+
+    /// Counts a fault that the caller found in a schema. Faults in records
+    /// are counted by the visitor of [`Consumer::pull`], and go back with
+    /// [`Consumer::rollback`], because they will be found again.
+    pub fn fault(&mut self, fault: Fault) {
+        count(&mut self.state.cursor, fault);
+        count(&mut self.state.committed, fault);
+    }
+
+    /// Faults so far, by kind, indexed as [`Fault::ALL`].
+    pub fn faults(&self) -> [u64; FAULT_KINDS] {
+        self.state.cursor.faults
+    }
+
+    /// Looks at the producer's running totals, and gives the host's.
+    pub fn losses(&mut self) -> Losses {
+        let guest = self.memory.guest;
+        let state = &mut *self.state;
+        let full = state
+            .lost_full
+            .look(guest[guest_page::LOST_FULL].load(Relaxed));
+        let busy = state
+            .lost_busy
+            .look(guest[guest_page::LOST_BUSY].load(Relaxed));
+        let losses = Losses {
+            full: state.lost_full.counted,
+            busy: state.lost_busy.counted,
+            overwritten: state.cursor.overwritten,
+        };
+        if !full || !busy {
+            self.fault(Fault::Losses);
+        }
+        losses
+    }
+
+    /// Takes records, in order, until the ring is empty, `visit` stops, or
+    /// another lessee's records follow. Loads head once, so that a producer
+    /// cannot keep it busy. `stage` needs [`Consumer::stage_words`] words.
+    ///
+    /// Nothing is given back to the producer before [`Consumer::commit`].
+    ///
+    /// # Panics
+    /// If `stage` is shorter than that.
+    #[inline]
+    pub fn pull(
+        &mut self,
+        stage: &mut [u64],
+        mut visit: impl FnMut(&mut [u64; FAULT_KINDS], Record<'_>) -> Flow,
+    ) -> Pulled {
+        let memory = self.memory;
+        let cursor = &mut self.state.cursor;
+        // ORDERING: pairs with the Release in `Producer::publish`: all records
+        // below head are there.
+        let head = memory.guest[guest_page::HEAD].load(Ordering::Acquire);
+        let mut pulled = Pulled {
+            begin: cursor.position,
+            sequence: cursor.sequence.unwrap_or(0),
+            token: cursor.token,
+            ..Pulled::default()
+        };
+        let ahead = head.wrapping_sub(cursor.position);
+        let possible = match memory.mode() {
+            RingMode::Discard => ahead <= memory.capacity(),
+            RingMode::Overwrite => ahead <= u64::MAX / 2,
+        };
+        if !possible {
+            count(cursor, Fault::Head);
+            cursor.position = memory.block_start(head);
+            cursor.sequence = None;
+            pulled.begin = cursor.position;
+        }
+        while cursor.position != head && !pulled.more {
+            match memory.mode() {
+                RingMode::Discard => {
+                    let end = block_part(&memory, cursor.position, head);
+                    let words = memory.span(cursor.position, end.wrapping_sub(cursor.position));
+                    walk(
+                        &memory,
+                        cursor,
+                        &mut pulled,
+                        Source::Ring(words),
+                        end,
+                        &mut visit,
+                    );
+                }
+                RingMode::Overwrite => {
+                    skip_overwritten(&memory, cursor, head);
+                    let end = block_part(&memory, cursor.position, head);
+                    let len = end.wrapping_sub(cursor.position) as usize;
+                    let words = memory.span(cursor.position, len as u64);
+                    let stage = &mut stage[..len];
+                    Payload::Ring(words).copy_to(stage);
+                    // ORDERING: pairs with the Release fence in the producer's
+                    // `order_before`: if a word copied above was of a later
+                    // record, the head loaded below is at least that record's
+                    // start.
+                    fence(Ordering::Acquire);
+                    let now = memory.guest[guest_page::HEAD].load(Relaxed);
+                    if oldest(&memory, now).wrapping_sub(cursor.position) as i64 > 0 {
+                        // Overwritten while it was copied. The next pull
+                        // begins behind it.
+                        skip_overwritten(&memory, cursor, now);
+                        pulled.more = true;
+                        break;
+                    }
+                    walk(
+                        &memory,
+                        cursor,
+                        &mut pulled,
+                        Source::Staged(stage),
+                        end,
+                        &mut visit,
+                    );
+                }
+            }
+        }
+        pulled.end = cursor.position;
+        pulled
+    }
+
+    /// What was pulled is safe: gives its room back to the producer.
+    pub fn commit(&mut self) {
+        self.state.committed = self.state.cursor;
+        self.publish_tail();
+    }
+
+    /// What was pulled could not be kept: the next pull takes it again.
+    pub fn rollback(&mut self) {
+        self.state.cursor = self.state.committed;
+    }
+
+    /// Writes tail where the guest reads it, if it is not there: a guest can
+    /// overwrite the page, and a later lessee would wait for room for ever.
+    pub fn publish_tail(&mut self) {
+        let tail = &self.memory.host[host_page::TAIL];
+        if tail.load(Relaxed) != self.state.committed.position {
+            // ORDERING: pairs with the Acquire in `Producer::find_room`: the
+            // host has read everything below.
+            tail.store(self.state.committed.position, Ordering::Release);
+        }
+    }
+
+    /// The next text of the schema log, copied once. Its words go back to the
+    /// producer with [`Consumer::commit_schemas`].
+    pub fn next_schema(&mut self) -> Option<super::LoggedSchema> {
+        match schema_log::read(&self.memory, self.state.schema_cursor) {
+            schema_log::Read::Empty => None,
+            schema_log::Read::Text(text, next) => {
+                self.state.schema_cursor = next;
+                Some(text)
+            }
+            schema_log::Read::Fault(written) => {
+                self.state.schema_cursor = written;
+                self.fault(Fault::SchemaLog);
+                None
+            }
+        }
+    }
+
+    /// The texts that were read are on disk.
+    pub fn commit_schemas(&mut self) {
+        self.state.schema_seen = self.state.schema_cursor;
+        let seen = &self.memory.host[host_page::SCHEMA_SEEN];
+        if seen.load(Relaxed) != self.state.schema_seen {
+            // ORDERING: pairs with the Acquire in `schema_log::append`.
+            seen.store(self.state.schema_seen, Ordering::Release);
+        }
+    }
+
+    /// The texts that were read could not be kept: they are read again.
+    pub fn rollback_schemas(&mut self) {
+        self.state.schema_cursor = self.state.schema_seen;
+    }
+}
+
+enum Source<'a> {
+    Ring(&'a [AtomicU64]),
+    Staged(&'a [u64]),
+}
+
+impl<'a> Source<'a> {
+    #[inline(always)]
+    fn load(&self, at: usize) -> u64 {
+        match self {
+            Source::Ring(words) => words[at].load(Relaxed),
+            Source::Staged(words) => words[at],
+        }
+    }
+
+    #[inline(always)]
+    fn payload(&self, at: usize, words: usize) -> Payload<'a> {
+        match self {
+            Source::Ring(all) => Payload::Ring(&all[at..at + words]),
+            Source::Staged(all) => Payload::Staged(&all[at..at + words]),
+        }
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        match self {
+            Source::Ring(words) => words.len(),
+            Source::Staged(words) => words.len(),
+        }
+    }
+}
+
+fn count(cursor: &mut Cursor, fault: Fault) {
+    cursor.faults[fault as usize] += 1;
+}
+
+/// The end of what is readable of the block at `position`.
+fn block_part(memory: &ClientMemory<'_>, position: u64, head: u64) -> u64 {
+    let to_head = head.wrapping_sub(position);
+    let to_end = memory.block_words() - (position & (memory.block_words() - 1));
+    position.wrapping_add(to_head.min(to_end))
+}
+
+/// The oldest position that a producer at `head` cannot be overwriting: it may
+/// be writing in head's block or, behind a pad, in the next one.
+fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
+    memory
+        .block_start(head)
+        .wrapping_add(2 * memory.block_words())
+        .wrapping_sub(memory.capacity())
+}
+
+fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64) {
+    let oldest = oldest(memory, head);
+    // Before the ring was full once, the oldest position lies below zero.
+    if oldest.wrapping_sub(cursor.position) as i64 > 0 {
+        cursor.position = oldest;
+    }
+}
+
+/// Reads a block's header at `cursor`. `false`: another lessee begins, and
+/// records of the one before were taken, so stop here.
+#[inline(never)]
+fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u64) -> bool {
+    if token != cursor.token && pulled.records > 0 {
+        pulled.more = true;
+        return false;
+    }
+    if token == 0 {
+        count(cursor, Fault::Token);
+    }
+    if let Some(expected) = cursor.sequence {
+        let gone = sequence.wrapping_sub(expected);
+        // Records that were there have at least two words each.
+        if gone <= cursor.position / HEADER_WORDS as u64 {
+            cursor.overwritten = cursor.overwritten.saturating_add(gone);
+        } else {
+            count(cursor, Fault::Sequence);
+        }
+    }
+    cursor.token = token;
+    cursor.sequence = Some(sequence);
+    cursor.position = cursor.position.wrapping_add(BLOCK_HEADER_WORDS);
+    pulled.token = token;
+    if pulled.records == 0 {
+        pulled.sequence = sequence;
+    }
+    true
+}
+
+/// Visits the records of one block's part, which ends at `end`.
+#[inline(always)]
+fn walk(
+    memory: &ClientMemory<'_>,
+    cursor: &mut Cursor,
+    pulled: &mut Pulled,
+    source: Source<'_>,
+    end: u64,
+    visit: &mut impl FnMut(&mut [u64; FAULT_KINDS], Record<'_>) -> Flow,
+) {
+    let base = cursor.position;
+    let len = source.len();
+    let mut at = 0;
+    if base == memory.block_start(base) {
+        if len < BLOCK_HEADER_WORDS as usize {
+            count(cursor, Fault::Length);
+            cursor.position = end;
+            return;
+        }
+        let (sequence, token) = (source.load(0), source.load(1));
+        if !enter_block(cursor, pulled, sequence, token) {
+            return;
+        }
+        at = BLOCK_HEADER_WORDS as usize;
+    }
+    let mut records = 0;
+    let mut stopped = false;
+    while at < len {
+        if at + HEADER_WORDS > len {
+            // A last single word pads a block; before head it cannot be.
+            if end != memory.block_start(end) {
+                count(cursor, Fault::Length);
+            }
+            at = len;
+            break;
+        }
+        let header = Header::from_words(source.load(at), source.load(at + 1));
+        if header.id == id::PAD {
+            // Whatever else stands in this block was skipped on purpose; head
+            // must be behind it.
+            if end != memory.block_start(end) {
+                count(cursor, Fault::Length);
+            }
+            at = len;
+            break;
+        }
+        let words = usize::from(header.words);
+        let behind = at + HEADER_WORDS + words;
+        if behind > len {
+            // What is skipped is missing from the next block's sequence.
+            count(cursor, Fault::Length);
+            at = len;
+            break;
+        }
+        let payload = source.payload(at + HEADER_WORDS, words);
+        if visit(&mut cursor.faults, Record { header, payload }) == Flow::Stop {
+            stopped = true;
+            break;
+        }
+        records += 1;
+        at = behind;
+    }
+    cursor.position = base.wrapping_add(at as u64);
+    cursor.sequence = cursor.sequence.map(|s| s.wrapping_add(records));
+    pulled.records += records;
+    pulled.more |= stopped;
+}

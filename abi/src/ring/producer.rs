@@ -1,0 +1,599 @@
+//! The producer: what an emit is.
+//!
+//! The hot path loads private memory only; a load from a BAR that is mapped
+//! uncached costs hundreds of nanoseconds. State is kept in atomics with
+//! relaxed loads and stores, because a signal handler or an interrupt may emit
+//! in the middle of an emit on the same thread.
+
+use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
+use crate::config::RingMode;
+use crate::event::{Event, Fields, SchemaText, Site};
+use crate::layout::{guest_page, host_page};
+use crate::record::{ClockKind, Flags, HEADER_WORDS, Header, id};
+
+/// No ring gets this far: at a word a nanosecond it takes 36 years.
+const SANE: u64 = 1 << 60;
+
+/// Slots of the table of known ids.
+const KNOWN: usize = 512;
+/// Of the table of known ids, so that a probe for an absent one ends soon.
+const KNOWN_MOST: u64 = 384;
+
+/// The private truth of a producer. All zeros is "no lease": what a fork with
+/// MADV_WIPEONFORK leaves to the child, so that it never writes as its parent.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ProducerState {
+    /// Timestamp of the emit under way, 0 if none.
+    busy: AtomicU64,
+    /// Ring position of the next record, in words.
+    head: AtomicU64,
+    /// Up to here records go without a look at anything else.
+    limit: AtomicU64,
+    /// Records written, over all lessees.
+    sequence: AtomicU64,
+    /// Nonzero while leased.
+    token: AtomicU64,
+    /// 1 until the lease record stands in the ring.
+    fresh: AtomicU64,
+    lost_full: AtomicU64,
+    lost_busy: AtomicU64,
+    untold: AtomicU64,
+    schema_len: AtomicU64,
+    known_len: AtomicU64,
+    known: [AtomicU32; KNOWN],
+}
+
+impl Default for ProducerState {
+    fn default() -> Self {
+        ProducerState::new()
+    }
+}
+
+macro_rules! zero_state {
+    ($zero64:expr, $zero32:expr) => {
+        ProducerState {
+            busy: $zero64,
+            head: $zero64,
+            limit: $zero64,
+            sequence: $zero64,
+            token: $zero64,
+            fresh: $zero64,
+            lost_full: $zero64,
+            lost_busy: $zero64,
+            untold: $zero64,
+            schema_len: $zero64,
+            known_len: $zero64,
+            known: $zero32,
+        }
+    };
+}
+
+impl ProducerState {
+    /// All zeros: no lease.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        zero_state!(AtomicU64::new(0), [const { AtomicU32::new(0) }; KNOWN])
+    }
+
+    /// All zeros: no lease.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        zero_state!(
+            AtomicU64::new(0),
+            core::array::from_fn(|_| AtomicU32::new(0))
+        )
+    }
+
+    /// Whether an emit was interrupted, and at which timestamp it began.
+    pub fn interrupted_since(&self) -> Option<u64> {
+        match self.busy.load(Relaxed) {
+            0 => None,
+            since => Some(since),
+        }
+    }
+
+    /// Whether this producer holds a lease.
+    pub fn is_leased(&self) -> bool {
+        self.token.load(Relaxed) != 0
+    }
+
+    /// The lease's token, 0 without one.
+    pub fn token(&self) -> u64 {
+        self.token.load(Relaxed)
+    }
+
+    /// Gives the lease up: whatever is emitted next is refused as
+    /// [`Emit::Unleased`].
+    pub fn forget(&self) {
+        self.limit.store(0, Relaxed);
+        self.token.store(0, Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.busy.store(0, Relaxed);
+    }
+}
+
+/// What became of an emit. Nothing that a caller has to handle: every drop is
+/// counted and told to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emit {
+    /// The record is published.
+    Recorded,
+    /// No room: counted in `lost_full`.
+    Full,
+    /// In the middle of another emit: counted in `lost_busy`.
+    Busy,
+    /// This producer has no lease; not counted, lease and emit again.
+    Unleased,
+}
+
+/// Who a new lessee is; goes into the lease record.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseInfo<'a> {
+    /// Process id, 0 for firmware.
+    pub pid: u32,
+    /// Thread id, or vCPU index.
+    pub tid: u32,
+    /// What the records' timestamps are.
+    pub clock: ClockKind,
+    /// A name for people; cut off at 64 bytes.
+    pub name: &'a str,
+}
+
+const LEASE_NAME: usize = 64;
+const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + LEASE_NAME).div_ceil(8);
+
+/// A lease record's payload, kept until it stands in the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    words: [u64; LEASE_WORDS],
+    len: u64,
+}
+
+impl Lease {
+    /// `token` is nonzero and random, `now` the lease's time.
+    pub fn new(token: u64, now: u64, info: &LeaseInfo<'_>) -> Lease {
+        let mut end = info.name.len().min(LEASE_NAME);
+        while !info.name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let name = &info.name[..end];
+        let fields = (
+            crate::event::Hex(token),
+            info.pid,
+            info.tid,
+            info.clock as u32,
+            name,
+        );
+        let side: [AtomicU64; LEASE_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
+        fields.put(&side[HEADER_WORDS..]);
+        let payload = fields.words();
+        let mut words = side.map(|w| w.load(Relaxed));
+        words[0] = now;
+        words[1] = Header::meta(id::LEASE, payload as u16, 0);
+        Lease {
+            words,
+            len: (HEADER_WORDS + payload) as u64,
+        }
+    }
+}
+
+/// The guest's side of one client's ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Producer<'m> {
+    memory: ClientMemory<'m>,
+    state: &'m ProducerState,
+    lease: Lease,
+    /// The mapping is not write-back: stores need fences to stay in order.
+    fenced: bool,
+}
+
+impl<'m> Producer<'m> {
+    /// Takes the client over from whoever had it: reads where its ring stands
+    /// (the only loads from shared memory that are not on a slow path), goes
+    /// on with its sequence and totals, and announces the lease.
+    ///
+    /// `fenced`: the mapping is not write-back, or not known to be.
+    pub fn lease(
+        memory: ClientMemory<'m>,
+        state: &'m ProducerState,
+        lease: Lease,
+        fenced: bool,
+    ) -> Self {
+        let guest = memory.guest;
+        let published = guest[guest_page::HEAD].load(Ordering::Acquire);
+        let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
+        // A predecessor may have left nonsense. Then this client begins anew,
+        // and says so at once: the host counts the jump and follows.
+        let sane = published <= SANE
+            && tail <= published
+            && (memory.mode() == RingMode::Overwrite || published - tail <= memory.capacity());
+        let head = if sane { published } else { 0 };
+        let sequence = walk(&memory, head).0;
+        if !sane {
+            guest[guest_page::HEAD].store(head, Ordering::Release);
+        }
+        state.head.store(head, Relaxed);
+        state.limit.store(0, Relaxed);
+        state.sequence.store(sequence, Relaxed);
+        state.fresh.store(1, Relaxed);
+        state
+            .lost_full
+            .store(guest[guest_page::LOST_FULL].load(Relaxed), Relaxed);
+        state
+            .lost_busy
+            .store(guest[guest_page::LOST_BUSY].load(Relaxed), Relaxed);
+        state.untold.store(0, Relaxed);
+        state
+            .schema_len
+            .store(guest[guest_page::SCHEMA_LEN].load(Relaxed), Relaxed);
+        state.known_len.store(0, Relaxed);
+        for slot in &state.known {
+            slot.store(0, Relaxed);
+        }
+        state.token.store(lease.words[HEADER_WORDS], Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        state.busy.store(0, Relaxed);
+        let producer = Producer {
+            memory,
+            state,
+            lease,
+            fenced,
+        };
+        producer.refresh(lease.words[0]);
+        producer
+    }
+
+    /// The client's memory.
+    pub fn memory(&self) -> &ClientMemory<'m> {
+        &self.memory
+    }
+
+    /// The private state.
+    pub fn state(&self) -> &'m ProducerState {
+        self.state
+    }
+
+    /// Emits a typed event with the timestamp `now`, nonzero. Never fails, allocates,
+    /// blocks or formats.
+    #[inline(always)]
+    pub fn emit<S: Site, F: Fields>(&self, _: S, now: u64, fields: F) -> Emit {
+        let state = self.state;
+        if state.busy.load(Relaxed) != 0 {
+            return self.interrupted();
+        }
+        state.busy.store(now, Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let payload = fields.words();
+        let words = (HEADER_WORDS + payload) as u64;
+        let mut head = state.head.load(Relaxed);
+        let known = state.known[Event::<S, F>::ID as usize % KNOWN].load(Relaxed);
+        if known != Event::<S, F>::ID || head + words > state.limit.load(Relaxed) {
+            match self.make_room(Some(&Event::<S, F>::TEXT), words, false) {
+                Ok(room) => head = room,
+                Err(why) => return why,
+            }
+        }
+        let record = self.memory.span(head, words);
+        self.order_before();
+        record[0].store(now, Relaxed);
+        record[1].store(Header::meta(Event::<S, F>::ID, payload as u16, 0), Relaxed);
+        fields.put(&record[HEADER_WORDS..]);
+        self.publish(head + words);
+        Emit::Recorded
+    }
+
+    /// Emits a record whose words are at hand: reserved ids, and what a host
+    /// thread writes on a guest's behalf. `text` is the schema to announce
+    /// first, if this client has to. A record flagged as a reference point may
+    /// use the part of the ring that is reserved for those.
+    pub fn emit_words(
+        &self,
+        now: u64,
+        id: u32,
+        flags: Flags,
+        text: Option<&SchemaText>,
+        prefix: &[u64],
+        payload: &[u64],
+    ) -> Emit {
+        let state = self.state;
+        if state.busy.load(Relaxed) != 0 {
+            return self.interrupted();
+        }
+        state.busy.store(now, Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let count = prefix.len() + payload.len();
+        let words = (HEADER_WORDS + count) as u64;
+        let head = match self.make_room(text, words, flags.contains(Flags::REFERENCE_POINT)) {
+            Ok(head) => head,
+            Err(why) => return why,
+        };
+        let record = self.memory.span(head, words);
+        self.order_before();
+        record[0].store(now, Relaxed);
+        record[1].store(Header::meta(id, count as u16, flags.bits()), Relaxed);
+        for (to, &from) in record[HEADER_WORDS..]
+            .iter()
+            .zip(prefix.iter().chain(payload))
+        {
+            to.store(from, Relaxed);
+        }
+        self.publish(head + words);
+        Emit::Recorded
+    }
+
+    /// In overwrite mode a consumer may be reading what is overwritten next.
+    #[inline(always)]
+    fn order_before(&self) {
+        // ORDERING: pairs with the Acquire fence in `Consumer::pull`: whoever
+        // sees one of the words stored next sees the head published before.
+        fence(Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn publish(&self, head: u64) {
+        let state = self.state;
+        if self.fenced {
+            store_fence();
+        }
+        // ORDERING: pairs with the Acquire load of head in `Consumer::pull`:
+        // the record is there.
+        self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
+        if self.fenced {
+            store_fence();
+        }
+        compiler_fence(Ordering::SeqCst);
+        state.head.store(head, Relaxed);
+        state
+            .sequence
+            .store(state.sequence.load(Relaxed) + 1, Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        state.busy.store(0, Relaxed);
+    }
+
+    /// Counts an event that came in the middle of another. Only private
+    /// memory: the interrupted emit may be anywhere.
+    #[cold]
+    #[inline(never)]
+    fn interrupted(&self) -> Emit {
+        // A handler may itself be interrupted here, so not load and store.
+        self.state.lost_busy.fetch_add(1, Relaxed);
+        self.state.untold.store(1, Relaxed);
+        Emit::Busy
+    }
+
+    /// The slow path: announces a schema, opens blocks, looks at tail, tells
+    /// losses. Gives the position where `words` words may be written.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&self, text: Option<&SchemaText>, words: u64, commit: bool) -> Result<u64, Emit> {
+        let state = self.state;
+        if !state.is_leased() {
+            state.busy.store(0, Relaxed);
+            return Err(Emit::Unleased);
+        }
+        if let Some(text) = text {
+            self.announce(text);
+        }
+        self.tell_losses();
+        let room = self.find_room(words, commit);
+        if room.is_none() {
+            // First out of the emit, then count: an interrupted count must
+            // not look like an interrupted emit.
+            state.busy.store(0, Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            state.lost_full.fetch_add(1, Relaxed);
+            state.untold.store(1, Relaxed);
+            self.tell_losses();
+        }
+        room.ok_or(Emit::Full)
+    }
+
+    fn find_room(&self, words: u64, commit: bool) -> Option<u64> {
+        let (state, memory) = (self.state, &self.memory);
+        if words > memory.max_record_words() {
+            return None;
+        }
+        let head = state.head.load(Relaxed);
+        let block = memory.block_words();
+        let fresh = state.fresh.load(Relaxed) == 1;
+        let block_end = memory.block_start(head) + block;
+        // A block's header and the lease record come with its first record.
+        let opens = fresh || head == memory.block_start(head) || head + words > block_end;
+        let lease = if fresh { self.lease.len } else { 0 };
+        let lease_alone = lease + words > memory.max_record_words();
+        let (start, end) = if !opens {
+            (head, head + words)
+        } else {
+            let start = if head == memory.block_start(head) {
+                head
+            } else {
+                block_end
+            };
+            if lease_alone {
+                // The lease record fills a block of its own, all but.
+                (start, start + block + BLOCK_HEADER_WORDS + words)
+            } else {
+                (start, start + BLOCK_HEADER_WORDS + lease + words)
+            }
+        };
+        let limit = match memory.mode() {
+            RingMode::Overwrite => u64::MAX,
+            RingMode::Discard => {
+                // ORDERING: pairs with the Release in `Consumer::commit`: the
+                // host has read the words that are overwritten now.
+                let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
+                // The host could be wrong too; then the ring counts as full.
+                let used = end.checked_sub(tail)?;
+                if used > memory.capacity() - if commit { 0 } else { memory.reserve() } {
+                    return None;
+                }
+                tail + memory.capacity() - memory.reserve()
+            }
+        };
+        if !opens {
+            state.limit.store(block_end.min(limit), Relaxed);
+            return Some(head);
+        }
+        self.order_before();
+        self.pad(head, start);
+        let mut at = self.open_block(start);
+        if fresh {
+            for (to, &from) in memory.span(at, lease).iter().zip(&self.lease.words) {
+                to.store(from, Relaxed);
+            }
+            at += lease;
+            state
+                .sequence
+                .store(state.sequence.load(Relaxed) + 1, Relaxed);
+            if lease_alone {
+                self.pad(at, start + block);
+                at = self.open_block(start + block);
+            }
+            state.fresh.store(0, Relaxed);
+        }
+        state.head.store(at, Relaxed);
+        state
+            .limit
+            .store((memory.block_start(at) + block).min(limit), Relaxed);
+        Some(at)
+    }
+
+    /// Fills from `from` to the block's end `to`; a single word is its own pad.
+    fn pad(&self, from: u64, to: u64) {
+        if to - from >= HEADER_WORDS as u64 {
+            let words = (to - from) as usize - HEADER_WORDS;
+            let pad = self.memory.span(from, HEADER_WORDS as u64);
+            pad[0].store(0, Relaxed);
+            pad[1].store(
+                Header::meta(id::PAD, words.min(u16::MAX.into()) as u16, 0),
+                Relaxed,
+            );
+        }
+    }
+
+    fn open_block(&self, start: u64) -> u64 {
+        let header = self.memory.span(start, BLOCK_HEADER_WORDS);
+        header[0].store(self.state.sequence.load(Relaxed), Relaxed);
+        header[1].store(self.state.token.load(Relaxed), Relaxed);
+        start + BLOCK_HEADER_WORDS
+    }
+
+    /// Puts a text into the schema log, once for this lease. If the log is
+    /// full the event goes on without: the host calls it untyped.
+    fn announce(&self, text: &SchemaText) {
+        let state = self.state;
+        let start = text.id as usize % KNOWN;
+        let mut slot = None;
+        for i in 0..KNOWN {
+            let at = (start + i) % KNOWN;
+            let known = state.known[at].load(Relaxed);
+            if known == text.id {
+                // Found behind another that hashes like it: most wanted first.
+                state.known[at].store(state.known[start].load(Relaxed), Relaxed);
+                state.known[start].store(text.id, Relaxed);
+                return;
+            }
+            if known == 0 {
+                slot = Some(at);
+                break;
+            }
+        }
+        let written = state.schema_len.load(Relaxed);
+        if let Some(written) = schema_log::append(&self.memory, written, text) {
+            state.schema_len.store(written, Relaxed);
+            // A full table only means that a text may be told again.
+            if let Some(at) = slot.filter(|_| state.known_len.load(Relaxed) < KNOWN_MOST) {
+                state.known[at].store(text.id, Relaxed);
+                state
+                    .known_len
+                    .store(state.known_len.load(Relaxed) + 1, Relaxed);
+            }
+        }
+    }
+
+    /// Publishes the running totals of dropped events.
+    fn tell_losses(&self) {
+        let state = self.state;
+        if state.untold.load(Relaxed) == 0 {
+            return;
+        }
+        state.untold.store(0, Relaxed);
+        let guest = self.memory.guest;
+        guest[guest_page::LOST_FULL].store(state.lost_full.load(Relaxed), Relaxed);
+        guest[guest_page::LOST_BUSY].store(state.lost_busy.load(Relaxed), Relaxed);
+    }
+
+    /// Outside of any emit, at `now`: announces the lease if it is not yet,
+    /// tells losses.
+    pub fn refresh(&self, now: u64) {
+        let state = self.state;
+        if state.busy.load(Relaxed) != 0 || !state.is_leased() {
+            return;
+        }
+        state.busy.store(now, Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.tell_losses();
+        if state.fresh.load(Relaxed) == 1
+            && let Some(head) = self.find_room(0, false)
+        {
+            if self.fenced {
+                store_fence();
+            }
+            // ORDERING: as in `publish`.
+            self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
+        }
+        compiler_fence(Ordering::SeqCst);
+        state.busy.store(0, Relaxed);
+    }
+
+    /// The thread ends: gives the client up. If an emit was left by a jump,
+    /// its event is counted as lost unless it was published; one that was left
+    /// before it took its timestamp never was. Tells the totals.
+    pub fn release(&self) {
+        let state = self.state;
+        if let Some(since) = state.interrupted_since() {
+            let published = self.memory.guest[guest_page::HEAD].load(Relaxed);
+            if walk(&self.memory, published).1 != Some(since) {
+                state.lost_busy.fetch_add(1, Relaxed);
+            }
+        }
+        state.untold.store(1, Relaxed);
+        self.tell_losses();
+        state.forget();
+    }
+}
+
+/// Walks the block that `head` stands in: the sequence number of the next
+/// record, and the last record's timestamp. Bounded by the block; what it
+/// meets there is a hint only.
+fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
+    if head == 0 {
+        return (0, None);
+    }
+    // At a block's start: the block before holds the last record.
+    let start = memory.block_start(head - 1);
+    let load = |at| memory.word(at).load(Relaxed);
+    let mut sequence = load(start);
+    let mut at = start + BLOCK_HEADER_WORDS;
+    let mut last = None;
+    while at + HEADER_WORDS as u64 <= head {
+        let header = Header::from_words(load(at), load(at + 1));
+        if header.id == id::PAD {
+            break;
+        }
+        last = Some(header.timestamp);
+        sequence = sequence.wrapping_add(1);
+        at += HEADER_WORDS as u64 + u64::from(header.words);
+    }
+    (sequence, last)
+}
+
+/// Orders all earlier stores, write-combining ones too, before later ones.
+#[inline(always)]
+fn store_fence() {
+    // ORDERING: SeqCst is the one portable fence that also drains
+    // write-combining buffers (mfence on x86, dmb ish on Arm).
+    fence(Ordering::SeqCst);
+}

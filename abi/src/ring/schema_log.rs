@@ -1,0 +1,101 @@
+//! The schema log: a byte ring of texts beside the record ring.
+//!
+//! An entry is a word (u32 id, u32 bytes of text), then the text, zero-padded
+//! to words. Counters run in words. An entry is never overwritten: the
+//! producer waits for nothing and counts what does not fit.
+
+use super::ClientMemory;
+use crate::atomic::{AtomicU64, Ordering};
+use crate::event::{Packer, SchemaText as EventText};
+use crate::layout::{guest_page, host_page};
+use crate::schema::MAX_TEXT;
+
+/// A text copied out of a schema log. Not checked: parse it, and compare its
+/// hash with `id`.
+#[derive(Clone, Copy)]
+pub struct SchemaText {
+    /// The id that the producer says it has.
+    pub id: u32,
+    bytes: [u8; MAX_WORDS * 8],
+    len: usize,
+}
+
+const MAX_WORDS: usize = MAX_TEXT.div_ceil(8);
+
+impl SchemaText {
+    /// The text's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Appends a text. `false` if the log has no room now.
+pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) -> Option<u64> {
+    let capacity = memory.schema.len() as u64;
+    let words = 1 + text.len().div_ceil(8) as u64;
+    // ORDERING: pairs with the Release in `Consumer::commit_schemas`: the host
+    // has read the words that are overwritten now.
+    let seen = memory.host[host_page::SCHEMA_SEEN].load(Ordering::Acquire);
+    if words > capacity.saturating_sub(written.saturating_sub(seen)) {
+        return None;
+    }
+    let at = |i: u64| &memory.schema[((written + i) & (capacity - 1)) as usize];
+    at(0).store(
+        u64::from(text.id) | (text.len() as u64) << 32,
+        Ordering::Relaxed,
+    );
+    // The text may wrap around the log's end, so it is packed on the side.
+    let side: [AtomicU64; MAX_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
+    let mut packer = Packer::new(&side);
+    text.pieces(|piece| packer.bytes(piece));
+    packer.finish();
+    for (i, word) in (1..words).zip(&side) {
+        at(i).store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    // ORDERING: pairs with the Acquire in `read`: the text is there.
+    memory.guest[guest_page::SCHEMA_LEN].store(written + words, Ordering::Release);
+    Some(written + words)
+}
+
+#[allow(
+    clippy::large_enum_variant,
+    reason = "no heap here; it lives for one call"
+)]
+pub(super) enum Read {
+    Empty,
+    /// The counter or an entry's length cannot be; all up to here is skipped.
+    Fault(u64),
+    Text(SchemaText, u64),
+}
+
+/// Copies the entry at `seen`, once.
+pub(super) fn read(memory: &ClientMemory<'_>, seen: u64) -> Read {
+    let capacity = memory.schema.len() as u64;
+    // ORDERING: pairs with the Release in `append`.
+    let written = memory.guest[guest_page::SCHEMA_LEN].load(Ordering::Acquire);
+    let there = written.wrapping_sub(seen);
+    if there == 0 {
+        return Read::Empty;
+    }
+    if there > capacity {
+        return Read::Fault(written);
+    }
+    let at = |i: u64| {
+        memory.schema[(seen.wrapping_add(i) & (capacity - 1)) as usize].load(Ordering::Relaxed)
+    };
+    let head = at(0);
+    let len = (head >> 32) as usize;
+    let words = len.div_ceil(8);
+    if len == 0 || len > MAX_TEXT || 1 + words as u64 > there {
+        return Read::Fault(written);
+    }
+    let mut text = SchemaText {
+        id: head as u32,
+        bytes: [0; MAX_WORDS * 8],
+        len,
+    };
+    for (i, bytes) in text.bytes.chunks_exact_mut(8).take(words).enumerate() {
+        bytes.copy_from_slice(&at(1 + i as u64).to_le_bytes());
+    }
+    Read::Text(text, seen.wrapping_add(1 + words as u64))
+}

@@ -1,0 +1,73 @@
+//! Where a device and a trace engine meet.
+//!
+//! The device knows the guest's memory and no schema; the sink knows schemas
+//! and files and no guest. The VMM wires one to the other.
+
+use crate::ring::Consumer;
+
+/// What became of a reference point; also the reply's status word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    /// It stands in the host's trace.
+    Recorded = 0,
+    /// Nobody wanted it.
+    Filtered = 1,
+    /// The host had no room: counted.
+    Failed = 2,
+    /// The slot is not one: counted.
+    Invalid = 3,
+    /// Over the client's rate bound: counted.
+    Limited = 4,
+}
+
+/// A reference point, copied once out of guest memory.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferencePoint<'a> {
+    /// Whose page was stored to; below the device's number of clients.
+    pub client: u32,
+    /// The guest's number for it.
+    pub seq: u32,
+    /// Event id, as the guest says; [`crate::record::id::HYPERTRACE`] for an
+    /// event of the 2016 interface.
+    pub id: u32,
+    /// Hash of the event's name, as the guest says.
+    pub name_hash: u32,
+    /// The guest CPU, as the guest says.
+    pub cpu: u32,
+    /// The guest's clock before the store, as the guest says; 0 from 2016.
+    pub guest_time: u64,
+    /// The host's raw counter at entry.
+    pub host_time: u64,
+    /// Payload.
+    pub words: &'a [u64],
+}
+
+/// What one call of [`EventSink::drain`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Ring words taken and committed.
+    pub words: u64,
+    /// There is more to take now.
+    pub more: bool,
+}
+
+/// The trace engine, as a device sees it.
+pub trait EventSink: Send + Sync {
+    /// On the vCPU's thread: records the point or counts it. Takes no lock,
+    /// allocates nothing, waits for nothing.
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
+
+    /// On the drain loop's thread: a pass over all clients begins. Whatever a
+    /// vCPU thread recorded before this call has its schema in some client's
+    /// log, so the sink notes how far its own rings go.
+    fn begin_pass(&self) {}
+
+    /// On the drain loop's thread: takes at most one packet of records out of
+    /// the client's ring, commits it, and advances the ring's tail.
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained;
+
+    /// On the drain loop's thread: the pass ends; the sink drains its own
+    /// rings as far as it noted.
+    fn end_pass(&self) {}
+}

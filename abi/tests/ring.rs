@@ -1,0 +1,369 @@
+//! The ring with its producer and its consumer on one or two threads.
+#![cfg(not(loom))]
+
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::guest_page;
+use hypertrace_abi::record::{ClockKind, Flags, id};
+use hypertrace_abi::ring::{
+    ClientMemory, Consumer, ConsumerState, Emit, Fault, Flow, Lease, LeaseInfo, Producer,
+    ProducerState, Pulled,
+};
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn words(n: usize) -> Vec<AtomicU64> {
+    (0..n).map(|_| AtomicU64::new(0)).collect()
+}
+
+struct Memory {
+    guest: Vec<AtomicU64>,
+    host: Vec<AtomicU64>,
+    schema: Vec<AtomicU64>,
+    ring: Vec<AtomicU64>,
+    block: u64,
+    mode: RingMode,
+}
+
+impl Memory {
+    fn new(ring: usize, block: u64, mode: RingMode) -> Memory {
+        Memory {
+            guest: words(512),
+            host: words(512),
+            schema: words(512),
+            ring: words(ring),
+            block,
+            mode,
+        }
+    }
+
+    fn client(&self) -> ClientMemory<'_> {
+        ClientMemory::for_test(
+            &self.guest,
+            &self.host,
+            &self.schema,
+            &self.ring,
+            self.block,
+            self.mode,
+        )
+    }
+
+    fn producer<'m>(&'m self, state: &'m ProducerState, token: u64) -> Producer<'m> {
+        let info = LeaseInfo {
+            pid: 1,
+            tid: 2,
+            clock: ClockKind::Tsc,
+            name: "test",
+        };
+        Producer::lease(self.client(), state, Lease::new(token, 1, &info), false)
+    }
+}
+
+type Seen = (u64, u32, Vec<u64>);
+
+fn pull(memory: &Memory, state: &mut ConsumerState, most: usize, seen: &mut Vec<Seen>) -> Pulled {
+    let mut consumer = Consumer::new(memory.client(), state);
+    let mut stage = vec![0; consumer.stage_words()];
+    let mut taken = 0;
+    let pulled = consumer.pull(&mut stage, |_, record| {
+        if taken == most {
+            return Flow::Stop;
+        }
+        taken += 1;
+        let mut payload = vec![0; record.payload.len()];
+        record.payload.copy_to(&mut payload);
+        seen.push((record.header.timestamp, record.header.id, payload));
+        Flow::Taken
+    });
+    consumer.commit();
+    pulled
+}
+
+fn emit(producer: &Producer<'_>, now: u64, value: u64) -> Emit {
+    let (site, fields) = event_type!("value", value);
+    producer.emit(site, now, fields)
+}
+
+#[test]
+fn records_come_out_as_they_went_in() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let producer = memory.producer(&state, 7);
+    let mut seen = Vec::new();
+    for i in 0..1000 {
+        assert_eq!(emit(&producer, 10 + i, i), Emit::Recorded);
+        let pulled = pull(&memory, &mut host, usize::MAX, &mut seen);
+        assert_eq!(pulled.token, 7);
+    }
+    assert_eq!(seen[0].1, id::LEASE);
+    let values: Vec<u64> = seen[1..].iter().map(|s| s.2[0]).collect();
+    assert_eq!(values, (0..1000).collect::<Vec<_>>());
+    assert_eq!(Consumer::new(memory.client(), &mut host).faults(), [0; 13]);
+}
+
+#[test]
+fn a_schema_reaches_the_host_once_before_its_first_record() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let producer = memory.producer(&state, 7);
+    for i in 0..5 {
+        emit(&producer, i + 1, i);
+    }
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    assert_eq!(consumer.next_schema().unwrap().bytes(), b"value(value:u64)");
+    assert!(consumer.next_schema().is_none());
+}
+
+#[test]
+fn a_full_ring_drops_and_counts_and_keeps_room_for_reference_points() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let producer = memory.producer(&state, 7);
+    let mut recorded = 0;
+    for i in 0..1000 {
+        recorded += u64::from(emit(&producer, i + 1, i) == Emit::Recorded);
+    }
+    let point = producer.emit_words(
+        2000,
+        id::HYPERTRACE,
+        Flags::REFERENCE_POINT,
+        None,
+        &[1],
+        &[0],
+    );
+    assert_eq!(point, Emit::Recorded);
+    let mut seen = Vec::new();
+    pull(&memory, &mut host, usize::MAX, &mut seen);
+    assert_eq!(seen.len() as u64, recorded + 2);
+    emit(&producer, 3000, 0);
+    let losses = Consumer::new(memory.client(), &mut host).losses();
+    assert_eq!(losses.full, 1000 - recorded);
+}
+
+#[test]
+fn what_is_rolled_back_is_taken_again() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let producer = memory.producer(&state, 7);
+    for i in 0..20 {
+        emit(&producer, i + 1, i);
+    }
+    let mut first = 0;
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    consumer.pull(&mut [], |_, _| {
+        first += 1;
+        Flow::Taken
+    });
+    consumer.rollback();
+    let mut seen = Vec::new();
+    pull(&memory, &mut host, usize::MAX, &mut seen);
+    assert_eq!((first, seen.len()), (21, 21));
+}
+
+#[test]
+fn a_new_lessee_goes_on_in_a_new_block_with_its_own_token() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let mut host = ConsumerState::default();
+    let mut tokens = Vec::new();
+    for token in 1..=5 {
+        let state = ProducerState::new();
+        let producer = memory.producer(&state, token);
+        emit(&producer, token * 10, token);
+        producer.release();
+        assert_eq!(emit(&producer, token * 10 + 1, 0), Emit::Unleased);
+    }
+    loop {
+        let mut seen = Vec::new();
+        let pulled = pull(&memory, &mut host, usize::MAX, &mut seen);
+        if pulled.records == 0 {
+            break;
+        }
+        tokens.push((pulled.token, pulled.sequence, pulled.records));
+    }
+    assert_eq!(
+        tokens,
+        (1..=5).map(|t| (t, (t - 1) * 2, 2)).collect::<Vec<_>>()
+    );
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    assert_eq!((consumer.faults(), consumer.losses().total()), ([0; 13], 0));
+}
+
+#[test]
+fn an_emit_inside_an_emit_is_counted() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let producer = memory.producer(&state, 7);
+    /// A field that emits while it is written, as a signal handler could.
+    #[derive(Clone, Copy)]
+    struct Emits<'a>(&'a Producer<'a>);
+    impl hypertrace_abi::event::Field for Emits<'_> {
+        const TYPE: hypertrace_abi::schema::FieldType = hypertrace_abi::schema::FieldType::U64;
+        fn words(self) -> usize {
+            1
+        }
+        fn put(self, out: &[AtomicU64]) {
+            assert_eq!(emit(self.0, 5, 5), Emit::Busy);
+            assert_eq!(self.0.state().interrupted_since(), Some(4));
+            out[0].store(1, Ordering::Relaxed);
+        }
+    }
+    let (site, fields) = event_type!("outer", x = Emits(&producer));
+    assert_eq!(producer.emit(site, 4, fields), Emit::Recorded);
+    emit(&producer, 6, 6);
+    let mut seen = Vec::new();
+    pull(&memory, &mut host, usize::MAX, &mut seen);
+    assert_eq!(seen.len(), 3);
+    assert_eq!(Consumer::new(memory.client(), &mut host).losses().busy, 1);
+}
+
+#[test]
+fn a_producer_that_lies_is_counted_and_leaves_the_host_whole() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let mut host = ConsumerState::default();
+    let mut seen = Vec::new();
+    for head in [257, u64::MAX, 3, 1, 0, 1 << 63, 12345] {
+        memory.guest[guest_page::HEAD].store(head, Ordering::Relaxed);
+        pull(&memory, &mut host, usize::MAX, &mut seen);
+    }
+    let consumer = Consumer::new(memory.client(), &mut host);
+    assert!(consumer.faults()[Fault::Head as usize] >= 3);
+    // And an honest lessee is heard again.
+    let state = ProducerState::new();
+    let producer = memory.producer(&state, 9);
+    seen.clear();
+    for i in 0..100 {
+        emit(&producer, 100 + i, i);
+        pull(&memory, &mut host, usize::MAX, &mut seen);
+    }
+    assert!(
+        seen.iter().filter(|s| s.2.len() == 1).count() >= 99,
+        "{}",
+        seen.len()
+    );
+}
+
+/// Emits `count` records of random sizes on one thread while another takes
+/// them; checks order, content and sums.
+fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64, u64) {
+    let memory = Memory::new(ring, block, mode);
+    let done = AtomicBool::new(false);
+    let mut host = ConsumerState::default();
+    let mut next = 0;
+    let mut taken = 0;
+    let check = |next: &mut u64, taken: &mut u64, seen: &mut Vec<Seen>| {
+        for (timestamp, id, payload) in seen.drain(..) {
+            if id == id::LEASE {
+                continue;
+            }
+            assert!(timestamp > *next, "order: {timestamp} after {next}");
+            for (i, &word) in payload.iter().enumerate() {
+                assert_eq!(word, timestamp.wrapping_mul(i as u64 + 3), "torn");
+            }
+            *next = timestamp;
+            *taken += 1;
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let state = ProducerState::new();
+            let producer = memory.producer(&state, 7);
+            let most = (memory.client().max_record_words() - 2).min(6);
+            for now in 1..=count {
+                let len = now.wrapping_mul(0x9e37_79b9) >> 7 & 7;
+                let payload: [u64; 8] = std::array::from_fn(|i| now.wrapping_mul(i as u64 + 3));
+                let payload = &payload[..len.min(most) as usize];
+                producer.emit_words(now, 99, Flags::empty(), None, &[], payload);
+                if stall > 0 && now % stall == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            producer.refresh(count + 1);
+            done.store(true, Ordering::Release);
+        });
+        let mut seen = Vec::new();
+        loop {
+            let last = done.load(Ordering::Acquire);
+            let most = if stall == 0 {
+                usize::MAX
+            } else {
+                stall as usize
+            };
+            while pull(&memory, &mut host, most, &mut seen).more {
+                check(&mut next, &mut taken, &mut seen);
+            }
+            check(&mut next, &mut taken, &mut seen);
+            if last {
+                break;
+            }
+        }
+    });
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    let losses = consumer.losses();
+    assert_eq!(consumer.faults(), [0; 13]);
+    let lease = u64::from(mode == RingMode::Overwrite);
+    // In overwrite mode the lease record may be among the lost.
+    let sum = taken + losses.total();
+    assert!(
+        sum == count || sum == count + lease,
+        "{taken} + {losses:?} != {count}"
+    );
+    (taken, losses.total())
+}
+
+#[test]
+fn two_million_records_across_threads_are_exact() {
+    for mode in [RingMode::Discard, RingMode::Overwrite] {
+        let (taken, lost) = race(1 << 12, 1 << 7, mode, 1_000_000, 0);
+        assert!(taken > 0, "{mode:?}: nothing taken, {lost} lost");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn emitted_is_recorded_plus_lost(
+        block_bits in 4u32..8,
+        blocks_bits in 4u32..7,
+        overwrite: bool,
+        count in 1u64..200_000,
+        stall in 0u64..500,
+    ) {
+        let mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
+        race(1 << (block_bits + blocks_bits), 1 << block_bits, mode, count, stall);
+    }
+
+    #[test]
+    fn any_memory_is_read_without_harm(
+        ring in proptest::collection::vec(any::<u64>(), 256),
+        pages in proptest::collection::vec((0usize..20, any::<u64>()), 0..10),
+        heads in proptest::collection::vec(prop_oneof![any::<u64>(), 0u64..1024], 1..20),
+        overwrite: bool,
+    ) {
+        let mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
+        let memory = Memory::new(256, 16, mode);
+        for (to, from) in memory.ring.iter().zip(&ring) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        for (at, value) in pages {
+            memory.guest[at].store(value, Ordering::Relaxed);
+        }
+        let mut host = ConsumerState::default();
+        for head in heads {
+            memory.guest[guest_page::HEAD].store(head, Ordering::Relaxed);
+            let mut consumer = Consumer::new(memory.client(), &mut host);
+            while consumer.next_schema().is_some() {}
+            consumer.commit_schemas();
+            consumer.losses();
+            let mut stage = vec![0; consumer.stage_words()];
+            let mut records = 0;
+            consumer.pull(&mut stage, |_, record| {
+                records += record.payload.len() + 2;
+                Flow::Taken
+            });
+            assert!(records <= 256);
+            consumer.commit();
+        }
+    }
+}
