@@ -16,6 +16,7 @@
 compile_error!("the hypertrace wire is defined for little-endian machines only");
 
 pub mod atomic;
+pub mod clock;
 pub mod config;
 pub mod event;
 pub mod layout;

@@ -1,0 +1,23 @@
+//! The raw counter that timestamps are made of.
+#![allow(unsafe_code)]
+
+/// Reads the counter: the TSC on x86-64, the virtual counter on AArch64. Not
+/// ordered against memory accesses around it.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: RDTSC reads a register and nothing else; CR4.TSD is not set by
+    // any system that this crate is meant for.
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads CNTVCT_EL0, which every OS lets user code read.
+    unsafe {
+        let ticks: u64;
+        core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack));
+        ticks
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    compile_error!("hypertrace needs a raw counter: x86-64 or AArch64")
+}

@@ -1,0 +1,100 @@
+//! The drain loop as an `event-manager` subscriber.
+
+use crate::chip::{Chip, Trigger};
+use event_manager::{EventOps, Events, MutEventSubscriber};
+use hypertrace_abi::sink::EventSink;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use vmm_sys_util::timerfd::TimerFd;
+
+impl Trigger for EventFd {
+    fn trigger(&self) {
+        // Fails only when the counter is full, and then it is readable.
+        let _ = self.write(1);
+    }
+}
+
+/// When and how much to drain.
+#[derive(Clone, Copy, Debug)]
+pub struct DrainPolicy {
+    /// Time between passes that nobody asked for.
+    pub period: Duration,
+    /// Packets of one client in one pass. Times the sink's packet size this is
+    /// the byte budget per client and wake-up.
+    pub packets_per_client: usize,
+}
+
+impl Default for DrainPolicy {
+    fn default() -> Self {
+        // A ring of 1 MiB holds 32,768 short records: at a million a second
+        // it is full after 32 ms.
+        DrainPolicy {
+            period: Duration::from_millis(1),
+            packets_per_client: 8,
+        }
+    }
+}
+
+/// Drains the chip on KICK and on a timer, on the thread that runs the
+/// event loop; never on a vCPU's.
+pub struct DrainLoop<S, T> {
+    chip: Arc<Chip<S, T>>,
+    kick: EventFd,
+    timer: TimerFd,
+    policy: DrainPolicy,
+}
+
+impl<S: EventSink, T: Trigger> DrainLoop<S, T> {
+    /// `kick` is the eventfd of every client's KICK register.
+    ///
+    /// # Errors
+    /// If the host gives no timer.
+    pub fn new(chip: Arc<Chip<S, T>>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
+        let mut timer = TimerFd::new().map_err(io::Error::from)?;
+        timer
+            .reset(policy.period, Some(policy.period))
+            .map_err(io::Error::from)?;
+        Ok(DrainLoop {
+            chip,
+            kick,
+            timer,
+            policy,
+        })
+    }
+
+    /// An eventfd that fits [`DrainLoop::new`].
+    ///
+    /// # Errors
+    /// If the host gives none.
+    pub fn kick_eventfd() -> io::Result<EventFd> {
+        EventFd::new(EFD_NONBLOCK)
+    }
+}
+
+impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
+    fn process(&mut self, events: Events, _ops: &mut EventOps<'_>) {
+        if events.fd() == self.kick.as_raw_fd() {
+            let _ = self.kick.read();
+        } else {
+            let _ = self.timer.wait();
+        }
+        if self.chip.drain_pass(self.policy.packets_per_client) {
+            // More to do: come back after the loop's other subscribers.
+            self.kick.trigger();
+        }
+    }
+
+    fn init(&mut self, ops: &mut EventOps<'_>) {
+        for events in [
+            Events::new(&self.kick, EventSet::IN),
+            Events::new(&self.timer, EventSet::IN),
+        ] {
+            ops.add(events)
+                .expect("a fresh descriptor can be added to the loop's epoll");
+        }
+    }
+}

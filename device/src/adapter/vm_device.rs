@@ -1,0 +1,96 @@
+//! `vm-device` buses: the window and the BARs as MMIO, config space by ports.
+
+use crate::chip::Trigger;
+use crate::pci::{BarChange, PciFunction};
+use crate::window::Window;
+use hypertrace_abi::sink::EventSink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use vm_device::bus::{MmioAddress, MmioAddressOffset, PioAddress, PioAddressOffset};
+use vm_device::{DeviceMmio, DevicePio};
+
+impl<S: EventSink, T: Trigger> DeviceMmio for Window<S, T> {
+    fn mmio_read(&self, _base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
+        self.read(offset, data);
+    }
+
+    fn mmio_write(&self, _base: MmioAddress, offset: MmioAddressOffset, data: &[u8]) {
+        self.write(offset, data);
+    }
+}
+
+/// Registered over the host bridge's whole MMIO range: where the BARs are in
+/// it is the guest's choice.
+impl<S: EventSink, T: Trigger> DeviceMmio for PciFunction<S, T> {
+    fn mmio_read(&self, base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
+        data.fill(0);
+        if let Some(address) = base.0.checked_add(offset) {
+            self.read(address, data);
+        }
+    }
+
+    fn mmio_write(&self, base: MmioAddress, offset: MmioAddressOffset, data: &[u8]) {
+        if let Some(address) = base.0.checked_add(offset) {
+            self.write(address, data);
+        }
+    }
+}
+
+/// PCI configuration mechanism #1 (ports 0xcf8 to 0xcff) for a VMM whose only
+/// PCI function this is. `C` maps and unmaps.
+pub struct ConfigPorts<S, T, C> {
+    function: Arc<PciFunction<S, T>>,
+    device: u32,
+    address: AtomicU32,
+    changed: C,
+}
+
+/// Bit 31 of CONFIG_ADDRESS: the next access to CONFIG_DATA is for config space.
+const ENABLE: u32 = 1 << 31;
+const CONFIG_DATA: u16 = 4;
+
+impl<S: EventSink, T: Trigger, C: Fn(BarChange) + Send + Sync> ConfigPorts<S, T, C> {
+    /// The function stands at bus 0, device `device` (0 to 31), function 0.
+    pub fn new(function: Arc<PciFunction<S, T>>, device: u8, changed: C) -> Self {
+        let device = u32::from(device & 31) << 11;
+        ConfigPorts {
+            function,
+            device,
+            address: AtomicU32::new(0),
+            changed,
+        }
+    }
+
+    /// The config offset that CONFIG_DATA + `at` is for, if it is for us.
+    fn target(&self, at: u16) -> Option<u64> {
+        let address = self.address.load(Relaxed);
+        let ours = address & !0xff == ENABLE | self.device;
+        ours.then_some(u64::from(address & 0xfc) + u64::from(at - CONFIG_DATA))
+    }
+}
+
+impl<S: EventSink, T: Trigger, C: Fn(BarChange) + Send + Sync> DevicePio for ConfigPorts<S, T, C> {
+    fn pio_read(&self, _base: PioAddress, offset: PioAddressOffset, data: &mut [u8]) {
+        // What no function answers reads as ones.
+        data.fill(0xff);
+        if offset == 0 && data.len() == 4 {
+            data.copy_from_slice(&self.address.load(Relaxed).to_le_bytes());
+        } else if offset >= CONFIG_DATA
+            && let Some(target) = self.target(offset)
+        {
+            self.function.config_read(target, data);
+        }
+    }
+
+    fn pio_write(&self, _base: PioAddress, offset: PioAddressOffset, data: &[u8]) {
+        if offset == 0 {
+            if let Ok(bytes) = data.try_into() {
+                self.address.store(u32::from_le_bytes(bytes), Relaxed);
+            }
+        } else if offset >= CONFIG_DATA
+            && let Some(target) = self.target(offset)
+        {
+            self.function.config_write(target, data, &self.changed);
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! The chip: registers, shared memory, and the truth about each client.
+
+use crate::counter::{Counter, Counts};
+use crate::memory::Memory;
+use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use hypertrace_abi::clock;
+use hypertrace_abi::config::{ConfigPage, Features, HostFacts, RingMode};
+use hypertrace_abi::layout::{
+    Geometry, PAGE, Region, SLOT_HEADER_WORDS, SLOT_WORDS, WORD, guest_page, host_page, register,
+};
+use hypertrace_abi::record::id;
+use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
+use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use std::sync::Mutex;
+use vm_memory::Bytes;
+use zerocopy::IntoBytes;
+
+/// Wakes the drain loop, for a KICK that came by trap.
+pub trait Trigger: Send + Sync {
+    /// Must not block.
+    fn trigger(&self);
+}
+
+/// No drain loop to wake: a timer drains.
+impl Trigger for () {
+    fn trigger(&self) {}
+}
+
+/// What the VMM decides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChipConfig {
+    /// What a full ring does.
+    pub ring_mode: RingMode,
+    /// Clients that belong to vCPUs; the rest are leased.
+    pub vcpu_clients: u32,
+    /// The session's UUID, for the guest to see.
+    pub session: [u8; 16],
+    /// Ticks per second of the guest's TSC, 0 if not known.
+    pub guest_frequency: u64,
+    /// Ticks per second of the host's raw counter, 0 if not known.
+    pub host_frequency: u64,
+    /// KICK is an ioeventfd.
+    pub kick_is_cheap: bool,
+    /// STAMP is an ioeventfd of length 8.
+    pub stamp_works: bool,
+    /// Reference points per second that one client may make, 0 for no bound.
+    /// One second's worth may come at once.
+    pub reference_points_per_second: u32,
+}
+
+/// Registers of one client that hold something between stores.
+#[derive(Clone, Copy)]
+enum Shadow {
+    Legacy,
+    Emit,
+    Kick,
+    Stamp,
+    Clock,
+    Lease,
+}
+
+/// One client. Aligned so that two vCPUs share no cache line.
+#[repr(align(128))]
+struct Client {
+    // Volatile state: registers.
+    shadows: [AtomicU64; 6],
+    /// When the next reference point is due, in host ticks (rate bound).
+    due: AtomicU64,
+    // Volatile state: the drain loop's; vCPU threads never lock it.
+    consumer: Mutex<ConsumerState>,
+}
+
+/// The device. `S` records, `T` wakes the drain loop.
+pub struct Chip<S, T = ()> {
+    // Fixed configuration.
+    config: ConfigPage,
+    geometry: Geometry,
+    ring_mode: RingMode,
+    rate_interval: u64,
+    // Runtime glue.
+    memory: Memory,
+    sink: S,
+    trigger: T,
+    // Volatile state.
+    clients: Box<[Client]>,
+    counts: Counts,
+    mask_version: AtomicU64,
+}
+
+impl<S: EventSink, T: Trigger> Chip<S, T> {
+    /// A device on this memory.
+    pub fn new(memory: Memory, config: &ChipConfig, sink: S, trigger: T) -> Self {
+        let geometry = *memory.geometry();
+        let mut features = Features::TRAPS;
+        features.set(Features::KICK, config.kick_is_cheap);
+        features.set(Features::STAMP, config.stamp_works);
+        let facts = HostFacts {
+            ring_mode: config.ring_mode,
+            features,
+            session: config.session,
+            epoch: 0,
+            guest_frequency: config.guest_frequency,
+            host_frequency: config.host_frequency,
+            vcpu_clients: config.vcpu_clients.min(geometry.clients),
+        };
+        Chip {
+            config: ConfigPage::new(&geometry, &facts),
+            geometry,
+            ring_mode: config.ring_mode,
+            rate_interval: config
+                .host_frequency
+                .checked_div(config.reference_points_per_second.into())
+                .unwrap_or(0),
+            memory,
+            sink,
+            trigger,
+            clients: (0..geometry.clients)
+                .map(|_| Client {
+                    shadows: Default::default(),
+                    due: AtomicU64::new(0),
+                    consumer: Mutex::new(ConsumerState::default()),
+                })
+                .collect(),
+            counts: Counts::default(),
+            mask_version: AtomicU64::new(0),
+        }
+    }
+
+    /// The sizes.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The shared regions, for the VMM to map.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The config page, for a VMM that maps it read-only.
+    pub fn config_page(&self) -> &ConfigPage {
+        &self.config
+    }
+
+    /// Who records.
+    pub fn sink(&self) -> &S {
+        &self.sink
+    }
+
+    /// How often the guest did this.
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.counts.get(counter)
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// A guest's load, from any thread. Fills every byte: with zeros where
+    /// nothing is.
+    pub fn read(&self, region: Region, offset: u64, data: &mut [u8]) {
+        data.fill(0);
+        let done = match region {
+            Region::Config => {
+                // Behind the page's end the region reads as zero.
+                if let Some(page) = usize::try_from(offset)
+                    .ok()
+                    .and_then(|offset| self.config.as_bytes().get(offset..))
+                {
+                    let n = page.len().min(data.len());
+                    data[..n].copy_from_slice(&page[..n]);
+                }
+                true
+            }
+            Region::Data | Region::Rings => match self.memory.region(region) {
+                Some(shared) if in_bounds(offset, data.len(), shared.size()) => {
+                    shared.bytes().read_slice(data, offset as usize).is_ok()
+                }
+                _ => false,
+            },
+            Region::Control => return self.read_register(offset, data),
+        };
+        if !done {
+            self.counts.add(Counter::Region);
+        }
+    }
+
+    /// A guest's store, from any thread.
+    pub fn write(&self, region: Region, offset: u64, data: &[u8]) {
+        // Entry: what the guest did before its store is before this.
+        let now = clock::ticks();
+        let done = match region {
+            Region::Config => false,
+            Region::Data | Region::Rings => match self.memory.region(region) {
+                Some(shared) if in_bounds(offset, data.len(), shared.size()) => {
+                    shared.bytes().write_slice(data, offset as usize).is_ok()
+                }
+                _ => false,
+            },
+            Region::Control => return self.write_register(now, offset, data),
+        };
+        if !done {
+            self.counts.add(Counter::Region);
+        }
+    }
+
+    /// Which register an offset into the control region belongs to.
+    fn register(&self, offset: u64) -> Option<(u32, Shadow)> {
+        let pages = self.geometry.control_pages_offset();
+        let (client, shadow) = if offset < pages {
+            (offset / WORD, Shadow::Legacy)
+        } else {
+            let shadow = match ((offset - pages) % PAGE) & !(WORD - 1) {
+                register::EMIT => Shadow::Emit,
+                register::KICK => Shadow::Kick,
+                register::STAMP => Shadow::Stamp,
+                register::CLOCK => Shadow::Clock,
+                register::LEASE => Shadow::Lease,
+                _ => return None,
+            };
+            ((offset - pages) / PAGE, shadow)
+        };
+        (client < self.geometry.clients.into()).then_some((client as u32, shadow))
+    }
+
+    fn read_register(&self, offset: u64, data: &mut [u8]) {
+        if !is_register_access(offset, data.len()) {
+            return self.counts.add(Counter::Width);
+        }
+        let Some((client, shadow)) = self.register(offset) else {
+            return self.counts.add(Counter::Unassigned);
+        };
+        // Only CLOCK reads as something: its first byte latches, so that two
+        // 4-byte loads belong together.
+        if let Shadow::Clock = shadow {
+            let latch = &self.clients[client as usize].shadows[Shadow::Clock as usize];
+            let at = (offset % WORD) as usize;
+            if at == 0 {
+                latch.store(clock::ticks(), Relaxed);
+            }
+            let value = latch.load(Relaxed).to_le_bytes();
+            data.copy_from_slice(&value[at..at + data.len()]);
+        }
+    }
+
+    fn write_register(&self, now: u64, offset: u64, data: &[u8]) {
+        if !is_register_access(offset, data.len()) {
+            return self.counts.add(Counter::Width);
+        }
+        let Some((client, shadow)) = self.register(offset) else {
+            return self.counts.add(Counter::Unassigned);
+        };
+        // Two vCPUs that store to one register mix their bytes, as on a bus.
+        let word = &self.clients[client as usize].shadows[shadow as usize];
+        let at = (offset % WORD) as usize;
+        let mut bytes = word.load(Relaxed).to_le_bytes();
+        bytes[at..at + data.len()].copy_from_slice(data);
+        let value = u64::from_le_bytes(bytes);
+        word.store(value, Relaxed);
+        if at + data.len() == WORD as usize {
+            self.fire(now, client, shadow, value);
+        }
+    }
+
+    fn fire(&self, now: u64, client: u32, shadow: Shadow, value: u64) {
+        match shadow {
+            Shadow::Emit => self.emit(now, client, value),
+            Shadow::Legacy => self.emit_legacy(now, client, value),
+            Shadow::Kick => {
+                self.counts.add(Counter::KickTrapped);
+                self.trigger.trigger();
+            }
+            Shadow::Stamp => self.counts.add(Counter::StampTrapped),
+            Shadow::Clock => self.counts.add(Counter::Unassigned),
+            Shadow::Lease if value == 0 => self.counts.add(Counter::LeaseZero),
+            Shadow::Lease => {
+                if let Some(memory) = self.client_memory(client) {
+                    memory.host[host_page::LEASE].store(value, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    /// v2: the slot in page G is the event, `value` its number.
+    fn emit(&self, now: u64, client: u32, value: u64) {
+        let Some(memory) = self.client_memory(client) else {
+            return;
+        };
+        let seq = value as u32;
+        let slot = &memory.guest[guest_page::SLOT..];
+        let header: [u64; SLOT_HEADER_WORDS] = std::array::from_fn(|i| slot[i].load(Relaxed));
+        let words = usize::from(header[3] as u16);
+        let point = ReferencePoint {
+            client,
+            seq,
+            id: (header[0] >> 32) as u32,
+            name_hash: header[1] as u32,
+            cpu: (header[1] >> 32) as u32,
+            guest_time: header[2],
+            host_time: now,
+            words: &[],
+        };
+        let status = if header[0] as u32 != seq {
+            self.counts.add(Counter::SlotSequence);
+            Status::Invalid
+        } else if words > SLOT_WORDS {
+            self.counts.add(Counter::SlotWords);
+            Status::Invalid
+        } else if point.id < id::FIRST {
+            self.counts.add(Counter::SlotId);
+            Status::Invalid
+        } else {
+            let slot = &slot[SLOT_HEADER_WORDS..SLOT_HEADER_WORDS + words];
+            // Most events are short, and zeroing 2 KiB costs as much as all
+            // the rest.
+            if words <= 16 {
+                self.record_slot::<16>(point, slot)
+            } else {
+                self.record_slot::<SLOT_WORDS>(point, slot)
+            }
+        };
+        let host = memory.host;
+        host[host_page::REPLY_HOST_TIME].store(now, Relaxed);
+        host[host_page::REPLY_EPOCH].store(self.config.epoch, Relaxed);
+        host[host_page::REPLY_MASK_VERSION].store(self.mask_version.load(Relaxed), Relaxed);
+        // ORDERING: pairs with the Acquire load of the guest that waits for
+        // its seq: the rest of the reply is there.
+        host[host_page::REPLY].store(u64::from(seq) | (status as u64) << 32, Ordering::Release);
+    }
+
+    /// 2016: the value is the first argument, the slot in BAR 1 has the rest.
+    fn emit_legacy(&self, now: u64, client: u32, value: u64) {
+        let args = self.geometry.legacy_args as usize;
+        let start = (u64::from(client) * self.geometry.legacy_slot_stride() / WORD) as usize;
+        let slot = &self.memory.data()[start..start + args - 1];
+        let mut words = [0; 16];
+        words[0] = value;
+        copy(&mut words[1..], slot);
+        self.record(&ReferencePoint {
+            client,
+            seq: 0,
+            id: id::HYPERTRACE,
+            name_hash: 0,
+            cpu: 0,
+            guest_time: 0,
+            host_time: now,
+            words: &words[..args],
+        });
+    }
+
+    fn record_slot<const N: usize>(&self, point: ReferencePoint<'_>, slot: &[AtomicU64]) -> Status {
+        let mut words = [0; N];
+        copy(&mut words, slot);
+        self.record(&ReferencePoint {
+            words: &words[..slot.len()],
+            ..point
+        })
+    }
+
+    fn record(&self, point: &ReferencePoint<'_>) -> Status {
+        if self.rate_interval != 0 && !self.is_due(point) {
+            self.counts.add(Counter::RateLimited);
+            return Status::Limited;
+        }
+        let status = self.sink.reference_point(point);
+        if status == Status::Failed {
+            self.counts.add(Counter::Failed);
+        }
+        status
+    }
+
+    /// The generic cell rate algorithm: each point moves `due` on by one
+    /// interval; a second ahead of now is too much.
+    fn is_due(&self, point: &ReferencePoint<'_>) -> bool {
+        let due = &self.clients[point.client as usize].due;
+        let now = point.host_time;
+        let next = due.load(Relaxed).max(now) + self.rate_interval;
+        let allowed = next - now <= self.config.host_frequency;
+        if allowed {
+            due.store(next, Relaxed);
+        }
+        allowed
+    }
+
+    fn client_memory(&self, client: u32) -> Option<ClientMemory<'_>> {
+        ClientMemory::of_rings(self.memory.rings(), client, &self.geometry, self.ring_mode)
+    }
+
+    /// One pass of the drain loop: lets the sink take up to `packets` packets
+    /// of every client. `true` if some client has more.
+    ///
+    /// Only ever on the drain loop's thread, never on a vCPU's.
+    pub fn drain_pass(&self, packets: usize) -> bool {
+        let mut more = false;
+        self.sink.begin_pass();
+        for client in 0..self.geometry.clients {
+            more |= self.drain_client(client, packets);
+        }
+        self.sink.end_pass();
+        more
+    }
+
+    fn drain_client(&self, client: u32, packets: usize) -> bool {
+        let Some(memory) = self.client_memory(client) else {
+            return false;
+        };
+        let state = &self.clients[client as usize].consumer;
+        // A panic in a sink leaves counters behind, nothing half-written.
+        let mut state = state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut consumer = Consumer::new(memory, &mut state);
+        for _ in 0..packets {
+            if !self.sink.drain(client, &mut consumer).more {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests
+    /// copy it when they see the new version.
+    pub fn set_mask(&self, mask: &[u8; 4096]) {
+        let Some(words) = ring::mask_words(self.memory.rings()) else {
+            return;
+        };
+        for (word, bytes) in words.iter().zip(mask.as_chunks().0) {
+            word.store(u64::from_le_bytes(*bytes), Relaxed);
+        }
+        let version = self.mask_version.load(Relaxed) + 1;
+        self.mask_version.store(version, Relaxed);
+        for client in 0..self.geometry.clients {
+            if let Some(memory) = self.client_memory(client) {
+                // ORDERING: pairs with the Acquire load of a guest that then
+                // copies the mask.
+                memory.host[host_page::MASK_VERSION].store(version, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// Copies guest words, each once.
+fn copy(to: &mut [u64], from: &[AtomicU64]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = from.load(Relaxed);
+    }
+}
+
+fn in_bounds(offset: u64, len: usize, size: u64) -> bool {
+    offset
+        .checked_add(len as u64)
+        .is_some_and(|end| end <= size)
+}
+
+/// Registers take aligned accesses of 1, 2, 4 or 8 bytes.
+fn is_register_access(offset: u64, len: usize) -> bool {
+    matches!(len, 1 | 2 | 4 | 8) && offset.is_multiple_of(len as u64)
+}

@@ -1,0 +1,68 @@
+//! What a guest did wrong, and how often it did what traps.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// What the device counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Counter {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Counter {
+            /// All of them.
+            pub const ALL: [Counter; COUNTERS] = [$(Counter::$variant,)*];
+
+            /// Its name in reports.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Counter::$variant => $name,)*
+                }
+            }
+        }
+
+        /// Kinds of [`Counter`].
+        pub const COUNTERS: usize = [$($name,)*].len();
+    };
+}
+
+counters! {
+    /// A register access that is not 1, 2, 4 or 8 bytes, or not aligned.
+    Width => "register_width",
+    /// A register access where no register is.
+    Unassigned => "register_unassigned",
+    /// A store to the config page, or any access behind a region's end.
+    Region => "region",
+    /// EMIT with a value that is not the slot's `seq`.
+    SlotSequence => "slot_sequence",
+    /// EMIT with a slot that claims more than 256 words.
+    SlotWords => "slot_words",
+    /// EMIT with an id that is reserved.
+    SlotId => "slot_id",
+    /// A reference point over its client's rate bound.
+    RateLimited => "rate_limited",
+    /// A reference point for which the sink had no room.
+    Failed => "failed",
+    /// A store of zero to LEASE.
+    LeaseZero => "lease_zero",
+    /// A PCI config access that is not 1, 2 or 4 bytes, or not aligned.
+    ConfigWidth => "config_width",
+    /// Not a fault: a KICK that came by trap.
+    KickTrapped => "kick_trapped",
+    /// A STAMP that came by trap, where the host's kernel should have it.
+    StampTrapped => "stamp_trapped",
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counts([AtomicU64; COUNTERS]);
+
+impl Counts {
+    pub(crate) fn add(&self, counter: Counter) {
+        self.0[counter as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Relaxed)
+    }
+}

@@ -1,0 +1,224 @@
+//! The PCI function: 64 bytes of config space in front of the chip.
+//!
+//! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Every
+//! register is a value and a mask of bits that a guest can change; that is
+//! also how BAR sizing works.
+
+use crate::chip::{Chip, Trigger};
+use crate::counter::Counter;
+use hypertrace_abi::layout::{
+    Geometry, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
+};
+use hypertrace_abi::sink::EventSink;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Memory space enable: the guest switches decoding of all BARs.
+const COMMAND_MEMORY: u32 = 1 << 1;
+/// BAR bits 2:1: the address has 64 bits, the upper half in the next BAR.
+const BAR_64: u32 = 0b10 << 1;
+/// BAR bit 3: reads have no side effects, so stores may be combined.
+const BAR_PREFETCHABLE: u32 = 1 << 3;
+
+/// Dwords of the header.
+const HEADER: usize = 16;
+const COMMAND: usize = 1;
+const BAR0: usize = 4;
+const SUBSYSTEM: usize = 11;
+const INTERRUPT_LINE: usize = 15;
+
+/// No address: decoding is off. No BAR can be there, since it has no room.
+const NOWHERE: u64 = u64::MAX;
+
+/// A BAR that appeared, moved or went away. The VMM maps and unmaps memory and
+/// ioeventfds accordingly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BarChange {
+    /// Which region.
+    pub region: Region,
+    /// Guest-physical address before, if it was decoded.
+    pub from: Option<u64>,
+    /// Guest-physical address now, if it is decoded. Chosen by the guest: it
+    /// may lie over RAM, over another device, or where nothing can be mapped.
+    pub to: Option<u64>,
+}
+
+struct Header {
+    value: [u32; HEADER],
+    mask: [u32; HEADER],
+}
+
+impl Header {
+    fn new(geometry: &Geometry) -> Header {
+        let mut value = [0; HEADER];
+        let mut mask = [0; HEADER];
+        value[0] = u32::from(PCI_VENDOR) | u32::from(PCI_DEVICE) << 16;
+        value[2] = u32::from(PCI_REVISION) | u32::from(PCI_CLASS) << 16;
+        value[SUBSYSTEM] = u32::from(PCI_VENDOR) | u32::from(PCI_SUBSYSTEM) << 16;
+        mask[COMMAND] = COMMAND_MEMORY;
+        mask[INTERRUPT_LINE] = 0xff;
+        for region in Region::ALL {
+            let bar = BAR0 + region.bar();
+            let size = geometry.bar_size(region);
+            mask[bar] = !((size - 1) as u32) & !0xf;
+            value[bar] = match region {
+                Region::Config | Region::Control => 0,
+                Region::Data => BAR_PREFETCHABLE,
+                Region::Rings => {
+                    mask[bar + 1] = !((size - 1) >> 32) as u32;
+                    BAR_PREFETCHABLE | BAR_64
+                }
+            };
+        }
+        Header { value, mask }
+    }
+
+    fn decodes(&self) -> bool {
+        self.value[COMMAND] & COMMAND_MEMORY != 0
+    }
+
+    fn address(&self, region: Region) -> u64 {
+        if !self.decodes() {
+            return NOWHERE;
+        }
+        let bar = BAR0 + region.bar();
+        let low = u64::from(self.value[bar] & !0xf);
+        match region {
+            Region::Rings => low | u64::from(self.value[bar + 1]) << 32,
+            _ => low,
+        }
+    }
+}
+
+/// The device as a PCI function.
+pub struct PciFunction<S, T = ()> {
+    chip: Arc<Chip<S, T>>,
+    header: Mutex<Header>,
+    /// Where each BAR is decoded, indexed as [`Region::ALL`]: what vCPUs look
+    /// up without a lock while another writes the header.
+    decoded: [AtomicU64; 4],
+}
+
+impl<S: EventSink, T: Trigger> PciFunction<S, T> {
+    /// A function in front of the chip, as after reset: nothing is decoded.
+    pub fn new(chip: Arc<Chip<S, T>>) -> Self {
+        PciFunction {
+            header: Mutex::new(Header::new(chip.geometry())),
+            decoded: std::array::from_fn(|_| AtomicU64::new(NOWHERE)),
+            chip,
+        }
+    }
+
+    /// The chip.
+    pub fn chip(&self) -> &Arc<Chip<S, T>> {
+        &self.chip
+    }
+
+    /// A load from config space. Fills every byte: zeros behind the header.
+    pub fn config_read(&self, offset: u64, data: &mut [u8]) {
+        data.fill(0);
+        if !is_config_access(offset, data.len()) {
+            return self.chip.counts().add(Counter::ConfigWidth);
+        }
+        let header = self.lock();
+        if let Some(value) = header.value.get((offset / 4) as usize) {
+            let at = (offset % 4) as usize;
+            data.copy_from_slice(&value.to_le_bytes()[at..at + data.len()]);
+        }
+    }
+
+    /// A store to config space. Calls `changed` for each BAR whose decoded
+    /// address changes, while no other config store is under way: unmappings
+    /// first, so that a BAR can take another's place.
+    pub fn config_write(&self, offset: u64, data: &[u8], mut changed: impl FnMut(BarChange)) {
+        if !is_config_access(offset, data.len()) {
+            return self.chip.counts().add(Counter::ConfigWidth);
+        }
+        let mut header = self.lock();
+        let dword = (offset / 4) as usize;
+        let (Some(&old), Some(&mask)) = (header.value.get(dword), header.mask.get(dword)) else {
+            return;
+        };
+        let at = (offset % 4) as usize;
+        let mut bytes = old.to_le_bytes();
+        bytes[at..at + data.len()].copy_from_slice(data);
+        header.value[dword] = old & !mask | u32::from_le_bytes(bytes) & mask;
+
+        let changes = Region::ALL.map(|region| {
+            let (from, to) = (
+                self.decoded[index(region)].load(Relaxed),
+                header.address(region),
+            );
+            let known = |address| (address != NOWHERE).then_some(address);
+            BarChange {
+                region,
+                from: known(from),
+                to: known(to),
+            }
+        });
+        let moved = || changes.iter().filter(|change| change.from != change.to);
+        for change in moved().filter(|change| change.from.is_some()) {
+            self.decoded[index(change.region)].store(NOWHERE, Relaxed);
+            changed(BarChange {
+                to: None,
+                ..*change
+            });
+        }
+        for change in moved() {
+            if let Some(to) = change.to {
+                self.decoded[index(change.region)].store(to, Relaxed);
+                changed(BarChange {
+                    from: None,
+                    ..*change
+                });
+            }
+        }
+    }
+
+    /// The region decoded at a guest-physical address, and the offset in it.
+    /// Takes no lock.
+    pub fn find(&self, address: u64) -> Option<(Region, u64)> {
+        Region::ALL.into_iter().find_map(|region| {
+            let inside = address.checked_sub(self.decoded[index(region)].load(Relaxed))?;
+            (inside < self.chip.geometry().bar_size(region)).then_some((region, inside))
+        })
+    }
+
+    /// A guest's load from a BAR, by address. `false` if no BAR is there.
+    pub fn read(&self, address: u64, data: &mut [u8]) -> bool {
+        let found = self.find(address);
+        if let Some((region, offset)) = found {
+            self.chip.read(region, offset, data);
+        }
+        found.is_some()
+    }
+
+    /// A guest's store to a BAR, by address. `false` if no BAR is there.
+    pub fn write(&self, address: u64, data: &[u8]) -> bool {
+        let found = self.find(address);
+        if let Some((region, offset)) = found {
+            self.chip.write(region, offset, data);
+        }
+        found.is_some()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Header> {
+        // The callback of a config store may panic; the header is whole then.
+        self.header
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn index(region: Region) -> usize {
+    match region {
+        Region::Config => 0,
+        Region::Data => 1,
+        Region::Control => 2,
+        Region::Rings => 3,
+    }
+}
+
+fn is_config_access(offset: u64, len: usize) -> bool {
+    matches!(len, 1 | 2 | 4) && offset.is_multiple_of(len as u64)
+}

@@ -1,0 +1,53 @@
+//! The MMIO window: all regions back to back, for VMMs without PCI.
+
+use crate::chip::{Chip, Trigger};
+use hypertrace_abi::layout::Region;
+use hypertrace_abi::sink::EventSink;
+use std::sync::Arc;
+
+/// The device behind one range of guest-physical addresses.
+pub struct Window<S, T = ()> {
+    chip: Arc<Chip<S, T>>,
+}
+
+impl<S: EventSink, T: Trigger> Window<S, T> {
+    /// A window onto the chip.
+    pub fn new(chip: Arc<Chip<S, T>>) -> Self {
+        Window { chip }
+    }
+
+    /// Bytes of guest-physical addresses that it takes. Data, config and rings
+    /// can be mapped; control must trap.
+    pub fn size(&self) -> u64 {
+        self.chip.geometry().window_size()
+    }
+
+    /// The region at an offset into the window, and the offset in it.
+    pub fn find(&self, offset: u64) -> Option<(Region, u64)> {
+        let geometry = self.chip.geometry();
+        Region::ALL.into_iter().find_map(|region| {
+            let inside = offset.checked_sub(geometry.window_offset(region))?;
+            (inside < geometry.bar_size(region)).then_some((region, inside))
+        })
+    }
+
+    /// A guest's load. Fills every byte.
+    pub fn read(&self, offset: u64, data: &mut [u8]) {
+        match self.find(offset) {
+            Some((region, offset)) => self.chip.read(region, offset, data),
+            None => data.fill(0),
+        }
+    }
+
+    /// A guest's store.
+    pub fn write(&self, offset: u64, data: &[u8]) {
+        if let Some((region, offset)) = self.find(offset) {
+            self.chip.write(region, offset, data);
+        }
+    }
+
+    /// The chip.
+    pub fn chip(&self) -> &Arc<Chip<S, T>> {
+        &self.chip
+    }
+}
