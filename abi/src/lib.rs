@@ -26,6 +26,4 @@ pub mod schema;
 pub mod sink;
 
 #[doc(hidden)]
-pub mod __private {
-    pub use core::option::Option;
-}
+pub use zerocopy;

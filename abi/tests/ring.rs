@@ -124,14 +124,7 @@ fn a_full_ring_drops_and_counts_and_keeps_room_for_reference_points() {
     for i in 0..1000 {
         recorded += u64::from(emit(&producer, i + 1, i) == Emit::Recorded);
     }
-    let point = producer.emit_words(
-        2000,
-        id::HYPERTRACE,
-        Flags::REFERENCE_POINT,
-        None,
-        &[1],
-        &[0],
-    );
+    let point = producer.emit_words(2000, id::HYPERTRACE, Flags::REFERENCE_POINT, &[1], &[0]);
     assert_eq!(point, Emit::Recorded);
     let mut seen = Vec::new();
     pull(&memory, &mut host, usize::MAX, &mut seen);
@@ -273,7 +266,7 @@ fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64
                 let len = now.wrapping_mul(0x9e37_79b9) >> 7 & 7;
                 let payload: [u64; 8] = std::array::from_fn(|i| now.wrapping_mul(i as u64 + 3));
                 let payload = &payload[..len.min(most) as usize];
-                producer.emit_words(now, 99, Flags::empty(), None, &[], payload);
+                producer.emit_words(now, 99, Flags::empty(), &[], payload);
                 if stall > 0 && now % stall == 0 {
                     std::thread::yield_now();
                 }

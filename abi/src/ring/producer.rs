@@ -9,7 +9,7 @@ use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
 use crate::config::RingMode;
 use crate::event::{Event, Fields, SchemaText, Site};
-use crate::layout::{guest_page, host_page};
+use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
 use crate::record::{ClockKind, Flags, HEADER_WORDS, Header, id};
 
 /// No ring gets this far: at a word a nanosecond it takes 36 years.
@@ -259,18 +259,16 @@ impl<'m> Producer<'m> {
     /// blocks or formats.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, _: S, now: u64, fields: F) -> Emit {
-        let state = self.state;
-        if state.busy.load(Relaxed) != 0 {
-            return self.interrupted();
+        if let Err(busy) = self.enter(now) {
+            return busy;
         }
-        state.busy.store(now, Relaxed);
-        compiler_fence(Ordering::SeqCst);
+        let state = self.state;
         let payload = fields.words();
         let words = (HEADER_WORDS + payload) as u64;
         let mut head = state.head.load(Relaxed);
         let known = state.known[Event::<S, F>::ID as usize % KNOWN].load(Relaxed);
         if known != Event::<S, F>::ID || head + words > state.limit.load(Relaxed) {
-            match self.make_room(Some(&Event::<S, F>::TEXT), words, false) {
+            match self.make_room(Some(&Event::<S, F>::TEXT), words, false, true) {
                 Ok(room) => head = room,
                 Err(why) => return why,
             }
@@ -285,27 +283,72 @@ impl<'m> Producer<'m> {
     }
 
     /// Emits a record whose words are at hand: reserved ids, and what a host
-    /// thread writes on a guest's behalf. `text` is the schema to announce
-    /// first, if this client has to. A record flagged as a reference point may
-    /// use the part of the ring that is reserved for those.
+    /// thread writes on a guest's behalf. A record flagged as a reference point
+    /// may use the part of the ring that is reserved for those.
     pub fn emit_words(
         &self,
         now: u64,
         id: u32,
         flags: Flags,
-        text: Option<&SchemaText>,
         prefix: &[u64],
         payload: &[u64],
     ) -> Emit {
-        let state = self.state;
-        if state.busy.load(Relaxed) != 0 {
-            return self.interrupted();
+        self.emit_with(
+            now,
+            id,
+            flags,
+            None,
+            prefix.len() + payload.len(),
+            true,
+            &|out| {
+                for (to, &from) in out.iter().zip(prefix.iter().chain(payload)) {
+                    to.store(from, Relaxed);
+                }
+            },
+        )
+    }
+
+    /// Emits a typed event with flags. `patient`: this is not the last try, so
+    /// a full ring is not counted.
+    pub fn emit_flagged<S: Site, F: Fields>(
+        &self,
+        _: &S,
+        now: u64,
+        flags: Flags,
+        fields: F,
+        patient: bool,
+    ) -> Emit {
+        let text = Some(&Event::<S, F>::TEXT);
+        self.emit_with(
+            now,
+            Event::<S, F>::ID,
+            flags,
+            text,
+            fields.words(),
+            !patient,
+            &|out| {
+                fields.put(out);
+            },
+        )
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn emit_with(
+        &self,
+        now: u64,
+        id: u32,
+        flags: Flags,
+        text: Option<&SchemaText>,
+        count: usize,
+        last_try: bool,
+        put: &dyn Fn(&[AtomicU64]),
+    ) -> Emit {
+        if self.enter(now).is_err() {
+            return Emit::Busy;
         }
-        state.busy.store(now, Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        let count = prefix.len() + payload.len();
         let words = (HEADER_WORDS + count) as u64;
-        let head = match self.make_room(text, words, flags.contains(Flags::REFERENCE_POINT)) {
+        let commit = flags.contains(Flags::REFERENCE_POINT);
+        let head = match self.make_room(text, words, commit, last_try) {
             Ok(head) => head,
             Err(why) => return why,
         };
@@ -313,14 +356,84 @@ impl<'m> Producer<'m> {
         self.order_before();
         record[0].store(now, Relaxed);
         record[1].store(Header::meta(id, count as u16, flags.bits()), Relaxed);
-        for (to, &from) in record[HEADER_WORDS..]
-            .iter()
-            .zip(prefix.iter().chain(payload))
-        {
-            to.store(from, Relaxed);
-        }
+        put(&record[HEADER_WORDS..]);
         self.publish(head + words);
         Emit::Recorded
+    }
+
+    /// Enters an emit at `now`; nothing else of this client goes on until
+    /// [`Producer::leave`].
+    ///
+    /// # Errors
+    /// In the middle of another one: counted.
+    #[inline(always)]
+    fn enter(&self, now: u64) -> Result<(), Emit> {
+        if self.state.busy.load(Relaxed) != 0 {
+            return Err(self.interrupted());
+        }
+        self.state.busy.store(now, Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn leave(&self) {
+        compiler_fence(Ordering::SeqCst);
+        self.state.busy.store(0, Relaxed);
+    }
+
+    /// Writes the v2 slot for this event and calls `fire`, which stores `seq`
+    /// to EMIT: nothing else of this client comes between. The event's schema
+    /// and every earlier record of the client are visible then.
+    ///
+    /// # Errors
+    /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`]
+    /// (counted) if the event is larger than a slot.
+    pub fn slot<S: Site, F: Fields, R>(
+        &self,
+        _: S,
+        now: u64,
+        seq: u32,
+        cpu: u32,
+        fields: F,
+        fire: impl FnOnce() -> R,
+    ) -> Result<R, Emit> {
+        self.enter(now)?;
+        if !self.state.is_leased() {
+            self.leave();
+            return Err(Emit::Unleased);
+        }
+        let id = Event::<S, F>::ID;
+        if self.state.known[id as usize % KNOWN].load(Relaxed) != id {
+            self.announce(&Event::<S, F>::TEXT);
+        }
+        self.tell_losses();
+        let payload = fields.words();
+        if payload > SLOT_WORDS {
+            self.leave();
+            self.state.lost_full.fetch_add(1, Relaxed);
+            self.state.untold.store(1, Relaxed);
+            return Err(Emit::Full);
+        }
+        let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
+        slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
+        slot[1].store(
+            u64::from(Event::<S, F>::NAME_HASH) | u64::from(cpu) << 32,
+            Relaxed,
+        );
+        slot[2].store(now, Relaxed);
+        slot[3].store(payload as u64, Relaxed);
+        fields.put(&slot[SLOT_HEADER_WORDS..]);
+        // ORDERING: the store to EMIT is a volatile access that the CPU orders
+        // after these: x86 by itself, others and write-combining mappings by
+        // this fence.
+        if self.fenced || !cfg!(target_arch = "x86_64") {
+            store_fence();
+        }
+        compiler_fence(Ordering::SeqCst);
+        let fired = fire();
+        self.leave();
+        Ok(fired)
     }
 
     /// In overwrite mode a consumer may be reading what is overwritten next.
@@ -367,10 +480,16 @@ impl<'m> Producer<'m> {
     /// losses. Gives the position where `words` words may be written.
     #[cold]
     #[inline(never)]
-    fn make_room(&self, text: Option<&SchemaText>, words: u64, commit: bool) -> Result<u64, Emit> {
+    fn make_room(
+        &self,
+        text: Option<&SchemaText>,
+        words: u64,
+        commit: bool,
+        last_try: bool,
+    ) -> Result<u64, Emit> {
         let state = self.state;
         if !state.is_leased() {
-            state.busy.store(0, Relaxed);
+            self.leave();
             return Err(Emit::Unleased);
         }
         if let Some(text) = text {
@@ -381,11 +500,12 @@ impl<'m> Producer<'m> {
         if room.is_none() {
             // First out of the emit, then count: an interrupted count must
             // not look like an interrupted emit.
-            state.busy.store(0, Relaxed);
+            self.leave();
             compiler_fence(Ordering::SeqCst);
-            state.lost_full.fetch_add(1, Relaxed);
-            state.untold.store(1, Relaxed);
-            self.tell_losses();
+            if last_try {
+                state.lost_full.fetch_add(1, Relaxed);
+                state.untold.store(1, Relaxed);
+            }
         }
         room.ok_or(Emit::Full)
     }
@@ -529,11 +649,9 @@ impl<'m> Producer<'m> {
     /// tells losses.
     pub fn refresh(&self, now: u64) {
         let state = self.state;
-        if state.busy.load(Relaxed) != 0 || !state.is_leased() {
+        if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(now).is_err() {
             return;
         }
-        state.busy.store(now, Relaxed);
-        compiler_fence(Ordering::SeqCst);
         self.tell_losses();
         if state.fresh.load(Relaxed) == 1
             && let Some(head) = self.find_room(0, false)
@@ -544,8 +662,7 @@ impl<'m> Producer<'m> {
             // ORDERING: as in `publish`.
             self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
         }
-        compiler_fence(Ordering::SeqCst);
-        state.busy.store(0, Relaxed);
+        self.leave();
     }
 
     /// The thread ends: gives the client up. If an emit was left by a jump,

@@ -1,0 +1,215 @@
+//! A channel: the device's regions, mapped, and what its config page says.
+//!
+//! Unsafe, because regions are addresses that somebody told us.
+#![allow(unsafe_code)]
+
+use crate::mmio::Control;
+use crate::time::Clock;
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::config::{ConfigError, ConfigPage, Features, RingMode};
+use hypertrace_abi::layout::{Geometry, Region, WORD};
+use hypertrace_abi::ring::ClientMemory;
+
+/// Why there is no channel. Only opening fails; emitting never does.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The config page is not one.
+    Config(ConfigError),
+    /// Memory that is too short for what the config page says.
+    Short,
+    /// A client that the device does not have: found, and how many there are.
+    Client(u32, u32),
+}
+
+impl core::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            OpenError::Config(why) => why.fmt(f),
+            OpenError::Short => {
+                f.write_str("the mapped memory is shorter than the config page says")
+            }
+            OpenError::Client(found, count) => {
+                write!(
+                    f,
+                    "client {found} does not exist: the device has clients 0 to {}",
+                    count - 1
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+impl From<ConfigError> for OpenError {
+    fn from(why: ConfigError) -> Self {
+        OpenError::Config(why)
+    }
+}
+
+/// A device, or shared memory that takes its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Channel<'m> {
+    pub(crate) rings: &'m [AtomicU64],
+    pub(crate) data: &'m [AtomicU64],
+    /// Where nothing traps there are no registers.
+    pub(crate) control: Option<Control>,
+    pub(crate) geometry: Geometry,
+    pub(crate) mode: RingMode,
+    pub(crate) features: Features,
+    pub(crate) guest_frequency: u64,
+    pub(crate) fenced: bool,
+    pub(crate) clock: Clock,
+}
+
+impl Channel<'static> {
+    /// The device behind an MMIO window at this address.
+    ///
+    /// # Errors
+    /// If there is none.
+    ///
+    /// # Safety
+    /// The window is mapped at `base`, writable, for ever; it really is that
+    /// of a hypertrace device, or at least a readable page.
+    pub unsafe fn at_window(base: *mut u8) -> Result<Self, OpenError> {
+        // SAFETY: the caller's promise; the config region comes first.
+        let page = unsafe { read_config(base) };
+        let geometry = page.geometry()?;
+        let at = |region| base.wrapping_add(geometry.window_offset(region) as usize);
+        // SAFETY: the window holds all regions at these offsets.
+        unsafe {
+            Channel::at_regions(
+                &page,
+                at(Region::Data),
+                at(Region::Control),
+                at(Region::Rings),
+            )
+        }
+    }
+
+    /// The PCI function whose BARs 0, 1, 2 and 4 are mapped at these
+    /// addresses.
+    ///
+    /// # Errors
+    /// If it is not a hypertrace device.
+    ///
+    /// # Safety
+    /// The BARs are mapped there, writable but for BAR 0, for ever.
+    pub unsafe fn at_bars(
+        bar0: *mut u8,
+        bar1: *mut u8,
+        bar2: *mut u8,
+        bar4: *mut u8,
+    ) -> Result<Self, OpenError> {
+        // SAFETY: the caller's promise.
+        unsafe { Channel::at_regions(&read_config(bar0), bar1, bar2, bar4) }
+    }
+
+    /// # Safety
+    /// The regions that `page` describes are mapped there, for ever.
+    unsafe fn at_regions(
+        page: &ConfigPage,
+        data: *mut u8,
+        control: *mut u8,
+        rings: *mut u8,
+    ) -> Result<Self, OpenError> {
+        let geometry = page.geometry()?;
+        // SAFETY: the caller's promise; `geometry` has checked all offsets.
+        unsafe {
+            let control = Control::new(
+                control,
+                geometry.control_pages_offset() as usize,
+                page.control_page_stride as usize,
+            );
+            let data = words(data, geometry.data_size());
+            let rings = words(rings, geometry.rings_size());
+            Channel::new(page, data, rings, Some(control))
+        }
+    }
+}
+
+impl<'m> Channel<'m> {
+    /// Shared memory with a host that traps nothing: what `rings` says is
+    /// taken by polling. Reference points are flagged ring records there, and
+    /// have no reply.
+    ///
+    /// # Errors
+    /// If the page is not one, or the memory is too short for it.
+    pub fn local(page: &ConfigPage, rings: &'m [AtomicU64]) -> Result<Self, OpenError> {
+        Channel::new(page, &[], rings, None)
+    }
+
+    fn new(
+        page: &ConfigPage,
+        data: &'m [AtomicU64],
+        rings: &'m [AtomicU64],
+        control: Option<Control>,
+    ) -> Result<Self, OpenError> {
+        let geometry = page.geometry()?;
+        if (rings.len() as u64) < geometry.rings_size() / WORD {
+            return Err(OpenError::Short);
+        }
+        Ok(Channel {
+            rings,
+            data,
+            control,
+            geometry,
+            mode: page.ring_mode()?,
+            features: page.features(),
+            guest_frequency: page.guest_frequency,
+            fenced: false,
+            clock: Clock::default(),
+        })
+    }
+
+    /// Says whether the mapping of the rings is not write-back (or not known
+    /// to be), so that stores need fences to stay in order.
+    pub fn with_fences(self, fenced: bool) -> Self {
+        Channel { fenced, ..self }
+    }
+
+    /// Stamps with this clock.
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Channel { clock, ..self }
+    }
+
+    /// Clients that the device has.
+    pub fn clients(&self) -> u32 {
+        self.geometry.clients
+    }
+
+    /// Whether stores to registers trap: a host is there at once.
+    pub fn traps(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// Ticks per second of the counter, 0 if the host does not know.
+    pub fn frequency(&self) -> u64 {
+        self.guest_frequency
+    }
+
+    pub(crate) fn memory(&self, client: u32) -> Result<ClientMemory<'m>, OpenError> {
+        ClientMemory::of_rings(self.rings, client, &self.geometry, self.mode)
+            .ok_or(OpenError::Client(client, self.geometry.clients))
+    }
+}
+
+/// # Safety
+/// A readable page is mapped at `at`.
+unsafe fn read_config(at: *const u8) -> ConfigPage {
+    let mut page = [0u64; size_of::<ConfigPage>() / 8];
+    for (i, word) in page.iter_mut().enumerate() {
+        // SAFETY: inside the page; word by word, as the page may trap.
+        *word = unsafe { at.cast::<u64>().wrapping_add(i).read_volatile() };
+    }
+    hypertrace_abi::zerocopy::transmute!(page)
+}
+
+/// # Safety
+/// `bytes` bytes are mapped at `at`, aligned, for ever.
+unsafe fn words(at: *mut u8, bytes: u64) -> &'static [AtomicU64] {
+    // SAFETY: the caller's promise; shared memory is only ever accessed by
+    // atomic operations on this side.
+    unsafe { core::slice::from_raw_parts(at.cast(), (bytes / WORD) as usize) }
+}

@@ -1,0 +1,253 @@
+//! A client: one vCPU's or one thread's own ring and registers.
+
+use crate::channel::{Channel, OpenError};
+use crate::mask;
+use hypertrace_abi::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
+use hypertrace_abi::config::Features;
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::layout::{WORD, host_page, register};
+use hypertrace_abi::record::{Flags, id};
+use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::sink::Status;
+
+/// Turns of a bounded wait for room.
+const PATIENCE: u32 = 100_000;
+
+/// The host's answer to a reference point. The host took its time between
+/// `before` and `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// What became of it.
+    pub status: Status,
+    /// This client's clock before the store.
+    pub before: u64,
+    /// The host's raw counter, in its own ticks. 0 over shared memory, where
+    /// no host answers.
+    pub host_time: u64,
+    /// This client's clock after the store.
+    pub after: u64,
+    /// The host's clock epoch: it changes when time jumps (restore, migration).
+    pub epoch: u64,
+}
+
+/// One vCPU's or thread's own ring and registers.
+#[derive(Debug)]
+pub struct Client<'m> {
+    channel: Channel<'m>,
+    producer: Producer<'m>,
+    index: u32,
+    cpu: u32,
+    seq: AtomicU32,
+}
+
+impl<'m> Client<'m> {
+    /// Takes client `index` of the channel. Nobody else may use it meanwhile:
+    /// events would be lost, though never the host.
+    ///
+    /// `state` is private memory of this client, `token` a nonzero number that
+    /// no other lessee has. `info.tid` goes out as the CPU of reference points.
+    ///
+    /// # Errors
+    /// If the device has no such client.
+    pub fn lease(
+        channel: Channel<'m>,
+        index: u32,
+        state: &'m ProducerState,
+        token: u64,
+        info: &LeaseInfo<'_>,
+    ) -> Result<Self, OpenError> {
+        let memory = channel.memory(index)?;
+        if let Some(control) = channel.control {
+            control.store(index, register::LEASE, token);
+        }
+        let info = LeaseInfo {
+            clock: channel.clock.kind(),
+            ..*info
+        };
+        let lease = Lease::new(token, channel.clock.now(), &info);
+        let producer = Producer::lease(memory, state, lease, channel.fenced);
+        let client = Client {
+            channel,
+            producer,
+            index,
+            cpu: info.tid,
+            seq: AtomicU32::new(0),
+        };
+        client.refresh_mask();
+        Ok(client)
+    }
+
+    /// Its number.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The channel it belongs to.
+    pub fn channel(&self) -> &Channel<'m> {
+        &self.channel
+    }
+
+    /// The ring's producer.
+    pub fn producer(&self) -> &Producer<'m> {
+        &self.producer
+    }
+
+    /// What [`event!`](crate::event) calls.
+    #[inline(always)]
+    pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
+        self.producer.emit(site, self.channel.clock.now(), fields)
+    }
+
+    /// What [`reference_point!`](crate::reference_point) calls.
+    ///
+    /// # Errors
+    /// [`Emit::Busy`], [`Emit::Full`] (both counted) or [`Emit::Unleased`].
+    pub fn reference_point<S: Site, F: Fields>(&self, site: S, fields: F) -> Result<Reply, Emit> {
+        let clock = self.channel.clock;
+        let before = clock.now();
+        let Some(control) = self.channel.control else {
+            return match self.commit(|now, patient| {
+                self.producer
+                    .emit_flagged(&site, now, Flags::REFERENCE_POINT, fields, patient)
+            }) {
+                Emit::Recorded => Ok(Reply {
+                    status: Status::Recorded,
+                    before,
+                    host_time: 0,
+                    after: clock.now(),
+                    epoch: 0,
+                }),
+                why => Err(why),
+            };
+        };
+        let seq = self.seq.load(Relaxed).wrapping_add(1);
+        self.seq.store(seq, Relaxed);
+        let host = self.producer.memory().host;
+        let reply = self
+            .producer
+            .slot(site, before, seq, self.cpu, fields, || {
+                control.store(self.index, register::EMIT, seq.into());
+                // ORDERING: pairs with the Release store of the reply's last word.
+                let reply = host[host_page::REPLY].load(Ordering::Acquire);
+                Reply {
+                    status: match (reply as u32 == seq, reply >> 32) {
+                        (true, 0) => Status::Recorded,
+                        (true, 1) => Status::Filtered,
+                        (true, 3) => Status::Invalid,
+                        (true, 4) => Status::Limited,
+                        _ => Status::Failed,
+                    },
+                    before,
+                    host_time: host[host_page::REPLY_HOST_TIME].load(Relaxed),
+                    after: clock.now(),
+                    epoch: host[host_page::REPLY_EPOCH].load(Relaxed),
+                }
+            })?;
+        self.refresh_mask();
+        Ok(reply)
+    }
+
+    /// A kernel-stamped point: a record of this client whose timestamp the
+    /// host's kernel traces together with its own time. A fraction of an exit
+    /// to the VMM. Where the host cannot, it is a record only.
+    pub fn stamp(&self) -> Emit {
+        let now = self.channel.clock.now();
+        let emitted = self
+            .producer
+            .emit_words(now, id::STAMP, Flags::STAMP, &[], &[]);
+        if emitted == Emit::Recorded
+            && let Some(control) = self.channel.control
+            && self.channel.features.contains(Features::STAMP)
+        {
+            control.store(self.index, register::STAMP, now);
+        }
+        emitted
+    }
+
+    /// Asks the host to drain soon.
+    pub fn kick(&self) {
+        if let Some(control) = self.channel.control {
+            control.store(self.index, register::KICK, 0);
+        }
+    }
+
+    /// The host's raw counter, now. One exit. `None` over shared memory.
+    pub fn host_clock(&self) -> Option<u64> {
+        Some(self.channel.control?.clock(self.index))
+    }
+
+    /// To be called now and then where no thread does it: takes over a changed
+    /// enable mask, tells the host what was dropped. `false` if another has
+    /// taken this client, which then has to be left to it.
+    pub fn poll(&self) -> bool {
+        self.producer.refresh(self.channel.clock.now());
+        self.refresh_mask();
+        let told = self.producer.memory().host[host_page::LEASE].load(Relaxed);
+        !self.channel.traps() || told == self.producer.state().token()
+    }
+
+    /// Tells the host what was dropped and gives the client up.
+    pub fn release(self) {
+        self.producer.release();
+    }
+
+    fn refresh_mask(&self) {
+        // ORDERING: pairs with the Release store after the mask was written.
+        let version = self.producer.memory().host[host_page::MASK_VERSION].load(Ordering::Acquire);
+        mask::refresh(self.channel.rings, version);
+    }
+
+    /// A commit over shared memory: waits, bounded, for room.
+    fn commit(&self, emit: impl Fn(u64, bool) -> Emit) -> Emit {
+        let clock = self.channel.clock;
+        let mut done = emit(clock.now(), true);
+        for turn in 1..=PATIENCE {
+            if done != Emit::Full {
+                break;
+            }
+            self.kick();
+            wait();
+            done = emit(clock.now(), turn < PATIENCE);
+        }
+        done
+    }
+}
+
+/// An event of the 2016 interface on this client: `arg1` and up to as many
+/// further arguments as the device was built for; the rest is zero. One exit.
+pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
+    let channel = &client.channel;
+    let most = channel.geometry.legacy_args as usize - 1;
+    let args = &args[..args.len().min(most)];
+    let Some(control) = channel.control else {
+        let count = 1 + args.len() as u64;
+        client.commit(|now, patient| {
+            let prefix = [client.index.into(), count, arg1];
+            client.producer.emit_words_patiently(
+                now,
+                id::HYPERTRACE,
+                Flags::REFERENCE_POINT,
+                &prefix,
+                args,
+                patient,
+            )
+        });
+        return;
+    };
+    let slot = u64::from(client.index) * channel.geometry.legacy_slot_stride() / WORD;
+    let slot = &channel.data[slot as usize..][..most];
+    for (i, word) in slot.iter().enumerate() {
+        word.store(args.get(i).copied().unwrap_or(0), Relaxed);
+    }
+    // ORDERING: the store to the register traps; x86 keeps stores in order,
+    // others need the fence.
+    hypertrace_abi::atomic::fence(Ordering::SeqCst);
+    control.legacy(client.index, arg1);
+}
+
+fn wait() {
+    #[cfg(feature = "std")]
+    std::thread::yield_now();
+    #[cfg(not(feature = "std"))]
+    core::hint::spin_loop();
+}
