@@ -293,13 +293,27 @@ impl<'m> Producer<'m> {
         prefix: &[u64],
         payload: &[u64],
     ) -> Emit {
+        self.emit_words_patiently(now, id, flags, prefix, payload, false)
+    }
+
+    /// As [`Producer::emit_words`]. `patient`: this is not the last try, so a
+    /// full ring is not counted.
+    pub fn emit_words_patiently(
+        &self,
+        now: u64,
+        id: u32,
+        flags: Flags,
+        prefix: &[u64],
+        payload: &[u64],
+        patient: bool,
+    ) -> Emit {
         self.emit_with(
             now,
             id,
             flags,
             None,
             prefix.len() + payload.len(),
-            true,
+            !patient,
             &|out| {
                 for (to, &from) in out.iter().zip(prefix.iter().chain(payload)) {
                     to.store(from, Relaxed);
