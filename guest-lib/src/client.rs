@@ -10,8 +10,8 @@ use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::sink::Status;
 
-/// Turns of a bounded wait for room.
-const PATIENCE: u32 = 100_000;
+/// Turns of a bounded wait for room: a good second where a turn is a yield.
+const PATIENCE: u32 = 10_000_000;
 
 /// The host's answer to a reference point. The host took its time between
 /// `before` and `after`.
@@ -169,6 +169,25 @@ impl<'m> Client<'m> {
         if let Some(control) = self.channel.control {
             control.store(self.index, register::KICK, 0);
         }
+    }
+
+    /// Makes sure that the ring has room for this many words: looks, kicks the
+    /// host and waits, bounded. `false` if there is no room still, or never
+    /// can be. For programs that would rather wait than lose an event.
+    pub fn wait_for_room(&self, words: u64) -> bool {
+        let mut done = self.producer.has_room(words);
+        if done {
+            return true;
+        }
+        self.kick();
+        for _ in 0..PATIENCE {
+            if done {
+                break;
+            }
+            wait();
+            done = self.producer.has_room(words);
+        }
+        done
     }
 
     /// The host's raw counter, now. One exit. `None` over shared memory.

@@ -594,6 +594,17 @@ impl<'m> Producer<'m> {
         Some(at)
     }
 
+    /// Whether this many words would find room now; in overwrite mode they
+    /// always do. Loads from shared memory: not for the hot path.
+    pub fn has_room(&self, words: u64) -> bool {
+        let memory = &self.memory;
+        // ORDERING: only a question; `find_room` looks again.
+        let tail = memory.host[host_page::TAIL].load(Relaxed);
+        let used = self.state.head.load(Relaxed).saturating_sub(tail);
+        let most = memory.capacity() - memory.reserve();
+        memory.mode() == RingMode::Overwrite || used.saturating_add(words) <= most
+    }
+
     /// Fills from `from` to the block's end `to`; a single word is its own pad.
     fn pad(&self, from: u64, to: u64) {
         if to - from >= HEADER_WORDS as u64 {
