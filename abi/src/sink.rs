@@ -39,7 +39,7 @@ pub struct ReferencePoint<'a> {
     pub guest_time: u64,
     /// The host's raw counter at entry.
     pub host_time: u64,
-    /// Payload.
+    /// Payload, as the id's schema says.
     pub words: &'a [u64],
 }
 

@@ -332,9 +332,12 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         let args = self.geometry.legacy_args as usize;
         let start = (u64::from(client) * self.geometry.legacy_slot_stride() / WORD) as usize;
         let slot = &self.memory.data()[start..start + args - 1];
-        let mut words = [0; 16];
-        words[0] = value;
-        copy(&mut words[1..], slot);
+        // As the reserved schema says: client, count, arguments.
+        let mut words = [0; 18];
+        words[0] = client.into();
+        words[1] = args as u64;
+        words[2] = value;
+        copy(&mut words[3..], slot);
         self.record(&ReferencePoint {
             client,
             seq: 0,
@@ -343,7 +346,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
             cpu: 0,
             guest_time: 0,
             host_time: now,
-            words: &words[..args],
+            words: &words[..2 + args],
         });
     }
 

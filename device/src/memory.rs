@@ -85,7 +85,8 @@ impl SharedRegion {
         self.mapping.as_volatile_slice()
     }
 
-    pub(crate) fn words(&self) -> &[AtomicU64] {
+    /// The region as words: for a guest on threads of this process.
+    pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, lives as long as `self`, is
         // readable and writable over its whole size, and is only ever accessed
         // by volatile or atomic operations.
