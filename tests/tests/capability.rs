@@ -1,0 +1,39 @@
+//! A passing test's word about what it used and missed must come through: in the file, and on a stderr that the test
+//! harness does not swallow.
+
+use std::process::Command;
+
+use hypertrace_tests::capability;
+
+/// Set in the process in which this test speaks.
+const SPEAKER: &str = "HYPERTRACE_CAPABILITY_SPEAKER";
+
+#[test]
+fn a_passing_test_is_heard() {
+    if std::env::var_os(SPEAKER).is_some() {
+        capability::used("kvm");
+        capability::missing("tracefs", "not\tmounted,\nnot root");
+        return;
+    }
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("capability-notes");
+    let _ = std::fs::remove_file(&file);
+
+    let speaker = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_passing_test_is_heard"])
+        .env(SPEAKER, "1")
+        .env(capability::FILE, &file)
+        .output()
+        .unwrap();
+
+    assert!(speaker.status.success());
+    let stderr = String::from_utf8(speaker.stderr).unwrap();
+    assert_eq!(
+        stderr,
+        "capability missing: tracefs: not mounted, not root\n"
+    );
+    let notes = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(
+        notes,
+        "used\tkvm\ta_passing_test_is_heard\nmissing\ttracefs\tnot mounted, not root\n"
+    );
+}

@@ -1,0 +1,408 @@
+//! Where this machine gets its Debian packages from: its own apt sources, read and written again for a private apt.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// One source of binary packages, from a one-line entry or a deb822 stanza.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Mirrors
+    pub uris: Vec<String>,
+    /// `bookworm`, `bookworm-updates`; a path that ends in `/` for a repository without components
+    pub suites: Vec<String>,
+    /// `main`, `universe`
+    pub components: Vec<String>,
+    /// What else decides whether apt trusts it, under the names of deb822 (`Signed-By`); a value can have many lines
+    pub options: Vec<(String, String)>,
+}
+
+/// The deb822 fields that carry over. The rest (architectures, languages, comments) is for the whole system.
+const OPTIONS: [&str; 5] = [
+    "Signed-By",
+    "Trusted",
+    "Allow-Insecure",
+    "Check-Valid-Until",
+    "Check-Date",
+];
+
+/// Reads all sources of a machine: `sources.list` and the files of `sources.list.d` under this folder (`/etc/apt`).
+pub fn read(etc_apt: &Path) -> Vec<Source> {
+    let mut sources = Vec::new();
+    if let Ok(text) = std::fs::read_to_string(etc_apt.join("sources.list")) {
+        sources.extend(parse_list(&text));
+    }
+    let Ok(folder) = std::fs::read_dir(etc_apt.join("sources.list.d")) else {
+        return sources;
+    };
+    let mut files: Vec<_> = folder.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    for file in files {
+        // As apt does: other endings (.disabled, .save) are not sources.
+        let parse: fn(&str) -> Vec<Source> = match file.extension().and_then(|e| e.to_str()) {
+            Some("list") => parse_list,
+            Some("sources") => parse_deb822,
+            _ => continue,
+        };
+        if let Ok(text) = std::fs::read_to_string(&file) {
+            sources.extend(parse(&text));
+        }
+    }
+    sources
+}
+
+/// Parses the one-line format: `deb [signed-by=KEYRING arch=amd64] URI SUITE COMPONENT..`
+pub fn parse_list(text: &str) -> Vec<Source> {
+    text.lines().filter_map(parse_list_line).collect()
+}
+
+fn parse_list_line(line: &str) -> Option<Source> {
+    let line = line.split('#').next().unwrap_or_default().trim();
+    let rest = line.strip_prefix("deb")?;
+    // `deb-src` and `debian` are other words.
+    if !rest.starts_with([' ', '\t', '[']) {
+        return None;
+    }
+    let rest = rest.trim_start();
+    let (options, rest) = match rest.strip_prefix('[') {
+        Some(inside) => inside.split_once(']')?,
+        None => ("", rest),
+    };
+    let mut words = rest.split_whitespace().map(str::to_owned);
+    let uri = words.next()?;
+    let suite = words.next()?;
+    if uri.starts_with("cdrom:") {
+        return None;
+    }
+    let options = options
+        .split_whitespace()
+        .filter_map(|option| option.split_once('='))
+        .filter_map(|(name, value)| {
+            let name = known_option(name)?;
+            Some((name.to_owned(), value.replace(',', " ")))
+        })
+        .collect();
+    Some(Source {
+        uris: vec![uri],
+        suites: vec![suite],
+        components: words.collect(),
+        options,
+    })
+}
+
+fn known_option(name: &str) -> Option<&'static str> {
+    OPTIONS
+        .into_iter()
+        .find(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Parses the deb822 format: stanzas of `Field: value` with continuation lines.
+pub fn parse_deb822(text: &str) -> Vec<Source> {
+    let mut sources = Vec::new();
+    let mut fields: Vec<(String, String)> = Vec::new();
+    // The empty line behind the end closes the last stanza.
+    for line in text.lines().chain([""]) {
+        if line.starts_with('#') {
+            continue;
+        }
+        if line.trim().is_empty() {
+            sources.extend(stanza(&fields));
+            fields.clear();
+        } else if line.starts_with([' ', '\t']) {
+            if let Some((_, value)) = fields.last_mut() {
+                value.push('\n');
+                value.push_str(line);
+            }
+        } else if let Some((name, value)) = line.split_once(':') {
+            fields.push((name.trim().to_owned(), value.trim().to_owned()));
+        }
+    }
+    sources
+}
+
+fn stanza(fields: &[(String, String)]) -> Option<Source> {
+    let value = |name: &str| {
+        fields
+            .iter()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    };
+    let words = |name: &str| -> Vec<String> {
+        value(name)
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect()
+    };
+    // The words that apt takes for false.
+    let off = ["no", "false", "without", "off", "disable"];
+    let enabled = value("Enabled").is_none_or(|v| !off.contains(&v.to_ascii_lowercase().as_str()));
+    let uris: Vec<_> = words("URIs")
+        .into_iter()
+        .filter(|uri| !uri.starts_with("cdrom:"))
+        .collect();
+    let suites = words("Suites");
+    if !enabled || !words("Types").contains(&"deb".to_owned()) {
+        return None;
+    }
+    if uris.is_empty() || suites.is_empty() {
+        return None;
+    }
+    let options = fields
+        .iter()
+        .filter_map(|(name, value)| Some((known_option(name)?.to_owned(), value.clone())))
+        .collect();
+    Some(Source {
+        uris,
+        suites,
+        components: words("Components"),
+        options,
+    })
+}
+
+/// Picks what a private apt needs: of the distribution's own archive, the machine's own suites; or, when suites are
+/// named (another release of the same distribution), those suites on the mirror of the first one.
+/// Foreign repositories stay out: they cost time and can fail.
+pub fn choose(sources: &[Source], codename: Option<&str>, suites: &[&str]) -> Vec<Source> {
+    let own = |suite: &String| {
+        codename.is_some_and(|name| suite == name || suite.starts_with(&format!("{name}-")))
+    };
+    let mut chosen: Vec<Source> = sources
+        .iter()
+        .filter(|source| source.suites.iter().any(own))
+        .cloned()
+        .collect();
+    if chosen.is_empty() {
+        // `stable`, `testing`, a derivative: whatever has the component that every archive of this kind has.
+        let main = |source: &&Source| source.components.iter().any(|name| name == "main");
+        chosen = sources.iter().filter(main).cloned().collect();
+    }
+    if suites.is_empty() {
+        return chosen;
+    }
+    // The base suite is on the full archive; `-security` stands on a host of its own.
+    let base = |source: &&Source| {
+        source
+            .suites
+            .iter()
+            .any(|s| Some(s.as_str()) == codename || s == "stable" || s == "testing")
+    };
+    chosen
+        .iter()
+        .find(base)
+        .map(|source| Source {
+            suites: suites.iter().map(|&suite| suite.to_owned()).collect(),
+            ..source.clone()
+        })
+        .into_iter()
+        .collect()
+}
+
+/// Writes sources in deb822 format.
+pub fn to_deb822(sources: &[Source]) -> String {
+    let mut text = String::new();
+    for source in sources {
+        let _ = writeln!(text, "Types: deb");
+        let _ = writeln!(text, "URIs: {}", source.uris.join(" "));
+        let _ = writeln!(text, "Suites: {}", source.suites.join(" "));
+        if !source.components.is_empty() {
+            let _ = writeln!(text, "Components: {}", source.components.join(" "));
+        }
+        for (name, value) in &source.options {
+            let _ = writeln!(text, "{name}: {value}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// `VERSION_CODENAME` of an os-release file.
+pub fn codename(os_release: &str) -> Option<&str> {
+    os_release
+        .lines()
+        .filter_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .map(|value| value.trim().trim_matches(['"', '\'']))
+        .find(|value| !value.is_empty())
+}
+
+/// The settings of a machine's own apt about reaching its mirrors (proxies, certificates, checks of dates), from
+/// `apt-config dump`; they are needed in a private configuration too. Its hooks, which touch the system, are not.
+pub fn acquire_settings(dump: &str) -> String {
+    dump.lines()
+        .filter(|line| line.starts_with("Acquire::"))
+        // What to download is decided here: package lists and nothing else.
+        .filter(|line| !line.starts_with("Acquire::IndexTargets"))
+        .filter(|line| !line.starts_with("Acquire::Languages"))
+        .fold(String::new(), |text, line| text + line + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(uri: &str, suites: &[&str], components: &[&str]) -> Source {
+        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        Source {
+            uris: vec![uri.to_owned()],
+            suites: owned(suites),
+            components: owned(components),
+            options: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn one_line_format_with_options_and_comments() {
+        let text = "\
+# deb http://old.example/debian buster main
+deb http://mirror.example/debian bookworm main contrib # the archive
+deb-src http://mirror.example/debian bookworm main
+debian is not a type
+deb [ arch=amd64,arm64 signed-by=/usr/share/keyrings/a.gpg trusted=yes ]\thttps://tools.example/apt ./
+deb cdrom:[Debian 12]/ bookworm main
+deb http://no-suite.example
+deb [signed-by=/unclosed http://x.example y z
+";
+        let mut tools = source("https://tools.example/apt", &["./"], &[]);
+        tools.options = vec![
+            ("Signed-By".into(), "/usr/share/keyrings/a.gpg".into()),
+            ("Trusted".into(), "yes".into()),
+        ];
+        let archive = source(
+            "http://mirror.example/debian",
+            &["bookworm"],
+            &["main", "contrib"],
+        );
+        assert_eq!(parse_list(text), [archive, tools]);
+    }
+
+    #[test]
+    fn deb822_format_with_comments_continuations_and_switched_off_stanzas() {
+        let text = "\
+# written by an installer
+Types: deb deb-src
+# a comment in a stanza
+URIs: http://mirror.example/debian
+ http://second.example/debian
+Suites: bookworm bookworm-updates
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ mQINBF
+ -----END PGP PUBLIC KEY BLOCK-----
+
+Types: deb-src
+URIs: http://sources.example
+Suites: bookworm
+Components: main
+
+enabled: No
+types: deb
+uris: http://off.example
+suites: bookworm
+components: main
+
+
+types: deb
+uris: http://security.example
+suites: bookworm-security
+components: main";
+        let sources = parse_deb822(text);
+        assert_eq!(sources.len(), 2);
+        assert_eq!(
+            sources[0].uris,
+            [
+                "http://mirror.example/debian",
+                "http://second.example/debian"
+            ]
+        );
+        assert_eq!(sources[0].suites, ["bookworm", "bookworm-updates"]);
+        assert_eq!(
+            sources[1],
+            source("http://security.example", &["bookworm-security"], &["main"])
+        );
+
+        // An embedded key keeps its lines, or apt would not know it.
+        let (name, key) = &sources[0].options[0];
+        assert_eq!(name, "Signed-By");
+        assert!(key.contains("\n .\n mQINBF\n"), "{key:?}");
+        assert_eq!(parse_deb822(&to_deb822(&sources)), sources);
+    }
+
+    #[test]
+    fn a_machines_folder_is_read_as_apt_reads_it() {
+        let etc = tempfile::tempdir().unwrap();
+        let list = etc.path().join("sources.list.d");
+        std::fs::create_dir(&list).unwrap();
+        std::fs::write(etc.path().join("sources.list"), "deb http://a x main\n").unwrap();
+        std::fs::write(list.join("b.list"), "deb http://b x main\n").unwrap();
+        std::fs::write(
+            list.join("c.sources"),
+            "Types: deb\nURIs: http://c\nSuites: x\n",
+        )
+        .unwrap();
+        std::fs::write(list.join("d.list.disabled"), "deb http://d x main\n").unwrap();
+
+        let uris: Vec<_> = read(etc.path()).into_iter().flat_map(|s| s.uris).collect();
+
+        assert_eq!(uris, ["http://a", "http://b", "http://c"]);
+        assert_eq!(read(&etc.path().join("absent")), []);
+    }
+
+    #[test]
+    fn only_the_distributions_own_suites_are_chosen() {
+        let sources = [
+            source("http://security", &["bookworm-security"], &["main"]),
+            source(
+                "http://mirror",
+                &["bookworm", "bookworm-updates"],
+                &["main"],
+            ),
+            source("http://foreign", &["nodistro"], &["main"]),
+        ];
+
+        assert_eq!(choose(&sources, Some("bookworm"), &[]), sources[..2]);
+        assert_eq!(choose(&sources, None, &[]), sources);
+        assert_eq!(choose(&[], Some("bookworm"), &[]), []);
+    }
+
+    #[test]
+    fn named_suites_come_from_the_mirror_of_the_base_suite() {
+        let sources = [
+            source("http://security", &["bookworm-security"], &["main"]),
+            source(
+                "http://mirror",
+                &["bookworm", "bookworm-updates"],
+                &["main"],
+            ),
+        ];
+
+        let chosen = choose(&sources, Some("bookworm"), &["trixie", "trixie-backports"]);
+
+        let suites = ["trixie", "trixie-backports"];
+        assert_eq!(chosen, [source("http://mirror", &suites, &["main"])]);
+    }
+
+    #[test]
+    fn codename_with_and_without_quotes() {
+        let text = "ID=debian\nVERSION_CODENAME=bookworm\n";
+        assert_eq!(codename(text), Some("bookworm"));
+        assert_eq!(codename("VERSION_CODENAME=\"noble\"\n"), Some("noble"));
+        assert_eq!(codename("ID=arch\n"), None);
+        assert_eq!(codename("VERSION_CODENAME=\n"), None);
+    }
+
+    #[test]
+    fn proxies_carry_over_and_hooks_do_not() {
+        let dump = "\
+APT::Update::Post-Invoke:: \"rm -f /var/cache/apt/*.bin\";
+Acquire::http::Proxy \"http://proxy.example:3128\";
+Acquire::IndexTargets::deb::DEP-11::MetaKey \"x\";
+Acquire::Languages:: \"de\";
+Dir::Cache \"var/cache/apt\";
+";
+        assert_eq!(
+            acquire_settings(dump),
+            "Acquire::http::Proxy \"http://proxy.example:3128\";\n"
+        );
+    }
+}

@@ -1,0 +1,394 @@
+//! Programs of the distribution, fetched without installing them: packages go into a cache folder, with every library
+//! they need, and a wrapper starts the program by that folder's own dynamic loader. The system is only read.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{apt, step};
+
+/// One download of package lists or packages, on a slow line.
+const DOWNLOAD: Duration = Duration::from_secs(400);
+
+/// A program that tests run and that the distribution has.
+pub struct Tool {
+    /// Its name, on PATH and here
+    pub program: &'static str,
+    /// Where it is in its package, from the root
+    pub path: &'static str,
+    /// The packages to ask for; their dependencies come along
+    pub packages: &'static [&'static str],
+    /// Suites of another release of the distribution, the preferred one last; empty: what this machine runs
+    pub suites: &'static [&'static str],
+    /// Arguments that go first, `{root}` for the folder that stands for `/`
+    pub arguments: &'static [&'static str],
+    /// Environment variables that name folders; `{lib}` is `usr/lib/TRIPLET` in that folder
+    pub environment: &'static [(&'static str, &'static str)],
+}
+
+/// What can be fetched.
+pub const TOOLS: &[Tool] = &[Tool {
+    program: "babeltrace2",
+    path: "usr/bin/babeltrace2",
+    packages: &["babeltrace2"],
+    suites: &[],
+    arguments: &[],
+    // It looks for its plugins (the CTF reader is one) in a folder of the system that was compiled in.
+    environment: &[
+        ("BABELTRACE_PLUGIN_PATH", "{lib}/babeltrace2/plugins"),
+        (
+            "LIBBABELTRACE2_PLUGIN_PROVIDER_DIR",
+            "{lib}/babeltrace2/plugin-providers",
+        ),
+    ],
+}];
+
+/// The tool of that name.
+///
+/// # Errors
+/// There is none; the message lists those there are.
+pub fn find(program: &str) -> Result<&'static Tool, String> {
+    let names: Vec<_> = TOOLS.iter().map(|tool| tool.program).collect();
+    TOOLS
+        .iter()
+        .find(|tool| tool.program == program)
+        .ok_or_else(|| format!("not one of: {}", names.join(", ")))
+}
+
+/// Where fetched programs stay between runs: never in the source tree.
+pub fn cache_folder() -> Result<PathBuf> {
+    let folder = |name| std::env::var_os(name).map(PathBuf::from);
+    // The XDG specification says to ignore a relative path.
+    let cache = folder("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+    let home = || folder("HOME").filter(|path| path.is_absolute());
+    cache
+        .or_else(|| Some(home()?.join(".cache")))
+        .map(|cache| cache.join("hypertrace"))
+        .context("no place for fetched programs: neither XDG_CACHE_HOME nor HOME is set")
+}
+
+/// Makes sure that the program is in the cache, and gives the folder to put on PATH.
+///
+/// # Errors
+/// apt is not here, the network is not, the archive has no such package: one chain that says which.
+pub fn fetched(tool: &Tool) -> Result<PathBuf> {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename = apt::codename(&release);
+    let suite = tool.suites.last().copied().or(codename);
+    let cache = cache_folder()?;
+    let name = format!("{}-{}", tool.program, suite.unwrap_or("unknown"));
+    let folder = cache.join(name);
+    let bin = folder.join("bin");
+    if bin.join(tool.program).is_file() {
+        return Ok(bin);
+    }
+
+    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    // Built aside and renamed, so that an interrupted download is never taken for a program. Removed on any error.
+    // Private to this user: packages may hold set-uid programs, and unpacking as root keeps their bits.
+    let aside = tempfile::Builder::new()
+        .prefix(".fetching-")
+        .permissions(fs::Permissions::from_mode(0o700))
+        .tempdir_in(&cache)
+        .with_context(|| format!("cannot make a folder in {}", cache.display()))?;
+    let sources = apt::choose(&apt::read(Path::new("/etc/apt")), codename, tool.suites);
+    let packages = download(tool, &sources, &aside.path().join("apt"))?;
+    unpack(&packages, &aside.path().join("root"))?;
+    write_wrapper(tool, aside.path())?;
+    let list: String = packages
+        .iter()
+        .filter_map(|p| file_name(p))
+        .fold(String::new(), |list, name| list + name + "\n");
+    fs::write(aside.path().join("packages.txt"), list)?;
+    fs::remove_dir_all(aside.path().join("apt"))?;
+
+    match fs::rename(aside.path(), &folder) {
+        Ok(()) => {
+            // What the guard would remove now stands under its final name.
+            let _ = aside.keep();
+        }
+        // Another run was faster.
+        Err(_) if bin.join(tool.program).is_file() => {}
+        Err(error) => bail!("cannot rename to {}: {error}", folder.display()),
+    }
+    Ok(bin)
+}
+
+fn file_name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}
+
+/// Downloads the packages with an apt that has its own state, cache and idea of what is installed (nothing).
+fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<PathBuf>> {
+    ensure!(
+        on_path("apt-get").is_some() && on_path("dpkg-deb").is_some(),
+        "apt-get is not here: install {} by this system's own means",
+        tool.program
+    );
+    ensure!(
+        !sources.is_empty(),
+        "this machine's apt sources name no mirror"
+    );
+    for needed in ["state/lists/partial", "cache/archives/partial", "none"] {
+        fs::create_dir_all(folder.join(needed))?;
+    }
+    fs::create_dir(folder.join("sources"))?;
+    fs::write(folder.join("status"), "")?;
+    fs::write(
+        folder.join("sources/mirror.sources"),
+        apt::to_deb822(sources),
+    )?;
+    let dump = Command::new("apt-config").arg("dump").output();
+    let dump = dump.map(|dump| dump.stdout).unwrap_or_default();
+    let machine = apt::acquire_settings(&String::from_utf8_lossy(&dump));
+    let configuration = folder.join("apt.conf");
+    fs::write(&configuration, private_configuration(folder, &machine))?;
+
+    let apt_get = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.env("APT_CONFIG", &configuration);
+        command.args(["--quiet", "--yes"]).args(arguments);
+        command
+    };
+    let name = format!("package lists for {} (nothing is installed)", tool.program);
+    let updated = step::run(&name, apt_get(&["update"]), DOWNLOAD)?;
+    ensure!(
+        updated.ok,
+        "no package lists: {}",
+        first_error(&updated.output)
+    );
+    let mut install = apt_get(&["install", "--download-only", "--no-install-recommends"]);
+    if let Some(suite) = tool.suites.last() {
+        install.args(["--target-release", suite]);
+    }
+    install.args(tool.packages);
+    let name = format!("packages of {} (nothing is installed)", tool.program);
+    let downloaded = step::run(&name, install, DOWNLOAD)?;
+    ensure!(
+        downloaded.ok,
+        "no packages: {}",
+        first_error(&downloaded.output)
+    );
+
+    let mut packages: Vec<_> = fs::read_dir(folder.join("cache/archives"))?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "deb"))
+        .collect();
+    packages.sort();
+    Ok(packages)
+}
+
+/// apt reads this file first, so that what it says about folders keeps the machine's own files, with their hooks, out.
+fn private_configuration(folder: &Path, machine: &str) -> String {
+    let folder = folder.display();
+    format!(
+        "{machine}\
+         Dir::Etc::main \"/dev/null\";\n\
+         Dir::Etc::parts \"{folder}/none\";\n\
+         Dir::Etc::preferences \"/dev/null\";\n\
+         Dir::Etc::preferencesparts \"{folder}/none\";\n\
+         Dir::Etc::sourcelist \"/dev/null\";\n\
+         Dir::Etc::sourceparts \"{folder}/sources\";\n\
+         Dir::State \"{folder}/state\";\n\
+         Dir::State::status \"{folder}/status\";\n\
+         Dir::Cache \"{folder}/cache\";\n\
+         Dir::Log \"{folder}/state\";\n\
+         Acquire::Languages \"none\";\n\
+         Acquire::Retries \"2\";\n\
+         Acquire::http::Timeout \"30\";\n\
+         Acquire::https::Timeout \"30\";\n\
+         APT::Update::Error-Mode \"any\";\n\
+         // The user _apt could not write here.\n\
+         APT::Sandbox::User \"root\";\n\
+         APT::Get::List-Cleanup \"false\";\n\
+         Debug::NoLocking \"true\";\n"
+    )
+}
+
+/// The line that says most about why apt failed: the later ones only add up.
+fn first_error(output: &str) -> &str {
+    let mut errors = output.lines().filter_map(|line| line.strip_prefix("E: "));
+    errors.next().unwrap_or("apt-get failed")
+}
+
+fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
+    fs::create_dir(root)?;
+    for package in packages {
+        let unpacked = Command::new("dpkg-deb")
+            .arg("--extract")
+            .args([package, root])
+            .output()
+            .context("cannot start dpkg-deb")?;
+        ensure!(
+            unpacked.status.success(),
+            "{} does not unpack: {}",
+            package.display(),
+            String::from_utf8_lossy(&unpacked.stderr).trim()
+        );
+    }
+    Ok(())
+}
+
+/// Writes `bin/PROGRAM`, which starts the program wherever the folder stands.
+fn write_wrapper(tool: &Tool, folder: &Path) -> Result<()> {
+    let layout = Layout::find(&folder.join("root"))
+        .with_context(|| format!("the packages of {} hold no C library", tool.program))?;
+    let bin = folder.join("bin");
+    fs::create_dir(&bin)?;
+    let wrapper = bin.join(tool.program);
+    fs::write(&wrapper, wrapper_text(tool, &layout))?;
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+/// What is where in an unpacked tree, relative to its root.
+#[derive(Debug, PartialEq, Eq)]
+struct Layout {
+    /// The dynamic loader itself; the name under which programs know it is often an absolute link out of the tree
+    loader: String,
+    /// The name of the folder of this machine's libraries, `x86_64-linux-gnu`
+    triplet: String,
+}
+
+impl Layout {
+    /// The C library's package knows: its loader stands beside `libc.so.6`, in a folder named after the machine.
+    fn find(root: &Path) -> Option<Self> {
+        for lib in ["usr/lib", "lib"] {
+            for entry in fs::read_dir(root.join(lib)).into_iter().flatten().flatten() {
+                let triplet = entry.file_name().to_str()?.to_owned();
+                if !entry.path().join("libc.so.6").exists() {
+                    continue;
+                }
+                let files = fs::read_dir(entry.path()).into_iter().flatten().flatten();
+                let loader = files
+                    .filter(|file| file.path().is_file())
+                    .filter_map(|file| file.file_name().into_string().ok())
+                    .find(|name| name.starts_with("ld-linux") || name.starts_with("ld64.so"));
+                if let Some(loader) = loader {
+                    let loader = format!("{lib}/{triplet}/{loader}");
+                    return Some(Layout { loader, triplet });
+                }
+            }
+        }
+        None
+    }
+}
+
+fn wrapper_text(tool: &Tool, layout: &Layout) -> String {
+    let Layout { loader, triplet } = layout;
+    let expand = |text: &str| {
+        text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}"))
+            .replace("{root}", "$root")
+    };
+    let mut text = format!(
+        "#!/bin/sh\n\
+         # Starts {} with the libraries it was fetched with, not with the system's.\n\
+         root=$(dirname -- \"$(dirname -- \"$(readlink -f -- \"$0\")\")\")/root\n",
+        tool.program
+    );
+    for (name, value) in tool.environment {
+        let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
+    }
+    let folders = [
+        format!("usr/lib/{triplet}"),
+        format!("lib/{triplet}"),
+        "usr/lib".to_owned(),
+        "lib".to_owned(),
+    ];
+    let library_path = folders.map(|folder| format!("$root/{folder}")).join(":");
+    let _ = write!(
+        text,
+        "exec \"$root/{loader}\" --library-path \"{library_path}\" \"$root/{}\"",
+        tool.path
+    );
+    for argument in tool.arguments {
+        let _ = write!(text, " \"{}\"", expand(argument));
+    }
+    text.push_str(" \"$@\"\n");
+    text
+}
+
+/// Finds a program on PATH.
+pub fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| {
+            fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMULATOR: Tool = Tool {
+        program: "emulator",
+        path: "usr/bin/emulator",
+        packages: &["emulator"],
+        suites: &["next", "next-backports"],
+        arguments: &["-L", "{root}/usr/share/emulator"],
+        environment: &[("PLUGINS", "{lib}/emulator/plugins")],
+    };
+
+    #[test]
+    fn a_wrapper_names_everything_relative_to_itself() {
+        let layout = Layout {
+            loader: "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2".into(),
+            triplet: "x86_64-linux-gnu".into(),
+        };
+
+        let text = wrapper_text(&EMULATOR, &layout);
+
+        let lines: Vec<_> = text.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            [
+                r#"root=$(dirname -- "$(dirname -- "$(readlink -f -- "$0")")")/root"#,
+                r#"export PLUGINS="$root/usr/lib/x86_64-linux-gnu/emulator/plugins""#,
+                r#"exec "$root/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu:$root/lib/x86_64-linux-gnu:$root/usr/lib:$root/lib" "$root/usr/bin/emulator" "-L" "$root/usr/share/emulator" "$@""#,
+            ]
+        );
+    }
+
+    #[test]
+    fn the_loader_is_found_beside_the_c_library_of_either_layout() {
+        for lib in ["lib", "usr/lib"] {
+            let root = tempfile::tempdir().unwrap();
+            let folder = root.path().join(lib).join("aarch64-linux-gnu");
+            fs::create_dir_all(&folder).unwrap();
+            fs::create_dir_all(root.path().join("usr/lib/python3")).unwrap();
+            assert_eq!(Layout::find(root.path()), None);
+            fs::write(folder.join("libc.so.6"), "").unwrap();
+            fs::write(folder.join("ld-linux-aarch64.so.1"), "").unwrap();
+
+            let layout = Layout::find(root.path()).unwrap();
+
+            assert_eq!(layout.triplet, "aarch64-linux-gnu");
+            assert_eq!(
+                layout.loader,
+                format!("{lib}/aarch64-linux-gnu/ld-linux-aarch64.so.1")
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_tool_is_told_which_there_are() {
+        assert!(find("babeltrace2").is_ok());
+        let message = find("babeltrace").err().unwrap();
+        assert!(message.contains("babeltrace2"), "{message}");
+    }
+
+    #[test]
+    fn the_first_of_apts_errors_is_the_one_to_show() {
+        let output = "Get:1 x\nW: slow\nE: Failed to fetch x\nE: Some failed\n";
+        assert_eq!(first_error(output), "Failed to fetch x");
+        assert_eq!(first_error(""), "apt-get failed");
+    }
+}

@@ -1,0 +1,291 @@
+//! What tests told about themselves: results, what was ignored, which capabilities they used or missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comfy_table::{ContentArrangement, Table, presets};
+
+use crate::probe::{Capability, NAMES};
+
+/// The table is for logs too: it does not ask a terminal.
+const WIDTH: u16 = 120;
+
+/// What all test programs of a run said.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Tests that passed
+    pub passed: u64,
+    /// Names of tests that failed
+    pub failed: BTreeSet<String>,
+    /// Names of tests that were ignored, with the reason if one is given
+    pub ignored: BTreeSet<String>,
+    /// Which tests used a capability
+    pub used: BTreeMap<String, BTreeSet<String>>,
+    /// Why tests could not use a capability
+    pub missing: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Notes {
+    /// Reads the output of `cargo test`.
+    pub fn read_output(&mut self, output: &str) {
+        for line in output.lines() {
+            if let Some(result) = line.strip_prefix("test result: ") {
+                self.passed += count(result, "passed");
+            } else if let Some((name, result)) = line
+                .strip_prefix("test ")
+                .and_then(|l| l.rsplit_once(" ... "))
+            {
+                if result == "FAILED" {
+                    self.failed.insert(name.to_owned());
+                } else if result.starts_with("ignored") {
+                    let reason = result.trim_start_matches("ignored");
+                    self.ignored.insert(format!("{name}{reason}"));
+                }
+            }
+            // A test may print while the harness is in the middle of its own line.
+            for (kind, notes) in [
+                ("capability missing: ", &mut self.missing),
+                ("capability used: ", &mut self.used),
+            ] {
+                if let Some((_, text)) = line.split_once(kind) {
+                    let in_name = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+                    let end = text.find(|c| !in_name(c)).unwrap_or(text.len());
+                    let (name, text) = text.split_at(end);
+                    insert(notes, name, text.trim_start_matches(':'));
+                }
+            }
+        }
+    }
+
+    /// Reads the file that `tests/src/capability.rs` writes.
+    pub fn read_file(&mut self, text: &str) {
+        for line in text.lines() {
+            let mut fields = line.splitn(3, '\t');
+            let (kind, name, text) = (fields.next(), fields.next(), fields.next());
+            match (kind, name) {
+                (Some("used"), Some(name)) => {
+                    insert(&mut self.used, name, text.unwrap_or_default());
+                }
+                (Some("missing"), Some(name)) => {
+                    insert(&mut self.missing, name, text.unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Says that the test run itself used something.
+    pub fn used_by_step(&mut self, name: &str, step: &str) {
+        insert(&mut self.used, name, step);
+    }
+
+    /// What is wrong with the use of the capabilities that must be used.
+    pub fn violations(&self, capabilities: &[Capability], required: &[Required]) -> Vec<String> {
+        let mut violations = Vec::new();
+        for capability in capabilities {
+            let name = capability.name;
+            if !required.iter().any(|word| word.holds(capability)) {
+                continue;
+            }
+            if let Err(why) = &capability.found {
+                violations.push(format!("{name} is required and missing: {why}"));
+                continue;
+            }
+            if !self.used.contains_key(name) {
+                violations.push(format!("{name} is here and no test used it"));
+            }
+            for why in self.missing.get(name).into_iter().flatten() {
+                violations.push(format!("{name} is here and a test says: {why}"));
+            }
+        }
+        violations
+    }
+
+    /// The table at the end.
+    pub fn table(&self, capabilities: &[Capability]) -> Table {
+        let mut table = Table::new();
+        table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(WIDTH);
+        table.set_header(["capability", "here", "used by tests", "detail"]);
+        for capability in capabilities {
+            let (here, detail) = match &capability.found {
+                Ok(detail) => ("found", detail),
+                Err(why) => ("missing", why),
+            };
+            table.add_row([capability.name, here, &self.uses(capability.name), detail]);
+        }
+        // Names that only tests know. If one test has it and another has not, both are told.
+        let told: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
+        for name in told {
+            if !NAMES.contains(&name.as_str()) {
+                let here = if self.used.contains_key(name) {
+                    "found"
+                } else {
+                    "missing"
+                };
+                table.add_row([name.as_str(), here, &self.uses(name), "as the tests say"]);
+            }
+        }
+        table
+    }
+
+    fn uses(&self, name: &str) -> String {
+        match self.used.get(name) {
+            Some(tests) => format!("yes, {}", tests.len()),
+            None => "no".to_owned(),
+        }
+    }
+}
+
+fn insert(notes: &mut BTreeMap<String, BTreeSet<String>>, name: &str, text: &str) {
+    notes
+        .entry(name.trim().to_owned())
+        .or_default()
+        .insert(text.trim().to_owned());
+}
+
+/// The number before a word in `ok. 3 passed; 0 failed; 1 ignored; ..`.
+fn count(result: &str, word: &str) -> u64 {
+    result
+        .split([';', '.'])
+        .filter_map(|part| part.trim().strip_suffix(word))
+        .find_map(|number| number.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// A word of `--require`: what must be here and used, or the run fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Required {
+    /// All that this machine has
+    Found,
+    /// This one
+    Named(&'static str),
+}
+
+impl Required {
+    /// Reads one word.
+    ///
+    /// # Errors
+    /// It is no capability; the message lists the names.
+    pub fn parse(word: &str) -> Result<Self, String> {
+        if word == "found" {
+            return Ok(Required::Found);
+        }
+        NAMES
+            .into_iter()
+            .find(|&name| name == word)
+            .map(Required::Named)
+            .ok_or_else(|| format!("not one of: found, {}", NAMES.join(", ")))
+    }
+
+    fn holds(self, capability: &Capability) -> bool {
+        match self {
+            Required::Found => capability.found.is_ok(),
+            Required::Named(name) => name == capability.name,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capabilities() -> Vec<Capability> {
+        let found = |name, detail: &str| Capability {
+            name,
+            found: Ok(detail.to_owned()),
+        };
+        let missing = Capability {
+            name: "tracefs",
+            found: Err("not mounted".to_owned()),
+        };
+        vec![
+            found("kvm", "API 12"),
+            missing,
+            found("babeltrace2", "2.0.4"),
+        ]
+    }
+
+    #[test]
+    fn results_of_all_test_programs_are_added() {
+        let mut notes = Notes::default();
+        notes.read_output(
+            "running 3 tests
+test ring::full ... ok
+test ring::kvm ... ignored, needs a disk
+test src/lib.rs - emit (line 3) ... ignored
+test ring::order ... FAILED
+test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.1s
+test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.0s
+",
+        );
+        assert_eq!(notes.passed, 13);
+        assert_eq!(notes.failed, ["ring::order".to_owned()].into());
+        let ignored = ["ring::kvm, needs a disk", "src/lib.rs - emit (line 3)"];
+        assert_eq!(notes.ignored, ignored.map(str::to_owned).into());
+    }
+
+    #[test]
+    fn capabilities_are_read_from_the_file_and_from_the_output_once() {
+        let mut notes = Notes::default();
+        notes.read_file("used\tkvm\tdemo::boots\nused\tkvm\tdemo::stamps\nmissing\ttracefs\tnot root\nbroken line\n");
+        notes.read_output(
+            "test x ... capability missing: tracefs: not root\ncapability used: kvm: demo::boots\ncapability missing: disk (too small)\n",
+        );
+
+        assert_eq!(notes.used["kvm"].len(), 2);
+        assert_eq!(notes.missing["tracefs"], ["not root".to_owned()].into());
+        assert_eq!(notes.missing["disk"], ["(too small)".to_owned()].into());
+    }
+
+    #[test]
+    fn what_is_here_must_be_used() {
+        let mut notes = Notes::default();
+        notes.used_by_step("kvm", "demo");
+
+        let wrong = notes.violations(&capabilities(), &[Required::Found]);
+
+        assert_eq!(wrong, ["babeltrace2 is here and no test used it"]);
+        assert!(notes.violations(&capabilities(), &[]).is_empty());
+    }
+
+    #[test]
+    fn what_is_named_must_be_here() {
+        let wrong = Notes::default().violations(&capabilities(), &[Required::Named("tracefs")]);
+        assert_eq!(wrong, ["tracefs is required and missing: not mounted"]);
+        assert_eq!(Required::parse("tracefs"), Ok(Required::Named("tracefs")));
+        assert!(Required::parse("kwm").is_err());
+    }
+
+    #[test]
+    fn a_test_that_missed_what_is_here_is_told() {
+        let mut notes = Notes::default();
+        notes.read_file("used\tkvm\ta\nmissing\tkvm\tbusy\n");
+        let wrong = notes.violations(&capabilities(), &[Required::Named("kvm")]);
+        assert_eq!(wrong, ["kvm is here and a test says: busy"]);
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_and_for_what_only_tests_know() {
+        let mut notes = Notes::default();
+        notes.read_file("used\tkvm\ta\nused\tkvm\tb\nmissing\tdisk\tsmall\n");
+
+        let table = notes.table(&capabilities()).to_string();
+
+        let cells = |name: &str| -> Vec<String> {
+            let row = table.lines().find(|line| line.contains(name));
+            let row = row.unwrap_or_else(|| panic!("no {name} in\n{table}"));
+            let words = row.trim_matches(['|', ' ']).split("  ");
+            words
+                .map(|word| word.trim().to_owned())
+                .filter(|word| !word.is_empty())
+                .collect()
+        };
+        assert_eq!(cells("kvm"), ["kvm", "found", "yes, 2", "API 12"]);
+        assert_eq!(
+            cells("tracefs"),
+            ["tracefs", "missing", "no", "not mounted"]
+        );
+        assert_eq!(cells("disk"), ["disk", "missing", "no", "as the tests say"]);
+    }
+}

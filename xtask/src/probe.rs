@@ -1,0 +1,249 @@
+//! What this machine can do, tried for real: a device node, a name on PATH or a version alone says little.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::fetch::{self, on_path};
+
+/// Where the kernel's trace file system belongs.
+const TRACING: &str = "/sys/kernel/tracing";
+
+/// A capability, and what the probe saw: a detail when it is here, a reason when it is not.
+pub struct Capability {
+    /// The word that tests use for it
+    pub name: &'static str,
+    /// Detail or reason
+    pub found: Result<String, String>,
+}
+
+/// What the probes found, and what test commands need in order to use it.
+pub struct Machine {
+    /// In the order of the table
+    pub capabilities: Vec<Capability>,
+    /// Folders of fetched programs, to be put in front of PATH
+    pub path: Vec<PathBuf>,
+    /// Put before a test command: gives it a mount namespace with tracefs where the system has not mounted it
+    pub prefix: Vec<&'static str>,
+}
+
+/// The names that have a probe.
+pub const NAMES: [&str; 7] = [
+    "kvm",
+    "tracefs",
+    "babeltrace2",
+    "rustfmt",
+    "clippy",
+    "cargo-deny",
+    "cargo-fuzz",
+];
+
+impl Machine {
+    /// Tries everything. Fetches what can be fetched.
+    pub fn probe() -> Self {
+        let mut machine = Machine {
+            capabilities: Vec::new(),
+            path: Vec::new(),
+            prefix: Vec::new(),
+        };
+        for name in NAMES {
+            let found = match name {
+                "kvm" => kvm(),
+                "tracefs" => tracefs().map(|(detail, prefix)| {
+                    machine.prefix = prefix;
+                    detail
+                }),
+                "babeltrace2" => babeltrace2().map(|(detail, folder)| {
+                    machine.path.extend(folder);
+                    detail
+                }),
+                "rustfmt" => first_line(Command::new(cargo()).args(["fmt", "--version"]))
+                    .context("not here, `rustup component add rustfmt` gets it"),
+                "clippy" => first_line(Command::new(cargo()).args(["clippy", "--version"]))
+                    .context("not here, `rustup component add clippy` gets it"),
+                "cargo-deny" => first_line(Command::new(cargo()).args(["deny", "--version"]))
+                    .context("not here, `cargo install cargo-deny` gets it"),
+                _ => cargo_fuzz(),
+            };
+            let found = found.map_err(|error| format!("{error:#}"));
+            machine.capabilities.push(Capability { name, found });
+        }
+        machine
+    }
+
+    /// Whether the probe of that name found it, or its reason.
+    pub fn found(&self, name: &str) -> Result<(), &str> {
+        let capability = self.capabilities.iter().find(|c| c.name == name);
+        match capability.map(|c| &c.found) {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(why)) => Err(why),
+            None => Err("not probed"),
+        }
+    }
+}
+
+/// The cargo that runs this.
+pub fn cargo() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+}
+
+/// Opens KVM, asks for its version and makes a VM: a node can be there and refuse, or serve no VM.
+fn kvm() -> Result<String> {
+    let kvm = kvm_ioctls::Kvm::new().context("cannot open /dev/kvm")?;
+    let version = kvm.get_api_version();
+    ensure!(
+        version == 12,
+        "KVM_GET_API_VERSION is {version}, not the 12 that is stable"
+    );
+    kvm.create_vm().context("cannot make a VM")?;
+    Ok(format!("API {version}, makes a VM"))
+}
+
+/// Tracefs as it is mounted; else what root can do without touching the system: a mount in a private namespace.
+fn tracefs() -> Result<(String, Vec<&'static str>)> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    if let Some(folder) = mounted_tracefs(&mounts) {
+        usable_tracefs(folder)?;
+        return Ok((format!("mounted at {}", folder.display()), Vec::new()));
+    }
+    let prefix = vec![
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        "mount -t tracefs nodev /sys/kernel/tracing && exec \"$@\"",
+        "sh",
+    ];
+    let tried = Command::new(prefix[0])
+        .args(&prefix[1..])
+        .args(["sh", "-c"])
+        .arg(format!(
+            "ls {TRACING}/events/sched && : >>{TRACING}/tracing_on"
+        ))
+        .output()
+        .context("not mounted, and cannot start unshare(1)")?;
+    ensure!(
+        tried.status.success(),
+        "not mounted, and cannot be in a mount namespace: {}",
+        one_line(&tried.stderr)
+    );
+    let detail = format!("mounted at {TRACING} for the tests alone");
+    Ok((detail, prefix))
+}
+
+fn mounted_tracefs(mounts: &str) -> Option<&Path> {
+    mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .filter(|fields| fields.get(2) == Some(&"tracefs"))
+        .find_map(|fields| fields.get(1).copied().map(Path::new))
+}
+
+fn usable_tracefs(folder: &Path) -> Result<()> {
+    let events = folder.join("events");
+    fs::read_dir(&events).with_context(|| format!("cannot read {}", events.display()))?;
+    let switch = folder.join("tracing_on");
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&switch)
+        .with_context(|| format!("cannot write {}", switch.display()))?;
+    Ok(())
+}
+
+/// The one on PATH, else a fetched one; both must read a trace.
+fn babeltrace2() -> Result<(String, Option<PathBuf>)> {
+    if let Some(program) = on_path("babeltrace2") {
+        match reads_a_trace(&program) {
+            Ok(version) => return Ok((format!("{version}, {}", program.display()), None)),
+            Err(error) => println!("{} does not work: {error:#}", program.display()),
+        }
+    }
+    let tool = fetch::find("babeltrace2").map_err(anyhow::Error::msg)?;
+    let folder = fetch::fetched(tool).context("not on PATH, and cannot be fetched")?;
+    let program = folder.join(tool.program);
+    let version = reads_a_trace(&program).with_context(|| {
+        format!(
+            "{} does not work (remove it to fetch again)",
+            program.display()
+        )
+    })?;
+    Ok((format!("{version}, {}", program.display()), Some(folder)))
+}
+
+/// The smallest trace: no packet headers, one event class, one event. Needs the plugins, which a version does not.
+fn reads_a_trace(program: &Path) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    fs::write(
+        folder.path().join("metadata"),
+        "/* CTF 1.8 */\n\
+         trace { major = 1; minor = 8; byte_order = le; };\n\
+         stream { };\n\
+         event { name = \"probe\"; fields := struct { integer { size = 32; align = 8; } value; }; };\n",
+    )?;
+    fs::write(folder.path().join("stream"), 42_u32.to_le_bytes())?;
+    let read = Command::new(program).arg(folder.path()).output()?;
+    let text = String::from_utf8_lossy(&read.stdout);
+    ensure!(
+        read.status.success() && text.trim() == "probe: { value = 42 }",
+        "it does not read a trace of one event: {} {}",
+        text.trim(),
+        one_line(&read.stderr)
+    );
+    first_line(Command::new(program).arg("--version"))
+}
+
+/// cargo-fuzz needs a nightly toolchain, and libFuzzer is C++.
+fn cargo_fuzz() -> Result<String> {
+    let version = first_line(Command::new(cargo()).args(["fuzz", "--version"]))
+        .context("not here, `cargo install cargo-fuzz` gets it")?;
+    let nightly = first_line(Command::new("rustup").args(["run", "nightly", "rustc", "--version"]))
+        .context("no nightly toolchain")?;
+    first_line(Command::new("c++").arg("--version")).context("no C++ compiler")?;
+    Ok(format!("{version}, {nightly}"))
+}
+
+/// Runs a command that says one thing.
+fn first_line(command: &mut Command) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    let first = |text: &[u8]| {
+        let text = String::from_utf8_lossy(text);
+        text.lines().next().unwrap_or_default().trim().to_owned()
+    };
+    ensure!(output.status.success(), "{}", first(&output.stderr));
+    Ok(first(&output.stdout))
+}
+
+fn one_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tracefs_is_found_by_type_wherever_it_is_mounted() {
+        let mounts = "\
+sysfs /sys sysfs rw 0 0
+debugfs /sys/kernel/debug debugfs rw 0 0
+nodev /sys/kernel/debug/tracing tracefs rw 0 0
+";
+        let expected = Path::new("/sys/kernel/debug/tracing");
+        assert_eq!(mounted_tracefs(mounts), Some(expected));
+        assert_eq!(mounted_tracefs("tracefs /tracefs ext4 rw 0 0\n"), None);
+    }
+
+    #[test]
+    fn a_program_that_prints_nothing_is_no_reader() {
+        let error = reads_a_trace(Path::new("/bin/true")).unwrap_err();
+        assert!(format!("{error}").contains("does not read"), "{error}");
+    }
+}

@@ -1,0 +1,253 @@
+//! One step of a long run: a command with its name, its progress, its duration, and its output if it fails.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// How often a step that goes on says so when nobody can watch a line change.
+const HEARTBEAT: Duration = Duration::from_secs(20);
+
+/// A step still waits this long for the output of a process that its command left behind.
+const LEFTOVERS: Duration = Duration::from_secs(2);
+
+/// What came of a step.
+pub struct Finished {
+    /// It ended by itself, with status 0
+    pub ok: bool,
+    /// Everything it printed, stdout and stderr in the order written
+    pub output: String,
+}
+
+/// Says that a step cannot run here; a step that is left out is never silent.
+pub fn skipped(name: &str, why: &str) {
+    println!("==> {name}\n    NOT RUN: {why}");
+}
+
+/// Runs a command to its end, showing that it lives; prints what it said only if it failed.
+///
+/// # Errors
+/// Only when the command cannot be started; that it failed is in the result.
+pub fn run(name: &str, mut command: Command, limit: Duration) -> Result<Finished> {
+    println!("==> {name}");
+    let begin = Instant::now();
+    let (reader, writer) = std::io::pipe()?;
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    let program = command.get_program().display().to_string();
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start {program}"))?;
+    // The command holds the pipe's writing end; as long as it lives, the reader below would never see the end.
+    drop(command);
+
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+
+    let mut output = Vec::new();
+    let mut progress = Progress::new();
+    let mut ended: Option<(ExitStatus, Instant)> = None;
+    let mut killed = false;
+    loop {
+        match lines.recv_timeout(Duration::from_millis(100)) {
+            Ok(line) => {
+                progress.last = String::from_utf8_lossy(&line).trim().to_owned();
+                output.extend_from_slice(&line);
+                output.push(b'\n');
+            }
+            // Every writer has closed: the command and all that it started.
+            Err(RecvTimeoutError::Disconnected) if ended.is_some() => break,
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(50)),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if ended.is_none() {
+            ended = child.try_wait()?.map(|status| (status, Instant::now()));
+        }
+        if ended.is_some_and(|(_, at)| at.elapsed() > LEFTOVERS) {
+            break;
+        }
+        if !killed && ended.is_none() && begin.elapsed() > limit {
+            killed = true;
+            kill_with_descendants(&mut child);
+        }
+        progress.show(begin.elapsed());
+    }
+    progress.clear();
+
+    let output = String::from_utf8_lossy(&output).into_owned();
+    let took = duration(begin.elapsed());
+    let status = ended.map(|(status, _)| status);
+    let ok = status.is_some_and(|status| status.success()) && !killed;
+    if ok {
+        println!("    ok in {took}");
+    } else {
+        for line in output.lines() {
+            println!("    | {line}");
+        }
+        match status {
+            _ if killed => println!("    FAILED: killed after {took}"),
+            Some(status) => println!("    FAILED in {took}: {status}"),
+            None => println!("    FAILED in {took}"),
+        }
+    }
+    Ok(Finished { ok, output })
+}
+
+/// `7.3 s` or `2 min 05 s`.
+pub fn duration(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 60.. => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{:.1} s", time.as_secs_f64()),
+    }
+}
+
+/// A line that changes on a terminal, a line now and then elsewhere.
+struct Progress {
+    last: String,
+    shown: Instant,
+    terminal: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Progress {
+            last: String::new(),
+            shown: Instant::now(),
+            terminal: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn show(&mut self, elapsed: Duration) {
+        let pause = if self.terminal {
+            Duration::from_millis(500)
+        } else {
+            HEARTBEAT
+        };
+        if self.shown.elapsed() < pause {
+            return;
+        }
+        self.shown = Instant::now();
+        // A test's output may hold anything, also what moves a terminal's cursor.
+        let last = self.last.chars().filter(|c| !c.is_control()).take(90);
+        let line = format!("    {}  {}", duration(elapsed), last.collect::<String>());
+        let mut stderr = std::io::stderr();
+        // Progress that cannot be shown is no reason to stop.
+        let _ = if self.terminal {
+            write!(stderr, "\r\x1b[2K{line}")
+        } else {
+            writeln!(stderr, "{line}")
+        };
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[2K");
+        }
+    }
+}
+
+/// Ends a command that hangs, with the programs it has started: to kill cargo alone would leave the test that hangs.
+/// (A process group would do it too, but would keep a terminal's Ctrl-C from them.)
+fn kill_with_descendants(child: &mut Child) {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        if let Some(parent) = parent_of(&stat) {
+            children.entry(parent).or_default().push(process);
+        }
+    }
+    let mut doomed = vec![child.id()];
+    let mut next = 0;
+    while let Some(process) = doomed.get(next) {
+        doomed.extend(children.remove(process).unwrap_or_default());
+        next += 1;
+    }
+    let _ = Command::new("kill")
+        .arg("-KILL")
+        .args(doomed.iter().map(u32::to_string))
+        .status();
+    let _ = child.kill();
+}
+
+/// The parent in `/proc/PID/stat`: the second word after the name, which stands in parentheses and may hold some itself.
+fn parent_of(stat: &str) -> Option<u32> {
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    after_name.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn output_is_kept_in_the_order_written() {
+        let script = "echo one; echo two >&2; echo three";
+        let finished = run("order", shell(script), Duration::from_secs(60)).unwrap();
+        assert!(finished.ok);
+        assert_eq!(finished.output, "one\ntwo\nthree\n");
+    }
+
+    #[test]
+    fn a_status_other_than_0_is_a_failure() {
+        let finished = run("fails", shell("exit 3"), Duration::from_secs(60)).unwrap();
+        assert!(!finished.ok);
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_killed_with_what_it_started() {
+        let script = "sleep 1000 & echo $!; sleep 1000";
+        let finished = run("hangs", shell(script), Duration::from_millis(300)).unwrap();
+        assert!(!finished.ok);
+        let grandchild: u32 = finished.output.trim().parse().unwrap();
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{grandchild}/stat"));
+            // Not counting one that is dead and not yet collected by whoever inherited it.
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let begin = Instant::now();
+        while lives() {
+            assert!(begin.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_process_left_behind_with_the_pipe_does_not_hold_the_step() {
+        let begin = Instant::now();
+        let finished = run("leaves", shell("sleep 8 & exit 0"), Duration::from_secs(60)).unwrap();
+        assert!(finished.ok);
+        assert!(begin.elapsed() < Duration::from_secs(7));
+    }
+
+    #[test]
+    fn a_name_with_parentheses_does_not_hide_the_parent() {
+        assert_eq!(parent_of("42 (a) R 7 (b)) S 17 42 42 0"), Some(17));
+        assert_eq!(parent_of("42 (sh"), None);
+    }
+
+    #[test]
+    fn durations_read_well() {
+        assert_eq!(duration(Duration::from_millis(7_340)), "7.3 s");
+        assert_eq!(duration(Duration::from_secs(125)), "2 min 05 s");
+    }
+}

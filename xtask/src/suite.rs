@@ -1,0 +1,279 @@
+//! `cargo xtask test`: every step of the test run, and the table that says what it did not show.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::notes::{Notes, Required};
+use crate::probe::{Machine, cargo};
+use crate::step;
+
+/// No step takes this long on two CPUs from an empty target folder; one that does hangs.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// What to run, and what must not be left out
+#[derive(clap::Args)]
+pub struct Options {
+    /// Fail unless these capabilities are here and tests used them; `found`: all that are here
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Required::parse)]
+    require: Vec<Required>,
+
+    /// How long each fuzz target runs, where cargo-fuzz is here
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    fuzz: u32,
+}
+
+/// Runs everything; false if something failed or was not used. Goes on after a failure: the next step may tell more.
+///
+/// # Errors
+/// Something is wrong with the machine rather than with what is tested.
+pub fn run(root: &Path, options: &Options) -> Result<bool> {
+    let begin = Instant::now();
+    let machine = Machine::probe();
+    // Absolute, because the commands run in the root, wherever this runs.
+    let target = match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => std::path::absolute(folder)?,
+        None => root.join("target"),
+    };
+    let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let mut run = Run {
+        root,
+        target,
+        capability_file: temporary.path().join("capabilities"),
+        machine,
+        notes: Notes::default(),
+        failed: Vec::new(),
+    };
+
+    run.style()?;
+    run.tests()?;
+    run.loom()?;
+    run.fuzz(options.fuzz)?;
+    run.documentation()?;
+    if let Ok(text) = std::fs::read_to_string(&run.capability_file) {
+        run.notes.read_file(&text);
+    }
+    Ok(run.conclude(&options.require, begin.elapsed()))
+}
+
+struct Run<'a> {
+    root: &'a Path,
+    target: PathBuf,
+    /// Tests append to it what they used and missed
+    capability_file: PathBuf,
+    machine: Machine,
+    notes: Notes,
+    /// Names of steps
+    failed: Vec<String>,
+}
+
+impl Run<'_> {
+    /// Whether the source is as it should be, before anything long runs.
+    fn style(&mut self) -> Result<()> {
+        let plain = ["--", "--color", "never"];
+        self.with(
+            "rustfmt",
+            &[&["fmt", "--all", "--check"][..], &plain].concat(),
+        )?;
+        let lints = ["--", "-D", "warnings"];
+        let everything = ["clippy", "--workspace", "--all-targets", "--all-features"];
+        self.with("clippy", &[&everything[..], &lints].concat())?;
+        // What a guest without an operating system uses: features that other crates switch on must not hide here.
+        let no_std = ["clippy", "--no-default-features"];
+        let packages = ["-p", "hypertrace-abi", "-p", "hypertrace"];
+        self.with("clippy", &[&no_std[..], &packages, &lints].concat())?;
+        // Advisories are left out: they change by themselves, and a test run says something about this tree.
+        let checks = ["deny", "check", "bans", "licenses", "sources"];
+        self.with("cargo-deny", &checks)
+    }
+
+    /// All tests as `cargo test` builds them (overflow checks and debug assertions), and the end-to-end ones once
+    /// more as users run the program.
+    fn tests(&mut self) -> Result<()> {
+        self.test_step(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
+        self.step(&["build", "--release"])?;
+        let end_to_end = ["-p", "hypertrace-tests", "-p", "hypertrace-cli"];
+        self.test_step(&[&["test", "--release", "--no-fail-fast"][..], &end_to_end].concat())
+    }
+
+    /// The ring, model-checked: built with `--cfg loom` into a target folder of its own, so that nothing is built twice.
+    fn loom(&mut self) -> Result<()> {
+        let arguments = [
+            "test",
+            "--release",
+            "-p",
+            "hypertrace-abi",
+            "--test",
+            "loom",
+        ];
+        if !self.root.join("abi/tests/loom.rs").exists() {
+            step::skipped("loom", "there is no abi/tests/loom.rs");
+            return Ok(());
+        }
+        let mut command = self.cargo(&arguments);
+        let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
+        flags.push(" --cfg loom");
+        command.env("RUSTFLAGS", flags);
+        command.env("CARGO_TARGET_DIR", self.target.join("loom"));
+        self.finish_tests("loom: cargo test -p hypertrace-abi --test loom", command)
+    }
+
+    /// The library of the fuzz targets on stable; the targets themselves where cargo-fuzz is.
+    fn fuzz(&mut self, seconds: u32) -> Result<()> {
+        let manifest = "fuzz/Cargo.toml";
+        if !self.root.join(manifest).exists() {
+            step::skipped("fuzz", "there is no fuzz/Cargo.toml");
+            return Ok(());
+        }
+        if self.root.join("fuzz/src/lib.rs").exists() {
+            let mut command = self.cargo(&["test", "--manifest-path", manifest, "--lib"]);
+            command.env("CARGO_TARGET_DIR", self.target.join("fuzz"));
+            self.finish_tests("fuzz: tests of the input library", command)?;
+        }
+        if let Err(why) = self.machine.found("cargo-fuzz") {
+            step::skipped("fuzz: targets", why);
+            return Ok(());
+        }
+        let listed = self.cargo_fuzz(&["list"]).output()?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        for fuzz_target in listed.split_whitespace() {
+            let limit = format!("-max_total_time={seconds}");
+            let command = self.cargo_fuzz(&["run", fuzz_target, "--", &limit]);
+            let name = format!("fuzz: {fuzz_target} for {seconds} s");
+            if self.finish(&name, command)? {
+                self.notes.used_by_step("cargo-fuzz", &name);
+            }
+        }
+        Ok(())
+    }
+
+    fn cargo_fuzz(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("rustup");
+        command
+            .args(["run", "nightly", "cargo", "fuzz"])
+            .args(arguments)
+            .current_dir(self.root)
+            // Both name the stable toolchain that runs this.
+            .env_remove("CARGO")
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .env("CARGO_TARGET_DIR", self.target.join("fuzz"));
+        command
+    }
+
+    fn documentation(&mut self) -> Result<()> {
+        // Libraries only: the guest library and the program have the same name, and would have the same pages.
+        let arguments = ["doc", "--workspace", "--no-deps", "--all-features", "--lib"];
+        let mut command = self.cargo(&arguments);
+        command.env("RUSTDOCFLAGS", "-D warnings");
+        self.finish("cargo doc, warnings are errors", command)?;
+        Ok(())
+    }
+
+    /// A step that needs a part of the toolchain that may not be here.
+    fn with(&mut self, capability: &str, arguments: &[&str]) -> Result<()> {
+        let name = format!("cargo {}", arguments.join(" "));
+        if let Err(why) = self.machine.found(capability) {
+            step::skipped(&name, why);
+            return Ok(());
+        }
+        self.step(arguments)?;
+        self.notes.used_by_step(capability, &name);
+        Ok(())
+    }
+
+    fn step(&mut self, arguments: &[&str]) -> Result<()> {
+        let command = self.cargo(arguments);
+        self.finish(&format!("cargo {}", arguments.join(" ")), command)?;
+        Ok(())
+    }
+
+    fn test_step(&mut self, arguments: &[&str]) -> Result<()> {
+        let command = self.cargo(arguments);
+        self.finish_tests(&format!("cargo {}", arguments.join(" ")), command)
+    }
+
+    fn finish(&mut self, name: &str, command: Command) -> Result<bool> {
+        let finished = step::run(name, command, LIMIT)?;
+        if !finished.ok {
+            self.failed.push(name.to_owned());
+        }
+        Ok(finished.ok)
+    }
+
+    fn finish_tests(&mut self, name: &str, command: Command) -> Result<()> {
+        let finished = step::run(name, command, LIMIT)?;
+        let before = self.notes.passed;
+        self.notes.read_output(&finished.output);
+        println!("    {} tests passed", self.notes.passed - before);
+        if !finished.ok {
+            self.failed.push(name.to_owned());
+        }
+        Ok(())
+    }
+
+    /// A cargo command for tests: fetched programs on PATH, tracefs mounted if that needs a namespace.
+    fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut command = match self.machine.prefix.split_first() {
+            Some((program, rest)) => {
+                let mut command = Command::new(program);
+                command.args(rest).arg(cargo());
+                command
+            }
+            None => Command::new(cargo()),
+        };
+        command
+            .args(arguments)
+            .current_dir(self.root)
+            .env("PATH", self.path())
+            .env("HYPERTRACE_CAPABILITIES", &self.capability_file)
+            .env("CARGO_TARGET_DIR", &self.target)
+            // The output is read here.
+            .env("CARGO_TERM_COLOR", "never");
+        command
+    }
+
+    fn path(&self) -> OsString {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let fetched = self.machine.path.iter().cloned();
+        let all = fetched.chain(std::env::split_paths(&path));
+        // Cannot be joined if a folder's name has a colon: then PATH stays as it is, and tests say what is missing.
+        std::env::join_paths(all).unwrap_or(path)
+    }
+
+    /// Prints what came of it all; true if it is good.
+    fn conclude(&self, required: &[Required], took: Duration) -> bool {
+        let notes = &self.notes;
+        println!();
+        for (title, list) in [("ignored", &notes.ignored), ("FAILED", &notes.failed)] {
+            for name in list {
+                println!("{title}: {name}");
+            }
+        }
+        for (name, reasons) in &notes.missing {
+            for why in reasons {
+                println!("not run for want of {name}: {why}");
+            }
+        }
+        for step in &self.failed {
+            println!("FAILED: {step}");
+        }
+        let violations = notes.violations(&self.machine.capabilities, required);
+        for violation in &violations {
+            println!("FAILED: {violation}");
+        }
+        let good = self.failed.is_empty() && violations.is_empty();
+        println!(
+            "result: {} in {}: {} tests passed, {} failed, {} ignored",
+            if good { "ok" } else { "FAILED" },
+            step::duration(took),
+            notes.passed,
+            notes.failed.len(),
+            notes.ignored.len()
+        );
+        println!("\n{}", notes.table(&self.machine.capabilities));
+        good
+    }
+}
