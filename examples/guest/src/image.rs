@@ -1,0 +1,100 @@
+//! The freestanding image: entry point, panic handler, and the memory functions that compiled code calls.
+//!
+//! Nothing is initialised before [`_start`]: the VMM has set up long mode at CPL 3, a stack and zeroed memory (.bss).
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+use core::fmt::Write;
+use core::panic::PanicInfo;
+
+use crate::{Args, Board, Console, device, layout, mmio};
+
+/// The exit code of a program that panicked: what a process's would be.
+const PANICKED: u32 = 101;
+
+/// Every vCPU starts here.
+#[unsafe(no_mangle)]
+extern "C" fn _start(cpu: u64, args: *const Args) -> ! {
+    // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and nobody writes it afterwards.
+    let args = unsafe { &*args };
+    // SAFETY: the page is the guest's, zero at the start, which is a valid Board, and only atomics touch it.
+    let board = unsafe { &*(layout::BOARD as *const Board) };
+    let channel = device::find(cpu as u32, args, board);
+    // SAFETY: the VMM wrote the addresses of this guest's memory map.
+    exit(unsafe { crate::run(cpu as u32, args, board, channel) })
+}
+
+/// Ends this vCPU.
+fn exit(code: u32) -> ! {
+    // SAFETY: the control page is MMIO at a fixed address.
+    unsafe { mmio::store(layout::CONTROL + layout::CONTROL_EXIT, u64::from(code), 4) };
+    // The VMM does not come back from that store.
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo) -> ! {
+    // SAFETY: the control page is MMIO at a fixed address.
+    let mut console = unsafe { Console::new(layout::CONTROL) };
+    // The console cannot fail; `info`'s own formatting could, and there is nobody left to tell.
+    let _ = writeln!(console, "{info}");
+    exit(PANICKED)
+}
+
+// On a hosted target `compiler_builtins` leaves these to libc. String instructions, so that the compiler cannot turn
+// a loop into a call of the function it is in; they are fast where it matters (ERMS, FSRM).
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
+    // SAFETY: memcpy's contract; the direction flag is clear by the ABI.
+    unsafe {
+        asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") to => _, inout("rsi") from => _,
+             options(nostack, preserves_flags));
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
+    if (to as usize).wrapping_sub(from as usize) >= bytes {
+        // SAFETY: `to` is before `from` or behind its end: copying upwards reads every byte before it is overwritten.
+        return unsafe { memcpy(to, from, bytes) };
+    }
+    // SAFETY: memmove's contract, and bytes > 0 here; downwards from the last byte, the flag clear again at the end.
+    unsafe {
+        asm!("std", "rep movsb", "cld",
+             inout("rcx") bytes => _, inout("rdi") to.add(bytes - 1) => _, inout("rsi") from.add(bytes - 1) => _,
+             options(nostack));
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
+    // SAFETY: memset's contract; the direction flag is clear by the ABI.
+    unsafe {
+        asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") to => _, in("al") value as u8,
+             options(nostack, preserves_flags));
+    }
+    to
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
+    for i in 0..bytes {
+        // SAFETY: memcmp's contract: both are readable for `bytes` bytes.
+        let (x, y) = unsafe { (a.add(i).read(), b.add(i).read()) };
+        if x != y {
+            return i32::from(x) - i32::from(y);
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
+    // SAFETY: bcmp's contract is memcmp's.
+    unsafe { memcmp(a, b, bytes) }
+}

@@ -1,0 +1,56 @@
+//! Programs that measure: the same call in a row, and how many ticks it took.
+
+use hypertrace::abi::clock::ticks;
+use hypertrace::{Client, Emit, Status, event, reference_point};
+
+use crate::{Args, Board};
+
+/// Where these programs post what they have measured.
+const TICKS: usize = 0;
+const DONE: usize = 1;
+
+pub fn ring_emit(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
+    // The first event of a kind has a schema to tell; that is not what is measured.
+    emit(client, 0, 0);
+    board.meet(args.vcpus);
+    let start = ticks();
+    for i in 0..args.events {
+        emit(client, i, start);
+    }
+    board.post(cpu, TICKS, ticks() - start);
+    board.post(cpu, DONE, args.events);
+    0
+}
+
+/// Not inlined, as a call site in a large program is.
+#[inline(never)]
+fn emit(client: &Client<'_>, index: u64, value: u64) {
+    event!(client: client, "cost", index, value);
+}
+
+pub fn reference_points(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
+    // As above: the schema.
+    let _ = reference_point!(client: client, "cost_point", index = 0u64, value = 0u64);
+    board.meet(args.vcpus);
+    let mut recorded = 0;
+    let start = ticks();
+    for index in 0..args.reference_points {
+        let reply = reference_point!(client: client, "cost_point", index, value = start);
+        recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
+    }
+    board.post(cpu, TICKS, ticks() - start);
+    board.post(cpu, DONE, recorded);
+    0
+}
+
+pub fn stamps(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
+    board.meet(args.vcpus);
+    let mut recorded = 0;
+    let start = ticks();
+    for _ in 0..args.stamps {
+        recorded += u64::from(client.stamp() == Emit::Recorded);
+    }
+    board.post(cpu, TICKS, ticks() - start);
+    board.post(cpu, DONE, recorded);
+    0
+}

@@ -1,0 +1,67 @@
+//! Who answers the guest's MMIO exits.
+
+use std::fmt;
+use std::ops::Range;
+
+type Read = Box<dyn Fn(u64, &mut [u8]) + Send + Sync>;
+type Write = Box<dyn Fn(u64, &[u8]) + Send + Sync>;
+
+/// Address windows and the two functions behind each; they take the offset into the window.
+///
+/// The vCPU threads call them concurrently. What no window covers reads as all ones and ignores writes, as an empty
+/// bus does. An access that begins in a window and leaves it is the window's: devices check their own bounds.
+#[derive(Default)]
+pub struct Bus {
+    windows: Vec<Window>,
+}
+
+struct Window {
+    range: Range<u64>,
+    read: Read,
+    write: Write,
+}
+
+impl Bus {
+    /// Adds a window. Where windows overlap, the one added first answers.
+    pub fn add(
+        &mut self,
+        range: Range<u64>,
+        read: impl Fn(u64, &mut [u8]) + Send + Sync + 'static,
+        write: impl Fn(u64, &[u8]) + Send + Sync + 'static,
+    ) {
+        self.windows.push(Window {
+            range,
+            read: Box::new(read),
+            write: Box::new(write),
+        });
+    }
+
+    /// A guest load of `data.len()` bytes.
+    pub fn read(&self, gpa: u64, data: &mut [u8]) {
+        match self.find(gpa) {
+            Some(window) => (window.read)(gpa - window.range.start, data),
+            None => data.fill(0xff),
+        }
+    }
+
+    /// A guest store.
+    pub fn write(&self, gpa: u64, data: &[u8]) {
+        if let Some(window) = self.find(gpa) {
+            (window.write)(gpa - window.range.start, data);
+        }
+    }
+
+    fn find(&self, gpa: u64) -> Option<&Window> {
+        self.windows
+            .iter()
+            .find(|window| window.range.contains(&gpa))
+    }
+}
+
+impl fmt::Debug for Bus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.windows.iter().map(|window| &window.range))
+            .finish()
+    }
+}

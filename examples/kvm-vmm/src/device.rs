@@ -1,0 +1,228 @@
+//! The hypertrace device in this VMM: behind an MMIO window, or as a PCI function.
+//!
+//! Three things make it cheap. Its two shared regions are memory slots, its config page is a read-only one, and the
+//! registers that need no answer at once are doorbells. What is left traps: the reference points, which want to.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hypertrace_abi::layout::{PAGE, register};
+use hypertrace_abi::sink::EventSink;
+use hypertrace_device::{BarChange, Chip, PciFunction, Region, Trigger, Window};
+use hypertrace_guest::layout;
+use vm_memory::{Bytes, MmapRegion, VolatileMemory};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use zerocopy::IntoBytes;
+
+use crate::error::Error;
+use crate::ioevent::IoEvent;
+use crate::machine::Machine;
+use crate::observe::{Observer, VmmEvent};
+use crate::vm::{Access, Memslot, Vm};
+
+/// The eventfds behind the registers KICK and STAMP of every client.
+///
+/// With these, [`ChipConfig`](hypertrace_device::ChipConfig) may say `kick_is_cheap` and `stamp_works`.
+#[derive(Debug)]
+pub struct Doorbells {
+    /// A guest wants its ring drained: the drain loop's eventfd.
+    pub kick: EventFd,
+    /// Counts stamps. Nobody needs to read it: KVM's tracepoint has recorded value and time.
+    pub stamp: EventFd,
+}
+
+impl Doorbells {
+    /// Fresh eventfds, not blocking.
+    pub fn new() -> Result<Doorbells, Error> {
+        let eventfd = || EventFd::new(EFD_NONBLOCK).map_err(Error::EventFd);
+        Ok(Doorbells {
+            kick: eventfd()?,
+            stamp: eventfd()?,
+        })
+    }
+
+    fn try_clone(&self) -> Result<Doorbells, Error> {
+        let clone = |eventfd: &EventFd| eventfd.try_clone().map_err(Error::EventFd);
+        Ok(Doorbells {
+            kick: clone(&self.kick)?,
+            stamp: clone(&self.stamp)?,
+        })
+    }
+}
+
+/// Who answers the stores that trap.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Answer {
+    /// The device.
+    Device,
+    /// Nobody: a device with the same address map that does nothing, to measure against.
+    Null,
+}
+
+/// Puts the device into one MMIO window at `base`.
+pub fn attach_window<S: EventSink + 'static, T: Trigger + 'static>(
+    machine: &mut Machine,
+    chip: &Arc<Chip<S, T>>,
+    doorbells: &Doorbells,
+    base: u64,
+    answer: Answer,
+) -> Result<(), Error> {
+    let window = Arc::new(Window::new(Arc::clone(chip)));
+    for region in Region::ALL {
+        let gpa = base + chip.geometry().window_offset(region);
+        let placed = place(machine.vm(), chip, doorbells, region, gpa)?;
+        machine.keep(placed);
+        machine.observer()(VmmEvent::BarMapped {
+            region,
+            gpa,
+            direct: true,
+        });
+    }
+    let reader = Arc::clone(&window);
+    machine.bus_mut().add(
+        base..base + window.size(),
+        move |offset, data| reader.read(offset, data),
+        move |offset, data| {
+            if answer == Answer::Device {
+                window.write(offset, data);
+            }
+        },
+    );
+    Ok(())
+}
+
+/// Puts the device onto PCI bus 0 as function 00:01.0, behind the ECAM window, its BARs wherever the guest puts them
+/// in the window at [`layout::DEVICE`].
+pub fn attach_pci<S: EventSink + 'static, T: Trigger + 'static>(
+    machine: &mut Machine,
+    chip: &Arc<Chip<S, T>>,
+    doorbells: &Doorbells,
+) -> Result<(), Error> {
+    let function = Arc::new(PciFunction::new(Arc::clone(chip)));
+    let bars = Bars {
+        vm: Arc::clone(machine.vm()),
+        chip: Arc::clone(chip),
+        doorbells: doorbells.try_clone()?,
+        placed: Mutex::default(),
+        observer: machine.observer(),
+    };
+    let bus = machine.bus_mut();
+    let (reader, writer) = (Arc::clone(&function), Arc::clone(&function));
+    bus.add(
+        layout::ECAM..layout::ECAM + layout::ECAM_SIZE,
+        move |offset, data| match config_offset(offset) {
+            Some(offset) => reader.config_read(offset, data),
+            None => data.fill(0xff),
+        },
+        move |offset, data| {
+            if let Some(offset) = config_offset(offset) {
+                writer.config_write(offset, data, |change| bars.change(change));
+            }
+        },
+    );
+    let reader = Arc::clone(&function);
+    bus.add(
+        WINDOW,
+        move |offset, data| {
+            if !reader.read(WINDOW.start + offset, data) {
+                data.fill(0xff);
+            }
+        },
+        move |offset, data| {
+            function.write(WINDOW.start + offset, data);
+        },
+    );
+    Ok(())
+}
+
+/// What the host bridge decodes: a BAR elsewhere is nowhere.
+const WINDOW: Range<u64> = layout::DEVICE..layout::DEVICE + layout::DEVICE_SIZE;
+
+/// The offset in the function's configuration space that an ECAM offset is for, if it is the function's.
+fn config_offset(offset: u64) -> Option<u64> {
+    /// Bus 0, device 1, function 0.
+    const FUNCTION: u64 = 1 << 3;
+    (offset / PAGE == FUNCTION).then_some(offset % PAGE)
+}
+
+/// The BARs of the PCI function: what the guest has put where.
+struct Bars<S, T> {
+    vm: Arc<Vm>,
+    chip: Arc<Chip<S, T>>,
+    doorbells: Doorbells,
+    placed: Mutex<Vec<(Region, Placed)>>,
+    observer: Observer,
+}
+
+impl<S: EventSink, T: Trigger> Bars<S, T> {
+    /// Follows one change, on the vCPU's thread that made it.
+    fn change(&self, change: BarChange) {
+        let region = change.region;
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gpa) = change.from {
+            placed.retain(|(other, _)| *other != region);
+            (self.observer)(VmmEvent::BarUnmapped { region, gpa });
+        }
+        let Some(gpa) = change.to else { return };
+        let end = gpa.checked_add(self.chip.geometry().bar_size(region));
+        if gpa < WINDOW.start || end.is_none_or(|end| end > WINDOW.end) {
+            return;
+        }
+        // The guest may have put one BAR over another. Then the second one traps: slower, and as undefined as it is
+        // on a real bus.
+        let new = place(&self.vm, &self.chip, &self.doorbells, region, gpa);
+        (self.observer)(VmmEvent::BarMapped {
+            region,
+            gpa,
+            direct: new.is_ok(),
+        });
+        placed.extend(new.ok().map(|new| (region, new)));
+    }
+}
+
+/// What makes a region at its place work without exits; dropped, it traps.
+#[derive(Default)]
+struct Placed {
+    _memory: Option<Memslot>,
+    _bells: Vec<IoEvent>,
+}
+
+fn place<S: EventSink, T: Trigger>(
+    vm: &Arc<Vm>,
+    chip: &Chip<S, T>,
+    doorbells: &Doorbells,
+    region: Region,
+    gpa: u64,
+) -> Result<Placed, Error> {
+    let geometry = chip.geometry();
+    let mut placed = Placed::default();
+    match region {
+        Region::Data | Region::Rings => {
+            if let Some(shared) = chip.memory().region(region) {
+                let memory = MmapRegion::from_file(shared.file().clone(), shared.size() as usize)?;
+                placed._memory = Some(vm.map(gpa, memory, Access::ReadWrite)?);
+            }
+        }
+        Region::Config if vm.has_readonly_memory() => {
+            let memory = MmapRegion::new(geometry.bar_size(region) as usize)?;
+            memory
+                .as_volatile_slice()
+                .write_slice(chip.config_page().as_bytes(), 0)?;
+            placed._memory = Some(vm.map(gpa, memory, Access::ReadOnly)?);
+        }
+        Region::Config => {}
+        Region::Control => {
+            for client in 0..u64::from(geometry.clients) {
+                let page = gpa + geometry.control_pages_offset() + client * PAGE;
+                // Length 8 is what guests use, and what KVM needs to trace a stamp's value; other widths trap.
+                placed
+                    ._bells
+                    .push(vm.doorbell(page + register::KICK, 8, &doorbells.kick)?);
+                placed
+                    ._bells
+                    .push(vm.doorbell(page + register::STAMP, 8, &doorbells.stamp)?);
+            }
+        }
+    }
+    Ok(placed)
+}

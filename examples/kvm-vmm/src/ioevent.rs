@@ -1,0 +1,79 @@
+//! Doorbells: guest stores that KVM turns into a count on an eventfd, without an exit to the VMM.
+//!
+//! kvm-ioctls derives an ioeventfd's length from the type of its datamatch, so it can register "any length, any
+//! value" and "8 bytes of this value", but not "8 bytes of any value". That one is what a kernel-stamped point needs:
+//! length 8 for KVM's tracepoint to see the value, any value because it is a timestamp. So the ioctl is made here.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use kvm_bindings::{KVMIO, kvm_ioeventfd, kvm_ioeventfd_flag_nr_deassign};
+use vmm_sys_util::errno;
+use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::ioctl::ioctl_with_ref;
+use vmm_sys_util::ioctl_iow_nr;
+
+use crate::error::{Error, kvm};
+use crate::vm::Vm;
+
+ioctl_iow_nr!(KVM_IOEVENTFD, KVMIO, 0x79, kvm_ioeventfd);
+
+/// A doorbell that is armed for as long as this lives.
+#[derive(Debug)]
+pub struct IoEvent {
+    vm: Arc<Vm>,
+    gpa: u64,
+    length: u32,
+    fd: EventFd,
+}
+
+impl Vm {
+    /// Counts the guest's stores of `length` bytes (1, 2, 4, 8; 0 for any) at `gpa` on `fd`, whatever their value.
+    /// Other lengths still exit as MMIO. Works while vCPUs run.
+    pub fn doorbell(
+        self: &Arc<Self>,
+        gpa: u64,
+        length: u32,
+        fd: &EventFd,
+    ) -> Result<IoEvent, Error> {
+        let fd = fd.try_clone().map_err(Error::EventFd)?;
+        let event = IoEvent {
+            vm: Arc::clone(self),
+            gpa,
+            length,
+            fd,
+        };
+        match event.set(0) {
+            Ok(()) => Ok(event),
+            Err(source) => {
+                // Not armed: nothing for Drop to disarm, but it may try; KVM answers ENOENT.
+                Err(kvm("KVM_IOEVENTFD")(source))
+            }
+        }
+    }
+}
+
+impl IoEvent {
+    fn set(&self, flags: u32) -> Result<(), errno::Error> {
+        let request = kvm_ioeventfd {
+            addr: self.gpa,
+            len: self.length,
+            fd: self.fd.as_raw_fd(),
+            flags,
+            ..Default::default()
+        };
+        // SAFETY: the descriptor is a VM's, and the kernel only reads the request.
+        match unsafe { ioctl_with_ref(self.vm.fd(), KVM_IOEVENTFD(), &request) } {
+            0 => Ok(()),
+            _ => errno::errno_result(),
+        }
+    }
+}
+
+impl Drop for IoEvent {
+    fn drop(&mut self) {
+        // It fails only if it is not armed (any more), which is what is wanted.
+        let _ = self.set(1 << kvm_ioeventfd_flag_nr_deassign);
+    }
+}

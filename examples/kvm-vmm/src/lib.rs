@@ -1,0 +1,52 @@
+//! A minimal VMM on KVM: what it takes to run a guest with the hypertrace device, and nothing more.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use hypertrace_guest::{Args, Program};
+//! use kvm_vmm::Machine;
+//!
+//! # fn main() -> Result<(), kvm_vmm::Error> {
+//! let machine = Machine::new(2)?;
+//! let outcome = machine.run(&Args::new(Program::Hello), Duration::from_secs(5))?;
+//! print!("{}", String::from_utf8_lossy(&outcome.console));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Vm`] is the virtual machine: RAM, and [`Memslot`]s and [`IoEvent`]s that come and go while it runs;
+//! - [`Bus`] says who answers MMIO that KVM cannot;
+//! - [`Machine`] puts the guest image into RAM, and runs a program on vCPUs until it ends, fails or takes too long;
+//! - [`attach_window`] and [`attach_pci`] give it the hypertrace device, [`Drain`] is the thread that empties the
+//!   device's rings, [`record_in`] traces the VMM itself.
+//!
+//! Where there is no usable KVM, [`Machine::new`] says so ([`Error::Unusable`]) and [`run_on_threads`] runs the same
+//! programs on threads of this process.
+//!
+//! The guest starts in 64-bit *user* mode with an identity mapping of the first 4 GiB and no exception handlers.
+//! There are no interrupts, no firmware, no disks; it does not boot an operating system.
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("kvm-vmm runs x86-64 guests on x86-64 Linux");
+
+mod boot;
+mod bus;
+mod control;
+mod device;
+mod drain;
+mod error;
+mod ioevent;
+mod machine;
+mod observe;
+mod threads;
+mod vcpu;
+mod vm;
+
+pub use bus::Bus;
+pub use device::{Answer, Doorbells, attach_pci, attach_window};
+pub use drain::Drain;
+pub use error::{Error, Unusable, VcpuError};
+pub use ioevent::IoEvent;
+pub use machine::{Machine, Outcome};
+pub use observe::{Observer, VmmEvent, record_in};
+pub use threads::run_on_threads;
+pub use vm::{Access, Memslot, Vm};

@@ -1,0 +1,93 @@
+//! `kvm-vmm DIR [VCPUS]`: runs the demo's guest and leaves a session in DIR.
+//!
+//! What a VMM adds to itself for hypertrace is [`run`], as short as it is here.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory};
+use hypertrace_guest::{Args, Program, layout};
+use hypertrace_trace::{Session, SessionConfig, Summary};
+use kvm_vmm::{Answer, Doorbells, Drain, Machine, attach_window, record_in};
+
+fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> {
+    let mut machine = Machine::new(vcpus)?;
+
+    let session = Session::create(SessionConfig::new(dir))?;
+    let doorbells = Doorbells::new()?;
+    let config = ChipConfig {
+        vcpu_clients: vcpus as u32,
+        session: session.uuid(),
+        host_frequency: session.host_frequency(),
+        guest_frequency: session.host_frequency(),
+        kick_is_cheap: true,
+        stamp_works: true,
+        ..ChipConfig::default()
+    };
+    let memory = Memory::anonymous(Geometry::default())?;
+    let chip = Chip::new(
+        memory,
+        &config,
+        session.clone(),
+        doorbells.kick.try_clone()?,
+    );
+    let chip = Arc::new(chip);
+    let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
+    machine.observe(record_in(session.clone()));
+    attach_window(
+        &mut machine,
+        &chip,
+        &doorbells,
+        layout::DEVICE,
+        Answer::Device,
+    )?;
+
+    let args = Args {
+        device: layout::DEVICE,
+        events: 100_000,
+        reference_points: 1_000,
+        stamps: 100,
+        ..Args::new(Program::Demo)
+    };
+    machine.run(&args, Duration::from_secs(60))?;
+
+    drain.finish();
+    Ok(session.finish()?)
+}
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    let dir = args.next();
+    let vcpus = match args.next() {
+        None => Some(1),
+        Some(text) => text.to_str().and_then(|text| text.parse().ok()),
+    };
+    let (Some(dir), Some(vcpus), None) = (dir, vcpus, args.next()) else {
+        eprintln!("usage: kvm-vmm DIR [VCPUS]");
+        return ExitCode::from(2);
+    };
+    match run(Path::new(&dir), vcpus) {
+        Ok(summary) => {
+            println!("{} events, {} lost", summary.records, summary.lost);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("kvm-vmm: {}", chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

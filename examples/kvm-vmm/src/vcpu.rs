@@ -1,0 +1,77 @@
+//! One vCPU: enter the guest, answer its exit, again.
+//!
+//! Unsafe for one read of a union in KVM's shared page.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvm_ioctls::{VcpuExit, VcpuFd};
+
+use crate::bus::Bus;
+use crate::control::Control;
+use crate::error::VcpuError;
+use crate::observe::{Observer, VmmEvent};
+
+/// What the vCPU threads share.
+pub struct Shared {
+    pub bus: Bus,
+    pub control: Control,
+    pub observer: Observer,
+    /// Set when vCPUs are to leave; a kick makes a vCPU that is in the guest look at it.
+    pub stop: AtomicBool,
+}
+
+/// Runs until the program ends (its exit code), fails, or is told to stop (`None`).
+pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u32>, VcpuError> {
+    (shared.observer)(VmmEvent::Start { vcpu: index });
+    while !shared.stop.load(Ordering::Relaxed) {
+        (shared.observer)(VmmEvent::Run { vcpu: index });
+        let exit = vcpu.run();
+        let (reason, gpa) = match &exit {
+            Ok(VcpuExit::MmioRead(gpa, _)) => ("mmio_read", *gpa),
+            Ok(VcpuExit::MmioWrite(gpa, _)) => ("mmio_write", *gpa),
+            Ok(VcpuExit::Intr) | Err(_) => ("interrupted", 0),
+            Ok(_) => ("other", 0),
+        };
+        (shared.observer)(VmmEvent::Exit {
+            vcpu: index,
+            reason,
+            gpa,
+        });
+        match exit {
+            Ok(VcpuExit::MmioRead(gpa, data)) => shared.bus.read(gpa, data),
+            Ok(VcpuExit::MmioWrite(gpa, data)) => match shared.control.write(gpa, data) {
+                Some(Some(code)) => return Ok(Some(code)),
+                Some(None) => {}
+                None => shared.bus.write(gpa, data),
+            },
+            // Both mean a signal: look at `stop`.
+            Ok(VcpuExit::Intr) => {}
+            Err(errno) if errno.errno() == libc::EINTR || errno.errno() == libc::EAGAIN => {}
+            Ok(VcpuExit::InternalError) => {
+                // SAFETY: for this exit reason KVM has filled in this member; any bytes are a valid integer anyway.
+                let suberror = unsafe { vcpu.get_kvm_run().__bindgen_anon_1.internal.suberror };
+                return Err(VcpuError::Internal {
+                    suberror,
+                    rip: rip(vcpu),
+                });
+            }
+            Ok(VcpuExit::Shutdown) => {
+                let cr2 = vcpu.get_sregs().map_or(0, |sregs| sregs.cr2);
+                return Err(VcpuError::Shutdown {
+                    rip: rip(vcpu),
+                    cr2,
+                });
+            }
+            Ok(VcpuExit::FailEntry(reason, _)) => return Err(VcpuError::FailEntry(reason)),
+            Ok(exit) => return Err(VcpuError::Unexpected(format!("{exit:?}"))),
+            Err(errno) => return Err(VcpuError::Run(errno)),
+        }
+    }
+    Ok(None)
+}
+
+/// Where the guest is, for an error's text.
+fn rip(vcpu: &VcpuFd) -> u64 {
+    vcpu.get_regs().map_or(0, |regs| regs.rip)
+}

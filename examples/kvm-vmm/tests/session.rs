@@ -1,0 +1,176 @@
+//! The whole channel: a guest, the device, the drain loop and a session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory};
+use hypertrace_guest::{Args, Program, layout};
+use hypertrace_trace::{Session, SessionConfig, Summary};
+use kvm_vmm::{
+    Answer, Doorbells, Drain, Error, Machine, attach_pci, attach_window, record_in, run_on_threads,
+};
+use tempfile::TempDir;
+use vmm_sys_util::eventfd::EventFd;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const VCPUS: usize = 2;
+const EVENTS: u64 = 100_000;
+const REFERENCE_POINTS: u64 = 1_000;
+const STAMPS: u64 = 100;
+
+/// A session in a new directory, a device that records in it, and its drain loop.
+struct Host {
+    session: Session,
+    chip: Arc<Chip<Session, EventFd>>,
+    doorbells: Doorbells,
+    drain: Drain,
+    _dir: TempDir,
+}
+
+impl Host {
+    fn new() -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+        // An eighth of what a vCPU emits: so the rings are drained while it runs, or events are lost.
+        let geometry = Geometry {
+            clients: 4,
+            ring_bytes: 512 << 10,
+            block_bytes: 16 << 10,
+            ..Geometry::default()
+        };
+        let config = ChipConfig {
+            vcpu_clients: VCPUS as u32,
+            session: session.uuid(),
+            guest_frequency: session.host_frequency(),
+            host_frequency: session.host_frequency(),
+            kick_is_cheap: true,
+            stamp_works: true,
+            ..ChipConfig::default()
+        };
+        let memory = Memory::anonymous(geometry).unwrap();
+        let doorbells = Doorbells::new().unwrap();
+        let trigger = doorbells.kick.try_clone().unwrap();
+        let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
+        let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default()).unwrap();
+        Host {
+            session,
+            chip,
+            doorbells,
+            drain,
+            _dir: dir,
+        }
+    }
+
+    fn finish(self) -> Summary {
+        self.drain.finish();
+        self.session.finish().unwrap()
+    }
+}
+
+/// A machine whose events go to the host's session, or `None`, said loudly, where there is no KVM.
+fn machine(host: &Host) -> Option<Machine> {
+    match Machine::new(VCPUS) {
+        Ok(mut machine) => {
+            machine.observe(record_in(host.session.clone()));
+            Some(machine)
+        }
+        Err(Error::Unusable(why)) => {
+            eprintln!("capability missing: kvm ({why}); this test was not run");
+            None
+        }
+        Err(error) => panic!("cannot make a machine: {error:?}"),
+    }
+}
+
+/// The demo, with `device` and `ecam` to be filled in.
+fn demo() -> Args {
+    Args {
+        events: EVENTS,
+        reference_points: REFERENCE_POINTS,
+        stamps: STAMPS,
+        ..Args::new(Program::Demo)
+    }
+}
+
+fn assert_complete(summary: &Summary) {
+    assert_eq!(summary.lost, 0, "{summary:#?}");
+    assert_eq!(summary.faults.values().sum::<u64>(), 0, "{summary:#?}");
+    assert_eq!(summary.ring_events, VCPUS as u64 * EVENTS);
+    assert_eq!(summary.reference_points, VCPUS as u64 * REFERENCE_POINTS);
+    assert_eq!(summary.stamps, VCPUS as u64 * STAMPS);
+}
+
+#[test]
+fn every_event_of_two_vcpus_behind_a_window_is_in_the_session() {
+    let host = Host::new();
+    let Some(mut machine) = machine(&host) else {
+        return;
+    };
+    attach_window(
+        &mut machine,
+        &host.chip,
+        &host.doorbells,
+        layout::DEVICE,
+        Answer::Device,
+    )
+    .unwrap();
+
+    machine
+        .run(
+            &Args {
+                device: layout::DEVICE,
+                ..demo()
+            },
+            LIMIT,
+        )
+        .unwrap();
+
+    let summary = host.finish();
+    assert_complete(&summary);
+    // Every reference point is an exit, told before and after.
+    assert!(summary.host_events >= 2 * VCPUS as u64 * REFERENCE_POINTS);
+}
+
+#[test]
+fn every_event_of_two_vcpus_on_the_pci_bus_is_in_the_session() {
+    let host = Host::new();
+    let Some(mut machine) = machine(&host) else {
+        return;
+    };
+    attach_pci(&mut machine, &host.chip, &host.doorbells).unwrap();
+
+    machine
+        .run(
+            &Args {
+                ecam: layout::ECAM,
+                ..demo()
+            },
+            LIMIT,
+        )
+        .unwrap();
+
+    assert_complete(&host.finish());
+}
+
+#[test]
+fn every_event_of_two_threads_is_in_the_session() {
+    let host = Host::new();
+
+    run_on_threads(&host.chip, VCPUS, &demo()).unwrap();
+
+    assert_complete(&host.finish());
+}
+
+#[test]
+fn a_program_that_needs_a_machine_does_not_run_on_a_thread() {
+    let host = Host::new();
+
+    let error = run_on_threads(&host.chip, 1, &Args::new(Program::Fault)).unwrap_err();
+
+    assert!(
+        matches!(error, Error::Program { code: 127, .. }),
+        "{error:?}"
+    );
+    host.finish();
+}

@@ -1,0 +1,168 @@
+//! Event classes: what a dense id on disk stands for.
+
+use crate::session_json::EventJson;
+use hypertrace_abi::record::{REFERENCE_PREFIX_WORDS, RESERVED, id};
+use hypertrace_abi::schema::{self, Schema, Shape};
+use std::sync::Arc;
+
+/// More classes than any device admits, and few enough for a table by id.
+const MAX_ID: u32 = 1 << 20;
+
+/// A value of an event's field.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// u8 to u64.
+    Unsigned(u64),
+    /// i8 to i64.
+    Signed(i64),
+    /// f64.
+    Float(f64),
+    /// bool.
+    Bool(bool),
+    /// A u64 that is read in hexadecimal.
+    Hex(u64),
+    /// Bytes as the guest wrote them: perhaps not UTF-8, perhaps meant to
+    /// take over a terminal. Escape them.
+    Str(Box<[u8]>),
+    /// An array of words.
+    Words(Box<[u64]>),
+}
+
+/// What stands before a reference point's own fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Whose register was written.
+    pub client: u32,
+    /// Guest CPU, as the guest says.
+    pub cpu: u32,
+    /// The guest's number for it.
+    pub seq: u32,
+    /// The guest's raw clock before the store.
+    pub guest_time: u64,
+}
+
+/// An event class.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// Dense id.
+    pub id: u32,
+    /// The event's name.
+    pub name: Arc<str>,
+    /// Names of its own fields.
+    pub fields: Vec<Arc<str>>,
+    /// Whether [`Reference`] stands before its own fields.
+    pub reference_point: bool,
+    text: Arc<str>,
+    shape: Shape,
+}
+
+impl Class {
+    fn new(id: u32, text: &str, reference_point: bool) -> Result<Class, schema::SchemaError> {
+        let schema = Schema::parse(text)?;
+        Ok(Class {
+            id,
+            name: schema.name().into(),
+            fields: schema.fields().map(|f| f.name.into()).collect(),
+            reference_point,
+            text: text.into(),
+            shape: schema.shape(),
+        })
+    }
+
+    /// Its schema.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Its own payload, behind the reference point's words.
+    fn own<'a>(&self, payload: &'a [u64]) -> Option<&'a [u64]> {
+        if self.reference_point { payload.get(REFERENCE_PREFIX_WORDS..) } else { Some(payload) }
+    }
+
+    /// Checks a payload's length to the word; gives a last string's padding.
+    pub(crate) fn check(&self, payload: &[u64]) -> Option<usize> {
+        self.shape.check(self.own(payload)?)
+    }
+
+    /// What stands before the own fields, in a reference point.
+    pub(crate) fn reference(&self, payload: &[u64]) -> Option<Reference> {
+        match payload {
+            [client, cpu, seq, guest_time, ..] if self.reference_point => Some(Reference {
+                client: *client as u32,
+                cpu: *cpu as u32,
+                seq: *seq as u32,
+                guest_time: *guest_time,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The own fields' values of a payload that was checked.
+    pub(crate) fn values<'a>(
+        &'a self,
+        payload: &'a [u64],
+    ) -> impl Iterator<Item = schema::Value<'a>> + 'a {
+        self.shape.values(self.own(payload).unwrap_or_default())
+    }
+}
+
+impl From<schema::Value<'_>> for Value {
+    fn from(value: schema::Value<'_>) -> Value {
+        match value {
+            schema::Value::Unsigned(v) => Value::Unsigned(v),
+            schema::Value::Signed(v) => Value::Signed(v),
+            schema::Value::Float(v) => Value::Float(v),
+            schema::Value::Bool(v) => Value::Bool(v),
+            schema::Value::Hex(v) => Value::Hex(v),
+            schema::Value::Str(v) => Value::Str(v.into()),
+            schema::Value::Words(v) => Value::Words(v.into()),
+        }
+    }
+}
+
+/// All classes of a session, by id.
+#[derive(Clone, Debug, Default)]
+pub struct Classes(Vec<Option<Class>>);
+
+impl Classes {
+    /// The reserved ones and those of `session.json`.
+    pub(crate) fn new(events: &[EventJson]) -> Result<Classes, String> {
+        let mut classes = Classes::default();
+        for (id, text) in RESERVED {
+            classes.insert(id, text, false)?;
+        }
+        for event in events {
+            if event.id < id::FIRST {
+                return Err(format!("event id {} is a reserved one", event.id));
+            }
+            classes.insert(event.id, &event.schema, event.reference_point)?;
+        }
+        Ok(classes)
+    }
+
+    fn insert(&mut self, id: u32, text: &str, reference_point: bool) -> Result<(), String> {
+        if id >= MAX_ID {
+            return Err(format!("event id {id} is too large"));
+        }
+        let class = Class::new(id, text, reference_point)
+            .map_err(|e| format!("event {id}: {e}: {text:?}"))?;
+        let at = id as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, None);
+        }
+        if self.0[at].replace(class).is_some() {
+            return Err(format!("event id {id} stands twice"));
+        }
+        Ok(())
+    }
+
+    /// The class of an id.
+    pub fn get(&self, id: u32) -> Option<&Class> {
+        self.0.get(id as usize)?.as_ref()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Class> {
+        self.0.iter().flatten()
+    }
+}

@@ -1,0 +1,431 @@
+//! From a guest's clock to the host's, by what is known for certain.
+//!
+//! A reference point says two things about the unknown map *f* from guest
+//! ticks to host time. The guest read its clock at `g` before the store that
+//! the host saw at `h`, so `f(g) <= h` (*not after*). The same client's next
+//! reading `g2` came behind the reply, so `f(g2) >= h` (*not before*).
+//!
+//! [`ClockMap::fit`] looks for a line that satisfies every such constraint. It
+//! takes constraints in order of guest time for as long as some line fits
+//! them all; where none does, a new segment begins, so the first segments are
+//! as long as they can be. Of all lines that fit, it takes one in the middle:
+//! the slope midway between the steepest and the flattest, and for that slope
+//! the offset midway between the highest and the lowest.
+//!
+//! *Slopes* are held within 1000 ppm of the nominal rate, so that one or two
+//! points already give a sane map (crystals differ by some 100 ppm, a VMM's
+//! calibration by a few hundred). Where they fit, a clock that is said to tick
+//! exactly as the host's gets that rate, and so does one with too few
+//! constraints to know better. If the whole record says that the nominal rate
+//! is wrong, the limits go around the measured rate, where that takes fewer
+//! segments.
+//!
+//! *The bound* of a mapped time is the distance to the farther one of the
+//! highest and the lowest line that fit the segment: if the guest's clock ran
+//! at a constant rate there, the truth is not farther off. Between segments it
+//! follows from the clock not going backwards. It grows outside the
+//! constraints, and there is none where one side has no constraint at all.
+//!
+//! *Exactness.* Host time is in units of 1/256 ns ([`FRACTION`]), lines are
+//! fixed-point, hulls are integers: each constraint holds for the integer that
+//! [`ClockMap::at`] returns, and the map never goes backwards.
+
+mod hull;
+
+pub use hull::{LIMIT, Point};
+use hull::{Hull, Side, Slope};
+
+/// Units of host time in a nanosecond: fine enough to keep the order of what
+/// falls into the same nanosecond.
+pub const FRACTION: i64 = 256;
+
+/// Fraction bits of slopes and offsets: over the longest session (2^62 units)
+/// a slope's last bit is worth 1/16 ns, and products still fit 128 bits.
+const BITS: u32 = 48;
+
+/// How far from the nominal rate a clock may run, parts per thousand.
+const SLACK_PER_MILLE: i128 = 1;
+
+/// Fewer constrained readings than this do not tell a rate better than its
+/// nominal value.
+const FEW: usize = 8;
+
+/// A guest clock's rate as it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nominal {
+    /// Ticks per second; 1 to 10^12, others are taken as the nearer end.
+    pub frequency: u64,
+    /// Whether the clock is said to be the host's own counter with another
+    /// offset: then this rate is not a guess.
+    pub exact: bool,
+}
+
+impl Nominal {
+    fn slope(self) -> Slope {
+        let frequency = self.frequency.clamp(1, 1_000_000_000_000);
+        Slope::new(1_000_000_000 * i128::from(FRACTION), frequency.into())
+    }
+}
+
+/// No map that never goes backwards satisfies all the constraints: they are
+/// not of one clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at guest tick {guest} the clock would have to go backwards")]
+pub struct Conflict {
+    /// Where that shows first.
+    pub guest: i64,
+}
+
+/// A mapped time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Host time, in 1/[`FRACTION`] ns.
+    pub host: i64,
+    /// How far off that may be, in the same unit; `None` is unknown.
+    pub bound: Option<u64>,
+}
+
+/// A map from guest ticks to host time that never goes backwards.
+#[derive(Clone, Debug)]
+pub struct ClockMap {
+    /// By guest time; at least one.
+    segments: Vec<Segment>,
+    constraints: usize,
+}
+
+impl ClockMap {
+    /// The map that passes through `at` with the nominal rate, bound unknown:
+    /// what remains where there are no constraints.
+    pub fn nominal(nominal: Nominal, at: Point) -> ClockMap {
+        let slope = nominal.slope();
+        let at = Point { x: at.x.clamp(0, LIMIT), y: at.y.clamp(-LIMIT, LIMIT) };
+        ClockMap {
+            segments: vec![Segment {
+                from: at.x,
+                to: at.x,
+                rate: slope.fixed_floor(BITS),
+                offset: i128::from(at.y) << BITS,
+                floor: -LIMIT,
+                slopes: (slope, slope),
+                above: Hull::new(Side::Below),
+                below: Hull::new(Side::Above),
+            }],
+            constraints: 0,
+        }
+    }
+
+    /// Fits a map to constraints: `not_after` says f(x) <= y, `not_before`
+    /// says f(x) >= y. They may come in any order. `None` if there are none.
+    ///
+    /// Points outside of `0..LIMIT` guest ticks or more than a year away are
+    /// left out: no clock of a session gets there.
+    ///
+    /// # Errors
+    /// If the constraints contradict each other.
+    pub fn fit(
+        nominal: Nominal,
+        not_after: &[Point],
+        not_before: &[Point],
+    ) -> Result<Option<ClockMap>, Conflict> {
+        let readings = readings(nominal, not_after, not_before);
+        if let Some(bad) = readings.iter().find(|r| r.low > r.high) {
+            return Err(Conflict { guest: bad.x });
+        }
+        if readings.is_empty() {
+            return Ok(None);
+        }
+        let limits = around(nominal.slope());
+        let mut segments = segments(&readings, nominal, limits);
+        if segments.len() > 1
+            && let Some(measured) = measured_limits(&readings, limits)
+        {
+            let nominal = Nominal { exact: false, ..nominal };
+            let other = self::segments(&readings, nominal, measured);
+            if other.len() < segments.len() {
+                segments = other;
+            }
+        }
+        Ok(Some(ClockMap { segments, constraints: readings.len() }))
+    }
+
+    /// Host time of a guest reading.
+    pub fn at(&self, guest: u64) -> Mapped {
+        let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
+        let next = self.segments.partition_point(|s| s.from <= x);
+        let Some(segment) = self.segments[..next].last().or(self.segments.first()) else {
+            return Mapped { host: 0, bound: None };
+        };
+        match self.segments.get(next) {
+            Some(after) if next > 0 && x > segment.to => between(segment, after, x),
+            _ => {
+                let host = segment.value(x);
+                Mapped { host, bound: distance(host, segment.lowest(x), segment.highest(x)) }
+            }
+        }
+    }
+
+    /// Lines it is made of.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Guest readings with a constraint that it was fitted to.
+    pub fn constraints(&self) -> usize {
+        self.constraints
+    }
+}
+
+/// Where the clock has no line of its own: straight from one to the next.
+fn between(a: &Segment, b: &Segment, x: i64) -> Mapped {
+    let (from, to) = (a.value(a.to), b.value(b.from));
+    let (rise, run) = (i128::from(to) - i128::from(from), i128::from(b.from) - i128::from(a.to));
+    let host = i128::from(from) + rise * (i128::from(x) - i128::from(a.to)) / run;
+    let host = host as i64; // between two i64
+    Mapped { host, bound: distance(host, a.lowest(a.to), b.highest(b.from)) }
+}
+
+/// The larger distance from `host` to the two ends of what is possible.
+fn distance(host: i64, lowest: Option<i128>, highest: Option<i128>) -> Option<u64> {
+    let host = i128::from(host);
+    let far = (highest? - host).max(host - lowest?).max(0);
+    Some(u64::try_from(far).unwrap_or(u64::MAX))
+}
+
+/// What all constraints together say about one guest reading.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    x: i64,
+    /// f(x) >= low; `i64::MIN` if nothing says so.
+    low: i64,
+    /// f(x) <= high; `i64::MAX` if nothing says so.
+    high: i64,
+}
+
+/// Whether a clock of this rate can be there within a session's time.
+fn plausible(nominal: Nominal, p: Point) -> bool {
+    (0..LIMIT).contains(&p.x)
+        && (-LIMIT..LIMIT).contains(&p.y)
+        && nominal.slope().rise_ceil(p.x.into()) < LIMIT.into()
+}
+
+/// Sorts the constraints and lets each one speak for its neighbours too: as f
+/// does not go backwards, what holds at a reading's right holds as an upper
+/// limit here, and what holds at its left as a lower one. Only so does a
+/// segment fit what comes after it.
+fn readings(nominal: Nominal, not_after: &[Point], not_before: &[Point]) -> Vec<Reading> {
+    let sane = |p: &&Point| plausible(nominal, **p);
+    let upper = |p: &Point| Reading { x: p.x, low: i64::MIN, high: p.y };
+    let lower = |p: &Point| Reading { x: p.x, low: p.y, high: i64::MAX };
+    let mut all: Vec<Reading> = not_after
+        .iter()
+        .filter(sane)
+        .map(upper)
+        .chain(not_before.iter().filter(sane).map(lower))
+        .collect();
+    all.sort_unstable_by_key(|r| r.x);
+    all.dedup_by(|next, kept| {
+        let same = next.x == kept.x;
+        if same {
+            kept.low = kept.low.max(next.low);
+            kept.high = kept.high.min(next.high);
+        }
+        same
+    });
+    let mut low = i64::MIN;
+    for r in &mut all {
+        low = low.max(r.low);
+        r.low = low;
+    }
+    let mut high = i64::MAX;
+    for r in all.iter_mut().rev() {
+        high = high.min(r.high);
+        r.high = high;
+    }
+    all
+}
+
+/// The slopes that a clock of this rate may have.
+fn around(rate: Slope) -> (Slope, Slope) {
+    // 20 bits: a hundredth of a ppm for the slowest rise, and room to multiply.
+    let rate = rate.fixed_floor(20);
+    let den = 1000 << 20;
+    (
+        Slope::new(rate * (1000 - SLACK_PER_MILLE), den),
+        Slope::new(rate * (1000 + SLACK_PER_MILLE), den),
+    )
+}
+
+/// Limits around the rate from the first to the last reading, if that lies
+/// outside of `limits` for certain.
+fn measured_limits(readings: &[Reading], limits: (Slope, Slope)) -> Option<(Slope, Slope)> {
+    let low = |r: &Reading| (r.low > i64::MIN).then_some(Point { x: r.x, y: r.low });
+    let high = |r: &Reading| (r.high < i64::MAX).then_some(Point { x: r.x, y: r.high });
+    let slope = |a: Option<Point>, b: Option<Point>| match (a, b) {
+        (Some(a), Some(b)) if a.x < b.x => Some(Slope::between(a, b)),
+        _ => None,
+    };
+    let steepest = slope(readings.iter().find_map(low), readings.iter().rev().find_map(high))?;
+    let flattest = slope(readings.iter().find_map(high), readings.iter().rev().find_map(low))?;
+    if steepest >= limits.0 && flattest <= limits.1 {
+        return None;
+    }
+    let middle = (steepest.fixed_floor(20) + flattest.fixed_floor(20)) / 2;
+    // No clock is a thousand times faster than it says.
+    let told = limits.0.fixed_floor(20);
+    (middle > told / 1000 && middle < told.saturating_mul(1000).min(1 << 52))
+        .then(|| around(Slope::new(middle, 1 << 20)))
+}
+
+fn segments(readings: &[Reading], nominal: Nominal, limits: (Slope, Slope)) -> Vec<Segment> {
+    let mut done: Vec<Segment> = Vec::new();
+    let mut open: Option<Fit> = None;
+    for reading in readings {
+        if open.as_mut().is_some_and(|fit| fit.extend(reading)) {
+            continue;
+        }
+        // ends a fit that cannot take it; one reading alone always fits
+        done.extend(open.replace(Fit::begin(reading, limits)).map(|f| f.finish(nominal)));
+    }
+    done.extend(open.map(|f| f.finish(nominal)));
+    let mut floor = -LIMIT;
+    for segment in &mut done {
+        segment.floor = floor;
+        floor = segment.value(segment.to);
+    }
+    done
+}
+
+/// All lines that fit the readings so far: the slopes they can have, and the
+/// hulls that they run between.
+struct Fit {
+    from: i64,
+    to: i64,
+    readings: usize,
+    slopes: (Slope, Slope),
+    above: Hull,
+    below: Hull,
+}
+
+impl Fit {
+    fn begin(reading: &Reading, limits: (Slope, Slope)) -> Fit {
+        let mut fit = Fit {
+            from: reading.x,
+            to: reading.x,
+            readings: 0,
+            slopes: limits,
+            above: Hull::new(Side::Below),
+            below: Hull::new(Side::Above),
+        };
+        fit.push(reading);
+        fit
+    }
+
+    /// Takes a reading that is right of all others, if some line still fits.
+    fn extend(&mut self, reading: &Reading) -> bool {
+        let (mut min, mut max) = self.slopes;
+        if reading.high < i64::MAX {
+            let here = Point { x: reading.x, y: reading.high };
+            max = self.below.tangent(here).map_or(max, |s| s.min(max));
+        }
+        if reading.low > i64::MIN {
+            let here = Point { x: reading.x, y: reading.low };
+            min = self.above.tangent(here).map_or(min, |s| s.max(min));
+        }
+        // Fourier-Motzkin: there is a line if each pair of an upper and a lower
+        // constraint leaves a slope in common. It must be one we can write.
+        if min.fixed_ceil(BITS) > max.fixed_floor(BITS) {
+            return false;
+        }
+        self.slopes = (min, max);
+        self.push(reading);
+        true
+    }
+
+    fn push(&mut self, reading: &Reading) {
+        self.to = reading.x;
+        self.readings += 1;
+        if reading.high < i64::MAX {
+            self.above.push(Point { x: reading.x, y: reading.high });
+        }
+        if reading.low > i64::MIN {
+            self.below.push(Point { x: reading.x, y: reading.low });
+        }
+    }
+
+    fn finish(mut self, nominal: Nominal) -> Segment {
+        let (min, max) = self.slopes;
+        let (flattest, steepest) = (min.fixed_ceil(BITS), max.fixed_floor(BITS));
+        let told = nominal.slope().fixed_floor(BITS);
+        let trusted = nominal.exact || self.readings < FEW;
+        let rate = if trusted && (flattest..=steepest).contains(&told) {
+            told
+        } else {
+            flattest + (steepest - flattest) / 2
+        };
+        // Where a line of this rate must start to pass through a point.
+        let start = |p: &Point| {
+            (i128::from(p.y) << BITS) - rate * (i128::from(p.x) - i128::from(self.from))
+        };
+        let highest = self.above.points().iter().map(start).min();
+        let lowest = self.below.points().iter().map(start).max();
+        let offset = match (lowest, highest) {
+            (Some(low), Some(high)) => low + (high - low) / 2,
+            (Some(only), None) | (None, Some(only)) => only,
+            (None, None) => 0,
+        };
+        self.above.clip(min, max);
+        self.below.clip(min, max);
+        Segment {
+            from: self.from,
+            to: self.to,
+            rate,
+            offset,
+            floor: -LIMIT,
+            slopes: (min, max),
+            above: self.above,
+            below: self.below,
+        }
+    }
+}
+
+/// One line, and the lines that would have fitted too.
+#[derive(Clone, Debug)]
+struct Segment {
+    /// First reading.
+    from: i64,
+    /// Last reading.
+    to: i64,
+    /// Host units per tick, [`BITS`] fraction bits.
+    rate: i128,
+    /// Host time at `from`, [`BITS`] fraction bits.
+    offset: i128,
+    /// Where the segment before ends: this one does not go below. That breaks
+    /// no constraint, as what is allowed there is allowed later.
+    floor: i64,
+    slopes: (Slope, Slope),
+    above: Hull,
+    below: Hull,
+}
+
+impl Segment {
+    fn value(&self, x: i64) -> i64 {
+        let dx = i128::from(x) - i128::from(self.from);
+        let host = match self.rate.checked_mul(dx).and_then(|r| r.checked_add(self.offset)) {
+            Some(fixed) => (fixed >> BITS).clamp(-i128::from(LIMIT), LIMIT.into()) as i64,
+            None if dx < 0 => -LIMIT,
+            None => LIMIT,
+        };
+        host.max(self.floor)
+    }
+
+    fn highest(&self, x: i64) -> Option<i128> {
+        self.above.bound_at(x, self.slopes.0, self.slopes.1)
+    }
+
+    fn lowest(&self, x: i64) -> Option<i128> {
+        self.below.bound_at(x, self.slopes.0, self.slopes.1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! The clock map against clocks that are known.
+
+use super::hull::{Hull, Side, Slope};
+use super::*;
+use proptest::prelude::*;
+
+const GHZ: Nominal = Nominal { frequency: 1_000_000_000, exact: false };
+
+fn p(x: i64, y: i64) -> Point {
+    Point { x, y }
+}
+
+fn fit(nominal: Nominal, not_after: &[Point], not_before: &[Point]) -> ClockMap {
+    ClockMap::fit(nominal, not_after, not_before).unwrap().unwrap()
+}
+
+fn assert_satisfies(map: &ClockMap, not_after: &[Point], not_before: &[Point]) {
+    for c in not_after {
+        let host = map.at(c.x as u64).host;
+        assert!(host <= c.y, "f({}) = {host}, not after {}", c.x, c.y);
+    }
+    for c in not_before {
+        let host = map.at(c.x as u64).host;
+        assert!(host >= c.y, "f({}) = {host}, not before {}", c.x, c.y);
+    }
+}
+
+fn assert_never_backwards(map: &ClockMap, readings: impl Iterator<Item = i64>) {
+    let mut xs: Vec<i64> = readings.flat_map(|x| [x.saturating_sub(1).max(0), x, x + 1]).collect();
+    xs.sort_unstable();
+    let mut last = i64::MIN;
+    for x in xs {
+        let host = map.at(x as u64).host;
+        assert!(host >= last, "f({x}) = {host} < {last}");
+        last = host;
+    }
+}
+
+#[test]
+fn without_constraints_there_is_no_map() {
+    assert!(ClockMap::fit(GHZ, &[], &[]).unwrap().is_none());
+}
+
+#[test]
+fn one_reference_point_gives_the_nominal_rate_and_half_its_window() {
+    // Read at 1000 ticks, seen 10 us later, next reading 20 us later.
+    let map = fit(GHZ, &[p(1000, 256 * 11_000)], &[p(21_000, 256 * 11_000)]);
+
+    assert_eq!(map.segments(), 1);
+    let mapped = map.at(1000);
+    // The line lies between 1000 -> -9000 ns and 1000 -> 11_000 ns.
+    assert!((mapped.host / 256 - 1000).abs() <= 20, "{mapped:?}");
+    let bound = mapped.bound.unwrap() / 256;
+    assert!((9_990..=10_030).contains(&bound), "{bound}");
+}
+
+#[test]
+fn with_only_upper_limits_the_bound_is_unknown() {
+    let map = fit(GHZ, &[p(0, 512), p(1000, 256 * 1010)], &[]);
+    assert_satisfies(&map, &[p(0, 512), p(1000, 256 * 1010)], &[]);
+    assert_eq!(map.at(500).bound, None);
+}
+
+#[test]
+fn an_exact_clock_keeps_its_rate_over_any_number_of_points() {
+    let nominal = Nominal { frequency: 2_600_000_000, exact: true };
+    let true_host = |g: i64| (g * 256 * 10 / 26) + 77;
+    let points: Vec<i64> = (1..1000).map(|i| i * 1_000_000).collect();
+    let not_after: Vec<Point> = points.iter().map(|g| p(*g, true_host(*g) + 256 * 9_000)).collect();
+    let not_before: Vec<Point> =
+        points.iter().map(|g| p(*g + 40_000, true_host(*g) + 256 * 9_000)).collect();
+
+    let map = fit(nominal, &not_after, &not_before);
+
+    assert_eq!(map.segments(), 1);
+    let error = |g: i64| map.at(g as u64).host - true_host(g);
+    // A constant error: the rate is the true one.
+    assert!((error(1_000_000) - error(900_000_000)).abs() <= 1);
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_gets_a_segment_and_a_straight_piece_between() {
+    // Guest and host agree, then the guest loses a second (it was stopped).
+    let mut not_after = Vec::new();
+    let mut not_before = Vec::new();
+    for i in 0..10 {
+        let stopped = if i < 5 { 0 } else { 1_000_000_000 };
+        let g = i * 1_000_000;
+        not_after.push(p(g, 256 * (g + stopped + 5_000)));
+        not_before.push(p(g + 10_000, 256 * (g + stopped + 5_000)));
+    }
+
+    let map = fit(GHZ, &not_after, &not_before);
+
+    assert_eq!(map.segments(), 2);
+    assert_satisfies(&map, &not_after, &not_before);
+    assert_never_backwards(&map, not_after.iter().map(|c| c.x));
+    // The point at 5 ms fits the first line still; its reply does not.
+    let gap = map.at(5_005_000);
+    assert!(gap.bound.unwrap() >= 256 * 400_000_000, "{gap:?}");
+    assert!(map.at(6_000_000).bound.unwrap() < 256 * 10_000);
+}
+
+#[test]
+fn constraints_of_two_clocks_conflict() {
+    let not_after = [p(1000, 256 * 1000)];
+    let not_before = [p(500, 256 * 1_000_000)];
+    assert_eq!(
+        ClockMap::fit(GHZ, &not_after, &not_before).unwrap_err(),
+        Conflict { guest: 500 }
+    );
+}
+
+#[test]
+fn a_wrong_nominal_rate_is_found_out() {
+    // Told 1 GHz, in truth 1% faster: far outside of any crystal's error.
+    let true_host = |g: i64| g * 256 * 100 / 101;
+    let mut not_after = Vec::new();
+    let mut not_before = Vec::new();
+    for i in 0..1000 {
+        let g = i * 1_000_000;
+        not_after.push(p(g, true_host(g) + 256 * 3_000));
+        not_before.push(p(g + 8_000, true_host(g) + 256 * 3_000));
+    }
+
+    let map = fit(GHZ, &not_after, &not_before);
+
+    assert_eq!(map.segments(), 1);
+    assert_satisfies(&map, &not_after, &not_before);
+}
+
+#[test]
+fn what_no_clock_can_read_is_left_out() {
+    let wild = [p(i64::MAX, 5), p(-1, 5), p(5, i64::MIN), p(LIMIT - 1, 5)];
+    assert!(ClockMap::fit(GHZ, &wild, &wild).unwrap().is_none());
+}
+
+#[test]
+fn times_far_outside_saturate_in_order() {
+    let map = fit(GHZ, &[p(1000, 256 * 2000)], &[p(3000, 256 * 2000)]);
+    assert_never_backwards(&map, [0, 1 << 40, 1 << 61, LIMIT - 2].into_iter());
+    assert_eq!(map.at(u64::MAX).host, LIMIT);
+}
+
+/// A true clock and what became known of it.
+#[derive(Debug)]
+struct Known {
+    nominal: Nominal,
+    /// Host units per 10^6 ticks and per tick's nominal; see `true_host`.
+    num: i128,
+    den: i128,
+    start: i64,
+    not_after: Vec<Point>,
+    not_before: Vec<Point>,
+}
+
+impl Known {
+    /// The true line, rounded down; `+ 1` is an upper end of it.
+    fn true_host(&self, x: i64) -> i64 {
+        (i128::from(self.start) + (i128::from(x) * self.num).div_euclid(self.den)) as i64
+    }
+
+    /// The first tick at which the true line is at or over a host time.
+    fn guest_at(&self, y: i64) -> i64 {
+        let dy = i128::from(y) - i128::from(self.start);
+        -((-dy * self.den).div_euclid(self.num)) as i64
+    }
+}
+
+fn known_clock() -> impl Strategy<Value = Known> {
+    (
+        prop_oneof![Just(1_000_000u64), Just(24_000_000), Just(1_000_000_000), Just(2_599_998_000)],
+        -900i128..900,
+        -1_000_000_000_000i64..1_000_000_000_000,
+        // pause before, delay to the host, delay back: nanoseconds
+        prop::collection::vec((1i64..3_000_000_000, 0i64..30_000, 0i64..60_000), 1..120),
+        any::<bool>(),
+    )
+        .prop_map(|(frequency, ppm, start, points, exact)| {
+            let ppm = if exact { 0 } else { ppm };
+            let mut k = Known {
+                nominal: Nominal { frequency, exact },
+                num: 256_000_000_000 * (1_000_000 + ppm),
+                den: i128::from(frequency) * 1_000_000,
+                start,
+                not_after: Vec::new(),
+                not_before: Vec::new(),
+            };
+            let mut now = 1 + start.max(start + 256);
+            for (pause, out, back) in points {
+                now += pause * 256;
+                let g = k.guest_at(now);
+                let host = k.true_host(g) + 1 + out * 256;
+                let g2 = k.guest_at(host + back * 256);
+                k.not_after.push(p(g, host));
+                k.not_before.push(p(g2, host));
+                now = k.true_host(g2) + 1;
+            }
+            k
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_steady_clock_gets_one_line_and_the_truth_lies_within_the_bound(known in known_clock()) {
+        let map = fit(known.nominal, &known.not_after, &known.not_before);
+
+        assert_satisfies(&map, &known.not_after, &known.not_before);
+        prop_assert_eq!(map.segments(), 1);
+        assert_never_backwards(&map, known.not_after.iter().map(|c| c.x));
+        let end = known.not_before.last().unwrap().x;
+        for i in 0..=40 {
+            // also before the first and behind the last point
+            let x = end / 32 * i;
+            let Mapped { host, bound } = map.at(x as u64);
+            let truth = known.true_host(x);
+            let off = (host - truth).abs_diff(0).max((host - truth - 1).abs_diff(0)) as u64;
+            prop_assert!(off <= bound.unwrap() + 1, "{x}: {host} {truth} {bound:?}");
+        }
+    }
+
+    #[test]
+    fn a_drifting_clock_keeps_every_constraint(
+        frequency in prop_oneof![Just(1_000_000_000u64), Just(2_400_000_000)],
+        steps in prop::collection::vec((1i64..200_000_000, -900i64..900, 0i64..20_000, 0i64..20_000), 1..200),
+    ) {
+        let mut not_after = Vec::new();
+        let mut not_before = Vec::new();
+        // guest ticks and host units, exact at every step
+        let (mut g, mut now) = (0i64, 0i64);
+        for (ns, ppm, out, back) in steps {
+            let ticks = |ns: i64| (i128::from(ns) * i128::from(frequency) / 1_000_000_000) as i64;
+            now += ns * 256 + ns * 256 / 1000 * ppm / 1000;
+            g += ticks(ns);
+            let host = now + 256 + out * 256;
+            not_after.push(p(g, host));
+            now = host + back * 256 + 512;
+            g += ticks(out + back) + 3;
+            not_before.push(p(g, host));
+        }
+        let map = fit(Nominal { frequency, exact: false }, &not_after, &not_before);
+        assert_satisfies(&map, &not_after, &not_before);
+        assert_never_backwards(&map, not_after.iter().map(|c| c.x));
+    }
+
+    #[test]
+    fn any_constraints_are_all_satisfied_or_all_refused(
+        not_after in prop::collection::vec((0i64..400, 0i64..100_000), 0..20),
+        not_before in prop::collection::vec((0i64..400, 0i64..100_000), 0..20),
+    ) {
+        let not_after: Vec<_> = not_after.into_iter().map(|(x, y)| p(x, y)).collect();
+        let not_before: Vec<_> = not_before.into_iter().map(|(x, y)| p(x, y)).collect();
+        let contradict = not_before
+            .iter()
+            .any(|l| not_after.iter().any(|u| l.x <= u.x && l.y > u.y));
+        match ClockMap::fit(GHZ, &not_after, &not_before) {
+            Err(_) => prop_assert!(contradict),
+            Ok(None) => prop_assert!(not_after.is_empty() && not_before.is_empty()),
+            Ok(Some(map)) => {
+                prop_assert!(!contradict);
+                assert_satisfies(&map, &not_after, &not_before);
+                assert_never_backwards(&map, 0..400);
+            }
+        }
+    }
+
+    #[test]
+    fn extreme_values_neither_panic_nor_break_a_constraint(
+        not_after in prop::collection::vec((any::<i64>(), any::<i64>()), 0..12),
+        not_before in prop::collection::vec((any::<i64>(), any::<i64>()), 0..12),
+        frequency in any::<u64>(),
+        x in any::<u64>(),
+    ) {
+        let not_after: Vec<_> = not_after.into_iter().map(|(x, y)| p(x, y)).collect();
+        let not_before: Vec<_> = not_before.into_iter().map(|(x, y)| p(x, y)).collect();
+        let nominal = Nominal { frequency, exact: false };
+        if let Ok(Some(map)) = ClockMap::fit(nominal, &not_after, &not_before) {
+            map.at(x);
+            let sane = |c: &&Point| plausible(nominal, **c);
+            let a: Vec<_> = not_after.iter().filter(sane).copied().collect();
+            let b: Vec<_> = not_before.iter().filter(sane).copied().collect();
+            assert_satisfies(&map, &a, &b);
+        }
+    }
+
+    #[test]
+    fn a_tangent_is_the_best_slope_to_any_point(
+        points in prop::collection::btree_map(0i64..1000, -1000i64..1000, 1..30),
+        y in -1000i64..1000,
+    ) {
+        for (side, best) in [(Side::Above, Slope::min as fn(Slope, Slope) -> Slope), (Side::Below, Slope::max)] {
+            let mut hull = Hull::new(side);
+            let mut expected: Option<Slope> = None;
+            let to = p(1000, y);
+            for (x, y) in &points {
+                let from = p(*x, *y);
+                hull.push(from);
+                let slope = Slope::between(from, to);
+                expected = Some(expected.map_or(slope, |e| best(e, slope)));
+            }
+            prop_assert_eq!(hull.tangent(to), expected);
+        }
+    }
+
+    #[test]
+    fn the_first_segment_is_as_long_as_a_line_can_be(
+        raw in prop::collection::vec((1i64..50, 0i64..3000, 0i64..3000), 1..25),
+    ) {
+        // Windows around a clock that wobbles, far apart enough to matter.
+        let (mut x, mut y) = (0, 0);
+        let mut not_after = Vec::new();
+        let mut not_before = Vec::new();
+        for (dx, low, high) in raw {
+            x += dx;
+            y += dx * 256;
+            not_before.push(p(x, y - low));
+            not_after.push(p(x, y + high));
+        }
+        let readings = readings(GHZ, &not_after, &not_before);
+        let limits = around(GHZ.slope());
+        let found = segments(&readings, GHZ, limits);
+        let fits = |n: usize| {
+            let (mut min, mut max) = limits;
+            for (i, a) in readings[..n].iter().enumerate() {
+                for b in &readings[i + 1..n] {
+                    max = max.min(Slope::between(p(a.x, a.low), p(b.x, b.high)));
+                    min = min.max(Slope::between(p(a.x, a.high), p(b.x, b.low)));
+                }
+            }
+            min.fixed_ceil(BITS) <= max.fixed_floor(BITS)
+        };
+        let longest = (1..=readings.len()).take_while(|n| fits(*n)).last().unwrap();
+        prop_assert_eq!(found[0].to, readings[longest - 1].x);
+    }
+}

@@ -1,0 +1,247 @@
+//! `session.json`: what a session says about itself.
+
+use crate::error::{Error, Result};
+use crate::packet::Domain;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Its name in a session's directory.
+pub const FILE: &str = "session.json";
+const FORMAT: &str = "hypertrace-session";
+const VERSION: u64 = 1;
+/// More than the schemas of a full table; what is larger is not ours.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// What must be right before the rest can be looked at.
+#[derive(Deserialize)]
+struct Kind {
+    format: String,
+    version: u64,
+}
+
+#[derive(Deserialize)]
+struct Whole {
+    uuid: String,
+    started_unix_ns: i64,
+    clocks: Vec<Clock>,
+    events: Vec<EventJson>,
+    #[serde(default)]
+    streams: Vec<StreamJson>,
+    #[serde(default)]
+    device: BTreeMap<String, u64>,
+    finished: bool,
+}
+
+/// The file, checked.
+#[derive(Clone, Debug)]
+pub struct SessionJson {
+    /// The trace's UUID.
+    pub uuid: [u8; 16],
+    /// When the session began.
+    pub started_unix_ns: i64,
+    /// Clocks; each is a stream class.
+    pub clocks: Vec<Clock>,
+    /// Event classes, besides the reserved ones.
+    pub events: Vec<EventJson>,
+    /// What the writer says of each stream.
+    pub streams: Vec<StreamJson>,
+    /// Counters of the device.
+    pub device: BTreeMap<String, u64>,
+    /// Whether the session was ended by its owner.
+    pub finished: bool,
+}
+
+/// A linear map from ticks to Unix time, and the stream class that uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Clock {
+    /// Clock and stream class.
+    pub id: u32,
+    /// Whose clock.
+    pub domain: Domain,
+    /// `tsc` or `monotonic_raw`.
+    pub kind: String,
+    /// Clock epoch: it changes at restore, migration and reset.
+    pub epoch: u32,
+    /// Ticks per second, 10^3 to 10^12.
+    pub frequency: u64,
+    /// Raw ticks at tick 0 of the streams.
+    pub base: u64,
+    /// Unix time at the base, nanoseconds.
+    pub offset_ns: i64,
+    /// Ticks per second of the host's raw counter.
+    pub host_frequency: u64,
+}
+
+/// An event class.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct EventJson {
+    /// Dense id, as in the packets.
+    pub id: u32,
+    /// Canonical schema text.
+    pub schema: String,
+    /// Whether client, cpu, seq and guest time stand before the fields.
+    #[serde(default)]
+    pub reference_point: bool,
+}
+
+/// What the writer counted for a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct StreamJson {
+    /// Who produced it.
+    pub domain: Domain,
+    /// Client, or number of the host ring.
+    pub client: u32,
+    /// Its last lessee's name, as the guest says.
+    #[serde(default)]
+    pub name: String,
+    /// The clock of its last packet.
+    #[serde(default)]
+    pub clock: u32,
+    /// Lost because the ring was full.
+    #[serde(default)]
+    pub lost_full: u64,
+    /// Lost inside an interrupted emit.
+    #[serde(default)]
+    pub lost_busy: u64,
+    /// Lost because the ring went round.
+    #[serde(default)]
+    pub lost_overwritten: u64,
+    /// Passed the mask, and nobody wanted them.
+    #[serde(default)]
+    pub filtered: u64,
+    /// Guest faults by kind.
+    #[serde(default)]
+    pub faults: BTreeMap<String, u64>,
+}
+
+impl<'de> Deserialize<'de> for Domain {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        match String::deserialize(d)?.as_str() {
+            "host" => Ok(Domain::Host),
+            "guest" => Ok(Domain::Guest),
+            other => Err(serde::de::Error::unknown_variant(other, &["host", "guest"])),
+        }
+    }
+}
+
+impl SessionJson {
+    /// Reads and checks the file in a session's directory.
+    ///
+    /// # Errors
+    /// If there is none, or it is not one of ours, or breaks a rule.
+    pub fn read(dir: &Path) -> Result<SessionJson> {
+        let path = dir.join(FILE);
+        let wrong = |why: String| Error::Description { path: path.clone(), why };
+        let mut text = Vec::new();
+        std::fs::File::open(&path)
+            .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut text))
+            .map_err(|e| missing(dir, &path, e))?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(wrong("too large for the description of a session".into()));
+        }
+        // First what it is: a newer version may have another shape.
+        let kind: Kind = serde_json::from_slice(&text).map_err(|e| {
+            wrong(format!("not the description of a hypertrace session: {e}"))
+        })?;
+        if kind.format != FORMAT {
+            return Err(wrong(format!(
+                "expected format {FORMAT:?}, found {:?}: not a hypertrace session",
+                kind.format
+            )));
+        }
+        if kind.version != VERSION {
+            return Err(wrong(format!(
+                "expected version {VERSION}, found {}: written by another hypertrace; use that \
+                 one's report",
+                kind.version
+            )));
+        }
+        let whole: Whole = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+        let uuid = uuid(&whole.uuid).ok_or_else(|| {
+            wrong(format!("expected a uuid of the form 8-4-4-4-12, found {:?}", whole.uuid))
+        })?;
+        check_clocks(&whole.clocks).map_err(wrong)?;
+        Ok(SessionJson {
+            uuid,
+            started_unix_ns: whole.started_unix_ns,
+            clocks: whole.clocks,
+            events: whole.events,
+            streams: whole.streams,
+            device: whole.device,
+            finished: whole.finished,
+        })
+    }
+
+    /// A clock by its id.
+    pub fn clock(&self, id: u32) -> Option<&Clock> {
+        self.clocks.iter().find(|c| c.id == id)
+    }
+
+    /// What the writer says of a stream.
+    pub fn stream(&self, domain: Domain, client: u32) -> Option<&StreamJson> {
+        self.streams.iter().find(|s| s.domain == domain && s.client == client)
+    }
+}
+
+fn check_clocks(clocks: &[Clock]) -> std::result::Result<(), String> {
+    let mut ids = BTreeSet::new();
+    for clock in clocks {
+        let id = clock.id;
+        if !ids.insert(id) {
+            return Err(format!("clock {id} stands twice"));
+        }
+        for (name, hz) in [("frequency", clock.frequency), ("host_frequency", clock.host_frequency)]
+        {
+            if !(1_000..=1_000_000_000_000).contains(&hz) {
+                return Err(format!("clock {id}: expected a {name} of 10^3 to 10^12, found {hz}"));
+            }
+        }
+    }
+    if !clocks.iter().any(|c| c.domain == Domain::Host) {
+        return Err("expected a clock of the host, found none".into());
+    }
+    Ok(())
+}
+
+/// What to say when `session.json` cannot be opened: what the path is instead.
+fn missing(dir: &Path, path: &Path, source: io::Error) -> Error {
+    let not_a_session = |why: &str| Error::NotASession { path: dir.to_owned(), why: why.into() };
+    if !dir.exists() && source.kind() == io::ErrorKind::NotFound {
+        return not_a_session("no such directory; give the one that holds the session");
+    }
+    if dir.metadata().is_ok_and(|m| !m.is_dir()) {
+        return not_a_session(
+            "not a directory; give the directory of a session, which holds session.json",
+        );
+    }
+    if source.kind() != io::ErrorKind::NotFound {
+        return Error::io(path)(source);
+    }
+    if dir.parent().is_some_and(|up| up.join(FILE).is_file()) {
+        return not_a_session("part of a session; give the directory above it");
+    }
+    if dir.join("metadata").is_file() || dir.join("ctf/metadata").is_file() {
+        return not_a_session(
+            "a CTF trace without session.json: not a hypertrace session; other readers of CTF, \
+             such as babeltrace2, may open it",
+        );
+    }
+    not_a_session("no session.json in it: not a hypertrace session")
+}
+
+/// 8-4-4-4-12 hexadecimal digits.
+fn uuid(text: &str) -> Option<[u8; 16]> {
+    let groups: Vec<&str> = text.split('-').collect();
+    if !groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12]) {
+        return None;
+    }
+    let digits = groups.concat();
+    let mut uuid = [0; 16];
+    for (byte, pair) in uuid.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+        let digit = |c: u8| char::from(c).to_digit(16);
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Some(uuid)
+}

@@ -1,0 +1,110 @@
+//! What to call the one who did it: a client by its lessee's name, a thread
+//! of the VMM by its own.
+
+use crate::class::Value;
+use crate::packet::Domain;
+use crate::session::Session;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Who: a client of the guest or a ring of the host, of one of the sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source {
+    pub session: usize,
+    pub domain: Domain,
+    pub client: u32,
+}
+
+/// Names as of now: a lease record changes them as the timeline passes it.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// Each session's name, for where there are several.
+    sessions: Vec<String>,
+    lessees: HashMap<Source, Lessee>,
+}
+
+#[derive(Debug, Default)]
+struct Lessee {
+    /// Of the lease that the name belongs to; none: `session.json` said so.
+    token: Option<u64>,
+    name: String,
+    shown: Option<Arc<str>>,
+}
+
+impl Names {
+    /// With the names in `session.json`, until lease records are met.
+    pub fn new<'a>(sessions: impl Iterator<Item = &'a Session>) -> Names {
+        let mut names = Names { sessions: Vec::new(), lessees: HashMap::new() };
+        for (number, session) in sessions.enumerate() {
+            names.sessions.push(session_name(session));
+            for stream in &session.json().streams {
+                let source =
+                    Source { session: number, domain: stream.domain, client: stream.client };
+                let lessee = Lessee { name: stream.name.clone(), ..Lessee::default() };
+                names.lessees.insert(source, lessee);
+            }
+        }
+        // Two sessions of one name are told apart by their place.
+        let all = names.sessions.clone();
+        for (number, name) in names.sessions.iter_mut().enumerate() {
+            if all.iter().filter(|other| *other == name).count() > 1 {
+                *name = format!("{name}#{}", number + 1);
+            }
+        }
+        names
+    }
+
+    /// A lease record passes.
+    pub fn lease(&mut self, source: Source, fields: &[(Arc<str>, Value)]) {
+        let mut lessee = Lessee::default();
+        for (field, value) in fields {
+            match (&**field, value) {
+                ("token", Value::Hex(token)) => lessee.token = Some(*token),
+                ("name", Value::Str(name)) => lessee.name = String::from_utf8_lossy(name).into(),
+                _ => {}
+            }
+        }
+        self.lessees.insert(source, lessee);
+    }
+
+    /// A record of a lease passes. If that is another one than we know of, its
+    /// lease record was lost, and with it the name.
+    pub fn token(&mut self, source: Source, token: u64) {
+        let lessee = self.lessees.entry(source).or_default();
+        match lessee.token {
+            Some(known) if known != token => {
+                *lessee = Lessee { token: Some(token), ..Lessee::default() };
+            }
+            _ => lessee.token = Some(token),
+        }
+    }
+
+    /// `guest/0 worker`, `vmm/vcpu0`, and with several sessions `S1:` in front.
+    pub fn get(&mut self, source: Source, several: bool) -> Arc<str> {
+        let session = self.sessions.get(source.session).map_or("", String::as_str);
+        let lessee = self.lessees.entry(source).or_default();
+        let shown = lessee.shown.get_or_insert_with(|| {
+            let prefix = if several { format!("{session}:") } else { String::new() };
+            let client = source.client;
+            match (source.domain, lessee.name.as_str()) {
+                (Domain::Guest, "") => format!("{prefix}guest/{client}"),
+                (Domain::Guest, name) => format!("{prefix}guest/{client} {name}"),
+                (Domain::Host, "") => format!("{prefix}vmm/{client}"),
+                (Domain::Host, name) if name.starts_with("vmm/") => format!("{prefix}{name}"),
+                (Domain::Host, name) => format!("{prefix}vmm/{name}"),
+            }
+            .into()
+        });
+        shown.clone()
+    }
+}
+
+/// A session's directory, without where that is.
+fn session_name(session: &Session) -> String {
+    let dir = session.dir();
+    let name = dir.file_name().map(|n| n.to_owned()).or_else(|| {
+        // `.` and `..` have no name of their own.
+        dir.canonicalize().ok()?.file_name().map(|n| n.to_owned())
+    });
+    name.map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned())
+}

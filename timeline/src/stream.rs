@@ -1,0 +1,287 @@
+//! One stream, record by record, over all of its segment files.
+//!
+//! A window of 64 KiB slides over a packet's content, so memory does not
+//! depend on the size of packets, files or sessions.
+
+use crate::class::{Class, Classes};
+use crate::error::{Error, Result};
+use crate::packet::{CONTENT_SIZE, Domain, HEADER_BYTES, Packet, Packets, RING_BEGIN, is_back};
+use hypertrace_abi::record::{HEADER_WORDS, Header};
+use std::path::PathBuf;
+use zerocopy::IntoBytes;
+
+/// Words of the window. It grows for a record that is longer.
+const WINDOW: usize = 8192;
+
+/// A segment file, as far as it was committed when the session was opened.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// The file.
+    pub path: PathBuf,
+    /// Behind its last packet with events.
+    pub end: u64,
+    /// Its first packet: the baseline.
+    pub first: Packet,
+    /// Its last one, which has the newest counters.
+    pub last: Packet,
+    /// Packets with events.
+    pub packets: u64,
+}
+
+impl Segment {
+    /// Goes through all headers of a file.
+    ///
+    /// # Errors
+    /// Damage in any of them.
+    pub(crate) fn scan(path: PathBuf) -> Result<Segment> {
+        let mut packets = Packets::open(&path)?;
+        let mut segment: Option<Segment> = None;
+        while let Some(packet) = packets.next()? {
+            let segment = segment.get_or_insert_with(|| Segment {
+                path: path.clone(),
+                end: 0,
+                first: packet,
+                last: packet,
+                packets: 0,
+            });
+            segment.last = packet;
+            if !packet.is_empty() {
+                segment.end = packet.at + packet.size;
+                segment.packets += 1;
+            }
+        }
+        segment.ok_or_else(|| Error::damaged(&path, 0, "a packet", "an empty file"))
+    }
+}
+
+/// All segments of one client, or of one ring of the host, in their order.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// Who produced it.
+    pub domain: Domain,
+    /// Client, or number of the host ring.
+    pub client: u32,
+    /// Its files; at least one.
+    pub segments: Vec<Segment>,
+}
+
+impl Stream {
+    /// Groups segments by who produced them, in the order of what they hold.
+    /// The files' numbers decide only between segments that hold nothing.
+    ///
+    /// # Errors
+    /// If two segments cover the same part of a ring: one must be a copy.
+    pub(crate) fn group(mut segments: Vec<Segment>) -> Result<Vec<Stream>> {
+        segments.sort_by_cached_key(|s| {
+            let p = &s.first;
+            let name = s.path.file_name().unwrap_or_default().to_owned();
+            // Ring positions only grow, unless a guest made its ring jump: then
+            // that was counted as a fault.
+            let place = (p.epoch, p.faults, p.ring_begin, p.sequence);
+            (p.domain, p.client, place, s.last.ring_end, name.len(), name)
+        });
+        let mut streams: Vec<Stream> = Vec::new();
+        for segment in segments {
+            let (domain, client) = (segment.first.domain, segment.first.client);
+            let before = streams.last().filter(|s| (s.domain, s.client) == (domain, client));
+            if let Some(before) = before.and_then(|s| s.segments.last())
+                && (before.last.epoch, before.last.faults)
+                    >= (segment.first.epoch, segment.first.faults)
+                && is_back(before.last.ring_end, segment.first.ring_begin)
+            {
+                return Err(Error::damaged(
+                    &segment.path,
+                    RING_BEGIN,
+                    format!(
+                        "a ring begin of at least {}, where {} ends",
+                        before.last.ring_end,
+                        before.path.display()
+                    ),
+                    segment.first.ring_begin,
+                ));
+            }
+            match streams.last_mut() {
+                Some(s) if (s.domain, s.client) == (domain, client) => s.segments.push(segment),
+                _ => streams.push(Stream { domain, client, segments: vec![segment] }),
+            }
+        }
+        Ok(streams)
+    }
+
+    /// Reads it from its begin.
+    pub fn records<'a>(&'a self, classes: &'a Classes) -> Records<'a> {
+        Records {
+            segments: self.segments.iter(),
+            classes,
+            open: None,
+            window: vec![0; WINDOW].into_boxed_slice(),
+            at: 0,
+            filled: 0,
+        }
+    }
+}
+
+/// A record of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Ticks of the packet's clock.
+    pub timestamp: u64,
+    /// Flags, as the producer set them.
+    pub flags: u16,
+    /// What it is.
+    pub class: &'a Class,
+    /// The packet it stands in.
+    pub packet: &'a Packet,
+    /// Its payload, as long as the class says.
+    pub payload: &'a [u64],
+}
+
+/// The records of a stream, in order.
+#[derive(Debug)]
+pub struct Records<'a> {
+    segments: std::slice::Iter<'a, Segment>,
+    classes: &'a Classes,
+    open: Option<Open>,
+    window: Box<[u64]>,
+    /// The next record in the window, words.
+    at: usize,
+    /// Words that were read.
+    filled: usize,
+}
+
+/// The packet that is being read.
+#[derive(Debug)]
+struct Open {
+    packets: Packets,
+    packet: Packet,
+    /// File offset of the word at the window's `at`.
+    offset: u64,
+    /// Where its content ends, rounded up to whole words.
+    end: u64,
+    /// Timestamp of the record before.
+    last: u64,
+}
+
+impl<'a> Records<'a> {
+    /// The next record.
+    ///
+    /// # Errors
+    /// Damage, or a file that cannot be read. Nothing comes behind it.
+    pub fn read(&mut self) -> Result<Option<Record<'_>>> {
+        match self.advance() {
+            Ok(Some((header, class))) => {
+                let words = usize::from(header.words);
+                let payload = &self.window[self.at - words..self.at];
+                let Some(open) = &self.open else { return Ok(None) };
+                Ok(Some(Record {
+                    timestamp: header.timestamp,
+                    flags: header.flags,
+                    class,
+                    packet: &open.packet,
+                    payload,
+                }))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => {
+                self.open = None;
+                self.segments = [].iter();
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves behind the next record, checks it, and gives its header.
+    fn advance(&mut self) -> Result<Option<(Header, &'a Class)>> {
+        let at_end = self.open.as_ref().is_none_or(|open| open.offset >= open.end);
+        if at_end && !self.next_packet()? {
+            return Ok(None);
+        }
+        self.need(HEADER_WORDS, "an event header of 16 bytes")?;
+        let header = Header::from_words(self.window[self.at], self.window[self.at + 1]);
+        let words = HEADER_WORDS + usize::from(header.words);
+        self.need(words, "an event's payload")?;
+        let payload = &self.window[self.at + HEADER_WORDS..self.at + words];
+
+        let Some(open) = &mut self.open else { return Ok(None) };
+        let damaged = |field, expected: String, found: String| {
+            Err(Error::damaged(open.packets.path(), open.offset + field, expected, found))
+        };
+        let time = header.timestamp;
+        if time < open.last || time > open.packet.end {
+            let expected = format!("a timestamp of {} to {}", open.last, open.packet.end);
+            return damaged(0, expected, time.to_string());
+        }
+        let Some(class) = self.classes.get(header.id) else {
+            let expected = "the id of an event in session.json".into();
+            return damaged(8, expected, header.id.to_string());
+        };
+        let Some(pad) = class.check(payload) else {
+            let expected = format!("a payload as {} has it", class.text());
+            return damaged(16, expected, format!("{} words that do not fit it", header.words));
+        };
+        open.last = time;
+        open.offset += words as u64 * 8;
+        self.at += words;
+        if open.offset == open.end && open.packet.content != open.end - open.packet.at - pad as u64
+        {
+            let expected =
+                format!("a content size of {} bits", (open.end - open.packet.at - pad as u64) * 8);
+            let found = format!("{} bits", open.packet.content * 8);
+            let at = open.packet.at + CONTENT_SIZE;
+            return Err(Error::damaged(open.packets.path(), at, expected, found));
+        }
+        Ok(Some((header, class)))
+    }
+
+    /// Opens the next packet with events, in this file or the next.
+    fn next_packet(&mut self) -> Result<bool> {
+        loop {
+            if self.open.is_none() {
+                let Some(segment) = self.segments.next() else { return Ok(false) };
+                let packets = Packets::open_until(&segment.path, segment.end)?;
+                self.open = Some(Open { packets, packet: segment.first, offset: 0, end: 0, last: 0 });
+            }
+            let Some(open) = &mut self.open else { return Ok(false) };
+            let packet = if open.packets.is_done() { None } else { open.packets.next()? };
+            match packet {
+                Some(packet) if packet.is_empty() => {}
+                Some(packet) => {
+                    open.packet = packet;
+                    open.offset = packet.at + HEADER_BYTES;
+                    open.end = packet.at + packet.content.next_multiple_of(8);
+                    open.last = packet.begin;
+                    (self.at, self.filled) = (0, 0);
+                    return Ok(true);
+                }
+                None => self.open = None,
+            }
+        }
+    }
+
+    /// Makes the next `words` words stand in the window.
+    fn need(&mut self, words: usize, what: &str) -> Result<()> {
+        if self.filled - self.at >= words {
+            return Ok(());
+        }
+        let Some(open) = &self.open else { return Ok(()) };
+        let left = (open.end - open.offset) / 8;
+        if left < words as u64 {
+            let found = format!("the end of the packet's content after {} bytes", left * 8);
+            let expected = format!("{what}, {} bytes", words * 8);
+            return Err(Error::damaged(open.packets.path(), open.offset, expected, found));
+        }
+        self.window.copy_within(self.at..self.filled, 0);
+        self.filled -= self.at;
+        self.at = 0;
+        if self.window.len() < words {
+            let mut larger = vec![0; words];
+            larger[..self.filled].copy_from_slice(&self.window[..self.filled]);
+            self.window = larger.into_boxed_slice();
+        }
+        let more = (self.window.len() - self.filled).min(left as usize - self.filled);
+        let into = &mut self.window[self.filled..self.filled + more];
+        open.packets.read_at(into.as_mut_bytes(), open.offset + self.filled as u64 * 8)?;
+        self.filled += more;
+        Ok(())
+    }
+}

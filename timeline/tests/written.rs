@@ -1,0 +1,214 @@
+//! Sessions that the project's own writer wrote.
+
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::Geometry;
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{
+    ClientMemory, Consumer, ConsumerState, Lease, LeaseInfo, Producer, ProducerState,
+};
+use hypertrace_abi::schema::id_of;
+use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_timeline::{
+    ClockMaps, Domain, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
+};
+use hypertrace_trace::session_json::SessionJson;
+use hypertrace_trace::{SessionConfig, event, tsc};
+use std::path::Path;
+
+/// A client of a guest whose counter is ahead of the host's.
+struct Guest {
+    client: u32,
+    ahead: u64,
+    memory: ClientMemory<'static>,
+    producer: Producer<'static>,
+    consumer: ConsumerState,
+}
+
+impl Guest {
+    fn new(client: u32, ahead: u64, name: &str) -> Guest {
+        let geometry = Geometry { ring_bytes: 1 << 18, block_bytes: 1 << 14, ..Geometry::default() };
+        let words = geometry.client_stride() / 8;
+        let area: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let memory = ClientMemory::new(area.leak(), &geometry, RingMode::Discard).unwrap();
+        let state: &'static ProducerState = Box::leak(Box::default());
+        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name };
+        let lease = Lease::new(77 + u64::from(client), tsc::now() + ahead, &info);
+        let producer = Producer::lease(memory, state, lease, false);
+        Guest { client, ahead, memory, producer, consumer: ConsumerState::default() }
+    }
+
+    fn now(&self) -> u64 {
+        tsc::now() + self.ahead
+    }
+
+    fn emit<S: Site, F: Fields>(&self, event: (S, F)) {
+        self.producer.emit(event.0, self.now(), event.1);
+    }
+
+    /// As a vCPU's thread serves the store to EMIT.
+    fn point(&self, session: &hypertrace_trace::Session, n: u64) {
+        let guest_time = self.now();
+        event!(session, "vcpu_exit", n = n);
+        let status = session.reference_point(&ReferencePoint {
+            client: self.client,
+            seq: n as u32,
+            id: id_of("disk_read(lba:u64,name:str)"),
+            name_hash: 0,
+            cpu: self.client,
+            guest_time,
+            host_time: tsc::now(),
+            words: &[n, 3 | 0x0063_6261 << 32],
+        });
+        assert_eq!(status, Status::Recorded);
+        event!(session, "vcpu_entry", n = n);
+    }
+
+    fn pass(&mut self, session: &hypertrace_trace::Session) {
+        session.begin_pass();
+        while session
+            .drain(self.client, &mut Consumer::new(self.memory, &mut self.consumer))
+            .more
+        {}
+        session.end_pass();
+    }
+}
+
+fn read(dir: &Path) -> (SessionStat, Vec<Event>) {
+    let session = Session::open(dir).unwrap();
+    let stat = SessionStat::of(&session).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let sessions = [(session, maps)];
+    let events = Timeline::new(&sessions).unwrap().map(Result::unwrap).collect();
+    (stat, events)
+}
+
+#[test]
+fn what_was_written_is_read_in_the_order_in_which_it_was_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("s");
+    let mut config = SessionConfig::new(&dir);
+    config.segment_bytes = 1 << 18; // several segments
+    let session = hypertrace_trace::Session::create(config).unwrap();
+    assert!(session.attach("vcpu0"));
+    let mut guest = Guest::new(0, 123_456_789_000, "worker");
+    const ROUNDS: u64 = 300;
+    const EACH: u64 = 100;
+    for round in 0..ROUNDS {
+        for i in 0..EACH {
+            guest.emit(event_type!("disk_read", lba = round * EACH + i, name = "abc"));
+        }
+        guest.point(&session, round);
+        guest.pass(&session);
+    }
+    let summary = session.finish().unwrap();
+
+    let (stat, events) = read(&dir);
+
+    assert_eq!(stat.total.records, summary.records);
+    assert_eq!(stat.total.reference_points, ROUNDS);
+    assert_eq!(stat.total.events, ROUNDS * EACH + 2 * ROUNDS);
+    assert_eq!((stat.total.lost, stat.total.faults, stat.unusable), (0, 0, 0));
+    let clock = &stat.clocks[0];
+    assert!(clock.constraints >= 2 * ROUNDS as usize - 1, "{clock:?}");
+
+    let mut next = 0;
+    let mut before_exit = true;
+    for event in &events {
+        match (&*event.name, event.kind) {
+            ("disk_read", Kind::Event) => {
+                assert_eq!(event.fields[0].1, Value::Unsigned(next));
+                assert_eq!(&*event.source, "guest/0 worker");
+                // Nobody's event was 100 us off here; a busy machine may.
+                assert!(event.bound_ns.is_some(), "{event:?}");
+                next += 1;
+            }
+            ("disk_read", Kind::ReferencePoint) => {
+                // All of the rounds before it, none of those behind.
+                let Value::Unsigned(round) = event.fields[0].1 else { panic!() };
+                assert_eq!(next, (round + 1) * EACH);
+                assert_eq!(event.fields[1].1, Value::Str(b"abc".as_slice().into()));
+                assert!(!before_exit);
+            }
+            ("vcpu_exit", _) => {
+                assert_eq!(&*event.source, "vmm/vcpu0");
+                before_exit = false;
+            }
+            ("vcpu_entry", _) => before_exit = true,
+            ("lease", Kind::Lease) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(next, ROUNDS * EACH);
+    assert!(events.is_sorted_by_key(|e| e.ts_ns));
+}
+
+#[test]
+fn accounts_agree_with_the_writers() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("s");
+    let session = hypertrace_trace::Session::create(SessionConfig::new(&dir)).unwrap();
+    session.attach("vmm");
+    let mut guests = [Guest::new(0, 5, "a"), Guest::new(3, 1 << 40, "b\x1b[2J")];
+    for round in 0..50 {
+        for guest in &mut guests {
+            // More than the ring holds: some are lost.
+            for i in 0..10_000u64 {
+                guest.emit(event_type!("disk_read", lba = i, name = "x"));
+            }
+            guest.point(&session, round);
+            guest.producer.emit_words(
+                guest.now(),
+                0xdead_beef,
+                Default::default(),
+                &[],
+                &[1, 2, 3],
+            );
+            guest.pass(&session);
+        }
+    }
+    let summary = session.finish().unwrap();
+
+    let (stat, events) = read(&dir);
+
+    let json: SessionJson =
+        serde_json::from_slice(&std::fs::read(dir.join("session.json")).unwrap()).unwrap();
+    assert_eq!(events.len() as u64, summary.records);
+    assert!(stat.total.lost > 0);
+    assert_eq!(stat.total.lost, summary.lost);
+    assert_eq!(stat.total.events, summary.ring_events + summary.host_events);
+    for said in &json.streams {
+        let domain = if said.domain == "host" { Domain::Host } else { Domain::Guest };
+        let found = stat.streams.iter().find(|s| s.stream == Some((domain, said.client)));
+        let StreamStat { events, reference_points, stamps, lost, filtered, faults, .. } =
+            found.unwrap();
+        assert_eq!(*events, said.events);
+        assert_eq!(*reference_points, said.reference_points);
+        assert_eq!(*stamps, said.stamps);
+        assert_eq!(*lost, said.lost_full + said.lost_busy + said.lost_overwritten);
+        assert_eq!(*filtered, said.filtered);
+        assert_eq!(*faults, said.faults.values().sum::<u64>());
+    }
+}
+
+#[test]
+fn a_session_that_nobody_finished_is_read_as_far_as_it_was_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("s");
+    let session = hypertrace_trace::Session::create(SessionConfig::new(&dir)).unwrap();
+    session.attach("vcpu0");
+    assert_eq!(read(&dir).1.len(), 0);
+    let mut guest = Guest::new(0, 0, "g");
+    for round in 0..20 {
+        guest.emit(event_type!("disk_read", lba = round, name = ""));
+        guest.point(&session, round);
+        guest.pass(&session);
+        let (stat, events) = read(&dir);
+        // lease of the guest and of the thread; emit, exit, point, entry
+        assert_eq!(events.len() as u64, 2 + 4 * (round + 1));
+        assert_eq!(stat.total.records, events.len() as u64);
+        assert!(!Session::open(&dir).unwrap().json().finished);
+    }
+}

@@ -1,0 +1,135 @@
+//! The drain loop's side of a session, behind its one lock.
+
+use crate::drain::{drain, tell};
+use crate::host_ring::HostConsumer;
+use crate::lane::{Guests, Lane, Stats};
+use crate::packet::Domain;
+use crate::shared::{BOOKS, Shared};
+use crate::stream::{Stream, WriteFailed};
+use crate::tsc;
+use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::sink::Drained;
+
+pub(crate) struct Engine {
+    pub shared: Shared,
+    pub guests: Guests,
+    hosts: Vec<(HostConsumer, Lane)>,
+    pub finished: bool,
+}
+
+impl Engine {
+    pub fn new(mut shared: Shared, hosts: Vec<HostConsumer>) -> Engine {
+        let hosts = hosts
+            .into_iter()
+            .zip(0..)
+            .map(|(consumer, number)| {
+                let lane = Lane::new(Domain::Host, number, shared.stats.len());
+                shared.stats.push(Stats::new(Domain::Host, number));
+                (consumer, lane)
+            })
+            .collect();
+        Engine { shared, guests: Guests::default(), hosts, finished: false }
+    }
+
+    /// One packet of a client.
+    pub fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        if self.finished {
+            return Drained::default();
+        }
+        let Some(mut lane) = self.guests.take(client, &mut self.shared.stats) else {
+            return Drained::default();
+        };
+        let result = drain(&mut self.shared, &mut lane, &mut self.guests, consumer);
+        let whose = lane.stats;
+        self.guests.put(lane);
+        self.account(whose, result)
+    }
+
+    /// Notes how far host rings go.
+    pub fn begin_pass(&mut self) {
+        for (consumer, _) in &self.hosts {
+            consumer.note();
+        }
+    }
+
+    /// Drains host rings as far as was noted, and keeps the books.
+    pub fn end_pass(&mut self) {
+        if self.finished {
+            return;
+        }
+        for i in 0..self.hosts.len() {
+            // Bounded by what was noted: a packet takes at least a record.
+            while self.drain_host(i).more {}
+        }
+        let now = tsc::now();
+        let elapsed = now.saturating_sub(self.shared.told_at);
+        if elapsed > self.shared.clocks.host.frequency {
+            // Also when it fails: once a second is often enough to try.
+            self.shared.told_at = now;
+            self.shared.clocks.refresh();
+            let told = if self.shared.clocks.changed {
+                self.shared.describe(false)
+            } else {
+                self.shared.write_json(false)
+            };
+            match told {
+                Ok(()) => self.shared.works(BOOKS),
+                Err(failed) => self.shared.failed(BOOKS, &failed),
+            }
+        }
+    }
+
+    fn drain_host(&mut self, i: usize) -> Drained {
+        let (host, lane) = &mut self.hosts[i];
+        let Some(mut consumer) = host.consumer() else {
+            return Drained::default();
+        };
+        let whose = lane.stats;
+        let result = drain(&mut self.shared, lane, &mut self.guests, &mut consumer);
+        self.account(whose, result)
+    }
+
+    fn account(&mut self, whose: usize, result: Result<Drained, WriteFailed>) -> Drained {
+        match result {
+            Ok(drained) => {
+                if drained.words > 0 {
+                    self.shared.works(whose);
+                }
+                drained
+            }
+            Err(failed) => {
+                self.shared.failed(whose, &failed);
+                Drained::default()
+            }
+        }
+    }
+
+    /// The session's end: what host rings still hold, the last counters, the
+    /// last maps. May be called again when it failed.
+    pub fn finish(&mut self) -> Result<(), WriteFailed> {
+        self.begin_pass();
+        for i in 0..self.hosts.len() {
+            while self.finish_host(i)?.more {}
+        }
+        let now = tsc::now();
+        let Engine { shared, guests, hosts, .. } = self;
+        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
+            tell(shared, lane, now)?;
+        }
+        self.finished = true;
+        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
+            // A file that cannot be cut is whole with its filler.
+            let _ = lane.stream.take().map(Stream::close);
+        }
+        shared.clocks.refresh();
+        shared.describe(true)
+    }
+
+    fn finish_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {
+        let (host, lane) = &mut self.hosts[i];
+        match host.consumer() {
+            Some(mut consumer) => drain(&mut self.shared, lane, &mut self.guests, &mut consumer),
+            None => Ok(Drained::default()),
+        }
+    }
+}

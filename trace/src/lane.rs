@@ -1,0 +1,360 @@
+//! A lane: one ring's way into its stream, and what was counted on it.
+
+use crate::classes::{ClassRef, Classes, Table};
+use crate::packet::{Domain, PacketHeader};
+use crate::session_json::StreamJson;
+use crate::stream::Stream;
+use hypertrace_abi::record::Header;
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, LoggedSchema, Losses};
+use std::collections::BTreeMap;
+
+/// Segments that one lane may begin because its lessee or its clock changed,
+/// so that a hostile guest cannot fill the folder with files. After that its
+/// timestamps are clamped into the file that is open.
+pub const MAX_RESTARTS: u32 = 64;
+
+/// Clients that a device can have (`hypertrace_abi::layout::Geometry::check`).
+pub const MAX_CLIENTS: u32 = 1024;
+
+/// Most that a count of lost events may say: readers take all ones for "not
+/// known", and Python for a large number.
+pub const MOST_LOST: u64 = i64::MAX as u64;
+
+/// Times that a lane may bring new schemas in a row, however fast.
+pub const TEXTS_AT_ONCE: u32 = 32;
+/// Times a second that it may after that. Until then its records wait in its
+/// ring.
+pub const TEXTS_PER_SECOND: u64 = 10;
+
+/// The clock of all host rings.
+pub(crate) const HOST_CLOCK: u32 = 0;
+
+/// Slots of the cache of known ids.
+pub(crate) const CACHE: usize = 128;
+
+/// What is known of an id, at hand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cached {
+    /// The whole second header word of a plain record of this id, if all of
+    /// them have the same length; else 0, which is a pad's.
+    pub meta: u64,
+    /// The same with the dense id.
+    pub out: u64,
+    pub id: u32,
+    pub class: Option<ClassRef>,
+}
+
+impl Cached {
+    pub fn new(id: u32, class: ClassRef) -> Cached {
+        let words = class.shape.fixed_words();
+        Cached {
+            meta: words.map_or(0, |words| Header::meta(id, words, 0)),
+            out: words.map_or(0, |words| Header::meta(class.dense, words, 0)),
+            id,
+            class: Some(class),
+        }
+    }
+}
+
+/// What was recorded, by what it is. Every CTF event is one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub events: u64,
+    pub reference_points: u64,
+    pub stamps: u64,
+    pub leases: u64,
+    pub time_faults: u64,
+}
+
+impl Counts {
+    pub fn records(&self) -> u64 {
+        self.events + self.reference_points + self.stamps + self.leases + self.time_faults
+    }
+
+    pub fn add(&mut self, more: &Counts) {
+        self.events += more.events;
+        self.reference_points += more.reference_points;
+        self.stamps += more.stamps;
+        self.leases += more.leases;
+        self.time_faults += more.time_faults;
+    }
+}
+
+/// What `session.json` says of a lane.
+#[derive(Clone, Debug)]
+pub(crate) struct Stats {
+    pub domain: Domain,
+    pub number: u32,
+    pub clock: u32,
+    pub name: String,
+    /// In this lane's own stream.
+    pub counts: Counts,
+    /// Of this client, in streams of host rings.
+    pub reference_points: u64,
+    pub lost: Losses,
+    pub filtered: u64,
+    pub faults: [u64; FAULT_KINDS],
+    /// Faults of this client's reference points.
+    pub point_faults: [u64; FAULT_KINDS],
+}
+
+impl Stats {
+    pub fn new(domain: Domain, number: u32) -> Stats {
+        Stats {
+            domain,
+            number,
+            clock: 0,
+            name: String::new(),
+            counts: Counts::default(),
+            reference_points: 0,
+            lost: Losses::default(),
+            filtered: 0,
+            faults: [0; FAULT_KINDS],
+            point_faults: [0; FAULT_KINDS],
+        }
+    }
+
+    /// Rings of the pool that no thread claimed are no streams.
+    pub fn is_used(&self) -> bool {
+        self.domain == Domain::Guest || self.counts.records() > 0 || self.lost() > 0
+    }
+
+    pub fn lost(&self) -> u64 {
+        let Losses { full, busy, overwritten } = self.lost;
+        full.saturating_add(busy).saturating_add(overwritten).min(MOST_LOST)
+    }
+
+    pub fn faults(&self) -> u64 {
+        self.faults.iter().chain(&self.point_faults).fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    pub fn faults_by_kind(&self) -> BTreeMap<String, u64> {
+        Fault::ALL
+            .iter()
+            .map(|kind| {
+                let i = *kind as usize;
+                (kind.name().to_owned(), self.faults[i].saturating_add(self.point_faults[i]))
+            })
+            .filter(|(_, n)| *n > 0)
+            .collect()
+    }
+
+    pub fn to_json(&self) -> StreamJson {
+        StreamJson {
+            domain: match self.domain {
+                Domain::Host => "host".into(),
+                Domain::Guest => "guest".into(),
+            },
+            client: self.number,
+            clock: self.clock,
+            name: self.name.clone(),
+            events: self.counts.events,
+            // A host ring's are its clients'.
+            reference_points: match self.domain {
+                Domain::Host => 0,
+                Domain::Guest => self.counts.reference_points + self.reference_points,
+            },
+            stamps: self.counts.stamps,
+            lost_full: self.lost.full.min(MOST_LOST),
+            lost_busy: self.lost.busy.min(MOST_LOST),
+            lost_overwritten: self.lost.overwritten.min(MOST_LOST),
+            filtered: self.filtered,
+            faults: self.faults_by_kind(),
+        }
+    }
+}
+
+/// Counts of a client's reference points that stand in a packet which is not
+/// committed yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PendingPoints {
+    pub points: u64,
+    pub faults: [u64; FAULT_KINDS],
+}
+
+/// How often a lane may bring new texts: each time the metadata is replaced,
+/// which takes milliseconds when there are thousands, of everybody's time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Texts {
+    left: u32,
+    /// Host's raw counter when the last was given.
+    given_at: u64,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        Texts { left: TEXTS_AT_ONCE, given_at: 0 }
+    }
+}
+
+impl Texts {
+    /// Whether it may now.
+    pub fn may(&mut self, now: u64, frequency: u64) -> bool {
+        let since = now.saturating_sub(self.given_at);
+        let more = since / (frequency / TEXTS_PER_SECOND).max(1);
+        if more > 0 {
+            self.given_at = now;
+            let most = u64::from(TEXTS_AT_ONCE);
+            self.left = (u64::from(self.left) + more).min(most) as u32;
+        }
+        self.left > 0
+    }
+
+    /// It did.
+    pub fn spend(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+}
+
+/// The lease whose records are drained now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenLease {
+    pub token: u64,
+    pub epoch: u32,
+    /// Its first timestamp.
+    pub first: u64,
+}
+
+/// One ring's way into its stream.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub domain: Domain,
+    pub number: u32,
+    /// Where its [`Stats`] are.
+    pub stats: usize,
+    pub table: Table,
+    pub cache: Box<[Cached; CACHE]>,
+    pub stream: Option<Stream>,
+    pub clock: Option<u32>,
+    pub lease: Option<OpenLease>,
+    /// The last timestamp of the file that is open, raw.
+    pub last: u64,
+    /// Number of the next ring record.
+    pub sequence: u64,
+    pub ring_end: u64,
+    pub restarts: u32,
+    pub texts: Texts,
+    /// It had reference points: each of its schemas gets a class for those.
+    pub points: bool,
+    pub pending: PendingPoints,
+    /// When a packet was committed last, host's raw counter.
+    pub committed_at: u64,
+}
+
+impl Lane {
+    pub fn new(domain: Domain, number: u32, stats: usize) -> Lane {
+        Lane {
+            domain,
+            number,
+            stats,
+            table: Table::default(),
+            cache: Box::new([Cached::default(); CACHE]),
+            stream: None,
+            clock: None,
+            lease: None,
+            last: 0,
+            sequence: 0,
+            ring_end: 0,
+            restarts: 0,
+            texts: Texts::default(),
+            points: false,
+            pending: PendingPoints::default(),
+            committed_at: 0,
+        }
+    }
+
+    /// Takes in a text of its schema log, and declares it where it will be
+    /// needed: now, with its siblings, rather than with its first record.
+    pub fn learn(&mut self, classes: &mut Classes, logged: &LoggedSchema) -> Result<(), Fault> {
+        let learned = self.table.learn(classes, logged);
+        if matches!(learned, Err(Fault::SchemaHash)) {
+            // What it meant so far may stand in the cache.
+            self.cache[logged.id as usize % CACHE] = Cached::default();
+        }
+        if let Some(class) = learned? {
+            if let (Some(_), Some(clock)) = (&self.stream, self.clock) {
+                classes.declare(clock, class.dense);
+            }
+            if self.points
+                && let Ok(point) = self.table.reference(classes, logged.id)
+            {
+                classes.declare(HOST_CLOCK, point.dense);
+            }
+        }
+        Ok(())
+    }
+
+    /// It has reference points: makes classes for all that it may have.
+    pub fn expect_points(&mut self, classes: &mut Classes) {
+        if !self.points {
+            self.points = true;
+            for point in self.table.references(classes) {
+                classes.declare(HOST_CLOCK, point.dense);
+            }
+        }
+    }
+
+    pub fn prefix(&self) -> String {
+        let domain = match self.domain {
+            Domain::Host => "host",
+            Domain::Guest => "guest",
+        };
+        format!("{domain}-{:03}", self.number)
+    }
+
+    /// Whether the last packet says less than is known by now.
+    pub fn owes(&self, stats: &Stats) -> bool {
+        self.stream.as_ref().is_some_and(|stream| {
+            let PacketHeader { faults, events_filtered, .. } = *stream.last();
+            stream.told() != stats.lost() || faults != stats.faults() || events_filtered != stats.filtered
+        })
+    }
+}
+
+/// The guest's lanes, by client.
+#[derive(Debug, Default)]
+pub(crate) struct Guests {
+    lanes: Vec<Option<Box<Lane>>>,
+}
+
+impl Guests {
+    /// The lane of a client; a new one if it has none. `None` if there is no
+    /// such client.
+    pub fn lane(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<&mut Lane> {
+        Some(self.slot(client, stats)?.as_mut()?)
+    }
+
+    /// The lane of a client, taken out until it is [put back](Self::put).
+    pub fn take(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<Box<Lane>> {
+        self.slot(client, stats)?.take()
+    }
+
+    /// Puts a lane back that was [taken out](Self::take).
+    pub fn put(&mut self, lane: Box<Lane>) {
+        let client = lane.number as usize;
+        if let Some(slot) = self.lanes.get_mut(client) {
+            *slot = Some(lane);
+        }
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.lanes.iter_mut().flatten().map(|lane| &mut **lane)
+    }
+
+    fn slot(&mut self, client: u32, stats: &mut Vec<Stats>) -> Option<&mut Option<Box<Lane>>> {
+        if client >= MAX_CLIENTS {
+            return None;
+        }
+        let index = client as usize;
+        if self.lanes.len() <= index {
+            self.lanes.resize_with(index + 1, || None);
+        }
+        let slot = &mut self.lanes[index];
+        if slot.is_none() {
+            *slot = Some(Box::new(Lane::new(Domain::Guest, client, stats.len())));
+            stats.push(Stats::new(Domain::Guest, client));
+        }
+        Some(slot)
+    }
+}

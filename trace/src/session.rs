@@ -1,0 +1,333 @@
+//! A session: a directory that fills with what guests and the VMM do.
+
+use crate::clock::{Clocks, HostClock};
+use crate::engine::Engine;
+use crate::host_ring::HostRings;
+use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
+use crate::shared::{OnWriteFailed, Shared};
+use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
+use crate::summary::Summary;
+use crate::{session_json, tsc};
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::layout::GeometryError;
+use hypertrace_abi::record::Flags;
+use hypertrace_abi::ring::{Consumer, Emit};
+use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a session is to be.
+pub struct SessionConfig {
+    /// Where; a directory that is empty or does not exist.
+    pub dir: PathBuf,
+    /// Bytes of a stream's file, sparse; at least a packet and two headers.
+    pub segment_bytes: u64,
+    /// Bytes of the largest packet: the drain's only buffer for records.
+    pub packet_bytes: usize,
+    /// Host rings: threads of the VMM that can trace at the same time.
+    pub host_rings: usize,
+    /// Bytes of a host ring, a power of two from 64 KiB.
+    pub host_ring_bytes: u64,
+    /// Ticks per second of the guests' TSC, where it is not the host's.
+    pub guest_frequency: Option<u64>,
+    /// The clock epoch that begins.
+    pub epoch: u32,
+    /// Host's raw counter when it began, if that was before the session.
+    pub epoch_began: Option<u64>,
+    /// Called on the drain loop's thread when writing begins to fail, once
+    /// until it works again.
+    pub on_write_failed: Option<OnWriteFailed>,
+}
+
+impl SessionConfig {
+    /// Defaults: segments of 64 MiB, packets of 64 KiB, 16 host rings of 256
+    /// KiB, guests whose TSC counts as the host's.
+    pub fn new(dir: impl Into<PathBuf>) -> SessionConfig {
+        SessionConfig {
+            dir: dir.into(),
+            segment_bytes: DEFAULT_SEGMENT_BYTES,
+            packet_bytes: DEFAULT_PACKET_BYTES,
+            host_rings: 16,
+            host_ring_bytes: 256 * 1024,
+            guest_frequency: None,
+            epoch: 0,
+            epoch_began: None,
+            on_write_failed: None,
+        }
+    }
+}
+
+/// Why a session cannot be created or finished.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The directory is a file or the like.
+    #[error("{} is not a directory; give a new or an empty one", .0.display())]
+    NotADirectory(PathBuf),
+    /// There is something in it already; nothing was touched.
+    #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
+    NotEmpty(PathBuf),
+    /// It cannot be made or read.
+    #[error("cannot use {} as a session directory; give one that can be written", path.display())]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file in it cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteFailed),
+    /// Sizes that no host ring can have.
+    #[error("cannot make host rings")]
+    HostRings(#[from] GeometryError),
+}
+
+impl SessionError {
+    /// Whether another directory would help: what was asked for is at fault,
+    /// not the machine.
+    pub fn is_bad_input(&self) -> bool {
+        matches!(
+            self,
+            SessionError::NotADirectory(_) | SessionError::NotEmpty(_) | SessionError::Directory { .. }
+        )
+    }
+}
+
+struct Inner {
+    uuid: [u8; 16],
+    dir: PathBuf,
+    host_frequency: u64,
+    rings: HostRings,
+    /// What threads without a ring wanted to record.
+    unattached: AtomicU64,
+    ended: AtomicBool,
+    engine: Mutex<Engine>,
+}
+
+/// A session. Clones are the same session.
+#[derive(Clone)]
+pub struct Session {
+    inner: Arc<Inner>,
+}
+
+impl Session {
+    /// Creates the directory's files. Nothing that exists is overwritten.
+    ///
+    /// # Errors
+    /// If there is something in the directory, or it cannot be written.
+    pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
+        let SessionConfig { dir, .. } = &config;
+        let made = prepare(dir)?;
+        match Session::begin(&config.dir.clone(), config) {
+            Ok(session) => Ok(session),
+            Err(error) => {
+                // The directory was empty, so these are ours.
+                let _ = std::fs::remove_dir_all(made.join(".ctf"));
+                let _ = std::fs::remove_file(made.join(session_json::FILE));
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(dir: &Path, config: SessionConfig) -> Result<Session, SessionError> {
+        let rings = HostRings::new(config.host_rings, config.host_ring_bytes)?;
+        let clock = HostClock::start();
+        let uuid = random_uuid();
+        let clocks = Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        // A trace without metadata cannot be read, so it appears with it.
+        let hidden = dir.join(".ctf");
+        let ctf = dir.join("ctf");
+        std::fs::create_dir(&hidden)
+            .map_err(|source| SessionError::Directory { path: dir.to_owned(), source })?;
+
+        let mut shared = Shared::new(dir.to_owned(), hidden.clone(), uuid, clocks);
+        shared.buffer = PacketBuffer::new(config.packet_bytes);
+        let least = (shared.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
+        shared.segment_bytes =
+            config.segment_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
+        shared.on_failed = config.on_write_failed;
+        shared.describe(false)?;
+        std::fs::rename(&hidden, &ctf).map_err(WriteFailed::on("create", &ctf))?;
+        shared.ctf = ctf;
+        shared.told_at = clock.started();
+
+        let engine = Engine::new(shared, rings.consumers());
+        Ok(Session {
+            inner: Arc::new(Inner {
+                uuid,
+                dir: dir.to_owned(),
+                host_frequency: clock.frequency,
+                rings,
+                unattached: AtomicU64::new(0),
+                ended: AtomicBool::new(false),
+                engine: Mutex::new(engine),
+            }),
+        })
+    }
+
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        // A panic in between leaves at worst one packet's counts untold.
+        self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session's UUID: for the device's config page.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.inner.uuid
+    }
+
+    /// Ticks per second of the host's raw counter: for the config page.
+    pub fn host_frequency(&self) -> u64 {
+        self.inner.host_frequency
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// Claims a host ring for the calling thread under a name, so that its
+    /// first event does not have to. `false`: all are taken. A thread gives
+    /// its ring back when it ends.
+    pub fn attach(&self, name: &str) -> bool {
+        self.inner.rings.attach(name)
+    }
+
+    /// Records an event of the VMM; see [`event!`](crate::event!). Never
+    /// waits. What finds no room is counted.
+    #[inline]
+    pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
+        let now = tsc::now();
+        let emit = self.inner.rings.with(now, |producer| producer.emit(site, now, fields));
+        emit.unwrap_or_else(|| {
+            self.inner.unattached.fetch_add(1, Ordering::Relaxed);
+            Emit::Unleased
+        })
+    }
+
+    /// A new clock epoch begins: restore, migration, reset. Drain first: what
+    /// is drained later counts as the new epoch's.
+    pub fn begin_epoch(&self, epoch: u32) {
+        self.engine().shared.clocks.begin_epoch(epoch);
+    }
+
+    /// The device's counters, for `session.json`.
+    pub fn set_device_counters(&self, counters: BTreeMap<String, u64>) {
+        self.engine().shared.device = counters;
+    }
+
+    /// From now on packets are built and checked, and not written: what a
+    /// drain costs without its file. For `hypertrace bench`.
+    #[doc(hidden)]
+    pub fn set_dry(&self, dry: bool) {
+        self.engine().shared.dry = dry;
+    }
+
+    /// What it holds so far.
+    pub fn summary(&self) -> Summary {
+        let unattached = self.inner.unattached.load(Ordering::Relaxed);
+        Summary::of(&self.engine(), unattached)
+    }
+
+    /// Ends it: drains the host rings, writes the last maps and counters, cuts
+    /// the files to their length. Drain the guests first. Clones, a device's
+    /// for one, take and record nothing from now on.
+    ///
+    /// # Errors
+    /// If something cannot be written. What was committed is intact, and a
+    /// clone may try again.
+    pub fn finish(self) -> Result<Summary, SessionError> {
+        self.inner.ended.store(true, Ordering::Relaxed);
+        let mut engine = self.engine();
+        engine.finish()?;
+        let unattached = self.inner.unattached.load(Ordering::Relaxed);
+        Ok(Summary::of(&engine, unattached))
+    }
+}
+
+impl EventSink for Session {
+    #[inline]
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        if self.inner.ended.load(Ordering::Relaxed) {
+            return Status::Failed;
+        }
+        let ReferencePoint { client, seq, cpu, guest_time, .. } = *point;
+        // Zero is a ring's word for "no emit under way".
+        let now = point.host_time.max(1);
+        let prefix = [client.into(), cpu.into(), seq.into(), guest_time];
+        let flags = Flags::REFERENCE_POINT;
+        let emit = self.inner.rings.with(now, |producer| {
+            producer.emit_words(now, point.id, flags, &prefix, point.words)
+        });
+        match emit {
+            Some(Emit::Recorded) => Status::Recorded,
+            Some(_) => Status::Failed,
+            None => {
+                self.inner.unattached.fetch_add(1, Ordering::Relaxed);
+                Status::Failed
+            }
+        }
+    }
+
+    fn begin_pass(&self) {
+        self.engine().begin_pass();
+    }
+
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        self.engine().drain(client, consumer)
+    }
+
+    fn end_pass(&self) {
+        self.engine().end_pass();
+    }
+}
+
+/// Makes the directory, or sees that it is one and empty.
+fn prepare(dir: &Path) -> Result<PathBuf, SessionError> {
+    let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
+    match std::fs::metadata(dir) {
+        Ok(meta) if !meta.is_dir() => return Err(SessionError::NotADirectory(dir.to_owned())),
+        Ok(_) => {
+            if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
+                return Err(SessionError::NotEmpty(dir.to_owned()));
+            }
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(dir).map_err(failed)?;
+        }
+        Err(e) => return Err(failed(e)),
+    }
+    Ok(dir.to_owned())
+}
+
+/// A random UUID (version 4).
+fn random_uuid() -> [u8; 16] {
+    let mut uuid = [0; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid));
+    if read.is_err() {
+        // Different in every process and call, which is what it is for.
+        for (i, half) in uuid.chunks_exact_mut(8).enumerate() {
+            let hash = RandomState::new().hash_one((i, tsc::now(), std::process::id()));
+            half.copy_from_slice(&hash.to_le_bytes());
+        }
+    }
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+/// Records an event of the VMM: `event!(session, "vcpu_exit", reason = r)`.
+///
+/// The name and the fields' names and types are the event's schema, as in
+/// guest code; the timestamp is taken here, the ring is the thread's.
+#[macro_export]
+macro_rules! event {
+    ($session:expr, $($event:tt)*) => {{
+        let (site, fields) = $crate::abi::event_type!($($event)*);
+        $session.emit(site, fields)
+    }};
+}

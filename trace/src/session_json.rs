@@ -1,0 +1,118 @@
+//! `session.json`: what a session is, for `hypertrace report` and its kin.
+//!
+//! CTF has no place for several of these facts: schemas by their text, exact
+//! clock bases, losses by cause. The file is replaced by rename, always before
+//! the metadata that it goes with.
+
+use crate::stream::{WriteFailed, replace};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The file's name in a session's directory.
+pub const FILE: &str = "session.json";
+/// What `format` says.
+pub const FORMAT: &str = "hypertrace-session";
+/// What `version` says.
+pub const VERSION: u32 = 1;
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionJson {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// The trace's UUID, as in the metadata.
+    pub uuid: String,
+    /// When the session was created, Unix time.
+    pub started_unix_ns: u64,
+    /// Clocks; the index is the id.
+    pub clocks: Vec<ClockJson>,
+    /// Event classes, besides the reserved ones.
+    pub events: Vec<EventJson>,
+    /// Streams: one per client of the guest, one per host ring.
+    pub streams: Vec<StreamJson>,
+    /// Counters of the device, as the VMM gives them.
+    #[serde(default)]
+    pub device: BTreeMap<String, u64>,
+    /// Whether the session was ended by its owner.
+    pub finished: bool,
+}
+
+/// A linear map from raw ticks to Unix time, and the stream class that uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockJson {
+    /// Clock and stream class.
+    pub id: u32,
+    /// `host` or `guest`.
+    pub domain: String,
+    /// `tsc` or `monotonic_raw`.
+    pub kind: String,
+    /// Clock epoch.
+    pub epoch: u32,
+    /// Ticks per second.
+    pub frequency: u64,
+    /// Raw ticks at tick 0 of the streams.
+    pub base: u64,
+    /// Unix time at the base, nanoseconds.
+    pub offset_ns: i64,
+    /// Ticks per second of the host's raw counter.
+    pub host_frequency: u64,
+}
+
+/// An event class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventJson {
+    /// Dense id, as in the packets.
+    pub id: u32,
+    /// Canonical schema text.
+    pub schema: String,
+    /// Whether client, cpu, seq and guest time stand before the fields.
+    pub reference_point: bool,
+}
+
+/// What one stream holds and what it lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamJson {
+    /// `host` or `guest`.
+    pub domain: String,
+    /// Client, or number of the host ring.
+    pub client: u32,
+    /// The clock of its last packet.
+    pub clock: u32,
+    /// Its last lessee's name; as the guest says, so escape it.
+    pub name: String,
+    /// Ring events: declared ones, 2016 ones, untyped ones.
+    pub events: u64,
+    /// Reference points of this client, wherever they stand.
+    pub reference_points: u64,
+    /// Kernel-stamped points.
+    pub stamps: u64,
+    /// Lost because the ring was full.
+    pub lost_full: u64,
+    /// Lost inside an interrupted emit.
+    pub lost_busy: u64,
+    /// Lost because the ring went round (flight recorder).
+    pub lost_overwritten: u64,
+    /// Passed the mask and not wanted.
+    pub filtered: u64,
+    /// Guest faults by kind.
+    pub faults: BTreeMap<String, u64>,
+}
+
+impl SessionJson {
+    /// Replaces the file in the session's directory.
+    ///
+    /// # Errors
+    /// If it cannot be written: the old one stays.
+    pub fn write(&self, dir: &Path) -> Result<(), WriteFailed> {
+        let mut text = serde_json::to_vec_pretty(self).map_err(|e| WriteFailed {
+            action: "encode",
+            path: dir.join(FILE),
+            source: e.into(),
+        })?;
+        text.push(b'\n');
+        replace(dir, FILE, &text)
+    }
+}

@@ -1,0 +1,123 @@
+//! What all lanes of a session share: tables, clocks, the packet buffer, and
+//! the two files that describe the rest.
+
+use crate::classes::Classes;
+use crate::clock::Clocks;
+use crate::lane::Stats;
+use crate::metadata::{Uuid, tsdl};
+use crate::packet::PacketBuffer;
+use crate::session_json::{FORMAT, SessionJson, VERSION};
+use crate::stream::{WriteFailed, replace};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Told once when writing begins to fail, until all of it works again. Called
+/// in the middle of a drain, so it must not call the session.
+pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
+
+/// For [`Shared::failed`]: `session.json` and the metadata, once a second.
+pub(crate) const BOOKS: usize = usize::MAX;
+
+pub(crate) struct Shared {
+    /// The session's directory.
+    pub dir: PathBuf,
+    /// Where the trace is; not yet `dir/ctf` while the session is created.
+    pub ctf: PathBuf,
+    pub uuid: [u8; 16],
+    pub segment_bytes: u64,
+    pub buffer: PacketBuffer,
+    /// For rings in overwrite mode: a block.
+    pub stage: Vec<u64>,
+    pub classes: Classes,
+    pub clocks: Clocks,
+    pub stats: Vec<Stats>,
+    pub device: BTreeMap<String, u64>,
+    pub on_failed: Option<OnWriteFailed>,
+    /// Writes that failed.
+    pub failures: u64,
+    /// Whose last write failed: lanes by their [`Stats`], or [`BOOKS`].
+    failing: BTreeSet<usize>,
+    /// Packets are built and checked, and not written: for measuring.
+    pub dry: bool,
+    /// When `session.json` was written last, host's raw counter.
+    pub told_at: u64,
+}
+
+impl Shared {
+    pub fn new(dir: PathBuf, ctf: PathBuf, uuid: [u8; 16], clocks: Clocks) -> Shared {
+        Shared {
+            dir,
+            ctf,
+            uuid,
+            segment_bytes: crate::stream::DEFAULT_SEGMENT_BYTES,
+            buffer: PacketBuffer::new(crate::packet::DEFAULT_PACKET_BYTES),
+            stage: Vec::new(),
+            classes: Classes::new(),
+            clocks,
+            stats: Vec::new(),
+            device: BTreeMap::new(),
+            on_failed: None,
+            failures: 0,
+            failing: BTreeSet::new(),
+            dry: false,
+            told_at: 0,
+        }
+    }
+
+    /// Brings `session.json` and the metadata up to date, if a packet may need
+    /// something that they do not say yet.
+    #[inline]
+    pub fn sync(&mut self) -> Result<(), WriteFailed> {
+        if self.classes.changed || self.clocks.changed {
+            self.describe(false)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces `session.json`, then the metadata.
+    pub fn describe(&mut self, finished: bool) -> Result<(), WriteFailed> {
+        self.write_json(finished)?;
+        let clocks = self.clocks.entries(&self.uuid);
+        let text = tsdl(&self.uuid, &clocks, self.classes.entries(self.clocks.len()));
+        replace(&self.ctf, "metadata", text.as_bytes())?;
+        self.classes.changed = false;
+        self.clocks.changed = false;
+        Ok(())
+    }
+
+    /// Replaces `session.json`.
+    pub fn write_json(&mut self, finished: bool) -> Result<(), WriteFailed> {
+        SessionJson {
+            format: FORMAT.into(),
+            version: VERSION,
+            uuid: Uuid(&self.uuid).to_string(),
+            started_unix_ns: self.clocks.host.started_unix_ns().try_into().unwrap_or(0),
+            clocks: self.clocks.to_json(),
+            events: self.classes.to_json(),
+            streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
+            device: self.device.clone(),
+            finished,
+        }
+        .write(&self.dir)
+    }
+
+    /// Counts what could not be written, and reports it if nothing else is
+    /// failing already.
+    pub fn failed(&mut self, whose: usize, failed: &WriteFailed) {
+        self.failures += 1;
+        if self.failing.is_empty()
+            && let Some(report) = &self.on_failed
+        {
+            report(failed);
+        }
+        self.failing.insert(whose);
+    }
+
+    /// Something of `whose` was written: its next failure is news again.
+    #[inline]
+    pub fn works(&mut self, whose: usize) {
+        if !self.failing.is_empty() {
+            self.failing.remove(&whose);
+        }
+    }
+}

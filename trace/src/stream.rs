@@ -1,0 +1,383 @@
+//! A stream's files, whole for any reader at every instant.
+//!
+//! A segment file has its full size from the start and ends in a *filler*: an
+//! empty packet that reaches to the file's end. A packet is written inside the
+//! filler, behind its place for a header, together with the header of the next
+//! filler; nothing of that is seen. Then its own header replaces the filler's
+//! by one write of 128 bytes that crosses no page: that is the commit. So a
+//! process may be killed anywhere and leaves a file that reads to its end.
+//! Only `pwrite` is used: a full disk is an error and never a signal.
+
+use crate::packet::{HEADER_BYTES, PacketBuffer, PacketHeader};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use zerocopy::IntoBytes;
+
+/// Bytes of a segment file, sparse, unless the session says otherwise.
+pub const DEFAULT_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// A file of the session could not be written. What was committed before is
+/// intact, and the same call may be made again.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}", path.display())]
+pub struct WriteFailed {
+    /// What was being done.
+    pub action: &'static str,
+    /// To which file.
+    pub path: PathBuf,
+    /// Why not.
+    #[source]
+    pub source: io::Error,
+}
+
+impl WriteFailed {
+    /// For `map_err`.
+    pub(crate) fn on<'a>(
+        action: &'static str,
+        path: &'a Path,
+    ) -> impl FnOnce(io::Error) -> WriteFailed + 'a {
+        move |source| WriteFailed { action, path: path.to_owned(), source }
+    }
+}
+
+/// One segment file.
+#[derive(Debug)]
+struct Segment {
+    file: File,
+    path: PathBuf,
+    /// Where the filler begins.
+    at: u64,
+    /// The filler as it stands in the file.
+    filler: PacketHeader,
+}
+
+/// One stream: a row of segment files.
+///
+/// To a CTF reader each file is a stream of its own, whose count of discarded
+/// events begins at 0: with another start it would say at every new file that
+/// events "may have been discarded". So the totals that callers give are
+/// written less what earlier files told.
+#[derive(Debug)]
+pub struct Stream {
+    dir: PathBuf,
+    prefix: String,
+    segment_bytes: u64,
+    next_segment: u32,
+    /// Total of discarded events that earlier files told.
+    told_before: u64,
+    /// Total of discarded events that this and earlier files told.
+    told: u64,
+    segment: Segment,
+}
+
+impl Stream {
+    /// Creates the first segment, with an empty packet that carries the
+    /// baseline.
+    ///
+    /// # Errors
+    /// If the file cannot be made; nothing is left behind then.
+    pub fn create(
+        dir: &Path,
+        prefix: &str,
+        segment_bytes: u64,
+        baseline: &PacketHeader,
+    ) -> Result<Stream, WriteFailed> {
+        let segment = Segment::create(dir, prefix, 0, segment_bytes, baseline)?;
+        Ok(Stream {
+            dir: dir.to_owned(),
+            prefix: prefix.to_owned(),
+            segment_bytes,
+            next_segment: 1,
+            told_before: 0,
+            told: 0,
+            segment,
+        })
+    }
+
+    /// Commits the buffer as one packet. Of `header`, both sizes are filled
+    /// in here, and the total of discarded events becomes this file's. An
+    /// empty buffer makes an empty packet: counters only.
+    ///
+    /// # Errors
+    /// If a write fails or is short: the stream is as before.
+    pub fn append(
+        &mut self,
+        buffer: &mut PacketBuffer,
+        header: &PacketHeader,
+        next_sequence: u64,
+    ) -> Result<(), WriteFailed> {
+        let bytes = buffer.padded_bytes() as u64;
+        if bytes + HEADER_BYTES as u64 > self.segment.left(self.segment_bytes) {
+            let baseline = self.segment.filler;
+            self.next_segment(&baseline)?;
+        }
+        let told = header.events_discarded.max(self.told);
+        let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
+        self.segment.append(buffer, &header, next_sequence, self.segment_bytes)?;
+        self.told = told;
+        Ok(())
+    }
+
+    /// Ends this segment and opens another with the given baseline, which may
+    /// be of another stream class.
+    ///
+    /// # Errors
+    /// If the new file cannot be made: the stream is as before.
+    pub fn next_segment(&mut self, baseline: &PacketHeader) -> Result<(), WriteFailed> {
+        let next = Segment::create(
+            &self.dir,
+            &self.prefix,
+            self.next_segment,
+            self.segment_bytes,
+            baseline,
+        )?;
+        self.next_segment = self.next_segment.saturating_add(1);
+        // The old file is whole with its filler; to cut it is tidiness.
+        let _ = self.segment.close();
+        self.segment = next;
+        self.told_before = self.told;
+        Ok(())
+    }
+
+    /// Segments so far.
+    pub fn segments(&self) -> u32 {
+        self.next_segment
+    }
+
+    /// The total of discarded events that its files told.
+    pub fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// What the last packet left behind: its counters, its end.
+    pub fn last(&self) -> &PacketHeader {
+        &self.segment.filler
+    }
+
+    /// Cuts the file to the end of its last packet.
+    ///
+    /// # Errors
+    /// If it cannot be cut: it is whole as it is.
+    pub fn close(self) -> Result<(), WriteFailed> {
+        self.segment.close()
+    }
+}
+
+impl Segment {
+    fn create(
+        dir: &Path,
+        prefix: &str,
+        number: u32,
+        segment_bytes: u64,
+        baseline: &PacketHeader,
+    ) -> Result<Segment, WriteFailed> {
+        let name = format!("{prefix}-{number:04}");
+        let hidden = dir.join(format!(".{name}"));
+        let path = dir.join(name);
+        let unit = HEADER_BYTES as u64;
+        let baseline = PacketHeader {
+            content_size: unit * 8,
+            packet_size: unit * 8,
+            events_discarded: 0,
+            ..*baseline
+        };
+        let filler = baseline.following(baseline.sequence, segment_bytes - unit);
+
+        let write = || -> io::Result<File> {
+            // What an earlier try left under the hidden name is ours.
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&hidden)?;
+            file.set_len(segment_bytes)?;
+            let mut head = [0; 2 * HEADER_BYTES];
+            head[..HEADER_BYTES].copy_from_slice(baseline.as_bytes());
+            head[HEADER_BYTES..].copy_from_slice(filler.as_bytes());
+            pwrite(&file, &head, 0)?;
+            std::fs::rename(&hidden, &path)?;
+            Ok(file)
+        };
+        match write() {
+            Ok(file) => Ok(Segment { file, path, at: unit, filler }),
+            Err(source) => {
+                let _ = std::fs::remove_file(&hidden);
+                Err(WriteFailed { action: "create", path, source })
+            }
+        }
+    }
+
+    fn left(&self, segment_bytes: u64) -> u64 {
+        segment_bytes - self.at
+    }
+
+    fn append(
+        &mut self,
+        buffer: &mut PacketBuffer,
+        header: &PacketHeader,
+        next_sequence: u64,
+        segment_bytes: u64,
+    ) -> Result<(), WriteFailed> {
+        let bytes = buffer.padded_bytes() as u64;
+        let header = PacketHeader {
+            content_size: buffer.content_bytes() as u64 * 8,
+            packet_size: bytes * 8,
+            ..*header
+        };
+        let filler = header.following(next_sequence, self.left(segment_bytes) - bytes);
+        let sealed = buffer.seal(&header, &filler);
+        let (head, body) = sealed.split_at(HEADER_BYTES);
+
+        pwrite(&self.file, body, self.at + HEADER_BYTES as u64)
+            .map_err(WriteFailed::on("write", &self.path))?;
+        if let Err(source) = pwrite(&self.file, head, self.at) {
+            // The kernel copies 128 bytes of one page or none; a file system
+            // that does otherwise gets the filler back.
+            let _ = pwrite(&self.file, self.filler.as_bytes(), self.at);
+            return Err(WriteFailed { action: "write", path: self.path.clone(), source });
+        }
+        self.at += bytes;
+        self.filler = filler;
+        Ok(())
+    }
+
+    fn close(&self) -> Result<(), WriteFailed> {
+        self.file.set_len(self.at).map_err(WriteFailed::on("shorten", &self.path))
+    }
+}
+
+/// Writes all of it; what remains of a short write is tried again, so that the
+/// reason shows.
+fn pwrite(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write_at(bytes, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                at += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Replaces a file by rename, so that a reader sees the old or the new one.
+///
+/// # Errors
+/// If it cannot be written: the old one stays.
+pub(crate) fn replace(dir: &Path, name: &str, text: &[u8]) -> Result<(), WriteFailed> {
+    let hidden = dir.join(format!(".{name}.new"));
+    let path = dir.join(name);
+    std::fs::write(&hidden, text)
+        .and_then(|()| std::fs::rename(&hidden, &path))
+        .map_err(|source| {
+            let _ = std::fs::remove_file(&hidden);
+            WriteFailed { action: "write", path, source }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Domain;
+    use zerocopy::FromBytes;
+
+    fn header() -> PacketHeader {
+        PacketHeader::new([1; 16], 0, Domain::Host, 0, 0)
+    }
+
+    /// Packets of a file by their headers, checked to fill it exactly.
+    fn packets(path: &Path) -> Vec<PacketHeader> {
+        let bytes = std::fs::read(path).unwrap();
+        let mut at = 0;
+        let mut found = Vec::new();
+        while at < bytes.len() {
+            let (header, _) = PacketHeader::read_from_prefix(&bytes[at..]).unwrap();
+            assert_eq!(header.magic, crate::packet::MAGIC);
+            at += header.packet_size as usize / 8;
+            found.push(header);
+        }
+        assert_eq!(at, bytes.len());
+        found
+    }
+
+    #[test]
+    fn a_new_stream_is_a_baseline_and_a_filler() {
+        let dir = tempfile::tempdir().unwrap();
+        let stream = Stream::create(dir.path(), "host-000", 1 << 20, &header()).unwrap();
+        let path = dir.path().join("host-000-0000");
+        let found = packets(&path);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[1].packet_size, ((1 << 20) - 128) * 8);
+
+        stream.close().unwrap();
+
+        assert_eq!(packets(&path).len(), 1);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 128);
+    }
+
+    #[test]
+    fn there_is_exactly_one_filler_and_it_carries_the_counters() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stream = Stream::create(dir.path(), "s", 1 << 20, &header()).unwrap();
+        let mut buffer = PacketBuffer::new(0);
+        for n in 1..=3 {
+            buffer.clear();
+            buffer.take(4, 0);
+            let mut h = header();
+            h.timestamp_end = n * 10;
+            h.ring_end = n * 4;
+            h.events_discarded = n;
+            stream.append(&mut buffer, &h, n).unwrap();
+        }
+
+        let found = packets(&dir.path().join("s-0000"));
+
+        assert_eq!(found.len(), 5);
+        let filler = found[4];
+        assert_eq!(filler.content_size, 1024);
+        assert_eq!((filler.timestamp_begin, filler.timestamp_end), (30, 30));
+        assert_eq!((filler.ring_begin, filler.ring_end), (12, 12));
+        assert_eq!((filler.events_discarded, filler.sequence), (3, 3));
+    }
+
+    #[test]
+    fn a_packet_that_does_not_fit_opens_a_segment_with_a_baseline() {
+        let dir = tempfile::tempdir().unwrap();
+        let size = 128 * 10;
+        let mut stream = Stream::create(dir.path(), "s", size, &header()).unwrap();
+        let mut buffer = PacketBuffer::new(0);
+        for n in 1..=9 {
+            buffer.clear();
+            buffer.take(1, 0);
+            let mut h = header();
+            h.events_discarded = n;
+            h.timestamp_end = n;
+            stream.append(&mut buffer, &h, n).unwrap();
+        }
+        assert_eq!(stream.segments(), 3);
+        // 1 + 4 x 2 units leave one for the filler, which is cut off then.
+        let first = packets(&dir.path().join("s-0000"));
+        assert_eq!(first.len(), 5);
+        let second = packets(&dir.path().join("s-0001"));
+        assert_eq!(second[0].content_size, 1024);
+        assert_eq!(second[0].events_discarded, 0);
+        assert_eq!(second[1].events_discarded, 1);
+        assert_eq!(second[0].timestamp_end, 4);
+    }
+
+    #[test]
+    fn a_failed_creation_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = dir.path().join("gone");
+        assert!(Stream::create(&gone, "s", 1 << 20, &header()).is_err());
+        std::fs::create_dir(dir.path().join("s-0000")).unwrap();
+        assert!(Stream::create(dir.path(), "s", 1 << 20, &header()).is_err());
+        assert!(!dir.path().join(".s-0000").exists());
+    }
+}

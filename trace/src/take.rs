@@ -1,0 +1,332 @@
+//! Taking one record out of a ring: copied once, every check, into the packet.
+//!
+//! A reader of the trace stops or aborts at an undeclared id, a length that
+//! does not fit, or a timestamp that goes backwards; so nothing of that passes
+//! here, whatever the producer writes and whenever.
+
+use crate::classes::{ClassRef, Classes, Table};
+use crate::clock::Clocks;
+use crate::lane::{CACHE, Cached, Counts, Guests, Lane, OpenLease, Stats};
+use crate::packet::Domain;
+use crate::tsc;
+use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, id};
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Record};
+use hypertrace_abi::schema::Value;
+
+/// Words that a record may take in a packet besides its payload: a
+/// `time_fault` of three before it, its header, `untyped`'s two.
+const MOST_EXTRA: usize = 3 + HEADER_WORDS + 2;
+
+/// What a [`Taker`] needs beyond the hot path.
+pub(crate) struct Context<'a> {
+    pub domain: Domain,
+    pub clock: u32,
+    pub lease: OpenLease,
+    pub table: &'a mut Table,
+    pub classes: &'a mut Classes,
+    pub clocks: &'a mut Clocks,
+    /// For reference points in host rings.
+    pub guests: &'a mut Guests,
+    pub stats: &'a mut Vec<Stats>,
+}
+
+/// Takes records into one packet.
+pub(crate) struct Taker<'a> {
+    out: &'a mut [u64],
+    used: usize,
+    pad: usize,
+    base: u64,
+    last: u64,
+    limit: u64,
+    cache: &'a mut [Cached; CACHE],
+    context: Context<'a>,
+    /// All but plain events.
+    others: Counts,
+    clamped: bool,
+    name: Option<String>,
+}
+
+/// What a [`Taker`] took.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// Words in the packet.
+    pub words: usize,
+    /// Bytes of padding behind the last string.
+    pub pad: usize,
+    /// The last timestamp, raw.
+    pub last: u64,
+    /// Whether that is what the producer wrote, as far as the host can tell.
+    pub clean: bool,
+    /// All but plain events.
+    pub others: Counts,
+    /// The lessee's name, if it said one.
+    pub name: Option<String>,
+}
+
+impl<'a> Taker<'a> {
+    /// `out` is the packet's room for events; timestamps begin at `last`.
+    pub fn new(
+        out: &'a mut [u64],
+        cache: &'a mut [Cached; CACHE],
+        last: u64,
+        now: u64,
+        context: Context<'a>,
+    ) -> Taker<'a> {
+        Taker {
+            out,
+            used: 0,
+            pad: 0,
+            base: context.clocks.base(context.clock),
+            last,
+            limit: context.clocks.limit(context.clock, context.lease.first, now),
+            cache,
+            context,
+            others: Counts::default(),
+            clamped: false,
+            name: None,
+        }
+    }
+
+    pub fn finish(self) -> Taken {
+        Taken {
+            words: self.used,
+            pad: self.pad,
+            last: self.last,
+            clean: !self.clamped,
+            others: self.others,
+            name: self.name,
+        }
+    }
+
+    /// Takes a record, or stops because the packet is full.
+    #[inline(always)]
+    pub fn visit(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
+        let Header { timestamp, id, words, flags } = record.header;
+        let known = &self.cache[id as usize % CACHE];
+        if known.meta != Header::meta(id, words, flags)
+            || timestamp < self.last
+            || timestamp > self.limit
+        {
+            return self.visit_other(faults, record);
+        }
+        let end = self.used + HEADER_WORDS + record.payload.len();
+        let Some(out) = self.out.get_mut(self.used..end) else {
+            return Flow::Stop;
+        };
+        out[0] = timestamp - self.base;
+        out[1] = known.out;
+        record.payload.copy_to(&mut out[HEADER_WORDS..]);
+        self.used = end;
+        self.pad = 0;
+        self.last = timestamp;
+        Flow::Taken
+    }
+
+    /// Whatever is not a plain event of known, fixed length and good time.
+    #[inline(never)]
+    fn visit_other(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
+        let header = record.header;
+        let len = record.payload.len();
+        if self.out.len() - self.used < len + MOST_EXTRA {
+            return Flow::Stop;
+        }
+        let timestamp = self.time(header.timestamp, faults);
+        let at = self.used;
+        let body = at + HEADER_WORDS;
+        record.payload.copy_to(&mut self.out[body..body + len]);
+
+        let point = self.context.domain == Domain::Host
+            && header.flags & Flags::REFERENCE_POINT.bits() != 0
+            && len >= REFERENCE_PREFIX_WORDS;
+        let own = body + if point { REFERENCE_PREFIX_WORDS } else { 0 };
+        let payload = &self.out[own..body + len];
+        let class = if point {
+            self.context.point_class(&header, &self.out[body..own], payload)
+        } else {
+            let known = &mut self.cache[header.id as usize % CACHE];
+            self.context.class(&header, payload, known).map_err(|fault| {
+                faults[fault as usize] += 1;
+                UNTYPED
+            })
+        };
+        let (dense, words, pad) = match class {
+            Ok((class, pad)) => {
+                if header.id == id::LEASE && !point {
+                    self.name = lease_name(&class, payload);
+                }
+                (class.dense, len, pad)
+            }
+            Err(Untyped { dense }) => {
+                // It is kept as it is, behind what it said it was.
+                let from = if dense == id::UNTYPED { body } else { own };
+                self.out.copy_within(from..body + len, from + 2);
+                self.out[from] = header.id.into();
+                self.out[from + 1] = (body + len - from) as u64;
+                (dense, len + 2, 0)
+            }
+        };
+        self.out[at] = timestamp - self.base;
+        self.out[at + 1] = Header::meta(dense, words as u16, header.flags);
+        self.used = body + words;
+        self.pad = pad;
+        self.count(&header, point);
+        Flow::Taken
+    }
+
+    fn count(&mut self, header: &Header, point: bool) {
+        let flags = Flags::from_bits_retain(header.flags);
+        let others = &mut self.others;
+        if point {
+            others.reference_points += 1;
+        } else if header.id == id::LEASE {
+            others.leases += 1;
+        } else if header.id == id::STAMP || flags.contains(Flags::STAMP) {
+            others.stamps += 1;
+        } else if flags.contains(Flags::REFERENCE_POINT) {
+            others.reference_points += 1;
+        }
+    }
+
+    /// The timestamp to write: never before the last one, never beyond now.
+    /// What it was stands in an event of its own.
+    fn time(&mut self, raw: u64, faults: &mut [u64; FAULT_KINDS]) -> u64 {
+        let mut timestamp = raw;
+        if raw > self.limit {
+            // The record may be younger than the last look at the clock.
+            let Context { clocks, clock, lease, .. } = &self.context;
+            self.limit = self.limit.max(clocks.limit(*clock, lease.first, tsc::now()));
+        }
+        if raw < self.last {
+            faults[Fault::TimeBackwards as usize] += 1;
+            timestamp = self.last;
+        } else if raw > self.limit {
+            faults[Fault::TimeFuture as usize] += 1;
+            timestamp = self.limit.max(self.last);
+        }
+        if timestamp != raw {
+            let event = [timestamp - self.base, Header::meta(id::TIME_FAULT, 1, 0), raw];
+            self.out[self.used..self.used + 3].copy_from_slice(&event);
+            self.used += 3;
+            self.others.time_faults += 1;
+        }
+        self.clamped = timestamp != raw;
+        self.last = timestamp;
+        timestamp
+    }
+}
+
+/// A class and the bytes of padding behind a last string.
+type Checked = (ClassRef, usize);
+
+/// The class of a record whose own class is not known or does not fit.
+struct Untyped {
+    dense: u32,
+}
+
+const UNTYPED: Untyped = Untyped { dense: id::UNTYPED };
+
+impl Context<'_> {
+    /// The class of a record in its client's own ring, and its check.
+    fn class(
+        &mut self,
+        header: &Header,
+        payload: &[u64],
+        known: &mut Cached,
+    ) -> Result<Checked, Fault> {
+        let class = match known.class.filter(|_| known.id == header.id) {
+            Some(class) => class,
+            None if header.id < id::FIRST => {
+                self.classes.reserved(header.id).ok_or(Fault::UnknownId)?
+            }
+            None => {
+                let class = self.table.plain(header.id).ok_or(Fault::UnknownId)?;
+                if !self.classes.declare(self.clock, class.dense) {
+                    return Err(Fault::SchemaTable);
+                }
+                *known = Cached::new(header.id, class);
+                class
+            }
+        };
+        let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
+        Ok((class, pad))
+    }
+
+    /// The class of a guest's reference point in a host ring, and its check.
+    /// Counts are the client's; they wait for the packet to be committed.
+    fn point_class(
+        &mut self,
+        header: &Header,
+        prefix: &[u64],
+        payload: &[u64],
+    ) -> Result<Checked, Untyped> {
+        let &[client, _cpu, _seq, guest_time] = prefix else {
+            return Err(UNTYPED);
+        };
+        let client = u32::try_from(client).unwrap_or(u32::MAX);
+        let Some(lane) = self.guests.lane(client, self.stats) else {
+            return Err(self.untyped_point());
+        };
+        lane.pending.points += 1;
+        lane.expect_points(self.classes);
+        if guest_time != 0 {
+            learn_time(self.clocks, lane, guest_time, header.timestamp);
+        }
+        let class = if header.id < id::FIRST {
+            match header.id {
+                id::HYPERTRACE => self.classes.reserved_reference(header.id),
+                _ => None,
+            }
+            .ok_or(Fault::UnknownId)
+        } else {
+            lane.table.reference(self.classes, header.id)
+        };
+        let checked = class.and_then(|class| {
+            let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
+            let declared = self.classes.declare(self.clock, class.dense);
+            declared.then_some((class, pad)).ok_or(Fault::SchemaTable)
+        });
+        match checked {
+            Ok(checked) => Ok(checked),
+            Err(fault) => {
+                lane.pending.faults[fault as usize] += 1;
+                Err(self.untyped_point())
+            }
+        }
+    }
+
+    fn untyped_point(&mut self) -> Untyped {
+        // It was there before any guest could fill a table.
+        match self.classes.reserved_reference(id::UNTYPED) {
+            Some(class) if self.classes.declare(self.clock, class.dense) => {
+                Untyped { dense: class.dense }
+            }
+            _ => UNTYPED,
+        }
+    }
+}
+
+/// A reference point is a bound of the guest's clock: what it says was before.
+fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: u64) {
+    let clock = match lane.clock {
+        Some(clock) => clock,
+        None => {
+            let kind = hypertrace_abi::record::ClockKind::Tsc;
+            let clock = clocks.for_guest(None, kind, guest_time, host_time);
+            lane.clock = Some(clock);
+            clock
+        }
+    };
+    let host = clocks.host;
+    if let Some(guest) = clocks.guest_mut(clock)
+        && guest.fits(&host, guest_time, host_time)
+    {
+        guest.bound(&host, guest_time, host_time);
+    }
+}
+
+fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
+    match class.shape.values(payload).last()? {
+        Value::Str(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,79 @@
+//! A client of a guest: its memory on the heap, and both sides of it.
+
+use hypertrace_abi::atomic::{AtomicU64, Ordering};
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::layout::Geometry;
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{
+    ClientMemory, Consumer, ConsumerState, Emit, Lease, LeaseInfo, Producer, ProducerState,
+};
+use hypertrace_abi::sink::{Drained, EventSink};
+use hypertrace_trace::{Session, tsc};
+
+/// A client; its memory is leaked, as tests are short.
+pub struct Guest {
+    pub client: u32,
+    pub area: &'static [AtomicU64],
+    pub memory: ClientMemory<'static>,
+    pub producer: Producer<'static>,
+    pub consumer: ConsumerState,
+}
+
+/// Sizes for tests: a small ring.
+pub fn geometry() -> Geometry {
+    Geometry { ring_bytes: 1 << 18, block_bytes: 1 << 14, ..Geometry::default() }
+}
+
+impl Guest {
+    pub fn new(client: u32) -> Guest {
+        Guest::with(client, &geometry(), RingMode::Discard)
+    }
+
+    pub fn with(client: u32, geometry: &Geometry, mode: RingMode) -> Guest {
+        let area: Vec<AtomicU64> =
+            (0..geometry.client_stride() / 8).map(|_| AtomicU64::new(0)).collect();
+        let area: &'static [AtomicU64] = area.leak();
+        let memory = ClientMemory::new(area, geometry, mode).unwrap();
+        let producer = lease(memory, 0x1000 + u64::from(client), "guest", tsc::now());
+        Guest { client, area, memory, producer, consumer: ConsumerState::default() }
+    }
+
+    /// Another lessee takes the client over.
+    pub fn lease(&mut self, token: u64, name: &str, now: u64) {
+        self.producer.release();
+        self.producer = lease(self.memory, token, name, now);
+    }
+
+    pub fn emit<S: Site, F: Fields>(&self, event: (S, F)) -> Emit {
+        self.producer.emit(event.0, tsc::now(), event.1)
+    }
+
+    pub fn emit_at<S: Site, F: Fields>(&self, now: u64, event: (S, F)) -> Emit {
+        self.producer.emit(event.0, now, event.1)
+    }
+
+    pub fn drain(&mut self, session: &Session) -> Drained {
+        session.drain(self.client, &mut Consumer::new(self.memory, &mut self.consumer))
+    }
+
+    /// A whole pass, to the ring's end.
+    pub fn pass(&mut self, session: &Session) {
+        session.begin_pass();
+        while self.drain(session).more {}
+        session.end_pass();
+    }
+
+    /// A word that the guest can write: page G by index, then as in
+    /// `hypertrace_abi::layout`.
+    pub fn poke(&self, word: usize, value: u64) {
+        self.area[word].store(value, Ordering::Relaxed);
+    }
+}
+
+fn lease(memory: ClientMemory<'static>, token: u64, name: &str, now: u64) -> Producer<'static> {
+    let state: &'static ProducerState = Box::leak(Box::default());
+    let clock = ClockKind::Tsc;
+    let info = LeaseInfo { pid: 1, tid: 2, clock, name };
+    Producer::lease(memory, state, Lease::new(token, now, &info), false)
+}

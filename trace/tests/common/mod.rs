@@ -1,0 +1,67 @@
+//! babeltrace2 as the judge of what a session wrote.
+#![allow(dead_code)] // each test file uses a part
+
+use std::path::Path;
+use std::process::Command;
+
+/// What the reader said.
+pub struct Read {
+    /// Exit status 0.
+    pub ok: bool,
+    /// One line per event.
+    pub lines: Vec<String>,
+    /// Warnings and errors.
+    pub stderr: String,
+}
+
+/// Reads a trace with babeltrace2. `None`, loudly, if there is none here.
+pub fn read(ctf: &Path) -> Option<Read> {
+    let out = match Command::new("babeltrace2").arg(ctf).output() {
+        Ok(out) => out,
+        Err(e) => {
+            eprintln!("capability missing: babeltrace2 ({e})");
+            return None;
+        }
+    };
+    Some(Read {
+        ok: out.status.success(),
+        lines: out
+            .stdout
+            .split(|b| *b == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| String::from_utf8_lossy(line).into_owned())
+            .collect(),
+        stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+    })
+}
+
+/// Reads a trace that must be read to its end without a word of complaint.
+pub fn read_clean(ctf: &Path) -> Option<Vec<String>> {
+    let read = read(ctf)?;
+    assert!(read.ok && read.stderr.is_empty(), "babeltrace2: {}", read.stderr);
+    Some(read.lines)
+}
+
+pub mod guest;
+
+/// A session in a directory of its own, which goes with it.
+pub fn session(
+    with: impl FnOnce(&mut hypertrace_trace::SessionConfig),
+) -> (tempfile::TempDir, hypertrace_trace::Session) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = hypertrace_trace::SessionConfig::new(dir.path().join("s"));
+    with(&mut config);
+    let session = hypertrace_trace::Session::create(config).unwrap();
+    (dir, session)
+}
+
+/// The environment variable that tells a test that it is the child.
+pub const CHILD: &str = "HYPERTRACE_TEST_CHILD";
+
+/// A command that runs one test of this binary again as a child, which finds
+/// `value` in [`CHILD`].
+pub fn child(test: &str, value: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, value);
+    command
+}

@@ -1,0 +1,299 @@
+//! A producer that writes anything anywhere, anytime, beside an honest one.
+
+mod common;
+
+use common::guest::{Guest, geometry};
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::{Geometry, guest_page};
+use hypertrace_abi::record::Header;
+use hypertrace_abi::schema::id_of;
+use hypertrace_abi::sink::{EventSink, ReferencePoint};
+use hypertrace_trace::{Session, tsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// xorshift64: any seed replays.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// A number that is likely to be wrong in an interesting way.
+    fn odd(&mut self) -> u64 {
+        let x = self.next();
+        let now = tsc::now();
+        self.pick(&[0, 1, 2, 3, 7, 100, 4096, u64::MAX, u64::MAX - 1, 1 << 32, 1 << 63, x, now, now + 1])
+    }
+}
+
+const TEXTS: [&str; 8] = [
+    "e(x:u64)",
+    "s(s:str)",
+    "a(a:[u64],s:str,b:u8)",
+    "tick()",
+    "event(struct:str,id:u64)",
+    "e(x:u64",
+    "e(x:u64,x:u64)",
+    "lease(token:x64,pid:u32,tid:u32,clock:u32,name:str)",
+];
+
+struct Forger {
+    area: Vec<(&'static hypertrace_abi::atomic::AtomicU64, usize)>,
+    ring: &'static [hypertrace_abi::atomic::AtomicU64],
+    log: &'static [hypertrace_abi::atomic::AtomicU64],
+    block: u64,
+    head: u64,
+    written: u64,
+    random: Random,
+}
+
+impl Forger {
+    fn new(guest: &Guest, seed: u64) -> Forger {
+        Forger {
+            area: guest.area.iter().zip(0..).collect(),
+            ring: guest.memory.ring,
+            log: guest.memory.schema,
+            block: guest.memory.block_words(),
+            head: 0,
+            written: 0,
+            random: Random(seed | 1),
+        }
+    }
+
+    fn ring(&mut self, value: u64) {
+        self.ring[self.head as usize % self.ring.len()].store(value, Ordering::Relaxed);
+        self.head = self.head.wrapping_add(1);
+    }
+
+    fn log(&mut self, value: u64) {
+        self.log[self.written as usize % self.log.len()].store(value, Ordering::Relaxed);
+        self.written = self.written.wrapping_add(1);
+    }
+
+    fn poke(&self, word: usize, value: u64) {
+        self.area[word].0.store(value, Ordering::Release);
+    }
+
+    /// A record that is almost right.
+    fn record(&mut self, clock: &mut u64) {
+        if self.head.is_multiple_of(self.block) {
+            let token = self.random.pick(&[1, 1, 1, 1, 2, 0]);
+            let sequence = self.random.odd();
+            self.ring(sequence);
+            self.ring(token);
+        }
+        let text = self.random.pick(&TEXTS);
+        let id = match self.random.below(8) {
+            0 => self.random.below(20) as u32,
+            1 => self.random.next() as u32,
+            _ => id_of(text),
+        };
+        let words = self.random.pick(&[0u64, 1, 1, 2, 2, 3, 5, 9]);
+        let told = if self.random.below(20) == 0 { self.random.odd() as u16 } else { words as u16 };
+        *clock += self.random.below(1000);
+        let timestamp = if self.random.below(20) == 0 { self.random.odd() } else { *clock };
+        let flags = self.random.pick(&[0, 0, 0, 0, 1, 2, 3, 0xffff]);
+        self.ring(timestamp);
+        self.ring(Header::meta(id, told, flags));
+        for _ in 0..words {
+            let small = self.random.below(12);
+            let word = if self.random.below(3) == 0 { self.random.odd() } else { small };
+            self.ring(word);
+        }
+    }
+
+    fn schema(&mut self) {
+        let text = self.random.pick(&TEXTS);
+        let n = self.random.next() as u32;
+        let made = format!("m{n}(a:u64,_b:str)");
+        let text = if self.random.below(2) == 0 { text } else { &made };
+        let id = if self.random.below(5) == 0 { 99 } else { id_of(text) };
+        let mut bytes = text.as_bytes().to_vec();
+        if self.random.below(10) == 0 {
+            let at = self.random.below(bytes.len() as u64) as usize;
+            bytes[at] = self.random.next() as u8;
+        }
+        let len = if self.random.below(20) == 0 { self.random.odd() } else { bytes.len() as u64 };
+        self.log(u64::from(id) | len << 32);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        for word in bytes.chunks(8) {
+            self.log(u64::from_le_bytes(word.try_into().unwrap()));
+        }
+    }
+
+    fn act(&mut self, clock: &mut u64) {
+        match self.random.below(400) {
+            0 => {
+                let (word, value) = (self.random.below(self.area.len() as u64), self.random.odd());
+                self.poke(word as usize, value);
+            }
+            1 => {
+                let at = self.random.pick(&[guest_page::LOST_FULL, guest_page::LOST_BUSY]);
+                let value = self.random.odd();
+                self.poke(at, value);
+            }
+            2 => {
+                let value = self.random.odd();
+                self.poke(guest_page::SCHEMA_LEN, value);
+            }
+            3 => {
+                let value = self.random.odd();
+                self.poke(guest_page::HEAD, value);
+            }
+            4 => self.head = self.head.wrapping_add(self.random.odd()),
+            5..=25 => {
+                self.schema();
+                self.poke(guest_page::SCHEMA_LEN, self.written);
+            }
+            _ => {
+                self.record(clock);
+                self.poke(guest_page::HEAD, self.head);
+            }
+        }
+    }
+}
+
+fn honest_events(lines: &[String]) -> Vec<u64> {
+    lines
+        .iter()
+        .filter(|l| l.contains(" honest: "))
+        .filter_map(|l| l.rsplit_once("i = ")?.1.trim_end_matches(" }").parse().ok())
+        .collect()
+}
+
+/// One hostile session: what the reader then sees.
+fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
+    let (_dir, session) = common::session(|c| c.segment_bytes = 400_000);
+    let mut honest = Guest::new(0);
+    let mut hostile = Guest::with(1, &Geometry { ring_bytes: 1 << 16, block_bytes: 1 << 12, ..geometry() }, mode);
+    let mut forger = Forger::new(&hostile, seed);
+    let done = AtomicBool::new(false);
+    let mut emitted = 0u64;
+    std::thread::scope(|scope| {
+        let mut clock = tsc::now();
+        let mut own = Forger::new(&hostile, seed ^ 0x5555);
+        if threads {
+            let done = &done;
+            scope.spawn(move || {
+                let mut clock = clock;
+                while !done.load(Ordering::Relaxed) {
+                    own.act(&mut clock);
+                }
+            });
+        }
+        for _ in 0..rounds {
+            for _ in 0..forger.random.below(200) {
+                forger.act(&mut clock);
+            }
+            for _ in 0..20 {
+                honest.emit(event_type!("honest", i = emitted));
+                emitted += 1;
+            }
+            let words: Vec<u64> = (0..forger.random.below(9)).map(|_| forger.random.odd()).collect();
+            let id = id_of(forger.random.pick(&TEXTS));
+            let point = ReferencePoint {
+                client: 1,
+                seq: 0,
+                id: if forger.random.below(4) == 0 { forger.random.next() as u32 } else { id },
+                name_hash: 0,
+                cpu: forger.random.odd() as u32,
+                guest_time: forger.random.odd(),
+                host_time: tsc::now(),
+                words: &words,
+            };
+            session.reference_point(&point);
+            session.begin_pass();
+            // A device bounds what one client gets; so does this loop.
+            for guest in [&mut honest, &mut hostile] {
+                for _ in 0..4 {
+                    if !guest.drain(&session).more {
+                        break;
+                    }
+                }
+            }
+            session.end_pass();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    check(session, emitted, seed);
+}
+
+fn check(session: Session, emitted: u64, seed: u64) {
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    println!("seed {seed}: {} records, {} lost, {:?}", summary.records, summary.lost, summary.faults);
+    let Some(read) = common::read(&ctf) else { return };
+    assert!(read.ok, "seed {seed}: {}", read.stderr);
+    for line in read.stderr.lines().filter(|l| !l.is_empty()) {
+        assert!(line.starts_with("WARNING: Tracer discarded"), "seed {seed}: {line}");
+    }
+    assert_eq!(summary.records, read.lines.len() as u64, "seed {seed}");
+    assert!(honest_events(&read.lines).into_iter().eq(0..emitted), "seed {seed}");
+    let honest = summary.streams.iter().find(|s| s.domain == "guest" && s.client == 0).unwrap();
+    assert!(honest.faults.is_empty(), "seed {seed}: {honest:?}");
+}
+
+#[test]
+fn hostile_clients_are_read_and_harm_nobody() {
+    for seed in 1..40 {
+        attack(seed * 0x9e37_79b9, RingMode::Discard, 40, false);
+    }
+}
+
+#[test]
+fn hostile_clients_in_overwrite_mode() {
+    for seed in 1..20 {
+        attack(seed * 0x9e37_79b9, RingMode::Overwrite, 40, false);
+    }
+}
+
+#[test]
+fn hostile_clients_that_write_while_they_are_drained() {
+    for seed in 1..10 {
+        attack(seed * 0x9e37_79b9, RingMode::Discard, 300, true);
+        attack(seed * 0x9e37_79b9, RingMode::Overwrite, 300, true);
+    }
+}
+
+#[test]
+fn a_guest_that_fills_the_tables_gets_untyped_events() {
+    let (_dir, session) = common::session(|_| ());
+    let mut honest = Guest::new(0);
+    let mut emitted = 0;
+    for client in 1..8 {
+        let mut hostile = Guest::new(client);
+        let mut forger = Forger::new(&hostile, 1);
+        for n in 0..1200u64 {
+            let text = format!("c{client}_{n}(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:u64,bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb:str)");
+            forger.log(u64::from(id_of(&text)) | (text.len() as u64) << 32);
+            let mut bytes = text.into_bytes();
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            for word in bytes.chunks(8) {
+                forger.log(u64::from_le_bytes(word.try_into().unwrap()));
+            }
+            hostile.poke(guest_page::SCHEMA_LEN, forger.written);
+            if n % 100 == 99 {
+                hostile.pass(&session);
+            }
+        }
+        honest.emit(event_type!("honest", i = emitted));
+        emitted += 1;
+        honest.pass(&session);
+    }
+    let summary = session.summary();
+    assert!(summary.faults["schema_table"] > 0);
+    check(session, emitted, 0);
+}

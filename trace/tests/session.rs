@@ -1,0 +1,396 @@
+//! Sessions from create to finish, as babeltrace2 reads them.
+
+mod common;
+
+use common::guest::Guest;
+use common::{read, read_clean, session};
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::Hex;
+use hypertrace_abi::event_type;
+use hypertrace_abi::record::{Flags, id};
+use hypertrace_abi::ring::Emit;
+use hypertrace_abi::schema::id_of;
+use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_trace::session_json::SessionJson;
+use hypertrace_trace::{Session, event, tsc};
+
+fn json(session: &Session) -> SessionJson {
+    let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Finishes, and compares what the summary says with what the reader counts.
+fn finish(session: Session) -> (hypertrace_trace::Summary, Vec<String>) {
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    let Some(lines) = read_clean(&ctf) else { return (summary, Vec::new()) };
+    assert_eq!(summary.records, lines.len() as u64, "{lines:#?}");
+    (summary, lines)
+}
+
+fn point<'a>(id: u32, words: &'a [u64]) -> ReferencePoint<'a> {
+    let host_time = tsc::now();
+    ReferencePoint {
+        client: 0,
+        seq: 1,
+        id,
+        name_hash: 0,
+        cpu: 3,
+        guest_time: host_time - 1,
+        host_time,
+        words,
+    }
+}
+
+#[test]
+fn a_session_without_events_is_read() {
+    let (_dir, session) = session(|_| ());
+    let ctf = session.dir().join("ctf");
+    assert_eq!(read_clean(&ctf).unwrap_or_default().len(), 0);
+    let (summary, lines) = finish(session);
+    assert_eq!((summary.records, lines.len()), (0, 0));
+}
+
+#[test]
+fn every_field_type_arrives() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!(
+        "all", a = 1u8, b = 2u16, c = 3u32, d = 4u64, e = -1i8, f = -2i16, g = -3i32, h = -4i64,
+        i = 0.5f64, j = true, k = Hex(0xff), l = "häl\"lo\n", m = &[7u64, 8][..]
+    ));
+    guest.pass(&session);
+
+    let (summary, lines) = finish(session);
+
+    assert_eq!((summary.ring_events, summary.leases), (1, 1));
+    let Some(line) = lines.last() else { return };
+    for part in [
+        "all:", "a = 1,", "b = 2,", "c = 3,", "d = 4,", "e = -1,", "f = -2,", "g = -3,", "h = -4,", "i = 0.5",
+        "j = 1", "k = 0xFF", "häl", "m = [ [0] = 7, [1] = 8 ]",
+    ] {
+        assert!(line.contains(part), "{part} not in {line}");
+    }
+}
+
+#[test]
+fn host_and_guest_stand_in_one_trace_in_order() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.pass(&session);
+    let text = "disk_read(lba:u64,name:str)";
+    guest.emit(event_type!("disk_read", lba = 1u64, name = "a"));
+    event!(session, "vcpu_exit", reason = 6u32);
+    let payload = [2, 1 | (u64::from(b'b') << 32)];
+    assert_eq!(session.reference_point(&point(id_of(text), &payload)), Status::Recorded);
+    event!(session, "vcpu_enter");
+    guest.emit(event_type!("disk_read", lba = 3u64, name = "c"));
+    guest.pass(&session);
+
+    let (summary, lines) = finish(session);
+
+    assert_eq!(summary.reference_points, 1);
+    assert_eq!((summary.ring_events, summary.host_events), (2, 2));
+    assert_eq!(summary.faults.len(), 0, "{summary:?}");
+    if lines.is_empty() {
+        return;
+    }
+    let names: Vec<_> = lines
+        .iter()
+        .map(|l| l.split(' ').find(|w| w.ends_with(':')).unwrap())
+        .filter(|name| *name != "lease:")
+        .collect();
+    let expected = ["disk_read:", "vcpu_exit:", "disk_read:", "vcpu_enter:", "disk_read:"];
+    assert_eq!(names, expected, "{lines:#?}");
+    assert!(lines.iter().any(|l| l.contains("client = 0, cpu = 3, seq = 1,") && l.contains("lba = 2")));
+}
+
+#[test]
+fn a_reference_point_may_come_with_its_schema_in_the_same_pass() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("e", x = 1u64));
+    assert_eq!(session.reference_point(&point(id_of("e(x:u64)"), &[2])), Status::Recorded);
+    session.begin_pass();
+    // Recorded behind the note: with the next pass.
+    session.reference_point(&point(id_of("e(x:u64)"), &[3]));
+    guest.drain(&session);
+    session.end_pass();
+    assert_eq!(session.summary().reference_points, 1);
+    let (summary, _) = finish(session);
+    assert_eq!(summary.reference_points, 2);
+    assert!(summary.faults.is_empty());
+}
+
+#[test]
+fn points_that_fit_no_schema_are_untyped_and_their_clients_fault() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("e", s = "x"));
+    guest.pass(&session);
+    for (id, words) in [
+        (77, &[1, 2][..]),
+        (id_of("e(s:str)"), &[u64::MAX][..]),
+        (id::LEASE, &[]),
+        (id::HYPERTRACE, &[0, 2, 8, 9]),
+        (id::HYPERTRACE, &[0, 3, 8, 9]),
+    ] {
+        assert_eq!(session.reference_point(&point(id, words)), Status::Recorded);
+    }
+    let far = ReferencePoint { client: 5000, ..point(78, &[1]) };
+    session.reference_point(&far);
+    guest.pass(&session);
+    let json = {
+        let (summary, lines) = finish(session.clone());
+        assert_eq!(summary.reference_points, 6);
+        assert_eq!(summary.faults["unknown_id"], 2, "{summary:?}");
+        assert_eq!(summary.faults["payload"], 2);
+        let untyped = lines.iter().filter(|l| l.contains("untyped:")).count();
+        assert!(lines.is_empty() || untyped == 5, "{lines:#?}");
+        json(&session)
+    };
+    let client = json.streams.iter().find(|s| s.domain == "guest").unwrap();
+    assert_eq!(client.reference_points, 5);
+    assert_eq!(client.faults["payload"], 2);
+    assert!(json.finished);
+}
+
+#[test]
+fn what_a_ring_lost_is_told_once_and_exactly() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    let mut lost = 0u64;
+    for _ in 0..3 {
+        for i in 0..20_000u64 {
+            lost += u64::from(guest.emit(event_type!("e", i)) == Emit::Full);
+        }
+        guest.pass(&session);
+    }
+    assert!(lost > 0);
+    guest.producer.release();
+    guest.pass(&session);
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    assert_eq!(summary.lost, lost);
+    assert_eq!(summary.ring_events + lost, 60_000);
+    let Some(read) = read(&ctf) else { return };
+    assert!(read.ok);
+    assert_eq!(read.lines.len() as u64, summary.records);
+    let told: u64 = read
+        .stderr
+        .lines()
+        .filter_map(|l| l.strip_prefix("WARNING: Tracer discarded ")?.split(' ').next()?.parse::<u64>().ok())
+        .sum();
+    assert_eq!(told, lost, "{}", read.stderr);
+    assert!(read.stderr.lines().all(|l| l.is_empty() || l.starts_with("WARNING: Tracer discarded")));
+}
+
+#[test]
+fn streams_go_on_in_new_segments() {
+    let (_dir, session) = session(|c| c.segment_bytes = 200_000);
+    let mut guest = Guest::new(0);
+    let mut written = 0;
+    for i in 0..40_000u64 {
+        written += u64::from(guest.emit(event_type!("e", i)) == Emit::Recorded);
+        if i % 4000 == 0 {
+            guest.pass(&session);
+        }
+    }
+    guest.pass(&session);
+    let segments = std::fs::read_dir(session.dir().join("ctf")).unwrap().count();
+    assert!(segments > 5);
+    let (summary, lines) = finish(session);
+    assert_eq!(written, 40_000);
+    assert_eq!(summary.ring_events, written);
+    if lines.is_empty() {
+        return;
+    }
+    let numbers: Vec<u64> = lines
+        .iter()
+        .filter_map(|l| l.rsplit_once("i = ")?.1.trim_end_matches(" }").parse().ok())
+        .collect();
+    assert!(numbers.iter().copied().eq(0..40_000));
+}
+
+#[test]
+fn unknown_ids_and_wrong_lengths_are_untyped() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("e", s = "abc", n = 1u8));
+    let id = id_of("e(s:str,n:u8)");
+    for (id, payload) in [
+        (0xdead_beef, &[1, 2, 3][..]),
+        (id, &[3]),
+        (id, &[u64::MAX, 0]),
+        (id, &[3, 1, 2]),
+        (id::TIME_FAULT, &[1]),
+        (id::UNTYPED, &[1, 0]),
+        (9, &[]),
+    ] {
+        guest.producer.emit_words(tsc::now(), id, Flags::empty(), &[], payload);
+    }
+    guest.emit(event_type!("e", s = "def", n = 2u8));
+    guest.pass(&session);
+    let (summary, lines) = finish(session);
+    assert_eq!(summary.ring_events, 9);
+    assert_eq!(summary.faults["unknown_id"], 4);
+    assert_eq!(summary.faults["payload"], 3);
+    if !lines.is_empty() {
+        assert_eq!(lines.iter().filter(|l| l.contains("untyped:")).count(), 7);
+        assert!(lines.iter().any(|l| l.contains("guest_id = 0xDEADBEEF") && l.contains("[2] = 3")));
+        assert!(lines.last().unwrap().contains("\"def\""));
+    }
+}
+
+#[test]
+fn impossible_times_are_clamped_and_kept() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    let now = tsc::now();
+    for at in [now, now - 1000, u64::MAX, now + 5, 1, tsc::now()] {
+        guest.emit_at(at, event_type!("e", at));
+    }
+    guest.pass(&session);
+    let (summary, lines) = finish(session);
+    assert_eq!(summary.ring_events, 6);
+    // now + 5 and the last are behind what the future one was clamped to.
+    assert_eq!(summary.faults["time_future"], 1, "{summary:?}");
+    assert_eq!(summary.faults["time_backwards"], 4);
+    assert_eq!(summary.time_faults, 5);
+    if !lines.is_empty() {
+        let at = lines.iter().position(|l| l.contains("raw = 18446744073709551615")).unwrap();
+        assert!(lines[at + 1].contains("at = 18446744073709551615"));
+    }
+}
+
+#[test]
+fn a_client_whose_time_does_not_fit_gets_its_own_clock() {
+    let (_dir, session) = session(|_| ());
+    let mut a = Guest::new(0);
+    let mut b = Guest::new(1);
+    b.lease(7, "late", 5);
+    a.emit(event_type!("e", x = 1u64));
+    b.emit_at(10, event_type!("e", x = 2u64));
+    a.pass(&session);
+    b.pass(&session);
+    let (summary, lines) = finish(session.clone());
+    assert_eq!(summary.time_faults, 0, "{summary:?}");
+    let json = json(&session);
+    assert_eq!(json.clocks.len(), 3, "{json:#?}");
+    assert!(lines.is_empty() || lines.len() == 5, "{lines:#?}");
+}
+
+#[test]
+fn a_lessee_that_begins_before_the_last_one_gets_a_new_file() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    let before = tsc::now();
+    guest.emit(event_type!("e", x = 1u64));
+    guest.pass(&session);
+    guest.lease(99, "early", before);
+    guest.emit_at(before + 1, event_type!("e", x = 2u64));
+    guest.pass(&session);
+    assert!(session.dir().join("ctf/guest-000-0001").exists());
+    let (summary, _) = finish(session);
+    assert_eq!(summary.time_faults, 0);
+    assert_eq!(summary.streams.iter().find(|s| s.domain == "guest").unwrap().name, "early");
+}
+
+#[test]
+fn a_flight_recorder_tells_what_it_overwrote() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::with(0, &common::guest::geometry(), RingMode::Overwrite);
+    for i in 0..50_000u64 {
+        assert_eq!(guest.emit(event_type!("e", i)), Emit::Recorded);
+    }
+    guest.pass(&session);
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    assert!(summary.ring_events > 5_000);
+    // The lease record is one of those that are gone.
+    assert_eq!(summary.ring_events + summary.lost, 50_001, "{summary:?}");
+    let Some(read) = read(&ctf) else { return };
+    assert!(read.ok && read.stderr.contains("Tracer discarded"));
+    assert!(read.lines.last().unwrap().contains("i = 49999"));
+}
+
+#[test]
+fn stamps_and_committed_records_are_counted_apart() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("e", x = 1u64));
+    let id = id_of("e(x:u64)");
+    guest.producer.emit_words(tsc::now(), id, Flags::REFERENCE_POINT, &[], &[2]);
+    guest.producer.emit_words(tsc::now(), id, Flags::STAMP, &[], &[3]);
+    guest.producer.emit_words(tsc::now(), id::STAMP, Flags::STAMP, &[], &[]);
+    guest.pass(&session);
+    let (summary, _) = finish(session);
+    assert_eq!((summary.ring_events, summary.reference_points, summary.stamps), (1, 1, 2));
+}
+
+#[test]
+fn threads_get_rings_and_give_them_back() {
+    let (_dir, session) = session(|c| c.host_rings = 2);
+    for round in 0..5u64 {
+        let both = std::sync::Arc::new(std::sync::Barrier::new(2));
+        let threads: Vec<_> = (0..2)
+            .map(|n| {
+                let (session, both) = (session.clone(), both.clone());
+                std::thread::spawn(move || {
+                    assert!(session.attach(&format!("worker{n}")));
+                    both.wait();
+                    for i in 0..100u64 {
+                        event!(session, "work", round, i);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+    let (summary, _) = finish(session);
+    assert_eq!(summary.host_events, 1000);
+    assert_eq!(summary.leases, 10);
+    assert_eq!(summary.lost, 0);
+    assert_eq!(summary.streams.len(), 2);
+    assert!(summary.streams[0].name.starts_with("worker"));
+}
+
+#[test]
+fn a_thread_without_a_ring_loses_and_says_so() {
+    let (_dir, session) = session(|c| c.host_rings = 0);
+    assert!(!session.attach("nobody"));
+    assert_eq!(event!(session, "work"), Emit::Unleased);
+    assert_eq!(session.reference_point(&point(1, &[])), Status::Failed);
+    let (summary, _) = finish(session);
+    assert_eq!(summary.lost, 2);
+}
+
+#[test]
+fn a_finished_session_takes_nothing() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.pass(&session);
+    let (before, _) = finish(session.clone());
+    guest.emit(event_type!("e", x = 1u64));
+    guest.pass(&session);
+    assert_eq!(session.reference_point(&point(1, &[])), Status::Failed);
+    assert_eq!(session.summary().records, before.records);
+}
+
+#[test]
+fn metadata_improves_and_epochs_have_clocks_of_their_own() {
+    let (_dir, session) = session(|c| c.guest_frequency = Some(1_000_000_000));
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("e", x = 1u64));
+    guest.pass(&session);
+    session.begin_epoch(1);
+    guest.emit(event_type!("e", x = 2u64));
+    guest.pass(&session);
+    let (summary, _) = finish(session.clone());
+    assert_eq!(summary.ring_events, 2);
+    let json = json(&session);
+    assert_eq!(json.clocks.iter().map(|c| c.epoch).collect::<Vec<_>>(), [0, 0, 1]);
+    assert_eq!(json.clocks[1].frequency, 1_000_000_000);
+}
