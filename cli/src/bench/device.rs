@@ -1,0 +1,61 @@
+//! The device's row: a reference point without a guest and without an exit.
+
+use super::rows::Context;
+use super::scratch::Scratch;
+use anyhow::{Result, ensure};
+use hypertrace::abi::clock::ticks;
+use hypertrace::abi::layout::{guest_page, register};
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+const BURST: u64 = 2_000;
+const BURSTS: u64 = 20;
+
+/// One call of `Chip::write` per point, as a vCPU's thread makes it, while a
+/// drain loop empties the host ring.
+pub fn reference_point(context: &mut Context) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let session = scratch.session()?;
+    let geometry = Geometry { clients: 1, ..Geometry::default() };
+    let config = ChipConfig { vcpu_clients: 1, ..ChipConfig::default() };
+    let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());
+    let done = AtomicBool::new(false);
+    let emit = geometry.control_pages_offset() + register::EMIT;
+    let total = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                thread::sleep(Duration::from_micros(200));
+                chip.drain_pass(8);
+            }
+        });
+        session.attach("bench");
+        let slot = chip.memory().region(Region::Rings).map_or(&[][..], |r| r.words());
+        let page = (geometry.client_offset(0) / 8) as usize;
+        let slot = &slot[page + guest_page::SLOT..];
+        // An id without a schema: what the drain makes of it is not timed.
+        let header = |seq: u64| seq | 0x1234_5678 << 32;
+        slot[2].store(ticks(), Relaxed);
+        slot[3].store(2, Relaxed);
+        let (mut seq, mut total) = (0u64, 0);
+        for _ in 0..BURSTS {
+            let start = ticks();
+            for _ in 0..BURST {
+                seq += 1;
+                slot[0].store(header(seq), Relaxed);
+                chip.write(Region::Control, emit, &seq.to_le_bytes());
+            }
+            total += ticks() - start;
+            // Let the drain loop have it: a host ring never makes a vCPU wait.
+            thread::sleep(Duration::from_millis(1));
+        }
+        done.store(true, Relaxed);
+        total
+    });
+    while chip.drain_pass(8) {}
+    let summary = session.finish()?;
+    let recorded = summary.reference_points;
+    ensure!(recorded == BURST * BURSTS, "{recorded} of {} were recorded", BURST * BURSTS);
+    Ok(context.ns(total, BURST * BURSTS))
+}

@@ -1,0 +1,80 @@
+//! Rows of the drain: from a full ring into a packet, and into a file.
+
+use super::rows::Context;
+use super::scratch::Scratch;
+use anyhow::{Context as _, Result, ensure};
+use hypertrace::abi::clock::ticks;
+use hypertrace::abi::record::ClockKind;
+use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
+use hypertrace_trace::{Session, SessionConfig};
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+
+const RECORDS: u64 = 100_000;
+/// What `write_floor` writes at a time.
+const CHUNK: usize = 64 << 10;
+const CHUNKS: u64 = 50;
+
+/// Bare writes to pages that the file has already, per 32 bytes.
+pub fn write_floor(context: &mut Context) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let path = scratch.path().join("floor");
+    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    let chunk = vec![0x5au8; CHUNK];
+    let mut total = 0;
+    for turn in 0..3 {
+        let start = ticks();
+        for i in 0..CHUNKS {
+            file.write_all_at(&chunk, i * CHUNK as u64)?;
+        }
+        // The first turn makes the pages.
+        if turn > 0 {
+            total += ticks() - start;
+        }
+    }
+    Ok(context.ns(total, 2 * CHUNKS * (CHUNK as u64 / 32)))
+}
+
+/// Into the packet buffer only.
+pub fn buffer(context: &mut Context) -> Result<f64> {
+    drain(context, true)
+}
+
+/// Into the session's file.
+pub fn file(context: &mut Context) -> Result<f64> {
+    drain(context, false)
+}
+
+fn drain(context: &mut Context, discard: bool) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let mut config = SessionConfig::new(scratch.path().join("session"));
+    config.discard_packets = discard;
+    let session = Session::create(config)?;
+    let geometry = Geometry { clients: 1, ring_bytes: 4 << 20, ..Geometry::default() };
+    let config = ChipConfig { vcpu_clients: 1, ..ChipConfig::default() };
+    let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());
+    let rings = chip.memory().region(Region::Rings).context("the device has no rings")?;
+    let channel = Channel::local(chip.config_page(), rings.words())?;
+    let state = ProducerState::new();
+    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "bench" };
+    let client = Client::lease(channel, 0, &state, ticks() | 1, &info)?;
+    let fill = || {
+        for i in 0..RECORDS {
+            hypertrace::event!(client: &client, "bench_pair", a = i, b = black_box(i));
+        }
+    };
+    // The first round makes the file's pages, as `write_floor`'s does... a
+    // session never writes a page twice, so here they are always fresh.
+    fill();
+    while chip.drain_pass(8) {}
+    fill();
+    let start = ticks();
+    while chip.drain_pass(8) {}
+    let total = ticks() - start;
+    let summary = session.finish()?;
+    ensure!(summary.lost == 0, "{} records lost", summary.lost);
+    ensure!(summary.ring_events == 2 * RECORDS, "{} records drained", summary.ring_events);
+    Ok(context.ns(total, RECORDS))
+}

@@ -1,0 +1,79 @@
+//! Rows that run a guest under KVM. Every run is a new machine, so that no run
+//! sees what another left.
+
+use super::rows::Context;
+use super::scratch::Scratch;
+use crate::vmm::Device;
+use anyhow::{Result, anyhow, ensure};
+use hypertrace_device::Geometry;
+use hypertrace_guest::{Args, Program};
+use kvm_vmm::{Answer, Machine};
+
+const REFERENCE_POINTS: u64 = 3_000;
+const STAMPS: u64 = 10_000;
+/// A ring that holds all of them: nothing waits, nothing is lost.
+const EVENTS: u64 = 100_000;
+
+/// Ticks that the slowest vCPU took.
+fn run(args: &Args, vcpus: u32, answer: Answer, expected: u64) -> Result<u64> {
+    let machine = Machine::new(vcpus as usize)?;
+    let scratch = Scratch::new()?;
+    let geometry = Geometry {
+        clients: vcpus,
+        ring_bytes: 4 << 20,
+        block_bytes: 1 << 16,
+        ..Geometry::default()
+    };
+    let device = Device::new(scratch.session()?, geometry, vcpus)?;
+    let outcome = device.run(machine, args, answer);
+    let summary = device.finish()?;
+    let outcome = outcome?;
+    for results in &outcome.results {
+        ensure!(results[1] == expected, "{} of {expected} were recorded", results[1]);
+    }
+    ensure!(summary.lost == 0, "{} events lost", summary.lost);
+    outcome.results.iter().map(|r| r[0]).max().ok_or_else(|| anyhow!("no vCPU ran"))
+}
+
+fn points(vcpus: u32, answer: Answer) -> Result<u64> {
+    let args = Args {
+        vcpus,
+        reference_points: REFERENCE_POINTS,
+        ..Args::new(Program::ReferencePoints)
+    };
+    let expected = if answer == Answer::Null { 0 } else { REFERENCE_POINTS };
+    run(&args, vcpus, answer, expected)
+}
+
+pub fn exit_null(context: &mut Context) -> Result<f64> {
+    Ok(context.ns(points(1, Answer::Null)?, REFERENCE_POINTS))
+}
+
+pub fn reference_point(context: &mut Context) -> Result<f64> {
+    Ok(context.ns(points(1, Answer::Device)?, REFERENCE_POINTS))
+}
+
+pub fn speedup_device(_: &mut Context) -> Result<f64> {
+    speedup(Answer::Device)
+}
+
+pub fn speedup_null(_: &mut Context) -> Result<f64> {
+    speedup(Answer::Null)
+}
+
+/// Throughput of two vCPUs over that of one.
+fn speedup(answer: Answer) -> Result<f64> {
+    let one = points(1, answer)?;
+    let two = points(2, answer)?;
+    Ok(2.0 * one as f64 / two as f64)
+}
+
+pub fn stamp(context: &mut Context) -> Result<f64> {
+    let args = Args { stamps: STAMPS, ..Args::new(Program::Stamps) };
+    Ok(context.ns(run(&args, 1, Answer::Device, STAMPS)?, STAMPS))
+}
+
+pub fn ring_emit(context: &mut Context) -> Result<f64> {
+    let args = Args { events: EVENTS, ..Args::new(Program::RingEmit) };
+    Ok(context.ns(run(&args, 1, Answer::Device, EVENTS)?, EVENTS))
+}

@@ -1,0 +1,196 @@
+//! The rows: what is measured, against what, and what it should come to.
+
+use super::{device, drain, kvm, ring};
+use anyhow::Result;
+
+/// What the rows share: things that are made once.
+pub struct Context {
+    /// Ticks of the counter per nanosecond.
+    pub ticks_per_ns: f64,
+    pub ring: ring::Bench,
+}
+
+impl Context {
+    pub fn new() -> Result<Context> {
+        Ok(Context { ticks_per_ns: ring::ticks_per_ns(), ring: ring::Bench::new()? })
+    }
+
+    /// Nanoseconds of each of `turns` turns.
+    pub fn ns(&self, ticks: u64, turns: u64) -> f64 {
+        ticks as f64 / self.ticks_per_ns / turns as f64
+    }
+}
+
+type Run = fn(&mut Context) -> Result<f64>;
+
+/// What a row is compared with.
+#[derive(Clone, Copy)]
+pub enum Floor {
+    /// Another row.
+    Row(&'static str),
+    /// Something that is not worth a row.
+    Part(&'static str, Run),
+}
+
+impl Floor {
+    pub fn name(self) -> &'static str {
+        match self {
+            Floor::Row(name) | Floor::Part(name, _) => name,
+        }
+    }
+
+    pub fn run(self, context: &mut Context) -> Result<f64> {
+        match self {
+            Floor::Row(name) => match ROWS.iter().find(|row| row.name == name) {
+                Some(row) => (row.run)(context),
+                None => anyhow::bail!("no row {name}"),
+            },
+            Floor::Part(_, run) => run(context),
+        }
+    }
+}
+
+/// What a row should come to.
+#[derive(Clone, Copy)]
+pub struct Target {
+    pub text: &'static str,
+    at_most: bool,
+    value: f64,
+}
+
+impl Target {
+    const fn at_most(text: &'static str, value: f64) -> Option<Target> {
+        Some(Target { text, at_most: true, value })
+    }
+
+    const fn at_least(text: &'static str, value: f64) -> Option<Target> {
+        Some(Target { text, at_most: false, value })
+    }
+
+    pub fn is_met(&self, value: f64) -> bool {
+        if self.at_most { value <= self.value } else { value >= self.value }
+    }
+}
+
+/// How a row's time and its floor's make one number.
+#[derive(Clone, Copy, PartialEq)]
+enum Compare {
+    /// Time over floor.
+    Ratio,
+    /// Time less floor, nanoseconds.
+    Difference,
+    /// Floor over time: how much more gets done.
+    Speedup,
+}
+
+/// A row.
+pub struct Row {
+    pub name: &'static str,
+    pub run: Run,
+    pub floor: Option<Floor>,
+    compare: Compare,
+    pub target: Option<Target>,
+    pub note: &'static str,
+}
+
+impl Row {
+    pub fn compare(&self, ns: f64, floor: f64) -> f64 {
+        match self.compare {
+            Compare::Ratio => ns / floor,
+            Compare::Difference => ns - floor,
+            Compare::Speedup => floor / ns,
+        }
+    }
+}
+
+const fn floor(name: &'static str, run: Run, note: &'static str) -> Row {
+    Row { name, run, floor: None, compare: Compare::Ratio, target: None, note }
+}
+
+/// All rows, in the order of `docs/benchmarks.md`.
+pub const ROWS: &[Row] = &[
+    floor("tsc", ring::tsc, "one read of the counter"),
+    floor("ring_floor", ring::floor, "by hand: counter, 32-byte record, full check, release store"),
+    floor("write_floor", drain::write_floor, "64 KiB pwrite to reused tmpfs pages, per 32 bytes"),
+    Row {
+        name: "ring_emit",
+        run: ring::emit,
+        floor: Some(Floor::Row("ring_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.3 x ring_floor", 1.3),
+        note: "event! with two u64, not inlined; consumer every 200 us",
+    },
+    Row {
+        name: "ring_emit_disabled",
+        run: ring::disabled,
+        floor: Some(Floor::Part("empty loop", ring::empty)),
+        compare: Compare::Difference,
+        target: Target::at_most("<= 0.5 ns over an empty loop", 0.5),
+        note: "the same, switched off by the mask; ratio is the difference in ns",
+    },
+    Row {
+        name: "ring_emit_2threads",
+        run: ring::emit_two_threads,
+        floor: Some(Floor::Part("one thread", ring::emit_one_thread)),
+        compare: Compare::Speedup,
+        target: Target::at_least(">= 1.9 x one thread's throughput", 1.9),
+        note: "two threads, two clients, rings that hold the run",
+    },
+    Row {
+        name: "ring_drain",
+        run: drain::buffer,
+        floor: None,
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 7 ns a record", 7.0),
+        note: "copy and every check, into a packet buffer",
+    },
+    Row {
+        name: "ring_drain_file",
+        run: drain::file,
+        floor: Some(Floor::Row("write_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.8 x write_floor", 1.8),
+        note: "the same, into the session's file on tmpfs",
+    },
+    Row {
+        name: "device_reference_point",
+        run: device::reference_point,
+        floor: Some(Floor::Row("ring_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 4 x ring_floor", 4.0),
+        note: "the device call alone, as a vCPU thread makes it, session on",
+    },
+    floor("kvm_exit_null", kvm::exit_null, "the guest's stores on a device that does nothing"),
+    Row {
+        name: "kvm_reference_point",
+        run: kvm::reference_point,
+        floor: Some(Floor::Row("kvm_exit_null")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.05 x kvm_exit_null", 1.05),
+        note: "with the device, session on",
+    },
+    Row {
+        name: "kvm_reference_point_2vcpu",
+        run: kvm::speedup_device,
+        floor: Some(Floor::Part("null device's", kvm::speedup_null)),
+        compare: Compare::Ratio,
+        target: Target::at_least(">= 0.95 x the null device's", 0.95),
+        note: "two vCPUs' throughput over one's (not ns), against the null device's",
+    },
+    Row {
+        name: "kvm_stamp",
+        run: kvm::stamp,
+        floor: Some(Floor::Row("kvm_exit_null")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 0.5 x kvm_exit_null", 0.5),
+        note: "ring record and a store that the host's kernel completes",
+    },
+    Row {
+        name: "kvm_ring_emit",
+        run: kvm::ring_emit,
+        floor: Some(Floor::Row("ring_emit")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.2 x ring_emit", 1.2),
+        note: "ring_emit inside the guest",
+    },
+];

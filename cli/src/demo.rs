@@ -1,0 +1,202 @@
+//! `hypertrace demo`: a guest and its VMM on one timeline, in a few seconds.
+
+use crate::report;
+use crate::vmm::Device;
+use anyhow::{Context, Result};
+use hypertrace_device::Geometry;
+use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
+use hypertrace_timeline::{ClockMaps, Kind, Session as Recorded, Timeline};
+use hypertrace_trace::{Session, SessionConfig, Summary};
+use kvm_vmm::{Error, Machine, Unusable};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+/// What each vCPU does.
+const EVENTS: u64 = 100_000;
+const REFERENCE_POINTS: u64 = 1_000;
+const STAMPS: u64 = 100;
+/// Less than a sixth of what a vCPU emits: it is drained while the guest runs.
+const RING_BYTES: u64 = 512 << 10;
+
+/// Lines of the excerpt before and behind the first reference point.
+const BEFORE: usize = 8;
+const BEHIND: usize = 4;
+
+/// Boot a small guest that traces, and show guest and VMM on one timeline.
+///
+/// Each vCPU emits 100,000 events into its own ring, makes 1,000 reference
+/// points (an exit to the VMM each) and 100 kernel-stamped points, while the
+/// VMM traces what it does itself. Without a usable /dev/kvm the same guest
+/// program runs on threads, over shared memory.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Directory for the session: new or empty (default: a new one among the
+    /// temporary files)
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// vCPUs of the guest
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=MAX_VCPUS as i64))]
+    vcpus: u32,
+
+    /// One JSON object: mode, vcpus, ring_events, reference_points, stamps,
+    /// lost, faults, records, session
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace demo                       run it and look
+  hypertrace demo --out S               keep the session in S
+  hypertrace demo --out S --json        numbers for a script
+  hypertrace report S | less            all of it, in order
+
+Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty).";
+
+#[derive(Serialize)]
+struct Report<'a> {
+    mode: &'a str,
+    vcpus: u32,
+    ring_events: u64,
+    reference_points: u64,
+    stamps: u64,
+    lost: u64,
+    faults: u64,
+    records: u64,
+    session: &'a Path,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let machine = match Machine::new(args.vcpus as usize) {
+        Ok(machine) => Ok(machine),
+        Err(Error::Unusable(why)) => Err(why),
+        Err(other) => return Err(other.into()),
+    };
+    let dir = match &args.out {
+        Some(dir) => dir.clone(),
+        None => std::env::temp_dir().join(format!("hypertrace-demo-{}", std::process::id())),
+    };
+    let session = Session::create(SessionConfig::new(&dir))?;
+    let mode = if machine.is_ok() { "kvm" } else { "user" };
+    if !args.json {
+        match &machine {
+            Ok(_) => println!("Running a guest with {} vCPUs under KVM ...", args.vcpus),
+            Err(why) => println!(
+                "KVM is not usable here ({}).\nRunning the guest's program on {} threads, over shared memory ...",
+                chain(why),
+                args.vcpus
+            ),
+        }
+    }
+    let geometry = Geometry {
+        clients: args.vcpus,
+        ring_bytes: RING_BYTES,
+        block_bytes: RING_BYTES / 16,
+        ..Geometry::default()
+    };
+    let device = Device::new(session, geometry, args.vcpus)?;
+    let work = GuestArgs {
+        vcpus: args.vcpus,
+        events: EVENTS,
+        reference_points: REFERENCE_POINTS,
+        stamps: STAMPS,
+        ..GuestArgs::new(Program::Demo)
+    };
+    let ran = match machine {
+        Ok(machine) => device.run_traced(machine, &work).map(|_| ()),
+        Err(_) => device.run_on_threads(args.vcpus, &work).map(|_| ()),
+    };
+    // What was recorded is worth having even if the guest failed.
+    let summary = device.finish()?;
+    ran.with_context(|| format!("the guest did not finish; see hypertrace report {}", dir.display()))?;
+
+    if args.json {
+        let report = Report {
+            mode,
+            vcpus: args.vcpus,
+            ring_events: summary.ring_events,
+            reference_points: summary.reference_points,
+            stamps: summary.stamps,
+            lost: summary.lost,
+            faults: summary.faults.values().sum(),
+            records: summary.records,
+            session: &dir,
+        };
+        println!("{}", serde_json::to_string(&report)?);
+        return Ok(());
+    }
+    println!();
+    print_excerpt(&dir)?;
+    print_summary(&summary, &dir);
+    Ok(())
+}
+
+/// Some lines around a reference point in the middle of the run.
+fn print_excerpt(dir: &Path) -> Result<()> {
+    let session = Recorded::open(dir)?;
+    let maps = ClockMaps::of(&session)?;
+    let start = session.json().started_unix_ns;
+    let sessions = [(session, maps)];
+    let mut lines = report::Lines::new(&sessions);
+    let mut points = 0;
+    let mut before = VecDeque::new();
+    let mut left = None;
+    for event in Timeline::new(&sessions)? {
+        let event = event?;
+        if event.kind == Kind::ReferencePoint {
+            points += 1;
+            // The first ones wait for memory to be touched for the first time.
+            if points == 20 {
+                left = Some(BEHIND + 1);
+            }
+        }
+        before.push_back(event);
+        match &mut left {
+            None if before.len() > BEFORE => drop(before.pop_front()),
+            None => {}
+            Some(1) => break,
+            Some(left) => *left -= 1,
+        }
+    }
+    println!("    seconds         since last    source        event");
+    for event in &before {
+        print!("{}", lines.text(event, event.ts_ns.saturating_sub(start)));
+    }
+    Ok(())
+}
+
+fn print_summary(summary: &Summary, dir: &Path) {
+    let dir = dir.display();
+    let faults: u64 = summary.faults.values().sum();
+    println!(
+        "\n{} records: {} guest events, {} reference points, {} stamps, {} of the VMM; {} lost, {} faults.",
+        summary.records,
+        summary.ring_events,
+        summary.reference_points,
+        summary.stamps,
+        summary.host_events,
+        summary.lost,
+        faults,
+    );
+    println!(
+        "\nNext:
+  hypertrace report {dir} | less        all of it, in order
+  hypertrace stat {dir}                 what it holds, stream by stream
+  babeltrace2 {dir}/ctf | less          the same in any CTF reader"
+    );
+}
+
+fn chain(why: &Unusable) -> String {
+    let mut text = why.to_string();
+    let mut cause = std::error::Error::source(why);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,177 @@
+//! Guest strings before they reach a terminal or a JSON reader.
+//!
+//! A guest writes what it likes. Printed as it is, that could move the cursor,
+//! rename the window, hide text or turn a line's reading order around. So
+//! whatever is not plainly visible is shown by its number.
+
+use std::fmt::{self, Write};
+
+/// Whether a character could do more than show itself.
+fn is_dangerous(c: char) -> bool {
+    c.is_control() // C0, DEL, C1
+        || matches!(c,
+            '\u{ad}' // soft hyphen: may be invisible
+            | '\u{61c}' | '\u{200e}' | '\u{200f}' // direction marks
+            | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' // embeddings, overrides, isolates
+            | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{feff}' // no width
+            | '\u{2028}' | '\u{2029}' // line and paragraph ends
+            | '\u{206a}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}' // deprecated format characters
+            | '\u{180e}' | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' // blank letters
+            | '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..='\u{10ffff}' // private use: anybody's glyphs
+            | '\u{e0000}'..='\u{e0fff}' // tags and selectors: invisible
+            | '\u{fe00}'..='\u{fe0f}' // variation selectors
+        )
+}
+
+/// Bytes for a person to read: `\n`, `\x1b`, `\u{202e}`, and what is not UTF-8
+/// byte by byte. Quotes and backslashes are escaped, so that a quoted string's
+/// end is where it seems to be.
+pub struct Escaped<'a>(pub &'a [u8]);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            let valid = chunk.valid();
+            let mut plain = 0;
+            for (at, c) in valid.char_indices() {
+                let escape = matches!(c, '"' | '\\') || is_dangerous(c);
+                if !escape {
+                    continue;
+                }
+                f.write_str(&valid[plain..at])?;
+                plain = at + c.len_utf8();
+                match c {
+                    '"' | '\\' => write!(f, "\\{c}")?,
+                    '\n' => f.write_str("\\n")?,
+                    '\r' => f.write_str("\\r")?,
+                    '\t' => f.write_str("\\t")?,
+                    c if c.is_ascii() => write!(f, "\\x{:02x}", c as u32)?,
+                    c => write!(f, "\\u{{{:x}}}", c as u32)?,
+                }
+            }
+            f.write_str(&valid[plain..])?;
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Text of ours that may quote somebody else's: only what is dangerous is
+/// escaped, line ends and quotes stay.
+pub struct Message<'a>(pub &'a str);
+
+impl fmt::Display for Message<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if c != '\n' && is_dangerous(c) {
+                write!(f, "\\u{{{:x}}}", c as u32)?;
+            } else {
+                f.write_char(c)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD;
+/// what is dangerous is escaped, so that the line may be shown as it is.
+pub struct Json<'a>(pub &'a [u8]);
+
+impl fmt::Display for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for chunk in self.0.utf8_chunks() {
+            let valid = chunk.valid();
+            let mut plain = 0;
+            for (at, c) in valid.char_indices() {
+                let escape = matches!(c, '"' | '\\') || is_dangerous(c);
+                if !escape {
+                    continue;
+                }
+                f.write_str(&valid[plain..at])?;
+                plain = at + c.len_utf8();
+                if matches!(c, '"' | '\\') {
+                    write!(f, "\\{c}")?;
+                } else {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        write!(f, "\\u{unit:04x}")?;
+                    }
+                }
+            }
+            f.write_str(&valid[plain..])?;
+            if !chunk.invalid().is_empty() {
+                f.write_char('\u{fffd}')?;
+            }
+        }
+        f.write_char('"')
+    }
+}
+
+/// A JSON document so that it may be shown as it is: what is dangerous can
+/// only stand in its strings.
+pub struct JsonText<'a>(pub &'a str);
+
+impl fmt::Display for JsonText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if c != '\n' && is_dangerous(c) {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    write!(f, "\\u{unit:04x}")?;
+                }
+            } else {
+                f.write_char(c)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_takes_over_a_terminal_is_shown_by_its_number() {
+        for (from, to) in [
+            (&b"plain text"[..], "plain text"),
+            ("\u{e4}\u{6587}".as_bytes(), "\u{e4}\u{6587}"),
+            (b"\x1b[2J\x07", "\\x1b[2J\\x07"),
+            (b"a\r\nb\t", "a\\r\\nb\\t"),
+            (b"\x7f", "\\x7f"),
+            (b"\xc2\x9b31m", "\\u{9b}31m"),
+            (b"\xff\xfe ok", "\\xff\\xfe ok"),
+            (b"\"\\", "\\\"\\\\"),
+            ("\u{202e}gnp.exe\u{2066}".as_bytes(), "\\u{202e}gnp.exe\\u{2066}"),
+            ("\u{200b}\u{feff}".as_bytes(), "\\u{200b}\\u{feff}"),
+            ("\u{e0041}".as_bytes(), "\\u{e0041}"),
+        ] {
+            assert_eq!(Escaped(from).to_string(), to);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_dangerous_gets_through(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let shown = Escaped(&bytes).to_string();
+            prop_assert!(!shown.chars().any(is_dangerous));
+            let message = Message(&String::from_utf8_lossy(&bytes)).to_string();
+            prop_assert!(!message.chars().any(|c| c != '\n' && is_dangerous(c)));
+        }
+
+        #[test]
+        fn json_reads_back_as_what_it_was(bytes in prop::collection::vec(any::<u8>(), 0..200), text in ".*") {
+            for bytes in [&bytes[..], text.as_bytes()] {
+                let shown = Json(bytes).to_string();
+                prop_assert!(!shown.chars().any(is_dangerous));
+                let back: String = serde_json::from_str(&shown).unwrap();
+                prop_assert_eq!(&back, &String::from_utf8_lossy(bytes));
+                let shown = JsonText(&serde_json::json!([back]).to_string()).to_string();
+                prop_assert!(!shown.chars().any(is_dangerous));
+                prop_assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [back]);
+            }
+        }
+    }
+}

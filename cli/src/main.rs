@@ -1,0 +1,58 @@
+//! The command `hypertrace`: reading, showing and making sessions.
+
+mod demo;
+mod escape;
+mod report;
+mod stat;
+mod vmm;
+
+use clap::{Parser, Subcommand};
+use hypertrace_trace::SessionError;
+use std::io;
+use std::process::ExitCode;
+
+/// Events of guests and of their host, on one timeline.
+#[derive(Debug, Parser)]
+#[command(name = "hypertrace", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Report(report::Args),
+    Stat(stat::Args),
+}
+
+fn main() -> ExitCode {
+    // Wrong usage ends here, with exit code 2.
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Stat(args) => stat::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit(&error),
+    }
+}
+
+/// Says what went wrong, once, and chooses the exit code: 0 if whoever read
+/// our output has had enough, 2 if what we were given is at fault, else 1.
+fn exit(error: &anyhow::Error) -> ExitCode {
+    let closed = |cause: &&(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(|cause| closed(&cause)) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("hypertrace: {}", escape::Message(&format!("{error:#}")));
+    let bad_input = error
+        .downcast_ref::<hypertrace_timeline::Error>()
+        .is_some_and(hypertrace_timeline::Error::is_bad_input)
+        || error.downcast_ref::<SessionError>().is_some_and(SessionError::is_bad_input);
+    ExitCode::from(if bad_input { 2 } else { 1 })
+}

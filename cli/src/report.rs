@@ -1,0 +1,401 @@
+//! `hypertrace report`: the timeline, line by line.
+
+use crate::escape::{Escaped, Json};
+use anyhow::Context;
+use hypertrace_timeline::{ClockMaps, Domain, Event, Session, Timeline, Value};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Show the events of one or several sessions in order of time.
+///
+/// A line is: seconds since the session's start, seconds since the line
+/// before, who (guest/CLIENT and the name it gave itself, or vmm/THREAD), the
+/// event, its fields. Behind a reference point stand the guest's CPU and the
+/// point's number: @cpu0#17. Guests' clocks are mapped to the host's; the error
+/// bound is in the output of --json.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Directories of sessions (those with session.json in them)
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+
+    /// One JSON object per line: ts_ns (Unix time), bound_ns (null: unknown),
+    /// source, event, fields; reference points also have reference
+    #[arg(long)]
+    json: bool,
+
+    /// Only events whose name matches; * and ? stand for any text and any
+    /// character. May be given several times
+    #[arg(long, short, value_name = "GLOB")]
+    event: Vec<String>,
+
+    /// Only events that came from this client of the guest. May be given
+    /// several times
+    #[arg(long, short, value_name = "N")]
+    client: Vec<u32>,
+
+    /// Only events from this time on, since the start: 1.5ms, 200us, 2s, 2
+    #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
+    from: Option<i64>,
+
+    /// Only events up to this time since the start
+    #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
+    to: Option<i64>,
+
+    /// Stop after this many events
+    #[arg(long, short = 'n', value_name = "N")]
+    limit: Option<u64>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace report S                            everything
+  hypertrace report S -e 'disk_*' -e vcpu_exit   disk events and exits
+  hypertrace report S -c 0 -c 1                  what guest clients 0 and 1 did
+  hypertrace report S --from 1.5ms --to 2ms      half a millisecond of it
+  hypertrace report S | less -S                  long lines, to scroll through
+  hypertrace report S --json | jq -c 'select(.bound_ns > 10000)'
+                                                 events placed worse than 10 us
+  hypertrace report HOST1 HOST2                  two sessions, merged
+
+Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut sessions = Vec::with_capacity(args.dirs.len());
+    for dir in &args.dirs {
+        let session = Session::open(dir)?;
+        let maps = ClockMaps::of(&session)?;
+        sessions.push((session, maps));
+    }
+    let start = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
+    let mut lines = Lines::new(&sessions);
+    let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut left = args.limit.unwrap_or(u64::MAX);
+
+    for event in Timeline::new(&sessions)? {
+        if left == 0 {
+            break;
+        }
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                // What comes before the damage is worth having.
+                out.flush().context("cannot write")?;
+                return Err(error.into());
+            }
+        };
+        let since = event.ts_ns.saturating_sub(start);
+        if args.to.is_some_and(|to| since > to) {
+            break;
+        }
+        if !args.admits(&event, since) {
+            continue;
+        }
+        left -= 1;
+        let line = if args.json { lines.json(&event) } else { lines.text(&event, since) };
+        out.write_all(line.as_bytes()).context("cannot write")?;
+    }
+    out.flush().context("cannot write")
+}
+
+impl Args {
+    fn admits(&self, event: &Event, since: i64) -> bool {
+        self.from.is_none_or(|from| since >= from)
+            && (self.event.is_empty() || self.event.iter().any(|g| matches(g, &event.name)))
+            && (self.client.is_empty() || event.client.is_some_and(|c| self.client.contains(&c)))
+    }
+}
+
+/// Makes lines; the buffer is used again for each.
+pub(crate) struct Lines {
+    buffer: String,
+    /// Time of the line before.
+    last: Option<i64>,
+    /// Sources as they are shown, by what the timeline calls them.
+    sources: HashMap<Arc<str>, (String, usize)>,
+    source_width: usize,
+    event_width: usize,
+}
+
+impl Lines {
+    /// Widest that a column becomes for the sake of the lines behind it.
+    const MOST: usize = 32;
+
+    pub(crate) fn new(sessions: &[(Session, ClockMaps)]) -> Lines {
+        let classes = sessions.iter().flat_map(|(s, _)| s.classes().iter());
+        // Not all that will come: a column may still grow.
+        let streams = sessions.iter().flat_map(|(s, _)| &s.json().streams);
+        let sources = streams.map(|s| {
+            let client = if s.domain == Domain::Guest { s.client.to_string().len() + 1 } else { 0 };
+            s.domain.name().len() + 1 + client + Escaped(s.name.as_bytes()).to_string().len()
+        });
+        Lines {
+            buffer: String::with_capacity(256),
+            last: None,
+            sources: HashMap::new(),
+            source_width: sources.max().unwrap_or(0).clamp(12, Self::MOST),
+            event_width: classes.map(|c| c.name.len()).max().unwrap_or(0).min(Self::MOST),
+        }
+    }
+
+    pub(crate) fn text(&mut self, event: &Event, since: i64) -> &str {
+        let Lines { buffer, .. } = self;
+        buffer.clear();
+        seconds(buffer, since, 3, "");
+        buffer.push_str("  ");
+        seconds(buffer, since.saturating_sub(self.last.unwrap_or(since)), 2, "+");
+        self.last = Some(since);
+        buffer.push_str("  ");
+        if !self.sources.contains_key(&event.source) {
+            let shown = Escaped(event.source.as_bytes()).to_string();
+            let width = shown.chars().count();
+            self.source_width = self.source_width.max(width.min(Self::MOST));
+            self.sources.insert(event.source.clone(), (shown, width));
+        }
+        if let Some((shown, width)) = self.sources.get(&event.source) {
+            buffer.push_str(shown);
+            pad(buffer, *width, self.source_width);
+        }
+        buffer.push_str("  ");
+        buffer.push_str(&event.name);
+        if !event.fields.is_empty() || event.reference.is_some() {
+            pad(buffer, event.name.len(), self.event_width);
+            buffer.push(' ');
+        }
+        for (name, value) in &event.fields {
+            buffer.push(' ');
+            buffer.push_str(name);
+            buffer.push('=');
+            // Writing to a String does not fail.
+            let _ = text_value(buffer, value);
+        }
+        if let Some(reference) = &event.reference {
+            let _ = write!(buffer, " @cpu{}#{}", reference.cpu, reference.seq);
+        }
+        buffer.push('\n');
+        buffer
+    }
+
+    fn json(&mut self, event: &Event) -> &str {
+        self.buffer.clear();
+        // Writing to a String does not fail.
+        let _ = json_line(&mut self.buffer, event);
+        &self.buffer
+    }
+}
+
+fn pad(out: &mut String, width: usize, to: usize) {
+    const BLANKS: &str = "                                ";
+    out.push_str(&BLANKS[..to.saturating_sub(width).min(BLANKS.len())]);
+}
+
+/// `  0.001234567`: seconds with all nanoseconds, the whole ones right-aligned
+/// with their sign to `width`.
+fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
+    let sign = if ns < 0 { "-" } else { plus };
+    let (whole, rest) = (ns.unsigned_abs() / 1_000_000_000, ns.unsigned_abs() % 1_000_000_000);
+    let digits = whole.checked_ilog10().unwrap_or(0) as usize + 1;
+    pad(out, sign.len() + digits, width);
+    out.push_str(sign);
+    decimal(out, whole, 1);
+    out.push('.');
+    decimal(out, rest, 9);
+}
+
+/// Decimal digits, at least `least` of them. Most of what is printed is
+/// numbers; the formatting machinery would cost more than all the rest.
+fn decimal(out: &mut String, mut value: u64, least: usize) {
+    let mut digits = [b'0'; 20];
+    let mut at = digits.len();
+    while value > 0 {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+    at = at.min(digits.len() - least);
+    out.extend(digits[at..].iter().map(|d| char::from(*d)));
+}
+
+fn text_value(out: &mut String, value: &Value) -> std::fmt::Result {
+    match value {
+        Value::Unsigned(v) => decimal(out, *v, 1),
+        Value::Signed(v) => write!(out, "{v}")?,
+        Value::Float(v) => write!(out, "{v:?}")?,
+        Value::Bool(v) => write!(out, "{v}")?,
+        Value::Hex(v) => write!(out, "{v:#x}")?,
+        Value::Str(bytes) => write!(out, "\"{}\"", Escaped(bytes))?,
+        Value::Words(words) => list(out, words),
+    }
+    Ok(())
+}
+
+fn list(out: &mut String, words: &[u64]) {
+    out.push('[');
+    for (i, word) in words.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        decimal(out, *word, 1);
+    }
+    out.push(']');
+}
+
+fn json_line(out: &mut String, event: &Event) -> std::fmt::Result {
+    write!(out, "{{\"ts_ns\":{},\"bound_ns\":", event.ts_ns)?;
+    match event.bound_ns {
+        Some(bound) => decimal(out, bound, 1),
+        None => out.push_str("null"),
+    }
+    write!(out, ",\"source\":{}", Json(event.source.as_bytes()))?;
+    // Names of events and fields are identifiers.
+    write!(out, ",\"event\":\"{}\",\"fields\":{{", event.name)?;
+    for (i, (name, value)) in event.fields.iter().enumerate() {
+        out.push_str(if i > 0 { ",\"" } else { "\"" });
+        out.push_str(name);
+        out.push_str("\":");
+        match value {
+            Value::Unsigned(v) | Value::Hex(v) => decimal(out, *v, 1),
+            Value::Signed(v) => write!(out, "{v}")?,
+            Value::Float(v) if v.is_finite() => write!(out, "{v:?}")?,
+            // JSON has no such numbers.
+            Value::Float(_) => out.push_str("null"),
+            Value::Bool(v) => write!(out, "{v}")?,
+            Value::Str(bytes) => write!(out, "{}", Json(bytes))?,
+            Value::Words(words) => list(out, words),
+        }
+    }
+    out.push('}');
+    if let Some(r) = &event.reference {
+        write!(
+            out,
+            ",\"reference\":{{\"client\":{},\"cpu\":{},\"seq\":{},\"guest_time\":{}}}",
+            r.client, r.cpu, r.seq, r.guest_time
+        )?;
+    }
+    out.push_str("}\n");
+    Ok(())
+}
+
+/// Whether a glob of `*` and `?` matches a whole name.
+fn matches(glob: &str, name: &str) -> bool {
+    let (glob, name) = (glob.as_bytes(), name.as_bytes());
+    let (mut g, mut n) = (0, 0);
+    // Where to go on if what follows the last star does not match here.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match glob.get(g) {
+            Some(b'*') => {
+                star = Some((g, n));
+                g += 1;
+            }
+            Some(c) if *c == b'?' || *c == name[n] => {
+                g += 1;
+                n += 1;
+            }
+            _ => match &mut star {
+                Some((at, from)) => {
+                    *from += 1;
+                    (g, n) = (*at + 1, *from);
+                }
+                None => return false,
+            },
+        }
+    }
+    glob[g..].iter().all(|c| *c == b'*')
+}
+
+/// A time such as `1.5ms`, in nanoseconds, exactly. Without a unit: seconds.
+fn time(text: &str) -> Result<i64, String> {
+    let number = text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.');
+    let unit: u64 = match &text[number.len()..] {
+        "ns" => 1,
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ms" => 1_000_000,
+        "s" | "" => 1_000_000_000,
+        _ => return Err("expected a number with ns, us, ms or s, such as 1.5ms".into()),
+    };
+    let (sign, digits) = match number.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, number),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_number = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if digits.trim_matches('.').is_empty() || !is_number(whole) || !is_number(fraction) {
+        return Err("expected a number such as 1.5 before the unit".into());
+    }
+    let too_large = || "too large for a time".to_string();
+    let parse = |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<i64>().map_err(|_| too_large()) };
+    let mut ns = parse(whole)?.checked_mul(unit as i64).ok_or_else(too_large)?;
+    let mut place = unit as i64;
+    for digit in fraction.bytes() {
+        place /= 10;
+        ns = ns.checked_add(place * i64::from(digit - b'0')).ok_or_else(too_large)?;
+    }
+    Ok(sign * ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_exact() {
+        for (text, ns) in [
+            ("1.5ms", 1_500_000),
+            ("200us", 200_000),
+            ("2s", 2_000_000_000),
+            ("2", 2_000_000_000),
+            (".5", 500_000_000),
+            ("0.000000001", 1),
+            ("0.0000000019", 1),
+            ("17ns", 17),
+            ("-1.25us", -1_250),
+            ("3\u{b5}s", 3_000),
+        ] {
+            assert_eq!(time(text), Ok(ns), "{text}");
+        }
+        for text in ["", "s", "1h", "1.2.3s", "--1s", "1 s", "99999999999999999s", "1e3", ".", "x5"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn globs_match_whole_names() {
+        for (glob, name, expected) in [
+            ("disk_read", "disk_read", true),
+            ("disk", "disk_read", false),
+            ("disk_*", "disk_read", true),
+            ("*read", "disk_read", true),
+            ("*_*", "disk_read", true),
+            ("d?sk*", "disk_read", true),
+            ("*a*d", "disk_read", true),
+            ("*x*", "disk_read", false),
+            ("*", "", true),
+            ("?", "", false),
+            ("a*b*c", "aXbXbXc", true),
+            ("a*b*c", "aXbXbXcd", false),
+        ] {
+            assert_eq!(matches(glob, name), expected, "{glob} {name}");
+        }
+    }
+
+    #[test]
+    fn seconds_are_aligned_and_signed() {
+        let shown = |ns, width, plus| {
+            let mut out = String::new();
+            seconds(&mut out, ns, width, plus);
+            out
+        };
+        assert_eq!(shown(1_234_567, 3, ""), "  0.001234567");
+        assert_eq!(shown(12_000_000_000, 3, ""), " 12.000000000");
+        assert_eq!(shown(-5, 3, ""), " -0.000000005");
+        assert_eq!(shown(-1_000_000_005, 2, "+"), "-1.000000005");
+        assert_eq!(shown(250, 2, "+"), "+0.000000250");
+        assert_eq!(shown(123_456_000_000_000, 3, ""), "123456.000000000");
+    }
+}

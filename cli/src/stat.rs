@@ -1,0 +1,186 @@
+//! `hypertrace stat`: what a session holds, and what it lost.
+
+use crate::escape::{Escaped, JsonText};
+use anyhow::Context;
+use comfy_table::{CellAlignment, Table, presets};
+use hypertrace_timeline::{Domain, Session, SessionStat, StreamStat};
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+/// Count what a session holds, stream by stream, and what was lost.
+///
+/// Counted in the session's packets; causes of losses and kinds of faults are
+/// as its writer says. "points" are a client's reference points, wherever they
+/// stand; "records" is what other readers of the trace count. "lost" was
+/// dropped by a full or interrupted producer, "filtered" was not wanted, "faults"
+/// is what a guest did that it must not.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Directory of a session (the one with session.json in it)
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace stat S                              a table
+  hypertrace stat S --json | jq .total.lost      was anything lost?
+  hypertrace stat S --json | jq '.clocks[]'      how well guests' clocks are known
+
+Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let session = Session::open(&args.dir)?;
+    let stat = SessionStat::of(&session)?;
+    let text = if args.json {
+        format!("{}\n", JsonText(&to_json(&session, &stat).to_string()))
+    } else {
+        to_text(&session, &stat)
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write")
+}
+
+fn source(stat: &StreamStat) -> String {
+    match stat.stream {
+        Some((Domain::Host, ring)) => format!("vmm/{ring}"),
+        Some((Domain::Guest, client)) => format!("guest/{client}"),
+        None => "total".into(),
+    }
+}
+
+fn to_text(session: &Session, stat: &SessionStat) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header([
+        "stream", "name", "records", "events", "points", "stamps", "lost", "filtered", "faults",
+    ]);
+    for row in stat.streams.iter().chain([&stat.total]) {
+        let numbers = [
+            row.records,
+            row.events,
+            row.reference_points,
+            row.stamps,
+            row.lost,
+            row.filtered,
+            row.faults,
+        ];
+        let text = [source(row), Escaped(row.name.as_bytes()).to_string()];
+        table.add_row(text.into_iter().chain(numbers.map(|n| n.to_string())));
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut out = format!("{table}\n");
+    let _ = details(&mut out, session, stat); // writing to a String does not fail
+    let mut lines: Vec<&str> = out.lines().map(str::trim_end).collect();
+    lines.push("");
+    lines.join("\n")
+}
+
+/// What only some sessions have.
+fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt::Result {
+    for row in &stat.streams {
+        let causes = [
+            ("ring full", row.lost_full),
+            ("emit interrupted", row.lost_busy),
+            ("overwritten", row.lost_overwritten),
+        ];
+        let causes = causes.into_iter().filter(|(_, n)| *n > 0);
+        list(out, &format!("lost by {}", source(row)), causes)?;
+    }
+    for row in &stat.streams {
+        let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
+        list(out, &format!("faults of {}", source(row)), kinds)?;
+    }
+    let device = session.json().device.iter().map(|(k, n)| (k.as_str(), *n));
+    list(out, "device", device.filter(|(_, n)| *n > 0))?;
+    for clock in &stat.clocks {
+        let whose = clock.client.map_or(String::new(), |c| format!(" of guest/{c}"));
+        write!(out, "\nclock {}{whose}: ", clock.id)?;
+        match clock.constraints {
+            0 => write!(out, "no reference points, error unknown")?,
+            n => write!(out, "{n} readings, {} of straight lines", clock.segments)?,
+        }
+    }
+    if stat.unusable > 0 {
+        write!(out, "\nreference points with a guest time that cannot be: {}", stat.unusable)?;
+    }
+    if !session.json().finished {
+        write!(out, "\nnot finished: still being written, or its writer was ended")?;
+    }
+    Ok(())
+}
+
+fn list<'a>(
+    out: &mut String,
+    title: &str,
+    counts: impl Iterator<Item = (&'a str, u64)>,
+) -> std::fmt::Result {
+    let mut separator = ": ";
+    for (name, n) in counts {
+        if separator == ": " {
+            write!(out, "\n{title}")?;
+        }
+        write!(out, "{separator}{} {n}", Escaped(name.as_bytes()))?;
+        separator = ", ";
+    }
+    Ok(())
+}
+
+fn to_json(session: &Session, stat: &SessionStat) -> Value {
+    let clocks: Vec<Value> = stat
+        .clocks
+        .iter()
+        .map(|c| {
+            json!({
+                "id": c.id, "client": c.client,
+                "constraints": c.constraints, "segments": c.segments,
+            })
+        })
+        .collect();
+    json!({
+        "uuid": format!("{:032x}", u128::from_be_bytes(session.json().uuid)),
+        "started_unix_ns": session.json().started_unix_ns,
+        "finished": session.json().finished,
+        "streams": stat.streams.iter().map(row).collect::<Vec<_>>(),
+        "total": row(&stat.total),
+        "clocks": clocks,
+        "unusable_reference_points": stat.unusable,
+        "device": session.json().device,
+    })
+}
+
+fn row(stat: &StreamStat) -> Value {
+    let mut row = Map::new();
+    if let Some((domain, client)) = stat.stream {
+        row.insert("domain".into(), domain.name().into());
+        row.insert("client".into(), client.into());
+        row.insert("name".into(), stat.name.as_str().into());
+    }
+    for (name, n) in [
+        ("packets", stat.packets),
+        ("records", stat.records),
+        ("events", stat.events),
+        ("reference_points", stat.reference_points),
+        ("stamps", stat.stamps),
+        ("lost", stat.lost),
+        ("lost_full", stat.lost_full),
+        ("lost_busy", stat.lost_busy),
+        ("lost_overwritten", stat.lost_overwritten),
+        ("filtered", stat.filtered),
+        ("faults_total", stat.faults),
+    ] {
+        row.insert(name.into(), n.into());
+    }
+    row.insert("faults".into(), json!(stat.faults_by_kind));
+    Value::Object(row)
+}

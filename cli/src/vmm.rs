@@ -1,0 +1,72 @@
+//! The embedded VMM with the device and a session: what `demo` and `bench`
+//! run guests on.
+
+use anyhow::{Context, Result};
+use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::{COUNTERS, Chip, ChipConfig, Counter, Geometry, Memory};
+use hypertrace_guest::{Args, layout};
+use hypertrace_trace::{Session, Summary};
+use kvm_vmm::{Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in, run_on_threads};
+use std::sync::Arc;
+use std::time::Duration;
+use vmm_sys_util::eventfd::EventFd;
+
+/// A guest that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A device on a session, its drain loop running.
+pub struct Device {
+    pub chip: Arc<Chip<Session, EventFd>>,
+    pub session: Session,
+    doorbells: Doorbells,
+    drain: Drain,
+}
+
+impl Device {
+    /// A device with a client for each of `vcpus`, recording to `session`.
+    pub fn new(session: Session, geometry: Geometry, vcpus: u32) -> Result<Device> {
+        let doorbells = Doorbells::new()?;
+        let config = ChipConfig {
+            vcpu_clients: vcpus,
+            session: session.uuid(),
+            guest_frequency: session.host_frequency(),
+            host_frequency: session.host_frequency(),
+            kick_is_cheap: true,
+            stamp_works: true,
+            ..ChipConfig::default()
+        };
+        let memory = Memory::anonymous(geometry)?;
+        let trigger = doorbells.kick.try_clone().context("duplicate an eventfd")?;
+        let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
+        let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
+        Ok(Device { chip, session, doorbells, drain })
+    }
+
+    /// Runs a guest program on the machine with this device in its MMIO
+    /// window.
+    pub fn run(&self, mut machine: Machine, args: &Args, answer: Answer) -> Result<Outcome> {
+        let base = layout::DEVICE;
+        attach_window(&mut machine, &self.chip, &self.doorbells, base, answer)?;
+        Ok(machine.run(&Args { device: base, ..args.clone() }, LIMIT)?)
+    }
+
+    /// The same, with the VMM's own events in the session.
+    pub fn run_traced(&self, mut machine: Machine, args: &Args) -> Result<Outcome> {
+        machine.observe(record_in(self.session.clone()));
+        self.run(machine, args, Answer::Device)
+    }
+
+    /// Runs a guest program on threads of this process, over shared memory.
+    pub fn run_on_threads(&self, threads: u32, args: &Args) -> Result<Outcome> {
+        Ok(run_on_threads(&self.chip, threads as usize, args)?)
+    }
+
+    /// Drains what is left and ends the session.
+    pub fn finish(self) -> Result<Summary> {
+        self.drain.finish();
+        let count = |counter: Counter| (counter.name().to_owned(), self.chip.count(counter));
+        let counters: [_; COUNTERS] = Counter::ALL.map(count);
+        self.session.set_device_counters(counters.into_iter().collect());
+        Ok(self.session.finish()?)
+    }
+}

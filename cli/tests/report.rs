@@ -1,0 +1,210 @@
+//! `hypertrace report` and `hypertrace stat` as a person or a script runs them.
+
+#[path = "../../timeline/tests/made/mod.rs"]
+mod made;
+
+use made::*;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn hypertrace(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+    command.args(args);
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    hypertrace(args).output().unwrap()
+}
+
+#[track_caller]
+fn ok(args: &[&str]) -> String {
+    let out = run(args);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Exit code and what was said.
+fn failed(args: &[&str]) -> (i32, String) {
+    let out = run(args);
+    (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+fn path(made: &Made) -> &str {
+    made.path().to_str().unwrap()
+}
+
+fn session() -> Made {
+    let guest = Packet::guest(0)
+        .lease(10_000, 7, "wor\x1bker")
+        .event(20_000, DISK_READ, &[5, 512])
+        .event_str(52_000, OPENED, &[], "a\x1b[31m\u{202e}\"".as_bytes());
+    let host = Packet::host(3)
+        .lease(1_000, 9, "vcpu0")
+        .event(40_000, VCPU_EXIT, &[6])
+        .point(41_000, 0, 1, GUEST_BASE + 30_000, 77);
+    Made::new()
+        .stream("guest-000-0000", &[Packet::guest(0), guest])
+        .stream("host-003-0000", &[Packet::host(3), host])
+}
+
+#[test]
+fn a_line_has_time_delta_source_event_and_fields() {
+    let made = session();
+    let text = ok(&["report", path(&made)]);
+    let expected = [
+        r#"  0.000001000  +0.000000000  vmm/vcpu0     lease       token=0x9 pid=42 tid=43 clock=0 name="vcpu0""#,
+        r#"  0.000010000  +0.000009000  guest/0 wor\x1bker  lease       token=0x7 pid=42 tid=43 clock=0 name="wor\x1bker""#,
+        r#"  0.000020000  +0.000010000  guest/0 wor\x1bker  disk_read   lba=5 len=512"#,
+        r#"  0.000040000  +0.000020000  vmm/vcpu0           vcpu_exit   reason=6"#,
+        r#"  0.000041000  +0.000001000  guest/0 wor\x1bker  checkpoint  n=77 @cpu0#1"#,
+        r#"  0.000052000  +0.000011000  guest/0 wor\x1bker  opened      name="a\x1b[31m\u{202e}\"""#,
+    ];
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, expected, "{text}");
+}
+
+#[test]
+fn json_lines_have_the_promised_keys() {
+    let made = session();
+    let text = ok(&["report", path(&made), "--json"]);
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines.len(), 6);
+    assert_eq!(lines[2]["fields"]["lba"], 5);
+    assert_eq!(lines[2]["event"], "disk_read");
+    assert_eq!(lines[2]["source"], "guest/0 wor\u{1b}ker");
+    assert_eq!(lines[3]["ts_ns"], START_NS + 40_000);
+    assert_eq!(lines[3]["bound_ns"], 0);
+    assert_eq!(lines[4]["reference"]["guest_time"], GUEST_BASE + 30_000);
+    assert_eq!(lines[5]["fields"]["name"], "a\u{1b}[31m\u{202e}\"");
+    assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'));
+}
+
+#[test]
+fn filters_choose_by_event_client_time_and_number() {
+    let made = session();
+    let count = |args: &[&str]| {
+        let mut all = vec!["report", path(&made)];
+        all.extend(args);
+        ok(&all).lines().count()
+    };
+    assert_eq!(count(&["-e", "disk_*"]), 1);
+    assert_eq!(count(&["-e", "disk_*", "--event", "opened"]), 2);
+    assert_eq!(count(&["-e", "disk"]), 0);
+    assert_eq!(count(&["-c", "0"]), 4);
+    assert_eq!(count(&["--client", "1"]), 0);
+    assert_eq!(count(&["--from", "20us", "--to", "0.00004"]), 2);
+    assert_eq!(count(&["--from", "-1s"]), 6);
+    assert_eq!(count(&["-n", "3"]), 3);
+    assert_eq!(count(&["-n", "0"]), 0);
+}
+
+#[test]
+fn several_sessions_make_one_timeline() {
+    let (a, b) = (session(), session());
+    let text = ok(&["report", path(&a), path(&b)]);
+    assert_eq!(text.lines().count(), 12);
+    let name = |made: &Made| made.path().file_name().unwrap().to_str().unwrap().to_owned();
+    for made in [&a, &b] {
+        let source = format!("{}:vmm/vcpu0", name(made));
+        assert_eq!(text.lines().filter(|l| l.contains(&source)).count(), 2, "{text}");
+    }
+}
+
+#[test]
+fn stat_shows_a_table_and_the_same_as_json() {
+    let streams = r#"[{"domain":"guest","client":0,"name":"w\u001b","lost_full":2,
+        "faults":{"length":1}}]"#;
+    let made = Made::with_json(&json(&clocks(), EVENTS, streams));
+    let guest = Packet::guest(0)
+        .event(20_000, DISK_READ, &[5, 512])
+        .with64(56, 2)
+        .with64(104, 1);
+    let made = made.stream("g", &[Packet::guest(0), guest]);
+
+    let text = ok(&["stat", path(&made)]);
+    for part in ["guest/0", "w\\x1b", "total", "lost by guest/0: ring full 2", "faults of guest/0: length 1", "device: bad_width 3", "error unknown"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&ok(&["stat", path(&made), "--json"])).unwrap();
+    assert_eq!(json["total"]["lost"], 2);
+    assert_eq!(json["streams"][0]["client"], 0);
+    assert_eq!(json["streams"][0]["events"], 1);
+    assert_eq!(json["streams"][0]["faults"]["length"], 1);
+    assert_eq!(json["finished"], true);
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    let made = session();
+    for args in [
+        &["report"][..],
+        &["report", path(&made), "--frobnicate"],
+        &["report", path(&made), "--from", "1h"],
+        &["report", path(&made), "--client", "x"],
+        &["stat"],
+        &["nonsense"],
+        &[],
+    ] {
+        let (code, said) = failed(args);
+        assert_eq!(code, 2, "{args:?}: {said}");
+        assert!(!said.is_empty());
+    }
+}
+
+#[test]
+fn bad_input_is_exit_code_2_and_told_once_with_file_and_byte() {
+    let made = session();
+    let file = made.file("guest-000-0000");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[128 + 128 + 8] = 0xee;
+    std::fs::write(&file, bytes).unwrap();
+    for command in ["report", "stat"] {
+        let (code, said) = failed(&[command, path(&made)]);
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains("guest-000-0000: damaged at byte 264"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let plain = made.path().join("session.json");
+    for (dir, part) in [
+        (Path::new("/nonexistent/x"), "no such directory"),
+        (plain.as_path(), "not a directory"),
+        (&plain.join("x"), "ot a directory"),
+        (&made.path().join("ctf"), "directory above"),
+    ] {
+        let (code, said) = failed(&["report", dir.to_str().unwrap()]);
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_success() {
+    let mut packet = Packet::host(0);
+    for i in 0..50_000 {
+        packet = packet.event(i, VCPU_EXIT, &[i]);
+    }
+    let made = Made::new().stream("h", &[Packet::host(0), packet]);
+    let mut child = hypertrace(&["report", path(&made)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 100];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success());
+    assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn help_teaches_by_example() {
+    for command in ["report", "stat"] {
+        let text = ok(&[command, "--help"]);
+        assert!(text.contains("Examples:") && text.contains("Exit code"), "{text}");
+    }
+}
