@@ -1,5 +1,6 @@
 //! The command `hypertrace`: reading, showing and making sessions.
 
+mod bench;
 mod demo;
 mod escape;
 mod report;
@@ -24,7 +25,13 @@ enum Command {
     Demo(demo::Args),
     Report(report::Args),
     Stat(stat::Args),
+    Bench(bench::BenchArgs),
 }
+
+/// What clap cannot see of wrong usage.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
 
 fn main() -> ExitCode {
     // Wrong usage ends here, with exit code 2.
@@ -33,6 +40,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,6 +61,7 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     let bad_input = error
         .downcast_ref::<hypertrace_timeline::Error>()
         .is_some_and(hypertrace_timeline::Error::is_bad_input)
-        || error.downcast_ref::<SessionError>().is_some_and(SessionError::is_bad_input);
+        || error.downcast_ref::<SessionError>().is_some_and(SessionError::is_bad_input)
+        || error.is::<Usage>();
     ExitCode::from(if bad_input { 2 } else { 1 })
 }

@@ -329,7 +329,8 @@ fn time(text: &str) -> Result<i64, String> {
         return Err("expected a number such as 1.5 before the unit".into());
     }
     let too_large = || "too large for a time".to_string();
-    let parse = |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<i64>().map_err(|_| too_large()) };
+    let parse =
+        |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<i64>().map_err(|_| too_large()) };
     let mut ns = parse(whole)?.checked_mul(unit as i64).ok_or_else(too_large)?;
     let mut place = unit as i64;
     for digit in fraction.bytes() {
@@ -359,7 +360,8 @@ mod tests {
         ] {
             assert_eq!(time(text), Ok(ns), "{text}");
         }
-        for text in ["", "s", "1h", "1.2.3s", "--1s", "1 s", "99999999999999999s", "1e3", ".", "x5"] {
+        for text in ["", "s", "1h", "1.2.3s", "--1s", "1 s", "99999999999999999s", "1e3", ".", "x5"]
+        {
             assert!(time(text).is_err(), "{text}");
         }
     }

@@ -41,10 +41,13 @@ fn session() -> Made {
         .lease(10_000, 7, "wor\x1bker")
         .event(20_000, DISK_READ, &[5, 512])
         .event_str(52_000, OPENED, &[], "a\x1b[31m\u{202e}\"".as_bytes());
-    let host = Packet::host(3)
-        .lease(1_000, 9, "vcpu0")
-        .event(40_000, VCPU_EXIT, &[6])
-        .point(41_000, 0, 1, GUEST_BASE + 30_000, 77);
+    let host = Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, VCPU_EXIT, &[6]).point(
+        41_000,
+        0,
+        1,
+        GUEST_BASE + 30_000,
+        77,
+    );
     Made::new()
         .stream("guest-000-0000", &[Packet::guest(0), guest])
         .stream("host-003-0000", &[Packet::host(3), host])
@@ -119,14 +122,19 @@ fn stat_shows_a_table_and_the_same_as_json() {
     let streams = r#"[{"domain":"guest","client":0,"name":"w\u001b","lost_full":2,
         "faults":{"length":1}}]"#;
     let made = Made::with_json(&json(&clocks(), EVENTS, streams));
-    let guest = Packet::guest(0)
-        .event(20_000, DISK_READ, &[5, 512])
-        .with64(56, 2)
-        .with64(104, 1);
+    let guest = Packet::guest(0).event(20_000, DISK_READ, &[5, 512]).with64(56, 2).with64(104, 1);
     let made = made.stream("g", &[Packet::guest(0), guest]);
 
     let text = ok(&["stat", path(&made)]);
-    for part in ["guest/0", "w\\x1b", "total", "lost by guest/0: ring full 2", "faults of guest/0: length 1", "device: bad_width 3", "error unknown"] {
+    for part in [
+        "guest/0",
+        "w\\x1b",
+        "total",
+        "lost by guest/0: ring full 2",
+        "faults of guest/0: length 1",
+        "device: bad_width 3",
+        "error unknown",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let json: serde_json::Value =

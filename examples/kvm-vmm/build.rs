@@ -1,5 +1,6 @@
-//! Builds the guest image that this VMM runs: `hypertrace-guest` as a static library for this very target, linked to
-//! a fixed address. Cargo has no stable way to depend on another crate's binary, so this is a cargo inside cargo.
+//! Builds the guest image that this VMM runs: `hypertrace-guest` as a static library for this very
+//! target, linked to a fixed address. Cargo has no stable way to depend on another crate's binary,
+//! so this is a cargo inside cargo.
 
 use std::env;
 use std::error::Error;
@@ -37,22 +38,18 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let target_dir = out.join("guest");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
-        .args([
-            "rustc",
-            "--package",
-            "hypertrace-guest",
-            "--features",
-            "image",
-        ])
+        .args(["rustc", "--package", "hypertrace-guest", "--features", "image"])
         .args(["--profile", "guest", "--crate-type", "staticlib"])
-        // Named, so that rustflags are not for build scripts and proc macros, and the path below is known.
+        // Named, so that rustflags are not for build scripts and proc macros, and the path below is
+        // known.
         .args(["--target", &target])
-        // What it needs, the outer cargo has resolved and fetched: this must neither change the lock nor ask the net.
+        // What it needs, the outer cargo has resolved and fetched: this must neither change the
+        // lock nor ask the net.
         .arg("--frozen")
         .arg("--target-dir")
         .arg(&target_dir);
-    // What the outer build was told is not for a freestanding image: no instrumentation, no CPU features that the
-    // VMM does not enable (AVX), no clippy in rustc's place.
+    // What the outer build was told is not for a freestanding image: no instrumentation, no CPU
+    // features that the VMM does not enable (AVX), no clippy in rustc's place.
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();
         let leaks = [
@@ -77,27 +74,21 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(target_dir.join(target).join("guest/libhypertrace_guest.a"))
 }
 
-/// Links the archive into an ELF file for the addresses in image.ld; symbols stay, for people with a rip to look up.
+/// Links the archive into an ELF file for the addresses in image.ld; symbols stay, for people with
+/// a rip to look up.
 fn link(library: &Path, image: &Path) -> Result<(), Box<dyn Error>> {
     // The linker that cargo was configured with, if it was; else rustc's own default.
     let linker = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
     run(Command::new(linker)
-        .args([
-            "-nostdlib",
-            "-static",
-            "-no-pie",
-            "-Wl,--gc-sections",
-            "-Wl,--build-id=none",
-        ])
+        .args(["-nostdlib", "-static", "-no-pie", "-Wl,--gc-sections", "-Wl,--build-id=none"])
         .args(["-Wl,--strip-debug", "-Wl,-T,image.ld", "-o"])
         .arg(image)
         .arg(library))
 }
 
 fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
-    let status = command
-        .status()
-        .map_err(|e| format!("cannot start {:?}: {e}", command.get_program()))?;
+    let status =
+        command.status().map_err(|e| format!("cannot start {:?}: {e}", command.get_program()))?;
     if !status.success() {
         return Err(format!("{command:?}: {status}").into());
     }

@@ -25,25 +25,17 @@ pub fn used(name: &str) {
 pub fn missing(name: &str, why: impl Display) {
     let why = why.to_string();
     // Not eprintln!: that is what the test harness captures. A closed stderr must not fail a test.
-    let _ = writeln!(
-        std::io::stderr(),
-        "capability missing: {name}: {}",
-        one_line(&why)
-    );
+    let _ = writeln!(std::io::stderr(), "capability missing: {name}: {}", one_line(&why));
     note("missing", name, &why);
 }
 
 /// Finds a program on PATH, or says that it is missing. `cargo xtask test` puts what it fetched on PATH.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file());
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     if found.is_none() {
-        missing(
-            name,
-            "not on PATH (`cargo xtask test` fetches it for its own run)",
-        );
+        missing(name, "not on PATH (`cargo xtask test` fetches it for its own run)");
     }
     found
 }

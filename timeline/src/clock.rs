@@ -32,8 +32,8 @@
 
 mod hull;
 
-pub use hull::{LIMIT, Point};
 use hull::{Hull, Side, Slope};
+pub use hull::{LIMIT, Point};
 
 /// Units of host time in a nanosecond: fine enough to keep the order of what
 /// falls into the same nanosecond.

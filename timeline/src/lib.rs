@@ -23,7 +23,7 @@
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! A file's unfinished end is no damage: sessions survive a kill at any
 //! instant. Memory is bounded by the number of streams (64 KiB each) and, while
-//! maps are fitted, by that of reference points (100 bytes each), not by the
+//! maps are fitted, by that of reference points (150 bytes each), not by the
 //! session's size.
 //!
 //! What it does not do: it writes nothing, repairs nothing on disk, and is not

@@ -1,7 +1,8 @@
 //! What a session's reference points say about its guests' clocks.
 //!
 //! Needs one pass over the host's streams and over those of the guest clients
-//! that have reference points, and 24 bytes of memory per point while it runs.
+//! that have reference points, and some 150 bytes of memory per point while it
+//! runs.
 
 use crate::clock::{ClockMap, Conflict, Nominal, Point};
 use crate::error::Result;
@@ -88,10 +89,8 @@ impl ClockMaps {
 impl Maps {
     fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Constraints>) -> Maps {
         let nominal = clock.nominal();
-        let fallback = Arc::new(ClockMap::nominal(
-            nominal,
-            Point { x: 0, y: session.host_time(clock, 0) },
-        ));
+        let fallback =
+            Arc::new(ClockMap::nominal(nominal, Point { x: 0, y: session.host_time(clock, 0) }));
         let all = || clients.values();
         let not_after: Vec<Point> = all().flat_map(|c| &c.not_after).copied().collect();
         let not_before: Vec<Point> = all().flat_map(|c| &c.not_before).copied().collect();

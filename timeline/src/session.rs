@@ -33,16 +33,20 @@ impl Session {
         // Read again: it is replaced before packets that need what is new in
         // it, so it knows all that the scan saw, also while a VMM is writing.
         let json = SessionJson::read(dir)?;
-        let classes = Classes::new(&json.events).map_err(|why| Error::Description {
-            path: dir.join(crate::session_json::FILE),
-            why,
-        })?;
+        let classes = Classes::new(&json.events)
+            .map_err(|why| Error::Description { path: dir.join(crate::session_json::FILE), why })?;
         for segment in &segments {
             check(segment, &json)?;
         }
         let host = json.clocks.iter().find(|c| c.domain == Domain::Host);
         let origin = i128::from(host.map_or(0, |c| c.offset_ns)) * i128::from(FRACTION);
-        Ok(Session { dir: dir.to_owned(), json, classes, streams: Stream::group(segments)?, origin })
+        Ok(Session {
+            dir: dir.to_owned(),
+            json,
+            classes,
+            streams: Stream::group(segments)?,
+            origin,
+        })
     }
 
     /// Where it is.
@@ -94,7 +98,20 @@ impl Clock {
 fn scan(dir: &Path) -> Result<Vec<Segment>> {
     let ctf = dir.join("ctf");
     let mut segments = Vec::new();
-    for entry in std::fs::read_dir(&ctf).map_err(Error::io(&ctf))? {
+    let entries = match std::fs::read_dir(&ctf) {
+        Ok(entries) => entries,
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            // It gets its name when it is complete: a session that was ended
+            // before that is empty.
+            if dir.join(".ctf").is_dir() {
+                return Ok(segments);
+            }
+            let why = "session.json without the folder ctf: the session's streams are missing";
+            return Err(Error::NotASession { path: dir.to_owned(), why: why.into() });
+        }
+        Err(source) => return Err(Error::io(&ctf)(source)),
+    };
+    for entry in entries {
         let entry = entry.map_err(Error::io(&ctf))?;
         let name = entry.file_name();
         // Dot-files are being created; the metadata is for other readers.

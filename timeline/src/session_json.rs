@@ -142,9 +142,8 @@ impl SessionJson {
             return Err(wrong("too large for the description of a session".into()));
         }
         // First what it is: a newer version may have another shape.
-        let kind: Kind = serde_json::from_slice(&text).map_err(|e| {
-            wrong(format!("not the description of a hypertrace session: {e}"))
-        })?;
+        let kind: Kind = serde_json::from_slice(&text)
+            .map_err(|e| wrong(format!("not the description of a hypertrace session: {e}")))?;
         if kind.format != FORMAT {
             return Err(wrong(format!(
                 "expected format {FORMAT:?}, found {:?}: not a hypertrace session",

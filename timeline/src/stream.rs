@@ -239,7 +239,8 @@ impl<'a> Records<'a> {
             if self.open.is_none() {
                 let Some(segment) = self.segments.next() else { return Ok(false) };
                 let packets = Packets::open_until(&segment.path, segment.end)?;
-                self.open = Some(Open { packets, packet: segment.first, offset: 0, end: 0, last: 0 });
+                self.open =
+                    Some(Open { packets, packet: segment.first, offset: 0, end: 0, last: 0 });
             }
             let Some(open) = &mut self.open else { return Ok(false) };
             let packet = if open.packets.is_done() { None } else { open.packets.next()? };

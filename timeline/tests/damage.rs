@@ -136,8 +136,9 @@ fn what_the_description_does_not_know_is_found() {
 fn a_file_cut_anywhere_is_an_unfinished_tail_or_damage() {
     let file = guest_file();
     let filler = SECOND + 256;
+    let made = session_of(&file);
     for len in 0..file.len() {
-        let made = session_of(&file[..len]);
+        std::fs::write(made.file("guest-000-0000"), &file[..len]).unwrap();
         let whole = match len {
             FIRST => Some(2),
             SECOND => Some(5),
@@ -159,10 +160,11 @@ fn a_file_cut_anywhere_is_an_unfinished_tail_or_damage() {
 #[test]
 fn no_flipped_bit_makes_it_panic() {
     let file = guest_file();
+    let made = session_of(&file);
     for bit in 0..(SECOND + 256 + 128) * 8 {
         let mut flipped = file.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        let made = session_of(&flipped);
+        std::fs::write(made.file("guest-000-0000"), &flipped).unwrap();
         if let Err(error) = read(made.path()) {
             assert!(error.is_bad_input());
             let text = error.to_string();

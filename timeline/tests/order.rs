@@ -47,8 +47,14 @@ impl GuestClock {
 /// stream), by vCPU.
 fn simulate(clock: GuestClock, vcpus: &[Vec<Act>], offset_guess_ns: i64) -> (Made, Vec<Vec<u64>>) {
     let host = made::clock(0, "host", 0, GHZ, 0, START_NS);
-    let guest =
-        made::clock(1, "guest", 0, clock.told, GUEST_BASE, START_NS.saturating_add(offset_guess_ns));
+    let guest = made::clock(
+        1,
+        "guest",
+        0,
+        clock.told,
+        GUEST_BASE,
+        START_NS.saturating_add(offset_guess_ns),
+    );
     let mut made = Made::with_json(&json(&format!("[{host},{guest}]"), EVENTS, "[]"));
     let mut orders = Vec::new();
     for (vcpu, acts) in vcpus.iter().enumerate() {

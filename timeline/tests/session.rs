@@ -3,7 +3,9 @@
 
 mod made;
 
-use hypertrace_timeline::{ClockMaps, Domain, Error, Event, Kind, Session, SessionStat, Timeline, Value};
+use hypertrace_timeline::{
+    ClockMaps, Domain, Error, Event, Kind, Session, SessionStat, Timeline, Value,
+};
 use made::*;
 use std::path::Path;
 
@@ -29,12 +31,18 @@ fn small() -> Made {
         .lease(10_000, 7, "worker")
         .event(20_000, DISK_READ, &[5, 512])
         .event_str(52_000, OPENED, &[], b"abc");
-    let host = Packet::host(3)
-        .lease(1_000, 9, "vcpu0")
-        .event(40_000, VCPU_EXIT, &[6])
-        .point(41_000, 0, 1, GUEST_BASE + 30_000, 77);
+    let host = Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, VCPU_EXIT, &[6]).point(
+        41_000,
+        0,
+        1,
+        GUEST_BASE + 30_000,
+        77,
+    );
     Made::new()
-        .stream("guest-000-0000", &[baseline, guest.clone(), Packet::guest(0).after(&guest).filler(4096)])
+        .stream(
+            "guest-000-0000",
+            &[baseline, guest.clone(), Packet::guest(0).after(&guest).filler(4096)],
+        )
         .stream("host-003-0000", &[Packet::host(3), host])
 }
 
@@ -44,10 +52,7 @@ fn events_come_in_order_with_source_fields_and_bound() {
 
     let found = events(made.path());
 
-    assert_eq!(
-        names(&found),
-        ["lease", "lease", "disk_read", "vcpu_exit", "checkpoint", "opened"]
-    );
+    assert_eq!(names(&found), ["lease", "lease", "disk_read", "vcpu_exit", "checkpoint", "opened"]);
     let read = &found[2];
     assert_eq!(&*read.source, "guest/0 worker");
     assert_eq!(read.client, Some(0));
@@ -71,8 +76,8 @@ fn events_come_in_order_with_source_fields_and_bound() {
 fn every_type_has_its_value() {
     let s = u64::from_le_bytes([3, 0, 0, 0, 0xff, b'\n', b'x', 0]);
     let payload = [200, (-3i64) as u64, 1.5f64.to_bits(), 1, 0xfee0, s, 2, 8, 9];
-    let made = Made::new()
-        .stream("h", &[Packet::host(0), Packet::host(0).event(5, ALL_TYPES, &payload)]);
+    let made =
+        Made::new().stream("h", &[Packet::host(0), Packet::host(0).event(5, ALL_TYPES, &payload)]);
 
     let found = events(made.path());
 
@@ -122,9 +127,7 @@ fn segments_follow_each_other_whatever_they_are_called() {
     let first = Packet::guest(0).event(10, DISK_READ, &[1, 0]);
     let base = Packet::guest(0).after(&first);
     let second = base.clone().event(20, DISK_READ, &[2, 0]);
-    let made = Made::new()
-        .stream("z", &[Packet::guest(0), first])
-        .stream("a", &[base, second]);
+    let made = Made::new().stream("z", &[Packet::guest(0), first]).stream("a", &[base, second]);
 
     let (session, _) = open(made.path());
     let found = events(made.path());
@@ -140,6 +143,33 @@ fn a_copy_of_a_segment_is_refused() {
     std::fs::copy(made.file("guest-000-0000"), made.file("guest-000-0000.bak")).unwrap();
     let error = Session::open(made.path()).unwrap_err();
     assert!(error.to_string().contains("ring begin"), "{error}");
+}
+
+#[test]
+fn a_ring_that_a_guest_made_jump_is_read_in_order() {
+    let first = Packet::guest(0).event(10, DISK_READ, &[1, 0]).with64(64, 1 << 40);
+    let first = first.with64(72, (1 << 40) + 4);
+    // Head went back to the ring's begin, and the sequence with it: counted.
+    let back = Packet::guest(0).after(&first).with64(104, 1).with64(64, 0).with64(72, 0);
+    let back = back.with64(112, 0).event(20, DISK_READ, &[2, 0]);
+    let base = Packet::guest(0).after(&back);
+    let last = base.clone().event(30, DISK_READ, &[3, 0]);
+    let made = Made::new().stream("b", &[Packet::guest(0), first, back]).stream("a", &[base, last]);
+
+    let found = events(made.path());
+
+    let order: Vec<_> = found.iter().map(|e| e.fields[0].1.clone()).collect();
+    assert_eq!(order, [Value::Unsigned(1), Value::Unsigned(2), Value::Unsigned(3)]);
+}
+
+#[test]
+fn a_session_killed_while_it_was_created_is_empty() {
+    let made = Made::new();
+    std::fs::rename(made.path().join("ctf"), made.path().join(".ctf")).unwrap();
+    assert_eq!(events(made.path()).len(), 0);
+    std::fs::remove_dir_all(made.path().join(".ctf")).unwrap();
+    let error = Session::open(made.path()).unwrap_err();
+    assert!(error.is_bad_input() && error.to_string().contains("streams are missing"), "{error}");
 }
 
 #[test]
@@ -215,14 +245,20 @@ fn clients_of_two_clocks_in_one_class_get_a_map_each() {
     let second = GHZ;
     let mut made = Made::new();
     for (client, ahead) in [(0u32, 0), (1, second)] {
-        let guest = Packet::guest(client)
-            .event(ahead + 10_000, DISK_READ, &[0, 0])
-            .event(ahead + 50_000, DISK_READ, &[1, 0]);
+        let guest = Packet::guest(client).event(ahead + 10_000, DISK_READ, &[0, 0]).event(
+            ahead + 50_000,
+            DISK_READ,
+            &[1, 0],
+        );
         made = made.stream(&format!("g{client}"), &[Packet::guest(client), guest]);
     }
-    let host = Packet::host(0)
-        .point(40_000, 0, 0, GUEST_BASE + 30_000, 0)
-        .point(41_000, 1, 0, GUEST_BASE + second + 31_000, 0);
+    let host = Packet::host(0).point(40_000, 0, 0, GUEST_BASE + 30_000, 0).point(
+        41_000,
+        1,
+        0,
+        GUEST_BASE + second + 31_000,
+        0,
+    );
     let made = made.stream("h", &[Packet::host(0), host]);
 
     let found = events(made.path());
@@ -253,9 +289,7 @@ fn stat_counts_what_the_packets_hold() {
         .event(1, VCPU_EXIT, &[0])
         .point(41_000, 0, 1, GUEST_BASE + 5, 0)
         .event(42_000, 2, &[0, 2, 8, 9]);
-    let made = made
-        .stream("g", &[baseline, guest])
-        .stream("h", &[Packet::host(0), host]);
+    let made = made.stream("g", &[baseline, guest]).stream("h", &[Packet::host(0), host]);
 
     let stat = SessionStat::of(&Session::open(made.path()).unwrap()).unwrap();
 
@@ -277,8 +311,7 @@ fn losses_of_all_files_are_added_and_a_stream_without_files_is_told_by_the_descr
     let one = Packet::guest(0).event(1, DISK_READ, &[0, 0]).with64(56, 4).with64(104, 1);
     let base = Packet::guest(0).after(&one).with64(56, 0);
     let two = base.clone().event(2, DISK_READ, &[0, 0]).with64(56, 5).with64(104, 2);
-    let made =
-        made.stream("a", &[Packet::guest(0), one]).stream("b", &[base, two]);
+    let made = made.stream("a", &[Packet::guest(0), one]).stream("b", &[base, two]);
 
     let stat = SessionStat::of(&Session::open(made.path()).unwrap()).unwrap();
 
@@ -305,7 +338,10 @@ fn what_is_no_session_is_told_so() {
     ] {
         let error = Session::open(&path).unwrap_err();
         assert!(error.is_bad_input());
-        let text = format!("{error} {}", std::error::Error::source(&error).map_or(String::new(), |s| s.to_string()));
+        let text = format!(
+            "{error} {}",
+            std::error::Error::source(&error).map_or(String::new(), |s| s.to_string())
+        );
         assert!(text.to_lowercase().contains(&says.to_lowercase()), "{}: {text}", path.display());
     }
 }

@@ -29,7 +29,8 @@ struct Guest {
 
 impl Guest {
     fn new(client: u32, ahead: u64, name: &str) -> Guest {
-        let geometry = Geometry { ring_bytes: 1 << 18, block_bytes: 1 << 14, ..Geometry::default() };
+        let geometry =
+            Geometry { ring_bytes: 1 << 18, block_bytes: 1 << 14, ..Geometry::default() };
         let words = geometry.client_stride() / 8;
         let area: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let memory = ClientMemory::new(area.leak(), &geometry, RingMode::Discard).unwrap();
@@ -68,10 +69,8 @@ impl Guest {
 
     fn pass(&mut self, session: &hypertrace_trace::Session) {
         session.begin_pass();
-        while session
-            .drain(self.client, &mut Consumer::new(self.memory, &mut self.consumer))
-            .more
-        {}
+        while session.drain(self.client, &mut Consumer::new(self.memory, &mut self.consumer)).more {
+        }
         session.end_pass();
     }
 }

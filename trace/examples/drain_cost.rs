@@ -19,7 +19,7 @@ fn main() {
     let mut cs = ConsumerState::default();
     let mut dry = vec![]; let mut all = vec![];
     let f = session.host_frequency() as f64;
-    for k in 0..3000 { session.set_dry(true);
+    for k in 0..800 { session.set_dry(k % 2 == 0 && k > 0);
         let mut n = 0u64;
         loop {
             let (s, v) = event_type!("bench", a = n, b = 2u64);

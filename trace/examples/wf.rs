@@ -1,18 +1,21 @@
 //! draft
 use std::os::unix::fs::FileExt;
 use std::os::fd::AsRawFd;
-use std::time::Instant;
+use hypertrace_trace::tsc;
 fn main() {
-    let path = std::env::args().nth(1).unwrap();
+    let dir = std::env::args().nth(1).unwrap();
     let buf = vec![7u8; 65536];
-    let f = std::fs::OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
-    let t = Instant::now();
+    let open = |n: &str| { let f = std::fs::OpenOptions::new().create(true).truncate(true).read(true).write(true).open(format!("{dir}/{n}")).unwrap(); f.set_len(64<<20).unwrap(); f };
+    let files = [open("fresh"), open("falloc"), open("reused")];
     #[allow(unsafe_code)]
-    unsafe { libc::posix_fallocate(f.as_raw_fd(), 0, 64<<20); }
-    println!("fallocate {:.2} ns per 32 B", t.elapsed().as_nanos() as f64 / (1024.0*2048.0));
-    for (i, what) in ["fallocated", "reused", "reused", "reused"].iter().enumerate() {
-        let t = Instant::now();
-        for k in 0..1000u64 { f.write_at(&buf, k*65536+128).unwrap(); }
-        println!("{what} {i}: {:.2} ns per 32 B", t.elapsed().as_nanos() as f64 / (1000.0*2048.0));
-    }
+    unsafe { libc::posix_fallocate(files[1].as_raw_fd(), 0, 64<<20); }
+    for k in 0..1000u64 { files[2].write_at(&buf, k*65536+128).unwrap(); }
+    let mut t = [vec![], vec![], vec![]];
+    for k in 0..1000u64 { for i in 0..3 {
+        let s = tsc::now();
+        files[i].write_at(&buf, k*65536+128).unwrap();
+        t[i].push((tsc::now() - s) as f64 / 2.3 / 2048.0);
+    } }
+    for v in &mut t { v.sort_by(f64::total_cmp); print!("med {:.2} p10 {:.2};  ", v[500], v[100]); }
+    println!();
 }

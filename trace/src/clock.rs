@@ -17,6 +17,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Most clocks of a session; a hostile guest could ask for one per lease.
 pub const MAX_CLOCKS: usize = 64;
 
+/// Frequencies that a guest's counter may be told to have.
+pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
+
 const NS: i128 = 1_000_000_000;
 
 /// One instant on all of the host's clocks.
@@ -85,7 +88,7 @@ fn frequency_between(a: &Anchor, b: &Anchor) -> Option<u64> {
     let set = (real - monotonic).abs() > 1_000 + monotonic / 1_000;
     let ns = if set { monotonic } else { real };
     let ticks = i128::from(b.raw.checked_sub(a.raw)?);
-    u64::try_from((ticks * NS + ns / 2).checked_div(ns)?).ok().filter(|f| *f > 0)
+    u64::try_from((ticks * NS + ns / 2).checked_div(ns)?).ok().filter(|f| FREQUENCIES.contains(f))
 }
 
 impl HostClock {
@@ -266,7 +269,8 @@ pub(crate) struct Clocks {
 
 impl Clocks {
     pub fn new(host: HostClock, epoch: u32, began: Option<u64>, told: Option<u64>) -> Clocks {
-        let told = told.filter(|f| *f > 0);
+        // What no counter does is not believed.
+        let told = told.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.started());
         Clocks { host, guests: Vec::new(), epoch, began, told, changed: true }
     }
@@ -276,7 +280,8 @@ impl Clocks {
     }
 
     pub fn begin_epoch(&mut self, epoch: u32) {
-        self.epoch = epoch;
+        // Epochs are told per packet, and never go backwards in a file.
+        self.epoch = epoch.max(self.epoch);
         self.began = tsc::now();
     }
 

@@ -9,7 +9,7 @@ use crate::stream::{Stream, WriteFailed};
 use crate::take::{Context, Taken, Taker};
 use crate::tsc;
 use hypertrace_abi::record::{ClockKind, id};
-use hypertrace_abi::ring::{Consumer, Flow, Pulled};
+use hypertrace_abi::ring::{Consumer, Fault, Flow, Pulled};
 use hypertrace_abi::sink::Drained;
 
 /// Texts that one drain reads from a schema log: a hostile guest could write
@@ -238,6 +238,21 @@ fn write(
     taken: &Taken,
 ) -> Result<(), WriteFailed> {
     note(shared, lane, consumer);
+    if let Some(stream) = &lane.stream {
+        let last = stream.last();
+        let next = pulled.sequence.wrapping_add(pulled.records);
+        let back = pulled.begin < last.ring_end
+            || pulled.end < pulled.begin
+            || pulled.sequence < last.sequence
+            || next < pulled.sequence;
+        if back && last.faults == shared.stats[lane.stats].faults() {
+            // A guest can bring its counters to wrap, and behind something
+            // unreadable a block may say any number. Readers take a step back
+            // for damage unless a fault explains it.
+            consumer.fault(Fault::Sequence);
+            note(shared, lane, consumer);
+        }
+    }
     shared.sync()?;
     let clock = lane.clock.unwrap_or(0);
     let base = shared.clocks.base(clock);

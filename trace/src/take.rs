@@ -115,7 +115,13 @@ impl<'a> Taker<'a> {
         };
         out[0] = timestamp - self.base;
         out[1] = known.out;
-        record.payload.copy_to(&mut out[HEADER_WORDS..]);
+        // Lengths that the compiler knows need no loop.
+        match record.payload.len() {
+            1 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
+            2 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
+            3 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
+            _ => record.payload.copy_to(&mut out[HEADER_WORDS..]),
+        }
         self.used = end;
         self.pad = 0;
         self.last = timestamp;

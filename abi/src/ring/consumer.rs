@@ -235,7 +235,8 @@ pub struct Pulled {
     pub sequence: u64,
     /// The lease token of all records taken.
     pub token: u64,
-    /// The visitor stopped, or another lessee's records follow.
+    /// The visitor stopped, another lessee's records follow, or the producer
+    /// has overwritten what comes next: look for schemas, then pull again.
     pub more: bool,
 }
 
@@ -243,12 +244,22 @@ pub struct Pulled {
 pub struct Consumer<'a> {
     memory: ClientMemory<'a>,
     state: &'a mut ConsumerState,
+    /// How far the ring goes, as far as [`Consumer::pull`] is concerned: a
+    /// record beyond may use a schema that was not in the log yet when the
+    /// log was read.
+    head: u64,
 }
 
 impl<'a> Consumer<'a> {
-    /// Puts the private truth and the shared memory together.
+    /// Puts the private truth and the shared memory together, and looks how
+    /// far the ring goes.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
-        Consumer { memory, state }
+        let head = load_head(&memory);
+        Consumer {
+            memory,
+            state,
+            head,
+        }
     }
 
     /// Ring words that [`Consumer::pull`]'s `stage` must hold.
@@ -298,9 +309,11 @@ impl<'a> Consumer<'a> {
         losses
     }
 
-    /// Takes records, in order, until the ring is empty, `visit` stops, or
-    /// another lessee's records follow. Loads head once, so that a producer
-    /// cannot keep it busy. `stage` needs [`Consumer::stage_words`] words.
+    /// Takes records, in order, as far as the ring went when
+    /// [`Consumer::next_schema`] last said `None` (or at [`Consumer::new`]): a
+    /// producer cannot keep it busy, and the schema of every record has been
+    /// read. Ends earlier where `visit` stops or another lessee's records
+    /// follow. `stage` needs [`Consumer::stage_words`] words.
     ///
     /// Nothing is given back to the producer before [`Consumer::commit`].
     ///
@@ -312,11 +325,8 @@ impl<'a> Consumer<'a> {
         stage: &mut [u64],
         mut visit: impl FnMut(&mut [u64; FAULT_KINDS], Record<'_>) -> Flow,
     ) -> Pulled {
-        let memory = self.memory;
+        let (memory, head) = (self.memory, self.head);
         let cursor = &mut self.state.cursor;
-        // ORDERING: pairs with the Release in `Producer::publish`: all records
-        // below head are there.
-        let head = memory.guest[guest_page::HEAD].load(Ordering::Acquire);
         let mut pulled = Pulled {
             begin: cursor.position,
             sequence: cursor.sequence.unwrap_or(0),
@@ -362,9 +372,8 @@ impl<'a> Consumer<'a> {
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if oldest(&memory, now).wrapping_sub(cursor.position) as i64 > 0 {
-                        // Overwritten while it was copied. The next pull
-                        // begins behind it.
-                        skip_overwritten(&memory, cursor, now);
+                        // Overwritten while it was copied. A pull with a
+                        // newer head begins behind it.
                         pulled.more = true;
                         break;
                     }
@@ -406,10 +415,16 @@ impl<'a> Consumer<'a> {
     }
 
     /// The next text of the schema log, copied once. Its words go back to the
-    /// producer with [`Consumer::commit_schemas`].
+    /// producer with [`Consumer::commit_schemas`]. `None`: all are read that
+    /// the records use which [`Consumer::pull`] takes from now on.
     pub fn next_schema(&mut self) -> Option<super::LoggedSchema> {
+        // Head first: the texts of all records below it are in the log then.
+        let head = load_head(&self.memory);
         match schema_log::read(&self.memory, self.state.schema_cursor) {
-            schema_log::Read::Empty => None,
+            schema_log::Read::Empty => {
+                self.head = head;
+                None
+            }
             schema_log::Read::Text(text, next) => {
                 self.state.schema_cursor = next;
                 Some(text)
@@ -467,6 +482,12 @@ impl<'a> Source<'a> {
             Source::Staged(words) => words.len(),
         }
     }
+}
+
+fn load_head(memory: &ClientMemory<'_>) -> u64 {
+    // ORDERING: pairs with the Release in `Producer::publish`: all records
+    // below head are there, and their texts in the schema log.
+    memory.guest[guest_page::HEAD].load(Ordering::Acquire)
 }
 
 fn count(cursor: &mut Cursor, fault: Fault) {

@@ -15,17 +15,27 @@ use crate::record::{ClockKind, Flags, HEADER_WORDS, Header, id};
 /// No ring gets this far: at a word a nanosecond it takes 36 years.
 const SANE: u64 = 1 << 60;
 
-/// Slots of the table of known ids.
-const KNOWN: usize = 512;
+/// Slots of the table of known ids. A model checker visits every slot in every
+/// execution, so there it has a few.
+const KNOWN: usize = if cfg!(loom) { 4 } else { 512 };
 /// Of the table of known ids, so that a probe for an absent one ends soon.
-const KNOWN_MOST: u64 = 384;
+const KNOWN_MOST: u64 = KNOWN as u64 * 3 / 4;
+
+/// `busy` of an emit that has not read its clock yet.
+const UNTIMED: u64 = 1;
+
+/// `telling` while the producer itself tells its losses; stays when a jump
+/// leaves it there.
+const BY_OWNER: u64 = 1;
+/// `telling` while another thread does.
+const BY_OTHER: u64 = 2;
 
 /// The private truth of a producer. All zeros is "no lease": what a fork with
 /// MADV_WIPEONFORK leaves to the child, so that it never writes as its parent.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
-    /// Timestamp of the emit under way, 0 if none.
+    /// Timestamp of the emit under way, 0 if none, `UNTIMED` for a moment.
     busy: AtomicU64,
     /// Ring position of the next record, in words.
     head: AtomicU64,
@@ -40,6 +50,11 @@ pub struct ProducerState {
     lost_full: AtomicU64,
     lost_busy: AtomicU64,
     untold: AtomicU64,
+    /// Whose turn it is to tell losses: one writer at a time, so that the told
+    /// totals never go backwards.
+    telling: AtomicU64,
+    /// 1 << 32 + seq of the reference point under way, 0 if none.
+    asked: AtomicU64,
     schema_len: AtomicU64,
     known_len: AtomicU64,
     known: [AtomicU32; KNOWN],
@@ -63,6 +78,8 @@ macro_rules! zero_state {
             lost_full: $zero64,
             lost_busy: $zero64,
             untold: $zero64,
+            telling: $zero64,
+            asked: $zero64,
             schema_len: $zero64,
             known_len: $zero64,
             known: $zero32,
@@ -92,6 +109,37 @@ impl ProducerState {
             0 => None,
             since => Some(since),
         }
+    }
+
+    /// As [`ProducerState::interrupted_since`], for who wants to know how old
+    /// the emit under way is: one that was interrupted before it read its clock
+    /// counts from the first look at it, which is `now`.
+    pub fn under_way_since(&self, now: u64) -> Option<u64> {
+        // If it is alive after all, it stores its own time over this one.
+        match self
+            .busy
+            .compare_exchange(UNTIMED, now, Relaxed, Relaxed)
+        {
+            Ok(_) => Some(now),
+            Err(0) => None,
+            Err(since) => Some(since),
+        }
+    }
+
+    /// Another thread has found that the client is another's now: ends the
+    /// lease with this token, so that the producer is refused as
+    /// [`Emit::Unleased`] from its next slow path on, a block away at most.
+    /// `false` if the lease is not that one any more.
+    pub fn revoke(&self, token: u64) -> bool {
+        let revoked = self
+            .token
+            .compare_exchange(token, 0, Relaxed, Relaxed)
+            .is_ok();
+        if revoked {
+            // A hint: the producer may be storing its own here.
+            self.limit.store(0, Relaxed);
+        }
+        revoked
     }
 
     /// Whether this producer holds a lease.
@@ -179,6 +227,15 @@ impl Lease {
     }
 }
 
+/// What an emit off the hot path is about.
+struct Cold<'a> {
+    id: u32,
+    flags: Flags,
+    text: Option<&'a SchemaText>,
+    words: usize,
+    last_try: bool,
+}
+
 /// The guest's side of one client's ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Producer<'m> {
@@ -225,6 +282,11 @@ impl<'m> Producer<'m> {
             .lost_busy
             .store(guest[guest_page::LOST_BUSY].load(Relaxed), Relaxed);
         state.untold.store(0, Relaxed);
+        state.asked.store(0, Relaxed);
+        // A jump may have left it so; another thread's turn ends by itself.
+        let _ = state
+            .telling
+            .compare_exchange(BY_OWNER, 0, Relaxed, Relaxed);
         state
             .schema_len
             .store(guest[guest_page::SCHEMA_LEN].load(Relaxed), Relaxed);
@@ -232,7 +294,11 @@ impl<'m> Producer<'m> {
         for slot in &state.known {
             slot.store(0, Relaxed);
         }
-        state.token.store(lease.words[HEADER_WORDS], Relaxed);
+        // ORDERING: pairs with the Acquire in `tell_losses_of`: the totals are
+        // this lease's.
+        state
+            .token
+            .store(lease.words[HEADER_WORDS], Ordering::Release);
         compiler_fence(Ordering::SeqCst);
         state.busy.store(0, Relaxed);
         let producer = Producer {
@@ -258,10 +324,24 @@ impl<'m> Producer<'m> {
     /// Emits a typed event with the timestamp `now`, nonzero. Never fails, allocates,
     /// blocks or formats.
     #[inline(always)]
-    pub fn emit<S: Site, F: Fields>(&self, _: S, now: u64, fields: F) -> Emit {
-        if let Err(busy) = self.enter(now) {
-            return busy;
-        }
+    pub fn emit<S: Site, F: Fields>(&self, site: S, now: u64, fields: F) -> Emit {
+        self.emit_by(site, || now, fields)
+    }
+
+    /// As [`Producer::emit`], with a clock that is read inside of the emit: a
+    /// signal handler emits before that or is counted, so that a client's
+    /// timestamps never go backwards.
+    #[inline(always)]
+    pub fn emit_by<S: Site, F: Fields>(
+        &self,
+        _: S,
+        clock: impl FnOnce() -> u64,
+        fields: F,
+    ) -> Emit {
+        let now = match self.enter(clock) {
+            Ok(now) => now,
+            Err(busy) => return busy,
+        };
         let state = self.state;
         let payload = fields.words();
         let words = (HEADER_WORDS + payload) as u64;
@@ -279,6 +359,7 @@ impl<'m> Producer<'m> {
         record[1].store(Header::meta(Event::<S, F>::ID, payload as u16, 0), Relaxed);
         fields.put(&record[HEADER_WORDS..]);
         self.publish(head + words);
+        self.leave();
         Emit::Recorded
     }
 
@@ -293,33 +374,34 @@ impl<'m> Producer<'m> {
         prefix: &[u64],
         payload: &[u64],
     ) -> Emit {
-        self.emit_words_patiently(now, id, flags, prefix, payload, false)
+        self.emit_words_patiently(&|| now, id, flags, prefix, payload, false)
     }
 
-    /// As [`Producer::emit_words`]. `patient`: this is not the last try, so a
-    /// full ring is not counted.
+    /// As [`Producer::emit_words`], with a clock that is read inside of the
+    /// emit. `patient`: this is not the last try, so a full ring is not
+    /// counted.
     pub fn emit_words_patiently(
         &self,
-        now: u64,
+        clock: &dyn Fn() -> u64,
         id: u32,
         flags: Flags,
         prefix: &[u64],
         payload: &[u64],
         patient: bool,
     ) -> Emit {
-        self.emit_with(
-            now,
+        let what = Cold {
             id,
             flags,
-            None,
-            prefix.len() + payload.len(),
-            !patient,
-            &|out| {
-                for (to, &from) in out.iter().zip(prefix.iter().chain(payload)) {
-                    to.store(from, Relaxed);
-                }
-            },
-        )
+            text: None,
+            words: prefix.len() + payload.len(),
+            last_try: !patient,
+        };
+        let put = |out: &[AtomicU64]| {
+            for (to, &from) in out.iter().zip(prefix.iter().chain(payload)) {
+                to.store(from, Relaxed);
+            }
+        };
+        self.emit_with(clock, &what, &put, &|_| {})
     }
 
     /// Emits a typed event with flags. `patient`: this is not the last try, so
@@ -327,67 +409,83 @@ impl<'m> Producer<'m> {
     pub fn emit_flagged<S: Site, F: Fields>(
         &self,
         _: &S,
-        now: u64,
+        clock: &dyn Fn() -> u64,
         flags: Flags,
         fields: F,
         patient: bool,
     ) -> Emit {
-        let text = Some(&Event::<S, F>::TEXT);
-        self.emit_with(
-            now,
-            Event::<S, F>::ID,
+        let what = Cold {
+            id: Event::<S, F>::ID,
             flags,
-            text,
-            fields.words(),
-            !patient,
-            &|out| {
-                fields.put(out);
-            },
-        )
+            text: Some(&Event::<S, F>::TEXT),
+            words: fields.words(),
+            last_try: !patient,
+        };
+        let put = |out: &[AtomicU64]| {
+            fields.put(out);
+        };
+        self.emit_with(clock, &what, &put, &|_| {})
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Emits a kernel-stamped point, then calls `fire`, which stores the
+    /// record's timestamp to STAMP: nothing else of this client comes between.
+    pub fn stamp(&self, clock: &dyn Fn() -> u64, fire: &dyn Fn(u64)) -> Emit {
+        let what = Cold {
+            id: id::STAMP,
+            flags: Flags::STAMP,
+            text: None,
+            words: 0,
+            last_try: true,
+        };
+        self.emit_with(clock, &what, &|_| {}, fire)
+    }
+
     fn emit_with(
         &self,
-        now: u64,
-        id: u32,
-        flags: Flags,
-        text: Option<&SchemaText>,
-        count: usize,
-        last_try: bool,
+        clock: &dyn Fn() -> u64,
+        what: &Cold<'_>,
         put: &dyn Fn(&[AtomicU64]),
+        fire: &dyn Fn(u64),
     ) -> Emit {
-        if self.enter(now).is_err() {
-            return Emit::Busy;
-        }
-        let words = (HEADER_WORDS + count) as u64;
-        let commit = flags.contains(Flags::REFERENCE_POINT);
-        let head = match self.make_room(text, words, commit, last_try) {
+        let now = match self.enter(clock) {
+            Ok(now) => now,
+            Err(busy) => return busy,
+        };
+        let words = (HEADER_WORDS + what.words) as u64;
+        let commit = what.flags.contains(Flags::REFERENCE_POINT);
+        let head = match self.make_room(what.text, words, commit, what.last_try) {
             Ok(head) => head,
             Err(why) => return why,
         };
         let record = self.memory.span(head, words);
         self.order_before();
         record[0].store(now, Relaxed);
-        record[1].store(Header::meta(id, count as u16, flags.bits()), Relaxed);
+        let meta = Header::meta(what.id, what.words as u16, what.flags.bits());
+        record[1].store(meta, Relaxed);
         put(&record[HEADER_WORDS..]);
         self.publish(head + words);
+        fire(now);
+        self.leave();
         Emit::Recorded
     }
 
-    /// Enters an emit at `now`; nothing else of this client goes on until
-    /// [`Producer::leave`].
+    /// Enters an emit and reads the clock, nonzero; nothing else of this
+    /// client goes on until [`Producer::leave`].
     ///
     /// # Errors
     /// In the middle of another one: counted.
     #[inline(always)]
-    fn enter(&self, now: u64) -> Result<(), Emit> {
+    fn enter(&self, clock: impl FnOnce() -> u64) -> Result<u64, Emit> {
         if self.state.busy.load(Relaxed) != 0 {
             return Err(self.interrupted());
         }
+        self.state.busy.store(UNTIMED, Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let now = clock();
+        compiler_fence(Ordering::SeqCst);
         self.state.busy.store(now, Relaxed);
         compiler_fence(Ordering::SeqCst);
-        Ok(())
+        Ok(now)
     }
 
     #[inline(always)]
@@ -396,9 +494,10 @@ impl<'m> Producer<'m> {
         self.state.busy.store(0, Relaxed);
     }
 
-    /// Writes the v2 slot for this event and calls `fire`, which stores `seq`
-    /// to EMIT: nothing else of this client comes between. The event's schema
-    /// and every earlier record of the client are visible then.
+    /// Writes the v2 slot for this event and calls `fire` with its timestamp,
+    /// which stores `seq` to EMIT: nothing else of this client comes between
+    /// the timestamp and `fire`'s end. The event's schema and every earlier
+    /// record of the client are visible then.
     ///
     /// # Errors
     /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`]
@@ -406,13 +505,13 @@ impl<'m> Producer<'m> {
     pub fn slot<S: Site, F: Fields, R>(
         &self,
         _: S,
-        now: u64,
+        clock: impl FnOnce() -> u64,
         seq: u32,
         cpu: u32,
         fields: F,
-        fire: impl FnOnce() -> R,
+        fire: impl FnOnce(u64) -> R,
     ) -> Result<R, Emit> {
-        self.enter(now)?;
+        let now = self.enter(clock)?;
         if !self.state.is_leased() {
             self.leave();
             return Err(Emit::Unleased);
@@ -425,8 +524,7 @@ impl<'m> Producer<'m> {
         let payload = fields.words();
         if payload > SLOT_WORDS {
             self.leave();
-            self.state.lost_full.fetch_add(1, Relaxed);
-            self.state.untold.store(1, Relaxed);
+            self.count(&self.state.lost_full);
             return Err(Emit::Full);
         }
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
@@ -444,8 +542,12 @@ impl<'m> Producer<'m> {
         if self.fenced || !cfg!(target_arch = "x86_64") {
             store_fence();
         }
+        // Whether the host had it, should a jump leave it here.
+        self.state.asked.store(1 << 32 | u64::from(seq), Relaxed);
         compiler_fence(Ordering::SeqCst);
-        let fired = fire();
+        let fired = fire(now);
+        compiler_fence(Ordering::SeqCst);
+        self.state.asked.store(0, Relaxed);
         self.leave();
         Ok(fired)
     }
@@ -464,8 +566,8 @@ impl<'m> Producer<'m> {
         if self.fenced {
             store_fence();
         }
-        // ORDERING: pairs with the Acquire load of head in `Consumer::pull`:
-        // the record is there.
+        // ORDERING: pairs with the Acquire load of head in `load_head` of the
+        // consumer: the record is there.
         self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
         if self.fenced {
             store_fence();
@@ -475,8 +577,6 @@ impl<'m> Producer<'m> {
         state
             .sequence
             .store(state.sequence.load(Relaxed) + 1, Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        state.busy.store(0, Relaxed);
     }
 
     /// Counts an event that came in the middle of another. Only private
@@ -484,10 +584,16 @@ impl<'m> Producer<'m> {
     #[cold]
     #[inline(never)]
     fn interrupted(&self) -> Emit {
-        // A handler may itself be interrupted here, so not load and store.
-        self.state.lost_busy.fetch_add(1, Relaxed);
-        self.state.untold.store(1, Relaxed);
+        self.count(&self.state.lost_busy);
         Emit::Busy
+    }
+
+    fn count(&self, total: &AtomicU64) {
+        // A handler may interrupt this, so not load and store.
+        total.fetch_add(1, Relaxed);
+        // ORDERING: pairs with the Acquire in `tell`: who takes it sees the
+        // count above.
+        self.state.untold.store(1, Ordering::Release);
     }
 
     /// The slow path: announces a schema, opens blocks, looks at tail, tells
@@ -517,8 +623,7 @@ impl<'m> Producer<'m> {
             self.leave();
             compiler_fence(Ordering::SeqCst);
             if last_try {
-                state.lost_full.fetch_add(1, Relaxed);
-                state.untold.store(1, Relaxed);
+                self.count(&state.lost_full);
             }
         }
         room.ok_or(Emit::Full)
@@ -621,7 +726,7 @@ impl<'m> Producer<'m> {
     fn open_block(&self, start: u64) -> u64 {
         let header = self.memory.span(start, BLOCK_HEADER_WORDS);
         header[0].store(self.state.sequence.load(Relaxed), Relaxed);
-        header[1].store(self.state.token.load(Relaxed), Relaxed);
+        header[1].store(self.lease.words[HEADER_WORDS], Relaxed);
         start + BLOCK_HEADER_WORDS
     }
 
@@ -658,23 +763,45 @@ impl<'m> Producer<'m> {
         }
     }
 
-    /// Publishes the running totals of dropped events.
+    /// Publishes the running totals of dropped events, inside of an emit.
     fn tell_losses(&self) {
         let state = self.state;
-        if state.untold.load(Relaxed) == 0 {
+        // If another thread is at it, what it misses stays untold.
+        if state.untold.load(Relaxed) != 0
+            && state
+                .telling
+                .compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
+                .is_ok()
+        {
+            tell(&self.memory, state);
+            state.telling.store(0, Ordering::Release);
+        }
+    }
+
+    /// Publishes the totals of a producer that another thread has, and that
+    /// may be idle.
+    pub fn tell_losses_of(memory: &ClientMemory<'_>, state: &ProducerState) {
+        if state.untold.load(Relaxed) == 0
+            || state
+                .telling
+                .compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed)
+                .is_err()
+        {
             return;
         }
-        state.untold.store(0, Relaxed);
-        let guest = self.memory.guest;
-        guest[guest_page::LOST_FULL].store(state.lost_full.load(Relaxed), Relaxed);
-        guest[guest_page::LOST_BUSY].store(state.lost_busy.load(Relaxed), Relaxed);
+        // Looked at in our turn: `release` waits for it, and only then gives
+        // the client to others.
+        if state.token.load(Ordering::Acquire) != 0 {
+            tell(memory, state);
+        }
+        state.telling.store(0, Ordering::Release);
     }
 
     /// Outside of any emit, at `now`: announces the lease if it is not yet,
     /// tells losses.
     pub fn refresh(&self, now: u64) {
         let state = self.state;
-        if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(now).is_err() {
+        if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now).is_err() {
             return;
         }
         self.tell_losses();
@@ -691,20 +818,41 @@ impl<'m> Producer<'m> {
     }
 
     /// The thread ends: gives the client up. If an emit was left by a jump,
-    /// its event is counted as lost unless it was published; one that was left
-    /// before it took its timestamp never was. Tells the totals.
+    /// its event is counted as lost unless it was published, or the host has
+    /// answered it; one that was left before it took its timestamp never was.
+    /// Tells the totals.
     pub fn release(&self) {
         let state = self.state;
         if let Some(since) = state.interrupted_since() {
             let published = self.memory.guest[guest_page::HEAD].load(Relaxed);
-            if walk(&self.memory, published).1 != Some(since) {
+            let reply = self.memory.host[host_page::REPLY].load(Relaxed);
+            let asked = state.asked.load(Relaxed);
+            let answered = asked >> 32 == 1 && asked as u32 == reply as u32;
+            if !answered && walk(&self.memory, published).1 != Some(since) {
                 state.lost_busy.fetch_add(1, Relaxed);
             }
         }
-        state.untold.store(1, Relaxed);
-        self.tell_losses();
+        // Another thread is done soon; our own turn was left by a jump.
+        while state
+            .telling
+            .compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
+            == Err(BY_OTHER)
+        {
+            core::hint::spin_loop();
+        }
+        tell(&self.memory, state);
         state.forget();
+        state.telling.store(0, Ordering::Release);
     }
+}
+
+/// Publishes the running totals; in the caller's turn.
+fn tell(memory: &ClientMemory<'_>, state: &ProducerState) {
+    // ORDERING: pairs with the Release in `count`. Taken before the totals are
+    // read: what is counted later is told later.
+    state.untold.swap(0, Ordering::Acquire);
+    memory.guest[guest_page::LOST_FULL].store(state.lost_full.load(Relaxed), Relaxed);
+    memory.guest[guest_page::LOST_BUSY].store(state.lost_busy.load(Relaxed), Relaxed);
 }
 
 /// Walks the block that `head` stands in: the sequence number of the next

@@ -7,7 +7,6 @@ use hypertrace::abi::clock::ticks;
 use hypertrace::abi::record::ClockKind;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
-use hypertrace_trace::{Session, SessionConfig};
 use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
@@ -49,9 +48,8 @@ pub fn file(context: &mut Context) -> Result<f64> {
 
 fn drain(context: &mut Context, discard: bool) -> Result<f64> {
     let scratch = Scratch::new()?;
-    let mut config = SessionConfig::new(scratch.path().join("session"));
-    config.discard_packets = discard;
-    let session = Session::create(config)?;
+    let session = scratch.session()?;
+    session.set_dry(discard);
     let geometry = Geometry { clients: 1, ring_bytes: 4 << 20, ..Geometry::default() };
     let config = ChipConfig { vcpu_clients: 1, ..ChipConfig::default() };
     let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());

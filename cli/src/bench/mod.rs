@@ -14,11 +14,12 @@ mod table;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use rows::{Context, ROWS, Row};
 use serde::Serialize;
 
-/// Options of `bench`.
-#[derive(Args, Debug)]
+/// Measure what each thing costs on this machine, beside its floor.
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   hypertrace bench                         every row
@@ -76,7 +77,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         for name in &args.rows {
             if !ROWS.iter().any(|row| row.name.starts_with(name.as_str())) {
                 let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
-                bail!(crate::usage(format!("no row {name:?}; there are {}", known.join(", "))));
+                bail!(crate::Usage(format!("no row {name:?}; there are {}", known.join(", "))));
             }
         }
         ROWS.iter()
@@ -85,7 +86,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     };
     let mut context = Context::new()?;
     let mut measured = Vec::new();
-    let progress = crate::progress(wanted.len() as u64, "row");
+    // On stderr, and only where that is a terminal.
+    let style = ProgressStyle::with_template("{pos}/{len} {msg} {elapsed}")?;
+    let progress = ProgressBar::new(wanted.len() as u64).with_style(style);
     for row in wanted {
         progress.set_message(row.name);
         measured.push(measure(row, args.runs as usize, &mut context));

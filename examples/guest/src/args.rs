@@ -12,8 +12,8 @@ pub const MAX_VCPUS: usize = 16;
 /// Words per vCPU on the [`Board`].
 pub const BOARD_RESULTS: usize = 8;
 
-/// What the VMM tells the program. Addresses are pointers of the place where the program runs: guest-physical ones
-/// in the image, the process's own when it runs on host threads.
+/// What the VMM tells the program. Addresses are pointers of the place where the program runs:
+/// guest-physical ones in the image, the process's own when it runs on host threads.
 #[derive(Clone, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct Args {
@@ -54,7 +54,8 @@ impl Args {
     }
 }
 
-/// What the vCPUs tell each other, and leave for the VMM to read: no exit is needed to tell a number.
+/// What the vCPUs tell each other, and leave for the VMM to read: no exit is needed to tell a
+/// number.
 ///
 /// All zero is its initial state, which is what fresh guest memory holds.
 #[derive(Debug, Default)]
@@ -73,10 +74,12 @@ impl Board {
         core::mem::offset_of!(Board, results) + cpu * 8 * BOARD_RESULTS
     }
 
-    /// Waits until all of `vcpus` vCPUs have called this as often; so they start what follows together.
+    /// Waits until all of `vcpus` vCPUs have called this as often; so they start what follows
+    /// together.
     pub fn meet(&self, vcpus: u32) {
         let vcpus = u64::from(vcpus.max(1));
-        // ORDERING: pairs with the load below in the other vCPUs: what was written before the meeting is seen after.
+        // ORDERING: pairs with the load below in the other vCPUs: what was written before the
+        // meeting is seen after.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (arrived / vcpus + 1) * vcpus;
         while self.arrived.load(Ordering::Acquire) < all {

@@ -15,8 +15,8 @@ pub struct Console {
 impl Console {
     /// The console of the control page at `control`; with 0, what is written goes nowhere.
     ///
-    /// # Safety
-    /// `control` must be 0, or the address of the VMM's control page, or of a page of memory that stands for it.
+    /// # Safety `control` must be 0, or the address of the VMM's control page, or of a page of
+    /// memory that stands for it.
     pub unsafe fn new(control: u64) -> Self {
         let register = (control != 0).then_some(control + layout::CONTROL_CONSOLE);
         Console { register }
@@ -31,11 +31,9 @@ impl fmt::Write for Console {
         // Full words first: one exit for eight bytes.
         let mut words = text.as_bytes().chunks_exact(8);
         for word in &mut words {
-            let value = word
-                .iter()
-                .rev()
-                .fold(0, |value, byte| value << 8 | u64::from(*byte));
-            // SAFETY: the register is aligned to 8 and the constructor's caller promised what it is.
+            let value = word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
+            // SAFETY: the register is aligned to 8 and the constructor's caller promised what it
+            // is.
             unsafe { store(register, value, 8) };
         }
         for byte in words.remainder() {

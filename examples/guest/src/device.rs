@@ -9,10 +9,12 @@ use hypertrace::{Channel, OpenError};
 use crate::pci::Function;
 use crate::{Args, Board, Console, layout};
 
-/// Offset of the table of regions in the config page: four times an offset into the window and a size (docs/abi.md).
+/// Offset of the table of regions in the config page: four times an offset into the window and a
+/// size (docs/abi.md).
 const CONFIG_REGIONS: u64 = 0x70;
 
-/// The device that `args` tells of, if there is one. Every vCPU calls this; vCPU 0 does what is done once.
+/// The device that `args` tells of, if there is one. Every vCPU calls this; vCPU 0 does what is
+/// done once.
 pub fn find(cpu: u32, args: &Args, board: &Board) -> Option<Channel<'static>> {
     let opened = if args.device != 0 {
         in_window(args.device, board)

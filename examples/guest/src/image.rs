@@ -1,6 +1,8 @@
-//! The freestanding image: entry point, panic handler, and the memory functions that compiled code calls.
+//! The freestanding image: entry point, panic handler, and the memory functions that compiled code
+//! calls.
 //!
-//! Nothing is initialised before [`_start`]: the VMM has set up long mode at CPL 3, a stack and zeroed memory (.bss).
+//! Nothing is initialised before [`_start`]: the VMM has set up long mode at CPL 3, a stack and
+//! zeroed memory (.bss).
 #![allow(unsafe_code)]
 
 use core::arch::asm;
@@ -15,9 +17,11 @@ const PANICKED: u32 = 101;
 /// Every vCPU starts here.
 #[unsafe(no_mangle)]
 extern "C" fn _start(cpu: u64, args: *const Args) -> ! {
-    // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and nobody writes it afterwards.
+    // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and nobody writes it
+    // afterwards.
     let args = unsafe { &*args };
-    // SAFETY: the page is the guest's, zero at the start, which is a valid Board, and only atomics touch it.
+    // SAFETY: the page is the guest's, zero at the start, which is a valid Board, and only atomics
+    // touch it.
     let board = unsafe { &*(layout::BOARD as *const Board) };
     let channel = device::find(cpu as u32, args, board);
     // SAFETY: the VMM wrote the addresses of this guest's memory map.
@@ -43,8 +47,9 @@ fn panic(info: &PanicInfo) -> ! {
     exit(PANICKED)
 }
 
-// On a hosted target `compiler_builtins` leaves these to libc. String instructions, so that the compiler cannot turn
-// a loop into a call of the function it is in; they are fast where it matters (ERMS, FSRM).
+// On a hosted target `compiler_builtins` leaves these to libc. String instructions, so that the
+// compiler cannot turn a loop into a call of the function it is in; they are fast where it matters
+// (ERMS, FSRM).
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
@@ -59,13 +64,17 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     if (to as usize).wrapping_sub(from as usize) >= bytes {
-        // SAFETY: `to` is before `from` or behind its end: copying upwards reads every byte before it is overwritten.
+        // SAFETY: `to` is before `from` or behind its end: copying upwards reads every byte before
+        // it is overwritten.
         return unsafe { memcpy(to, from, bytes) };
     }
-    // SAFETY: memmove's contract, and bytes > 0 here; downwards from the last byte, the flag clear again at the end.
+    // SAFETY: memmove's contract, and bytes > 0 here; downwards from the last byte, the flag clear
+    // again at the end.
     unsafe {
         asm!("std", "rep movsb", "cld",
-             inout("rcx") bytes => _, inout("rdi") to.add(bytes - 1) => _, inout("rsi") from.add(bytes - 1) => _,
+             inout("rcx") bytes => _,
+             inout("rdi") to.add(bytes - 1) => _,
+             inout("rsi") from.add(bytes - 1) => _,
              options(nostack));
     }
     to

@@ -1,4 +1,5 @@
-//! The guest's memory map. Guest-virtual addresses are guest-physical addresses, all of the first 4 GiB.
+//! The guest's memory map. Guest-virtual addresses are guest-physical addresses, all of the first 4
+//! GiB.
 //!
 //! ```text
 //! 0x0000_1000  Args, written by the VMM

@@ -1,12 +1,14 @@
 //! Guest programs of the hypertrace examples and tests, and the contract they have with `kvm-vmm`.
 //!
-//! The same code runs in two places. `examples/kvm-vmm/build.rs` builds it as a freestanding image (feature
-//! `image`) that the VMM loads into guest memory; and it is an ordinary library, so that the programs also run on
-//! threads of the VMM where there is no `/dev/kvm`. A program therefore reaches the world only through its
-//! [`Args`], its [`Board`] and the hypertrace channel that it is given.
+//! The same code runs in two places. `examples/kvm-vmm/build.rs` builds it as a freestanding image
+//! (feature `image`) that the VMM loads into guest memory; and it is an ordinary library, so that
+//! the programs also run on threads of the VMM where there is no `/dev/kvm`. A program therefore
+//! reaches the world only through its [`Args`], its [`Board`] and the hypertrace channel that it is
+//! given.
 //!
 //! - [`layout`]: the guest's memory map, a constant of both sides;
-//! - [`Args`]: what the VMM tells the program; [`Board`]: what the program leaves for the VMM to read;
+//! - [`Args`]: what the VMM tells the program; [`Board`]: what the program leaves for the VMM to
+//!   read;
 //! - [`Program`]: the programs by number; [`run`] runs one.
 
 #![no_std]
@@ -22,8 +24,8 @@ pub mod pci;
 /// The programs.
 pub mod programs;
 
-// `panic = "abort"` is what tells the image's own profile from a `cargo build --all-features` of the workspace,
-// where std brings a panic handler and a second one would not link.
+// `panic = "abort"` is what tells the image's own profile from a `cargo build --all-features` of
+// the workspace, where std brings a panic handler and a second one would not link.
 #[cfg(all(feature = "image", panic = "abort"))]
 mod device;
 #[cfg(all(feature = "image", panic = "abort"))]

@@ -1,11 +1,11 @@
 //! Stores that a VMM sees: volatile, of exactly the asked width.
 #![allow(unsafe_code)]
 
-/// Stores the low `width` bytes (1, 2, 4 or 8; any other width stores nothing) of `value` at `address`.
+/// Stores the low `width` bytes (1, 2, 4 or 8; any other width stores nothing) of `value` at
+/// `address`.
 ///
-/// # Safety
-/// `address` must be a multiple of `width` and lie in the guest's MMIO space or in memory that nothing but volatile
-/// or atomic accesses touches.
+/// # Safety `address` must be a multiple of `width` and lie in the guest's MMIO space or in memory
+/// that nothing but volatile or atomic accesses touches.
 pub unsafe fn store(address: u64, value: u64, width: u64) {
     // SAFETY: the caller's promise. `as` drops the high bytes, which is what a narrow store means.
     unsafe {

@@ -1,4 +1,5 @@
-//! What firmware does with a PCI function: find it, size its BARs, give them addresses, switch decoding on.
+//! What firmware does with a PCI function: find it, size its BARs, give them addresses, switch
+//! decoding on.
 #![allow(unsafe_code)]
 
 /// BARs of a type 0 function.
@@ -29,14 +30,12 @@ impl Function {
     /// `ecam` must be the address of an ECAM window with bus 0.
     pub unsafe fn find(ecam: u64, vendor: u16, device: u16) -> Option<Function> {
         (0..32)
-            .map(|slot| Function {
-                config: ecam + (slot << 15),
-            })
+            .map(|slot| Function { config: ecam + (slot << 15) })
             .find(|function| function.read(ID) == u32::from(device) << 16 | u32::from(vendor))
     }
 
-    /// Gives every memory BAR an address, from `window` upwards and aligned to its size, and switches memory decoding
-    /// on. Returns the BARs' addresses, 0 for what is none.
+    /// Gives every memory BAR an address, from `window` upwards and aligned to its size, and
+    /// switches memory decoding on. Returns the BARs' addresses, 0 for what is none.
     pub fn enable(self, window: u64) -> [u64; BARS] {
         let mut addresses = [0; BARS];
         let mut next = window;

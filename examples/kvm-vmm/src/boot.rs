@@ -1,7 +1,8 @@
 //! The state in which a guest starts: image in RAM, page tables, and vCPUs in 64-bit user mode.
 //!
-//! User mode from the first instruction, for two reasons: the programs need nothing more, and hypervisors that are
-//! themselves guests (PVM) run user code natively but emulate supervisor code, without SSE.
+//! User mode from the first instruction, for two reasons: the programs need nothing more, and
+//! hypervisors that are themselves guests (PVM) run user code natively but emulate supervisor code,
+//! without SSE.
 
 use std::io::Cursor;
 
@@ -43,9 +44,7 @@ const RFLAGS: u64 = 1 << 1;
 
 /// Puts the image and the page tables into RAM, and returns the image's entry point.
 pub fn load(vm: &Vm) -> Result<u64, Error> {
-    let entry = Elf::load(vm.ram(), None, &mut Cursor::new(IMAGE), None)?
-        .kernel_load
-        .raw_value();
+    let entry = Elf::load(vm.ram(), None, &mut Cursor::new(IMAGE), None)?.kernel_load.raw_value();
 
     let link = PRESENT | WRITABLE | USER;
     let pml4 = layout::PAGE_TABLES;
@@ -62,24 +61,17 @@ pub fn load(vm: &Vm) -> Result<u64, Error> {
 }
 
 fn write_entry(vm: &Vm, table: u64, index: u64, entry: u64) -> Result<(), Error> {
-    Ok(vm
-        .ram()
-        .write_obj(entry.to_le(), GuestAddress(table + 8 * index))?)
+    Ok(vm.ram().write_obj(entry.to_le(), GuestAddress(table + 8 * index))?)
 }
 
 /// Puts the program's arguments into RAM.
 pub fn write_args(vm: &Vm, args: &Args) -> Result<(), Error> {
-    Ok(vm
-        .ram()
-        .write_slice(args.as_bytes(), GuestAddress(layout::ARGS))?)
+    Ok(vm.ram().write_slice(args.as_bytes(), GuestAddress(layout::ARGS))?)
 }
 
 /// Makes vCPU `index`, about to call `entry(index, ARGS)`.
 pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
-    let vcpu = vm
-        .fd()
-        .create_vcpu(index as u64)
-        .map_err(kvm("KVM_CREATE_VCPU"))?;
+    let vcpu = vm.fd().create_vcpu(index as u64).map_err(kvm("KVM_CREATE_VCPU"))?;
     let cpuid = vm
         .kvm()
         .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
@@ -96,7 +88,8 @@ pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
     (sregs.ds, sregs.es, sregs.fs, sregs.gs, sregs.ss) = (data, data, data, data, data);
     vcpu.set_sregs(&sregs).map_err(kvm("KVM_SET_SREGS"))?;
 
-    // 16-byte alignment is of the stack *before* a call pushes its return address, and nobody called the entry point.
+    // 16-byte alignment is of the stack *before* a call pushes its return address, and nobody
+    // called the entry point.
     let stack = layout::STACKS + (index as u64 + 1) * layout::STACK_SIZE - 8;
     let regs = kvm_regs {
         rip: entry,
@@ -110,8 +103,8 @@ pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
     Ok(vcpu)
 }
 
-/// A flat segment of privilege level 3: `kind` 0xb is 64-bit code, 0x3 is data. There is no descriptor table behind
-/// the selectors: nothing ever loads a segment again.
+/// A flat segment of privilege level 3: `kind` 0xb is 64-bit code, 0x3 is data. There is no
+/// descriptor table behind the selectors: nothing ever loads a segment again.
 fn user_segment(index: u16, kind: u8) -> kvm_segment {
     let code = kind == 0xb;
     kvm_segment {

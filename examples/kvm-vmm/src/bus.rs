@@ -8,8 +8,9 @@ type Write = Box<dyn Fn(u64, &[u8]) + Send + Sync>;
 
 /// Address windows and the two functions behind each; they take the offset into the window.
 ///
-/// The vCPU threads call them concurrently. What no window covers reads as all ones and ignores writes, as an empty
-/// bus does. An access that begins in a window and leaves it is the window's: devices check their own bounds.
+/// The vCPU threads call them concurrently. What no window covers reads as all ones and ignores
+/// writes, as an empty bus does. An access that begins in a window and leaves it is the window's:
+/// devices check their own bounds.
 #[derive(Default)]
 pub struct Bus {
     windows: Vec<Window>,
@@ -29,11 +30,7 @@ impl Bus {
         read: impl Fn(u64, &mut [u8]) + Send + Sync + 'static,
         write: impl Fn(u64, &[u8]) + Send + Sync + 'static,
     ) {
-        self.windows.push(Window {
-            range,
-            read: Box::new(read),
-            write: Box::new(write),
-        });
+        self.windows.push(Window { range, read: Box::new(read), write: Box::new(write) });
     }
 
     /// A guest load of `data.len()` bytes.
@@ -52,16 +49,12 @@ impl Bus {
     }
 
     fn find(&self, gpa: u64) -> Option<&Window> {
-        self.windows
-            .iter()
-            .find(|window| window.range.contains(&gpa))
+        self.windows.iter().find(|window| window.range.contains(&gpa))
     }
 }
 
 impl fmt::Debug for Bus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.windows.iter().map(|window| &window.range))
-            .finish()
+        f.debug_list().entries(self.windows.iter().map(|window| &window.range)).finish()
     }
 }

@@ -13,11 +13,11 @@ pub struct Control {
 }
 
 impl Control {
-    /// A guest store at `gpa`. `None`: not the control page. `Some(Some(code))`: this vCPU's program has ended.
+    /// A guest store at `gpa`. `None`: not the control page. `Some(Some(code))`: this vCPU's
+    /// program has ended.
     pub fn write(&self, gpa: u64, data: &[u8]) -> Option<Option<u32>> {
-        let offset = gpa
-            .checked_sub(layout::CONTROL)
-            .filter(|offset| *offset < layout::CONTROL_SIZE)?;
+        let offset =
+            gpa.checked_sub(layout::CONTROL).filter(|offset| *offset < layout::CONTROL_SIZE)?;
         match offset {
             layout::CONTROL_EXIT => {
                 let mut code = [0; 4];

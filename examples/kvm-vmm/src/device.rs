@@ -1,7 +1,8 @@
 //! The hypertrace device in this VMM: behind an MMIO window, or as a PCI function.
 //!
-//! Three things make it cheap. Its two shared regions are memory slots, its config page is a read-only one, and the
-//! registers that need no answer at once are doorbells. What is left traps: the reference points, which want to.
+//! Three things make it cheap. Its two shared regions are memory slots, its config page is a
+//! read-only one, and the registers that need no answer at once are doorbells. What is left traps:
+//! the reference points, which want to.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +23,8 @@ use crate::vm::{Access, Memslot, Vm};
 
 /// The eventfds behind the registers KICK and STAMP of every client.
 ///
-/// With these, [`ChipConfig`](hypertrace_device::ChipConfig) may say `kick_is_cheap` and `stamp_works`.
+/// With these, [`ChipConfig`](hypertrace_device::ChipConfig) may say `kick_is_cheap` and
+/// `stamp_works`.
 #[derive(Debug)]
 pub struct Doorbells {
     /// A guest wants its ring drained: the drain loop's eventfd.
@@ -35,18 +37,12 @@ impl Doorbells {
     /// Fresh eventfds, not blocking.
     pub fn new() -> Result<Doorbells, Error> {
         let eventfd = || EventFd::new(EFD_NONBLOCK).map_err(Error::EventFd);
-        Ok(Doorbells {
-            kick: eventfd()?,
-            stamp: eventfd()?,
-        })
+        Ok(Doorbells { kick: eventfd()?, stamp: eventfd()? })
     }
 
     fn try_clone(&self) -> Result<Doorbells, Error> {
         let clone = |eventfd: &EventFd| eventfd.try_clone().map_err(Error::EventFd);
-        Ok(Doorbells {
-            kick: clone(&self.kick)?,
-            stamp: clone(&self.stamp)?,
-        })
+        Ok(Doorbells { kick: clone(&self.kick)?, stamp: clone(&self.stamp)? })
     }
 }
 
@@ -59,7 +55,7 @@ pub enum Answer {
     Null,
 }
 
-/// Puts the device into one MMIO window at `base`.
+/// Puts the device into one MMIO window at `base`, within the window at [`layout::DEVICE`].
 pub fn attach_window<S: EventSink + 'static, T: Trigger + 'static>(
     machine: &mut Machine,
     chip: &Arc<Chip<S, T>>,
@@ -68,19 +64,19 @@ pub fn attach_window<S: EventSink + 'static, T: Trigger + 'static>(
     answer: Answer,
 ) -> Result<(), Error> {
     let window = Arc::new(Window::new(Arc::clone(chip)));
+    let size = window.size();
+    if base < WINDOW.start || base.checked_add(size).is_none_or(|end| end > WINDOW.end) {
+        return Err(Error::Window { base, size });
+    }
     for region in Region::ALL {
         let gpa = base + chip.geometry().window_offset(region);
         let placed = place(machine.vm(), chip, doorbells, region, gpa)?;
         machine.keep(placed);
-        machine.observer()(VmmEvent::BarMapped {
-            region,
-            gpa,
-            direct: true,
-        });
+        machine.observer()(VmmEvent::BarMapped { region, gpa, direct: true });
     }
     let reader = Arc::clone(&window);
     machine.bus_mut().add(
-        base..base + window.size(),
+        base..base + size,
         move |offset, data| reader.read(offset, data),
         move |offset, data| {
             if answer == Answer::Device {
@@ -91,8 +87,8 @@ pub fn attach_window<S: EventSink + 'static, T: Trigger + 'static>(
     Ok(())
 }
 
-/// Puts the device onto PCI bus 0 as function 00:01.0, behind the ECAM window, its BARs wherever the guest puts them
-/// in the window at [`layout::DEVICE`].
+/// Puts the device onto PCI bus 0 as function 00:01.0, behind the ECAM window, its BARs wherever
+/// the guest puts them in the window at [`layout::DEVICE`].
 pub fn attach_pci<S: EventSink + 'static, T: Trigger + 'static>(
     machine: &mut Machine,
     chip: &Arc<Chip<S, T>>,
@@ -138,7 +134,8 @@ pub fn attach_pci<S: EventSink + 'static, T: Trigger + 'static>(
 /// What the host bridge decodes: a BAR elsewhere is nowhere.
 const WINDOW: Range<u64> = layout::DEVICE..layout::DEVICE + layout::DEVICE_SIZE;
 
-/// The offset in the function's configuration space that an ECAM offset is for, if it is the function's.
+/// The offset in the function's configuration space that an ECAM offset is for, if it is the
+/// function's.
 fn config_offset(offset: u64) -> Option<u64> {
     /// Bus 0, device 1, function 0.
     const FUNCTION: u64 = 1 << 3;
@@ -168,14 +165,10 @@ impl<S: EventSink, T: Trigger> Bars<S, T> {
         if gpa < WINDOW.start || end.is_none_or(|end| end > WINDOW.end) {
             return;
         }
-        // The guest may have put one BAR over another. Then the second one traps: slower, and as undefined as it is
-        // on a real bus.
+        // The guest may have put one BAR over another. Then the second one traps: slower, and as
+        // undefined as it is on a real bus.
         let new = place(&self.vm, &self.chip, &self.doorbells, region, gpa);
-        (self.observer)(VmmEvent::BarMapped {
-            region,
-            gpa,
-            direct: new.is_ok(),
-        });
+        (self.observer)(VmmEvent::BarMapped { region, gpa, direct: new.is_ok() });
         placed.extend(new.ok().map(|new| (region, new)));
     }
 }
@@ -205,22 +198,17 @@ fn place<S: EventSink, T: Trigger>(
         }
         Region::Config if vm.has_readonly_memory() => {
             let memory = MmapRegion::new(geometry.bar_size(region) as usize)?;
-            memory
-                .as_volatile_slice()
-                .write_slice(chip.config_page().as_bytes(), 0)?;
+            memory.as_volatile_slice().write_slice(chip.config_page().as_bytes(), 0)?;
             placed._memory = Some(vm.map(gpa, memory, Access::ReadOnly)?);
         }
         Region::Config => {}
         Region::Control => {
             for client in 0..u64::from(geometry.clients) {
                 let page = gpa + geometry.control_pages_offset() + client * PAGE;
-                // Length 8 is what guests use, and what KVM needs to trace a stamp's value; other widths trap.
-                placed
-                    ._bells
-                    .push(vm.doorbell(page + register::KICK, 8, &doorbells.kick)?);
-                placed
-                    ._bells
-                    .push(vm.doorbell(page + register::STAMP, 8, &doorbells.stamp)?);
+                // Length 8 is what guests use, and what KVM needs to trace a stamp's value; other
+                // widths trap.
+                placed._bells.push(vm.doorbell(page + register::KICK, 8, &doorbells.kick)?);
+                placed._bells.push(vm.doorbell(page + register::STAMP, 8, &doorbells.stamp)?);
             }
         }
     }

@@ -13,8 +13,8 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::error::Error;
 
-/// A thread that drains a chip's rings: on KICK, and on a timer. Dropped, it drains what is left and ends; that is to
-/// be when no vCPU runs any more.
+/// A thread that drains a chip's rings: on KICK, and on a timer. Dropped, it drains what is left
+/// and ends; that is to be when no vCPU runs any more.
 #[derive(Debug)]
 pub struct Drain {
     stop: Arc<AtomicBool>,
@@ -43,14 +43,9 @@ impl Drain {
             // The guest is no more: what is left in the rings is all there will be.
             while chip.drain_pass(policy.packets_per_client) {}
         };
-        let thread = thread::Builder::new()
-            .name("drain".into())
-            .spawn(run)
-            .map_err(Error::Thread)?;
-        Ok(Drain {
-            stop,
-            thread: Some(thread),
-        })
+        let thread =
+            thread::Builder::new().name("drain".into()).spawn(run).map_err(Error::Thread)?;
+        Ok(Drain { stop, thread: Some(thread) })
     }
 
     /// Drains what is left and ends: a drop with a name.

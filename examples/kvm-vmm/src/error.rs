@@ -8,7 +8,8 @@ use vmm_sys_util::errno::Error as Errno;
 /// Why KVM cannot be used on this host. A caller that has another way to run takes it.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// `/dev/kvm` does not exist: no KVM module, no virtualization, or a container without the device.
+    /// `/dev/kvm` does not exist: no KVM module, no virtualization, or a container without the
+    /// device.
     #[error("there is no /dev/kvm")]
     Missing,
     /// `/dev/kvm` exists, but not for this user.
@@ -52,6 +53,14 @@ pub enum Error {
     /// Memory of a device could not be mapped.
     #[error("cannot map a device's memory")]
     Map(#[from] vm_memory::mmap::MmapRegionError),
+    /// A device's window that does not fit into the guest's memory map.
+    #[error("a window of {size:#x} bytes at {base:#x} leaves the space for devices")]
+    Window {
+        /// Where it was to be.
+        base: u64,
+        /// Its size.
+        size: u64,
+    },
     /// An access to a device's memory left it.
     #[error("device memory")]
     DeviceMemory(#[from] vm_memory::VolatileMemoryError),
@@ -105,7 +114,8 @@ pub enum Error {
 /// Why a vCPU cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum VcpuError {
-    /// KVM gave up on the guest's code (1: an instruction it cannot emulate, 2: a fault while delivering one).
+    /// KVM gave up on the guest's code (1: an instruction it cannot emulate, 2: a fault while
+    /// delivering one).
     #[error("KVM_EXIT_INTERNAL_ERROR, suberror {suberror}, at rip {rip:#x}")]
     Internal {
         /// KVM's code.

@@ -1,8 +1,9 @@
 //! Doorbells: guest stores that KVM turns into a count on an eventfd, without an exit to the VMM.
 //!
-//! kvm-ioctls derives an ioeventfd's length from the type of its datamatch, so it can register "any length, any
-//! value" and "8 bytes of this value", but not "8 bytes of any value". That one is what a kernel-stamped point needs:
-//! length 8 for KVM's tracepoint to see the value, any value because it is a timestamp. So the ioctl is made here.
+//! kvm-ioctls derives an ioeventfd's length from the type of its datamatch, so it can register "any
+//! length, any value" and "8 bytes of this value", but not "8 bytes of any value". That one is what
+//! a kernel-stamped point needs: length 8 for KVM's tracepoint to see the value, any value because
+//! it is a timestamp. So the ioctl is made here.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -29,8 +30,8 @@ pub struct IoEvent {
 }
 
 impl Vm {
-    /// Counts the guest's stores of `length` bytes (1, 2, 4, 8; 0 for any) at `gpa` on `fd`, whatever their value.
-    /// Other lengths still exit as MMIO. Works while vCPUs run.
+    /// Counts the guest's stores of `length` bytes (1, 2, 4, 8; 0 for any) at `gpa` on `fd`,
+    /// whatever their value. Other lengths still exit as MMIO. Works while vCPUs run.
     pub fn doorbell(
         self: &Arc<Self>,
         gpa: u64,
@@ -38,12 +39,7 @@ impl Vm {
         fd: &EventFd,
     ) -> Result<IoEvent, Error> {
         let fd = fd.try_clone().map_err(Error::EventFd)?;
-        let event = IoEvent {
-            vm: Arc::clone(self),
-            gpa,
-            length,
-            fd,
-        };
+        let event = IoEvent { vm: Arc::clone(self), gpa, length, fd };
         match event.set(0) {
             Ok(()) => Ok(event),
             Err(source) => {

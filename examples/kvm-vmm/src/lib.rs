@@ -13,17 +13,20 @@
 //! # }
 //! ```
 //!
-//! - [`Vm`] is the virtual machine: RAM, and [`Memslot`]s and [`IoEvent`]s that come and go while it runs;
+//! - [`Vm`] is the virtual machine: RAM, and [`Memslot`]s and [`IoEvent`]s that come and go while
+//!   it runs;
 //! - [`Bus`] says who answers MMIO that KVM cannot;
-//! - [`Machine`] puts the guest image into RAM, and runs a program on vCPUs until it ends, fails or takes too long;
-//! - [`attach_window`] and [`attach_pci`] give it the hypertrace device, [`Drain`] is the thread that empties the
-//!   device's rings, [`record_in`] traces the VMM itself.
+//! - [`Machine`] puts the guest image into RAM, and runs a program on vCPUs until it ends, fails or
+//!   takes too long;
+//! - [`attach_window`] and [`attach_pci`] give it the hypertrace device, [`Drain`] is the thread
+//!   that empties the device's rings, [`record_in`] traces the VMM itself.
 //!
-//! Where there is no usable KVM, [`Machine::new`] says so ([`Error::Unusable`]) and [`run_on_threads`] runs the same
-//! programs on threads of this process.
+//! Where there is no usable KVM, [`Machine::new`] says so ([`Error::Unusable`]) and
+//! [`run_on_threads`] runs the same programs on threads of this process.
 //!
-//! The guest starts in 64-bit *user* mode with an identity mapping of the first 4 GiB and no exception handlers.
-//! There are no interrupts, no firmware, no disks; it does not boot an operating system.
+//! The guest starts in 64-bit *user* mode with an identity mapping of the first 4 GiB and no
+//! exception handlers. There are no interrupts, no firmware, no disks; it does not boot an
+//! operating system.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("kvm-vmm runs x86-64 guests on x86-64 Linux");

@@ -76,7 +76,8 @@ impl Machine {
         &mut self.shared.bus
     }
 
-    /// Whom the machine tells what it does; nobody at first. Set it before devices are attached: they tell the same one.
+    /// Whom the machine tells what it does; nobody at first. Set it before devices are attached:
+    /// they tell the same one.
     pub fn observe(&mut self, observer: Observer) {
         self.shared.observer = observer;
     }
@@ -92,20 +93,13 @@ impl Machine {
 
     /// Runs the program that `args` asks for, on every vCPU at once, until all have ended.
     ///
-    /// # Errors
-    /// The first vCPU that fails or ends with a code other than 0 stops the others; so does the end of `limit`. No
-    /// vCPU is running when this returns.
+    /// # Errors The first vCPU that fails or ends with a code other than 0 stops the others; so
+    /// does the end of `limit`. No vCPU is running when this returns.
     pub fn run(self, args: &Args, limit: Duration) -> Result<Outcome, Error> {
         let deadline = Instant::now() + limit;
         let kick = kick_signal()?;
         let vcpus = self.vcpus.len();
-        boot::write_args(
-            &self.vm,
-            &Args {
-                vcpus: vcpus as u32,
-                ..args.clone()
-            },
-        )?;
+        boot::write_args(&self.vm, &Args { vcpus: vcpus as u32, ..args.clone() })?;
 
         let shared = Arc::new(self.shared);
         let (ended, ends) = mpsc::channel();
@@ -113,15 +107,13 @@ impl Machine {
         let mut failed = None;
         for (index, mut fd) in self.vcpus.into_iter().enumerate() {
             let (ended, shared) = (ended.clone(), Arc::clone(&shared));
-            let spawned = thread::Builder::new()
-                .name(format!("vcpu{index}"))
-                .spawn(move || {
-                    // A device that panics must not leave the others waiting for this vCPU.
-                    let run = AssertUnwindSafe(|| vcpu::run(index, &mut fd, &shared));
-                    let end = panic::catch_unwind(run).unwrap_or(Err(VcpuError::Panicked));
-                    // The receiver is gone only when the run is over anyway.
-                    let _ = ended.send((index, end));
-                });
+            let spawned = thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
+                // A device that panics must not leave the others waiting for this vCPU.
+                let run = AssertUnwindSafe(|| vcpu::run(index, &mut fd, &shared));
+                let end = panic::catch_unwind(run).unwrap_or(Err(VcpuError::Panicked));
+                // The receiver is gone only when the run is over anyway.
+                let _ = ended.send((index, end));
+            });
             match spawned {
                 Ok(thread) => threads.push(thread),
                 Err(source) => {
@@ -138,11 +130,7 @@ impl Machine {
                 Ok((_, Ok(Some(0)) | Ok(None))) => running -= 1,
                 Ok((vcpu, Ok(Some(code)))) => {
                     let console = shared.control.take_console().escape_ascii().to_string();
-                    failed = Some(Error::Program {
-                        vcpu,
-                        code,
-                        console,
-                    });
+                    failed = Some(Error::Program { vcpu, code, console });
                 }
                 Ok((vcpu, Err(source))) => failed = Some(Error::Vcpu { vcpu, source }),
                 Err(RecvTimeoutError::Timeout) => failed = Some(Error::TimedOut { running, limit }),
@@ -169,18 +157,15 @@ fn outcome(vm: &Vm, shared: &Shared, vcpus: usize) -> Result<Outcome, Error> {
         }
         results.push(words);
     }
-    Ok(Outcome {
-        console: shared.control.take_console(),
-        results,
-    })
+    Ok(Outcome { console: shared.control.take_console(), results })
 }
 
 /// Ends the vCPU threads, `stop` being set.
 fn stop(threads: Vec<JoinHandle<()>>, kick: i32) {
     for thread in threads {
-        // Again and again until it is out: a signal that comes after the thread looked at `stop` and before it is in
-        // KVM_RUN interrupts nothing. (The other way is `immediate_exit`, set by the handler through a thread-local
-        // pointer into KVM's page.)
+        // Again and again until it is out: a signal that comes after the thread looked at `stop`
+        // and before it is in KVM_RUN interrupts nothing. (The other way is `immediate_exit`, set
+        // by the handler through a thread-local pointer into KVM's page.)
         while !thread.is_finished() {
             // It fails only for a thread that has ended.
             let _ = thread.kill(kick);

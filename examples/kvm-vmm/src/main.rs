@@ -28,22 +28,11 @@ fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> 
         ..ChipConfig::default()
     };
     let memory = Memory::anonymous(Geometry::default())?;
-    let chip = Chip::new(
-        memory,
-        &config,
-        session.clone(),
-        doorbells.kick.try_clone()?,
-    );
+    let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
     let chip = Arc::new(chip);
     let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
     machine.observe(record_in(session.clone()));
-    attach_window(
-        &mut machine,
-        &chip,
-        &doorbells,
-        layout::DEVICE,
-        Answer::Device,
-    )?;
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device)?;
 
     let args = Args {
         device: layout::DEVICE,

@@ -49,11 +49,12 @@ pub enum VmmEvent {
 /// Whom the VMM tells. Called by vCPU threads concurrently, twice per exit: it must not block.
 pub type Observer = Arc<dyn Fn(VmmEvent) + Send + Sync>;
 
-/// Has what the VMM does recorded in the session that the guest's events go to: `vcpu_run`, `vcpu_exit`, `bar_mapped`
-/// and `bar_unmapped`.
+/// Has what the VMM does recorded in the session that the guest's events go to: `vcpu_run`,
+/// `vcpu_exit`, `bar_mapped` and `bar_unmapped`.
 pub fn record_in(session: Session) -> Observer {
     Arc::new(move |event| match event {
-        // Without a ring of its own the thread's events are counted as lost, and the session says so.
+        // Without a ring of its own the thread's events are counted as lost, and the session says
+        // so.
         VmmEvent::Start { vcpu } => {
             session.attach(&format!("vcpu{vcpu}"));
         }
@@ -61,26 +62,10 @@ pub fn record_in(session: Session) -> Observer {
             event!(session, "vcpu_run", vcpu = vcpu as u32);
         }
         VmmEvent::Exit { vcpu, reason, gpa } => {
-            event!(
-                session,
-                "vcpu_exit",
-                vcpu = vcpu as u32,
-                reason,
-                gpa = Hex(gpa)
-            );
+            event!(session, "vcpu_exit", vcpu = vcpu as u32, reason, gpa = Hex(gpa));
         }
-        VmmEvent::BarMapped {
-            region,
-            gpa,
-            direct,
-        } => {
-            event!(
-                session,
-                "bar_mapped",
-                bar = region.bar(),
-                gpa = Hex(gpa),
-                direct
-            );
+        VmmEvent::BarMapped { region, gpa, direct } => {
+            event!(session, "bar_mapped", bar = region.bar(), gpa = Hex(gpa), direct);
         }
         VmmEvent::BarUnmapped { region, gpa } => {
             event!(session, "bar_unmapped", bar = region.bar(), gpa = Hex(gpa));

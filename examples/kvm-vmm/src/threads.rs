@@ -1,7 +1,7 @@
 //! The same guest programs on threads of this process, for hosts with no usable KVM.
 //!
-//! They use the device's rings as shared memory: nothing traps, so reference points are records in the rings, and
-//! stamps are records only.
+//! They use the device's rings as shared memory: nothing traps, so reference points are records in
+//! the rings, and stamps are records only.
 
 use std::thread;
 
@@ -13,10 +13,11 @@ use hypertrace_guest::{Args, Board, MAX_VCPUS, Program, run_hosted};
 use crate::error::{Error, VcpuError};
 use crate::machine::Outcome;
 
-/// Runs the program that `args` asks for on `threads` threads, thread n as client n of the chip, until all have ended.
+/// Runs the program that `args` asks for on `threads` threads, thread n as client n of the chip,
+/// until all have ended.
 ///
-/// Threads cannot be stopped from outside, so there is no time limit: the programs that can run here end by
-/// themselves (see [`run_hosted`]).
+/// Threads cannot be stopped from outside, so there is no time limit: the programs that can run
+/// here end by themselves (see [`run_hosted`]).
 pub fn run_on_threads<S: EventSink, T: Trigger>(
     chip: &Chip<S, T>,
     threads: usize,
@@ -25,18 +26,9 @@ pub fn run_on_threads<S: EventSink, T: Trigger>(
     if !(1..=MAX_VCPUS).contains(&threads) {
         return Err(Error::VcpuCount(threads));
     }
-    let rings = chip
-        .memory()
-        .region(Region::Rings)
-        .map_or(&[][..], |region| region.words());
+    let rings = chip.memory().region(Region::Rings).map_or(&[][..], |region| region.words());
     let channel = Channel::local(chip.config_page(), rings).map_err(Error::Channel)?;
-    let args = Args {
-        vcpus: threads as u32,
-        control: 0,
-        device: 0,
-        ecam: 0,
-        ..args.clone()
-    };
+    let args = Args { vcpus: threads as u32, control: 0, device: 0, ecam: 0, ..args.clone() };
     let program = Program::from_number(args.program);
     let board = Board::default();
     let run = |cpu| {
@@ -46,32 +38,21 @@ pub fn run_on_threads<S: EventSink, T: Trigger>(
     };
     let codes: Vec<_> = thread::scope(|scope| {
         let run = &run;
-        let threads: Vec<_> = (0..threads as u32)
-            .map(|cpu| scope.spawn(move || run(cpu)))
-            .collect();
+        let threads: Vec<_> =
+            (0..threads as u32).map(|cpu| scope.spawn(move || run(cpu))).collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
     for (vcpu, code) in codes.into_iter().enumerate() {
         match code {
             Ok(0) => {}
             Ok(code) => {
-                return Err(Error::Program {
-                    vcpu,
-                    code,
-                    console: String::new(),
-                });
+                return Err(Error::Program { vcpu, code, console: String::new() });
             }
             Err(_) => {
-                return Err(Error::Vcpu {
-                    vcpu,
-                    source: VcpuError::Panicked,
-                });
+                return Err(Error::Vcpu { vcpu, source: VcpuError::Panicked });
             }
         }
     }
     let results = (0..threads as u32).map(|cpu| board.results(cpu)).collect();
-    Ok(Outcome {
-        console: Vec::new(),
-        results,
-    })
+    Ok(Outcome { console: Vec::new(), results })
 }

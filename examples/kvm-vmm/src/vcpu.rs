@@ -33,11 +33,7 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
             Ok(VcpuExit::Intr) | Err(_) => ("interrupted", 0),
             Ok(_) => ("other", 0),
         };
-        (shared.observer)(VmmEvent::Exit {
-            vcpu: index,
-            reason,
-            gpa,
-        });
+        (shared.observer)(VmmEvent::Exit { vcpu: index, reason, gpa });
         match exit {
             Ok(VcpuExit::MmioRead(gpa, data)) => shared.bus.read(gpa, data),
             Ok(VcpuExit::MmioWrite(gpa, data)) => match shared.control.write(gpa, data) {
@@ -49,19 +45,14 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
             Ok(VcpuExit::Intr) => {}
             Err(errno) if errno.errno() == libc::EINTR || errno.errno() == libc::EAGAIN => {}
             Ok(VcpuExit::InternalError) => {
-                // SAFETY: for this exit reason KVM has filled in this member; any bytes are a valid integer anyway.
+                // SAFETY: for this exit reason KVM has filled in this member; any bytes are a valid
+                // integer anyway.
                 let suberror = unsafe { vcpu.get_kvm_run().__bindgen_anon_1.internal.suberror };
-                return Err(VcpuError::Internal {
-                    suberror,
-                    rip: rip(vcpu),
-                });
+                return Err(VcpuError::Internal { suberror, rip: rip(vcpu) });
             }
             Ok(VcpuExit::Shutdown) => {
                 let cr2 = vcpu.get_sregs().map_or(0, |sregs| sregs.cr2);
-                return Err(VcpuError::Shutdown {
-                    rip: rip(vcpu),
-                    cr2,
-                });
+                return Err(VcpuError::Shutdown { rip: rip(vcpu), cr2 });
             }
             Ok(VcpuExit::FailEntry(reason, _)) => return Err(VcpuError::FailEntry(reason)),
             Ok(exit) => return Err(VcpuError::Unexpected(format!("{exit:?}"))),

@@ -18,7 +18,8 @@ use crate::error::{Error, Unusable, kvm};
 pub enum Access {
     /// Load and store.
     ReadWrite,
-    /// Load; a store exits as MMIO and goes to the [`Bus`](crate::Bus). Needs [`Vm::has_readonly_memory`].
+    /// Load; a store exits as MMIO and goes to the [`Bus`](crate::Bus). Needs
+    /// [`Vm::has_readonly_memory`].
     ReadOnly,
 }
 
@@ -44,13 +45,7 @@ impl Vm {
         let readonly_memory = fd.check_extension(Cap::ReadonlyMem);
         let ram = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), layout::RAM_SIZE as usize)])
             .map_err(Error::Ram)?;
-        let vm = Vm {
-            fd,
-            kvm: kvm_fd,
-            ram,
-            readonly_memory,
-            slots: Mutex::new(vec![true]),
-        };
+        let vm = Vm { fd, kvm: kvm_fd, ram, readonly_memory, slots: Mutex::new(vec![true]) };
         let host = vm.ram.get_host_address(GuestAddress(0))?;
         // SAFETY: `ram` is in the same struct as `fd` and behind it, so the VM is closed first.
         unsafe { vm.set_slot(0, 0, host as u64, layout::RAM_SIZE, 0) }?;
@@ -77,29 +72,14 @@ impl Vm {
         memory: MmapRegion,
         access: Access,
     ) -> Result<Memslot, Error> {
-        let flags = if access == Access::ReadOnly {
-            KVM_MEM_READONLY
-        } else {
-            0
-        };
+        let flags = if access == Access::ReadOnly { KVM_MEM_READONLY } else { 0 };
         let slot = self.take_slot();
         // SAFETY: the Memslot holds the mapping, and removes the slot before it drops it.
         let set = unsafe {
-            self.set_slot(
-                slot,
-                gpa,
-                memory.as_ptr() as u64,
-                memory.size() as u64,
-                flags,
-            )
+            self.set_slot(slot, gpa, memory.as_ptr() as u64, memory.size() as u64, flags)
         };
         match set {
-            Ok(()) => Ok(Memslot {
-                vm: Arc::clone(self),
-                slot,
-                gpa,
-                _memory: memory,
-            }),
+            Ok(()) => Ok(Memslot { vm: Arc::clone(self), slot, gpa, _memory: memory }),
             Err(error) => {
                 self.release_slot(slot);
                 Err(error)
@@ -163,7 +143,8 @@ pub struct Memslot {
 
 impl Drop for Memslot {
     fn drop(&mut self) {
-        // SAFETY: size 0 removes the slot; KVM looks at no host address. When this returns, no vCPU uses it any more.
+        // SAFETY: size 0 removes the slot; KVM looks at no host address. When this returns, no vCPU
+        // uses it any more.
         let removed = unsafe { self.vm.set_slot(self.slot, self.gpa, 0, 0, 0) };
         // A number that KVM still holds is not given out again.
         if removed.is_ok() {
@@ -191,10 +172,7 @@ fn open() -> Result<Kvm, Unusable> {
         (Cap::Ioeventfd, "KVM_CAP_IOEVENTFD"),
         (Cap::ExtCpuid, "KVM_CAP_EXT_CPUID"),
     ];
-    match needed
-        .into_iter()
-        .find(|(cap, _)| !kvm.check_extension(*cap))
-    {
+    match needed.into_iter().find(|(cap, _)| !kvm.check_extension(*cap)) {
         Some((_, name)) => Err(Unusable::Capability(name)),
         None => Ok(kvm),
     }

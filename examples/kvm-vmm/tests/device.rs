@@ -1,28 +1,16 @@
 //! The hypertrace device in a real KVM guest: behind its window, and on the PCI bus.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+mod common;
 
+use std::sync::{Arc, Mutex};
+
+use common::{machine, run};
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
-use kvm_vmm::{Answer, Doorbells, Error, Machine, VmmEvent, attach_pci, attach_window};
+use kvm_vmm::{Answer, Doorbells, VmmEvent, attach_pci, attach_window};
 use vmm_sys_util::eventfd::EventFd;
-
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// A machine, or `None`, said loudly, where there is no KVM.
-fn machine(vcpus: usize) -> Option<Machine> {
-    match Machine::new(vcpus) {
-        Ok(machine) => Some(machine),
-        Err(Error::Unusable(why)) => {
-            eprintln!("capability missing: kvm ({why}); this test was not run");
-            None
-        }
-        Err(error) => panic!("cannot make a machine: {error:?}"),
-    }
-}
 
 /// Keeps reference points, and takes nothing out of rings.
 #[derive(Default)]
@@ -32,10 +20,7 @@ struct Recorder {
 
 impl EventSink for Recorder {
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
-        self.points
-            .lock()
-            .unwrap()
-            .push((point.client, point.id, point.words.to_vec()));
+        self.points.lock().unwrap().push((point.client, point.id, point.words.to_vec()));
         Status::Recorded
     }
 
@@ -47,11 +32,7 @@ impl EventSink for Recorder {
 type TestChip = Arc<Chip<Recorder, EventFd>>;
 
 fn device() -> (TestChip, Doorbells) {
-    let memory = Memory::anonymous(Geometry {
-        clients: 4,
-        ..Geometry::default()
-    })
-    .unwrap();
+    let memory = Memory::anonymous(Geometry { clients: 4, ..Geometry::default() }).unwrap();
     let doorbells = Doorbells::new().unwrap();
     let config = ChipConfig {
         vcpu_clients: 2,
@@ -60,10 +41,7 @@ fn device() -> (TestChip, Doorbells) {
         ..ChipConfig::default()
     };
     let trigger = doorbells.kick.try_clone().unwrap();
-    (
-        Arc::new(Chip::new(memory, &config, Recorder::default(), trigger)),
-        doorbells,
-    )
+    (Arc::new(Chip::new(memory, &config, Recorder::default(), trigger)), doorbells)
 }
 
 /// What the 2016 driver makes of four clients and two events, sorted by client.
@@ -93,14 +71,7 @@ fn a_driver_of_2016_works_in_the_window() {
         return;
     };
     let (chip, doorbells) = device();
-    attach_window(
-        &mut machine,
-        &chip,
-        &doorbells,
-        layout::DEVICE,
-        Answer::Device,
-    )
-    .unwrap();
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
     // The driver itself needs the regions' addresses only; the library puts them on the board.
     let args = Args {
         device: layout::DEVICE,
@@ -109,7 +80,7 @@ fn a_driver_of_2016_works_in_the_window() {
         ..Args::new(Program::Legacy)
     };
 
-    machine.run(&args, LIMIT).unwrap();
+    run(machine, &args);
 
     assert_eq!(sorted_points(&chip), legacy_events());
 }
@@ -124,24 +95,18 @@ fn a_driver_of_2016_works_on_the_pci_bus() {
     let log = Arc::clone(&events);
     machine.observe(Arc::new(move |event| log.lock().unwrap().push(event)));
     attach_pci(&mut machine, &chip, &doorbells).unwrap();
-    let args = Args {
-        ecam: layout::ECAM,
-        events: 2,
-        params: [4, 0, 0, 0],
-        ..Args::new(Program::Legacy)
-    };
+    let args =
+        Args { ecam: layout::ECAM, events: 2, params: [4, 0, 0, 0], ..Args::new(Program::Legacy) };
 
-    machine.run(&args, LIMIT).unwrap();
+    run(machine, &args);
 
     assert_eq!(sorted_points(&chip), legacy_events());
     let events = events.lock().unwrap();
     for region in Region::ALL {
-        let is_it = |event: &VmmEvent| matches!(event, VmmEvent::BarMapped { region: r, direct: true, .. } if *r == region);
-        assert_eq!(
-            events.iter().filter(|event| is_it(event)).count(),
-            1,
-            "{region:?}"
-        );
+        let mapped = events.iter().filter(|event| {
+            matches!(event, VmmEvent::BarMapped { region: r, direct: true, .. } if *r == region)
+        });
+        assert_eq!(mapped.count(), 1, "{region:?}");
     }
 }
 
@@ -154,12 +119,7 @@ fn bars_can_be_moved_while_another_vcpu_uses_them() {
     let mapped = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&mapped);
     machine.observe(Arc::new(move |event| {
-        if let VmmEvent::BarMapped {
-            region: Region::Rings,
-            gpa,
-            direct: true,
-        } = event
-        {
+        if let VmmEvent::BarMapped { region: Region::Rings, gpa, direct: true } = event {
             log.lock().unwrap().push(gpa);
         }
     }));
@@ -172,7 +132,7 @@ fn bars_can_be_moved_while_another_vcpu_uses_them() {
         ..Args::new(Program::MoveBars)
     };
 
-    machine.run(&args, LIMIT).unwrap();
+    run(machine, &args);
 
     let mapped = mapped.lock().unwrap();
     assert_eq!(mapped.iter().filter(|gpa| **gpa == elsewhere).count(), 200);
@@ -185,21 +145,14 @@ fn a_null_device_takes_the_same_stores_and_records_nothing() {
         return;
     };
     let (chip, doorbells) = device();
-    attach_window(
-        &mut machine,
-        &chip,
-        &doorbells,
-        layout::DEVICE,
-        Answer::Null,
-    )
-    .unwrap();
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Null).unwrap();
     let args = Args {
         device: layout::DEVICE,
         reference_points: 100,
         ..Args::new(Program::ReferencePoints)
     };
 
-    let outcome = machine.run(&args, LIMIT).unwrap();
+    let outcome = run(machine, &args);
 
     assert_eq!(outcome.results[0][1], 0, "none was answered");
     assert_eq!(chip.sink().points.lock().unwrap().len(), 0);
@@ -211,30 +164,16 @@ fn reference_points_of_two_vcpus_arrive_with_replies() {
         return;
     };
     let (chip, doorbells) = device();
-    attach_window(
-        &mut machine,
-        &chip,
-        &doorbells,
-        layout::DEVICE,
-        Answer::Device,
-    )
-    .unwrap();
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
     let args = Args {
         device: layout::DEVICE,
         reference_points: 500,
         ..Args::new(Program::ReferencePoints)
     };
 
-    let outcome = machine.run(&args, LIMIT).unwrap();
+    let outcome = run(machine, &args);
 
-    assert_eq!(
-        outcome
-            .results
-            .iter()
-            .map(|words| words[1])
-            .collect::<Vec<_>>(),
-        [500, 500]
-    );
+    assert_eq!(outcome.results.iter().map(|words| words[1]).collect::<Vec<_>>(), [500, 500]);
     for client in 0..2 {
         let points = chip.sink().points.lock().unwrap();
         let indexes: Vec<u64> = points
@@ -253,30 +192,12 @@ fn stamps_ring_their_doorbell_and_do_not_trap() {
         return;
     };
     let (chip, doorbells) = device();
-    attach_window(
-        &mut machine,
-        &chip,
-        &doorbells,
-        layout::DEVICE,
-        Answer::Device,
-    )
-    .unwrap();
-    let args = Args {
-        device: layout::DEVICE,
-        stamps: 200,
-        ..Args::new(Program::Stamps)
-    };
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    let args = Args { device: layout::DEVICE, stamps: 200, ..Args::new(Program::Stamps) };
 
-    let outcome = machine.run(&args, LIMIT).unwrap();
+    let outcome = run(machine, &args);
 
-    assert_eq!(
-        outcome
-            .results
-            .iter()
-            .map(|words| words[1])
-            .collect::<Vec<_>>(),
-        [200, 200]
-    );
+    assert_eq!(outcome.results.iter().map(|words| words[1]).collect::<Vec<_>>(), [200, 200]);
     assert_eq!(doorbells.stamp.read().unwrap(), 400);
     assert_eq!(chip.count(Counter::StampTrapped), 0);
 }

@@ -1,37 +1,23 @@
 //! Guest programs in a real KVM guest: the VMM's promises, one by one.
 
+mod common;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::{LIMIT, machine, run};
 use hypertrace_guest::{Args, Program, layout};
 use kvm_vmm::{Access, Error, Machine, VcpuError, VmmEvent};
 use vm_memory::{FileOffset, MmapRegion};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::tempfile::TempFile;
 
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// A machine, or `None`, said loudly, where there is no KVM.
-fn machine(vcpus: usize) -> Option<Machine> {
-    match Machine::new(vcpus) {
-        Ok(machine) => Some(machine),
-        Err(Error::Unusable(why)) => {
-            eprintln!("capability missing: kvm ({why}); this test was not run");
-            None
-        }
-        Err(error) => panic!("cannot make a machine: {error:?}"),
-    }
-}
-
 /// Arguments for `count` stores of `width` bytes at `address`.
 fn stores(count: u64, address: u64, width: u64) -> Args {
-    Args {
-        params: [count, address, width, 0],
-        ..Args::new(Program::Store)
-    }
+    Args { params: [count, address, width, 0], ..Args::new(Program::Store) }
 }
 
 /// Every store as (offset, bytes).
@@ -64,12 +50,9 @@ fn mapping(page: &File) -> MmapRegion {
 fn hello_speaks_on_the_console() {
     let Some(machine) = machine(1) else { return };
 
-    let outcome = machine.run(&Args::new(Program::Hello), LIMIT).unwrap();
+    let outcome = run(machine, &Args::new(Program::Hello));
 
-    assert_eq!(
-        String::from_utf8_lossy(&outcome.console),
-        "hello from vCPU 0\n"
-    );
+    assert_eq!(String::from_utf8_lossy(&outcome.console), "hello from vCPU 0\n");
 }
 
 #[test]
@@ -80,9 +63,7 @@ fn stores_of_every_width_arrive_with_their_offset_and_bytes() {
         };
         let seen = record_stores(&mut machine, layout::DEVICE);
 
-        machine
-            .run(&stores(3, layout::DEVICE + 0x18, width), LIMIT)
-            .unwrap();
+        run(machine, &stores(3, layout::DEVICE + 0x18, width));
 
         let bytes = |value: u64| value.to_le_bytes()[..width as usize].to_vec();
         let expected: Vec<_> = (0..3).map(|value| (0x18, bytes(value))).collect();
@@ -95,15 +76,11 @@ fn two_vcpus_run_at_once_with_sse() {
     let Some(machine) = machine(2) else { return };
 
     // The program waits for the other vCPU before it begins: one after the other would never end.
-    let outcome = machine.run(&Args::new(Program::Sse), LIMIT).unwrap();
+    let outcome = run(machine, &Args::new(Program::Sse));
 
     let sum: f64 = (1..=1_000_000u32).map(|n| 1.0 / f64::from(n)).sum();
     assert_eq!(
-        outcome
-            .results
-            .iter()
-            .map(|words| f64::from_bits(words[0]))
-            .collect::<Vec<_>>(),
+        outcome.results.iter().map(|words| f64::from_bits(words[0])).collect::<Vec<_>>(),
         [sum, sum]
     );
 }
@@ -114,19 +91,14 @@ fn a_store_to_read_only_memory_goes_to_the_bus_and_not_to_the_memory() {
         return;
     };
     if !machine.vm().has_readonly_memory() {
-        eprintln!("capability missing: KVM_CAP_READONLY_MEM; this test was not run");
+        common::capability::missing("kvm read-only memory", "no KVM_CAP_READONLY_MEM");
         return;
     }
     let file = shared_page();
-    let _slot = machine
-        .vm()
-        .map(layout::DEVICE, mapping(&file), Access::ReadOnly)
-        .unwrap();
+    let _slot = machine.vm().map(layout::DEVICE, mapping(&file), Access::ReadOnly).unwrap();
     let seen = record_stores(&mut machine, layout::DEVICE);
 
-    machine
-        .run(&stores(3, layout::DEVICE + 8, 8), LIMIT)
-        .unwrap();
+    run(machine, &stores(3, layout::DEVICE + 8, 8));
 
     assert_eq!(seen.lock().unwrap().len(), 3);
     let mut page = [0xff; 0x1000];
@@ -150,17 +122,13 @@ fn memory_can_be_mapped_and_unmapped_while_the_guest_runs() {
         |_, _| (),
         move |_, _| {
             if counter.fetch_add(1, Ordering::Relaxed) == 9 {
-                let slot = vm
-                    .map(layout::DEVICE, mapping(&memory), Access::ReadWrite)
-                    .unwrap();
+                let slot = vm.map(layout::DEVICE, mapping(&memory), Access::ReadWrite).unwrap();
                 *mapped.lock().unwrap() = Some(slot);
             }
         },
     );
 
-    machine
-        .run(&stores(1000, layout::DEVICE, 8), LIMIT)
-        .unwrap();
+    run(machine, &stores(1000, layout::DEVICE, 8));
 
     assert_eq!(traps.load(Ordering::Relaxed), 10);
     let mut word = [0; 8];
@@ -175,16 +143,11 @@ fn a_slot_that_is_dropped_is_unmapped_and_its_number_used_again() {
     };
     for _ in 0..1000 {
         let memory = MmapRegion::new(0x1000).unwrap();
-        drop(
-            machine
-                .vm()
-                .map(layout::DEVICE, memory, Access::ReadWrite)
-                .unwrap(),
-        );
+        drop(machine.vm().map(layout::DEVICE, memory, Access::ReadWrite).unwrap());
     }
     let seen = record_stores(&mut machine, layout::DEVICE);
 
-    machine.run(&stores(2, layout::DEVICE, 4), LIMIT).unwrap();
+    run(machine, &stores(2, layout::DEVICE, 4));
 
     assert_eq!(seen.lock().unwrap().len(), 2);
 }
@@ -194,14 +157,14 @@ fn a_doorbell_of_length_8_counts_every_value_and_no_other_length() {
     let Some(first) = machine(1) else { return };
     let bell = EventFd::new(EFD_NONBLOCK).unwrap();
     let armed = first.vm().doorbell(layout::DEVICE, 8, &bell).unwrap();
-    first.run(&stores(100, layout::DEVICE, 8), LIMIT).unwrap();
+    run(first, &stores(100, layout::DEVICE, 8));
     drop(armed);
     assert_eq!(bell.read().unwrap(), 100);
 
     let Some(mut second) = machine(1) else { return };
     let _armed = second.vm().doorbell(layout::DEVICE, 8, &bell).unwrap();
     let seen = record_stores(&mut second, layout::DEVICE);
-    second.run(&stores(5, layout::DEVICE, 4), LIMIT).unwrap();
+    run(second, &stores(5, layout::DEVICE, 4));
 
     assert_eq!(seen.lock().unwrap().len(), 5);
     assert!(bell.read().is_err(), "nothing was counted");
@@ -216,7 +179,7 @@ fn a_doorbell_that_is_dropped_traps_again() {
     drop(machine.vm().doorbell(layout::DEVICE, 8, &bell).unwrap());
     let seen = record_stores(&mut machine, layout::DEVICE);
 
-    machine.run(&stores(5, layout::DEVICE, 8), LIMIT).unwrap();
+    run(machine, &stores(5, layout::DEVICE, 8));
 
     assert_eq!(seen.lock().unwrap().len(), 5);
 }
@@ -226,19 +189,10 @@ fn a_guest_that_hangs_is_stopped_at_the_limit() {
     let Some(machine) = machine(2) else { return };
     let start = Instant::now();
 
-    let error = machine
-        .run(&Args::new(Program::Hang), Duration::from_millis(200))
-        .unwrap_err();
+    let error = machine.run(&Args::new(Program::Hang), Duration::from_millis(200)).unwrap_err();
 
-    assert!(
-        matches!(error, Error::TimedOut { running: 2, .. }),
-        "{error:?}"
-    );
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "took {:?}",
-        start.elapsed()
-    );
+    assert!(matches!(error, Error::TimedOut { running: 2, .. }), "{error:?}");
+    assert!(start.elapsed() < Duration::from_secs(5), "took {:?}", start.elapsed());
 }
 
 #[test]
@@ -247,14 +201,7 @@ fn a_guest_that_panics_says_so_on_the_console() {
 
     let error = machine.run(&Args::new(Program::Panic), LIMIT).unwrap_err();
 
-    let Error::Program {
-        vcpu: 0,
-        code: 101,
-        console,
-    } = error
-    else {
-        panic!("{error:?}")
-    };
+    let Error::Program { vcpu: 0, code: 101, console } = error else { panic!("{error:?}") };
     assert!(console.contains("asked to"), "{console}");
 }
 
@@ -264,17 +211,10 @@ fn a_guest_that_faults_is_reported_with_the_address() {
 
     let error = machine.run(&Args::new(Program::Fault), LIMIT).unwrap_err();
 
-    let Error::Vcpu {
-        vcpu: 0,
-        source: VcpuError::Shutdown { rip, cr2 },
-    } = error
-    else {
+    let Error::Vcpu { vcpu: 0, source: VcpuError::Shutdown { rip, cr2 } } = error else {
         panic!("{error:?}")
     };
-    assert!(
-        (layout::IMAGE..layout::IMAGE_END).contains(&rip),
-        "{rip:#x}"
-    );
+    assert!((layout::IMAGE..layout::IMAGE_END).contains(&rip), "{rip:#x}");
     assert_eq!(cr2, 1 << 40);
 }
 
@@ -287,14 +227,10 @@ fn an_observer_sees_every_exit_between_two_runs() {
     let log = Arc::clone(&events);
     machine.observe(Arc::new(move |event| log.lock().unwrap().push(event)));
 
-    machine.run(&stores(2, layout::DEVICE, 8), LIMIT).unwrap();
+    run(machine, &stores(2, layout::DEVICE, 8));
 
     let run = VmmEvent::Run { vcpu: 0 };
-    let write = |gpa| VmmEvent::Exit {
-        vcpu: 0,
-        reason: "mmio_write",
-        gpa,
-    };
+    let write = |gpa| VmmEvent::Exit { vcpu: 0, reason: "mmio_write", gpa };
     let device = write(layout::DEVICE);
     let start = VmmEvent::Start { vcpu: 0 };
     assert_eq!(
@@ -313,32 +249,17 @@ fn a_device_that_panics_ends_the_run_of_every_vcpu() {
         |_, _| (),
         |_, _| panic!("a device's bug"),
     );
-    let args = Args {
-        ..stores(u64::MAX, layout::DEVICE, 8)
-    };
+    let args = Args { ..stores(u64::MAX, layout::DEVICE, 8) };
 
     let error = machine.run(&args, LIMIT).unwrap_err();
 
-    assert!(
-        matches!(
-            error,
-            Error::Vcpu {
-                source: VcpuError::Panicked,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::Vcpu { source: VcpuError::Panicked, .. }), "{error:?}");
 }
 
 #[test]
 fn loads_that_nobody_answers_read_as_ones() {
     let mut bus = kvm_vmm::Bus::default();
-    bus.add(
-        0x1000..0x2000,
-        |offset, data| data.fill(offset as u8),
-        |_, _| (),
-    );
+    bus.add(0x1000..0x2000, |offset, data| data.fill(offset as u8), |_, _| ());
     let mut data = [0; 4];
 
     bus.read(0x1004, &mut data);

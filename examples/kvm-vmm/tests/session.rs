@@ -1,8 +1,10 @@
 //! The whole channel: a guest, the device, the drain loop and a session.
 
-use std::sync::Arc;
-use std::time::Duration;
+mod common;
 
+use std::sync::Arc;
+
+use common::run;
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
@@ -13,7 +15,6 @@ use kvm_vmm::{
 use tempfile::TempDir;
 use vmm_sys_util::eventfd::EventFd;
 
-const LIMIT: Duration = Duration::from_secs(60);
 const VCPUS: usize = 2;
 const EVENTS: u64 = 100_000;
 const REFERENCE_POINTS: u64 = 1_000;
@@ -32,7 +33,8 @@ impl Host {
     fn new() -> Host {
         let dir = tempfile::tempdir().unwrap();
         let session = Session::create(SessionConfig::new(dir.path())).unwrap();
-        // An eighth of what a vCPU emits: so the rings are drained while it runs, or events are lost.
+        // An eighth of what a vCPU emits: so the rings are drained while it runs, or events are
+        // lost.
         let geometry = Geometry {
             clients: 4,
             ring_bytes: 512 << 10,
@@ -53,13 +55,7 @@ impl Host {
         let trigger = doorbells.kick.try_clone().unwrap();
         let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
         let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default()).unwrap();
-        Host {
-            session,
-            chip,
-            doorbells,
-            drain,
-            _dir: dir,
-        }
+        Host { session, chip, doorbells, drain, _dir: dir }
     }
 
     fn finish(self) -> Summary {
@@ -68,19 +64,11 @@ impl Host {
     }
 }
 
-/// A machine whose events go to the host's session, or `None`, said loudly, where there is no KVM.
+/// A machine whose events go to the host's session, or `None` where there is no KVM.
 fn machine(host: &Host) -> Option<Machine> {
-    match Machine::new(VCPUS) {
-        Ok(mut machine) => {
-            machine.observe(record_in(host.session.clone()));
-            Some(machine)
-        }
-        Err(Error::Unusable(why)) => {
-            eprintln!("capability missing: kvm ({why}); this test was not run");
-            None
-        }
-        Err(error) => panic!("cannot make a machine: {error:?}"),
-    }
+    let mut machine = common::machine(VCPUS)?;
+    machine.observe(record_in(host.session.clone()));
+    Some(machine)
 }
 
 /// The demo, with `device` and `ecam` to be filled in.
@@ -107,24 +95,10 @@ fn every_event_of_two_vcpus_behind_a_window_is_in_the_session() {
     let Some(mut machine) = machine(&host) else {
         return;
     };
-    attach_window(
-        &mut machine,
-        &host.chip,
-        &host.doorbells,
-        layout::DEVICE,
-        Answer::Device,
-    )
-    .unwrap();
-
-    machine
-        .run(
-            &Args {
-                device: layout::DEVICE,
-                ..demo()
-            },
-            LIMIT,
-        )
+    attach_window(&mut machine, &host.chip, &host.doorbells, layout::DEVICE, Answer::Device)
         .unwrap();
+
+    run(machine, &Args { device: layout::DEVICE, ..demo() });
 
     let summary = host.finish();
     assert_complete(&summary);
@@ -140,15 +114,7 @@ fn every_event_of_two_vcpus_on_the_pci_bus_is_in_the_session() {
     };
     attach_pci(&mut machine, &host.chip, &host.doorbells).unwrap();
 
-    machine
-        .run(
-            &Args {
-                ecam: layout::ECAM,
-                ..demo()
-            },
-            LIMIT,
-        )
-        .unwrap();
+    run(machine, &Args { ecam: layout::ECAM, ..demo() });
 
     assert_complete(&host.finish());
 }
@@ -168,9 +134,6 @@ fn a_program_that_needs_a_machine_does_not_run_on_a_thread() {
 
     let error = run_on_threads(&host.chip, 1, &Args::new(Program::Fault)).unwrap_err();
 
-    assert!(
-        matches!(error, Error::Program { code: 127, .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::Program { code: 127, .. }), "{error:?}");
     host.finish();
 }

@@ -35,10 +35,7 @@ impl Slope {
 
     /// From one point to another that is strictly right of it.
     pub fn between(from: Point, to: Point) -> Slope {
-        Slope::new(
-            i128::from(to.y) - i128::from(from.y),
-            i128::from(to.x) - i128::from(from.x),
-        )
+        Slope::new(i128::from(to.y) - i128::from(from.y), i128::from(to.x) - i128::from(from.x))
     }
 
     /// How far a line of this slope rises over `dx`, rounded down.
@@ -57,9 +54,7 @@ impl Slope {
         let whole = self.num.div_euclid(self.den);
         let rest = self.num.rem_euclid(self.den);
         // rest < den < 2^63, so the shift by up to 48 bits fits.
-        whole
-            .saturating_mul(1 << bits)
-            .saturating_add((rest << bits) / self.den)
+        whole.saturating_mul(1 << bits).saturating_add((rest << bits) / self.den)
     }
 
     /// In units of 2^-`bits`, rounded up.
@@ -107,10 +102,7 @@ pub struct Hull {
 impl Hull {
     /// An empty hull.
     pub fn new(side: Side) -> Hull {
-        Hull {
-            side,
-            points: Vec::new(),
-        }
+        Hull { side, points: Vec::new() }
     }
 
     /// Its vertices, from left to right.

@@ -32,7 +32,8 @@ pub fn run(cpu: u32, args: &Args, board: &Board) -> u32 {
         while board.results(0)[DONE] == 0 {
             for base in regions {
                 for offset in [0, 8, 0x1000, 0x1008, 0x1400] {
-                    // SAFETY: the BARs were there, and nothing else is; what such a load gives is nobody's concern.
+                    // SAFETY: the BARs were there, and nothing else is; what such a load gives is
+                    // nobody's concern.
                     unsafe {
                         store(base + offset, offset, 8);
                         black_box(((base + offset) as *const u64).read_volatile());

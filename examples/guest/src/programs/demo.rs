@@ -5,14 +5,16 @@ use hypertrace::{Client, Hex, event, reference_point};
 use super::NOT_RECORDED;
 use crate::Args;
 
-/// Serves `args.events` requests in `args.reference_points` rounds. Fails unless every reference point was recorded.
+/// Serves `args.events` requests in `args.reference_points` rounds. Fails unless every reference
+/// point was recorded.
 pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     let rounds = work.reference_points.max(1);
     let (mut events, mut stamps) = (0, 0);
     let mut recorded = true;
     for round in 0..rounds {
         let until = work.events * (round + 1) / rounds;
-        // This guest would rather wait than lose an event. A round is 100 events of at most 8 words.
+        // This guest would rather wait than lose an event. A round is 100 events of at most 8
+        // words.
         client.wait_for_room((until - events) * 8);
         while events < until {
             serve_one(client, events);
@@ -48,9 +50,5 @@ fn serve_one(client: &Client<'_>, id: u64) {
 
 /// A hundred nanoseconds or so of something that is not tracing.
 fn work_a_little(seed: u64) -> u64 {
-    (0..64).fold(seed, |sum, i| {
-        (sum ^ i)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29)
-    })
+    (0..64).fold(seed, |sum, i| (sum ^ i).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
 }

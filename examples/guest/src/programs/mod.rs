@@ -21,7 +21,8 @@ pub const NO_SUCH_PROGRAM: u32 = 127;
 /// Exit code of a program that found no hypertrace device.
 pub const NO_DEVICE: u32 = 2;
 
-/// A guest program: a function of the vCPU's index, the arguments and the board, returning an exit code.
+/// A guest program: a function of the vCPU's index, the arguments and the board, returning an exit
+/// code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Program {
@@ -29,7 +30,8 @@ pub enum Program {
     Hello = 0,
     /// Floating-point work, checked: SSE is on and every vCPU has registers of its own.
     Sse,
-    /// Stores `params[0]` times, each time the next number from 0, to `params[1]` with width `params[2]`.
+    /// Stores `params[0]` times, each time the next number from 0, to `params[1]` with width
+    /// `params[2]`.
     Store,
     /// Never ends.
     Hang,
@@ -37,20 +39,23 @@ pub enum Program {
     Panic,
     /// Touches an address that no page table maps.
     Fault,
-    /// The demo: `events` ring events with work between them, `reference_points` and `stamps` spread among them.
-    /// It waits for room rather than lose an event, and fails if a reference point was not recorded.
+    /// The demo: `events` ring events with work between them, `reference_points` and `stamps`
+    /// spread among them. It waits for room rather than lose an event, and fails if a reference
+    /// point was not recorded.
     Demo,
-    /// `events` ring events of two u64 in a row. Posts the ticks that took, and how many went into the ring.
+    /// `events` ring events of two u64 in a row. Posts the ticks that took, and how many went into
+    /// the ring.
     RingEmit,
-    /// `reference_points` reference points of two u64 in a row. Posts the ticks, and how many were recorded.
+    /// `reference_points` reference points of two u64 in a row. Posts the ticks, and how many were
+    /// recorded.
     ReferencePoints,
     /// `stamps` kernel-stamped points in a row. Posts the ticks, and how many went into the ring.
     Stamps,
-    /// A driver of 2016: each of the first `params[0]` clients makes `events` events, in turn with one store of 8 bytes
-    /// and with two of 4.
+    /// A driver of 2016: each of the first `params[0]` clients makes `events` events, in turn with
+    /// one store of 8 bytes and with two of 4.
     Legacy,
-    /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times, while the others
-    /// store to all BARs where they were first.
+    /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times,
+    /// while the others store to all BARs where they were first.
     MoveBars,
 }
 
@@ -70,16 +75,15 @@ impl Program {
         Program::MoveBars,
     ];
 
-    /// The program with this number. Through a table rather than by a cast: the number comes from memory.
+    /// The program with this number. Through a table rather than by a cast: the number comes from
+    /// memory.
     pub fn from_number(number: u32) -> Option<Program> {
-        Program::ALL
-            .into_iter()
-            .find(|program| *program as u32 == number)
+        Program::ALL.into_iter().find(|program| *program as u32 == number)
     }
 }
 
-/// Runs `args.program` as vCPU `cpu` and returns its exit code, 0 for success. `channel` is the hypertrace device, if
-/// there is one.
+/// Runs `args.program` as vCPU `cpu` and returns its exit code, 0 for success. `channel` is the
+/// hypertrace device, if there is one.
 ///
 /// # Safety
 /// The addresses in `args` must be what [`Args`] says: programs store to them.
@@ -99,8 +103,9 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
     }
 }
 
-/// [`run`] for the programs that touch nothing but the board and the channel, and so can run on a thread of the host:
-/// [`Program::Sse`], [`Program::Demo`] and those that measure. For others the exit code is [`NO_SUCH_PROGRAM`].
+/// [`run`] for the programs that touch nothing but the board and the channel, and so can run on a
+/// thread of the host: [`Program::Sse`], [`Program::Demo`] and those that measure. For others the
+/// exit code is [`NO_SUCH_PROGRAM`].
 pub fn run_hosted(
     program: Program,
     cpu: u32,
@@ -111,15 +116,15 @@ pub fn run_hosted(
     match program {
         Program::Sse => selftest::sse(cpu, args, board),
         Program::Demo => with_client(cpu, channel, |client| demo::run(args, client)),
-        Program::RingEmit => with_client(cpu, channel, |client| {
-            cost::ring_emit(cpu, args, board, client)
-        }),
-        Program::ReferencePoints => with_client(cpu, channel, |client| {
-            cost::reference_points(cpu, args, board, client)
-        }),
-        Program::Stamps => with_client(cpu, channel, |client| {
-            cost::stamps(cpu, args, board, client)
-        }),
+        Program::RingEmit => {
+            with_client(cpu, channel, |client| cost::ring_emit(cpu, args, board, client))
+        }
+        Program::ReferencePoints => {
+            with_client(cpu, channel, |client| cost::reference_points(cpu, args, board, client))
+        }
+        Program::Stamps => {
+            with_client(cpu, channel, |client| cost::stamps(cpu, args, board, client))
+        }
         _ => NO_SUCH_PROGRAM,
     }
 }
@@ -136,12 +141,7 @@ fn with_client(
     let state = ProducerState::new();
     // Differs from every other lessee's: by the vCPU, and by the time.
     let token = ticks() << 8 | (u64::from(cpu) + 1);
-    let info = LeaseInfo {
-        pid: 0,
-        tid: cpu,
-        clock: ClockKind::Tsc,
-        name: "guest",
-    };
+    let info = LeaseInfo { pid: 0, tid: cpu, clock: ClockKind::Tsc, name: "guest" };
     match Client::lease(channel, cpu, &state, token, &info) {
         Ok(client) => {
             let code = program(&client);

@@ -8,9 +8,7 @@ use crate::{Args, Board, store};
 /// All vCPUs at once sum 1/1 .. 1/n in doubles, and post the bits of the sum.
 pub fn sse(cpu: u32, args: &Args, board: &Board) -> u32 {
     board.meet(args.vcpus);
-    let sum: f64 = (1..=1_000_000u32)
-        .map(|n| 1.0 / f64::from(black_box(n)))
-        .sum();
+    let sum: f64 = (1..=1_000_000u32).map(|n| 1.0 / f64::from(black_box(n))).sum();
     board.post(cpu, 0, sum.to_bits());
     0
 }

@@ -1,0 +1,340 @@
+//! The real producer and consumer under loom: every interleaving, and every
+//! value that a load may see in it.
+//!
+//! Rings of two or four blocks of 16 words: a lease record takes nine of them,
+//! so that a few emits fill, wrap and lap. The producer is the model's main
+//! thread, which leases and fills before the consumer's thread begins, so that
+//! what is modelled is the race and not what comes before it.
+//!
+//! What loom cannot see: a load that takes its value from a store later in the
+//! execution. So it says nothing of the Release with which tail and
+//! `schema_seen` go back to the producer.
+#![cfg(loom)]
+
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event_type;
+use hypertrace_abi::record::{ClockKind, Flags, id};
+use hypertrace_abi::ring::{
+    ClientMemory, Consumer, ConsumerState, Emit, FAULT_KINDS, Flow, Lease, LeaseInfo, Producer,
+    ProducerState, Pulled,
+};
+use hypertrace_abi::schema::id_of;
+use loom::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const BLOCK: usize = 16;
+/// The payload of a record that fills a block.
+const WHOLE: usize = BLOCK - 4;
+/// The payload of a record of which two fill a block.
+const HALF: usize = 5;
+
+fn words(n: usize) -> Box<[AtomicU64]> {
+    (0..n).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// One client's memory and the producer's private one.
+struct World {
+    guest: Box<[AtomicU64]>,
+    host: Box<[AtomicU64]>,
+    schema: Box<[AtomicU64]>,
+    ring: Box<[AtomicU64]>,
+    mode: RingMode,
+    state: ProducerState,
+    next_state: ProducerState,
+}
+
+impl World {
+    fn new(blocks: usize, schema: usize, mode: RingMode) -> Arc<World> {
+        Arc::new(World {
+            guest: words(17),
+            host: words(2),
+            schema: words(schema),
+            ring: words(blocks * BLOCK),
+            mode,
+            state: ProducerState::new(),
+            next_state: ProducerState::new(),
+        })
+    }
+
+    fn memory(&self) -> ClientMemory<'_> {
+        ClientMemory::for_test(
+            &self.guest,
+            &self.host,
+            &self.schema,
+            &self.ring,
+            BLOCK as u64,
+            self.mode,
+        )
+    }
+
+    fn lease<'w>(&'w self, state: &'w ProducerState, token: u64, now: u64) -> Producer<'w> {
+        let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "" };
+        Producer::lease(self.memory(), state, Lease::new(token, now, &info), false)
+    }
+}
+
+/// Every word of a payload follows from the timestamp: a torn one shows.
+fn word(timestamp: u64, i: usize) -> u64 {
+    timestamp << 8 | i as u64
+}
+
+/// 1 if it was recorded.
+fn emit(producer: &Producer<'_>, timestamp: u64, words: usize) -> u64 {
+    let payload: [u64; WHOLE] = std::array::from_fn(|i| word(timestamp, i));
+    match producer.emit_words(timestamp, 99, Flags::empty(), &[], &payload[..words]) {
+        Emit::Recorded => 1,
+        Emit::Full => 0,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The host: what it holds, and what it took.
+#[derive(Default)]
+struct Host {
+    state: ConsumerState,
+    last: u64,
+    /// Lease records too.
+    taken: u64,
+    lost: u64,
+}
+
+impl Host {
+    /// One pull, with every check on what it takes. `keep`: commit it.
+    fn pull(&mut self, world: &World, most: u64, keep: bool) -> (Pulled, Vec<u64>) {
+        let mut consumer = Consumer::new(world.memory(), &mut self.state);
+        let mut stage = [0; BLOCK];
+        let mut timestamps = Vec::new();
+        let pulled = consumer.pull(&mut stage, |_, record| {
+            if timestamps.len() as u64 == most {
+                return Flow::Stop;
+            }
+            let timestamp = record.header.timestamp;
+            let mut payload = [0; BLOCK];
+            let len = record.payload.len();
+            record.payload.copy_to(&mut payload);
+            if record.header.id == id::LEASE {
+                assert_eq!(payload[1..4], [1, 1, 0], "torn lease record");
+            } else {
+                assert_eq!(record.header.id, 99);
+                for (i, &found) in payload[..len].iter().enumerate() {
+                    assert_eq!(found, word(timestamp, i), "torn record");
+                }
+            }
+            timestamps.push(timestamp);
+            Flow::Taken
+        });
+        assert_eq!(pulled.records, timestamps.len() as u64);
+        if keep {
+            consumer.commit();
+            for &timestamp in &timestamps {
+                assert!(timestamp > self.last, "{timestamp} after {}", self.last);
+                self.last = timestamp;
+            }
+            self.taken += pulled.records;
+        } else {
+            consumer.rollback();
+        }
+        let lost = consumer.losses().total();
+        assert!(lost >= self.lost, "losses went backwards");
+        self.lost = lost;
+        assert_eq!(consumer.faults(), [0; FAULT_KINDS]);
+        (pulled, timestamps)
+    }
+
+    fn pull_all(&mut self, world: &World) {
+        while self.pull(world, u64::MAX, true).0.more {}
+    }
+}
+
+/// Runs the model, with no bound of preemptions or with one, and says how much
+/// that was.
+fn check(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 10_000;
+    let begin = std::time::Instant::now();
+    let counted = runs.clone();
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    let test = std::thread::current();
+    println!(
+        "{}: {} executions, preemptions {preemptions:?}, {:?}",
+        test.name().unwrap_or("model"),
+        runs.load(Ordering::Relaxed),
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn discard_fills_drains_and_wraps() {
+    check(None, || {
+        let world = World::new(2, 4, RingMode::Discard);
+        let producer = world.lease(&world.state, 7, 1);
+        let shared = world.clone();
+        let consumer = thread::spawn(move || {
+            let mut host = Host::default();
+            for _ in 0..3 {
+                host.pull(&shared, u64::MAX, true);
+            }
+            host
+        });
+        // From the third on there is no room before a pull, and it wraps.
+        let recorded: u64 = (2..=6).map(|now| emit(&producer, now, HALF)).sum();
+        let mut host = consumer.join().unwrap();
+        producer.refresh(9);
+        host.pull_all(&world);
+        assert_eq!((host.taken, host.lost), (1 + recorded, 5 - recorded));
+    });
+}
+
+#[test]
+fn overwrite_accepts_nothing_torn_and_counts_what_is_gone() {
+    check(None, || {
+        let world = World::new(4, 4, RingMode::Overwrite);
+        let producer = world.lease(&world.state, 7, 1);
+        // Head stands in the last block: of the four, the consumer may read
+        // three, for the producer may be writing into the next.
+        for now in 2..=3 {
+            emit(&producer, now, WHOLE);
+        }
+        emit(&producer, 4, HALF);
+        let shared = world.clone();
+        let consumer = thread::spawn(move || {
+            let mut host = Host::default();
+            host.pull(&shared, u64::MAX, true);
+            host
+        });
+        // Over the first block, then into the second.
+        emit(&producer, 5, WHOLE);
+        emit(&producer, 6, 1);
+        let mut host = consumer.join().unwrap();
+        host.pull_all(&world);
+        assert_eq!(host.taken + host.lost, 6);
+        assert!(host.taken >= 2, "the newest blocks are still there");
+    });
+}
+
+#[test]
+fn overwrite_goes_on_behind_what_is_gone() {
+    check(Some(4), || {
+        let world = World::new(4, 4, RingMode::Overwrite);
+        let producer = world.lease(&world.state, 7, 1);
+        for now in 2..=3 {
+            emit(&producer, now, WHOLE);
+        }
+        emit(&producer, 4, HALF);
+        let shared = world.clone();
+        let consumer = thread::spawn(move || {
+            let mut host = Host::default();
+            host.pull(&shared, 1, true);
+            host.pull(&shared, u64::MAX, true);
+            host
+        });
+        for now in 5..=7 {
+            emit(&producer, now, WHOLE);
+        }
+        let mut host = consumer.join().unwrap();
+        host.pull_all(&world);
+        assert_eq!(host.taken + host.lost, 7);
+    });
+}
+
+#[test]
+fn what_is_rolled_back_is_taken_again() {
+    check(None, || {
+        let world = World::new(2, 4, RingMode::Discard);
+        let producer = world.lease(&world.state, 7, 1);
+        emit(&producer, 2, HALF);
+        let shared = world.clone();
+        let consumer = thread::spawn(move || {
+            let mut host = Host::default();
+            let (_, first) = host.pull(&shared, u64::MAX, false);
+            let (_, second) = host.pull(&shared, 2, true);
+            assert!(first.len() >= 2 && second[..] == first[..2]);
+            host
+        });
+        let recorded: u64 = (3..=4).map(|now| emit(&producer, now, HALF)).sum();
+        let mut host = consumer.join().unwrap();
+        producer.refresh(9);
+        host.pull_all(&world);
+        assert_eq!((host.taken, host.lost), (2 + recorded, 2 - recorded));
+    });
+}
+
+#[test]
+fn a_new_lessees_records_are_its_own() {
+    check(None, || {
+        let world = World::new(4, 4, RingMode::Discard);
+        let producer = world.lease(&world.state, 1, 10);
+        let shared = world.clone();
+        let consumer = thread::spawn(move || {
+            let mut host = Host::default();
+            for _ in 0..2 {
+                let (pulled, timestamps) = host.pull(&shared, u64::MAX, true);
+                for timestamp in timestamps {
+                    assert_eq!(timestamp / 10, pulled.token);
+                }
+            }
+            host
+        });
+        emit(&producer, 11, 1);
+        producer.release();
+        let producer = world.lease(&world.next_state, 2, 20);
+        emit(&producer, 21, 1);
+        let mut host = consumer.join().unwrap();
+        host.pull_all(&world);
+        assert_eq!((host.taken, host.lost), (4, 0));
+    });
+}
+
+#[test]
+fn a_schema_is_read_before_the_record_that_uses_it() {
+    check(None, || {
+        // Two texts fill the log.
+        let world = World::new(4, 4, RingMode::Discard);
+        let producer = world.lease(&world.state, 7, 1);
+        let shared = world.clone();
+        let consumer = thread::spawn(move || {
+            let (mut state, mut known) = (ConsumerState::default(), Vec::new());
+            for _ in 0..2 {
+                learn_then_pull(&shared, &mut state, &mut known);
+            }
+            (state, known)
+        });
+        let x = 1u64;
+        let (site, fields) = event_type!("a", x);
+        producer.emit(site, 2, fields);
+        let (site, fields) = event_type!("b", x);
+        producer.emit(site, 3, fields);
+        let (mut state, mut known) = consumer.join().unwrap();
+        learn_then_pull(&world, &mut state, &mut known);
+        assert_eq!(known, [id_of("a(x:u64)"), id_of("b(x:u64)")]);
+        // The host has read both: there is room for a third.
+        let (site, fields) = event_type!("c", x);
+        producer.emit(site, 4, fields);
+        learn_then_pull(&world, &mut state, &mut known);
+        assert_eq!(known.len(), 3);
+    });
+}
+
+/// What a sink does: all texts, then the records.
+fn learn_then_pull(world: &World, state: &mut ConsumerState, known: &mut Vec<u32>) {
+    let mut consumer = Consumer::new(world.memory(), state);
+    while let Some(text) = consumer.next_schema() {
+        assert_eq!(id_of(std::str::from_utf8(text.bytes()).unwrap()), text.id);
+        known.push(text.id);
+    }
+    consumer.commit_schemas();
+    consumer.pull(&mut [], |_, record| {
+        let id = record.header.id;
+        assert!(id == id::LEASE || known.contains(&id), "no schema for {id}");
+        Flow::Taken
+    });
+    consumer.commit();
+    assert_eq!(consumer.faults(), [0; FAULT_KINDS]);
+}
