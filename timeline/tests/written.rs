@@ -16,12 +16,15 @@ use hypertrace_timeline::{
 };
 use hypertrace_trace::session_json::SessionJson;
 use hypertrace_trace::{SessionConfig, event, tsc};
+use proptest::prelude::*;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// A client of a guest whose counter is ahead of the host's.
 struct Guest {
     client: u32,
     ahead: u64,
+    area: &'static [AtomicU64],
     memory: ClientMemory<'static>,
     producer: Producer<'static>,
     consumer: ConsumerState,
@@ -33,12 +36,13 @@ impl Guest {
             Geometry { ring_bytes: 1 << 18, block_bytes: 1 << 14, ..Geometry::default() };
         let words = geometry.client_stride() / 8;
         let area: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
-        let memory = ClientMemory::new(area.leak(), &geometry, RingMode::Discard).unwrap();
+        let area: &'static [AtomicU64] = area.leak();
+        let memory = ClientMemory::new(area, &geometry, RingMode::Discard).unwrap();
         let state: &'static ProducerState = Box::leak(Box::default());
         let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name };
         let lease = Lease::new(77 + u64::from(client), tsc::now() + ahead, &info);
         let producer = Producer::lease(memory, state, lease, false);
-        Guest { client, ahead, memory, producer, consumer: ConsumerState::default() }
+        Guest { client, ahead, area, memory, producer, consumer: ConsumerState::default() }
     }
 
     fn now(&self) -> u64 {
@@ -209,5 +213,97 @@ fn a_session_that_nobody_finished_is_read_as_far_as_it_was_committed() {
         assert_eq!(events.len() as u64, 2 + 4 * (round + 1));
         assert_eq!(stat.total.records, events.len() as u64);
         assert!(!Session::open(&dir).unwrap().json().finished);
+    }
+}
+
+/// Values that hurt most.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0u64),
+        Just(u64::MAX),
+        Just(u64::MAX - 5),
+        Just(1 << 63),
+        0u64..100_000,
+        any::<u64>(),
+        // a header: any id, some words, some flags
+        (0u64..20, 0u64..40, 0u64..4).prop_map(|(id, words, flags)| id | words << 32 | flags << 48),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_guest_did_its_session_is_read_to_the_end(
+        rounds in prop::collection::vec(
+            (
+                0u64..3_000,
+                // counters in page G
+                prop::option::weighted(0.4, (prop::sample::select(vec![0usize, 8, 9, 16]), word())),
+                // words of the schema log and the ring, counted from the end of page H
+                prop::collection::vec((0usize..40_000, word()), 0..40),
+                // what its reference point claims
+                prop::option::of((word(), word())),
+                any::<bool>(),
+            ),
+            1..12,
+        ),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("s");
+        let mut config = SessionConfig::new(&dir);
+        config.segment_bytes = 1 << 17;
+        let session = hypertrace_trace::Session::create(config).unwrap();
+        session.attach("vcpu0");
+        let mut guest = Guest::new(0, 1 << 33, "bad");
+        let good = Guest::new(1, 1 << 20, "good");
+        for (events, counter, words, claim, again) in rounds {
+            for i in 0..events {
+                guest.emit(event_type!("disk_read", lba = i, name = "x"));
+            }
+            good.emit(event_type!("disk_read", lba = 1u64, name = "y"));
+            good.point(&session, 1);
+            for (at, value) in words {
+                let at = (1024 + at) % guest.area.len();
+                guest.area[at].store(value, Ordering::Relaxed);
+            }
+            if let Some((at, value)) = counter {
+                guest.area[at].store(value, Ordering::Relaxed);
+            }
+            if let Some((guest_time, client)) = claim {
+                session.reference_point(&ReferencePoint {
+                    client: client as u32 % 4,
+                    seq: 0,
+                    id: id_of("disk_read(lba:u64,name:str)"),
+                    name_hash: 0,
+                    cpu: u32::MAX,
+                    guest_time,
+                    host_time: tsc::now(),
+                    words: &[guest_time; 3],
+                });
+            }
+            guest.pass(&session);
+            if again {
+                guest.ahead = 1 << 34;
+                let now = guest.now();
+                let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::MonotonicRaw, name: "\u{1b}" };
+                guest.producer = Producer::lease(
+                    guest.memory,
+                    guest.producer.state(),
+                    Lease::new(now | 1, now, &info),
+                    false,
+                );
+            }
+        }
+        let mut good = good;
+        good.pass(&session);
+        let summary = session.finish().unwrap();
+
+        let (stat, events) = read(&dir);
+
+        prop_assert_eq!(events.len() as u64, summary.records);
+        prop_assert_eq!(stat.total.records, summary.records);
+        prop_assert_eq!(stat.total.lost, summary.lost);
+        prop_assert_eq!(stat.total.faults, summary.faults.values().sum::<u64>());
     }
 }
