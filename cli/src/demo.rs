@@ -113,7 +113,9 @@ pub fn run(args: &Args) -> Result<()> {
     };
     // What was recorded is worth having even if the guest failed.
     let summary = device.finish()?;
-    ran.with_context(|| format!("the guest did not finish; see hypertrace report {}", dir.display()))?;
+    ran.with_context(|| {
+        format!("the guest did not finish; see hypertrace report {}", dir.display())
+    })?;
 
     if args.json {
         let report = Report {

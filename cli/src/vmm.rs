@@ -6,7 +6,9 @@ use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{COUNTERS, Chip, ChipConfig, Counter, Geometry, Memory};
 use hypertrace_guest::{Args, layout};
 use hypertrace_trace::{Session, Summary};
-use kvm_vmm::{Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in, run_on_threads};
+use kvm_vmm::{
+    Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in, run_on_threads,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use vmm_sys_util::eventfd::EventFd;

@@ -3,50 +3,13 @@
 //! Unsafe, because regions are addresses that somebody told us.
 #![allow(unsafe_code)]
 
+use crate::error::OpenError;
 use crate::mmio::Control;
 use crate::time::Clock;
-use hypertrace_abi::atomic::AtomicU64;
-use hypertrace_abi::config::{ConfigError, ConfigPage, Features, RingMode};
-use hypertrace_abi::layout::{Geometry, Region, WORD};
+use hypertrace_abi::atomic::{AtomicU64, Ordering};
+use hypertrace_abi::config::{ConfigPage, Features, RingMode};
+use hypertrace_abi::layout::{Geometry, Region, WORD, host_page};
 use hypertrace_abi::ring::ClientMemory;
-
-/// Why there is no channel. Only opening fails; emitting never does.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The config page is not one.
-    Config(ConfigError),
-    /// Memory that is too short for what the config page says.
-    Short,
-    /// A client that the device does not have: found, and how many there are.
-    Client(u32, u32),
-}
-
-impl core::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            OpenError::Config(why) => why.fmt(f),
-            OpenError::Short => {
-                f.write_str("the mapped memory is shorter than the config page says")
-            }
-            OpenError::Client(found, count) => {
-                write!(
-                    f,
-                    "client {found} does not exist: the device has clients 0 to {}",
-                    count - 1
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for OpenError {}
-
-impl From<ConfigError> for OpenError {
-    fn from(why: ConfigError) -> Self {
-        OpenError::Config(why)
-    }
-}
 
 /// A device, or shared memory that takes its place.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +22,7 @@ pub struct Channel<'m> {
     pub(crate) mode: RingMode,
     pub(crate) features: Features,
     pub(crate) guest_frequency: u64,
+    vcpu_clients: u32,
     pub(crate) fenced: bool,
     pub(crate) clock: Clock,
 }
@@ -79,12 +43,7 @@ impl Channel<'static> {
         let at = |region| base.wrapping_add(geometry.window_offset(region) as usize);
         // SAFETY: the window holds all regions at these offsets.
         unsafe {
-            Channel::at_regions(
-                &page,
-                at(Region::Data),
-                at(Region::Control),
-                at(Region::Rings),
-            )
+            Channel::at_regions(&page, at(Region::Data), at(Region::Control), at(Region::Rings))
         }
     }
 
@@ -108,7 +67,7 @@ impl Channel<'static> {
 
     /// # Safety
     /// The regions that `page` describes are mapped there, for ever.
-    unsafe fn at_regions(
+    pub(crate) unsafe fn at_regions(
         page: &ConfigPage,
         data: *mut u8,
         control: *mut u8,
@@ -158,6 +117,8 @@ impl<'m> Channel<'m> {
             mode: page.ring_mode()?,
             features: page.features(),
             guest_frequency: page.guest_frequency,
+            vcpu_clients: u32::try_from(page.vcpu_clients)
+                .map_or(geometry.clients, |n| n.min(geometry.clients)),
             fenced: false,
             clock: Clock::default(),
         })
@@ -179,6 +140,11 @@ impl<'m> Channel<'m> {
         self.geometry.clients
     }
 
+    /// Clients that may be leased; those below belong to vCPUs.
+    pub fn leasable(&self) -> core::ops::Range<u32> {
+        self.vcpu_clients..self.geometry.clients
+    }
+
     /// Whether stores to registers trap: a host is there at once.
     pub fn traps(&self) -> bool {
         self.control.is_some()
@@ -189,6 +155,12 @@ impl<'m> Channel<'m> {
         self.guest_frequency
     }
 
+    /// The version of the enable mask, as this client's host page has it.
+    pub(crate) fn mask_version(memory: &ClientMemory<'_>) -> u64 {
+        // ORDERING: pairs with the Release store after the mask was written.
+        memory.host[host_page::MASK_VERSION].load(Ordering::Acquire)
+    }
+
     pub(crate) fn memory(&self, client: u32) -> Result<ClientMemory<'m>, OpenError> {
         ClientMemory::of_rings(self.rings, client, &self.geometry, self.mode)
             .ok_or(OpenError::Client(client, self.geometry.clients))
@@ -197,7 +169,7 @@ impl<'m> Channel<'m> {
 
 /// # Safety
 /// A readable page is mapped at `at`.
-unsafe fn read_config(at: *const u8) -> ConfigPage {
+pub(crate) unsafe fn read_config(at: *const u8) -> ConfigPage {
     let mut page = [0u64; size_of::<ConfigPage>() / 8];
     for (i, word) in page.iter_mut().enumerate() {
         // SAFETY: inside the page; word by word, as the page may trap.

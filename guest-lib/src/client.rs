@@ -1,7 +1,9 @@
 //! A client: one vCPU's or one thread's own ring and registers.
 
-use crate::channel::{Channel, OpenError};
+use crate::channel::Channel;
+use crate::error::OpenError;
 use crate::mask;
+use core::cell::Cell;
 use hypertrace_abi::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::Features;
 use hypertrace_abi::event::{Fields, Site};
@@ -36,7 +38,8 @@ pub struct Client<'m> {
     channel: Channel<'m>,
     producer: Producer<'m>,
     index: u32,
-    cpu: u32,
+    /// `None`: this thread's, asked for each time.
+    cpu: Option<u32>,
     seq: AtomicU32,
 }
 
@@ -60,21 +63,19 @@ impl<'m> Client<'m> {
         if let Some(control) = channel.control {
             control.store(index, register::LEASE, token);
         }
-        let info = LeaseInfo {
-            clock: channel.clock.kind(),
-            ..*info
-        };
+        let info = LeaseInfo { clock: channel.clock.kind(), ..*info };
         let lease = Lease::new(token, channel.clock.now(), &info);
         let producer = Producer::lease(memory, state, lease, channel.fenced);
-        let client = Client {
-            channel,
-            producer,
-            index,
-            cpu: info.tid,
-            seq: AtomicU32::new(0),
-        };
+        let client =
+            Client { channel, producer, index, cpu: Some(info.tid), seq: AtomicU32::new(0) };
         client.refresh_mask();
         Ok(client)
+    }
+
+    /// A thread's client: reference points tell the CPU that it runs on.
+    #[cfg(feature = "std")]
+    pub(crate) fn of_thread(self) -> Self {
+        Client { cpu: None, ..self }
     }
 
     /// Its number.
@@ -95,7 +96,8 @@ impl<'m> Client<'m> {
     /// What [`event!`](crate::event) calls.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        self.producer.emit(site, self.channel.clock.now(), fields)
+        let clock = self.channel.clock;
+        self.producer.emit_by(site, || clock.now(), fields)
     }
 
     /// What [`reference_point!`](crate::reference_point) calls.
@@ -104,15 +106,18 @@ impl<'m> Client<'m> {
     /// [`Emit::Busy`], [`Emit::Full`] (both counted) or [`Emit::Unleased`].
     pub fn reference_point<S: Site, F: Fields>(&self, site: S, fields: F) -> Result<Reply, Emit> {
         let clock = self.channel.clock;
-        let before = clock.now();
         let Some(control) = self.channel.control else {
-            return match self.commit(|now, patient| {
-                self.producer
-                    .emit_flagged(&site, now, Flags::REFERENCE_POINT, fields, patient)
+            let before = Cell::new(0);
+            return match self.commit(|patient| {
+                let clock = || {
+                    before.set(clock.now());
+                    before.get()
+                };
+                self.producer.emit_flagged(&site, &clock, Flags::REFERENCE_POINT, fields, patient)
             }) {
                 Emit::Recorded => Ok(Reply {
                     status: Status::Recorded,
-                    before,
+                    before: before.get(),
                     host_time: 0,
                     after: clock.now(),
                     epoch: 0,
@@ -123,9 +128,13 @@ impl<'m> Client<'m> {
         let seq = self.seq.load(Relaxed).wrapping_add(1);
         self.seq.store(seq, Relaxed);
         let host = self.producer.memory().host;
-        let reply = self
-            .producer
-            .slot(site, before, seq, self.cpu, fields, || {
+        let reply = self.producer.slot(
+            site,
+            || clock.now(),
+            seq,
+            self.cpu(),
+            fields,
+            |before| {
                 control.store(self.index, register::EMIT, seq.into());
                 // ORDERING: pairs with the Release store of the reply's last word.
                 let reply = host[host_page::REPLY].load(Ordering::Acquire);
@@ -142,7 +151,8 @@ impl<'m> Client<'m> {
                     after: clock.now(),
                     epoch: host[host_page::REPLY_EPOCH].load(Relaxed),
                 }
-            })?;
+            },
+        )?;
         self.refresh_mask();
         Ok(reply)
     }
@@ -151,17 +161,14 @@ impl<'m> Client<'m> {
     /// host's kernel traces together with its own time. A fraction of an exit
     /// to the VMM. Where the host cannot, it is a record only.
     pub fn stamp(&self) -> Emit {
-        let now = self.channel.clock.now();
-        let emitted = self
-            .producer
-            .emit_words(now, id::STAMP, Flags::STAMP, &[], &[]);
-        if emitted == Emit::Recorded
-            && let Some(control) = self.channel.control
-            && self.channel.features.contains(Features::STAMP)
-        {
-            control.store(self.index, register::STAMP, now);
-        }
-        emitted
+        let clock = self.channel.clock;
+        self.producer.stamp(&|| clock.now(), &|now| {
+            if let Some(control) = self.channel.control
+                && self.channel.features.contains(Features::STAMP)
+            {
+                control.store(self.index, register::STAMP, now);
+            }
+        })
     }
 
     /// Asks the host to drain soon.
@@ -211,22 +218,28 @@ impl<'m> Client<'m> {
     }
 
     fn refresh_mask(&self) {
-        // ORDERING: pairs with the Release store after the mask was written.
-        let version = self.producer.memory().host[host_page::MASK_VERSION].load(Ordering::Acquire);
+        let version = Channel::mask_version(self.producer.memory());
         mask::refresh(self.channel.rings, version);
     }
 
+    fn cpu(&self) -> u32 {
+        #[cfg(feature = "std")]
+        let asked = crate::linux::cpu;
+        #[cfg(not(feature = "std"))]
+        let asked = || 0;
+        self.cpu.unwrap_or_else(asked)
+    }
+
     /// A commit over shared memory: waits, bounded, for room.
-    fn commit(&self, emit: impl Fn(u64, bool) -> Emit) -> Emit {
-        let clock = self.channel.clock;
-        let mut done = emit(clock.now(), true);
+    fn commit(&self, emit: impl Fn(bool) -> Emit) -> Emit {
+        let mut done = emit(true);
         for turn in 1..=PATIENCE {
             if done != Emit::Full {
                 break;
             }
             self.kick();
             wait();
-            done = emit(clock.now(), turn < PATIENCE);
+            done = emit(turn < PATIENCE);
         }
         done
     }
@@ -240,10 +253,11 @@ pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     let args = &args[..args.len().min(most)];
     let Some(control) = channel.control else {
         let count = 1 + args.len() as u64;
-        client.commit(|now, patient| {
+        let clock = channel.clock;
+        client.commit(|patient| {
             let prefix = [client.index.into(), count, arg1];
             client.producer.emit_words_patiently(
-                now,
+                &|| clock.now(),
                 id::HYPERTRACE,
                 Flags::REFERENCE_POINT,
                 &prefix,

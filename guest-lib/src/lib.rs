@@ -17,22 +17,44 @@
 //! * [`hypertrace()`] for the numbers-only interface of 2016.
 //!
 //! On bare metal, a [`Channel`] is made from the device's addresses and a
-//! [`Client`] from a channel; `event!(client: c, "name", ...)` uses it. With
-//! the feature `std` (Linux), the library finds the device and leases a client
-//! for each thread by itself.
+//! [`Client`] from a channel; `event!(client: c, "name", ...)` uses it.
+//!
+//! With the feature `std` (Linux), the library finds the device at the first
+//! event, and leases a client for each thread at that thread's first. [`open`]
+//! does it earlier and tells what it found, or why not:
+//!
+//! ```
+//! match hypertrace::open(&hypertrace::Options::default()) {
+//!     Ok(info) => println!("clients {:?}, {:?}", info.clients, info.memory_type),
+//!     Err(why) => println!("not traced: {why}"),
+//! }
+//! ```
+//!
+//! Threads that end give their clients back; a forked child gets its own. In a
+//! signal handler, [`event!`] is as safe as anywhere: one that interrupts
+//! another is counted, not recorded. [`counts()`] tells what no host can know.
 //!
 //! What it does not do: it never fails where it emits. What cannot be recorded
-//! is counted, and the host shows the count.
+//! is counted, and the host shows the count. It is not for more events than a
+//! ring takes until the host drains it: those are counted too.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 
 mod channel;
 mod client;
+mod error;
+#[cfg(feature = "std")]
+mod linux;
 mod mask;
 mod mmio;
 mod time;
 
-pub use channel::{Channel, OpenError};
+pub use channel::Channel;
 pub use client::{Client, Reply, hypertrace};
+pub use error::OpenError;
+#[cfg(feature = "std")]
+pub use linux::{
+    Counts, Info, MemoryType, Options, Place, counts, install, open, poll, stamp, with_client,
+};
 pub use mask::is_on;
 pub use time::Clock;
 
@@ -43,14 +65,33 @@ pub use hypertrace_abi::sink::Status;
 #[doc(hidden)]
 pub use hypertrace_abi as abi;
 
+/// What the macros call where no client is named. Needs the feature `std`.
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub mod this_thread {
+    pub use crate::linux::thread::{emit, reference_point};
+}
+
 /// Records an event: a name, then fields `name` or `name = value`.
 ///
 /// Fields are integers, floats, `bool`, `&str`, `&[u64]`, raw pointers, and
 /// [`Hex`]. Their values are not computed when the event is switched off.
-/// Gives what became of it as [`Emit`]; nothing has to be done with that.
+/// Nothing comes back: what cannot be recorded is counted, and the host shows
+/// the count.
 ///
-/// `event!(client: &c, "name", ...)` uses that [`Client`]; without it, the
-/// calling thread's is used (feature `std`).
+/// Uses the calling thread's client (feature `std`), or the [`Client`] that is
+/// named first:
+///
+/// ```
+/// let (lba, path) = (7u64, "/etc/hosts");
+/// hypertrace::event!("disk_read", lba, len = 512u32);
+/// hypertrace::event!("opened", path, address = hypertrace::Hex(0xfee0_0000));
+/// hypertrace::event!("tick");
+///
+/// fn on_vcpu(client: &hypertrace::Client) {
+///     hypertrace::event!(client: client, "tick");
+/// }
+/// ```
 #[macro_export]
 macro_rules! event {
     (client: $client:expr, $name:literal $($fields:tt)*) => {{
@@ -60,15 +101,33 @@ macro_rules! event {
             $client.emit(site, fields);
         }
     }};
+    ($name:literal $($fields:tt)*) => {{
+        const SLOT: usize = $crate::abi::schema::mask_slot($name);
+        if $crate::is_on(SLOT) {
+            let (site, fields) = $crate::abi::event_type!($name $($fields)*);
+            $crate::this_thread::emit(site, fields);
+        }
+    }};
 }
 
 /// Records an event in order with what the host does, and waits for the host
 /// to have it: one exit. Takes what [`event!`] takes, gives a
 /// [`Result`]`<`[`Reply`]`, `[`Emit`]`>`.
+///
+/// ```
+/// match hypertrace::reference_point!("irq", line = 3u8) {
+///     Ok(reply) => println!("the host had it at {}", reply.host_time),
+///     Err(why) => println!("not recorded: {why:?}"),
+/// }
+/// ```
 #[macro_export]
 macro_rules! reference_point {
     (client: $client:expr, $name:literal $($fields:tt)*) => {{
         let (site, fields) = $crate::abi::event_type!($name $($fields)*);
         $client.reference_point(site, fields)
+    }};
+    ($name:literal $($fields:tt)*) => {{
+        let (site, fields) = $crate::abi::event_type!($name $($fields)*);
+        $crate::this_thread::reference_point(site, fields)
     }};
 }

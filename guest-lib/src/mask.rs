@@ -1,15 +1,23 @@
 //! The enable mask's private copy: the hot path loads nothing shared.
 
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::ring;
 
 const SLOTS: usize = 4096;
 
 /// 0 is on, 1 is off. One copy for the whole program: a name is on or off for
-/// all of its threads.
+/// all of its threads. All on at first, so that the first event looks for a
+/// device.
 static MASK: [AtomicU8; SLOTS] = [const { AtomicU8::new(0) }; SLOTS];
-/// The version that was copied.
-static VERSION: AtomicU64 = AtomicU64::new(0);
+/// The version that was copied, or one of the two below.
+static VERSION: AtomicU64 = AtomicU64::new(NEVER);
+/// Nothing was copied yet.
+const NEVER: u64 = u64::MAX;
+/// There is no device: all off.
+#[cfg(feature = "std")]
+const NOBODY: u64 = u64::MAX - 1;
+/// More threads than this do not copy at the same time.
+const TRIES: usize = 8;
 
 /// Whether events whose name hashes to this slot are on.
 ///
@@ -23,18 +31,56 @@ pub fn is_on(slot: usize) -> bool {
 }
 
 /// Copies the mask if the host says that it has changed.
-pub(crate) fn refresh(rings: &[AtomicU64], version: u64) {
-    if version == VERSION.load(Relaxed) {
-        return;
-    }
-    // Version first: a change while this copies is copied by the next refresh.
-    VERSION.store(version, Relaxed);
+pub(crate) fn refresh(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
     let Some(words) = ring::mask_words(rings) else {
         return;
     };
-    for (slots, word) in MASK.chunks_exact(8).zip(words) {
-        for (slot, byte) in slots.iter().zip(word.load(Relaxed).to_le_bytes()) {
-            slot.store(byte, Relaxed);
+    for _ in 0..TRIES {
+        let before = VERSION.load(Ordering::Acquire);
+        if before == version {
+            return;
         }
+        for (slots, word) in MASK.chunks_exact(8).zip(words) {
+            for (slot, byte) in slots.iter().zip(word.load(Relaxed).to_le_bytes()) {
+                slot.store(byte, Relaxed);
+            }
+        }
+        // Version last: a copy that a jump leaves half done is made again. And
+        // only over the version that was there: if another thread has copied
+        // meanwhile, this one may have put older slots over its.
+        if VERSION.compare_exchange(before, version, Ordering::AcqRel, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// There is no device: switches all off, unless some channel is in use.
+#[cfg(feature = "std")]
+pub(crate) fn nobody_listens() {
+    if VERSION.compare_exchange(NEVER, NOBODY, Ordering::AcqRel, Relaxed).is_err() {
+        return;
+    }
+    fill(1);
+    if VERSION.load(Ordering::Acquire) != NOBODY {
+        // A channel came meanwhile. Too much on is always right: the host
+        // filters exactly.
+        fill(0);
+    }
+}
+
+/// In a forked child: all on, so that the next event gives it a client of its
+/// own, which then copies the mask.
+#[cfg(feature = "std")]
+pub(crate) fn forget() {
+    if VERSION.load(Relaxed) != NOBODY {
+        VERSION.store(NEVER, Relaxed);
+        fill(0);
+    }
+}
+
+#[cfg(feature = "std")]
+fn fill(value: u8) {
+    for slot in &MASK {
+        slot.store(value, Relaxed);
     }
 }

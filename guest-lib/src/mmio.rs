@@ -23,11 +23,7 @@ impl Control {
     /// `base` is the start of the control region of a device with this layout,
     /// mapped for as long as the result is used.
     pub(crate) unsafe fn new(base: *mut u8, pages: usize, stride: usize) -> Control {
-        Control {
-            base,
-            pages,
-            stride,
-        }
+        Control { base, pages, stride }
     }
 
     fn client(&self, client: u32, register: u64) -> *mut u64 {

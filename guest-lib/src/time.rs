@@ -37,10 +37,7 @@ impl Clock {
 #[cold]
 #[allow(unsafe_code)]
 fn monotonic_raw() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is a timespec that lives through the call. The clock
     // exists since Linux 2.6.28, so the call cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &mut now) };

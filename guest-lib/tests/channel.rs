@@ -16,9 +16,7 @@ const GEOMETRY: Geometry = Geometry {
 };
 
 fn rings() -> Vec<AtomicU64> {
-    (0..GEOMETRY.rings_size() / 8)
-        .map(|_| AtomicU64::new(0))
-        .collect()
+    (0..GEOMETRY.rings_size() / 8).map(|_| AtomicU64::new(0)).collect()
 }
 
 fn page() -> ConfigPage {
@@ -26,12 +24,7 @@ fn page() -> ConfigPage {
 }
 
 fn lease<'m>(channel: Channel<'m>, index: u32, state: &'m ProducerState) -> Client<'m> {
-    let info = LeaseInfo {
-        pid: 1,
-        tid: 2,
-        clock: channel_clock(),
-        name: "test",
-    };
+    let info = LeaseInfo { pid: 1, tid: 2, clock: channel_clock(), name: "test" };
     Client::lease(channel, index, state, 9, &info).unwrap()
 }
 
@@ -65,10 +58,7 @@ fn an_event_a_reference_point_and_a_2016_event_reach_the_ring() {
     });
     assert_eq!(seen[0].0, id::LEASE);
     assert_eq!(seen[1].2, [7, 512]);
-    assert_eq!(
-        (seen[2].1, &seen[2].2[..]),
-        (Flags::REFERENCE_POINT, &[3][..])
-    );
+    assert_eq!((seen[2].1, &seen[2].2[..]), (Flags::REFERENCE_POINT, &[3][..]));
     assert_eq!((seen[3].0, seen[3].1), (id::STAMP, Flags::STAMP));
     assert_eq!(seen[4].2, [1, 4, 0xab, 1, 2, 3]);
 }
@@ -79,24 +69,10 @@ fn opening_tells_what_is_wrong() {
     let mut wrong = page();
     wrong.magic = 0x1234;
     let error = Channel::local(&wrong, &rings).unwrap_err();
-    assert!(
-        error.to_string().contains("magic at 0x28 is 0x1234"),
-        "{error}"
-    );
-    assert!(matches!(
-        Channel::local(&page(), &rings[..100]),
-        Err(OpenError::Short)
-    ));
+    assert!(error.to_string().contains("magic at 0x28 is 0x1234"), "{error}");
+    assert!(matches!(Channel::local(&page(), &rings[..100]), Err(OpenError::Short)));
     let channel = Channel::local(&page(), &rings).unwrap();
     let state = ProducerState::new();
-    let info = LeaseInfo {
-        pid: 1,
-        tid: 2,
-        clock: channel_clock(),
-        name: "test",
-    };
-    assert!(matches!(
-        Client::lease(channel, 2, &state, 9, &info),
-        Err(OpenError::Client(2, 2))
-    ));
+    let info = LeaseInfo { pid: 1, tid: 2, clock: channel_clock(), name: "test" };
+    assert!(matches!(Client::lease(channel, 2, &state, 9, &info), Err(OpenError::Client(2, 2))));
 }

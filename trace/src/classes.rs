@@ -6,7 +6,7 @@
 //! gets one dense id for the whole session. All tables are bounded, because
 //! guests fill them.
 
-use crate::metadata::ClassEntry;
+use crate::metadata::{ClassEntry, class_body};
 use crate::session_json::EventJson;
 use hypertrace_abi::record::{RESERVED, id};
 use hypertrace_abi::ring::{Fault, LoggedSchema};
@@ -19,8 +19,8 @@ use std::sync::Arc;
 pub const MAX_CLIENT_SCHEMAS: usize = 1024;
 /// Most event classes of a session.
 pub const MAX_CLASSES: usize = 4096;
-/// Most bytes of schema texts of a session, so that the metadata stays small
-/// enough to be replaced each time a schema comes.
+/// Most bytes of schema texts of a session, so that the metadata, about four
+/// times as large, can be replaced each time a schema comes.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Most declarations: event classes times the stream classes that have them.
 pub const MAX_DECLARED: usize = 16 * 1024;
@@ -35,6 +35,8 @@ pub(crate) struct ClassRef {
 #[derive(Debug)]
 struct Class {
     text: Arc<str>,
+    /// For the metadata.
+    body: Box<str>,
     shape: Shape,
     reference_point: bool,
 }
@@ -46,7 +48,7 @@ pub(crate) struct Classes {
     list: Vec<Class>,
     by_text: [HashMap<Arc<str>, u32>; 2],
     text_bytes: usize,
-    reserved: [Option<Shape>; id::FIRST as usize],
+    reserved: [Option<(Shape, Box<str>)>; id::FIRST as usize],
     /// Per clock, a bit per dense id.
     declared: Vec<Vec<u64>>,
     declarations: usize,
@@ -60,18 +62,19 @@ impl Classes {
             list: Vec::new(),
             by_text: [HashMap::new(), HashMap::new()],
             text_bytes: 0,
-            reserved: [None; id::FIRST as usize],
+            reserved: [const { None }; id::FIRST as usize],
             declared: Vec::new(),
             declarations: 0,
             changed: true,
         };
         for (id, text) in RESERVED {
             if let Ok(schema) = Schema::parse(text) {
-                classes.reserved[id as usize] = Some(schema.shape());
+                let body = class_body(&schema, false).into();
+                classes.reserved[id as usize] = Some((schema.shape(), body));
                 // A reference point can be of these too, whatever else the
                 // tables are filled with later.
                 if matches!(id, id::HYPERTRACE | id::UNTYPED)
-                    && let Some(class) = classes.intern(text, schema.shape(), true)
+                    && let Some(class) = classes.intern(&schema, true)
                 {
                     classes.declare(0, class.dense);
                 }
@@ -83,8 +86,8 @@ impl Classes {
     /// The class of a reserved id that a producer may write.
     pub fn reserved(&self, id: u32) -> Option<ClassRef> {
         let written = matches!(id, id::LEASE | id::HYPERTRACE | id::STAMP);
-        let shape = self.reserved[id as usize % self.reserved.len()].filter(|_| written)?;
-        Some(ClassRef { dense: id, shape })
+        let (shape, _) = self.reserved.get(id as usize)?.as_ref().filter(|_| written)?;
+        Some(ClassRef { dense: id, shape: *shape })
     }
 
     /// The class of reference points of a reserved id.
@@ -101,7 +104,8 @@ impl Classes {
 
     /// The dense id of a text; a new one if it has none. `None`: the tables
     /// are full.
-    fn intern(&mut self, text: &str, shape: Shape, reference_point: bool) -> Option<ClassRef> {
+    fn intern(&mut self, schema: &Schema<'_>, reference_point: bool) -> Option<ClassRef> {
+        let (text, shape) = (schema.text(), schema.shape());
         if let Some(found) = self.find(text, reference_point) {
             return Some(found);
         }
@@ -115,7 +119,8 @@ impl Classes {
             None => text.into(),
         };
         let dense = id::FIRST + self.list.len() as u32;
-        self.list.push(Class { text: Arc::clone(&text), shape, reference_point });
+        let body = class_body(schema, reference_point).into();
+        self.list.push(Class { text: Arc::clone(&text), body, shape, reference_point });
         self.by_text[usize::from(reference_point)].insert(text, dense);
         self.changed = true;
         Some(ClassRef { dense, shape })
@@ -151,11 +156,9 @@ impl Classes {
     /// where they were declared.
     pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
         (0..clocks).flat_map(|stream_id| {
-            let reserved = RESERVED.iter().map(move |(id, schema)| ClassEntry {
-                stream_id,
-                id: *id,
-                schema,
-                reference_point: false,
+            let reserved = self.reserved.iter().zip(0..).filter_map(move |(class, id)| {
+                let (_, body) = class.as_ref()?;
+                Some(ClassEntry { stream_id, id, body })
             });
             let declared = self.declared.get(stream_id as usize).map_or(&[][..], |bits| bits);
             let own = self.list.iter().zip(id::FIRST..).filter_map(move |(class, dense)| {
@@ -163,8 +166,7 @@ impl Classes {
                 (word >> (dense % 64) & 1 == 1).then_some(ClassEntry {
                     stream_id,
                     id: dense,
-                    schema: &class.text,
-                    reference_point: class.reference_point,
+                    body: &class.body,
                 })
             });
             reserved.chain(own)
@@ -187,7 +189,11 @@ impl Classes {
 
 #[derive(Debug)]
 enum Known {
-    Schema { text: Arc<str>, plain: ClassRef, reference: Option<ClassRef> },
+    Schema {
+        text: Arc<str>,
+        plain: ClassRef,
+        reference: Option<ClassRef>,
+    },
     /// Two texts, one hash: nobody can tell which of them a record is.
     Ambiguous,
 }
@@ -221,13 +227,19 @@ impl Table {
             },
             Entry::Vacant(entry) => {
                 let plain = room
-                    .then(|| classes.intern(text, schema.shape(), false))
+                    .then(|| classes.intern(&schema, false))
                     .flatten()
                     .ok_or(Fault::SchemaTable)?;
-                entry.insert(Known::Schema { text: text.into(), plain, reference: None });
+                let text = text.into();
+                entry.insert(Known::Schema { text, plain, reference: None });
                 Ok(Some(plain))
             }
         }
+    }
+
+    /// Whether no text of this id came, ever.
+    pub fn is_unknown(&self, id: u32) -> bool {
+        !self.known.contains_key(&id)
     }
 
     /// The class of a record in the client's ring.
@@ -242,8 +254,10 @@ impl Table {
     pub fn reference(&mut self, classes: &mut Classes, id: u32) -> Result<ClassRef, Fault> {
         match self.known.get_mut(&id) {
             Some(Known::Schema { reference: Some(reference), .. }) => Ok(*reference),
-            Some(Known::Schema { text, plain, reference }) => {
-                let class = classes.intern(text, plain.shape, true).ok_or(Fault::SchemaTable)?;
+            Some(Known::Schema { text, reference, .. }) => {
+                // It was parsed when it came.
+                let schema = Schema::parse(text).map_err(|_| Fault::SchemaText)?;
+                let class = classes.intern(&schema, true).ok_or(Fault::SchemaTable)?;
                 *reference = Some(class);
                 Ok(class)
             }

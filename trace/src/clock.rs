@@ -114,7 +114,8 @@ impl HostClock {
 
     /// Unix time of a raw value, nanoseconds.
     pub fn unix_ns(&self, raw: u64) -> i128 {
-        self.first.unix_ns + ticks_to_ns(i128::from(raw) - i128::from(self.first.raw), self.frequency)
+        self.first.unix_ns
+            + ticks_to_ns(i128::from(raw) - i128::from(self.first.raw), self.frequency)
     }
 
     /// Unix time of tick 0, nanoseconds.
@@ -171,16 +172,8 @@ impl GuestClock {
         first: u64,
         seen: u64,
     ) -> GuestClock {
-        let mut clock = GuestClock {
-            kind,
-            epoch,
-            told,
-            base: 0,
-            first,
-            began,
-            best: (first, seen),
-            gained: 0,
-        };
+        let mut clock =
+            GuestClock { kind, epoch, told, base: 0, first, began, best: (first, seen), gained: 0 };
         // No timestamp of the epoch is older than its beginning.
         let room = u128::from(clock.allowed(host, seen)) + u128::from(clock.frequency(host));
         clock.base = first.saturating_sub(u64::try_from(room).unwrap_or(u64::MAX));
@@ -217,7 +210,8 @@ impl GuestClock {
     /// Learns that the guest's time was `guest` at or before the host's `host_raw`.
     /// Says whether that was news.
     pub fn bound(&mut self, host: &HostClock, guest: u64, host_raw: u64) -> bool {
-        let better = self.unix_at(host, (guest, host_raw), guest) - self.unix_at(host, self.best, guest);
+        let better =
+            self.unix_at(host, (guest, host_raw), guest) - self.unix_at(host, self.best, guest);
         if better < 0 {
             self.best = (guest, host_raw);
             self.gained -= better;
@@ -382,7 +376,8 @@ impl Clocks {
 
     pub fn to_json(&self) -> Vec<ClockJson> {
         let host = &self.host;
-        let whole = |ns: i128| i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
+        let whole =
+            |ns: i128| i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
         let guests = self.guests.iter().zip(1..).map(|(clock, id)| ClockJson {
             id,
             domain: "guest".into(),

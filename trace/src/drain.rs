@@ -2,7 +2,7 @@
 //! that whatever stands on disk is declared, and nothing is given back to a
 //! producer that does not stand on disk.
 
-use crate::lane::{CACHE, Cached, Guests, Lane, MAX_RESTARTS, OpenLease};
+use crate::lane::{CACHE, Cached, Guests, HOST_CLOCK, Lane, MAX_RESTARTS, OpenLease};
 use crate::packet::{Domain, PacketHeader};
 use crate::shared::Shared;
 use crate::stream::{Stream, WriteFailed};
@@ -26,11 +26,7 @@ pub(crate) fn drain(
     guests: &mut Guests,
     consumer: &mut Consumer<'_>,
 ) -> Result<Drained, WriteFailed> {
-    let drained = match learn(shared, lane, consumer) {
-        Ok(true) => pull(shared, lane, guests, consumer),
-        Ok(false) => Ok(Drained::default()),
-        Err(failed) => Err(failed),
-    };
+    let drained = learn(shared, lane, consumer).and_then(|()| pull(shared, lane, guests, consumer));
     if drained.is_err() {
         consumer.rollback();
         consumer.rollback_schemas();
@@ -39,36 +35,27 @@ pub(crate) fn drain(
 }
 
 /// Reads the schema log. Its room is given back once the texts are on disk.
-/// `false`: there are texts, and this lane has to wait with them, and so with
-/// the records that need them.
 fn learn(
     shared: &mut Shared,
     lane: &mut Lane,
     consumer: &mut Consumer<'_>,
-) -> Result<bool, WriteFailed> {
+) -> Result<(), WriteFailed> {
     let mut read = 0;
     while read < MOST_TEXTS
         && let Some(logged) = consumer.next_schema()
     {
-        if read == 0 && !lane.texts.may(tsc::now(), shared.clocks.host.frequency) {
-            consumer.rollback_schemas();
-            return Ok(false);
-        }
         read += 1;
         if let Err(fault) = lane.learn(&mut shared.classes, &logged) {
             consumer.fault(fault);
         }
     }
     if read > 0 {
-        if shared.classes.changed {
-            lane.texts.spend();
-        }
         shared.sync()?;
         // Nothing was pulled: this keeps the faults only.
         consumer.commit();
         consumer.commit_schemas();
     }
-    Ok(true)
+    Ok(())
 }
 
 fn pull(
@@ -87,6 +74,18 @@ fn pull(
             && let Some(clock) = lane.clock
         {
             let (pulled, taken) = pull_packet(shared, lane, guests, consumer, lease, clock, now);
+            if taken.doubted && pulled.token == lease.token {
+                // The record may have come after the log was read. The next
+                // drain reads the log first, and then believes what it finds.
+                lane.settled = true;
+                lane.doubts = lane.doubts.saturating_sub(1);
+                if pulled.records == 0 {
+                    consumer.rollback();
+                    return Ok(Drained { words: 0, more: true });
+                }
+            } else {
+                lane.settled = false;
+            }
             if pulled.records == 0 && pulled.token == lease.token {
                 return nothing(shared, lane, consumer, &pulled, now);
             }
@@ -130,8 +129,8 @@ fn pull_packet(
         guests,
         stats: &mut shared.stats,
     };
-    let mut taker =
-        Taker::new(shared.buffer.free(), &mut lane.cache, lane.last, now, context);
+    let mut taker = Taker::new(shared.buffer.free(), &mut lane.cache, lane.last, now, context);
+    taker.may_doubt(lane.doubts > 0, lane.settled);
     let pulled = consumer.pull(&mut shared.stage, |faults, record| taker.visit(faults, record));
     (pulled, taker.finish())
 }
@@ -238,9 +237,9 @@ fn write(
     taken: &Taken,
 ) -> Result<(), WriteFailed> {
     note(shared, lane, consumer);
+    let next = pulled.sequence.wrapping_add(pulled.records);
     if let Some(stream) = &lane.stream {
         let last = stream.last();
-        let next = pulled.sequence.wrapping_add(pulled.records);
         let back = pulled.begin < last.ring_end
             || pulled.end < pulled.begin
             || pulled.sequence < last.sequence
@@ -254,14 +253,13 @@ fn write(
         }
     }
     shared.sync()?;
-    let clock = lane.clock.unwrap_or(0);
-    let base = shared.clocks.base(clock);
+    let clock = lane.clock.unwrap_or(HOST_CLOCK);
     let begin = shared.buffer.free().first().copied().unwrap_or(0);
     shared.buffer.take(taken.words, taken.pad);
     let stats = &shared.stats[lane.stats];
     let header = PacketHeader {
         timestamp_begin: begin,
-        timestamp_end: taken.last - base,
+        timestamp_end: taken.last - shared.clocks.base(clock),
         events_discarded: stats.lost(),
         ring_begin: pulled.begin,
         ring_end: pulled.end,
@@ -269,18 +267,49 @@ fn write(
         events_filtered: stats.filtered,
         faults: stats.faults(),
         sequence: pulled.sequence,
-        ..header(shared, lane, clock)
+        ..PacketHeader::new(shared.uuid, clock, lane.domain, lane.number, shared.clocks.epoch())
     };
-    // `open` made a stream.
-    let Some(stream) = lane.stream.as_mut().filter(|_| !shared.dry) else {
+    if shared.dry {
         return Ok(());
-    };
-    let next = pulled.sequence.wrapping_add(pulled.records);
+    }
+    let stream = file(shared, lane, &header)?;
     stream.append(&mut shared.buffer, &header, next)
 }
 
-fn header(shared: &Shared, lane: &Lane, clock: u32) -> PacketHeader {
-    PacketHeader::new(shared.uuid, clock, lane.domain, lane.number, shared.clocks.epoch())
+/// The stream, in a file that can take this packet.
+fn file<'l>(
+    shared: &Shared,
+    lane: &'l mut Lane,
+    packet: &PacketHeader,
+) -> Result<&'l mut Stream, WriteFailed> {
+    let prefix = lane.prefix();
+    let Lane { stream, new_file, restarts, ring_end, sequence, .. } = lane;
+    let told = stream.as_ref().map_or(0, |stream| stream.last().faults);
+    let baseline = PacketHeader {
+        timestamp_begin: 0,
+        timestamp_end: 0,
+        events_discarded: 0,
+        ring_begin: *ring_end,
+        ring_end: *ring_end,
+        faults: told,
+        sequence: *sequence,
+        ..*packet
+    };
+    match stream {
+        Some(stream) => {
+            if *new_file {
+                stream.next_segment(&baseline)?;
+                *restarts += 1;
+                *new_file = false;
+            }
+            Ok(stream)
+        }
+        None => {
+            let made = Stream::create(&shared.ctf, &prefix, shared.segment_bytes, &baseline)?;
+            *new_file = false;
+            Ok(stream.insert(made))
+        }
+    }
 }
 
 fn forget_pending(guests: &mut Guests, lane: &Lane) {
@@ -321,56 +350,34 @@ fn peek(shared: &mut Shared, consumer: &mut Consumer<'_>) -> Option<Next> {
     found.map(|(timestamp, kind)| Next { token: pulled.token, timestamp, kind })
 }
 
-/// A lease begins: finds its clock, and a file of that clock's stream class.
+/// A lease begins: finds its clock. Its first packet begins a new file if the
+/// one that is open is of another stream class, or already further in time.
 fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(), WriteFailed> {
+    let file = lane.stream.as_ref().map(|stream| {
+        let last = stream.last();
+        (last.stream_id, shared.clocks.base(last.stream_id).saturating_add(last.timestamp_end))
+    });
     let spent = lane.restarts >= MAX_RESTARTS;
-    let clock = match (lane.domain, lane.clock) {
-        (Domain::Host, _) => 0,
-        (Domain::Guest, Some(clock)) if spent && lane.stream.is_some() => clock,
-        (Domain::Guest, current) => {
-            shared.clocks.for_guest(current, next.kind, next.timestamp, now)
-        }
+    let clock = match (lane.domain, file) {
+        (Domain::Host, _) => HOST_CLOCK,
+        (Domain::Guest, Some((clock, _))) if spent => clock,
+        (Domain::Guest, _) => shared.clocks.for_guest(lane.clock, next.kind, next.timestamp, now),
     };
     let base = shared.clocks.base(clock);
     let first = next.timestamp.clamp(base, shared.clocks.latest(clock, now).max(base));
-    let another_class = lane.clock != Some(clock);
-    let restart = lane.stream.is_some() && !spent && (another_class || first < lane.last);
-
-    if lane.stream.is_none() || another_class {
-        // Before the file is there, and all at once.
+    (lane.last, lane.new_file) = match file {
+        Some((class, last)) if class == clock && (first >= last || spent) => (last, false),
+        _ => (base, true),
+    };
+    if lane.clock != Some(clock) || lane.stream.is_none() {
+        *lane.cache = [Cached::default(); CACHE];
+        lane.clock = Some(clock);
+        shared.stats[lane.stats].clock = clock;
         for dense in lane.table.dense() {
             shared.classes.declare(clock, dense);
         }
-        shared.sync()?;
     }
-    let stats = &shared.stats[lane.stats];
-    let baseline = PacketHeader {
-        ring_begin: lane.ring_end,
-        ring_end: lane.ring_end,
-        lease_token: next.token,
-        events_filtered: stats.filtered,
-        faults: stats.faults(),
-        sequence: lane.sequence,
-        ..header(shared, lane, clock)
-    };
-    match &mut lane.stream {
-        None => {
-            let (dir, prefix) = (&shared.ctf, lane.prefix());
-            lane.stream = Some(Stream::create(dir, &prefix, shared.segment_bytes, &baseline)?);
-            lane.last = base;
-        }
-        Some(stream) if restart => {
-            stream.next_segment(&baseline)?;
-            lane.restarts += 1;
-            lane.last = base;
-        }
-        Some(_) => {}
-    }
-    if another_class {
-        *lane.cache = [Cached::default(); CACHE];
-    }
-    lane.clock = Some(clock);
-    shared.stats[lane.stats].clock = clock;
     lane.lease = Some(OpenLease { token: next.token, epoch: shared.clocks.epoch(), first });
-    Ok(())
+    // Before a file or a packet needs it.
+    shared.sync()
 }

@@ -89,7 +89,7 @@ impl HostConsumer {
         }
     }
 
-    /// Whether anything came since the last drain, as far as was noted.
+    /// The ring as far as was noted.
     pub fn consumer(&mut self) -> Option<Consumer<'_>> {
         let mut memory = self.ring.memory()?;
         memory.guest = &self.noted;
@@ -109,10 +109,7 @@ impl Claim {
     fn new(session: u64, ring: &Arc<HostRing>, name: &str, now: u64) -> Option<Claim> {
         // ORDERING: pairs with the Release in `drop`: whatever the thread
         // before wrote to the ring's private state is seen here.
-        if ring
-            .claimed
-            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
+        if ring.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return None;
         }

@@ -20,11 +20,9 @@ pub const MAX_CLIENTS: u32 = 1024;
 /// known", and Python for a large number.
 pub const MOST_LOST: u64 = i64::MAX as u64;
 
-/// Times that a lane may bring new schemas in a row, however fast.
-pub const TEXTS_AT_ONCE: u32 = 32;
-/// Times a second that it may after that. Until then its records wait in its
-/// ring.
-pub const TEXTS_PER_SECOND: u64 = 10;
+/// Looks for late texts that brought nothing, after which a lane's unknown ids
+/// are taken for what they are: a packet ends at each.
+const DOUBTS: u32 = 64;
 
 /// The clock of all host rings.
 pub(crate) const HOST_CLOCK: u32 = 0;
@@ -172,40 +170,6 @@ pub(crate) struct PendingPoints {
     pub faults: [u64; FAULT_KINDS],
 }
 
-/// How often a lane may bring new texts: each time the metadata is replaced,
-/// which takes milliseconds when there are thousands, of everybody's time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Texts {
-    left: u32,
-    /// Host's raw counter when the last was given.
-    given_at: u64,
-}
-
-impl Default for Texts {
-    fn default() -> Self {
-        Texts { left: TEXTS_AT_ONCE, given_at: 0 }
-    }
-}
-
-impl Texts {
-    /// Whether it may now.
-    pub fn may(&mut self, now: u64, frequency: u64) -> bool {
-        let since = now.saturating_sub(self.given_at);
-        let more = since / (frequency / TEXTS_PER_SECOND).max(1);
-        if more > 0 {
-            self.given_at = now;
-            let most = u64::from(TEXTS_AT_ONCE);
-            self.left = (u64::from(self.left) + more).min(most) as u32;
-        }
-        self.left > 0
-    }
-
-    /// It did.
-    pub fn spend(&mut self) {
-        self.left = self.left.saturating_sub(1);
-    }
-}
-
 /// The lease whose records are drained now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenLease {
@@ -227,13 +191,19 @@ pub(crate) struct Lane {
     pub stream: Option<Stream>,
     pub clock: Option<u32>,
     pub lease: Option<OpenLease>,
-    /// The last timestamp of the file that is open, raw.
+    /// The timestamp that the next record must not be before, raw.
     pub last: u64,
+    /// The next packet begins a new file.
+    pub new_file: bool,
     /// Number of the next ring record.
     pub sequence: u64,
     pub ring_end: u64,
     pub restarts: u32,
-    pub texts: Texts,
+    /// Times that a record of an unknown id may still make the drain look for
+    /// its text once more.
+    pub doubts: u32,
+    /// The log was read after the next record was seen.
+    pub settled: bool,
     /// It had reference points: each of its schemas gets a class for those.
     pub points: bool,
     pub pending: PendingPoints,
@@ -253,10 +223,12 @@ impl Lane {
             clock: None,
             lease: None,
             last: 0,
+            new_file: false,
             sequence: 0,
             ring_end: 0,
             restarts: 0,
-            texts: Texts::default(),
+            doubts: DOUBTS,
+            settled: false,
             points: false,
             pending: PendingPoints::default(),
             committed_at: 0,
@@ -272,7 +244,8 @@ impl Lane {
             self.cache[logged.id as usize % CACHE] = Cached::default();
         }
         if let Some(class) = learned? {
-            if let (Some(_), Some(clock)) = (&self.stream, self.clock) {
+            self.doubts = DOUBTS;
+            if let (Some(_), Some(clock)) = (self.lease, self.clock) {
                 classes.declare(clock, class.dense);
             }
             if self.points
@@ -306,7 +279,9 @@ impl Lane {
     pub fn owes(&self, stats: &Stats) -> bool {
         self.stream.as_ref().is_some_and(|stream| {
             let PacketHeader { faults, events_filtered, .. } = *stream.last();
-            stream.told() != stats.lost() || faults != stats.faults() || events_filtered != stats.filtered
+            stream.told() != stats.lost()
+                || faults != stats.faults()
+                || events_filtered != stats.filtered
         })
     }
 }

@@ -57,7 +57,5 @@ pub use summary::Summary;
 pub mod limits {
     pub use crate::classes::{MAX_CLASSES, MAX_CLIENT_SCHEMAS, MAX_DECLARED, MAX_TEXT_BYTES};
     pub use crate::clock::MAX_CLOCKS;
-    pub use crate::lane::{
-        MAX_CLIENTS, MAX_RESTARTS, MOST_LOST, TEXTS_AT_ONCE, TEXTS_PER_SECOND,
-    };
+    pub use crate::lane::{MAX_CLIENTS, MAX_RESTARTS, MOST_LOST};
 }

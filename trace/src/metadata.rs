@@ -32,10 +32,8 @@ pub struct ClassEntry<'a> {
     pub stream_id: u32,
     /// Dense id.
     pub id: u32,
-    /// Its canonical text.
-    pub schema: &'a str,
-    /// Whether client, cpu, seq and guest time stand before its own fields.
-    pub reference_point: bool,
+    /// Its name and fields, from [`class_body`].
+    pub body: &'a str,
 }
 
 /// Names of the words before a reference point's own fields.
@@ -170,21 +168,25 @@ stream {{
 }
 
 fn write_class(out: &mut String, class: &ClassEntry<'_>) -> fmt::Result {
-    // A text that is no schema cannot be in the tables; without its class the
-    // trace would be unreadable, with one that fits nothing only its events.
-    let Ok(schema) = Schema::parse(class.schema) else {
-        return Ok(());
-    };
-    write!(
-        out,
-        "\nevent {{\n\tid = {};\n\tname = \"{}\";\n\tstream_id = {};\n\tfields := struct {{\n",
-        class.id,
-        schema.name(),
-        class.stream_id
-    )?;
+    let ClassEntry { stream_id, id, body } = class;
+    write!(out, "\nevent {{\n\tid = {id};\n\tstream_id = {stream_id};\n{body}}};\n")
+}
+
+/// Name and fields of an event class: made once, as the metadata is written
+/// often. `reference_point`: client, cpu, seq and guest time stand before the
+/// schema's own fields.
+pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
+    let mut out = String::new();
+    // Writing to a String does not fail.
+    let _ = write_body(&mut out, schema, reference_point);
+    out
+}
+
+fn write_body(out: &mut String, schema: &Schema<'_>, reference_point: bool) -> fmt::Result {
+    write!(out, "\tname = \"{}\";\n\tfields := struct {{\n", schema.name())?;
     // The guest's own names first: it is ours that give way.
     let mut taken: BTreeSet<String> = schema.fields().map(|f| format!("_{}", f.name)).collect();
-    if class.reference_point {
+    if reference_point {
         for name in REFERENCE_FIELDS {
             writeln!(out, "\t\tu64 {};", free_name(format!("_{name}"), &mut taken))?;
         }
@@ -202,7 +204,7 @@ fn write_class(out: &mut String, class: &ClassEntry<'_>) -> fmt::Result {
         let len = free_name(format!("__{name}_len"), &mut taken);
         writeln!(out, "\t\t{prefix} {len};\n\t\t{suffix} _{name}[{len}];")?;
     }
-    out.push_str("\t};\n};\n");
+    out.push_str("\t};\n");
     Ok(())
 }
 
@@ -228,12 +230,17 @@ mod tests {
     use super::*;
 
     fn clock(offset_ns: i128) -> ClockEntry {
-        ClockEntry { id: 0, name: "host".into(), uuid: [0; 16], frequency: 2_000_000_000, offset_ns }
+        ClockEntry {
+            id: 0,
+            name: "host".into(),
+            uuid: [0; 16],
+            frequency: 2_000_000_000,
+            offset_ns,
+        }
     }
 
     fn class(schema: &str, reference_point: bool) -> String {
-        let entry = ClassEntry { stream_id: 0, id: 16, schema, reference_point };
-        tsdl(&[0; 16], &[], std::iter::once(entry))
+        class_body(&Schema::parse(schema).unwrap(), reference_point)
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub struct SessionConfig {
     pub guest_frequency: Option<u64>,
     /// The clock epoch that begins.
     pub epoch: u32,
-    /// Host's raw counter when it began, if that was before the session.
+    /// Host's raw counter when it began, if that was before the session: a
+    /// lease cannot span more time than has passed since.
     pub epoch_began: Option<u64>,
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
@@ -93,7 +94,9 @@ impl SessionError {
     pub fn is_bad_input(&self) -> bool {
         matches!(
             self,
-            SessionError::NotADirectory(_) | SessionError::NotEmpty(_) | SessionError::Directory { .. }
+            SessionError::NotADirectory(_)
+                | SessionError::NotEmpty(_)
+                | SessionError::Directory { .. }
         )
     }
 }
@@ -260,9 +263,10 @@ impl EventSink for Session {
         let now = point.host_time.max(1);
         let prefix = [client.into(), cpu.into(), seq.into(), guest_time];
         let flags = Flags::REFERENCE_POINT;
-        let emit = self.inner.rings.with(now, |producer| {
-            producer.emit_words(now, point.id, flags, &prefix, point.words)
-        });
+        let emit = self
+            .inner
+            .rings
+            .with(now, |producer| producer.emit_words(now, point.id, flags, &prefix, point.words));
         match emit {
             Some(Emit::Recorded) => Status::Recorded,
             Some(_) => Status::Failed,

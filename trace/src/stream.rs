@@ -273,12 +273,10 @@ fn pwrite(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
 pub(crate) fn replace(dir: &Path, name: &str, text: &[u8]) -> Result<(), WriteFailed> {
     let hidden = dir.join(format!(".{name}.new"));
     let path = dir.join(name);
-    std::fs::write(&hidden, text)
-        .and_then(|()| std::fs::rename(&hidden, &path))
-        .map_err(|source| {
-            let _ = std::fs::remove_file(&hidden);
-            WriteFailed { action: "write", path, source }
-        })
+    std::fs::write(&hidden, text).and_then(|()| std::fs::rename(&hidden, &path)).map_err(|source| {
+        let _ = std::fs::remove_file(&hidden);
+        WriteFailed { action: "write", path, source }
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What a session holds, told at its end.
 
 use crate::engine::Engine;
-use crate::lane::{Stats, MOST_LOST};
+use crate::lane::{MOST_LOST, Stats};
 use crate::packet::Domain;
 use crate::session_json::StreamJson;
 use serde::Serialize;

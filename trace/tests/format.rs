@@ -3,7 +3,8 @@
 mod common;
 
 use hypertrace_abi::record::Header;
-use hypertrace_trace::metadata::{ClassEntry, ClockEntry, tsdl};
+use hypertrace_abi::schema::Schema;
+use hypertrace_trace::metadata::{ClassEntry, ClockEntry, class_body, tsdl};
 use hypertrace_trace::packet::{Domain, PacketBuffer, PacketHeader};
 use hypertrace_trace::stream::Stream;
 use std::path::Path;
@@ -28,12 +29,12 @@ struct Trace {
 impl Trace {
     fn new(schemas: &[(&str, bool)], clocks: &[ClockEntry], segment_bytes: u64) -> Trace {
         let dir = tempfile::tempdir().unwrap();
-        let classes = schemas.iter().enumerate().map(|(i, (schema, reference_point))| ClassEntry {
-            stream_id: 0,
-            id: 16 + i as u32,
-            schema,
-            reference_point: *reference_point,
-        });
+        let bodies: Vec<String> = schemas
+            .iter()
+            .map(|(text, point)| class_body(&Schema::parse(text).unwrap(), *point))
+            .collect();
+        let classes =
+            bodies.iter().zip(16..).map(|(body, id)| ClassEntry { stream_id: 0, id, body });
         std::fs::write(dir.path().join("metadata"), tsdl(&UUID, clocks, classes)).unwrap();
         let header = PacketHeader::new(UUID, 0, Domain::Guest, 0, 0);
         let stream = Stream::create(dir.path(), "guest-000", segment_bytes, &header).unwrap();
@@ -79,7 +80,24 @@ fn names_that_tsdl_reserves_read_as_they_are() {
     let mut trace = Trace::new(&[(schema, false)], &[clock(0, "host", 0)], 1 << 20);
     let mut payload = vec![1];
     payload.extend(text("hi"));
-    payload.extend([2, -3i64 as u64, 2, 10, 11, 4, 0xff, 1.5f64.to_bits(), 1, 5, 6, 7, 8, 9, 10, 11]);
+    payload.extend([
+        2,
+        -3i64 as u64,
+        2,
+        10,
+        11,
+        4,
+        0xff,
+        1.5f64.to_bits(),
+        1,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+    ]);
     trace.event(10, 16, &payload, 0);
     trace.commit();
 
@@ -87,8 +105,18 @@ fn names_that_tsdl_reserves_read_as_they_are() {
 
     assert_eq!(lines.len(), 1);
     for part in [
-        "struct = 1", "string = \"hi\"", "event = 2", " id = -3", "timestamp = [ [0] = 10, [1] = 11 ]",
-        " _x = 4", "integer = 0xFF", "enum = 1.5", "clock = 1", "__x = 8", "_Bool = 10", "void = 11",
+        "struct = 1",
+        "string = \"hi\"",
+        "event = 2",
+        " id = -3",
+        "timestamp = [ [0] = 10, [1] = 11 ]",
+        " _x = 4",
+        "integer = 0xFF",
+        "enum = 1.5",
+        "clock = 1",
+        "__x = 8",
+        "_Bool = 10",
+        "void = 11",
     ] {
         assert!(lines[0].contains(part), "{part} not in {}", lines[0]);
     }
@@ -96,19 +124,23 @@ fn names_that_tsdl_reserves_read_as_they_are() {
 
 #[test]
 fn a_reference_point_has_its_prefix_and_its_own_fields_of_the_same_name() {
-    let mut trace =
-        Trace::new(&[("e(cpu:u64,seq:str)", true)], &[clock(0, "host", 0)], 1 << 20);
+    let mut trace = Trace::new(&[("e(cpu:u64,seq:str)", true)], &[clock(0, "host", 0)], 1 << 20);
     let mut payload = vec![7, 1, 2, 3, 99];
     payload.extend(text(""));
     trace.event(10, 16, &payload, 4);
     trace.commit();
     let Some(lines) = common::read_clean(trace.path()) else { return };
-    assert!(lines[0].contains("client = 7, cpu_ = 1, seq_ = 2, guest_time = 3, cpu = 99"), "{}", lines[0]);
+    assert!(
+        lines[0].contains("client = 7, cpu_ = 1, seq_ = 2, guest_time = 3, cpu = 99"),
+        "{}",
+        lines[0]
+    );
 }
 
 #[test]
 fn strings_of_every_length_may_end_a_packet() {
-    let mut trace = Trace::new(&[("s(s:str)", false), ("tick()", false)], &[clock(0, "host", 0)], 1 << 20);
+    let mut trace =
+        Trace::new(&[("s(s:str)", false), ("tick()", false)], &[clock(0, "host", 0)], 1 << 20);
     let mut expected = 0;
     for len in 0..20usize {
         let s = "x".repeat(len);

@@ -63,7 +63,9 @@ impl Outcome {
         assert!(read.ok, "{}", read.stderr);
         assert_eq!(read.lines.len() as u64, summary.records);
         assert!(read.stderr.contains("Tracer discarded"));
-        assert!(read.stderr.lines().all(|l| l.is_empty() || l.starts_with("WARNING: Tracer discarded")));
+        assert!(
+            read.stderr.lines().all(|l| l.is_empty() || l.starts_with("WARNING: Tracer discarded"))
+        );
     }
 }
 
@@ -106,7 +108,12 @@ fn a_full_disk_is_tried_again() {
         let child = common::child(test, dir.path());
         // A small disk of the child's own.
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=600k none \"$0\" && exec \"$@\""]);
+        command.args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount -t tmpfs -o size=600k none \"$0\" && exec \"$@\"",
+        ]);
         command.arg(dir.path()).arg(child.get_program()).args(child.get_args());
         command.env(common::CHILD, dir.path());
         let can = Command::new("unshare")

@@ -35,7 +35,22 @@ impl Random {
     fn odd(&mut self) -> u64 {
         let x = self.next();
         let now = tsc::now();
-        self.pick(&[0, 1, 2, 3, 7, 100, 4096, u64::MAX, u64::MAX - 1, 1 << 32, 1 << 63, x, now, now + 1])
+        self.pick(&[
+            0,
+            1,
+            2,
+            3,
+            7,
+            100,
+            4096,
+            u64::MAX,
+            u64::MAX - 1,
+            1 << 32,
+            1 << 63,
+            x,
+            now,
+            now + 1,
+        ])
     }
 }
 
@@ -178,7 +193,8 @@ fn honest_events(lines: &[String]) -> Vec<u64> {
 fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
     let (_dir, session) = common::session(|c| c.segment_bytes = 400_000);
     let mut honest = Guest::new(0);
-    let mut hostile = Guest::with(1, &Geometry { ring_bytes: 1 << 16, block_bytes: 1 << 12, ..geometry() }, mode);
+    let mut hostile =
+        Guest::with(1, &Geometry { ring_bytes: 1 << 16, block_bytes: 1 << 12, ..geometry() }, mode);
     let mut forger = Forger::new(&hostile, seed);
     let done = AtomicBool::new(false);
     let mut emitted = 0u64;
@@ -202,7 +218,8 @@ fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
                 honest.emit(event_type!("honest", i = emitted));
                 emitted += 1;
             }
-            let words: Vec<u64> = (0..forger.random.below(9)).map(|_| forger.random.odd()).collect();
+            let words: Vec<u64> =
+                (0..forger.random.below(9)).map(|_| forger.random.odd()).collect();
             let id = id_of(forger.random.pick(&TEXTS));
             let point = ReferencePoint {
                 client: 1,
@@ -234,7 +251,10 @@ fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
 fn check(session: Session, emitted: u64, seed: u64) {
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
-    println!("seed {seed}: {} records, {} lost, {:?}", summary.records, summary.lost, summary.faults);
+    println!(
+        "seed {seed}: {} records, {} lost, {:?}",
+        summary.records, summary.lost, summary.faults
+    );
     let Some(read) = common::read(&ctf) else { return };
     assert!(read.ok, "seed {seed}: {}", read.stderr);
     for line in read.stderr.lines().filter(|l| !l.is_empty()) {
@@ -268,6 +288,17 @@ fn hostile_clients_that_write_while_they_are_drained() {
     }
 }
 
+/// Texts that only a guest that means harm would write.
+fn log_text(forger: &mut Forger, hostile: &Guest, text: &str) {
+    forger.log(u64::from(id_of(text)) | (text.len() as u64) << 32);
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    for word in bytes.chunks(8) {
+        forger.log(u64::from_le_bytes(word.try_into().unwrap()));
+    }
+    hostile.poke(guest_page::SCHEMA_LEN, forger.written);
+}
+
 #[test]
 fn a_guest_that_fills_the_tables_gets_untyped_events() {
     let (_dir, session) = common::session(|_| ());
@@ -277,15 +308,14 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
         let mut hostile = Guest::new(client);
         let mut forger = Forger::new(&hostile, 1);
         for n in 0..1200u64 {
-            let text = format!("c{client}_{n}(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:u64,bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb:str)");
-            forger.log(u64::from(id_of(&text)) | (text.len() as u64) << 32);
-            let mut bytes = text.into_bytes();
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
-            for word in bytes.chunks(8) {
-                forger.log(u64::from_le_bytes(word.try_into().unwrap()));
-            }
-            hostile.poke(guest_page::SCHEMA_LEN, forger.written);
+            let text = format!("c{client}_{n}(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:u64,b:str)");
+            log_text(&mut forger, &hostile, &text);
             if n % 100 == 99 {
+                // To the end: it has to wait with its texts in between.
+                hostile.pass(&session);
+                let id = id_of(&text);
+                let flags = hypertrace_abi::record::Flags::empty();
+                hostile.producer.emit_words(tsc::now(), id, flags, &[], &[1, 0]);
                 hostile.pass(&session);
             }
         }
@@ -294,6 +324,71 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
         honest.pass(&session);
     }
     let summary = session.summary();
-    assert!(summary.faults["schema_table"] > 0);
+    // Of each client's 1200 texts 1024 fit its table, until the session's is full.
+    assert_eq!(summary.faults["schema_table"], 7 * 1200 - (4096 - 2) + 1, "{summary:?}");
+    assert!(summary.faults["unknown_id"] > 0);
+    assert_eq!(summary.ring_events, 7 * 12 + 7);
     check(session, emitted, 0);
+}
+
+/// Two texts of one hash, by brute force: 32 bits are not many.
+fn collision() -> (String, String) {
+    let mut seen = std::collections::HashMap::new();
+    (0..)
+        .find_map(|n| {
+            let text = format!("collide{n}(x:u64)");
+            let other = seen.insert(id_of(&text), text.clone())?;
+            Some((other, text))
+        })
+        .unwrap()
+}
+
+#[test]
+fn a_collision_is_nobodys_event() {
+    let (a, b) = collision();
+    let (_dir, session) = common::session(|_| ());
+    let mut honest = Guest::new(0);
+    let mut hostile = Guest::new(1);
+    let (mut forger, mut other) = (Forger::new(&hostile, 1), Forger::new(&honest, 1));
+    let emit = |guest: &mut Guest| {
+        let flags = hypertrace_abi::record::Flags::empty();
+        guest.producer.emit_words(tsc::now(), id_of(&a), flags, &[], &[1]);
+        guest.pass(&session);
+    };
+    log_text(&mut forger, &hostile, &a);
+    emit(&mut hostile);
+    log_text(&mut forger, &hostile, &b);
+    emit(&mut hostile);
+    log_text(&mut other, &honest, &b);
+    emit(&mut honest);
+
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    assert_eq!(summary.faults["schema_hash"], 1);
+    assert_eq!(summary.faults["unknown_id"], 1);
+    let Some(lines) = common::read_clean(&ctf) else { return };
+    let count = |what: &str| lines.iter().filter(|l| l.contains(what)).count();
+    let name = |text: &str| format!(" {}: ", text.split('(').next().unwrap());
+    assert_eq!((count(&name(&a)), count(" untyped: "), count(&name(&b))), (1, 1, 1));
+}
+
+#[test]
+fn a_text_that_comes_between_two_looks_is_waited_for_once() {
+    let (_dir, session) = common::session(|_| ());
+    let mut guest = Guest::new(0);
+    let mut forger = Forger::new(&guest, 1);
+    let flags = hypertrace_abi::record::Flags::empty();
+    for text in ["late(x:u64)", "never(x:u64)"] {
+        guest.producer.emit_words(tsc::now(), id_of(text), flags, &[], &[1]);
+    }
+    // The lease record, and a doubt.
+    assert!(guest.drain(&session).more);
+    assert_eq!(session.summary().records, 1);
+    log_text(&mut forger, &guest, "late(x:u64)");
+    guest.pass(&session);
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    assert_eq!(summary.faults.iter().collect::<Vec<_>>(), [(&"unknown_id".to_owned(), &1)]);
+    let Some(lines) = common::read_clean(&ctf) else { return };
+    assert!(lines[1].contains(" late: ") && lines[2].contains(" untyped: "), "{lines:#?}");
 }

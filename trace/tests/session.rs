@@ -56,8 +56,20 @@ fn every_field_type_arrives() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
     guest.emit(event_type!(
-        "all", a = 1u8, b = 2u16, c = 3u32, d = 4u64, e = -1i8, f = -2i16, g = -3i32, h = -4i64,
-        i = 0.5f64, j = true, k = Hex(0xff), l = "häl\"lo\n", m = &[7u64, 8][..]
+        "all",
+        a = 1u8,
+        b = 2u16,
+        c = 3u32,
+        d = 4u64,
+        e = -1i8,
+        f = -2i16,
+        g = -3i32,
+        h = -4i64,
+        i = 0.5f64,
+        j = true,
+        k = Hex(0xff),
+        l = "häl\"lo\n",
+        m = &[7u64, 8][..]
     ));
     guest.pass(&session);
 
@@ -66,8 +78,20 @@ fn every_field_type_arrives() {
     assert_eq!((summary.ring_events, summary.leases), (1, 1));
     let Some(line) = lines.last() else { return };
     for part in [
-        "all:", "a = 1,", "b = 2,", "c = 3,", "d = 4,", "e = -1,", "f = -2,", "g = -3,", "h = -4,", "i = 0.5",
-        "j = 1", "k = 0xFF", "häl", "m = [ [0] = 7, [1] = 8 ]",
+        "all:",
+        "a = 1,",
+        "b = 2,",
+        "c = 3,",
+        "d = 4,",
+        "e = -1,",
+        "f = -2,",
+        "g = -3,",
+        "h = -4,",
+        "i = 0.5",
+        "j = 1",
+        "k = 0xFF",
+        "häl",
+        "m = [ [0] = 7, [1] = 8 ]",
     ] {
         assert!(line.contains(part), "{part} not in {line}");
     }
@@ -102,7 +126,9 @@ fn host_and_guest_stand_in_one_trace_in_order() {
         .collect();
     let expected = ["disk_read:", "vcpu_exit:", "disk_read:", "vcpu_enter:", "disk_read:"];
     assert_eq!(names, expected, "{lines:#?}");
-    assert!(lines.iter().any(|l| l.contains("client = 0, cpu = 3, seq = 1,") && l.contains("lba = 2")));
+    assert!(
+        lines.iter().any(|l| l.contains("client = 0, cpu = 3, seq = 1,") && l.contains("lba = 2"))
+    );
 }
 
 #[test]
@@ -179,10 +205,14 @@ fn what_a_ring_lost_is_told_once_and_exactly() {
     let told: u64 = read
         .stderr
         .lines()
-        .filter_map(|l| l.strip_prefix("WARNING: Tracer discarded ")?.split(' ').next()?.parse::<u64>().ok())
+        .filter_map(|l| {
+            l.strip_prefix("WARNING: Tracer discarded ")?.split(' ').next()?.parse::<u64>().ok()
+        })
         .sum();
     assert_eq!(told, lost, "{}", read.stderr);
-    assert!(read.stderr.lines().all(|l| l.is_empty() || l.starts_with("WARNING: Tracer discarded")));
+    assert!(
+        read.stderr.lines().all(|l| l.is_empty() || l.starts_with("WARNING: Tracer discarded"))
+    );
 }
 
 #[test]
@@ -294,6 +324,28 @@ fn a_lessee_that_begins_before_the_last_one_gets_a_new_file() {
     let (summary, _) = finish(session);
     assert_eq!(summary.time_faults, 0);
     assert_eq!(summary.streams.iter().find(|s| s.domain == "guest").unwrap().name, "early");
+}
+
+#[test]
+fn a_lessee_without_a_tsc_gets_a_clock_of_its_kind() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("e", x = 1u64));
+    guest.pass(&session);
+    let kind = hypertrace_abi::record::ClockKind::MonotonicRaw;
+    guest.lease_with(5, "slow", tsc::monotonic_raw(), kind);
+    guest.emit_at(tsc::monotonic_raw(), event_type!("e", x = 2u64));
+    guest.pass(&session);
+    let (summary, lines) = finish(session.clone());
+    assert_eq!(summary.time_faults, 0, "{summary:?}");
+    let clocks = json(&session).clocks;
+    assert_eq!(
+        clocks.iter().map(|c| c.kind.as_str()).collect::<Vec<_>>(),
+        ["tsc", "tsc", "monotonic_raw"]
+    );
+    assert_eq!(clocks[2].frequency, 1_000_000_000);
+    // In order of time, as both maps are near the truth.
+    assert!(lines.is_empty() || lines.last().unwrap().contains("x = 2"), "{lines:#?}");
 }
 
 #[test]

@@ -36,11 +36,8 @@ fn run(args: &Args, vcpus: u32, answer: Answer, expected: u64) -> Result<u64> {
 }
 
 fn points(vcpus: u32, answer: Answer) -> Result<u64> {
-    let args = Args {
-        vcpus,
-        reference_points: REFERENCE_POINTS,
-        ..Args::new(Program::ReferencePoints)
-    };
+    let args =
+        Args { vcpus, reference_points: REFERENCE_POINTS, ..Args::new(Program::ReferencePoints) };
     let expected = if answer == Answer::Null { 0 } else { REFERENCE_POINTS };
     run(&args, vcpus, answer, expected)
 }

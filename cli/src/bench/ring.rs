@@ -40,7 +40,11 @@ impl Bench {
         let words = |n: u64| (0..n / 8).map(|_| AtomicU64::new(0)).collect();
         Ok(Bench {
             rings: words(GEOMETRY.rings_size()),
-            floor: FloorRing { data: words(GEOMETRY.ring_bytes), head: Line::default(), tail: Line::default() },
+            floor: FloorRing {
+                data: words(GEOMETRY.ring_bytes),
+                head: Line::default(),
+                tail: Line::default(),
+            },
         })
     }
 

@@ -8,11 +8,16 @@ pub struct Context {
     /// Ticks of the counter per nanosecond.
     pub ticks_per_ns: f64,
     pub ring: ring::Bench,
+    pub write_floor: Option<drain::Floor>,
 }
 
 impl Context {
     pub fn new() -> Result<Context> {
-        Ok(Context { ticks_per_ns: ring::ticks_per_ns(), ring: ring::Bench::new()? })
+        Ok(Context {
+            ticks_per_ns: ring::ticks_per_ns(),
+            ring: ring::Bench::new()?,
+            write_floor: None,
+        })
     }
 
     /// Nanoseconds of each of `turns` turns.

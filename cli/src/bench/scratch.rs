@@ -13,7 +13,8 @@ impl Scratch {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let shm = Path::new("/dev/shm");
         let base = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
-        let name = format!("hypertrace-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let name =
+            format!("hypertrace-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let path = base.join(name);
         std::fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
         Ok(Scratch(path))

@@ -35,14 +35,20 @@ impl Guest {
             (0..geometry.client_stride() / 8).map(|_| AtomicU64::new(0)).collect();
         let area: &'static [AtomicU64] = area.leak();
         let memory = ClientMemory::new(area, geometry, mode).unwrap();
-        let producer = lease(memory, 0x1000 + u64::from(client), "guest", tsc::now());
+        let producer =
+            lease(memory, 0x1000 + u64::from(client), "guest", tsc::now(), ClockKind::Tsc);
         Guest { client, area, memory, producer, consumer: ConsumerState::default() }
     }
 
     /// Another lessee takes the client over.
     pub fn lease(&mut self, token: u64, name: &str, now: u64) {
+        self.lease_with(token, name, now, ClockKind::Tsc);
+    }
+
+    /// The same, by a lessee that stamps with that clock.
+    pub fn lease_with(&mut self, token: u64, name: &str, now: u64, clock: ClockKind) {
         self.producer.release();
-        self.producer = lease(self.memory, token, name, now);
+        self.producer = lease(self.memory, token, name, now, clock);
     }
 
     pub fn emit<S: Site, F: Fields>(&self, event: (S, F)) -> Emit {
@@ -71,9 +77,14 @@ impl Guest {
     }
 }
 
-fn lease(memory: ClientMemory<'static>, token: u64, name: &str, now: u64) -> Producer<'static> {
+fn lease(
+    memory: ClientMemory<'static>,
+    token: u64,
+    name: &str,
+    now: u64,
+    clock: ClockKind,
+) -> Producer<'static> {
     let state: &'static ProducerState = Box::leak(Box::default());
-    let clock = ClockKind::Tsc;
     let info = LeaseInfo { pid: 1, tid: 2, clock, name };
     Producer::lease(memory, state, Lease::new(token, now, &info), false)
 }

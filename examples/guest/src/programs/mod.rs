@@ -57,10 +57,13 @@ pub enum Program {
     /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times,
     /// while the others store to all BARs where they were first.
     MoveBars,
+    /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the others trace through the
+    /// library: events, reference points, stamps.
+    MoveTraced,
 }
 
 impl Program {
-    const ALL: [Program; 12] = [
+    const ALL: [Program; 13] = [
         Program::Hello,
         Program::Sse,
         Program::Store,
@@ -73,6 +76,7 @@ impl Program {
         Program::Stamps,
         Program::Legacy,
         Program::MoveBars,
+        Program::MoveTraced,
     ];
 
     /// The program with this number. Through a table rather than by a cast: the number comes from
@@ -99,6 +103,10 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
         Program::Fault => selftest::fault(),
         Program::Legacy => legacy::run(cpu, args, board),
         Program::MoveBars => bars::run(cpu, args, board),
+        Program::MoveTraced if cpu + 1 == args.vcpus => bars::move_until_done(cpu, args, board),
+        Program::MoveTraced => {
+            with_client(cpu, channel, |client| bars::trace_until_done(args, board, client))
+        }
         hosted => run_hosted(hosted, cpu, args, board, channel),
     }
 }

@@ -1,0 +1,57 @@
+//! `hypertrace demo` as a person or a script runs it: under KVM, nothing lost, readable by anybody.
+
+use hypertrace_tests::command::{Demo, Hypertrace, run};
+use hypertrace_tests::{babeltrace2, capability, kvm, packets};
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+fn everything_is_there(vcpus: u32) {
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+
+    let demo: Demo = run(&mut HYPERTRACE.demo(&session, vcpus)).json();
+
+    let each = u64::from(vcpus);
+    assert_eq!((&*demo.mode, demo.vcpus, &demo.session), ("kvm", vcpus, &session));
+    assert!(demo.ring_events >= each * 100_000, "{demo:?}");
+    assert!(demo.reference_points >= each * 1_000, "{demo:?}");
+    assert!(demo.stamps >= each * 100, "{demo:?}");
+    assert_eq!((demo.lost, demo.faults), (0, 0));
+    assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+    assert_eq!(packets::committed(&session).unwrap().all(), demo.records);
+    capability::used("kvm");
+    let Some(read) = babeltrace2::read(&session.join("ctf")) else { return };
+    assert_eq!(read.clean(), demo.records);
+}
+
+#[test]
+fn one_vcpu() {
+    everything_is_there(1);
+}
+
+#[test]
+fn two_vcpus() {
+    everything_is_there(2);
+}
+
+#[test]
+fn three_vcpus() {
+    everything_is_there(3);
+}
+
+#[test]
+fn for_a_person_it_shows_an_excerpt_a_summary_and_what_to_do_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+
+    let shown = HYPERTRACE.run(["demo", "--out", session.to_str().unwrap()]).ok();
+
+    for part in ["request", "200000 guest events", "2000 reference points", "0 lost, 0 faults"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let next = format!("hypertrace report {}", session.display());
+    assert!(shown.contains(&next), "{shown}");
+}

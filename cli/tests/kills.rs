@@ -1,0 +1,69 @@
+//! SIGKILL while the demo drains: whatever was committed is read to its end by everybody.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::random::Random;
+use hypertrace_tests::{babeltrace2, packets};
+use serde_json::Value;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+const KILLS: u64 = if cfg!(debug_assertions) { 10 } else { 50 };
+
+/// A session that was killed, with what was committed a moment before.
+struct Killed {
+    dir: tempfile::TempDir,
+    committed: u64,
+}
+
+/// Runs the demo and kills it after `delay` of draining. `None`: that was too late.
+fn killed_after(delay: Duration, vcpus: u32) -> Option<Killed> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut demo = HYPERTRACE.demo(dir.path(), vcpus).stdout(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    while !dir.path().join("ctf/guest-000-0000").exists() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it never began to drain");
+    }
+    std::thread::sleep(delay);
+    let committed = packets::committed(dir.path()).unwrap().all();
+    demo.kill().unwrap();
+    let by_signal = demo.wait().unwrap().signal() == Some(9);
+    (by_signal && is_mid_run(dir.path(), vcpus)).then_some(Killed { dir, committed })
+}
+
+/// The session does not say that it has ended, and not all that a guest does is there.
+fn is_mid_run(dir: &Path, vcpus: u32) -> bool {
+    let json: Value =
+        serde_json::from_slice(&std::fs::read(dir.join("session.json")).unwrap()).unwrap();
+    // Per vCPU: its lease, its events, its stamps.
+    let whole = u64::from(vcpus) * (1 + 100_000 + 100);
+    json["finished"] == false && packets::committed(dir).unwrap().guest < whole
+}
+
+#[test]
+fn a_killed_demo_is_read_to_its_end() {
+    let mut random = Random::seeded();
+    let (mut hits, mut tries, mut longest) = (0, 0, 50_000);
+    while hits < KILLS {
+        tries += 1;
+        assert!(tries < 20 * KILLS, "{hits} hits in {tries} tries");
+        let delay = Duration::from_micros(random.below(longest));
+        let Some(killed) = killed_after(delay, 2 + random.below(3) as u32) else {
+            longest = longest * 7 / 8;
+            continue;
+        };
+        longest = longest * 9 / 8;
+        hits += 1;
+
+        let committed = packets::committed(killed.dir.path()).unwrap().all();
+        assert!(committed >= killed.committed, "{committed}, and {} before", killed.committed);
+        let report = run(HYPERTRACE.command(["report"]).arg(killed.dir.path())).ok();
+        assert_eq!(report.lines().count() as u64, committed, "report, kill {hits}");
+        let Some(read) = babeltrace2::read(&killed.dir.path().join("ctf")) else { continue };
+        assert_eq!(read.clean(), committed, "babeltrace2, kill {hits}");
+    }
+    println!("{hits} of {tries} kills in the middle of a run");
+}

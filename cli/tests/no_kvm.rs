@@ -1,0 +1,56 @@
+//! `hypertrace demo` where there is no usable /dev/kvm: the same guest program on threads, said so.
+
+use std::process::Command;
+
+use hypertrace_tests::command::{Demo, Hypertrace, run};
+use hypertrace_tests::{babeltrace2, namespace};
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// A /dev with nothing in it.
+const NO_DEVICE: &str = "mount -t tmpfs none /dev";
+/// A /dev/kvm that is something else.
+const NOT_KVM: &str = "mount --bind /dev/null /dev/kvm";
+
+/// The command with KVM hidden, or as it is on a machine that has none.
+fn hidden(mounts: &str, command: Command) -> Option<Command> {
+    if std::fs::exists("/dev/kvm").unwrap() { namespace::behind(mounts, &command) } else { Some(command) }
+}
+
+fn same_guest_on_threads(mounts: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut demo) = hidden(mounts, HYPERTRACE.demo(dir.path(), 2)) else { return };
+
+    let demo: Demo = run(&mut demo).json();
+
+    assert_eq!((&*demo.mode, demo.vcpus), ("user", 2));
+    assert_eq!((demo.ring_events, demo.reference_points, demo.stamps), (200_000, 2_000, 200));
+    assert_eq!((demo.lost, demo.faults), (0, 0));
+    let lines = HYPERTRACE.report(dir.path());
+    assert_eq!(lines.len() as u64, demo.records);
+    assert!(lines.is_sorted_by_key(|line| line.ts_ns), "in order of time");
+    let Some(read) = babeltrace2::read(&dir.path().join("ctf")) else { return };
+    assert_eq!(read.clean(), demo.records);
+}
+
+#[test]
+fn without_the_device_node() {
+    same_guest_on_threads(NO_DEVICE);
+}
+
+#[test]
+fn with_a_device_node_that_is_not_kvm() {
+    same_guest_on_threads(NOT_KVM);
+}
+
+#[test]
+fn a_person_is_told_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let demo = HYPERTRACE.command(["demo", "--out", dir.path().to_str().unwrap()]);
+    let Some(mut demo) = hidden(NO_DEVICE, demo) else { return };
+
+    let shown = run(&mut demo).ok();
+
+    assert!(shown.contains("KVM is not usable here (there is no /dev/kvm)"), "{shown}");
+    assert!(shown.contains("200000 guest events, 2000 reference points"), "{shown}");
+}

@@ -1,0 +1,181 @@
+//! Why there is no channel: what, where, and what to do about it.
+
+use hypertrace_abi::config::ConfigError;
+
+/// Why there is no channel. Only opening fails; emitting never does.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The config page is not one.
+    Config(ConfigError),
+    /// Memory that is too short for what the config page says.
+    Short,
+    /// A client that the device does not have: found, and how many there are.
+    Client(u32, u32),
+    /// All of this many clients belong to vCPUs.
+    #[cfg(feature = "std")]
+    NoneToLease(u32),
+    /// There is no device in this folder of sysfs, and no window on this
+    /// kernel command line.
+    #[cfg(feature = "std")]
+    NotFound(std::path::PathBuf, std::path::PathBuf),
+    /// What follows `hypertrace.mmio=` on this kernel command line is not an
+    /// address.
+    #[cfg(feature = "std")]
+    Address(String, std::path::PathBuf),
+    /// The process has a channel already.
+    #[cfg(feature = "std")]
+    Open,
+    /// In a forked child: its parent's channel was installed without a lock
+    /// file.
+    #[cfg(feature = "std")]
+    NoLock,
+    /// The system refused something.
+    #[cfg(feature = "std")]
+    System {
+        /// What: a verb.
+        doing: &'static str,
+        /// Where.
+        path: std::path::PathBuf,
+        /// What may help; may be empty.
+        hint: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl core::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            OpenError::Config(why) => why.fmt(f),
+            OpenError::Short => {
+                f.write_str("the mapped memory is shorter than the config page says")
+            }
+            OpenError::Client(found, count) => write!(
+                f,
+                "client {found} does not exist: the device has clients 0 to {}",
+                count - 1
+            ),
+            #[cfg(feature = "std")]
+            OpenError::NoneToLease(count) => write!(
+                f,
+                "all {count} clients of the device belong to vCPUs, none is left for programs: \
+                 give it more clients in the VMM"
+            ),
+            #[cfg(feature = "std")]
+            OpenError::NotFound(devices, cmdline) => write!(
+                f,
+                "no hypertrace device: {} has no PCI function {:04x}:{:04x} nor one with subsystem \
+                 id {:04x}, and {} has no hypertrace.mmio=ADDRESS; start the VM with the device, \
+                 or tell the address of its window",
+                devices.display(),
+                hypertrace_abi::layout::PCI_VENDOR,
+                hypertrace_abi::layout::PCI_DEVICE,
+                hypertrace_abi::layout::PCI_SUBSYSTEM,
+                cmdline.display(),
+            ),
+            #[cfg(feature = "std")]
+            OpenError::Address(found, cmdline) => write!(
+                f,
+                "{}: hypertrace.mmio={found} is not an address: give it as 0x and hexadecimal \
+                 digits, a multiple of the page size",
+                cmdline.display(),
+            ),
+            #[cfg(feature = "std")]
+            OpenError::Open => f.write_str(
+                "this process has a hypertrace channel already: open or install one before the \
+                 first event",
+            ),
+            #[cfg(feature = "std")]
+            OpenError::NoLock => f.write_str(
+                "a forked child cannot tell which clients are free: its parent's channel has no \
+                 lock file; install one with the channel",
+            ),
+            #[cfg(feature = "std")]
+            OpenError::System { doing, path, hint, .. } => {
+                write!(f, "cannot {doing} {}", path.display())?;
+                if !hint.is_empty() {
+                    write!(f, ": {hint}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl core::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            #[cfg(feature = "std")]
+            OpenError::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<ConfigError> for OpenError {
+    fn from(why: ConfigError) -> Self {
+        OpenError::Config(why)
+    }
+}
+
+#[cfg(feature = "std")]
+impl OpenError {
+    /// What the system just refused, with the hint that fits.
+    pub(crate) fn system(doing: &'static str, path: &std::path::Path) -> OpenError {
+        OpenError::because(doing, path, std::io::Error::last_os_error())
+    }
+
+    pub(crate) fn because(
+        doing: &'static str,
+        path: &std::path::Path,
+        source: std::io::Error,
+    ) -> OpenError {
+        OpenError::System {
+            doing,
+            path: path.to_owned(),
+            hint: hint(source.raw_os_error(), crate::linux::is_root()),
+            source,
+        }
+    }
+}
+
+#[cfg(feature = "std")]
+fn hint(errno: Option<i32>, root: bool) -> &'static str {
+    match (errno, root) {
+        (Some(libc::EPERM | libc::EACCES), false) => {
+            "run as root, or give the program access to this file"
+        }
+        (Some(libc::EPERM | libc::EACCES), true) => {
+            "the kernel refuses device memory to programs, even to root: it is locked down (see \
+             /sys/kernel/security/lockdown; boot with lockdown=none), or this is a container \
+             without CAP_SYS_ADMIN and CAP_SYS_RAWIO"
+        }
+        (Some(libc::ENOENT), _) => "is it a hypertrace device, with BARs 0, 1, 2 and 4?",
+        (Some(libc::EROFS), _) => "sysfs is mounted read-only here: mount it writable",
+        _ => "",
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn a_refusal_says_what_where_why_and_what_to_do() {
+        let source = std::io::Error::from_raw_os_error(libc::EPERM);
+        let path = std::path::Path::new("/sys/bus/pci/devices/0000:00:04.0/resource4_wc");
+        let error = OpenError::System {
+            doing: "map",
+            path: path.into(),
+            hint: hint(source.raw_os_error(), true),
+            source,
+        };
+        let text = error.to_string();
+        assert!(text.starts_with("cannot map /sys/bus/pci/devices/0000:00:04.0/resource4_wc: "));
+        assert!(text.contains("lockdown=none"), "{text}");
+        assert!(error.source().is_some_and(|why| !text.contains(&why.to_string())));
+        assert!(hint(Some(libc::EACCES), false).contains("root"));
+    }
+}

@@ -1,0 +1,53 @@
+//! What the library itself has to tell about: no host sees these events.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+static UNATTACHED: AtomicU64 = AtomicU64::new(0);
+static ABANDONED: AtomicU64 = AtomicU64::new(0);
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// What became of this process's clients and events, apart from what the host
+/// shows. Running totals; a forked child begins at zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Events of threads that had no client: no client was free, the thread
+    /// was ending, or the device was just being opened. Not those of a process
+    /// without a device.
+    pub unattached: u64,
+    /// Clients that a thread left behind because an emit on them stood still
+    /// for 10 ms: a jump out of a signal handler. The thread keeps them until
+    /// it ends, and goes on with another.
+    pub abandoned: u64,
+    /// Clients that were left because another had taken them.
+    pub taken: u64,
+}
+
+/// What became of this process's clients and events, apart from what the host
+/// shows.
+pub fn counts() -> Counts {
+    Counts {
+        unattached: UNATTACHED.load(Relaxed),
+        abandoned: ABANDONED.load(Relaxed),
+        taken: TAKEN.load(Relaxed),
+    }
+}
+
+pub(super) fn unattached() {
+    UNATTACHED.fetch_add(1, Relaxed);
+}
+
+pub(super) fn abandoned() {
+    ABANDONED.fetch_add(1, Relaxed);
+}
+
+pub(super) fn taken() {
+    TAKEN.fetch_add(1, Relaxed);
+}
+
+/// In a forked child.
+pub(super) fn forget() {
+    for count in [&UNATTACHED, &ABANDONED, &TAKEN] {
+        count.store(0, Relaxed);
+    }
+}

@@ -1,0 +1,62 @@
+//! Finding a device and mapping it.
+
+use super::lock::LockFile;
+use super::mapping::{Mapping, MemoryType, memory_type};
+use super::{Options, Place, clock, pci, window};
+use crate::channel::Channel;
+use crate::error::OpenError;
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+/// A device, mapped.
+pub(super) struct Opened {
+    pub channel: Channel<'static>,
+    pub memory_type: MemoryType,
+    /// What `channel` refers to: kept for ever with it.
+    pub mappings: Vec<Mapping>,
+    /// Who has which client.
+    pub lock: Option<LockFile>,
+}
+
+/// Where the device is: as told, then as the kernel command line says, then on
+/// the PCI bus.
+pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
+    if let Some(address) = options.window {
+        return Ok(Place::Window(address));
+    }
+    if let Some(function) = &options.function {
+        return Ok(Place::Function(pci::devices(options).join(function)));
+    }
+    if let Some(address) = window::on_command_line(options)? {
+        return Ok(Place::Window(address));
+    }
+    match pci::find(options) {
+        Some(function) => Ok(Place::Function(function)),
+        None => Err(OpenError::NotFound(pci::devices(options), window::command_line(options))),
+    }
+}
+
+/// Maps the device that is there.
+pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError> {
+    let mut opened = match place {
+        Place::Function(function) => pci::open(function)?,
+        Place::Window(address) => window::open(*address, options)?,
+        // Nothing to map: the program did.
+        Place::Installed => return Err(OpenError::Open),
+    };
+    opened.memory_type = memory_type(opened.channel.rings);
+    opened.channel = opened
+        .channel
+        .with_fences(opened.memory_type == MemoryType::Uncached)
+        .with_clock(clock::choose(options));
+    Ok(opened)
+}
+
+/// Opens a file, for stores too unless `read_only`.
+pub(super) fn open_file(path: &Path, read_only: bool) -> Result<File, OpenError> {
+    OpenOptions::new()
+        .read(true)
+        .write(!read_only)
+        .open(path)
+        .map_err(|why| OpenError::because("open", path, why))
+}

@@ -1,0 +1,208 @@
+//! Memory: a device's regions, mapped, and pages that a fork empties.
+//!
+//! Unsafe, because mapping is.
+#![allow(unsafe_code)]
+
+use crate::error::OpenError;
+use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
+use std::time::Instant;
+
+/// How the CPU caches a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryType {
+    /// As ordinary memory.
+    WriteBack,
+    /// Write-combining or uncached: every load goes to the memory, and stores
+    /// are fenced to stay in order.
+    Uncached,
+}
+
+/// A part of a file, mapped and shared; unmapped when dropped. Not inherited
+/// by a forked child.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the address is only handed out; what is done with it is the taker's
+// to argue.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `file` from `offset` on. `path` is for the error.
+    pub(super) fn new(
+        file: &File,
+        path: &Path,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<Mapping, OpenError> {
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(OpenError::system("map", path));
+        }
+        let mapping = Mapping { at: at.cast(), len };
+        // SAFETY: exactly the mapping above.
+        if unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) } != 0 {
+            return Err(OpenError::system("keep from children the mapping of", path));
+        }
+        Ok(mapping)
+    }
+
+    pub(super) fn address(&self) -> *mut u8 {
+        self.at
+    }
+
+    /// In a forked child, where there is a hole: private memory, so that code
+    /// which was in the middle of an emit finds something to store to.
+    pub(super) fn plug(&self) {
+        // SAFETY: only takes addresses that nothing is mapped at.
+        unsafe {
+            let at = libc::mmap(
+                self.at.cast(),
+                self.len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE
+                    | libc::MAP_ANONYMOUS
+                    | libc::MAP_NORESERVE
+                    | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            );
+            // A kernel before 4.17 takes the address as a hint only.
+            if at != libc::MAP_FAILED && at != self.at.cast() {
+                libc::munmap(at, self.len);
+            }
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this type owns the mapping; who uses its address for ever
+        // keeps the value for ever.
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// Private memory for a `T` and a slice of `S`, all zeros, and all zeros again
+/// in a forked child. Never freed.
+///
+/// # Safety
+/// All zeros, and becoming all zeros at any time, must be fine for both types.
+pub(super) unsafe fn wiped_on_fork<T, S>(count: usize) -> io::Result<(&'static T, &'static [S])> {
+    let start = size_of::<T>().next_multiple_of(align_of::<S>());
+    let len = start + count * size_of::<S>();
+    // SAFETY: a new mapping; the caller promises that its zeros are a `T` and
+    // `S`s; it is page-aligned and never unmapped.
+    unsafe {
+        let at = libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::madvise(at, len, libc::MADV_WIPEONFORK) != 0 {
+            let error = io::Error::last_os_error();
+            libc::munmap(at, len);
+            return Err(error);
+        }
+        let rest = at.cast::<u8>().add(start).cast();
+        Ok((&*at.cast(), std::slice::from_raw_parts(rest, count)))
+    }
+}
+
+/// Loads of one batch.
+const LOADS: u32 = 64;
+/// Of so many batches the fastest counts: the others met an interrupt or a
+/// first touch.
+const BATCHES: usize = 16;
+/// A load that reaches memory takes several times this much longer than one
+/// that a cache answers.
+const UNCACHED_NS: u32 = 20;
+
+/// What kind of mapping this is, by the time that loads take compared to those
+/// from private memory. Loads only: any word could be somebody's, and a load
+/// tells write-back from all else, which is what decides about fences.
+pub(super) fn memory_type(words: &[AtomicU64]) -> MemoryType {
+    let private: [AtomicU64; 8] = std::array::from_fn(|_| AtomicU64::new(0));
+    let floor = fastest(&private);
+    let shared = words.first_chunk().map_or(u32::MAX, fastest);
+    if shared.saturating_sub(floor) > UNCACHED_NS * LOADS {
+        MemoryType::Uncached
+    } else {
+        MemoryType::WriteBack
+    }
+}
+
+/// Nanoseconds of a batch of loads, each of which needs the one before: loads
+/// from write-combining memory may overlap otherwise.
+fn fastest(words: &[AtomicU64; 8]) -> u32 {
+    let mut batches = [0; BATCHES];
+    for batch in &mut batches {
+        let start = Instant::now();
+        let mut at = 0;
+        for _ in 0..LOADS {
+            at = (words[at].load(Relaxed) >> 61) as usize;
+        }
+        std::hint::black_box(at);
+        *batch = u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX);
+    }
+    batches.into_iter().min().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_memory_is_write_back() {
+        let words: Vec<AtomicU64> = (0..512).map(|_| AtomicU64::new(0)).collect();
+        assert_eq!(memory_type(&words), MemoryType::WriteBack);
+        assert_eq!(memory_type(&[]), MemoryType::Uncached);
+    }
+
+    #[test]
+    fn a_child_finds_wiped_pages_empty() {
+        // SAFETY: atomics may be all zeros at any time.
+        let (word, _) = unsafe { wiped_on_fork::<AtomicU64, AtomicU64>(1) }.unwrap();
+        word.store(1, Relaxed);
+        // SAFETY: the child only loads and ends.
+        let child = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(word.load(Relaxed) as i32);
+            }
+            child
+        };
+        let mut status = -1;
+        // SAFETY: writes to `status`.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!((status, word.load(Relaxed)), (0, 1));
+    }
+}

@@ -1,0 +1,119 @@
+//! The device as a PCI function, in sysfs.
+//!
+//! Unsafe, because what is mapped here is taken for a device's regions.
+#![allow(unsafe_code)]
+
+use super::Options;
+use super::device::{Opened, open_file};
+use super::lock::LockFile;
+use super::mapping::{Mapping, MemoryType};
+use crate::channel::{Channel, read_config};
+use crate::error::OpenError;
+use hypertrace_abi::layout::{PAGE, PCI_DEVICE, PCI_SUBSYSTEM, PCI_VENDOR, Region};
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Offset of COMMAND in config space, and its bit for decoding memory (PCI
+/// Local Bus Specification 3.0, 6.2.2).
+const COMMAND: u64 = 4;
+const COMMAND_MEMORY: u8 = 2;
+
+/// The folder of all PCI functions.
+pub(super) fn devices(options: &Options) -> PathBuf {
+    options.sysfs.join("bus/pci/devices")
+}
+
+/// The first function, by address, that is a hypertrace device by its ids.
+pub(super) fn find(options: &Options) -> Option<PathBuf> {
+    let functions = fs::read_dir(devices(options)).ok()?;
+    let mut functions: Vec<PathBuf> = functions.flatten().map(|entry| entry.path()).collect();
+    functions.sort();
+    functions.into_iter().find(|function| {
+        id(function, "vendor") == Some(PCI_VENDOR)
+            && (id(function, "device") == Some(PCI_DEVICE)
+                || id(function, "subsystem_device") == Some(PCI_SUBSYSTEM))
+    })
+}
+
+fn id(function: &Path, name: &str) -> Option<u16> {
+    let text = fs::read_to_string(function.join(name)).ok()?;
+    u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+}
+
+/// Switches the function on, and maps its BARs.
+pub(super) fn open(function: &Path) -> Result<Opened, OpenError> {
+    enable(function)?;
+    let path = function.join("config");
+    let config = open_file(&path, false)?;
+    decode(&config)
+        .map_err(|why| OpenError::because("write the COMMAND register in", &path, why))?;
+
+    let config_bar = map(function, "resource0", PAGE, false)?;
+    // SAFETY: a page of it is mapped.
+    let page = unsafe { read_config(config_bar.address()) };
+    let geometry = page.geometry()?;
+    let data = map_combining(function, Region::Data, geometry.data_size())?;
+    let control = map(function, "resource2", geometry.control_size(), true)?;
+    let rings = map_combining(function, Region::Rings, geometry.rings_size())?;
+    // SAFETY: each is mapped as far as the page says, and the process keeps
+    // the mappings with the channel.
+    let channel =
+        unsafe { Channel::at_regions(&page, data.address(), control.address(), rings.address())? };
+    Ok(Opened {
+        channel,
+        memory_type: MemoryType::Uncached,
+        mappings: vec![data, control, rings],
+        lock: Some(LockFile::new(config, 0)),
+    })
+}
+
+/// A function that no driver has taken may be off. Every 1 that is written is
+/// counted by the kernel, so only where it has to be.
+fn enable(function: &Path) -> Result<(), OpenError> {
+    let path = function.join("enable");
+    let is_on =
+        fs::read_to_string(&path).map_err(|why| OpenError::because("read", &path, why))?.trim()
+            != "0";
+    if !is_on {
+        fs::write(&path, "1")
+            .map_err(|why| OpenError::because("switch the device on with", &path, why))?;
+    }
+    Ok(())
+}
+
+fn decode(config: &fs::File) -> io::Result<()> {
+    let mut command = [0; 2];
+    config.read_exact_at(&mut command, COMMAND)?;
+    if command[0] & COMMAND_MEMORY == 0 {
+        command[0] |= COMMAND_MEMORY;
+        config.write_all_at(&command, COMMAND)?;
+    }
+    Ok(())
+}
+
+/// A region of plain memory: write-combining if the kernel has that. The first
+/// mapping of a range decides for all, so `resourceN` alone would make it
+/// uncached for everybody.
+fn map_combining(function: &Path, region: Region, len: u64) -> Result<Mapping, OpenError> {
+    let (combining, plain) = match region {
+        Region::Data => ("resource1_wc", "resource1"),
+        _ => ("resource4_wc", "resource4"),
+    };
+    if function.join(combining).exists() {
+        map(function, combining, len, true)
+    } else {
+        map(function, plain, len, true)
+    }
+}
+
+fn map(function: &Path, name: &str, len: u64, writable: bool) -> Result<Mapping, OpenError> {
+    let path = function.join(name);
+    let file = open_file(&path, !writable)?;
+    let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();
+    if has < len {
+        return Err(OpenError::Short);
+    }
+    Mapping::new(&file, &path, 0, len, writable)
+}

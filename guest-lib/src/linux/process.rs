@@ -1,0 +1,466 @@
+//! This process's channel: opened once, shared by all threads, and opened
+//! again by a forked child.
+//!
+//! What a fork must not inherit stands in pages that it empties: the producers'
+//! private state, and the word by which a process knows that the channel is
+//! its own. The child finds zeros there, lets go of its parent's lock file,
+//! maps the device anew and leases clients of its own.
+//!
+//! Unsafe, because all of that is shared for ever behind one pointer.
+#![allow(unsafe_code)]
+
+use super::clock::Pace;
+use super::device::{self, Opened};
+use super::lock::LockFile;
+use super::mapping::{Mapping, MemoryType, wiped_on_fork};
+use super::seat::Seat;
+use super::sys::{self, Undisturbed};
+use super::{Info, Options, Place, counts, refresher, thread};
+use crate::channel::Channel;
+use crate::client::Client;
+use crate::error::OpenError;
+use crate::mask;
+use hypertrace_abi::layout::host_page;
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{LeaseInfo, Producer, ProducerState};
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The last channel that was opened, here or in an ancestor.
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+/// An event has looked for a device, in vain.
+static NOBODY: AtomicBool = AtomicBool::new(false);
+/// The process one of whose threads is opening a channel, 0 if none is. A
+/// child does not wait for a thread that it does not have.
+static OPENING: AtomicI32 = AtomicI32::new(0);
+
+/// Empty in a forked child.
+#[repr(C)]
+struct Life {
+    /// 1: this process opened the channel.
+    ours: AtomicU64,
+    /// 1: this child has let go of what it inherited.
+    parted: AtomicU64,
+}
+
+/// One producer's private state. Aligned so that two threads share no cache
+/// line.
+#[repr(align(128))]
+struct State(ProducerState);
+
+/// A channel, and who uses which of its clients. Never freed.
+pub(super) struct Process {
+    channel: Channel<'static>,
+    place: Place,
+    options: Options,
+    memory_type: MemoryType,
+    lock: Option<LockFile>,
+    mappings: Vec<Mapping>,
+    pace: Pace,
+    // Wiped on fork.
+    life: &'static Life,
+    states: &'static [State],
+    // By the client's number less the first that can be leased.
+    seats: Box<[Seat]>,
+    in_use: Box<[AtomicU64]>,
+}
+
+/// This process's channel, if it is open.
+pub(super) fn ours() -> Option<&'static Process> {
+    inherited().filter(|process| process.is_ours())
+}
+
+/// This process's channel or an ancestor's.
+fn inherited() -> Option<&'static Process> {
+    // SAFETY: null or a leaked `Process`. ORDERING: pairs with the Release in
+    // `start`: it is whole.
+    unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+}
+
+/// No channel for an event.
+pub(super) enum Missing {
+    /// There is no device.
+    Nobody,
+    /// It did not work now; this event is lost.
+    Now,
+}
+
+/// Whether an event has looked for a device in vain, so that the next need not.
+pub(super) fn is_hopeless() -> bool {
+    NOBODY.load(Relaxed) && inherited().is_none()
+}
+
+/// The channel for an event: looks for a device, once, if nobody did.
+pub(super) fn for_event() -> Result<&'static Process, Missing> {
+    if let Some(process) = ours() {
+        return Ok(process);
+    }
+    if is_hopeless() {
+        return Err(Missing::Nobody);
+    }
+    let _opening = Opening::begin().ok_or(Missing::Now)?;
+    if let Some(process) = ours() {
+        return Ok(process);
+    }
+    let is_child = inherited().is_some();
+    open_now(&Options::default()).map_err(|_| {
+        if is_child {
+            return Missing::Now;
+        }
+        NOBODY.store(true, Relaxed);
+        mask::nobody_listens();
+        Missing::Nobody
+    })
+}
+
+/// See [`crate::open`].
+pub(super) fn open(options: &Options) -> Result<Info, OpenError> {
+    let _opening = Opening::wait();
+    match ours() {
+        Some(process) => Ok(process.info()),
+        None => open_now(options).map(Process::info),
+    }
+}
+
+/// See [`crate::install`].
+pub(super) fn install(channel: Channel<'static>, lock: Option<File>) -> Result<Info, OpenError> {
+    let _opening = Opening::wait();
+    if ours().is_some() {
+        return Err(OpenError::Open);
+    }
+    if let Some(parent) = inherited() {
+        parent.part();
+    }
+    let opened = Opened {
+        channel,
+        memory_type: match channel.fenced {
+            true => MemoryType::Uncached,
+            false => MemoryType::WriteBack,
+        },
+        mappings: Vec::new(),
+        lock: lock.map(|file| LockFile::new(file, 0)),
+    };
+    start(opened, Place::Installed, Options::default()).map(Process::info)
+}
+
+/// With `Opening` held and nothing open: opens what is told, or what the
+/// parent had.
+fn open_now(options: &Options) -> Result<&'static Process, OpenError> {
+    let Some(parent) = inherited() else {
+        let place = device::find(options)?;
+        return start(device::open(&place, options)?, place, options.clone());
+    };
+    parent.part();
+    let (place, options) = (parent.place.clone(), parent.options.clone());
+    let opened = match place {
+        Place::Installed => Opened {
+            channel: parent.channel,
+            memory_type: parent.memory_type,
+            mappings: Vec::new(),
+            lock: Some(parent.lock.as_ref().and_then(LockFile::take).ok_or(OpenError::NoLock)?),
+        },
+        _ => device::open(&place, &options)?,
+    };
+    start(opened, place, options)
+}
+
+/// Makes a channel this process's.
+fn start(opened: Opened, place: Place, options: Options) -> Result<&'static Process, OpenError> {
+    let channel = opened.channel;
+    let clients = channel.leasable();
+    if clients.is_empty() {
+        return Err(OpenError::NoneToLease(channel.clients()));
+    }
+    let count = clients.len();
+    thread::make_key()?;
+    hook();
+    // SAFETY: both types hold atomics only.
+    let (life, states) = unsafe { wiped_on_fork::<Life, State>(count) }.map_err(|why| {
+        let path = Path::new("pages for producers");
+        OpenError::because("have a fork wipe", path, why)
+    })?;
+    life.ours.store(1, Relaxed);
+    let process: &'static Process = Box::leak(Box::new(Process {
+        channel,
+        place,
+        options,
+        memory_type: opened.memory_type,
+        lock: opened.lock,
+        mappings: opened.mappings,
+        pace: Pace::new(channel.clock, channel.frequency()),
+        life,
+        states,
+        seats: (0..count).map(Seat::new).collect(),
+        in_use: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+    }));
+    process.refresh_mask(clients.start);
+    // ORDERING: pairs with the Acquire in `inherited`.
+    PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
+    refresher::start(process);
+    Ok(process)
+}
+
+/// Has the system tell about forks and the process's end; children inherit it.
+fn hook() {
+    static HOOKED: AtomicBool = AtomicBool::new(false);
+    if HOOKED.swap(true, Relaxed) {
+        return;
+    }
+    // SAFETY: both functions live as long as the process. If there is no
+    // memory for them, the wiped pages still keep a child from harm.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+        libc::atexit(at_exit);
+    }
+}
+
+/// In a forked child, before it does anything. Must be safe in a signal
+/// handler.
+extern "C" fn in_child() {
+    OPENING.store(0, Relaxed);
+    counts::forget();
+    mask::forget();
+    if let Some(parent) = inherited().filter(|process| !process.is_ours()) {
+        parent.part();
+    }
+}
+
+/// The process ends by `exit`: its losses are told, as those of a thread that
+/// ends.
+extern "C" fn at_exit() {
+    if let Some(process) = ours() {
+        thread::end();
+        process.look_after();
+    }
+}
+
+/// The right to open a channel, and no signals meanwhile.
+struct Opening {
+    _undisturbed: Undisturbed,
+}
+
+impl Opening {
+    /// `None` if another thread has it.
+    fn begin() -> Option<Opening> {
+        let undisturbed = Undisturbed::begin();
+        let me = sys::process_id();
+        let other = OPENING.load(Relaxed);
+        (other != me && OPENING.compare_exchange(other, me, Ordering::Acquire, Relaxed).is_ok())
+            .then_some(Opening { _undisturbed: undisturbed })
+    }
+
+    fn wait() -> Opening {
+        loop {
+            if let Some(opening) = Opening::begin() {
+                return opening;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENING.store(0, Ordering::Release);
+    }
+}
+
+impl Process {
+    /// Whether this process opened it, and not an ancestor.
+    pub(super) fn is_ours(&self) -> bool {
+        self.life.ours.load(Relaxed) == 1
+    }
+
+    pub(super) fn info(&self) -> Info {
+        Info {
+            place: self.place.clone(),
+            clients: self.channel.leasable(),
+            memory_type: self.memory_type,
+            clock: self.pace.clock(),
+            frequency: self.channel.frequency(),
+            traps: self.channel.traps(),
+        }
+    }
+
+    /// How long emits take on this channel's clock.
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// In a forked child: lets go of the parent's locks, and leaves nothing
+    /// unmapped where an interrupted emit would go on.
+    fn part(&self) {
+        if self.life.parted.swap(1, Relaxed) == 1 {
+            return;
+        }
+        if let Some(lock) = &self.lock {
+            match self.place {
+                // There is no path to open.
+                Place::Installed => lock.reopen(),
+                _ => lock.close(),
+            }
+        }
+        for mapping in &self.mappings {
+            mapping.plug();
+        }
+    }
+
+    /// A free client for the calling thread. `left` is the client that it
+    /// leaves behind for it.
+    pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static Seat> {
+        self.seats.iter().find(|seat| {
+            let (word, bit) = self.bit(seat.slot());
+            if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Acquire) & bit != 0 {
+                return false;
+            }
+            let leased = self.lease(seat, left);
+            if !leased {
+                word.fetch_and(!bit, Ordering::Release);
+            }
+            leased
+        })
+    }
+
+    fn lease(&'static self, seat: &'static Seat, left: Option<u32>) -> bool {
+        let client = self.client(seat.slot());
+        if self.lock.as_ref().is_some_and(|lock| !lock.lock(client)) {
+            return false;
+        }
+        let mut name = [0; 16];
+        let mut text = Name::default();
+        text.push(sys::thread_name(&mut name));
+        if let Some(left) = left {
+            // Cannot fail; too long a name is cut off.
+            let _ =
+                std::fmt::Write::write_fmt(&mut text, format_args!(", before on client {left}"));
+        }
+        let info = LeaseInfo {
+            pid: sys::process_id() as u32,
+            tid: sys::thread_id() as u32,
+            clock: ClockKind::Tsc,
+            name: text.as_str(),
+        };
+        let state = &self.states[seat.slot()].0;
+        match Client::lease(self.channel, client, state, sys::token(), &info) {
+            Ok(client) => {
+                // SAFETY: its bit is ours, and who had it before is gone.
+                unsafe { seat.fill(client.of_thread(), self) };
+                true
+            }
+            Err(_) => {
+                self.unlock(client);
+                false
+            }
+        }
+    }
+
+    /// The calling thread, which ends, has this seat no more.
+    pub(super) fn give_back(&self, seat: &Seat) {
+        // In a forked child there is nothing to give back.
+        if !self.is_ours() {
+            return;
+        }
+        // A revoked client is another's, whose words are not to be touched.
+        if self.states[seat.slot()].0.is_leased() {
+            // SAFETY: the thread had it until now.
+            unsafe { seat.client() }.producer().release();
+        }
+        self.unlock(self.client(seat.slot()));
+        let (word, bit) = self.bit(seat.slot());
+        word.fetch_and(!bit, Ordering::Release);
+    }
+
+    /// What does itself while threads emit or sleep: the mask, who else took
+    /// one of our clients, losses that their threads have not told. Called on
+    /// the refresher's thread; touches of other threads' private state only
+    /// what the producer allows.
+    pub(super) fn look_after(&self) {
+        let clients = self.channel.leasable();
+        let mut mask_is_fresh = false;
+        for (slot, client) in clients.clone().enumerate() {
+            let (word, bit) = self.bit(slot);
+            let state = &self.states[slot].0;
+            let token = state.token();
+            if word.load(Relaxed) & bit == 0 || token == 0 {
+                continue;
+            }
+            let Ok(memory) = self.channel.memory(client) else {
+                continue;
+            };
+            if !mask_is_fresh {
+                self.refresh_mask(client);
+                mask_is_fresh = true;
+            }
+            let suspect = &self.seats[slot].suspect;
+            if self.channel.traps() && memory.host[host_page::LEASE].load(Relaxed) != token {
+                // Twice, because a transport may post our own store to LEASE.
+                if suspect.swap(token, Relaxed) == token && state.revoke(token) {
+                    counts::taken();
+                }
+                continue;
+            }
+            suspect.store(0, Relaxed);
+            Producer::tell_losses_of(&memory, state);
+        }
+        if !mask_is_fresh {
+            self.refresh_mask(clients.start);
+        }
+    }
+
+    fn refresh_mask(&self, client: u32) {
+        if let Ok(memory) = self.channel.memory(client) {
+            mask::refresh(self.channel.rings, Channel::mask_version(&memory));
+        }
+    }
+
+    fn client(&self, slot: usize) -> u32 {
+        self.channel.leasable().start + slot as u32
+    }
+
+    fn unlock(&self, client: u32) {
+        if let Some(lock) = &self.lock {
+            lock.unlock(client);
+        }
+    }
+
+    fn bit(&self, slot: usize) -> (&AtomicU64, u64) {
+        (&self.in_use[slot / 64], 1 << (slot % 64))
+    }
+}
+
+/// A lease's name, put together without allocating; cut off if too long.
+struct Name {
+    text: [u8; 64],
+    len: usize,
+}
+
+impl Default for Name {
+    fn default() -> Self {
+        Name { text: [0; 64], len: 0 }
+    }
+}
+
+impl Name {
+    fn push(&mut self, piece: &str) {
+        let room = &mut self.text[self.len..];
+        let mut end = piece.len().min(room.len());
+        while !piece.is_char_boundary(end) {
+            end -= 1;
+        }
+        room[..end].copy_from_slice(&piece.as_bytes()[..end]);
+        self.len += end;
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.text[..self.len]).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Write for Name {
+    fn write_str(&mut self, piece: &str) -> std::fmt::Result {
+        self.push(piece);
+        Ok(())
+    }
+}

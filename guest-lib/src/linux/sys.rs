@@ -1,0 +1,113 @@
+//! The few system calls that threads make when they get a client.
+//!
+//! Unsafe, because they are C functions. All of them may be called in a signal
+//! handler: none allocates or takes a lock.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+/// While it lives, no signal handler runs on this thread, and afterwards errno
+/// is what it was: an event does not disturb the code around it.
+pub(super) struct Undisturbed {
+    mask: libc::sigset_t,
+    errno: i32,
+}
+
+impl Undisturbed {
+    pub(super) fn begin() -> Undisturbed {
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: errno is this thread's own. sigfillset fills `all`, and
+        // pthread_sigmask, which cannot fail with these arguments, `mask`.
+        // Signals that the CPU raises stay: blocked, they would kill.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::sigfillset(all.as_mut_ptr());
+            for raised in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
+                libc::sigdelset(all.as_mut_ptr(), raised);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mask.as_mut_ptr());
+            Undisturbed { mask: mask.assume_init(), errno }
+        }
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's.
+        // A pending signal is delivered in the first call, and its handler
+        // keeps errno or it is broken anyway.
+        unsafe {
+            *libc::__errno_location() = self.errno;
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+        }
+    }
+}
+
+/// The CPU that this thread runs on.
+pub(crate) fn cpu() -> u32 {
+    // SAFETY: takes nothing.
+    u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+/// Whether the process may do what only root may, short of a lockdown.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: takes nothing.
+    unsafe { libc::geteuid() == 0 }
+}
+
+pub(super) fn process_id() -> i32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::getpid() }
+}
+
+pub(super) fn thread_id() -> i32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// The kernel's name of this thread: the program's, unless it was given one.
+pub(super) fn thread_name(name: &mut [u8; 16]) -> &str {
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, a NUL among them.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+    std::str::from_utf8(&name[..end]).unwrap_or("?")
+}
+
+/// A lease token: nonzero, and no other lessee's.
+pub(super) fn token() -> u64 {
+    let mut token = 0u64;
+    // SAFETY: writes at most 8 bytes to `token`.
+    let got = unsafe {
+        libc::getrandom(
+            std::ptr::from_mut(&mut token).cast(),
+            size_of::<u64>(),
+            libc::GRND_NONBLOCK,
+        )
+    };
+    if got != 8 {
+        // Too early after boot. No two threads have the same id and time.
+        token = hypertrace_abi::clock::ticks() << 22 ^ thread_id() as u64;
+    }
+    token.max(1)
+}
+
+/// Milliseconds of a clock that is cheap and coarse.
+pub(super) fn coarse_ms() -> u64 {
+    let now = clock(libc::CLOCK_MONOTONIC_COARSE);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// Nanoseconds that no one adjusts.
+pub(super) fn nanoseconds() -> u64 {
+    let now = clock(libc::CLOCK_MONOTONIC_RAW);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn clock(id: libc::clockid_t) -> libc::timespec {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` lives through the call. Both clocks exist since Linux
+    // 2.6.32, so it cannot fail.
+    unsafe { libc::clock_gettime(id, &mut now) };
+    now
+}

@@ -1,0 +1,283 @@
+//! The calling thread's client: found by one load, leased at the first event.
+//!
+//! Unsafe, because a thread-local pointer and a thread key's destructor are.
+#![allow(unsafe_code)]
+
+use super::counts;
+use super::process::{self, Missing};
+use super::seat::Seat;
+use super::sys::{self, Undisturbed};
+use crate::client::{Client, Reply};
+use crate::error::OpenError;
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::ring::Emit;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence,
+};
+
+/// A thread that got no client does not ask again before this has passed.
+const PAUSE_MS: u64 = 10;
+
+// Atomics, because signal handlers emit too. All of them are constants at
+// first and need no drop: an access is an access, with nothing to register.
+thread_local! {
+    /// Where this thread's events go; null if it has no client.
+    static CURRENT: AtomicPtr<Seat> = const { AtomicPtr::new(null_mut()) };
+    /// All seats that this thread holds, the abandoned ones too.
+    static HELD: AtomicPtr<Seat> = const { AtomicPtr::new(null_mut()) };
+    /// Before this time there is no use in asking for a client.
+    static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
+    /// It has given its clients back.
+    static ENDED: AtomicBool = const { AtomicBool::new(false) };
+}
+
+/// The thread key whose destructor gives clients back; `NO_KEY` before any
+/// channel was opened. A key's value, unlike a destructor of a thread-local,
+/// is set without allocating: the first event may be a signal handler's. (glibc
+/// allocates for keys above 31.)
+static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+const NO_KEY: u32 = u32::MAX;
+
+#[inline(always)]
+fn current() -> Option<&'static Seat> {
+    // SAFETY: null or a seat, and seats are never freed.
+    CURRENT.with(|current| unsafe { current.load(Relaxed).as_ref() })
+}
+
+/// The client of a seat that is this thread's.
+#[inline(always)]
+fn client(seat: &'static Seat) -> &'static Client<'static> {
+    // SAFETY: the seats that CURRENT shows were filled for this thread, and it
+    // keeps them until it ends.
+    unsafe { seat.client() }
+}
+
+/// A site to emit at again: its names are in its type.
+struct Again<S>(PhantomData<S>);
+
+impl<S: Site> Site for Again<S> {
+    const NAME: &'static str = S::NAME;
+    const FIELDS: &'static [&'static str] = S::FIELDS;
+}
+
+/// What [`event!`](crate::event) calls.
+#[inline(always)]
+pub fn emit<S: Site, F: Fields>(_: S, fields: F) -> Emit {
+    let mut emitted = Emit::Unleased;
+    if let Some(seat) = current() {
+        emitted = client(seat).emit(Again::<S>(PhantomData), fields);
+        if matches!(emitted, Emit::Recorded | Emit::Full) {
+            return emitted;
+        }
+    }
+    emit_slowly::<S, F>(emitted, fields)
+}
+
+#[cold]
+#[inline(never)]
+fn emit_slowly<S: Site, F: Fields>(why: Emit, fields: F) -> Emit {
+    match after(why) {
+        Some(seat) => client(seat).emit(Again::<S>(PhantomData), fields),
+        None => why,
+    }
+}
+
+/// What [`reference_point!`](crate::reference_point) calls.
+///
+/// # Errors
+/// As [`Client::reference_point`]; [`Emit::Unleased`] also without a device.
+pub fn reference_point<S: Site, F: Fields>(_: S, fields: F) -> Result<Reply, Emit> {
+    let mut why = Emit::Unleased;
+    if let Some(seat) = current() {
+        match client(seat).reference_point(Again::<S>(PhantomData), fields) {
+            Ok(reply) => return Ok(reply),
+            Err(failed) => why = failed,
+        }
+    }
+    match after(why) {
+        Some(seat) => client(seat).reference_point(Again::<S>(PhantomData), fields),
+        None => Err(why),
+    }
+}
+
+/// A kernel-stamped point on the calling thread's client: see
+/// [`Client::stamp`].
+pub fn stamp() -> Emit {
+    let why = current().map_or(Emit::Unleased, |seat| client(seat).stamp());
+    match after(why) {
+        Some(seat) => client(seat).stamp(),
+        None => why,
+    }
+}
+
+/// Takes over a changed enable mask and tells the host what this thread has
+/// dropped, at once. A thread of the library does that every 10 ms anyway.
+pub fn poll() {
+    let Some(seat) = current() else {
+        return;
+    };
+    let client = client(seat);
+    let token = client.producer().state().token();
+    // In a forked child the token is gone, and so is the memory.
+    if token != 0 && !client.poll() && client.producer().state().revoke(token) {
+        counts::taken();
+    }
+}
+
+/// Calls `f` with the calling thread's client, for what has no shorter way:
+/// [`Client::kick`], [`Client::wait_for_room`], [`crate::hypertrace()`].
+/// `None` if the thread has none and gets none.
+pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
+    let leased = |seat: &&'static Seat| client(seat).producer().state().is_leased();
+    let seat = current().filter(leased).or_else(attach)?;
+    Some(f(client(seat)))
+}
+
+/// After an emit that did not succeed: the seat to emit on again, if the thread
+/// got one.
+#[cold]
+fn after(why: Emit) -> Option<&'static Seat> {
+    match why {
+        Emit::Unleased => {
+            let seat = attach();
+            if seat.is_none() && !process::is_hopeless() {
+                counts::unattached();
+            }
+            seat
+        }
+        Emit::Busy => {
+            abandon_if_stale();
+            None
+        }
+        Emit::Recorded | Emit::Full => None,
+    }
+}
+
+/// Gives the thread a client: its first; a new one after the last was revoked;
+/// in a forked child, one of its own.
+#[cold]
+#[inline(never)]
+fn attach() -> Option<&'static Seat> {
+    if process::is_hopeless() {
+        return None;
+    }
+    if ENDED.with(|ended| ended.load(Relaxed)) || is_paused() {
+        return None;
+    }
+    let _undisturbed = Undisturbed::begin();
+    let process = match process::for_event() {
+        Ok(process) => process,
+        Err(Missing::Nobody) => return None,
+        Err(Missing::Now) => {
+            pause();
+            return None;
+        }
+    };
+    HELD.with(|held| {
+        // SAFETY: null or a seat, and seats are never freed.
+        let first = unsafe { held.load(Relaxed).as_ref() };
+        if first.is_some_and(|seat| !std::ptr::eq(seat.process(), process)) {
+            // The parent's.
+            held.store(null_mut(), Relaxed);
+        }
+    });
+    let seat = process.claim(None);
+    sit(seat);
+    if seat.is_none() {
+        pause();
+    }
+    seat
+}
+
+/// An emit was interrupted by this event. If it stands still for 10 ms, a
+/// signal handler has jumped out of it: the thread goes on with another client.
+/// This one it keeps until it ends, since the emit may be alive after all.
+#[cold]
+#[inline(never)]
+fn abandon_if_stale() {
+    let Some(seat) = current() else {
+        return;
+    };
+    let process = seat.process();
+    let now = process.pace().clock().now();
+    let client = client(seat);
+    let since = client.producer().state().under_way_since(now);
+    let age = since.map_or(0, |since| now.saturating_sub(since));
+    if !process.pace().is_over_10_ms(age) || is_paused() {
+        return;
+    }
+    let _undisturbed = Undisturbed::begin();
+    // If none is free it stays: its events are counted there.
+    match process.claim(Some(client.index())) {
+        Some(other) => {
+            sit(Some(other));
+            counts::abandoned();
+        }
+        None => pause(),
+    }
+}
+
+/// Makes this the seat where the thread's events go.
+fn sit(seat: Option<&'static Seat>) {
+    let to = seat.map_or(null_mut(), |seat| std::ptr::from_ref(seat).cast_mut());
+    if let Some(seat) = seat {
+        HELD.with(|held| seat.push_to(held));
+        // SAFETY: the key exists, since a channel was opened. Any value but
+        // null has the destructor called.
+        unsafe { libc::pthread_setspecific(KEY.load(Relaxed), to.cast()) };
+    }
+    compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    CURRENT.with(|current| current.store(to, Relaxed));
+}
+
+fn pause() {
+    PAUSED_UNTIL.with(|until| until.store(sys::coarse_ms() + PAUSE_MS, Relaxed));
+}
+
+fn is_paused() -> bool {
+    PAUSED_UNTIL.with(|until| match until.load(Relaxed) {
+        0 => false,
+        until => sys::coarse_ms() < until,
+    })
+}
+
+/// The thread ends: gives its clients back, tells their losses, and settles
+/// emits that were left by a jump.
+pub(super) fn end() {
+    let _undisturbed = Undisturbed::begin();
+    ENDED.with(|ended| ended.store(true, Relaxed));
+    CURRENT.with(|current| current.store(null_mut(), Relaxed));
+    HELD.with(|held| {
+        while let Some(seat) = Seat::pop_from(held) {
+            seat.process().give_back(seat);
+        }
+    });
+}
+
+extern "C" fn ended(_: *mut libc::c_void) {
+    end();
+}
+
+/// Makes the key whose destructor is called when a thread ends. With `Opening`
+/// held.
+pub(super) fn make_key() -> Result<(), OpenError> {
+    if KEY.load(Relaxed) != NO_KEY {
+        return Ok(());
+    }
+    let mut key = 0;
+    // SAFETY: writes `key`; the destructor lives as long as the process.
+    match unsafe { libc::pthread_key_create(&mut key, Some(ended)) } {
+        0 => {
+            KEY.store(key, Relaxed);
+            Ok(())
+        }
+        errno => Err(OpenError::because(
+            "make",
+            Path::new("a thread key"),
+            std::io::Error::from_raw_os_error(errno),
+        )),
+    }
+}

@@ -1,0 +1,112 @@
+//! The host's side as a VMM has it: a session, a device that records in it, a drain loop.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hypertrace::Channel;
+use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
+use hypertrace_timeline::{ClockMaps, Event, Timeline};
+use hypertrace_trace::{Session, SessionConfig, Summary};
+use kvm_vmm::{Doorbells, Drain};
+use tempfile::TempDir;
+use vmm_sys_util::eventfd::EventFd;
+
+/// A session in a new directory, and a device that records in it.
+pub struct Host {
+    /// The session.
+    pub session: Session,
+    /// The device.
+    pub chip: Arc<Chip<Session, EventFd>>,
+    /// Its doorbells.
+    pub doorbells: Doorbells,
+    dir: TempDir,
+}
+
+/// Sizes: this many clients, with rings that a guest fills many times in a test.
+pub fn geometry(clients: u32) -> Geometry {
+    Geometry { clients, ring_bytes: 512 << 10, block_bytes: 16 << 10, ..Geometry::default() }
+}
+
+impl Host {
+    /// A host whose rings drop what they have no room for.
+    pub fn new(geometry: Geometry) -> Host {
+        Host::with_mode(geometry, RingMode::Discard)
+    }
+
+    /// A host whose rings are of this kind.
+    pub fn with_mode(geometry: Geometry, ring_mode: RingMode) -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+        let config = ChipConfig {
+            ring_mode,
+            vcpu_clients: geometry.clients,
+            session: session.uuid(),
+            guest_frequency: session.host_frequency(),
+            host_frequency: session.host_frequency(),
+            kick_is_cheap: true,
+            stamp_works: true,
+            ..ChipConfig::default()
+        };
+        let memory = Memory::anonymous(geometry).unwrap();
+        let doorbells = Doorbells::new().unwrap();
+        let trigger = doorbells.kick.try_clone().unwrap();
+        let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
+        Host { session, chip, doorbells, dir }
+    }
+
+    /// Starts the drain loop. [`Drain::finish`] it before [`Host::finish`].
+    pub fn drain(&self) -> Drain {
+        Drain::start(&self.chip, &self.doorbells.kick, DrainPolicy::default()).unwrap()
+    }
+
+    /// The rings, as a guest on threads of this process sees them.
+    pub fn channel(&self) -> Channel<'_> {
+        let rings = self.chip.memory().region(Region::Rings).unwrap().words();
+        Channel::local(self.chip.config_page(), rings).unwrap()
+    }
+
+    /// Ends the session.
+    #[track_caller]
+    pub fn finish(self) -> Recorded {
+        let count = |counter: Counter| (counter.name().to_owned(), self.chip.count(counter));
+        self.session.set_device_counters(Counter::ALL.map(count).into_iter().collect());
+        let summary = self.session.finish().unwrap();
+        Recorded { summary, dir: self.dir }
+    }
+}
+
+/// A session that has ended. Its directory goes when this is dropped.
+#[derive(Debug)]
+pub struct Recorded {
+    /// What it says it holds.
+    pub summary: Summary,
+    dir: TempDir,
+}
+
+impl Recorded {
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The trace in it.
+    pub fn ctf(&self) -> PathBuf {
+        self.dir().join("ctf")
+    }
+
+    /// The session, opened for reading.
+    #[track_caller]
+    pub fn open(&self) -> hypertrace_timeline::Session {
+        hypertrace_timeline::Session::open(self.dir()).unwrap()
+    }
+
+    /// All events, in order.
+    #[track_caller]
+    pub fn events(&self) -> Vec<Event> {
+        let session = self.open();
+        let maps = ClockMaps::of(&session).unwrap();
+        let sessions = [(session, maps)];
+        Timeline::new(&sessions).unwrap().map(Result::unwrap).collect()
+    }
+}

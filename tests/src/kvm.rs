@@ -1,0 +1,37 @@
+//! Virtual machines, where there is KVM.
+
+use std::time::Duration;
+
+use hypertrace_guest::Args;
+use kvm_vmm::{Error, Machine, Outcome};
+
+use crate::capability;
+
+/// Far more than any of these guests needs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A machine, or `None`, said loudly, where there is no KVM.
+pub fn machine(vcpus: usize) -> Option<Machine> {
+    match Machine::new(vcpus) {
+        Ok(machine) => Some(machine),
+        Err(Error::Unusable(why)) => {
+            let test = std::thread::current().name().unwrap_or("a test").to_owned();
+            capability::missing("kvm", format!("{why}; not run: {test}"));
+            None
+        }
+        Err(error) => panic!("cannot make a machine: {error:?}"),
+    }
+}
+
+/// Whether there is KVM; says so loudly if not.
+pub fn is_usable() -> bool {
+    machine(1).is_some()
+}
+
+/// Runs a guest that has to end well.
+#[track_caller]
+pub fn run(machine: Machine, args: &Args) -> Outcome {
+    let outcome = machine.run(args, LIMIT).unwrap();
+    capability::used("kvm");
+    outcome
+}

@@ -1,0 +1,95 @@
+//! Mounts that nobody else sees: in a mount namespace of a process of our own, and gone with it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::capability;
+
+const NAME: &str = "mount-namespace";
+
+/// How unshare(1) gives a namespace: as root, or as nobody special where the kernel lets them.
+const WAYS: [&[&str]; 2] = [&["--mount"], &["--mount", "--user", "--map-root-user"]];
+
+fn unshare(way: &[&str], script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(way).args(["--propagation", "private", "sh", "-c", script, "sh"]);
+    command
+}
+
+/// A file system that only this value's path leads to.
+#[derive(Debug)]
+pub struct Mount {
+    path: PathBuf,
+    holder: Child,
+}
+
+impl Mount {
+    /// Mounts one of this type with these options. `None`, said loudly, where that cannot be.
+    pub fn new(kind: &str, options: &str) -> Option<Mount> {
+        let tried = WAYS.map(|way| Mount::try_new(way, kind, options));
+        let mut why = String::new();
+        for tried in tried {
+            match tried {
+                Ok(mount) => {
+                    capability::used(NAME);
+                    return Some(mount);
+                }
+                Err(error) => why = error,
+            }
+        }
+        capability::missing(NAME, format!("cannot mount a {kind} for a test alone: {why}"));
+        None
+    }
+
+    fn try_new(way: &[&str], kind: &str, options: &str) -> Result<Mount, String> {
+        // It lives until its stdin is closed, which a test that is killed does, too.
+        let script = r#"mount -t "$1" -o "$2" none /mnt && echo mounted && exec cat"#;
+        let mut holder = unshare(way, script)
+            .args([kind, options])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start unshare: {error}"))?;
+        let mut said = String::new();
+        if let Some(stdout) = holder.stdout.take() {
+            // What cannot be read is not "mounted".
+            let _ = BufReader::new(stdout).read_line(&mut said);
+        }
+        if said.trim() == "mounted" {
+            let path = format!("/proc/{}/root/mnt", holder.id()).into();
+            return Ok(Mount { path, holder });
+        }
+        let out = holder.wait_with_output().map_err(|error| error.to_string())?;
+        Err(String::from_utf8_lossy(&out.stderr).into_owned())
+    }
+
+    /// Where it is, for every process of this user.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        // It has nothing left to wait for.
+        let _ = self.holder.wait();
+    }
+}
+
+/// `command` where `mounts`, lines of a shell, come first. `None`, said loudly, where that cannot be.
+pub fn behind(mounts: &str, command: &Command) -> Option<Command> {
+    let Some(way) = WAYS.into_iter().find(|way| {
+        let tried = unshare(way, mounts).output();
+        tried.is_ok_and(|out| out.status.success())
+    }) else {
+        capability::missing(NAME, format!("cannot: {mounts}"));
+        return None;
+    };
+    let mut behind = unshare(way, &format!("{mounts}\nexec \"$@\""));
+    behind.arg(command.get_program()).args(command.get_args());
+    capability::used(NAME);
+    Some(behind)
+}

@@ -1,0 +1,84 @@
+//! A session's stream files by their packet headers, read with nothing of the crates that write and
+//! read them: docs/design.md, "The session".
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const HEADER: u64 = 128;
+const MAGIC: u32 = 0xc1fc_1fc1;
+
+/// Records in committed packets of a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// In the streams of guests' clients.
+    pub guest: u64,
+    /// In the streams of the VMM's threads.
+    pub host: u64,
+}
+
+impl Committed {
+    /// In all streams.
+    pub fn all(&self) -> u64 {
+        self.guest + self.host
+    }
+}
+
+/// Counts the records of all files in `DIR/ctf`; none while there is no such folder.
+///
+/// # Errors
+/// If a file does not consist of packets from its begin to its end.
+pub fn committed(dir: &Path) -> io::Result<Committed> {
+    let mut found = Committed::default();
+    let entries = match std::fs::read_dir(dir.join("ctf")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let count = match name.to_string_lossy() {
+            name if name.starts_with("guest-") => &mut found.guest,
+            name if name.starts_with("host-") => &mut found.host,
+            _ => continue,
+        };
+        *count += records(&File::open(entry.path())?)?;
+    }
+    Ok(found)
+}
+
+fn records(file: &File) -> io::Result<u64> {
+    let (mut at, mut count) = (0, 0);
+    let end = file.metadata()?.len();
+    while at < end {
+        let mut header = [0; HEADER as usize];
+        file.read_exact_at(&mut header, at)?;
+        let word = |offset: usize| {
+            let bytes = header[offset..offset + 8].try_into().expect("8 bytes");
+            u64::from_le_bytes(bytes)
+        };
+        let (content, size) = (word(40) / 8, word(48) / 8);
+        let whole = word(0) as u32 == MAGIC && (HEADER..=size).contains(&content);
+        if !whole || !size.is_multiple_of(HEADER) || size > end - at {
+            return Err(io::Error::other(format!("no packet at byte {at}")));
+        }
+        let mut body = vec![0; (content - HEADER) as usize];
+        file.read_exact_at(&mut body, at + HEADER)?;
+        count += events(&body);
+        at += size;
+    }
+    Ok(count)
+}
+
+/// An event is a timestamp of 8 bytes, an id of 4, two u16 of which the first counts the words that
+/// follow; the last event ends with its last byte, not with its last word.
+fn events(body: &[u8]) -> u64 {
+    let (mut at, mut count) = (0, 0);
+    while at < body.len() {
+        let words = u16::from_le_bytes([body[at + 12], body[at + 13]]);
+        at += 16 + 8 * usize::from(words);
+        count += 1;
+    }
+    count
+}

@@ -1,0 +1,50 @@
+//! Random numbers whose seed is told, so that a failure can be had again.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// The environment variable that sets the seed.
+pub const SEED: &str = "HYPERTRACE_SEED";
+
+/// xorshift64.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Another sequence in every run, unless `HYPERTRACE_SEED` is set. Prints the seed: the test
+    /// harness shows it when the test fails.
+    pub fn seeded() -> Random {
+        let told = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+        let seed = told.unwrap_or_else(|| RandomState::new().hash_one(()));
+        println!("again with {SEED}={seed}");
+        Random::new(seed)
+    }
+
+    /// The sequence of a seed.
+    pub fn new(seed: u64) -> Random {
+        // Zero would stay zero.
+        Random(seed | 1)
+    }
+
+    /// A number.
+    pub fn number(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.number() % n
+    }
+
+    /// One of these.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    /// A generator of its own, for another thread.
+    pub fn fork(&mut self) -> Random {
+        Random::new(self.number())
+    }
+}

@@ -1,0 +1,52 @@
+//! Lines of `hypertrace report --json`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// An event.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Line {
+    /// Unix time, nanoseconds.
+    pub ts_ns: i64,
+    /// How far off that may be; `None` is unknown.
+    pub bound_ns: Option<u64>,
+    /// Who, such as `guest/0 worker`, `vmm/vcpu0`.
+    pub source: String,
+    /// Its name.
+    pub event: String,
+    /// Its fields.
+    pub fields: Map<String, Value>,
+    /// What a reference point has besides.
+    pub reference: Option<Reference>,
+}
+
+/// What a reference point has besides its fields.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)] // as the program's help says
+pub struct Reference {
+    pub client: u32,
+    pub cpu: u32,
+    pub seq: u32,
+    pub guest_time: u64,
+}
+
+impl Line {
+    /// One line of the output.
+    #[track_caller]
+    pub fn parse(text: &str) -> Line {
+        serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    }
+
+    /// A field that is a number.
+    pub fn number(&self, field: &str) -> Option<u64> {
+        self.fields.get(field)?.as_u64()
+    }
+
+    /// The guest client that it came from, by its source.
+    pub fn client(&self) -> Option<u32> {
+        let (client, _) = self.source.strip_prefix("guest/")?.split_once(' ')?;
+        client.parse().ok()
+    }
+}

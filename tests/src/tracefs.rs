@@ -1,0 +1,91 @@
+//! The kernel's own trace: an instance of its buffers for one test.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::capability;
+use crate::namespace::Mount;
+
+/// A trace instance, removed when it is dropped.
+#[derive(Debug)]
+pub struct Instance {
+    dir: PathBuf,
+    _mount: Option<Mount>,
+}
+
+impl Instance {
+    /// An instance that records `event` (such as `kvm/kvm_mmio`), timestamped with the TSC, of this
+    /// thread and of those that it will start. `None`, said loudly, where that cannot be.
+    pub fn recording(event: &str) -> Option<Instance> {
+        let (mount, root) = match mounted() {
+            Some(root) => (None, root),
+            None => {
+                let mount = Mount::new("tracefs", "defaults");
+                let Some(root) = mount.as_ref().map(|mount| mount.path().to_owned()) else {
+                    capability::missing("tracefs", "not mounted, and cannot be mounted");
+                    return None;
+                };
+                (mount, root)
+            }
+        };
+        let dir = root.join("instances").join(format!("hypertrace-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&dir) {
+            capability::missing("tracefs", format!("{}: {error}", dir.display()));
+            return None;
+        }
+        let instance = Instance { dir, _mount: mount };
+        match instance.start(event) {
+            Ok(()) => Some(instance),
+            Err(error) => {
+                capability::missing("tracefs", format!("cannot record {event}: {error}"));
+                None
+            }
+        }
+    }
+
+    fn start(&self, event: &str) -> io::Result<()> {
+        // .../PROCESS/task/THREAD
+        let thread = fs::read_link("/proc/thread-self")?;
+        let thread = thread.file_name().unwrap_or_default();
+        self.set("trace_clock", b"x86-tsc")?;
+        self.set("buffer_size_kb", b"4096")?;
+        self.set("options/event-fork", b"1")?;
+        self.set("set_event_pid", thread.as_encoded_bytes())?;
+        self.set(&format!("events/{event}/enable"), b"1")
+    }
+
+    fn set(&self, file: &str, value: &[u8]) -> io::Result<()> {
+        fs::write(self.dir.join(file), value)
+    }
+
+    /// What was recorded: time and text of each event, in the kernel's order.
+    #[track_caller]
+    pub fn events(&self) -> Vec<(u64, String)> {
+        let text = fs::read_to_string(self.dir.join("trace")).unwrap();
+        assert!(!text.contains("LOST"), "the instance's buffer was too small");
+        // `   vcpu0-1234    [001] .....  8696302235326: kvm_mmio: mmio write len 8 gpa 0x...`
+        let event = |line: &str| {
+            let (head, text) = line.split_once(": ")?;
+            let time = head.split_whitespace().last()?.parse().ok()?;
+            Some((time, text.to_owned()))
+        };
+        text.lines().filter(|line| !line.starts_with('#')).filter_map(event).collect()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // If somebody holds one of its files open, it stays, and is empty.
+        let _ = self.set("tracing_on", b"0");
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Where tracefs is mounted for everybody.
+fn mounted() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = fields.find(|fields| fields.get(2) == Some(&"tracefs"))?;
+    Some(Path::new(found.get(1)?).to_owned())
+}

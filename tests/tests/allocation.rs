@@ -1,0 +1,100 @@
+//! Nothing is allocated per event on the VM's side.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use hypertrace::{Channel, Client, LeaseInfo, ProducerState, event};
+use hypertrace_abi::layout::{guest_page, register};
+use hypertrace_abi::record::ClockKind;
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
+use hypertrace_trace::{Session, SessionConfig};
+use std::sync::atomic::Ordering::Relaxed;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: hands everything on to the system's allocator; the count is a
+// thread-local without a destructor, which allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread while `work` runs.
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+fn chip(session: &Session) -> Chip<Session> {
+    let geometry = Geometry { clients: 2, ..Geometry::default() };
+    let memory = Memory::anonymous(geometry).unwrap();
+    Chip::new(memory, &ChipConfig::default(), session.clone(), ())
+}
+
+#[test]
+fn a_reference_point_allocates_nothing_on_the_vcpus_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(SessionConfig::new(dir.path().join("s"))).unwrap();
+    let chip = chip(&session);
+    session.attach("vcpu0");
+    let geometry = *chip.geometry();
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    let slot = &rings[geometry.client_offset(0) as usize / 8 + guest_page::SLOT..];
+    let emit = geometry.control_pages_offset() + register::EMIT;
+    let point = |seq: u64| {
+        slot[0].store(seq | 0x1234_5678 << 32, Relaxed);
+        slot[3].store(2, Relaxed);
+        chip.write(Region::Control, emit, &seq.to_le_bytes());
+        hypertrace_trace::event!(session, "vcpu_exit", seq);
+    };
+    point(1);
+
+    let made = allocations(|| (2..1002).for_each(point));
+
+    assert_eq!(made, 0);
+    while chip.drain_pass(8) {}
+    assert_eq!(session.finish().unwrap().reference_points, 1001);
+}
+
+#[test]
+fn the_drain_allocates_nothing_per_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(SessionConfig::new(dir.path().join("s"))).unwrap();
+    let chip = chip(&session);
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    let channel = Channel::local(chip.config_page(), rings).unwrap();
+    let state = ProducerState::new();
+    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "test" };
+    let client = Client::lease(channel, 0, &state, 7, &info).unwrap();
+    let fill = |count: u64| {
+        for i in 0..count {
+            event!(client: &client, "tick", i, name = "some text");
+        }
+        while chip.drain_pass(8) {}
+    };
+    // Opens the stream, declares the event.
+    fill(10);
+
+    let few = allocations(|| fill(100));
+    let many = allocations(|| fill(10_000));
+
+    assert!(many <= few + 100, "{few} allocations for 100 records, {many} for 10,000");
+    assert_eq!(session.finish().unwrap().ring_events, 10_110);
+}

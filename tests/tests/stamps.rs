@@ -1,0 +1,76 @@
+//! Kernel-stamped points: what stands in the session, the host's kernel has traced with its own time.
+
+use hypertrace_abi::layout::{PAGE, Region, register};
+use hypertrace_abi::record::id;
+use hypertrace_guest::{Args, Program, layout};
+use hypertrace_tests::host::{Host, Recorded, geometry};
+use hypertrace_tests::tracefs::Instance;
+use hypertrace_tests::{capability, kvm};
+use hypertrace_timeline::Domain;
+use kvm_vmm::{Answer, attach_window, record_in};
+
+const VCPUS: u32 = 2;
+const STAMPS: u64 = 500;
+
+/// Raw timestamps of a client's stamps, as the session has them.
+fn stamps(recorded: &Recorded, client: u32) -> Vec<u64> {
+    let session = recorded.open();
+    let own = |s: &&hypertrace_timeline::Stream| (s.domain, s.client) == (Domain::Guest, client);
+    let mut records = session.streams().iter().find(own).unwrap().records(session.classes());
+    let mut found = Vec::new();
+    while let Some(record) = records.read().unwrap() {
+        if record.class.id == id::STAMP {
+            let clocks = &session.json().clocks;
+            let clock = clocks.iter().find(|clock| clock.id == record.packet.stream_id).unwrap();
+            found.push(clock.base + record.timestamp);
+        }
+    }
+    found
+}
+
+/// Values that the kernel saw stored to an address, in the order of its time; no other access.
+fn traced(kernel: &[(u64, String)], gpa: u64) -> Vec<u64> {
+    let at = format!(" gpa {gpa:#x} ");
+    let events = kernel.iter().filter(|(_, text)| format!("{text} ").contains(&at));
+    let mut values: Vec<(u64, u64)> = events
+        .map(|(time, text)| {
+            let store = format!("kvm_mmio: mmio write len 8 gpa {gpa:#x} val 0x");
+            let value = text.strip_prefix(&store).unwrap_or_else(|| panic!("{text}"));
+            (*time, u64::from_str_radix(value.trim(), 16).unwrap())
+        })
+        .collect();
+    values.sort();
+    values.into_iter().map(|(_, value)| value).collect()
+}
+
+#[test]
+fn the_kernels_trace_has_every_stamp_with_its_value_and_in_its_order() {
+    let Some(mut machine) = kvm::machine(VCPUS as usize) else { return };
+    let Some(tracefs) = Instance::recording("kvm/kvm_mmio") else { return };
+    let host = Host::new(geometry(VCPUS));
+    let drain = host.drain();
+    machine.observe(record_in(host.session.clone()));
+    attach_window(&mut machine, &host.chip, &host.doorbells, layout::DEVICE, Answer::Device)
+        .unwrap();
+
+    kvm::run(
+        machine,
+        &Args { device: layout::DEVICE, stamps: STAMPS, ..Args::new(Program::Stamps) },
+    );
+    let kernel = tracefs.events();
+    drain.finish();
+    let geometry = *host.chip.geometry();
+    let recorded = host.finish();
+
+    assert_eq!(recorded.summary.stamps, u64::from(VCPUS) * STAMPS);
+    for client in 0..VCPUS {
+        let pages = layout::DEVICE
+            + geometry.window_offset(Region::Control)
+            + geometry.control_pages_offset();
+        let register = pages + u64::from(client) * PAGE + register::STAMP;
+        let stamps = stamps(&recorded, client);
+        assert_eq!(stamps.len() as u64, STAMPS);
+        assert_eq!(traced(&kernel, register), stamps, "client {client}");
+    }
+    capability::used("tracefs");
+}

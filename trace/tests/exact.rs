@@ -1,0 +1,85 @@
+//! Nothing is lost without being counted, nothing is torn, all is in order,
+//! while a producer runs as fast as it can.
+
+mod common;
+
+use common::guest::{Guest, geometry};
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::Geometry;
+use hypertrace_abi::ring::Emit;
+use hypertrace_trace::{Session, tsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Emits on a thread of its own while this one drains at a cadence. Gives what
+/// the producer was refused.
+fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) -> u64 {
+    let producer = guest.producer;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            let mut refused = 0;
+            for i in 0..events {
+                let (site, fields) = event_type!("number", i, twice = 2 * i);
+                let emit = producer.emit(site, tsc::now(), fields);
+                refused += u64::from(emit != Emit::Recorded);
+            }
+            producer.release();
+            done.store(true, Ordering::Release);
+            refused
+        });
+        loop {
+            let last = done.load(Ordering::Acquire);
+            guest.pass(session);
+            if last {
+                break;
+            }
+            std::thread::sleep(cadence);
+        }
+        running.join().unwrap()
+    })
+}
+
+fn check(mode: RingMode, ring_bytes: u64, events: u64, cadence: Duration) {
+    let (_dir, session) = common::session(|c| c.segment_bytes = 1 << 20);
+    let geometry = Geometry { ring_bytes, block_bytes: ring_bytes / 16, ..geometry() };
+    let mut guest = Guest::with(0, &geometry, mode);
+
+    let refused = race(&session, &mut guest, events, cadence);
+
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    // The lease record may be among what a flight recorder overwrote.
+    assert_eq!(summary.ring_events + summary.leases + summary.lost, events + 1, "{summary:?}");
+    assert!(mode == RingMode::Overwrite || summary.lost == refused);
+    assert!(summary.faults.is_empty() && summary.time_faults == 0, "{summary:?}");
+    let Some(read) = common::read(&ctf) else { return };
+    assert!(read.ok);
+    assert_eq!(read.lines.len() as u64, summary.records);
+    let mut before = None;
+    for line in read.lines.iter().filter(|l| l.contains(" number: ")) {
+        let (_, fields) = line.split_once("{ i = ").unwrap();
+        let (i, twice) = fields.trim_end_matches(" }").split_once(", twice = ").unwrap();
+        let (i, twice): (u64, u64) = (i.parse().unwrap(), twice.parse().unwrap());
+        assert_eq!(twice, 2 * i, "torn");
+        assert!(before < Some(i), "out of order");
+        before = Some(i);
+    }
+}
+
+#[test]
+fn a_lossless_ring_counts_what_found_no_room() {
+    for ring_bytes in [1 << 14, 1 << 16, 1 << 20] {
+        check(RingMode::Discard, ring_bytes, 100_000, Duration::from_micros(50));
+        check(RingMode::Discard, ring_bytes, 100_000, Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_flight_recorder_counts_what_it_overwrote() {
+    for ring_bytes in [1 << 14, 1 << 16, 1 << 20] {
+        check(RingMode::Overwrite, ring_bytes, 100_000, Duration::from_micros(50));
+        check(RingMode::Overwrite, ring_bytes, 100_000, Duration::from_millis(2));
+    }
+}
