@@ -90,6 +90,12 @@ fn emit(producer: &Producer<'_>, timestamp: u64, words: usize) -> u64 {
     }
 }
 
+/// The same by the hot path: a typed event of one word.
+fn emit_small(producer: &Producer<'_>, timestamp: u64) -> u64 {
+    let (site, fields) = event_type!("a", x = word(timestamp, 0));
+    u64::from(producer.emit(site, timestamp, fields) == Emit::Recorded)
+}
+
 /// The host: what it holds, and what it took.
 #[derive(Default)]
 struct Host {
@@ -117,7 +123,7 @@ impl Host {
             if record.header.id == id::LEASE {
                 assert_eq!(payload[1..4], [1, 1, 0], "torn lease record");
             } else {
-                assert_eq!(record.header.id, 99);
+                assert!(len > 0, "torn header");
                 for (i, &found) in payload[..len].iter().enumerate() {
                     assert_eq!(found, word(timestamp, i), "torn record");
                 }
@@ -189,6 +195,29 @@ fn discard_fills_drains_and_wraps() {
         producer.refresh(9);
         host.pull_all(&world);
         assert_eq!((host.taken, host.lost), (1 + recorded, 5 - recorded));
+    });
+}
+
+#[test]
+fn discard_writes_no_further_than_a_tail_inside_a_block() {
+    check(None, || {
+        let world = World::new(2, 4, RingMode::Discard);
+        let producer = world.lease(&world.state, 7, 1);
+        let filled: u64 = (2..=7).map(|now| emit_small(&producer, now)).sum();
+        let shared = world.clone();
+        let consumer = thread::spawn(move || {
+            let mut host = Host::default();
+            // The lease record alone: half a block.
+            host.pull(&shared, 1, true);
+            host.pull(&shared, u64::MAX, true);
+            host
+        });
+        let recorded: u64 = (8..=10).map(|now| emit_small(&producer, now)).sum();
+        let mut host = consumer.join().unwrap();
+        producer.refresh(11);
+        host.pull_all(&world);
+        assert_eq!(filled, 6);
+        assert_eq!((host.taken, host.lost), (7 + recorded, 3 - recorded));
     });
 }
 

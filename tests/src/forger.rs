@@ -1,1 +1,134 @@
-//! tbd
+//! A guest that keeps no rule: everything that it can do to one client's memory and registers.
+
+use std::sync::atomic::Ordering;
+
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::layout::{Geometry, PAGE, SLOT_HEADER_WORDS, WORD, guest_page, register};
+use hypertrace_abi::record::Header;
+use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::schema::id_of;
+use hypertrace_device::{Chip, Region, RingMode};
+use hypertrace_trace::Session;
+use vmm_sys_util::eventfd::EventFd;
+
+/// Writes what it likes, where it likes, in the area of one client.
+pub struct Forger<'c> {
+    chip: &'c Chip<Session, EventFd>,
+    client: u32,
+    memory: ClientMemory<'c>,
+    area: &'c [AtomicU64],
+    mask: &'c [AtomicU64],
+    /// Ring position, in words, of the next [`Forger::word`].
+    pub head: u64,
+    /// The schema log's next word.
+    pub logged: u64,
+}
+
+impl<'c> Forger<'c> {
+    /// A forger of this client, at the begin of its ring and log.
+    pub fn new(chip: &'c Chip<Session, EventFd>, client: u32) -> Forger<'c> {
+        let geometry: &Geometry = chip.geometry();
+        let rings = chip.memory().region(Region::Rings).unwrap().words();
+        let start = (geometry.client_offset(client) / WORD) as usize;
+        let area = &rings[start..start + (geometry.client_stride() / WORD) as usize];
+        Forger {
+            chip,
+            client,
+            memory: ClientMemory::new(area, geometry, RingMode::Discard).unwrap(),
+            area,
+            mask: hypertrace_abi::ring::mask_words(rings).unwrap(),
+            head: 0,
+            logged: 0,
+        }
+    }
+
+    /// Stores to any word of the area: pages G and H, schema log, ring.
+    pub fn poke(&self, word: usize, value: u64) {
+        self.area[word % self.area.len()].store(value, Ordering::Release);
+    }
+
+    /// Stores to the enable mask, which is everybody's.
+    pub fn mask(&self, word: usize, value: u64) {
+        self.mask[word % self.mask.len()].store(value, Ordering::Release);
+    }
+
+    /// Puts a word into the ring.
+    pub fn word(&mut self, value: u64) {
+        let at = self.head as usize % self.memory.ring.len();
+        self.memory.ring[at].store(value, Ordering::Relaxed);
+        self.head = self.head.wrapping_add(1);
+    }
+
+    /// Whether a block begins here.
+    pub fn at_block(&self) -> bool {
+        self.head.is_multiple_of(self.memory.block_words())
+    }
+
+    /// Puts a block's header into the ring.
+    pub fn block(&mut self, sequence: u64, token: u64) {
+        self.word(sequence);
+        self.word(token);
+    }
+
+    /// Puts a record into the ring that says what it likes of its length.
+    pub fn record(&mut self, timestamp: u64, id: u32, told: u16, flags: u16, payload: &[u64]) {
+        self.word(timestamp);
+        self.word(Header::meta(id, told, flags));
+        payload.iter().for_each(|word| self.word(*word));
+    }
+
+    /// Publishes head.
+    pub fn publish(&self) {
+        self.poke(guest_page::HEAD, self.head);
+    }
+
+    /// Tells a text that may be none, under an id that may be another's, and publishes it.
+    pub fn schema(&mut self, id: u32, text: &[u8]) {
+        let header = u64::from(id) | (text.len() as u64) << 32;
+        let words = text.chunks(8).map(|bytes| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        });
+        for word in [header].into_iter().chain(words) {
+            let at = self.logged as usize % self.memory.schema.len();
+            self.memory.schema[at].store(word, Ordering::Relaxed);
+            self.logged = self.logged.wrapping_add(1);
+        }
+        self.poke(guest_page::SCHEMA_LEN, self.logged);
+    }
+
+    /// Tells a text as a guest does.
+    pub fn tell(&mut self, text: &str) -> u32 {
+        self.schema(id_of(text), text.as_bytes());
+        id_of(text)
+    }
+
+    /// Fills the slot and stores to EMIT.
+    pub fn emit(&self, seq: u32, id: u32, guest_time: u64, told: u16, payload: &[u64]) {
+        let header = [u64::from(seq) | u64::from(id) << 32, 0, guest_time, told.into()];
+        let slot = self.memory.guest[guest_page::SLOT..].iter();
+        for (to, from) in slot.zip(header.iter().chain(payload).take(SLOT_HEADER_WORDS + 256)) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        self.register(register::EMIT, &u64::from(seq).to_le_bytes());
+    }
+
+    /// Stores any bytes to the client's register page.
+    pub fn register(&self, offset: u64, bytes: &[u8]) {
+        let page = self.chip.geometry().control_pages_offset() + u64::from(self.client) * PAGE;
+        self.chip.write(Region::Control, page + offset, bytes);
+    }
+}
+
+/// Two texts, of different shape, with one id.
+pub fn collision() -> (String, String) {
+    let text = |n: u32| (format!("c{n}(x:u64)"), format!("c{n}(s:str)"));
+    let numbers: std::collections::HashMap<u32, u32> =
+        (0..300_000).map(|n| (id_of(&text(n).0), n)).collect();
+    let found = (0..).find_map(|n| {
+        let other = text(n).1;
+        numbers.get(&id_of(&other)).map(|n| (text(*n).0, other))
+    });
+    found.expect("32 bits are not many")
+}

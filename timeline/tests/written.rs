@@ -1,6 +1,7 @@
 //! Sessions that the project's own writer wrote.
 
 use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::event_type;
@@ -15,7 +16,7 @@ use hypertrace_timeline::{
     ClockMaps, Domain, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
 };
 use hypertrace_trace::session_json::SessionJson;
-use hypertrace_trace::{SessionConfig, event, tsc};
+use hypertrace_trace::{SessionConfig, event};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -40,13 +41,13 @@ impl Guest {
         let memory = ClientMemory::new(area, &geometry, RingMode::Discard).unwrap();
         let state: &'static ProducerState = Box::leak(Box::default());
         let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name };
-        let lease = Lease::new(77 + u64::from(client), tsc::now() + ahead, &info);
+        let lease = Lease::new(77 + u64::from(client), ticks() + ahead, &info);
         let producer = Producer::lease(memory, state, lease, false);
         Guest { client, ahead, area, memory, producer, consumer: ConsumerState::default() }
     }
 
     fn now(&self) -> u64 {
-        tsc::now() + self.ahead
+        ticks() + self.ahead
     }
 
     fn emit<S: Site, F: Fields>(&self, event: (S, F)) {
@@ -64,7 +65,7 @@ impl Guest {
             name_hash: 0,
             cpu: self.client,
             guest_time,
-            host_time: tsc::now(),
+            host_time: ticks(),
             words: &[n, 3 | 0x0063_6261 << 32],
         });
         assert_eq!(status, Status::Recorded);
@@ -278,7 +279,7 @@ proptest! {
                     name_hash: 0,
                     cpu: u32::MAX,
                     guest_time,
-                    host_time: tsc::now(),
+                    host_time: ticks(),
                     words: &[guest_time; 3],
                 });
             }

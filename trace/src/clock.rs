@@ -9,7 +9,7 @@
 
 use crate::metadata::ClockEntry;
 use crate::session_json::ClockJson;
-use crate::tsc;
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -38,10 +38,10 @@ impl Anchor {
     /// that was interrupted least.
     pub fn now() -> Anchor {
         let take = || {
-            let before = tsc::now();
+            let before = ticks();
             let real = SystemTime::now();
             let monotonic = Instant::now();
-            let width = tsc::now().saturating_sub(before);
+            let width = ticks().saturating_sub(before);
             // Before 1970 there was no clock to be wrong.
             let unix_ns = real.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128);
             (width, Anchor { raw: before + width / 2, unix_ns, monotonic })
@@ -71,9 +71,6 @@ pub struct HostClock {
 fn first_frequency() -> u64 {
     static FREQUENCY: OnceLock<u64> = OnceLock::new();
     *FREQUENCY.get_or_init(|| {
-        if tsc::KIND != "tsc" {
-            return NS as u64;
-        }
         let first = Anchor::now();
         std::thread::sleep(Duration::from_millis(10));
         frequency_between(&first, &Anchor::now()).unwrap_or(NS as u64)
@@ -105,7 +102,6 @@ impl HostClock {
     pub fn refresh(&mut self) {
         let now = Anchor::now();
         if now.monotonic.duration_since(self.first.monotonic) >= Duration::from_millis(20)
-            && tsc::KIND == "tsc"
             && let Some(frequency) = frequency_between(&self.first, &now)
         {
             self.frequency = frequency;
@@ -276,7 +272,7 @@ impl Clocks {
     pub fn begin_epoch(&mut self, epoch: u32) {
         // Epochs are told per packet, and never go backwards in a file.
         self.epoch = epoch.max(self.epoch);
-        self.began = tsc::now();
+        self.began = ticks();
     }
 
     /// Clocks so far.
@@ -347,7 +343,7 @@ impl Clocks {
     /// Measures the host's clock again, and says whether any map is to be
     /// told anew.
     pub fn refresh(&mut self) {
-        let now = tsc::now();
+        let now = ticks();
         let before = self.host.unix_ns(now);
         self.host.refresh();
         self.changed |= (self.host.unix_ns(now) - before).abs() >= 1_000;
@@ -391,7 +387,7 @@ impl Clocks {
         std::iter::once(ClockJson {
             id: 0,
             domain: "host".into(),
-            kind: tsc::KIND.into(),
+            kind: "tsc".into(),
             epoch: 0,
             frequency: host.frequency,
             base: host.base,

@@ -7,7 +7,7 @@ use crate::packet::{Domain, PacketHeader};
 use crate::shared::Shared;
 use crate::stream::{Stream, WriteFailed};
 use crate::take::{Context, Taken, Taker};
-use crate::tsc;
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{ClockKind, id};
 use hypertrace_abi::ring::{Consumer, Fault, Flow, Pulled};
 use hypertrace_abi::sink::Drained;
@@ -69,7 +69,7 @@ fn pull(
         shared.stage.resize(stage_words, 0);
     }
     for _ in 0..MOST_TRIES {
-        let now = tsc::now();
+        let now = ticks();
         if let Some(lease) = lane.lease.filter(|l| l.epoch == shared.clocks.epoch())
             && let Some(clock) = lane.clock
         {
@@ -223,7 +223,7 @@ fn commit(
         let host = shared.clocks.host;
         if let Some(clock) = lane.clock.and_then(|clock| shared.clocks.guest_mut(clock)) {
             // Taken by now, so written before.
-            clock.bound(&host, taken.last, tsc::now());
+            clock.bound(&host, taken.last, ticks());
         }
     }
     Ok(Drained { words: pulled.end.wrapping_sub(pulled.begin), more: pulled.more })

@@ -6,7 +6,7 @@ use crate::lane::{Guests, Lane, Stats};
 use crate::packet::Domain;
 use crate::shared::{BOOKS, Shared};
 use crate::stream::{Stream, WriteFailed};
-use crate::tsc;
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
 
@@ -61,7 +61,7 @@ impl Engine {
             // Bounded by what was noted: a packet takes at least a record.
             while self.drain_host(i).more {}
         }
-        let now = tsc::now();
+        let now = ticks();
         let elapsed = now.saturating_sub(self.shared.told_at);
         if elapsed > self.shared.clocks.host.frequency {
             // Also when it fails: once a second is often enough to try.
@@ -111,7 +111,7 @@ impl Engine {
         for i in 0..self.hosts.len() {
             while self.finish_host(i)?.more {}
         }
-        let now = tsc::now();
+        let now = ticks();
         let Engine { shared, guests, hosts, .. } = self;
         for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
             tell(shared, lane, now)?;

@@ -5,8 +5,8 @@
 //! claimed it, and one consumer, the drain loop. The layout is a client's.
 #![allow(unsafe_code)] // one lifetime, see `Claim`
 
-use crate::tsc;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{Geometry, GeometryError, guest_page};
 use hypertrace_abi::record::ClockKind;
@@ -119,12 +119,8 @@ impl Claim {
         // references these become, is never given out longer than the Claim
         // is borrowed. Everything behind it is atomic or not written to.
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
-        let info = LeaseInfo {
-            pid: std::process::id(),
-            tid: thread_id(),
-            clock: if tsc::KIND == "tsc" { ClockKind::Tsc } else { ClockKind::MonotonicRaw },
-            name,
-        };
+        let info =
+            LeaseInfo { pid: std::process::id(), tid: thread_id(), clock: ClockKind::Tsc, name };
         let producer =
             Producer::lease(long.memory()?, &long.state, Lease::new(token(), now, &info), false);
         Some(Claim { session, producer, ring })
@@ -146,7 +142,7 @@ fn thread_id() -> u32 {
 
 /// Random, nonzero.
 fn token() -> u64 {
-    RandomState::new().hash_one(tsc::now()) | 1
+    RandomState::new().hash_one(ticks()) | 1
 }
 
 thread_local! {
@@ -184,7 +180,7 @@ impl HostRings {
                 };
                 // First what it had, so that it may get the same again.
                 *slot = None;
-                *slot = self.claim(name, tsc::now());
+                *slot = self.claim(name, ticks());
                 slot.is_some()
             })
             .unwrap_or(false)

@@ -45,7 +45,6 @@ mod shared;
 pub mod stream;
 mod summary;
 mod take;
-pub mod tsc;
 
 pub use hypertrace_abi as abi;
 pub use session::{Session, SessionConfig, SessionError};

@@ -4,10 +4,11 @@ use crate::clock::{Clocks, HostClock};
 use crate::engine::Engine;
 use crate::host_ring::HostRings;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
+use crate::session_json;
 use crate::shared::{OnWriteFailed, Shared};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
 use crate::summary::Summary;
-use crate::{session_json, tsc};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::GeometryError;
 use hypertrace_abi::record::Flags;
@@ -204,7 +205,7 @@ impl Session {
     /// waits. What finds no room is counted.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        let now = tsc::now();
+        let now = ticks();
         let emit = self.inner.rings.with(now, |producer| producer.emit(site, now, fields));
         emit.unwrap_or_else(|| {
             self.inner.unattached.fetch_add(1, Ordering::Relaxed);
@@ -315,7 +316,7 @@ fn random_uuid() -> [u8; 16] {
     if read.is_err() {
         // Different in every process and call, which is what it is for.
         for (i, half) in uuid.chunks_exact_mut(8).enumerate() {
-            let hash = RandomState::new().hash_one((i, tsc::now(), std::process::id()));
+            let hash = RandomState::new().hash_one((i, ticks(), std::process::id()));
             half.copy_from_slice(&hash.to_le_bytes());
         }
     }

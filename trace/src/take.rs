@@ -8,7 +8,7 @@ use crate::classes::{ClassRef, Classes, Table};
 use crate::clock::Clocks;
 use crate::lane::{CACHE, Cached, Counts, Guests, Lane, OpenLease, Stats};
 use crate::packet::Domain;
-use crate::tsc;
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, id};
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Record};
 use hypertrace_abi::schema::Value;
@@ -223,7 +223,7 @@ impl<'a> Taker<'a> {
         if raw > self.limit {
             // The record may be younger than the last look at the clock.
             let Context { clocks, clock, lease, .. } = &self.context;
-            self.limit = self.limit.max(clocks.limit(*clock, lease.first, tsc::now()));
+            self.limit = self.limit.max(clocks.limit(*clock, lease.first, ticks()));
         }
         if raw < self.last {
             faults[Fault::TimeBackwards as usize] += 1;

@@ -4,11 +4,12 @@
 mod common;
 
 use common::guest::{Guest, geometry};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::ring::Emit;
-use hypertrace_trace::{Session, tsc};
+use hypertrace_trace::Session;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) ->
             let mut refused = 0;
             for i in 0..events {
                 let (site, fields) = event_type!("number", i, twice = 2 * i);
-                let emit = producer.emit(site, tsc::now(), fields);
+                let emit = producer.emit(site, ticks(), fields);
                 refused += u64::from(emit != Emit::Recorded);
             }
             producer.release();

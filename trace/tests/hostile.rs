@@ -3,13 +3,14 @@
 mod common;
 
 use common::guest::{Guest, geometry};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::record::Header;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
-use hypertrace_trace::{Session, tsc};
+use hypertrace_trace::Session;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// xorshift64: any seed replays.
@@ -34,7 +35,7 @@ impl Random {
     /// A number that is likely to be wrong in an interesting way.
     fn odd(&mut self) -> u64 {
         let x = self.next();
-        let now = tsc::now();
+        let now = ticks();
         self.pick(&[
             0,
             1,
@@ -199,7 +200,7 @@ fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
     let done = AtomicBool::new(false);
     let mut emitted = 0u64;
     std::thread::scope(|scope| {
-        let mut clock = tsc::now();
+        let mut clock = ticks();
         let mut own = Forger::new(&hostile, seed ^ 0x5555);
         if threads {
             let done = &done;
@@ -228,7 +229,7 @@ fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
                 name_hash: 0,
                 cpu: forger.random.odd() as u32,
                 guest_time: forger.random.odd(),
-                host_time: tsc::now(),
+                host_time: ticks(),
                 words: &words,
             };
             session.reference_point(&point);
@@ -315,7 +316,7 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
                 hostile.pass(&session);
                 let id = id_of(&text);
                 let flags = hypertrace_abi::record::Flags::empty();
-                hostile.producer.emit_words(tsc::now(), id, flags, &[], &[1, 0]);
+                hostile.producer.emit_words(ticks(), id, flags, &[], &[1, 0]);
                 hostile.pass(&session);
             }
         }
@@ -352,7 +353,7 @@ fn a_collision_is_nobodys_event() {
     let (mut forger, mut other) = (Forger::new(&hostile, 1), Forger::new(&honest, 1));
     let emit = |guest: &mut Guest| {
         let flags = hypertrace_abi::record::Flags::empty();
-        guest.producer.emit_words(tsc::now(), id_of(&a), flags, &[], &[1]);
+        guest.producer.emit_words(ticks(), id_of(&a), flags, &[], &[1]);
         guest.pass(&session);
     };
     log_text(&mut forger, &hostile, &a);
@@ -379,7 +380,7 @@ fn a_text_that_comes_between_two_looks_is_waited_for_once() {
     let mut forger = Forger::new(&guest, 1);
     let flags = hypertrace_abi::record::Flags::empty();
     for text in ["late(x:u64)", "never(x:u64)"] {
-        guest.producer.emit_words(tsc::now(), id_of(text), flags, &[], &[1]);
+        guest.producer.emit_words(ticks(), id_of(text), flags, &[], &[1]);
     }
     // The lease record, and a doubt.
     assert!(guest.drain(&session).more);

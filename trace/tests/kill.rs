@@ -3,10 +3,11 @@
 mod common;
 
 use common::guest::Guest;
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::record::Flags;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
-use hypertrace_trace::{Session, SessionConfig, event, tsc};
+use hypertrace_trace::{Session, SessionConfig, event};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
@@ -36,8 +37,8 @@ fn trace(dir: &Path) {
                 append_schema(guest, &text);
             }
             let known = hypertrace_abi::schema::id_of(&text);
-            guest.producer.emit_words(tsc::now(), known, Flags::empty(), &[], &[round]);
-            let host_time = tsc::now();
+            guest.producer.emit_words(ticks(), known, Flags::empty(), &[], &[round]);
+            let host_time = ticks();
             session.reference_point(&ReferencePoint {
                 client: guest.client,
                 seq: round as u32,
@@ -84,7 +85,7 @@ fn a_killed_session_is_read_to_its_end() {
         trace(Path::new(&dir));
         return;
     }
-    let mut random = tsc::now() | 1;
+    let mut random = ticks() | 1;
     let mut most = 0;
     for kill in 0..KILLS {
         let dir = tempfile::tempdir().unwrap();

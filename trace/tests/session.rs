@@ -4,6 +4,7 @@ mod common;
 
 use common::guest::Guest;
 use common::{read, read_clean, session};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::Hex;
 use hypertrace_abi::event_type;
@@ -12,7 +13,7 @@ use hypertrace_abi::ring::Emit;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_trace::session_json::SessionJson;
-use hypertrace_trace::{Session, event, tsc};
+use hypertrace_trace::{Session, event};
 
 fn json(session: &Session) -> SessionJson {
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
@@ -29,7 +30,7 @@ fn finish(session: Session) -> (hypertrace_trace::Summary, Vec<String>) {
 }
 
 fn point<'a>(id: u32, words: &'a [u64]) -> ReferencePoint<'a> {
-    let host_time = tsc::now();
+    let host_time = ticks();
     ReferencePoint {
         client: 0,
         seq: 1,
@@ -257,7 +258,7 @@ fn unknown_ids_and_wrong_lengths_are_untyped() {
         (id::UNTYPED, &[1, 0]),
         (9, &[]),
     ] {
-        guest.producer.emit_words(tsc::now(), id, Flags::empty(), &[], payload);
+        guest.producer.emit_words(ticks(), id, Flags::empty(), &[], payload);
     }
     guest.emit(event_type!("e", s = "def", n = 2u8));
     guest.pass(&session);
@@ -276,8 +277,8 @@ fn unknown_ids_and_wrong_lengths_are_untyped() {
 fn impossible_times_are_clamped_and_kept() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
-    let now = tsc::now();
-    for at in [now, now - 1000, u64::MAX, now + 5, 1, tsc::now()] {
+    let now = ticks();
+    for at in [now, now - 1000, u64::MAX, now + 5, 1, ticks()] {
         guest.emit_at(at, event_type!("e", at));
     }
     guest.pass(&session);
@@ -314,7 +315,7 @@ fn a_client_whose_time_does_not_fit_gets_its_own_clock() {
 fn a_lessee_that_begins_before_the_last_one_gets_a_new_file() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
-    let before = tsc::now();
+    let before = ticks();
     guest.emit(event_type!("e", x = 1u64));
     guest.pass(&session);
     guest.lease(99, "early", before);
@@ -333,8 +334,8 @@ fn a_lessee_without_a_tsc_gets_a_clock_of_its_kind() {
     guest.emit(event_type!("e", x = 1u64));
     guest.pass(&session);
     let kind = hypertrace_abi::record::ClockKind::MonotonicRaw;
-    guest.lease_with(5, "slow", tsc::monotonic_raw(), kind);
-    guest.emit_at(tsc::monotonic_raw(), event_type!("e", x = 2u64));
+    guest.lease_with(5, "slow", monotonic_raw(), kind);
+    guest.emit_at(monotonic_raw(), event_type!("e", x = 2u64));
     guest.pass(&session);
     let (summary, lines) = finish(session.clone());
     assert_eq!(summary.time_faults, 0, "{summary:?}");
@@ -372,9 +373,9 @@ fn stamps_and_committed_records_are_counted_apart() {
     let mut guest = Guest::new(0);
     guest.emit(event_type!("e", x = 1u64));
     let id = id_of("e(x:u64)");
-    guest.producer.emit_words(tsc::now(), id, Flags::REFERENCE_POINT, &[], &[2]);
-    guest.producer.emit_words(tsc::now(), id, Flags::STAMP, &[], &[3]);
-    guest.producer.emit_words(tsc::now(), id::STAMP, Flags::STAMP, &[], &[]);
+    guest.producer.emit_words(ticks(), id, Flags::REFERENCE_POINT, &[], &[2]);
+    guest.producer.emit_words(ticks(), id, Flags::STAMP, &[], &[3]);
+    guest.producer.emit_words(ticks(), id::STAMP, Flags::STAMP, &[], &[]);
     guest.pass(&session);
     let (summary, _) = finish(session);
     assert_eq!((summary.ring_events, summary.reference_points, summary.stamps), (1, 1, 2));
@@ -445,4 +446,13 @@ fn metadata_improves_and_epochs_have_clocks_of_their_own() {
     let json = json(&session);
     assert_eq!(json.clocks.iter().map(|c| c.epoch).collect::<Vec<_>>(), [0, 0, 1]);
     assert_eq!(json.clocks[1].frequency, 1_000_000_000);
+}
+
+/// CLOCK_MONOTONIC_RAW, nanoseconds.
+#[allow(unsafe_code)]
+fn monotonic_raw() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` lives through the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -99,7 +99,7 @@ pub struct Losses {
 impl Losses {
     /// All causes together.
     pub fn total(&self) -> u64 {
-        self.full + self.busy + self.overwritten
+        self.full.saturating_add(self.busy).saturating_add(self.overwritten)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A client of a guest: its memory on the heap, and both sides of it.
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::Geometry;
@@ -9,7 +10,7 @@ use hypertrace_abi::ring::{
     ClientMemory, Consumer, ConsumerState, Emit, Lease, LeaseInfo, Producer, ProducerState,
 };
 use hypertrace_abi::sink::{Drained, EventSink};
-use hypertrace_trace::{Session, tsc};
+use hypertrace_trace::Session;
 
 /// A client; its memory is leaked, as tests are short.
 pub struct Guest {
@@ -35,8 +36,7 @@ impl Guest {
             (0..geometry.client_stride() / 8).map(|_| AtomicU64::new(0)).collect();
         let area: &'static [AtomicU64] = area.leak();
         let memory = ClientMemory::new(area, geometry, mode).unwrap();
-        let producer =
-            lease(memory, 0x1000 + u64::from(client), "guest", tsc::now(), ClockKind::Tsc);
+        let producer = lease(memory, 0x1000 + u64::from(client), "guest", ticks(), ClockKind::Tsc);
         Guest { client, area, memory, producer, consumer: ConsumerState::default() }
     }
 
@@ -52,7 +52,7 @@ impl Guest {
     }
 
     pub fn emit<S: Site, F: Fields>(&self, event: (S, F)) -> Emit {
-        self.producer.emit(event.0, tsc::now(), event.1)
+        self.producer.emit(event.0, ticks(), event.1)
     }
 
     pub fn emit_at<S: Site, F: Fields>(&self, now: u64, event: (S, F)) -> Emit {
