@@ -345,25 +345,16 @@ impl<'a> Consumer<'a> {
             pulled.begin = cursor.position;
         }
         while cursor.position != head && !pulled.more {
-            match memory.mode() {
-                RingMode::Discard => {
-                    let end = block_part(&memory, cursor.position, head);
-                    let words = memory.span(cursor.position, end.wrapping_sub(cursor.position));
-                    walk(
-                        &memory,
-                        cursor,
-                        &mut pulled,
-                        Source::Ring(words),
-                        end,
-                        &mut visit,
-                    );
-                }
+            if memory.mode() == RingMode::Overwrite {
+                skip_overwritten(&memory, cursor, head);
+            }
+            let end = block_part(&memory, cursor.position, head);
+            let len = end.wrapping_sub(cursor.position);
+            let words = memory.span(cursor.position, len);
+            let source = match memory.mode() {
+                RingMode::Discard => Source::Ring(words),
                 RingMode::Overwrite => {
-                    skip_overwritten(&memory, cursor, head);
-                    let end = block_part(&memory, cursor.position, head);
-                    let len = end.wrapping_sub(cursor.position) as usize;
-                    let words = memory.span(cursor.position, len as u64);
-                    let stage = &mut stage[..len];
+                    let stage = &mut stage[..len as usize];
                     Payload::Ring(words).copy_to(stage);
                     // ORDERING: pairs with the Release fence in the producer's
                     // `order_before`: if a word copied above was of a later
@@ -377,16 +368,11 @@ impl<'a> Consumer<'a> {
                         pulled.more = true;
                         break;
                     }
-                    walk(
-                        &memory,
-                        cursor,
-                        &mut pulled,
-                        Source::Staged(stage),
-                        end,
-                        &mut visit,
-                    );
+                    Source::Staged(stage)
                 }
-            }
+            };
+            // The only call of `visit`, so that it is inlined.
+            walk(&memory, cursor, &mut pulled, source, end, &mut visit);
         }
         pulled.end = cursor.position;
         pulled
