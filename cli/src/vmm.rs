@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{COUNTERS, Chip, ChipConfig, Counter, Geometry, Memory};
 use hypertrace_guest::{Args, layout};
-use hypertrace_trace::{Session, Summary};
+use hypertrace_trace::{Session, SessionError, Summary};
 use kvm_vmm::{
     Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in, run_on_threads,
 };
@@ -65,10 +65,21 @@ impl Device {
 
     /// Drains what is left and ends the session.
     pub fn finish(self) -> Result<Summary> {
+        let (summary, written) = self.end();
+        written?;
+        Ok(summary)
+    }
+
+    /// The same, with what was counted also where the session cannot be written to its end.
+    pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.drain.finish();
         let count = |counter: Counter| (counter.name().to_owned(), self.chip.count(counter));
         let counters: [_; COUNTERS] = Counter::ALL.map(count);
         self.session.set_device_counters(counters.into_iter().collect());
-        Ok(self.session.finish()?)
+        let session = self.session.clone();
+        match self.session.finish() {
+            Ok(summary) => (summary, Ok(())),
+            Err(error) => (session.summary(), Err(error)),
+        }
     }
 }
