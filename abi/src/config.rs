@@ -119,16 +119,10 @@ impl core::fmt::Display for ConfigError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             ConfigError::Magic(found) => {
-                write!(
-                    f,
-                    "no hypertrace device: magic at 0x28 is {found:#x}, expected {MAGIC:#x}"
-                )
+                write!(f, "no hypertrace device: magic at 0x28 is {found:#x}, expected {MAGIC:#x}")
             }
             ConfigError::Version(found) => {
-                write!(
-                    f,
-                    "hypertrace interface version {found}, this library speaks {VERSION}"
-                )
+                write!(f, "hypertrace interface version {found}, this library speaks {VERSION}")
             }
             ConfigError::RingMode(found) => write!(f, "unknown ring mode {found} at 0x34"),
             ConfigError::Geometry(why) => write!(f, "config page: {why}"),
@@ -178,10 +172,8 @@ impl ConfigPage {
             guest_frequency: facts.guest_frequency,
             host_frequency: facts.host_frequency,
             vcpu_clients: facts.vcpu_clients.into(),
-            regions: Region::ALL.map(|r| RegionPlace {
-                offset: g.window_offset(r),
-                size: g.bar_size(r),
-            }),
+            regions: Region::ALL
+                .map(|r| RegionPlace { offset: g.window_offset(r), size: g.bar_size(r) }),
             control_pages_offset: g.control_pages_offset(),
             control_page_stride: PAGE,
             mask_offset: 0,
@@ -270,21 +262,14 @@ mod tests {
         assert_eq!(core::mem::offset_of!(ConfigPage, session), 0x40);
         assert_eq!(core::mem::offset_of!(ConfigPage, vcpu_clients), 0x68);
         assert_eq!(core::mem::offset_of!(ConfigPage, regions), 0x70);
-        assert_eq!(
-            core::mem::offset_of!(ConfigPage, control_pages_offset),
-            0xb0
-        );
+        assert_eq!(core::mem::offset_of!(ConfigPage, control_pages_offset), 0xb0);
         assert_eq!(core::mem::offset_of!(ConfigPage, ring_reserve), 0xf8);
         assert_eq!(size_of::<ConfigPage>(), 0x100);
     }
 
     #[test]
     fn a_page_gives_back_its_geometry() {
-        let g = Geometry {
-            clients: 5,
-            legacy_args: 3,
-            ..Geometry::default()
-        };
+        let g = Geometry { clients: 5, legacy_args: 3, ..Geometry::default() };
         let page = ConfigPage::new(&g, &HostFacts::default());
         assert_eq!(page.geometry(), Ok(g));
     }

@@ -122,12 +122,7 @@ pub(crate) struct Packer<'a> {
 
 impl<'a> Packer<'a> {
     pub(crate) fn new(out: &'a [AtomicU64]) -> Self {
-        Packer {
-            out,
-            at: 0,
-            word: 0,
-            filled: 0,
-        }
+        Packer { out, at: 0, word: 0, filled: 0 }
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
@@ -234,12 +229,8 @@ impl<S: Site, F: Fields> Event<S, F> {
     pub const SLOT: usize = schema::mask_slot(S::NAME);
 
     /// What a producer needs on the rare path: the parts of the schema text.
-    pub const TEXT: SchemaText = SchemaText {
-        id: Self::ID,
-        name: S::NAME,
-        fields: S::FIELDS,
-        types: F::TYPES,
-    };
+    pub const TEXT: SchemaText =
+        SchemaText { id: Self::ID, name: S::NAME, fields: S::FIELDS, types: F::TYPES };
 }
 
 /// A schema text in parts, so that nothing needs to be concatenated at
@@ -362,9 +353,7 @@ mod tests {
         let long = "ä".repeat(1000);
         let (_, text, words) = parts!("s", long = long.as_str());
         let shape = schema::Schema::parse(&text).unwrap().shape();
-        let Some(schema::Value::Str(bytes)) = shape.values(&words).next() else {
-            panic!()
-        };
+        let Some(schema::Value::Str(bytes)) = shape.values(&words).next() else { panic!() };
         assert_eq!(bytes.len(), MAX_STR);
         assert!(core::str::from_utf8(bytes).is_ok());
     }

@@ -270,23 +270,13 @@ mod tests {
 
     #[test]
     fn legacy_slots_step_by_64_times_args() {
-        let g = Geometry {
-            legacy_args: 3,
-            ..Geometry::default()
-        };
+        let g = Geometry { legacy_args: 3, ..Geometry::default() };
         assert_eq!(g.legacy_slot_stride(), 192);
     }
 
     #[test]
     fn a_ring_of_fewer_than_16_blocks_is_refused() {
-        let g = Geometry {
-            ring_bytes: 1 << 16,
-            block_bytes: 1 << 13,
-            ..Geometry::default()
-        };
-        assert_eq!(
-            g.check(),
-            Err(GeometryError("a ring must have at least 16 blocks"))
-        );
+        let g = Geometry { ring_bytes: 1 << 16, block_bytes: 1 << 13, ..Geometry::default() };
+        assert_eq!(g.check(), Err(GeometryError("a ring must have at least 16 blocks")));
     }
 }

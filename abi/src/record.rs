@@ -27,10 +27,7 @@ pub mod id {
 
 /// Schema texts of the reserved ids: they need no schema log.
 pub const RESERVED: [(u32, &str); 5] = [
-    (
-        id::LEASE,
-        "lease(token:x64,pid:u32,tid:u32,clock:u32,name:str)",
-    ),
+    (id::LEASE, "lease(token:x64,pid:u32,tid:u32,clock:u32,name:str)"),
     (id::HYPERTRACE, "hypertrace(client:u32,args:[u64])"),
     (id::STAMP, "stamp()"),
     (id::TIME_FAULT, "time_fault(raw:u64)"),
@@ -97,9 +94,6 @@ impl Header {
     /// To the two words.
     #[inline(always)]
     pub const fn to_words(self) -> [u64; 2] {
-        [
-            self.timestamp,
-            Header::meta(self.id, self.words, self.flags),
-        ]
+        [self.timestamp, Header::meta(self.id, self.words, self.flags)]
     }
 }

@@ -29,11 +29,7 @@ pub const FNV_START: u32 = 0x811c_9dc5;
 
 /// The id that belongs to a hash: ids below [`id::FIRST`] are the wire's own.
 pub const fn id_of_hash(hash: u32) -> u32 {
-    if hash < id::FIRST {
-        hash | 0x8000_0000
-    } else {
-        hash
-    }
+    if hash < id::FIRST { hash | 0x8000_0000 } else { hash }
 }
 
 /// The id of a schema text.
@@ -164,19 +160,13 @@ impl Shape {
 
     /// Words of every payload, if all fields are scalars.
     pub fn fixed_words(&self) -> Option<u16> {
-        self.types()
-            .iter()
-            .all(|t| t.is_scalar())
-            .then_some(self.len.into())
+        self.types().iter().all(|t| t.is_scalar()).then_some(self.len.into())
     }
 
     /// Checks that the payload is exactly as long as its fields say, and
     /// gives the bytes of padding after a last string (0 to 7).
     pub fn check(&self, payload: &[u64]) -> Option<usize> {
-        let mut fields = Values {
-            types: self.types(),
-            rest: payload,
-        };
+        let mut fields = Values { types: self.types(), rest: payload };
         let mut pad = 0;
         while !fields.types.is_empty() {
             pad = match fields.next()? {
@@ -190,10 +180,7 @@ impl Shape {
     /// The values of a payload, in order. Ends early where the payload is too
     /// short: [`Shape::check`] first.
     pub fn values<'a>(&'a self, payload: &'a [u64]) -> Values<'a> {
-        Values {
-            types: self.types(),
-            rest: payload,
-        }
+        Values { types: self.types(), rest: payload }
     }
 }
 
@@ -327,15 +314,7 @@ impl<'a> Schema<'a> {
                 len += 1;
             }
         }
-        Ok(Schema {
-            text,
-            name,
-            names,
-            shape: Shape {
-                types,
-                len: len as u8,
-            },
-        })
+        Ok(Schema { text, name, names, shape: Shape { types, len: len as u8 } })
     }
 
     /// The canonical text.
@@ -356,10 +335,7 @@ impl<'a> Schema<'a> {
     /// Its fields in order.
     pub fn fields(&self) -> impl ExactSizeIterator<Item = FieldDesc<'a>> + '_ {
         let shape = self.shape.types();
-        self.names[..shape.len()]
-            .iter()
-            .zip(shape)
-            .map(|(&name, &ty)| FieldDesc { name, ty })
+        self.names[..shape.len()].iter().zip(shape).map(|(&name, &ty)| FieldDesc { name, ty })
     }
 
     /// Its fields' types.
@@ -379,10 +355,7 @@ mod tests {
         let fields: Vec<_> = s.fields().map(|f| (f.name, f.ty)).collect();
         assert_eq!(fields, [("lba", FieldType::U64), ("name", FieldType::Str)]);
         assert_eq!(s.shape().fixed_words(), None);
-        assert_eq!(
-            Schema::parse("tick()").unwrap().shape().fixed_words(),
-            Some(0)
-        );
+        assert_eq!(Schema::parse("tick()").unwrap().shape().fixed_words(), Some(0));
     }
 
     #[test]
@@ -419,10 +392,7 @@ mod tests {
         assert_eq!(shape.check(&payload[..3]), None);
         assert_eq!(shape.check(&[1, s, 0, 2, 0]), None);
         let values: Vec<_> = shape.values(&payload).collect();
-        assert_eq!(
-            values,
-            [Value::Unsigned(1), Value::Str(b"hello"), Value::Unsigned(2)]
-        );
+        assert_eq!(values, [Value::Unsigned(1), Value::Str(b"hello"), Value::Unsigned(2)]);
     }
 
     #[test]

@@ -6,6 +6,10 @@
 //! thread, which leases and fills before the consumer's thread begins, so that
 //! what is modelled is the race and not what comes before it.
 //!
+//! Both threads take [`World::turn`]s. For loom finds the races that it explores
+//! by the last access to each word, and the consumer looks at its own tail
+//! before it stores it: that hides the producer's loads.
+//!
 //! What loom cannot see: a load that takes its value from a store later in the
 //! execution. So it says nothing of the Release with which tail and
 //! `schema_seen` go back to the producer.
@@ -22,7 +26,7 @@ use hypertrace_abi::ring::{
 use hypertrace_abi::schema::id_of;
 use loom::thread;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const BLOCK: usize = 16;
 /// The payload of a record that fills a block.
@@ -43,6 +47,7 @@ struct World {
     mode: RingMode,
     state: ProducerState,
     next_state: ProducerState,
+    turns: AtomicU64,
 }
 
 impl World {
@@ -55,7 +60,14 @@ impl World {
             mode,
             state: ProducerState::new(),
             next_state: ProducerState::new(),
+            turns: AtomicU64::new(0),
         })
+    }
+
+    /// A point at which any other thread may have its turn. Synchronises
+    /// nothing.
+    fn turn(&self) {
+        self.turns.fetch_add(1, Relaxed);
     }
 
     fn memory(&self) -> ClientMemory<'_> {
@@ -73,27 +85,29 @@ impl World {
         let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "" };
         Producer::lease(self.memory(), state, Lease::new(token, now, &info), false)
     }
+
+    /// Emits a record of this many payload words; 1 if it was recorded.
+    fn emit(&self, producer: &Producer<'_>, timestamp: u64, words: usize) -> u64 {
+        self.turn();
+        let payload: [u64; WHOLE] = std::array::from_fn(|i| word(timestamp, i));
+        match producer.emit_words(timestamp, 99, Flags::empty(), &[], &payload[..words]) {
+            Emit::Recorded => 1,
+            Emit::Full => 0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A typed event of one word, by the hot path; 1 if it was recorded.
+    fn emit_small(&self, producer: &Producer<'_>, timestamp: u64) -> u64 {
+        self.turn();
+        let (site, fields) = event_type!("a", x = word(timestamp, 0));
+        u64::from(producer.emit(site, timestamp, fields) == Emit::Recorded)
+    }
 }
 
 /// Every word of a payload follows from the timestamp: a torn one shows.
 fn word(timestamp: u64, i: usize) -> u64 {
     timestamp << 8 | i as u64
-}
-
-/// 1 if it was recorded.
-fn emit(producer: &Producer<'_>, timestamp: u64, words: usize) -> u64 {
-    let payload: [u64; WHOLE] = std::array::from_fn(|i| word(timestamp, i));
-    match producer.emit_words(timestamp, 99, Flags::empty(), &[], &payload[..words]) {
-        Emit::Recorded => 1,
-        Emit::Full => 0,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// The same by the hot path: a typed event of one word.
-fn emit_small(producer: &Producer<'_>, timestamp: u64) -> u64 {
-    let (site, fields) = event_type!("a", x = word(timestamp, 0));
-    u64::from(producer.emit(site, timestamp, fields) == Emit::Recorded)
 }
 
 /// The host: what it holds, and what it took.
@@ -109,6 +123,7 @@ struct Host {
 impl Host {
     /// One pull, with every check on what it takes. `keep`: commit it.
     fn pull(&mut self, world: &World, most: u64, keep: bool) -> (Pulled, Vec<u64>) {
+        world.turn();
         let mut consumer = Consumer::new(world.memory(), &mut self.state);
         let mut stage = [0; BLOCK];
         let mut timestamps = Vec::new();
@@ -132,6 +147,7 @@ impl Host {
             Flow::Taken
         });
         assert_eq!(pulled.records, timestamps.len() as u64);
+        world.turn();
         if keep {
             consumer.commit();
             for &timestamp in &timestamps {
@@ -164,14 +180,14 @@ fn check(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let begin = std::time::Instant::now();
     let counted = runs.clone();
     builder.check(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
+        counted.fetch_add(1, Relaxed);
         model();
     });
     let test = std::thread::current();
     println!(
         "{}: {} executions, preemptions {preemptions:?}, {:?}",
         test.name().unwrap_or("model"),
-        runs.load(Ordering::Relaxed),
+        runs.load(Relaxed),
         begin.elapsed()
     );
 }
@@ -190,7 +206,7 @@ fn discard_fills_drains_and_wraps() {
             host
         });
         // From the third on there is no room before a pull, and it wraps.
-        let recorded: u64 = (2..=6).map(|now| emit(&producer, now, HALF)).sum();
+        let recorded: u64 = (2..=6).map(|now| world.emit(&producer, now, HALF)).sum();
         let mut host = consumer.join().unwrap();
         producer.refresh(9);
         host.pull_all(&world);
@@ -203,7 +219,7 @@ fn discard_writes_no_further_than_a_tail_inside_a_block() {
     check(None, || {
         let world = World::new(2, 4, RingMode::Discard);
         let producer = world.lease(&world.state, 7, 1);
-        let filled: u64 = (2..=7).map(|now| emit_small(&producer, now)).sum();
+        let filled: u64 = (2..=7).map(|now| world.emit_small(&producer, now)).sum();
         let shared = world.clone();
         let consumer = thread::spawn(move || {
             let mut host = Host::default();
@@ -212,7 +228,7 @@ fn discard_writes_no_further_than_a_tail_inside_a_block() {
             host.pull(&shared, u64::MAX, true);
             host
         });
-        let recorded: u64 = (8..=10).map(|now| emit_small(&producer, now)).sum();
+        let recorded: u64 = (8..=10).map(|now| world.emit_small(&producer, now)).sum();
         let mut host = consumer.join().unwrap();
         producer.refresh(11);
         host.pull_all(&world);
@@ -229,9 +245,9 @@ fn overwrite_accepts_nothing_torn_and_counts_what_is_gone() {
         // Head stands in the last block: of the four, the consumer may read
         // three, for the producer may be writing into the next.
         for now in 2..=3 {
-            emit(&producer, now, WHOLE);
+            world.emit(&producer, now, WHOLE);
         }
-        emit(&producer, 4, HALF);
+        world.emit(&producer, 4, HALF);
         let shared = world.clone();
         let consumer = thread::spawn(move || {
             let mut host = Host::default();
@@ -240,8 +256,8 @@ fn overwrite_accepts_nothing_torn_and_counts_what_is_gone() {
             host
         });
         // Over the first block, then into the second.
-        emit(&producer, 5, WHOLE);
-        emit(&producer, 6, 1);
+        world.emit(&producer, 5, WHOLE);
+        world.emit(&producer, 6, 1);
         let mut host = consumer.join().unwrap();
         host.pull_all(&world);
         assert_eq!(host.taken + host.lost, 6);
@@ -254,7 +270,7 @@ fn what_is_rolled_back_is_taken_again() {
     check(None, || {
         let world = World::new(2, 4, RingMode::Discard);
         let producer = world.lease(&world.state, 7, 1);
-        emit(&producer, 2, HALF);
+        world.emit(&producer, 2, HALF);
         let shared = world.clone();
         let consumer = thread::spawn(move || {
             let mut host = Host::default();
@@ -263,7 +279,7 @@ fn what_is_rolled_back_is_taken_again() {
             assert!(first.len() >= 2 && second[..] == first[..2]);
             host
         });
-        let recorded: u64 = (3..=4).map(|now| emit(&producer, now, HALF)).sum();
+        let recorded: u64 = (3..=4).map(|now| world.emit(&producer, now, HALF)).sum();
         let mut host = consumer.join().unwrap();
         producer.refresh(9);
         host.pull_all(&world);
@@ -287,10 +303,10 @@ fn a_new_lessees_records_are_its_own() {
             }
             host
         });
-        emit(&producer, 11, 1);
+        world.emit(&producer, 11, 1);
         producer.release();
         let producer = world.lease(&world.next_state, 2, 20);
-        emit(&producer, 21, 1);
+        world.emit(&producer, 21, 1);
         let mut host = consumer.join().unwrap();
         host.pull_all(&world);
         assert_eq!((host.taken, host.lost), (4, 0));
@@ -312,8 +328,10 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
             (state, known)
         });
         let x = 1u64;
+        world.turn();
         let (site, fields) = event_type!("a", x);
         producer.emit(site, 2, fields);
+        world.turn();
         let (site, fields) = event_type!("b", x);
         producer.emit(site, 3, fields);
         let (mut state, mut known) = consumer.join().unwrap();
@@ -329,11 +347,13 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
 
 /// What a sink does: all texts, then the records.
 fn learn_then_pull(world: &World, state: &mut ConsumerState, known: &mut Vec<u32>) {
+    world.turn();
     let mut consumer = Consumer::new(world.memory(), state);
     while let Some(text) = consumer.next_schema() {
         assert_eq!(id_of(std::str::from_utf8(text.bytes()).unwrap()), text.id);
         known.push(text.id);
     }
+    world.turn();
     consumer.commit_schemas();
     consumer.pull(&mut [], |_, record| {
         let id = record.header.id;

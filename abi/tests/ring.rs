@@ -50,12 +50,7 @@ impl Memory {
     }
 
     fn producer<'m>(&'m self, state: &'m ProducerState, token: u64) -> Producer<'m> {
-        let info = LeaseInfo {
-            pid: 1,
-            tid: 2,
-            clock: ClockKind::Tsc,
-            name: "test",
-        };
+        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "test" };
         Producer::lease(self.client(), state, Lease::new(token, 1, &info), false)
     }
 }
@@ -174,10 +169,7 @@ fn a_new_lessee_goes_on_in_a_new_block_with_its_own_token() {
         }
         tokens.push((pulled.token, pulled.sequence, pulled.records));
     }
-    assert_eq!(
-        tokens,
-        (1..=5).map(|t| (t, (t - 1) * 2, 2)).collect::<Vec<_>>()
-    );
+    assert_eq!(tokens, (1..=5).map(|t| (t, (t - 1) * 2, 2)).collect::<Vec<_>>());
     let mut consumer = Consumer::new(memory.client(), &mut host);
     assert_eq!((consumer.faults(), consumer.losses().total()), ([0; 13], 0));
 }
@@ -229,11 +221,7 @@ fn a_producer_that_lies_is_counted_and_leaves_the_host_whole() {
         emit(&producer, 100 + i, i);
         pull(&memory, &mut host, usize::MAX, &mut seen);
     }
-    assert!(
-        seen.iter().filter(|s| s.2.len() == 1).count() >= 99,
-        "{}",
-        seen.len()
-    );
+    assert!(seen.iter().filter(|s| s.2.len() == 1).count() >= 99, "{}", seen.len());
 }
 
 /// Emits `count` records of random sizes on one thread while another takes
@@ -277,11 +265,7 @@ fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64
         let mut seen = Vec::new();
         loop {
             let last = done.load(Ordering::Acquire);
-            let most = if stall == 0 {
-                usize::MAX
-            } else {
-                stall as usize
-            };
+            let most = if stall == 0 { usize::MAX } else { stall as usize };
             while pull(&memory, &mut host, most, &mut seen).more {
                 check(&mut next, &mut taken, &mut seen);
             }
@@ -297,10 +281,7 @@ fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64
     let lease = u64::from(mode == RingMode::Overwrite);
     // In overwrite mode the lease record may be among the lost.
     let sum = taken + losses.total();
-    assert!(
-        sum == count || sum == count + lease,
-        "{taken} + {losses:?} != {count}"
-    );
+    assert!(sum == count || sum == count + lease, "{taken} + {losses:?} != {count}");
     (taken, losses.total())
 }
 

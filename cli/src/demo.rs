@@ -2,15 +2,17 @@
 
 use crate::report;
 use crate::vmm::Device;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_timeline::{ClockMaps, Kind, Session as Recorded, Timeline};
 use hypertrace_trace::{Session, SessionConfig, Summary};
-use kvm_vmm::{Error, Machine, Unusable};
+use kvm_vmm::Machine;
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 /// What each vCPU does.
 const EVENTS: u64 = 100_000;
@@ -74,14 +76,21 @@ struct Report<'a> {
 pub fn run(args: &Args) -> Result<()> {
     let machine = match Machine::new(args.vcpus as usize) {
         Ok(machine) => Ok(machine),
-        Err(Error::Unusable(why)) => Err(why),
+        Err(kvm_vmm::Error::Unusable(why)) => Err(why),
         Err(other) => return Err(other.into()),
     };
     let dir = match &args.out {
         Some(dir) => dir.clone(),
         None => std::env::temp_dir().join(format!("hypertrace-demo-{}", std::process::id())),
     };
-    let session = Session::create(SessionConfig::new(&dir))?;
+    let failure = Arc::new(OnceLock::new());
+    let mut config = SessionConfig::new(&dir);
+    let first = Arc::clone(&failure);
+    config.on_write_failed = Some(Box::new(move |failed| {
+        // Later ones are for the same reason, or have a worse place to say theirs.
+        let _ = first.set(chain(failed));
+    }));
+    let session = Session::create(config)?;
     let mode = if machine.is_ok() { "kvm" } else { "user" };
     if !args.json {
         match &machine {
@@ -111,12 +120,8 @@ pub fn run(args: &Args) -> Result<()> {
         Ok(machine) => device.run_traced(machine, &work).map(|_| ()),
         Err(_) => device.run_on_threads(args.vcpus, &work).map(|_| ()),
     };
-    // What was recorded is worth having even if the guest failed.
-    let summary = device.finish()?;
-    ran.with_context(|| {
-        format!("the guest did not finish; see hypertrace report {}", dir.display())
-    })?;
-
+    // What was recorded is worth having even if the disk is full or the guest failed.
+    let (summary, written) = device.end();
     if args.json {
         let report = Report {
             mode,
@@ -130,12 +135,18 @@ pub fn run(args: &Args) -> Result<()> {
             session: &dir,
         };
         println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+    } else {
+        println!();
+        print_excerpt(&dir)?;
+        print_summary(&summary, &dir);
     }
-    println!();
-    print_excerpt(&dir)?;
-    print_summary(&summary, &dir);
-    Ok(())
+    let dir = dir.display();
+    if let Some(why) = failure.get().cloned().or(written.err().map(|error| chain(&error))) {
+        // The session is whole, as far as it goes.
+        let lost = summary.lost;
+        bail!("{why}; {dir} does not hold all that the guest did, at least {lost} events are lost");
+    }
+    ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))
 }
 
 /// Some lines around a reference point in the middle of the run.
@@ -193,9 +204,10 @@ fn print_summary(summary: &Summary, dir: &Path) {
     );
 }
 
-fn chain(why: &Unusable) -> String {
+/// An error with its causes.
+fn chain(why: &dyn Error) -> String {
     let mut text = why.to_string();
-    let mut cause = std::error::Error::source(why);
+    let mut cause = why.source();
     while let Some(error) = cause {
         text = format!("{text}: {error}");
         cause = error.source();

@@ -34,9 +34,8 @@ fn report_shows_each_event_with_its_client_and_its_arguments() {
 
     let lines = HYPERTRACE.report(recorded.dir());
     for client in 0..CLIENTS {
-        let of_client = |line: &&Line| {
-            line.event == "hypertrace" && line.number("client") == Some(client)
-        };
+        let of_client =
+            |line: &&Line| line.event == "hypertrace" && line.number("client") == Some(client);
         let events: Vec<&Line> = lines.iter().filter(of_client).collect();
         assert_eq!(events.len() as u64, EVENTS);
         for (number, line) in (0..).zip(events) {

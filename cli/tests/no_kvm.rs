@@ -14,7 +14,11 @@ const NOT_KVM: &str = "mount --bind /dev/null /dev/kvm";
 
 /// The command with KVM hidden, or as it is on a machine that has none.
 fn hidden(mounts: &str, command: Command) -> Option<Command> {
-    if std::fs::exists("/dev/kvm").unwrap() { namespace::behind(mounts, &command) } else { Some(command) }
+    if std::fs::exists("/dev/kvm").unwrap() {
+        namespace::behind(mounts, &command)
+    } else {
+        Some(command)
+    }
 }
 
 fn same_guest_on_threads(mounts: &str) {

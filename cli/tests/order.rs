@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use hypertrace_guest::layout;
 use hypertrace_abi::layout::{Geometry, PAGE, Region, register};
+use hypertrace_guest::layout;
 use hypertrace_tests::command::{Demo, Hypertrace, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{capability, kvm};
@@ -29,9 +29,8 @@ fn timeline() -> Option<Vec<Line>> {
 fn every_reference_point_stands_between_its_vcpus_exit_and_its_next_entry() {
     let Some(lines) = timeline() else { return };
     let geometry = Geometry { clients: VCPUS, ..Geometry::default() };
-    let control = layout::DEVICE
-        + geometry.window_offset(Region::Control)
-        + geometry.control_pages_offset();
+    let control =
+        layout::DEVICE + geometry.window_offset(Region::Control) + geometry.control_pages_offset();
     // By vCPU: the last that the VMM told of it, and how many points came since.
     let mut last: BTreeMap<u64, (&Line, u64)> = BTreeMap::new();
     let mut points = 0;

@@ -27,10 +27,7 @@ fn a_passing_test_is_heard() {
 
     assert!(speaker.status.success());
     let stderr = String::from_utf8(speaker.stderr).unwrap();
-    assert_eq!(
-        stderr,
-        "capability missing: tracefs: not mounted, not root\n"
-    );
+    assert_eq!(stderr, "capability missing: tracefs: not mounted, not root\n");
     let notes = std::fs::read_to_string(&file).unwrap();
     assert_eq!(
         notes,

@@ -111,7 +111,12 @@ fn round(random: &mut Random, mode: RingMode) -> (u64, u64) {
         let threads: Vec<_> = pauses
             .into_iter()
             .zip(0..)
-            .map(|(pauses, i)| scope.spawn({ let host = &host; move || produce(host, i, each, pauses) }))
+            .map(|(pauses, i)| {
+                scope.spawn({
+                    let host = &host;
+                    move || produce(host, i, each, pauses)
+                })
+            })
             .collect();
         let emitted = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         done.store(true, Ordering::Release);

@@ -47,12 +47,33 @@ enum Act {
     Poke(usize, Number),
     Mask(usize, u64),
     Jump(Number),
-    Record { text: usize, time: Number, told: Option<u16>, flags: u16, payload: Vec<Number> },
-    Schema { text: usize, id: Option<u32>, flip: Option<(usize, u8)> },
-    Emit { text: usize, seq: u32, time: Number, told: Option<u16>, payload: Vec<Number> },
-    Register { offset: u64, bytes: Vec<u8> },
+    Record {
+        text: usize,
+        time: Number,
+        told: Option<u16>,
+        flags: u16,
+        payload: Vec<Number>,
+    },
+    Schema {
+        text: usize,
+        id: Option<u32>,
+        flip: Option<(usize, u8)>,
+    },
+    Emit {
+        text: usize,
+        seq: u32,
+        time: Number,
+        told: Option<u16>,
+        payload: Vec<Number>,
+    },
+    Register {
+        offset: u64,
+        bytes: Vec<u8>,
+    },
     /// Code that keeps the rules takes the client over, as it finds it.
-    Lease { token: u64 },
+    Lease {
+        token: u64,
+    },
     Drain,
 }
 

@@ -27,7 +27,8 @@ fn places(events: &[Event], name: &str, region: Region) -> Vec<u64> {
         Value::Unsigned(n) | Value::Hex(n) => n,
         ref other => panic!("{other:?}"),
     };
-    let of_region = |event: &&Event| &*event.name == name && number(event, 0) == region.bar() as u64;
+    let of_region =
+        |event: &&Event| &*event.name == name && number(event, 0) == region.bar() as u64;
     events.iter().filter(of_region).map(|event| number(event, 1)).collect()
 }
 
@@ -66,11 +67,8 @@ fn a_guest_behind_its_bars_loses_nothing() {
 fn bars_that_move_and_vanish_under_another_vcpu_harm_only_its_events() {
     let elsewhere = layout::DEVICE + layout::DEVICE_SIZE / 2;
     let moves = 50;
-    let args = Args {
-        events: moves,
-        params: [elsewhere, 0, 0, 0],
-        ..Args::new(Program::MoveTraced)
-    };
+    let args =
+        Args { events: moves, params: [elsewhere, 0, 0, 0], ..Args::new(Program::MoveTraced) };
     let Some(recorded) = run(&args) else { return };
 
     let events = recorded.events();

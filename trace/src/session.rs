@@ -93,12 +93,14 @@ impl SessionError {
     /// Whether another directory would help: what was asked for is at fault,
     /// not the machine.
     pub fn is_bad_input(&self) -> bool {
-        matches!(
-            self,
-            SessionError::NotADirectory(_)
-                | SessionError::NotEmpty(_)
-                | SessionError::Directory { .. }
-        )
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            SessionError::NotADirectory(_) | SessionError::NotEmpty(_) => true,
+            SessionError::Directory { source, .. } => {
+                !matches!(source.kind(), StorageFull | QuotaExceeded)
+            }
+            SessionError::Write(_) | SessionError::HostRings(_) => false,
+        }
     }
 }
 

@@ -127,10 +127,7 @@ pub struct ConsumerState {
 
 impl Default for ConsumerState {
     fn default() -> Self {
-        let start = Cursor {
-            sequence: Some(0),
-            ..Cursor::default()
-        };
+        let start = Cursor { sequence: Some(0), ..Cursor::default() };
         ConsumerState {
             committed: start,
             cursor: start,
@@ -255,11 +252,7 @@ impl<'a> Consumer<'a> {
     /// far the ring goes.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
         let head = load_head(&memory);
-        Consumer {
-            memory,
-            state,
-            head,
-        }
+        Consumer { memory, state, head }
     }
 
     /// Ring words that [`Consumer::pull`]'s `stage` must hold.
@@ -292,12 +285,8 @@ impl<'a> Consumer<'a> {
     pub fn losses(&mut self) -> Losses {
         let guest = self.memory.guest;
         let state = &mut *self.state;
-        let full = state
-            .lost_full
-            .look(guest[guest_page::LOST_FULL].load(Relaxed));
-        let busy = state
-            .lost_busy
-            .look(guest[guest_page::LOST_BUSY].load(Relaxed));
+        let full = state.lost_full.look(guest[guest_page::LOST_FULL].load(Relaxed));
+        let busy = state.lost_busy.look(guest[guest_page::LOST_BUSY].load(Relaxed));
         let losses = Losses {
             full: state.lost_full.counted,
             busy: state.lost_busy.counted,
@@ -490,10 +479,7 @@ fn block_part(memory: &ClientMemory<'_>, position: u64, head: u64) -> u64 {
 /// The oldest position that a producer at `head` cannot be overwriting: it may
 /// be writing in head's block or, behind a pad, in the next one.
 fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
-    memory
-        .block_start(head)
-        .wrapping_add(2 * memory.block_words())
-        .wrapping_sub(memory.capacity())
+    memory.block_start(head).wrapping_add(2 * memory.block_words()).wrapping_sub(memory.capacity())
 }
 
 fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64) {

@@ -97,14 +97,7 @@ impl<'m> ClientMemory<'m> {
         mode: RingMode,
     ) -> Self {
         assert!(ring.len().is_power_of_two() && block_words.is_power_of_two());
-        ClientMemory {
-            guest,
-            host,
-            schema,
-            ring,
-            block_words,
-            mode,
-        }
+        ClientMemory { guest, host, schema, ring, block_words, mode }
     }
 
     /// The ring's capacity in words.

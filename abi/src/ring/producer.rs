@@ -21,9 +21,6 @@ const KNOWN: usize = if cfg!(loom) { 4 } else { 512 };
 /// Of the table of known ids, so that a probe for an absent one ends soon.
 const KNOWN_MOST: u64 = KNOWN as u64 * 3 / 4;
 
-/// `busy` of an emit that has not read its clock yet.
-const UNTIMED: u64 = 1;
-
 /// `telling` while the producer itself tells its losses; stays when a jump
 /// leaves it there.
 const BY_OWNER: u64 = 1;
@@ -35,8 +32,10 @@ const BY_OTHER: u64 = 2;
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
-    /// Timestamp of the emit under way, 0 if none, `UNTIMED` for a moment.
+    /// Timestamp of the emit under way, 0 if none.
     busy: AtomicU64,
+    /// Timestamp of the last one.
+    last: AtomicU64,
     /// Ring position of the next record, in words.
     head: AtomicU64,
     /// Up to here records go without a look at anything else.
@@ -70,6 +69,7 @@ macro_rules! zero_state {
     ($zero64:expr, $zero32:expr) => {
         ProducerState {
             busy: $zero64,
+            last: $zero64,
             head: $zero64,
             limit: $zero64,
             sequence: $zero64,
@@ -97,10 +97,7 @@ impl ProducerState {
     /// All zeros: no lease.
     #[cfg(loom)]
     pub fn new() -> Self {
-        zero_state!(
-            AtomicU64::new(0),
-            core::array::from_fn(|_| AtomicU32::new(0))
-        )
+        zero_state!(AtomicU64::new(0), core::array::from_fn(|_| AtomicU32::new(0)))
     }
 
     /// Whether an emit was interrupted, and at which timestamp it began.
@@ -111,30 +108,12 @@ impl ProducerState {
         }
     }
 
-    /// As [`ProducerState::interrupted_since`], for who wants to know how old
-    /// the emit under way is: one that was interrupted before it read its clock
-    /// counts from the first look at it, which is `now`.
-    pub fn under_way_since(&self, now: u64) -> Option<u64> {
-        // If it is alive after all, it stores its own time over this one.
-        match self
-            .busy
-            .compare_exchange(UNTIMED, now, Relaxed, Relaxed)
-        {
-            Ok(_) => Some(now),
-            Err(0) => None,
-            Err(since) => Some(since),
-        }
-    }
-
     /// Another thread has found that the client is another's now: ends the
     /// lease with this token, so that the producer is refused as
     /// [`Emit::Unleased`] from its next slow path on, a block away at most.
     /// `false` if the lease is not that one any more.
     pub fn revoke(&self, token: u64) -> bool {
-        let revoked = self
-            .token
-            .compare_exchange(token, 0, Relaxed, Relaxed)
-            .is_ok();
+        let revoked = self.token.compare_exchange(token, 0, Relaxed, Relaxed).is_ok();
         if revoked {
             // A hint: the producer may be storing its own here.
             self.limit.store(0, Relaxed);
@@ -207,23 +186,14 @@ impl Lease {
             end -= 1;
         }
         let name = &info.name[..end];
-        let fields = (
-            crate::event::Hex(token),
-            info.pid,
-            info.tid,
-            info.clock as u32,
-            name,
-        );
+        let fields = (crate::event::Hex(token), info.pid, info.tid, info.clock as u32, name);
         let side: [AtomicU64; LEASE_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
         fields.put(&side[HEADER_WORDS..]);
         let payload = fields.words();
         let mut words = side.map(|w| w.load(Relaxed));
         words[0] = now;
         words[1] = Header::meta(id::LEASE, payload as u16, 0);
-        Lease {
-            words,
-            len: (HEADER_WORDS + payload) as u64,
-        }
+        Lease { words, len: (HEADER_WORDS + payload) as u64 }
     }
 }
 
@@ -275,38 +245,24 @@ impl<'m> Producer<'m> {
         state.limit.store(0, Relaxed);
         state.sequence.store(sequence, Relaxed);
         state.fresh.store(1, Relaxed);
-        state
-            .lost_full
-            .store(guest[guest_page::LOST_FULL].load(Relaxed), Relaxed);
-        state
-            .lost_busy
-            .store(guest[guest_page::LOST_BUSY].load(Relaxed), Relaxed);
+        state.lost_full.store(guest[guest_page::LOST_FULL].load(Relaxed), Relaxed);
+        state.lost_busy.store(guest[guest_page::LOST_BUSY].load(Relaxed), Relaxed);
         state.untold.store(0, Relaxed);
         state.asked.store(0, Relaxed);
+        state.last.store(lease.words[0], Relaxed);
         // A jump may have left it so; another thread's turn ends by itself.
-        let _ = state
-            .telling
-            .compare_exchange(BY_OWNER, 0, Relaxed, Relaxed);
-        state
-            .schema_len
-            .store(guest[guest_page::SCHEMA_LEN].load(Relaxed), Relaxed);
+        let _ = state.telling.compare_exchange(BY_OWNER, 0, Relaxed, Relaxed);
+        state.schema_len.store(guest[guest_page::SCHEMA_LEN].load(Relaxed), Relaxed);
         state.known_len.store(0, Relaxed);
         for slot in &state.known {
             slot.store(0, Relaxed);
         }
         // ORDERING: pairs with the Acquire in `tell_losses_of`: the totals are
         // this lease's.
-        state
-            .token
-            .store(lease.words[HEADER_WORDS], Ordering::Release);
+        state.token.store(lease.words[HEADER_WORDS], Ordering::Release);
         compiler_fence(Ordering::SeqCst);
         state.busy.store(0, Relaxed);
-        let producer = Producer {
-            memory,
-            state,
-            lease,
-            fenced,
-        };
+        let producer = Producer { memory, state, lease, fenced };
         producer.refresh(lease.words[0]);
         producer
     }
@@ -328,16 +284,11 @@ impl<'m> Producer<'m> {
         self.emit_by(site, || now, fields)
     }
 
-    /// As [`Producer::emit`], with a clock that is read inside of the emit: a
-    /// signal handler emits before that or is counted, so that a client's
-    /// timestamps never go backwards.
+    /// As [`Producer::emit`], with a clock: it is read again where a signal
+    /// handler has emitted since, so that a client's timestamps never go
+    /// backwards.
     #[inline(always)]
-    pub fn emit_by<S: Site, F: Fields>(
-        &self,
-        _: S,
-        clock: impl FnOnce() -> u64,
-        fields: F,
-    ) -> Emit {
+    pub fn emit_by<S: Site, F: Fields>(&self, _: S, clock: impl Fn() -> u64, fields: F) -> Emit {
         let now = match self.enter(clock) {
             Ok(now) => now,
             Err(busy) => return busy,
@@ -359,7 +310,7 @@ impl<'m> Producer<'m> {
         record[1].store(Header::meta(Event::<S, F>::ID, payload as u16, 0), Relaxed);
         fields.put(&record[HEADER_WORDS..]);
         self.publish(head + words);
-        self.leave();
+        self.leave(now);
         Emit::Recorded
     }
 
@@ -377,9 +328,8 @@ impl<'m> Producer<'m> {
         self.emit_words_patiently(&|| now, id, flags, prefix, payload, false)
     }
 
-    /// As [`Producer::emit_words`], with a clock that is read inside of the
-    /// emit. `patient`: this is not the last try, so a full ring is not
-    /// counted.
+    /// As [`Producer::emit_words`], with a clock as in [`Producer::emit_by`].
+    /// `patient`: this is not the last try, so a full ring is not counted.
     pub fn emit_words_patiently(
         &self,
         clock: &dyn Fn() -> u64,
@@ -389,13 +339,8 @@ impl<'m> Producer<'m> {
         payload: &[u64],
         patient: bool,
     ) -> Emit {
-        let what = Cold {
-            id,
-            flags,
-            text: None,
-            words: prefix.len() + payload.len(),
-            last_try: !patient,
-        };
+        let what =
+            Cold { id, flags, text: None, words: prefix.len() + payload.len(), last_try: !patient };
         let put = |out: &[AtomicU64]| {
             for (to, &from) in out.iter().zip(prefix.iter().chain(payload)) {
                 to.store(from, Relaxed);
@@ -430,13 +375,8 @@ impl<'m> Producer<'m> {
     /// Emits a kernel-stamped point, then calls `fire`, which stores the
     /// record's timestamp to STAMP: nothing else of this client comes between.
     pub fn stamp(&self, clock: &dyn Fn() -> u64, fire: &dyn Fn(u64)) -> Emit {
-        let what = Cold {
-            id: id::STAMP,
-            flags: Flags::STAMP,
-            text: None,
-            words: 0,
-            last_try: true,
-        };
+        let what =
+            Cold { id: id::STAMP, flags: Flags::STAMP, text: None, words: 0, last_try: true };
         self.emit_with(clock, &what, &|_| {}, fire)
     }
 
@@ -465,31 +405,43 @@ impl<'m> Producer<'m> {
         put(&record[HEADER_WORDS..]);
         self.publish(head + words);
         fire(now);
-        self.leave();
+        self.leave(now);
         Emit::Recorded
     }
 
-    /// Enters an emit and reads the clock, nonzero; nothing else of this
+    /// Enters an emit and gives its timestamp, nonzero; nothing else of this
     /// client goes on until [`Producer::leave`].
     ///
     /// # Errors
     /// In the middle of another one: counted.
     #[inline(always)]
-    fn enter(&self, clock: impl FnOnce() -> u64) -> Result<u64, Emit> {
-        if self.state.busy.load(Relaxed) != 0 {
+    fn enter(&self, clock: impl Fn() -> u64) -> Result<u64, Emit> {
+        let state = self.state;
+        let mut now = clock();
+        compiler_fence(Ordering::SeqCst);
+        if state.busy.load(Relaxed) != 0 {
             return Err(self.interrupted());
         }
-        self.state.busy.store(UNTIMED, Relaxed);
+        state.busy.store(now, Relaxed);
         compiler_fence(Ordering::SeqCst);
-        let now = clock();
-        compiler_fence(Ordering::SeqCst);
-        self.state.busy.store(now, Relaxed);
-        compiler_fence(Ordering::SeqCst);
+        if now < state.last.load(Relaxed) {
+            // A handler came between the clock and `busy`.
+            now = clock();
+            state.busy.store(now, Relaxed);
+        }
         Ok(now)
     }
 
+    /// Ends an emit that did what it was for at `now`.
     #[inline(always)]
-    fn leave(&self) {
+    fn leave(&self, now: u64) {
+        self.state.last.store(now, Relaxed);
+        self.give_up();
+    }
+
+    /// Ends an emit.
+    #[inline(always)]
+    fn give_up(&self) {
         compiler_fence(Ordering::SeqCst);
         self.state.busy.store(0, Relaxed);
     }
@@ -505,7 +457,7 @@ impl<'m> Producer<'m> {
     pub fn slot<S: Site, F: Fields, R>(
         &self,
         _: S,
-        clock: impl FnOnce() -> u64,
+        clock: impl Fn() -> u64,
         seq: u32,
         cpu: u32,
         fields: F,
@@ -513,7 +465,7 @@ impl<'m> Producer<'m> {
     ) -> Result<R, Emit> {
         let now = self.enter(clock)?;
         if !self.state.is_leased() {
-            self.leave();
+            self.give_up();
             return Err(Emit::Unleased);
         }
         let id = Event::<S, F>::ID;
@@ -523,16 +475,13 @@ impl<'m> Producer<'m> {
         self.tell_losses();
         let payload = fields.words();
         if payload > SLOT_WORDS {
-            self.leave();
+            self.give_up();
             self.count(&self.state.lost_full);
             return Err(Emit::Full);
         }
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
         slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
-        slot[1].store(
-            u64::from(Event::<S, F>::NAME_HASH) | u64::from(cpu) << 32,
-            Relaxed,
-        );
+        slot[1].store(u64::from(Event::<S, F>::NAME_HASH) | u64::from(cpu) << 32, Relaxed);
         slot[2].store(now, Relaxed);
         slot[3].store(payload as u64, Relaxed);
         fields.put(&slot[SLOT_HEADER_WORDS..]);
@@ -548,7 +497,7 @@ impl<'m> Producer<'m> {
         let fired = fire(now);
         compiler_fence(Ordering::SeqCst);
         self.state.asked.store(0, Relaxed);
-        self.leave();
+        self.leave(now);
         Ok(fired)
     }
 
@@ -574,9 +523,7 @@ impl<'m> Producer<'m> {
         }
         compiler_fence(Ordering::SeqCst);
         state.head.store(head, Relaxed);
-        state
-            .sequence
-            .store(state.sequence.load(Relaxed) + 1, Relaxed);
+        state.sequence.store(state.sequence.load(Relaxed) + 1, Relaxed);
     }
 
     /// Counts an event that came in the middle of another. Only private
@@ -609,7 +556,7 @@ impl<'m> Producer<'m> {
     ) -> Result<u64, Emit> {
         let state = self.state;
         if !state.is_leased() {
-            self.leave();
+            self.give_up();
             return Err(Emit::Unleased);
         }
         if let Some(text) = text {
@@ -620,7 +567,7 @@ impl<'m> Producer<'m> {
         if room.is_none() {
             // First out of the emit, then count: an interrupted count must
             // not look like an interrupted emit.
-            self.leave();
+            self.give_up();
             compiler_fence(Ordering::SeqCst);
             if last_try {
                 self.count(&state.lost_full);
@@ -645,11 +592,7 @@ impl<'m> Producer<'m> {
         let (start, end) = if !opens {
             (head, head + words)
         } else {
-            let start = if head == memory.block_start(head) {
-                head
-            } else {
-                block_end
-            };
+            let start = if head == memory.block_start(head) { head } else { block_end };
             if lease_alone {
                 // The lease record fills a block of its own, all but.
                 (start, start + block + BLOCK_HEADER_WORDS + words)
@@ -683,9 +626,7 @@ impl<'m> Producer<'m> {
                 to.store(from, Relaxed);
             }
             at += lease;
-            state
-                .sequence
-                .store(state.sequence.load(Relaxed) + 1, Relaxed);
+            state.sequence.store(state.sequence.load(Relaxed) + 1, Relaxed);
             if lease_alone {
                 self.pad(at, start + block);
                 at = self.open_block(start + block);
@@ -693,9 +634,7 @@ impl<'m> Producer<'m> {
             state.fresh.store(0, Relaxed);
         }
         state.head.store(at, Relaxed);
-        state
-            .limit
-            .store((memory.block_start(at) + block).min(limit), Relaxed);
+        state.limit.store((memory.block_start(at) + block).min(limit), Relaxed);
         Some(at)
     }
 
@@ -716,10 +655,7 @@ impl<'m> Producer<'m> {
             let words = (to - from) as usize - HEADER_WORDS;
             let pad = self.memory.span(from, HEADER_WORDS as u64);
             pad[0].store(0, Relaxed);
-            pad[1].store(
-                Header::meta(id::PAD, words.min(u16::MAX.into()) as u16, 0),
-                Relaxed,
-            );
+            pad[1].store(Header::meta(id::PAD, words.min(u16::MAX.into()) as u16, 0), Relaxed);
         }
     }
 
@@ -756,9 +692,7 @@ impl<'m> Producer<'m> {
             // A full table only means that a text may be told again.
             if let Some(at) = slot.filter(|_| state.known_len.load(Relaxed) < KNOWN_MOST) {
                 state.known[at].store(text.id, Relaxed);
-                state
-                    .known_len
-                    .store(state.known_len.load(Relaxed) + 1, Relaxed);
+                state.known_len.store(state.known_len.load(Relaxed) + 1, Relaxed);
             }
         }
     }
@@ -768,10 +702,7 @@ impl<'m> Producer<'m> {
         let state = self.state;
         // If another thread is at it, what it misses stays untold.
         if state.untold.load(Relaxed) != 0
-            && state
-                .telling
-                .compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
-                .is_ok()
+            && state.telling.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed).is_ok()
         {
             tell(&self.memory, state);
             state.telling.store(0, Ordering::Release);
@@ -782,10 +713,7 @@ impl<'m> Producer<'m> {
     /// may be idle.
     pub fn tell_losses_of(memory: &ClientMemory<'_>, state: &ProducerState) {
         if state.untold.load(Relaxed) == 0
-            || state
-                .telling
-                .compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed)
-                .is_err()
+            || state.telling.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err()
         {
             return;
         }
@@ -814,13 +742,12 @@ impl<'m> Producer<'m> {
             // ORDERING: as in `publish`.
             self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
         }
-        self.leave();
+        self.give_up();
     }
 
     /// The thread ends: gives the client up. If an emit was left by a jump,
     /// its event is counted as lost unless it was published, or the host has
-    /// answered it; one that was left before it took its timestamp never was.
-    /// Tells the totals.
+    /// answered it. Tells the totals.
     pub fn release(&self) {
         let state = self.state;
         if let Some(since) = state.interrupted_since() {
@@ -833,9 +760,7 @@ impl<'m> Producer<'m> {
             }
         }
         // Another thread is done soon; our own turn was left by a jump.
-        while state
-            .telling
-            .compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
+        while state.telling.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
             == Err(BY_OTHER)
         {
             core::hint::spin_loop();

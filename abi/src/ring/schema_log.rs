@@ -40,10 +40,7 @@ pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) 
         return None;
     }
     let at = |i: u64| &memory.schema[((written + i) & (capacity - 1)) as usize];
-    at(0).store(
-        u64::from(text.id) | (text.len() as u64) << 32,
-        Ordering::Relaxed,
-    );
+    at(0).store(u64::from(text.id) | (text.len() as u64) << 32, Ordering::Relaxed);
     // The text may wrap around the log's end, so it is packed on the side.
     let side: [AtomicU64; MAX_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
     let mut packer = Packer::new(&side);
@@ -57,10 +54,7 @@ pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) 
     Some(written + words)
 }
 
-#[allow(
-    clippy::large_enum_variant,
-    reason = "no heap here; it lives for one call"
-)]
+#[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
 pub(super) enum Read {
     Empty,
     /// The counter or an entry's length cannot be; all up to here is skipped.
@@ -89,11 +83,7 @@ pub(super) fn read(memory: &ClientMemory<'_>, seen: u64) -> Read {
     if len == 0 || len > MAX_TEXT || 1 + words as u64 > there {
         return Read::Fault(written);
     }
-    let mut text = SchemaText {
-        id: head as u32,
-        bytes: [0; MAX_WORDS * 8],
-        len,
-    };
+    let mut text = SchemaText { id: head as u32, bytes: [0; MAX_WORDS * 8], len };
     for (i, bytes) in text.bytes.chunks_exact_mut(8).take(words).enumerate() {
         bytes.copy_from_slice(&at(1 + i as u64).to_le_bytes());
     }

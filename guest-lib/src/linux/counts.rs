@@ -15,9 +15,9 @@ pub struct Counts {
     /// was ending, or the device was just being opened. Not those of a process
     /// without a device.
     pub unattached: u64,
-    /// Clients that a thread left behind because an emit on them stood still
-    /// for 10 ms: a jump out of a signal handler. The thread keeps them until
-    /// it ends, and goes on with another.
+    /// Clients that a thread left behind because it found an emit on them
+    /// under way for 10 ms: a signal handler has jumped out of it. The thread
+    /// keeps them until it ends, and goes on with another.
     pub abandoned: u64,
     /// Clients that were left because another had taken them.
     pub taken: u64,

@@ -15,7 +15,8 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst,
+    compiler_fence,
 };
 
 /// A thread that got no client does not ask again before this has passed.
@@ -28,6 +29,10 @@ thread_local! {
     static CURRENT: AtomicPtr<Seat> = const { AtomicPtr::new(null_mut()) };
     /// All seats that this thread holds, the abandoned ones too.
     static HELD: AtomicPtr<Seat> = const { AtomicPtr::new(null_mut()) };
+    /// The emit that an event found under way, by its timestamp, and when an
+    /// event found it first.
+    static STUCK: AtomicU64 = const { AtomicU64::new(0) };
+    static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
     /// Before this time there is no use in asking for a client.
     static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
     /// It has given its clients back.
@@ -149,7 +154,7 @@ fn after(why: Emit) -> Option<&'static Seat> {
             seat
         }
         Emit::Busy => {
-            abandon_if_stale();
+            abandon_if_stuck();
             None
         }
         Emit::Recorded | Emit::Full => None,
@@ -192,20 +197,30 @@ fn attach() -> Option<&'static Seat> {
     seat
 }
 
-/// An emit was interrupted by this event. If it stands still for 10 ms, a
-/// signal handler has jumped out of it: the thread goes on with another client.
-/// This one it keeps until it ends, since the emit may be alive after all.
+/// An emit was interrupted by this event. If events find the same one under way
+/// for 10 ms, a signal handler has jumped out of it: the thread goes on with
+/// another client. This one it keeps until it ends, since the emit may be alive
+/// after all. (Its age alone would not do: whoever is preempted amid an emit
+/// comes back to a pending signal, and finds it old.)
 #[cold]
 #[inline(never)]
-fn abandon_if_stale() {
+fn abandon_if_stuck() {
     let Some(seat) = current() else {
         return;
     };
-    let process = seat.process();
+    let (process, client) = (seat.process(), client(seat));
     let now = process.pace().clock().now();
-    let client = client(seat);
-    let since = client.producer().state().under_way_since(now);
-    let age = since.map_or(0, |since| now.saturating_sub(since));
+    let Some(emit) = client.producer().state().interrupted_since() else {
+        return;
+    };
+    if STUCK.with(|stuck| stuck.load(Relaxed)) != emit {
+        // In this order: a handler that comes between begins anew too.
+        STUCK_SINCE.with(|since| since.store(now, Relaxed));
+        compiler_fence(SeqCst);
+        STUCK.with(|stuck| stuck.store(emit, Relaxed));
+        return;
+    }
+    let age = now.saturating_sub(STUCK_SINCE.with(|since| since.load(Relaxed)));
     if !process.pace().is_over_10_ms(age) || is_paused() {
         return;
     }
@@ -229,7 +244,7 @@ fn sit(seat: Option<&'static Seat>) {
         // null has the destructor called.
         unsafe { libc::pthread_setspecific(KEY.load(Relaxed), to.cast()) };
     }
-    compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    compiler_fence(SeqCst);
     CURRENT.with(|current| current.store(to, Relaxed));
 }
 

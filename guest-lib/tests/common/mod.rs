@@ -2,6 +2,8 @@
 //! host's side of shared memory, and children.
 #![allow(unsafe_code, dead_code)]
 
+pub mod device;
+
 use hypertrace::abi::atomic::AtomicU64;
 use hypertrace::abi::config::{ConfigPage, HostFacts, RingMode};
 use hypertrace::abi::layout::{Geometry, host_page};

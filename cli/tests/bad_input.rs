@@ -1,0 +1,154 @@
+//! What is given and cannot be used: said once, with its name, by exit code 2 (1 if the machine is at
+//! fault), and nothing of it is touched.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::namespace::Mount;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Asks for the demo in `dir`: the line that it ends with.
+#[track_caller]
+fn refused(dir: &Path, code: i32) -> String {
+    let said = run(&mut HYPERTRACE.demo(dir, 1)).failed(code);
+    assert!(said.contains(dir.to_str().unwrap()), "{said}");
+    said
+}
+
+/// A real session, of one vCPU.
+fn session() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    run(&mut HYPERTRACE.demo(dir.path(), 1)).ok();
+    dir
+}
+
+/// `report` and `stat` of `dir` both end with code 2 and say all of `parts`.
+#[track_caller]
+fn unreadable(dir: &Path, parts: &[&str]) {
+    for command in ["report", "stat"] {
+        let said = run(HYPERTRACE.command([command]).arg(dir)).failed(2);
+        for part in parts {
+            assert!(said.contains(part), "{part:?}: {said}");
+        }
+        let harmless = |c: char| c == '\n' || !c.is_control();
+        assert!(said.chars().all(harmless), "{said:?}");
+    }
+}
+
+#[test]
+fn an_unknown_option_starts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+
+    let ran = run(HYPERTRACE.demo(&session, 1).arg("--frobnicate"));
+
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("--frobnicate") && ran.stdout.is_empty(), "{ran:?}");
+    assert!(!session.exists());
+}
+
+#[test]
+fn a_directory_with_something_in_it_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("notes"), "mine").unwrap();
+
+    let said = refused(dir.path(), 2);
+
+    assert!(said.contains("not empty"), "{said}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert_eq!(fs::read(dir.path().join("notes")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_session_is_not_overwritten_by_another() {
+    let session = session();
+    let json = fs::read(session.path().join("session.json")).unwrap();
+
+    refused(session.path(), 2);
+
+    assert_eq!(fs::read(session.path().join("session.json")).unwrap(), json);
+    run(HYPERTRACE.command(["stat"]).arg(session.path())).ok();
+}
+
+#[test]
+fn a_file_is_no_directory_and_has_none_below_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "mine").unwrap();
+
+    assert!(refused(&file, 2).contains("not a directory"));
+    assert!(refused(&file.join("S"), 2).contains("Not a directory"));
+
+    assert_eq!(fs::read(&file).unwrap(), b"mine");
+}
+
+#[test]
+fn a_place_that_nobody_can_write_to_is_refused() {
+    refused(Path::new("/proc/hypertrace"), 2);
+    let Some(disk) = Mount::new("tmpfs", "ro") else { return };
+    assert!(refused(&disk.path().join("S"), 2).contains("Read-only"));
+}
+
+#[test]
+fn a_full_disk_is_no_fault_of_who_asked() {
+    for options in ["size=4k", "nr_inodes=2"] {
+        let Some(disk) = Mount::new("tmpfs", options) else { return };
+        assert!(refused(&disk.path().join("S"), 1).contains("No space left on device"));
+    }
+}
+
+#[test]
+fn what_is_no_session_is_called_so() {
+    let dir = tempfile::tempdir().unwrap();
+    unreadable(&dir.path().join("gone"), &["gone: no such directory"]);
+    unreadable(dir.path(), &["no session.json in it"]);
+    let json = dir.path().join("session.json");
+    unreadable_json(&json, "", "session.json");
+    unreadable_json(&json, r#"{"format":"another","version":1}"#, "session.json");
+    unreadable_json(&json, r#"{"format":"hypertrace-session","version":99}"#, "99");
+}
+
+#[track_caller]
+fn unreadable_json(file: &Path, text: &str, part: &str) {
+    fs::write(file, text).unwrap();
+    unreadable(file.parent().unwrap(), &[part]);
+    assert_eq!(fs::read(file).unwrap(), text.as_bytes());
+}
+
+#[test]
+fn damage_is_told_with_file_and_byte() {
+    // Of the first packet with events: its magic, its size; of its first event: its time, its id.
+    for offset in [128, 128 + 48, 256, 256 + 8] {
+        for name in ["ctf/guest-000-0000", "ctf/host-000-0000"] {
+            let session = session();
+            let path = session.path().join(name);
+            if !path.exists() {
+                // With no KVM there is no VMM to trace.
+                continue;
+            }
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&[0xee; 4], offset).unwrap();
+            let bytes = fs::read(&path).unwrap();
+
+            unreadable(session.path(), &[&format!("{name}: damaged at byte {offset}: expected")]);
+
+            assert!(fs::read(&path).unwrap() == bytes, "nothing is written to it");
+        }
+    }
+}
+
+#[test]
+fn what_a_guest_said_does_not_reach_the_terminal_raw() {
+    let session = session();
+    let path = session.path().join("session.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let evil = r"\u001b]0;owned\u0007\u202e\r";
+    fs::write(&path, text.replace("request(", &format!("request{evil}("))).unwrap();
+    unreadable(session.path(), &["session.json", "request\\u{1b}]0;owned"]);
+
+    let dir = tempfile::tempdir().unwrap();
+    unreadable(&dir.path().join("\x1b[2J\u{202e}"), &["\\u{1b}[2J\\u{202e}: no such directory"]);
+}
