@@ -161,7 +161,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         data.fill(0);
         let done = match region {
             Region::Config => {
-                // Behind the page's end the region reads as zero.
+                // Behind the page, to its end, the region reads as zero.
                 if let Some(page) = usize::try_from(offset)
                     .ok()
                     .and_then(|offset| self.config.as_bytes().get(offset..))
@@ -169,7 +169,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
                     let n = page.len().min(data.len());
                     data[..n].copy_from_slice(&page[..n]);
                 }
-                true
+                in_bounds(offset, data.len(), self.geometry.bar_size(region))
             }
             Region::Data | Region::Rings => match self.memory.region(region) {
                 Some(shared) if in_bounds(offset, data.len(), shared.size()) => {
@@ -246,7 +246,10 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         if !is_register_access(offset, data.len()) {
             return self.counts.add(Counter::Width);
         }
-        let Some((client, shadow)) = self.register(offset) else {
+        // CLOCK is only read: a store must not change what it latched.
+        let Some((client, shadow)) =
+            self.register(offset).filter(|(_, shadow)| !matches!(shadow, Shadow::Clock))
+        else {
             return self.counts.add(Counter::Unassigned);
         };
         // Two vCPUs that store to one register mix their bytes, as on a bus.
@@ -270,7 +273,8 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
                 self.trigger.trigger();
             }
             Shadow::Stamp => self.counts.add(Counter::StampTrapped),
-            Shadow::Clock => self.counts.add(Counter::Unassigned),
+            // Never stored to.
+            Shadow::Clock => {}
             Shadow::Lease if value == 0 => self.counts.add(Counter::LeaseZero),
             Shadow::Lease => {
                 if let Some(memory) = self.client_memory(client) {
@@ -353,10 +357,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
     fn record_slot<const N: usize>(&self, point: ReferencePoint<'_>, slot: &[AtomicU64]) -> Status {
         let mut words = [0; N];
         copy(&mut words, slot);
-        self.record(&ReferencePoint {
-            words: &words[..slot.len()],
-            ..point
-        })
+        self.record(&ReferencePoint { words: &words[..slot.len()], ..point })
     }
 
     fn record(&self, point: &ReferencePoint<'_>) -> Status {
@@ -408,9 +409,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         };
         let state = &self.clients[client as usize].consumer;
         // A panic in a sink leaves counters behind, nothing half-written.
-        let mut state = state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut state = state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut consumer = Consumer::new(memory, &mut state);
         for _ in 0..packets {
             if !self.sink.drain(client, &mut consumer).more {
@@ -449,9 +448,7 @@ fn copy(to: &mut [u64], from: &[AtomicU64]) {
 }
 
 fn in_bounds(offset: u64, len: usize, size: u64) -> bool {
-    offset
-        .checked_add(len as u64)
-        .is_some_and(|end| end <= size)
+    offset.checked_add(len as u64).is_some_and(|end| end <= size)
 }
 
 /// Registers take aligned accesses of 1, 2, 4 or 8 bytes.

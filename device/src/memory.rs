@@ -54,14 +54,8 @@ pub struct SharedRegion {
 impl SharedRegion {
     fn new(region: Region, file: &Arc<File>, offset: u64, bytes: u64) -> Result<Self, MemoryError> {
         let file = FileOffset::from_arc(file.clone(), offset);
-        let mapping = MmapRegion::from_file(file.clone(), bytes as usize).map_err(|source| {
-            MemoryError::Map {
-                region,
-                offset,
-                bytes,
-                source,
-            }
-        })?;
+        let mapping = MmapRegion::from_file(file.clone(), bytes as usize)
+            .map_err(|source| MemoryError::Map { region, offset, bytes, source })?;
         Ok(SharedRegion { mapping, file })
     }
 
@@ -128,8 +122,7 @@ impl Memory {
     pub fn from_file(geometry: Geometry, file: File) -> Result<Memory, MemoryError> {
         geometry.check()?;
         let bytes = Memory::file_size(&geometry);
-        file.set_len(bytes)
-            .map_err(|source| MemoryError::Create { bytes, source })?;
+        file.set_len(bytes).map_err(|source| MemoryError::Create { bytes, source })?;
         Memory::map(geometry, file)
     }
 
@@ -183,14 +176,7 @@ fn memfd(bytes: u64) -> io::Result<File> {
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(bytes)?;
     // SAFETY: fcntl on a descriptor of ours with an integer argument.
-    if unsafe {
-        libc::fcntl(
-            fd,
-            libc::F_ADD_SEALS,
-            libc::F_SEAL_SHRINK | libc::F_SEAL_GROW,
-        )
-    } < 0
-    {
+    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(file)

@@ -145,32 +145,19 @@ impl<S: EventSink, T: Trigger> PciFunction<S, T> {
         header.value[dword] = old & !mask | u32::from_le_bytes(bytes) & mask;
 
         let changes = Region::ALL.map(|region| {
-            let (from, to) = (
-                self.decoded[index(region)].load(Relaxed),
-                header.address(region),
-            );
+            let (from, to) = (self.decoded[index(region)].load(Relaxed), header.address(region));
             let known = |address| (address != NOWHERE).then_some(address);
-            BarChange {
-                region,
-                from: known(from),
-                to: known(to),
-            }
+            BarChange { region, from: known(from), to: known(to) }
         });
         let moved = || changes.iter().filter(|change| change.from != change.to);
         for change in moved().filter(|change| change.from.is_some()) {
             self.decoded[index(change.region)].store(NOWHERE, Relaxed);
-            changed(BarChange {
-                to: None,
-                ..*change
-            });
+            changed(BarChange { to: None, ..*change });
         }
         for change in moved() {
             if let Some(to) = change.to {
                 self.decoded[index(change.region)].store(to, Relaxed);
-                changed(BarChange {
-                    from: None,
-                    ..*change
-                });
+                changed(BarChange { from: None, ..*change });
             }
         }
     }
@@ -179,7 +166,9 @@ impl<S: EventSink, T: Trigger> PciFunction<S, T> {
     /// Takes no lock.
     pub fn find(&self, address: u64) -> Option<(Region, u64)> {
         Region::ALL.into_iter().find_map(|region| {
-            let inside = address.checked_sub(self.decoded[index(region)].load(Relaxed))?;
+            let base = self.decoded[index(region)].load(Relaxed);
+            // The last address of all is NOWHERE too.
+            let inside = address.checked_sub(base).filter(|_| base != NOWHERE)?;
             (inside < self.chip.geometry().bar_size(region)).then_some((region, inside))
         })
     }
@@ -204,9 +193,7 @@ impl<S: EventSink, T: Trigger> PciFunction<S, T> {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Header> {
         // The callback of a config store may panic; the header is whole then.
-        self.header
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.header.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::channel::Channel;
 use crate::error::OpenError;
 use crate::mask;
+use crate::time::Clock;
 use core::cell::Cell;
 use hypertrace_abi::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::Features;
@@ -96,7 +97,19 @@ impl<'m> Client<'m> {
     /// What [`event!`](crate::event) calls.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        let clock = self.channel.clock;
+        match self.channel.clock {
+            Clock::Counter => self.producer.emit_by(site, hypertrace_abi::clock::ticks, fields),
+            #[cfg(feature = "std")]
+            clock => self.emit_by_system_clock(clock, site, fields),
+        }
+    }
+
+    /// A function of its own, so that nothing has to be kept across a call
+    /// where the counter is the clock.
+    #[cfg(feature = "std")]
+    #[cold]
+    #[inline(never)]
+    fn emit_by_system_clock<S: Site, F: Fields>(&self, clock: Clock, site: S, fields: F) -> Emit {
         self.producer.emit_by(site, || clock.now(), fields)
     }
 

@@ -1,4 +1,5 @@
 //! Finding and using a device, on a system made of plain files.
+#![cfg(feature = "std")]
 #![allow(unsafe_code)]
 mod common;
 

@@ -1,4 +1,5 @@
 //! Without a device: an event costs nothing, and a later one is still heard.
+#![cfg(feature = "std")]
 mod common;
 
 use common::device::System;

@@ -1,6 +1,6 @@
 //! Signal handlers that emit amid an emit, and that jump out of one: real
 //! timers, real signals, the real siglongjmp.
-#![cfg(target_arch = "x86_64")]
+#![cfg(all(feature = "std", target_arch = "x86_64"))]
 #![allow(unsafe_code)]
 mod common;
 

@@ -1,4 +1,5 @@
 //! Threads: each has a client, gives it back, and is counted if it gets none.
+#![cfg(feature = "std")]
 mod common;
 
 use common::{Host, alone, wait_until};

@@ -294,16 +294,31 @@ impl<'m> Producer<'m> {
             Err(busy) => return busy,
         };
         let state = self.state;
-        let payload = fields.words();
-        let words = (HEADER_WORDS + payload) as u64;
-        let mut head = state.head.load(Relaxed);
+        let words = (HEADER_WORDS + fields.words()) as u64;
+        let head = state.head.load(Relaxed);
         let known = state.known[Event::<S, F>::ID as usize % KNOWN].load(Relaxed);
         if known != Event::<S, F>::ID || head + words > state.limit.load(Relaxed) {
-            match self.make_room(Some(&Event::<S, F>::TEXT), words, false, true) {
-                Ok(room) => head = room,
-                Err(why) => return why,
-            }
+            return self.emit_slowly::<S, F>(now, fields);
         }
+        self.write::<S, F>(head, now, fields)
+    }
+
+    /// The rest of an emit that needs room made first. A function of its own,
+    /// so that nothing has to be kept across a call on the hot path.
+    #[cold]
+    #[inline(never)]
+    fn emit_slowly<S: Site, F: Fields>(&self, now: u64, fields: F) -> Emit {
+        let words = (HEADER_WORDS + fields.words()) as u64;
+        match self.make_room(Some(&Event::<S, F>::TEXT), words, false, true) {
+            Ok(head) => self.write::<S, F>(head, now, fields),
+            Err(why) => why,
+        }
+    }
+
+    #[inline(always)]
+    fn write<S: Site, F: Fields>(&self, head: u64, now: u64, fields: F) -> Emit {
+        let payload = fields.words();
+        let words = (HEADER_WORDS + payload) as u64;
         let record = self.memory.span(head, words);
         self.order_before();
         record[0].store(now, Relaxed);

@@ -32,10 +32,7 @@ impl Default for DrainPolicy {
     fn default() -> Self {
         // A ring of 1 MiB holds 32,768 short records: at a million a second
         // it is full after 32 ms.
-        DrainPolicy {
-            period: Duration::from_millis(1),
-            packets_per_client: 8,
-        }
+        DrainPolicy { period: Duration::from_millis(1), packets_per_client: 8 }
     }
 }
 
@@ -55,15 +52,8 @@ impl<S: EventSink, T: Trigger> DrainLoop<S, T> {
     /// If the host gives no timer.
     pub fn new(chip: Arc<Chip<S, T>>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
-        timer
-            .reset(policy.period, Some(policy.period))
-            .map_err(io::Error::from)?;
-        Ok(DrainLoop {
-            chip,
-            kick,
-            timer,
-            policy,
-        })
+        timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
+        Ok(DrainLoop { chip, kick, timer, policy })
     }
 
     /// An eventfd that fits [`DrainLoop::new`].
@@ -89,12 +79,10 @@ impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
     }
 
     fn init(&mut self, ops: &mut EventOps<'_>) {
-        for events in [
-            Events::new(&self.kick, EventSet::IN),
-            Events::new(&self.timer, EventSet::IN),
-        ] {
-            ops.add(events)
-                .expect("a fresh descriptor can be added to the loop's epoll");
+        for events in
+            [Events::new(&self.kick, EventSet::IN), Events::new(&self.timer, EventSet::IN)]
+        {
+            ops.add(events).expect("a fresh descriptor can be added to the loop's epoll");
         }
     }
 }

@@ -53,12 +53,7 @@ impl<S: EventSink, T: Trigger, C: Fn(BarChange) + Send + Sync> ConfigPorts<S, T,
     /// The function stands at bus 0, device `device` (0 to 31), function 0.
     pub fn new(function: Arc<PciFunction<S, T>>, device: u8, changed: C) -> Self {
         let device = u32::from(device & 31) << 11;
-        ConfigPorts {
-            function,
-            device,
-            address: AtomicU32::new(0),
-            changed,
-        }
+        ConfigPorts { function, device, address: AtomicU32::new(0), changed }
     }
 
     /// The config offset that CONFIG_DATA + `at` is for, if it is for us.
