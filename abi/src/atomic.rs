@@ -5,10 +5,16 @@
 //! locks the bus, so no read-modify-write is offered here.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+pub use core::{
+    hint::spin_loop,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence},
+};
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use loom::{
+    hint::spin_loop,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+};
 
 /// loom has no signals, so nothing can come between: nothing to model.
 #[cfg(loom)]

@@ -85,6 +85,8 @@ pub struct Chip<S, T = ()> {
     clients: Box<[Client]>,
     counts: Counts,
     mask_version: AtomicU64,
+    /// Held by who replaces the mask, so that a version is one mask.
+    mask_writer: Mutex<()>,
 }
 
 impl<S: EventSink, T: Trigger> Chip<S, T> {
@@ -123,6 +125,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
                 .collect(),
             counts: Counts::default(),
             mask_version: AtomicU64::new(0),
+            mask_writer: Mutex::new(()),
         }
     }
 
@@ -390,7 +393,9 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
     }
 
     /// One pass of the drain loop: lets the sink take up to `packets` packets
-    /// of every client. `true` if some client has more.
+    /// of every client, at least one: what the sink records of its own at the
+    /// pass's end may need the schemas of all clients. `true` if some client
+    /// has more.
     ///
     /// Only ever on the drain loop's thread, never on a vCPU's.
     pub fn drain_pass(&self, packets: usize) -> bool {
@@ -411,7 +416,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         // A panic in a sink leaves counters behind, nothing half-written.
         let mut state = state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut consumer = Consumer::new(memory, &mut state);
-        for _ in 0..packets {
+        for _ in 0..packets.max(1) {
             if !self.sink.drain(client, &mut consumer).more {
                 return false;
             }
@@ -425,6 +430,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         let Some(words) = ring::mask_words(self.memory.rings()) else {
             return;
         };
+        let _writer = self.mask_writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         for (word, bytes) in words.iter().zip(mask.as_chunks().0) {
             word.store(u64::from_le_bytes(*bytes), Relaxed);
         }

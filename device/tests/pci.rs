@@ -1,169 +1,237 @@
-//! The PCI function: sizing, decoding, and BARs that move while others use
-//! them.
+//! Config space: identity, sizing, BARs that move while vCPUs use them.
 
 mod common;
 
-use common::*;
+use common::{chip, counted, counters, geometry};
+use hypertrace_abi::layout::PAGE;
 use hypertrace_device::{BarChange, Counter, PciFunction, Region};
 use proptest::prelude::*;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-type Function = PciFunction<Recorder>;
+type Function = PciFunction<common::Recorder>;
 
-const COMMAND: u64 = 4;
-
-fn read32(function: &Function, offset: u64) -> u32 {
-    let mut bytes = [0xee; 4];
-    function.config_read(offset, &mut bytes);
-    u32::from_le_bytes(bytes)
+fn read(pci: &Function, offset: u64) -> u32 {
+    let mut data = [0; 4];
+    pci.config_read(offset, &mut data);
+    u32::from_le_bytes(data)
 }
 
-fn write32(function: &Function, offset: u64, value: u32) -> Vec<BarChange> {
-    let mut changes = Vec::new();
-    function.config_write(offset, &value.to_le_bytes(), |change| changes.push(change));
-    changes
+fn write(pci: &Function, offset: u64, value: u32) {
+    pci.config_write(offset, &value.to_le_bytes(), |_| ());
 }
 
-fn bar(region: Region) -> u64 {
-    0x10 + 4 * region.bar() as u64
-}
+/// What a VMM keeps from the changes: where each region is mapped.
+#[derive(Default)]
+struct Map(HashMap<Region, u64>);
 
-/// BARs at 0x1000_0000 (config), 0x2000_0000 ... and decoding on.
-fn placed() -> Function {
-    let function = PciFunction::new(chip());
-    for (i, region) in (1u32..).zip(Region::ALL) {
-        write32(&function, bar(region), i << 28);
-    }
-    write32(&function, COMMAND, 2);
-    function
-}
-
-#[test]
-fn the_header_says_what_it_is() {
-    let function = PciFunction::new(chip());
-    assert_eq!(read32(&function, 0), 0x10f0_1af4);
-    assert_eq!(read32(&function, 8), 0x0500_0002);
-    assert_eq!(read32(&function, 0x2c), 0x6874_1af4);
-    assert_eq!(read32(&function, 0x3c), 0);
-    assert_eq!(read32(&function, 0xffc), 0);
-}
-
-#[test]
-fn ones_written_to_a_bar_read_back_as_its_size() {
-    let function = PciFunction::new(chip());
-    for region in Region::ALL {
-        assert!(write32(&function, bar(region), u32::MAX).is_empty());
-        let low = read32(&function, bar(region));
-        let mut mask = u64::from(low & !0xf) | 0xffff_ffff << 32;
-        if region == Region::Rings {
-            write32(&function, bar(region) + 4, u32::MAX);
-            mask = u64::from(low & !0xf) | u64::from(read32(&function, bar(region) + 4)) << 32;
-        }
-        assert_eq!(mask.wrapping_neg(), GEOMETRY.bar_size(region), "{region:?}");
-        let kind = match region {
-            Region::Config | Region::Control => 0,
-            Region::Data => 0b1000,
-            Region::Rings => 0b1100,
+impl Map {
+    fn change(&mut self, change: BarChange) {
+        assert_ne!(change.from, change.to);
+        assert_eq!(self.0.get(&change.region).copied(), change.from, "{change:?}");
+        match change.to {
+            Some(to) => self.0.insert(change.region, to),
+            None => self.0.remove(&change.region),
         };
-        assert_eq!(low & 0xf, kind);
     }
-    // BARs 3 and beyond do not exist.
-    write32(&function, 0x1c, u32::MAX);
-    assert_eq!(read32(&function, 0x1c), 0);
-}
 
-#[test]
-fn command_switches_all_bars() {
-    let function = placed();
-    assert_eq!(function.find(0x3000_0008), Some((Region::Control, 8)));
-    let gone = write32(&function, COMMAND, 0);
-    assert_eq!(gone.len(), 4);
-    assert!(gone.iter().all(|change| change.from.is_some() && change.to.is_none()));
-    assert_eq!(function.find(0x3000_0008), None);
-    assert_eq!(read32(&function, COMMAND), 0);
-}
-
-#[test]
-fn a_64_bit_bar_moves_above_4_gib() {
-    let function = placed();
-    let changes = write32(&function, bar(Region::Rings) + 4, 0x12);
-    let to = 0x12_4000_0000;
-    assert_eq!(changes.last().map(|change| change.to), Some(Some(to)));
-    assert_eq!(function.find(to + 5), Some((Region::Rings, 5)));
-}
-
-#[test]
-fn config_accesses_of_odd_widths_are_counted() {
-    let function = placed();
-    for (offset, width) in [(0, 0), (0, 3), (1, 2), (2, 4), (0, 8), (0, 16)] {
-        let mut bytes = vec![0xee; width];
-        function.config_read(offset, &mut bytes);
-        assert!(bytes.iter().all(|byte| *byte == 0));
-        function.config_write(offset, &bytes, |_| panic!("nothing changes"));
+    /// The first region in window order, if BARs lie over each other.
+    fn find(&self, address: u64) -> Option<(Region, u64)> {
+        let g = geometry();
+        Region::ALL.into_iter().find_map(|region| {
+            let base = *self.0.get(&region)?;
+            let inside = address.checked_sub(base)?;
+            (inside < g.bar_size(region)).then_some((region, inside))
+        })
     }
-    assert_eq!(function.chip().count(Counter::ConfigWidth), 12);
+
+    /// Addresses at which `find` could be wrong.
+    fn edges(&self) -> Vec<u64> {
+        let g = geometry();
+        let of = |(region, base): (&Region, &u64)| {
+            let end = base.wrapping_add(g.bar_size(*region));
+            [*base, base.wrapping_sub(1), base + PAGE + 1, end.wrapping_sub(1), end]
+        };
+        self.0.iter().flat_map(of).chain([0, u64::MAX, u64::MAX - 1, 1 << 32]).collect()
+    }
 }
 
 #[test]
-fn bars_move_while_others_use_them() {
-    let function = placed();
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    for address in [0x3000_0000, 0x5000_0000, 0x2000_0010] {
-                        function.write(address, &1u64.to_le_bytes());
-                        function.read(address, &mut [0; 8]);
-                    }
-                }
-            });
+fn the_identity_is_the_documented_one() {
+    let pci = Function::new(chip());
+    assert_eq!(read(&pci, 0), 0x10f0_1af4);
+    assert_eq!(read(&pci, 8), 0x0500_0002);
+    assert_eq!(read(&pci, 0x2c), 0x6874_1af4);
+    for offset in [0, 8, 0x0c, 0x2c, 0x30, 0x34, 0x38] {
+        let before = read(&pci, offset);
+        write(&pci, offset, !0);
+        assert_eq!(read(&pci, offset), before, "{offset:#x}");
+    }
+    write(&pci, 4, !0);
+    assert_eq!(read(&pci, 4), 2, "only memory decoding can be switched");
+    write(&pci, 0x3c, !0);
+    assert_eq!(read(&pci, 0x3c), 0xff);
+}
+
+#[test]
+fn a_guest_that_sizes_the_bars_finds_their_sizes_and_kinds() {
+    let pci = Function::new(chip());
+    let g = geometry();
+    for bar in 0..6u64 {
+        write(&pci, 0x10 + bar * 4, !0);
+    }
+    let sized: Vec<u32> = (0..6).map(|bar| read(&pci, 0x10 + bar * 4)).collect();
+    let size32 = |region| !(g.bar_size(region) as u32 - 1);
+    let size64 = u64::from(sized[4] & !0xf) | u64::from(sized[5]) << 32;
+    assert_eq!(sized[0], size32(Region::Config));
+    assert_eq!(sized[1], size32(Region::Data) | 8, "prefetchable");
+    assert_eq!(sized[2], size32(Region::Control));
+    assert_eq!(sized[3], 0, "there is no BAR 3");
+    assert_eq!(sized[4] & 0xf, 0xc, "64-bit, prefetchable");
+    assert_eq!(!size64 + 1, g.bar_size(Region::Rings));
+}
+
+#[test]
+fn decoding_that_is_off_finds_nothing_at_any_address() {
+    let pci = Function::new(chip());
+    for address in [0, 1, 1 << 32, u64::MAX - 1, u64::MAX] {
+        assert_eq!(pci.find(address), None, "{address:#x}");
+        assert!(!pci.read(address, &mut [0; 8]) && !pci.write(address, &[0; 8]));
+    }
+    let before = counters(pci.chip());
+    assert_eq!(counted(pci.chip(), &before), []);
+}
+
+#[test]
+fn every_width_at_every_offset_of_config_space() {
+    let pci = Function::new(chip());
+    let whole: Vec<u8> =
+        (0..0x120).step_by(4).flat_map(|at| read(&pci, at).to_le_bytes()).collect();
+    assert!(whole[0x40..].iter().all(|byte| *byte == 0), "there is nothing behind the header");
+    for offset in (0..0x110).chain([4095, 4096, 1 << 32, u64::MAX - 1, u64::MAX]) {
+        for len in 0..=16usize {
+            let good = [1, 2, 4].contains(&len) && offset % len as u64 == 0;
+            let mut data = [0x5a; 16];
+            let before = counters(pci.chip());
+            pci.config_read(offset, &mut data[..len]);
+            let expected = |i| match usize::try_from(offset) {
+                Ok(offset) if good => whole.get(offset + i).copied().unwrap_or(0),
+                _ => 0,
+            };
+            assert!((0..len).all(|i| data[i] == expected(i)), "{offset:#x} {len}: {data:?}");
+            pci.config_write(offset, &data[..len], |change| panic!("{change:?}"));
+            let counts = if good { vec![] } else { vec![("config_width", 2)] };
+            assert_eq!(counted(pci.chip(), &before), counts, "{offset:#x} {len}");
         }
-        for turn in 0..20_000u32 {
-            write32(&function, bar(Region::Control), if turn % 2 == 0 { 5 } else { 3 } << 28);
-            write32(&function, COMMAND, turn % 4);
-        }
-        done.store(true, Ordering::Relaxed);
-    });
-    // The 2016 register at the control BAR's start, wherever that was.
-    for point in points(function.chip()) {
-        assert_eq!((point.client, point.words[2]), (0, 1));
     }
-    assert_eq!(counts(function.chip()), 0);
+}
+
+#[test]
+fn a_bar_can_take_anothers_place_in_one_store() {
+    let pci = Function::new(chip());
+    write(&pci, 0x10, 0xe000_0000);
+    write(&pci, 0x18, 0xe001_0000);
+    write(&pci, 4, 2);
+    let mut changes = Vec::new();
+    pci.config_write(0x18, &0xe000_0000u32.to_le_bytes(), |change| changes.push(change));
+    let change = |from, to| BarChange { region: Region::Control, from, to };
+    assert_eq!(changes, [change(Some(0xe001_0000), None), change(None, Some(0xe000_0000))]);
+}
+
+#[derive(Clone, Debug)]
+enum Store {
+    Bar(u64, u32),
+    Command(bool),
+    Bytes(u64, Vec<u8>),
+}
+
+fn any_store() -> impl Strategy<Value = Store> {
+    let address = prop_oneof![
+        Just(0u32),
+        Just(!0),
+        (0xe0u32..0xe4).prop_map(|high| high << 24),
+        (0u32..64).prop_map(|slot| slot << 16),
+        any::<u32>(),
+    ];
+    prop_oneof![
+        4 => (0u64..6, address).prop_map(|(bar, value)| Store::Bar(bar, value)),
+        2 => any::<bool>().prop_map(Store::Command),
+        2 => (0u64..0x44, proptest::collection::vec(any::<u8>(), 0..9))
+            .prop_map(|(offset, data)| Store::Bytes(offset, data)),
+    ]
 }
 
 proptest! {
     #[test]
     fn changes_replayed_are_what_is_decoded(
-        stores in proptest::collection::vec(
-            (0u64..0x48, prop_oneof![Just(1usize), Just(2), Just(4)], any::<u32>()), 1..60),
-        probes in proptest::collection::vec(any::<u32>(), 20),
+        stores in proptest::collection::vec(any_store(), 1..60)
     ) {
-        let function = PciFunction::new(chip());
-        let mut map: HashMap<Region, u64> = HashMap::new();
-        for (offset, width, value) in stores {
-            // Decoding on, most of the time.
-            let (offset, value) = if value % 5 == 0 { (COMMAND, value | 2) } else { (offset, value) };
-            let mut consistent = true;
-            function.config_write(offset, &value.to_le_bytes()[..width], |change| {
-                if change.from.is_some() {
-                    consistent &= map.remove(&change.region) == change.from;
-                }
-                if let Some(to) = change.to {
-                    consistent &= map.insert(change.region, to).is_none();
-                }
-            });
-            prop_assert!(consistent, "a change did not follow from the one before");
-        }
-        let near = map.values().flat_map(|at| [*at, at + 8, at.wrapping_sub(1)]);
-        for address in near.chain(probes.iter().map(|probe| u64::from(*probe))) {
-            let expected = Region::ALL.into_iter().find_map(|region| {
-                let inside = address.checked_sub(*map.get(&region)?)?;
-                (inside < GEOMETRY.bar_size(region)).then_some((region, inside))
-            });
-            prop_assert_eq!(function.find(address), expected);
+        let pci = Function::new(chip());
+        let mut map = Map::default();
+        for store in stores {
+            let (offset, data) = match store {
+                Store::Bar(bar, value) => (0x10 + bar * 4, value.to_le_bytes().to_vec()),
+                Store::Command(on) => (4, vec![if on { 2 } else { 0 }]),
+                Store::Bytes(offset, data) => (offset, data),
+            };
+            pci.config_write(offset, &data, |change| map.change(change));
+            let decodes = read(&pci, 4) & 2 != 0;
+            prop_assert_eq!(map.0.len(), if decodes { 4 } else { 0 });
+            for address in map.edges() {
+                prop_assert_eq!(pci.find(address), map.find(address), "{:#x}", address);
+            }
         }
     }
+}
+
+#[test]
+fn bars_move_while_vcpus_use_them() {
+    let pci = Function::new(chip());
+    let places = |i: u64| (0xe000_0000 + (i % 4) * 0x10_0000) as u32;
+    let map = Mutex::new(Map::default());
+    let done = AtomicBool::new(false);
+    let change = |change: BarChange| map.lock().unwrap().change(change);
+    let hits: Vec<u64> = std::thread::scope(|scope| {
+        let users: Vec<_> = (0..2u64)
+            .map(|thread| {
+                let (pci, done) = (&pci, &done);
+                scope.spawn(move || {
+                    let (mut i, mut hits) = (thread, 0u64);
+                    while !done.load(Relaxed) {
+                        i += 1;
+                        let address =
+                            u64::from(places(i / 7)) + i % 3 * 0x1_0000 + i * 4 % 0x2_0000;
+                        let mut data = [0x5a; 8];
+                        let len = [1, 2, 4, 8, 3][i as usize % 5];
+                        hits += u64::from(pci.read(address, &mut data[..len]));
+                        hits += u64::from(pci.write(address, &data[..len]));
+                        hits += u64::from(pci.read(0x40_0000_0000 + i % 0x1_0000, &mut data));
+                    }
+                    hits
+                })
+            })
+            .collect();
+        // Another vCPU moves BARs; a third switches decoding.
+        let switch = scope.spawn(|| {
+            for i in 0..20_000 {
+                pci.config_write(4, &[if i % 2 == 0 { 2 } else { 0 }, 0], &change);
+            }
+        });
+        for i in 0..20_000u64 {
+            let bar = 0x10 + [0, 1, 2, 4][i as usize % 4] * 4;
+            pci.config_write(bar, &places(i / 3).to_le_bytes(), &change);
+            pci.config_write(0x24, &((i % 3) as u32 * 0x40).to_le_bytes(), &change);
+        }
+        switch.join().unwrap();
+        done.store(true, Relaxed);
+        users.into_iter().map(|user| user.join().unwrap()).collect()
+    });
+    assert!(hits.iter().all(|hits| *hits > 0), "{hits:?}");
+    let map = map.into_inner().unwrap();
+    for address in map.edges() {
+        assert_eq!(pci.find(address), map.find(address), "{address:#x}");
+    }
+    // Accesses that a move cut in two halves do not exist.
+    assert_eq!(pci.chip().count(Counter::ConfigWidth), 0);
 }

@@ -1,284 +1,355 @@
-//! Registers and regions: every width at every kind of offset.
+//! Registers: what a store fires, reference points and their replies, the rate
+//! bound, and the 2016 interface.
 
 mod common;
 
-use common::*;
-use hypertrace_abi::atomic::Ordering;
-use hypertrace_abi::layout::{host_page, register as reg};
+use common::{Point, chip, chip_with, counted, counters, geometry, points, register as at};
+use hypertrace_abi::atomic::Ordering::{Acquire, Relaxed, Release};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::layout::{SLOT_WORDS, guest_page, host_page, register};
 use hypertrace_abi::record::id;
+use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::sink::Status;
-use hypertrace_device::{ChipConfig, Counter, Region, Window};
+use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
 use proptest::prelude::*;
-use std::thread;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
-const ID: u32 = 0x1234_5678;
-
-fn reply(chip: &TestChip, client: u32) -> (u32, u32) {
-    let word = area(chip, client)[512 + host_page::REPLY].load(Ordering::Acquire);
-    (word as u32, (word >> 32) as u32)
+fn store(chip: &Chip<common::Recorder>, offset: u64, data: &[u8]) {
+    chip.write(Region::Control, offset, data);
 }
 
-#[test]
-fn emit_hands_the_slot_to_the_sink_and_replies() {
-    let chip = chip();
-    write_slot(&chip, 2, 5, ID, 3, &[10, 11, 12, 13]);
-
-    chip.write(Region::Control, register(2, reg::EMIT), &5u64.to_le_bytes());
-
-    let points = points(&chip);
-    let [point] = &points[..] else { panic!("{points:?}") };
-    assert_eq!((point.client, point.seq, point.id, point.cpu), (2, 5, ID, 7));
-    assert_eq!((point.guest_time, &point.words[..]), (1000, &[10, 11, 12][..]));
-    assert_eq!(reply(&chip, 2), (5, Status::Recorded as u32));
-    let told = area(&chip, 2)[512 + host_page::REPLY_HOST_TIME].load(Ordering::Relaxed);
-    assert_eq!(told, point.host_time);
+fn client(chip: &Chip<common::Recorder>, client: u32) -> ClientMemory<'_> {
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    ClientMemory::of_rings(rings, client, chip.geometry(), RingMode::Discard).unwrap()
 }
 
-#[test]
-fn a_slot_that_cannot_be_is_counted_by_kind_and_answered() {
-    for (seq, id, claimed, counter) in [
-        (6, ID, 0, Counter::SlotSequence),
-        (5, ID, 257, Counter::SlotWords),
-        (5, ID, u16::MAX, Counter::SlotWords),
-        (5, id::HYPERTRACE, 0, Counter::SlotId),
-    ] {
-        let chip = chip();
-        write_slot(&chip, 0, seq, id, claimed, &[]);
-        chip.write(Region::Control, register(0, reg::EMIT), &5u64.to_le_bytes());
-        assert_eq!((chip.count(counter), counts(&chip)), (1, 1), "{counter:?}");
-        assert_eq!(reply(&chip, 0), (5, Status::Invalid as u32));
-        assert!(points(&chip).is_empty());
+fn write_slot(memory: &ClientMemory<'_>, seq: u32, id: u32, told: u64, words: &[u64]) {
+    let header = [u64::from(seq) | u64::from(id) << 32, 7 | 3 << 32, 1234, told];
+    let slot = &memory.guest[guest_page::SLOT..];
+    for (to, &from) in slot.iter().zip(header.iter().chain(words)) {
+        to.store(from, Relaxed);
     }
 }
 
-#[test]
-fn the_longest_slot_is_256_words() {
-    let chip = chip();
-    let words: Vec<u64> = (0..256).collect();
-    write_slot(&chip, 3, 1, ID, 256, &words);
-    chip.write(Region::Control, register(3, reg::EMIT), &1u64.to_le_bytes());
-    assert_eq!(points(&chip)[0].words, words);
+/// seq, status.
+fn reply(memory: &ClientMemory<'_>) -> (u32, u32) {
+    let reply = memory.host[host_page::REPLY].load(Acquire);
+    (reply as u32, (reply >> 32) as u32)
 }
 
 #[test]
-fn a_register_fires_on_the_store_that_covers_its_last_byte() {
-    let value = 0x0102_0304_0506_0708u64.to_le_bytes();
-    for width in [1, 2, 4, 8] {
-        let chip = chip();
-        for at in (0..8).step_by(width) {
-            assert!(points(&chip).is_empty(), "{width}: fired before byte {at}");
-            chip.write(Region::Control, 8 + at as u64, &value[at..at + width]);
-        }
-        let points = points(&chip);
-        // hypertrace(client:u32,args:[u64])
-        assert_eq!(points[0].words, [1, 4, u64::from_le_bytes(value), 0, 0, 0], "{width}");
-        assert_eq!((points.len(), counts(&chip)), (1, 0));
-    }
-}
-
-#[test]
-fn clients_0_to_3_of_2016_find_their_slots_at_client_times_64_times_args() {
+fn a_reference_point_is_what_its_slot_says() {
     let chip = chip();
-    for client in 0..4u64 {
-        for arg in 0..3u64 {
-            let offset = client * 64 * 4 + arg * 8;
-            chip.write(Region::Data, offset, &(client * 10 + arg).to_le_bytes());
-        }
-        chip.write(Region::Control, client * 8, &(client as u32).to_le_bytes());
-        chip.write(Region::Control, client * 8 + 4, &7u32.to_le_bytes());
-    }
-    for (client, point) in (0..4).zip(points(&chip)) {
-        let first = client | 7 << 32;
-        let args = [client, 4, first, client * 10, client * 10 + 1, client * 10 + 2];
+    for words in [0, 1, 16, 17, SLOT_WORDS] {
+        let memory = client(&chip, 2);
+        let payload: Vec<u64> = (0..words as u64).map(|i| i * 3 + 1).collect();
+        write_slot(&memory, 55, 99, words as u64, &payload);
+        let before = ticks();
+        store(&chip, at(2, register::EMIT), &55u64.to_le_bytes());
+        let after = ticks();
+
+        let found = points(&chip);
+        let host_time = found[0].host_time;
+        assert!(before <= host_time && host_time <= after);
+        let (client, seq, id, name_hash, cpu, guest_time) = (2, 55, 99, 7, 3, 1234);
+        let words = payload;
         assert_eq!(
-            (u64::from(point.client), point.id, &point.words[..]),
-            (client, id::HYPERTRACE, &args[..])
+            found,
+            [Point { client, seq, id, name_hash, cpu, guest_time, host_time, words }]
         );
+        assert_eq!(reply(&memory), (55, Status::Recorded as u32));
+        assert_eq!(memory.host[host_page::REPLY_HOST_TIME].load(Relaxed), host_time);
+        assert_eq!(memory.host[host_page::REPLY_EPOCH].load(Relaxed), 0);
     }
 }
 
 #[test]
-fn clock_latches_on_its_first_byte() {
+fn a_slot_that_is_none_is_counted_and_answered() {
+    let cases = [
+        (1, 99, 0, 2, Counter::SlotSequence),
+        (1, 99, 257, 1, Counter::SlotWords),
+        (1, 99, 0xffff, 1, Counter::SlotWords),
+        (1, 15, 0, 1, Counter::SlotId),
+        (1, id::PAD, 0, 1, Counter::SlotId),
+        (1, id::HYPERTRACE, 0, 1, Counter::SlotId),
+    ];
+    for (seq, id, told, stored, counter) in cases {
+        let chip = chip();
+        let memory = client(&chip, 0);
+        write_slot(&memory, seq, id, told, &[]);
+        let before = counters(&chip);
+        store(&chip, at(0, register::EMIT), &u64::from(stored as u32).to_le_bytes());
+        assert_eq!(counted(&chip, &before), [(counter.name(), 1)]);
+        assert_eq!(reply(&memory), (stored, Status::Invalid as u32));
+        assert_eq!(points(&chip), []);
+    }
+}
+
+#[test]
+fn the_reply_says_what_the_sink_said() {
     let chip = chip();
+    let memory = client(&chip, 1);
+    for status in [Status::Recorded, Status::Filtered, Status::Failed] {
+        *chip.sink().status.lock().unwrap() = Some(status);
+        write_slot(&memory, 9, 99, 0, &[]);
+        store(&chip, at(1, register::EMIT), &9u64.to_le_bytes());
+        assert_eq!(reply(&memory), (9, status as u32));
+    }
+    assert_eq!(chip.count(Counter::Failed), 1);
+}
+
+#[test]
+fn the_reply_says_which_mask_is_in_force() {
+    let chip = chip();
+    let memory = client(&chip, 1);
+    for version in 1..=3 {
+        chip.set_mask(&[version; 4096]);
+        write_slot(&memory, 9, 99, 0, &[]);
+        store(&chip, at(1, register::EMIT), &9u64.to_le_bytes());
+        let told = memory.host[host_page::REPLY_MASK_VERSION].load(Relaxed);
+        assert_eq!(told, u64::from(version));
+    }
+}
+
+#[test]
+fn lease_is_shown_in_page_h_and_zero_is_no_token() {
+    let chip = chip();
+    let shown = || client(&chip, 3).host[host_page::LEASE].load(Relaxed);
+    store(&chip, at(3, register::LEASE), &0xfeed_u64.to_le_bytes());
+    assert_eq!(shown(), 0xfeed);
+    store(&chip, at(3, register::LEASE), &[0; 8]);
+    assert_eq!((shown(), chip.count(Counter::LeaseZero)), (0xfeed, 1));
+}
+
+#[test]
+fn clock_reads_the_hosts_counter_and_two_halves_belong_together() {
+    let chip = chip();
+    let before = ticks();
     let mut whole = [0; 8];
-    chip.read(Region::Control, register(1, reg::CLOCK), &mut whole);
+    chip.read(Region::Control, at(0, register::CLOCK), &mut whole);
+    let time = u64::from_le_bytes(whole);
+    assert!(before <= time && time <= ticks());
+
     let mut halves = [0; 8];
-    let (low, high) = halves.split_at_mut(4);
-    chip.read(Region::Control, register(1, reg::CLOCK), low);
-    chip.read(Region::Control, register(1, reg::CLOCK) + 4, high);
-    assert!(u64::from_le_bytes(halves) > u64::from_le_bytes(whole));
-    assert_eq!(counts(&chip), 0);
+    chip.read(Region::Control, at(0, register::CLOCK), &mut halves[..4]);
+    let between = ticks();
+    chip.read(Region::Control, at(0, register::CLOCK + 4), &mut halves[4..]);
+    let latched = u64::from_le_bytes(halves);
+    assert!(time <= latched && latched <= between);
 }
 
 #[test]
-fn the_last_lessees_token_is_shown() {
-    let chip = chip();
-    for token in [3u64, 9] {
-        chip.write(Region::Control, register(1, reg::LEASE), &token.to_le_bytes());
-        assert_eq!(area(&chip, 1)[512 + host_page::LEASE].load(Ordering::Acquire), token);
-    }
-    chip.write(Region::Control, register(1, reg::LEASE), &[0; 8]);
-    assert_eq!(chip.count(Counter::LeaseZero), 1);
-    assert_eq!(area(&chip, 1)[512 + host_page::LEASE].load(Ordering::Acquire), 9);
-}
-
-#[test]
-fn a_rate_bound_lets_a_seconds_worth_through_at_once() {
+fn a_client_over_its_rate_is_limited_and_others_are_not() {
+    // A second that does not pass while this runs.
     let config = ChipConfig {
-        host_frequency: 1 << 40,
-        reference_points_per_second: 10,
+        host_frequency: 1 << 50,
+        reference_points_per_second: 5,
         ..ChipConfig::default()
     };
     let chip = chip_with(&config);
-    for client in 0..2 {
-        for seq in 0..25u32 {
-            write_slot(&chip, client, seq, ID, 0, &[]);
-            chip.write(Region::Control, register(client, reg::EMIT), &u64::from(seq).to_le_bytes());
+    let mut statuses = Vec::new();
+    for _ in 0..8 {
+        write_slot(&client(&chip, 0), 1, 99, 0, &[]);
+        store(&chip, at(0, register::EMIT), &1u64.to_le_bytes());
+        statuses.push(reply(&client(&chip, 0)).1);
+    }
+    assert_eq!(statuses, [0, 0, 0, 0, 0, 4, 4, 4]);
+    // The 2016 interface counts against the same bound, and has no reply.
+    store(&chip, 0, &[0; 8]);
+    store(&chip, 8, &[0; 8]);
+    assert_eq!(points(&chip).iter().map(|p| p.client).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1]);
+    assert_eq!(chip.count(Counter::RateLimited), 4);
+}
+
+#[test]
+fn a_limited_client_may_go_on_when_a_second_has_passed() {
+    let config = ChipConfig {
+        host_frequency: 1 << 24,
+        reference_points_per_second: 4,
+        ..ChipConfig::default()
+    };
+    let chip = chip_with(&config);
+    for _ in 0..3 {
+        let until = ticks() + (1 << 25);
+        while ticks() < until {
+            std::thread::yield_now();
         }
-        assert_eq!(reply(&chip, client).1, Status::Limited as u32);
+        for _ in 0..4 {
+            store(&chip, 0, &[0; 8]);
+        }
     }
-    assert_eq!((points(&chip).len(), chip.count(Counter::RateLimited)), (20, 30));
+    assert_eq!((points(&chip).len(), chip.count(Counter::RateLimited)), (12, 0));
 }
 
 #[test]
-fn a_pass_begins_drains_every_client_within_its_budget_and_ends() {
+fn a_driver_of_2016_is_served() {
     let chip = chip();
-    *chip.sink().more.lock().unwrap() = 5;
-    assert!(chip.drain_pass(3));
-    let drains = [0, 0, 0, 1, 1, 1, 2, 3].map(Call::Drain);
-    let mut expected = vec![Call::Begin];
-    expected.extend(drains);
-    expected.push(Call::End);
-    assert_eq!(calls(&chip), expected);
-    assert!(!chip.drain_pass(3));
-}
-
-#[test]
-fn a_new_mask_bumps_every_clients_version_after_it_is_there() {
-    let chip = chip();
-    let mut mask = [0; 4096];
-    mask[17] = 1;
-    chip.set_mask(&mask);
-    let mut byte = [9; 2];
-    chip.read(Region::Rings, 17, &mut byte);
-    assert_eq!(byte, [1, 0]);
-    for client in 0..GEOMETRY.clients {
-        assert_eq!(area(&chip, client)[512 + host_page::MASK_VERSION].load(Ordering::Acquire), 1);
+    let g = geometry();
+    let args = u64::from(g.legacy_args);
+    for client in 0..4u32 {
+        for arg in 2..=args {
+            let offset = u64::from(client) * 64 * args + (arg - 2) * 8;
+            chip.write(Region::Data, offset, &(u64::from(client) * 100 + arg).to_le_bytes());
+        }
     }
+    for client in 0..4u64 {
+        // Both ways that its kernel module and its library store.
+        store(&chip, client * 8, &(client * 100 + 1).to_le_bytes());
+        let split = (client * 100 + 1) | 0xabcd << 32;
+        store(&chip, client * 8, &(split as u32).to_le_bytes());
+        store(&chip, client * 8 + 4, &((split >> 32) as u32).to_le_bytes());
+    }
+    let found = points(&chip);
+    let expected: Vec<Vec<u64>> = (0..4)
+        .flat_map(|c| {
+            let words = move |arg1| vec![c, args, arg1, c * 100 + 2, c * 100 + 3, c * 100 + 4];
+            [words(c * 100 + 1), words((c * 100 + 1) | 0xabcd << 32)]
+        })
+        .collect();
+    assert_eq!(found.iter().map(|p| p.words.clone()).collect::<Vec<_>>(), expected);
+    assert!(found.iter().all(|p| p.id == id::HYPERTRACE && u64::from(p.client) == p.words[0]));
+    assert!(chip.count(Counter::Width) + chip.count(Counter::Unassigned) == 0);
+    // Client 4 of 4, where a register would be.
+    store(&chip, 32, &[0; 8]);
+    assert_eq!((points(&chip).len(), chip.count(Counter::Unassigned)), (0, 1));
 }
 
 #[test]
-fn two_vcpus_on_one_client_lose_nothing_but_their_own_sense() {
+fn two_vcpus_on_one_client_lose_and_invent_nothing() {
+    const EACH: u64 = 20_000;
     let chip = chip();
-    thread::scope(|scope| {
-        for half in 0..2u32 {
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
             let chip = &chip;
             scope.spawn(move || {
-                for i in 0..20_000u32 {
-                    write_slot(chip, 0, i, ID, (i % 300) as u16, &[half.into()]);
-                    chip.write(
-                        Region::Control,
-                        register(0, reg::EMIT),
-                        &u64::from(i).to_le_bytes(),
-                    );
+                for i in 0..EACH {
+                    store(chip, 8, &(thread << 32 | i).to_le_bytes());
                 }
             });
         }
     });
-    let recorded = points(&chip);
-    assert!(recorded.iter().all(|point| point.words.len() <= 256));
-    assert_eq!(recorded.len() as u64 + counts(&chip), 40_000);
+    let mut found: Vec<u64> = points(&chip).iter().map(|p| p.words[2]).collect();
+    found.sort_unstable();
+    let all: Vec<u64> = (0..2).flat_map(|t| (0..EACH).map(move |i| t << 32 | i)).collect();
+    assert!(found == all);
 }
 
-/// An offset near something: a region's start and end, a page, a register.
-fn offsets() -> impl Strategy<Value = u64> {
-    let near = prop_oneof![
-        Just(0u64),
-        Just(GEOMETRY.control_pages_offset()),
-        Just(GEOMETRY.control_size()),
-        Just(GEOMETRY.data_size()),
-        Just(GEOMETRY.rings_size()),
-        Just(1 << 16),
-        Just(1 << 18),
-        Just(1 << 19),
-        Just(0x100),
-        Just(u64::MAX),
-        Just(1 << 32),
-        (0u64..8).prop_map(|client| register(client as u32, 0)),
-    ];
-    prop_oneof![(near, -64i64..64).prop_map(|(at, by)| at.wrapping_add_signed(by)), any::<u64>()]
+#[test]
+fn a_slot_that_changes_while_it_is_read_is_bounded() {
+    let chip = chip();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Headers of every kind, word by word.
+            let memory = client(&chip, 0);
+            let mut random = 1u64;
+            while !done.load(Relaxed) {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let word = random >> 60;
+                let value = match word {
+                    0 => 1 | (random >> 20 & 31) << 32,
+                    3 => random >> 24 & 511,
+                    _ => random,
+                };
+                memory.guest[guest_page::SLOT + word as usize].store(value, Release);
+            }
+        });
+        for seq in [1u64, 2].into_iter().cycle().take(100_000) {
+            store(&chip, at(0, register::EMIT), &seq.to_le_bytes());
+            let (told, status) = reply(&client(&chip, 0));
+            assert!(u64::from(told) == seq && (status == 0 || status == 3));
+        }
+        done.store(true, Relaxed);
+    });
+    let found = points(&chip);
+    let fits = |p: &Point| p.client == 0 && p.id >= id::FIRST && p.words.len() <= SLOT_WORDS;
+    assert!(found.iter().all(fits));
+    let faults = [Counter::SlotSequence, Counter::SlotWords, Counter::SlotId];
+    let faults: u64 = faults.map(|counter| chip.count(counter)).iter().sum();
+    assert_eq!(found.len() as u64 + faults, 100_000);
 }
 
-fn regions() -> impl Strategy<Value = Region> {
+/// What stores to registers do, by the specification.
+#[derive(Default)]
+struct Model {
+    shadows: BTreeMap<u64, [u8; 8]>,
+    counts: BTreeMap<&'static str, u64>,
+    legacy: Vec<(u32, u64)>,
+    lease: [u64; 4],
+}
+
+impl Model {
+    fn store(&mut self, offset: u64, data: &[u8]) {
+        let g = geometry();
+        let mut count = |name| *self.counts.entry(name).or_default() += 1;
+        let len = data.len() as u64;
+        if ![1, 2, 4, 8].contains(&len) || offset % len != 0 {
+            return count("register_width");
+        }
+        let (client, kind) = match offset.checked_sub(g.control_pages_offset()) {
+            None => (offset / 8, None),
+            Some(offset) => (offset / 4096, Some(offset % 4096 & !7)),
+        };
+        let exists = matches!(
+            kind,
+            None | Some(register::EMIT | register::KICK | register::STAMP | register::LEASE)
+        );
+        if client >= u64::from(g.clients) || !exists {
+            return count("register_unassigned");
+        }
+        let shadow = self.shadows.entry(offset & !7).or_default();
+        shadow[offset as usize % 8..][..data.len()].copy_from_slice(data);
+        if offset % 8 + len < 8 {
+            return;
+        }
+        let value = u64::from_le_bytes(*shadow);
+        match kind {
+            None => self.legacy.push((client as u32, value)),
+            // No slot was ever written: its seq is 0, and so is its id.
+            Some(register::EMIT) if value as u32 == 0 => count("slot_id"),
+            Some(register::EMIT) => count("slot_sequence"),
+            Some(register::KICK) => count("kick_trapped"),
+            Some(register::STAMP) => count("stamp_trapped"),
+            _ if value == 0 => count("lease_zero"),
+            _ => self.lease[client as usize] = value,
+        }
+    }
+}
+
+fn any_offset() -> impl Strategy<Value = u64> {
+    let pages = geometry().control_pages_offset();
     prop_oneof![
-        Just(Region::Config),
-        Just(Region::Data),
-        Just(Region::Control),
-        Just(Region::Rings)
+        4 => 0..40u64,
+        8 => (0..4u64, 0..48u64).prop_map(move |(client, at)| pages + client * 4096 + at),
+        1 => 0..2 * pages + 5 * 4096,
+        1 => any::<u64>(),
     ]
+}
+
+fn any_data() -> impl Strategy<Value = Vec<u8>> {
+    let len = prop_oneof![8 => Just(1), 4 => Just(2), 4 => Just(4), 4 => Just(8), 1 => 0..=16usize];
+    let byte = prop_oneof![Just(0u8), any::<u8>()];
+    len.prop_flat_map(move |len| proptest::collection::vec(byte.clone(), len))
 }
 
 proptest! {
     #[test]
-    fn any_width_anywhere_fills_every_byte_and_is_counted_or_takes_effect(
-        accesses in proptest::collection::vec((regions(), offsets(), 0usize..=16, any::<bool>()), 1..50),
+    fn stores_of_any_width_do_what_the_specification_says(
+        stores in proptest::collection::vec((any_offset(), any_data()), 1..200)
     ) {
         let chip = chip();
-        for (region, offset, width, store) in accesses {
-            let before = counts(&chip);
-            if store {
-                chip.write(region, offset, &vec![0xa5; width]);
-            } else {
-                // A byte that is not filled keeps its mark in one of the two.
-                let (mut ones, mut twos) = (vec![1; width], vec![2; width]);
-                chip.read(region, offset, &mut ones);
-                chip.read(region, offset, &mut twos);
-                if region != Region::Control {
-                    prop_assert_eq!(&ones, &twos);
-                }
-                if region == Region::Control && counts(&chip) > before {
-                    prop_assert!(ones.iter().chain(&twos).all(|byte| *byte == 0));
-                }
-            }
-            let register = matches!(width, 1 | 2 | 4 | 8) && offset % width as u64 == 0;
-            if region == Region::Control && !register {
-                prop_assert!(counts(&chip) > before, "{offset:#x} x {width} went by uncounted");
-            }
+        let mut model = Model::default();
+        let before = counters(&chip);
+        for (offset, data) in stores {
+            store(&chip, offset, &data);
+            model.store(offset, &data);
         }
-    }
-
-    #[test]
-    fn a_store_of_a_wrong_width_changes_nothing(offset in 0u64..8, width in 0usize..=16) {
-        prop_assume!(!(matches!(width, 1 | 2 | 4 | 8) && offset % width as u64 == 0));
-        let chip = chip();
-        chip.write(Region::Control, offset, &vec![0xff; width]);
-        chip.write(Region::Control, 0, &1u32.to_le_bytes());
-        chip.write(Region::Control, 4, &2u32.to_le_bytes());
-        let points = points(&chip);
-        prop_assert_eq!(points.len(), 1);
-        prop_assert_eq!(points[0].words[2], 1 | 2 << 32);
-        prop_assert_eq!(chip.count(Counter::Width), 1);
-    }
-
-    #[test]
-    fn the_window_is_the_regions_back_to_back(offset in offsets(), width in 1usize..=16) {
-        let chip = chip();
-        let window = Window::new(chip.clone());
-        let (mut ones, mut twos) = (vec![1; width], vec![2; width]);
-        window.read(offset, &mut ones);
-        match window.find(offset) {
-            Some((region, inside)) => {
-                prop_assert_eq!(GEOMETRY.window_offset(region) + inside, offset);
-                if region != Region::Control {
-                    chip.read(region, inside, &mut twos);
-                    prop_assert_eq!(&ones, &twos);
-                }
-            }
-            None => {
-                prop_assert!(offset >= window.size());
-                prop_assert!(ones.iter().all(|byte| *byte == 0));
-            }
-        }
-        window.write(offset, &twos);
+        let counts: BTreeMap<_, _> = counted(&chip, &before).into_iter().collect();
+        prop_assert_eq!(counts, model.counts);
+        let legacy: Vec<_> = points(&chip).iter().map(|p| (p.client, p.words[2])).collect();
+        prop_assert_eq!(legacy, model.legacy);
+        let lease = [0, 1, 2, 3].map(|c| client(&chip, c).host[host_page::LEASE].load(Relaxed));
+        prop_assert_eq!(lease, model.lease);
     }
 }

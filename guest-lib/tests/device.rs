@@ -285,7 +285,10 @@ fn errors_say_what_is_wrong_where_and_what_to_do() {
 
         let blank = System::with_function(0x10f0, 0);
         fs::write(blank.file("resource0"), vec![0; 65536]).unwrap();
-        assert_says(&refusal(&blank), &["no hypertrace device: magic at 0x28 is 0x0"]);
+        assert_says(
+            &refusal(&blank),
+            &["cannot find the config page in", "resource0", "magic at 0x28 is 0x0"],
+        );
 
         let short = System::with_function(0x10f0, 0);
         let len = GEOMETRY.rings_size() - 1;
@@ -295,7 +298,10 @@ fn errors_say_what_is_wrong_where_and_what_to_do() {
             .unwrap()
             .set_len(len)
             .unwrap();
-        assert_says(&refusal(&short), &["shorter than the config page says"]);
+        assert_says(
+            &refusal(&short),
+            &["cannot map all of", "resource4_wc", "shorter than the config page says"],
+        );
 
         let taken = System::with_function(0x10f0, 0);
         let mut all_vcpus = page();

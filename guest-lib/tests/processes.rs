@@ -80,7 +80,7 @@ fn a_child_that_never_emits_does_not_keep_its_dead_parents_client() {
         // The grandchild may not have run yet.
         wait_until("free", || !is_locked(&memory, had));
         thread::spawn(move || assert_eq!(client(), Some(had))).join().unwrap();
-        // It is not ours to wait for.
+        // SAFETY: a signal to a process that this test made, and cannot wait for.
         unsafe { libc::kill(grandchild.load(Relaxed) as i32, libc::SIGKILL) };
     });
 }
@@ -134,12 +134,46 @@ fn exec_gives_the_clients_back_though_the_process_lives() {
         });
         let comm = format!("/proc/{}/comm", child.0);
         wait_until("exec", || std::fs::read_to_string(&comm).is_ok_and(|comm| comm == "sleep\n"));
-        assert!(!is_locked(&memory, 0));
+        // The name comes first in an exec, the descriptors close after it.
+        wait_until("free", || !is_locked(&memory, 0));
         assert_eq!(client(), Some(0));
         host.drain();
         assert_eq!((host.seen.count(TICK), host.seen.leases.len()), (5, 2));
         assert_eq!(host.faults(), []);
         child.kill();
+    });
+}
+
+#[test]
+fn a_process_that_exits_tells_its_losses() {
+    alone("a_process_that_exits_tells_its_losses", || {
+        let (mut host, _) = Host::install(2, 0, 1 << 12);
+        let child = fork(|| {
+            emit(1000);
+            // SAFETY: ends the process, as a return from main does.
+            unsafe { libc::exit(0) }
+        });
+        assert_eq!(child.wait(), 0);
+        let lost = host.losses().full;
+        host.drain();
+        assert!(lost > 0);
+        assert_eq!(host.seen.count(TICK) + lost, 1000);
+    });
+}
+
+#[test]
+fn a_lock_file_that_takes_no_locks_is_refused() {
+    alone("a_lock_file_that_takes_no_locks_is_refused", || {
+        let geometry = hypertrace::abi::layout::Geometry::default();
+        let memory = common::memfd(geometry.rings_size());
+        let host = Host::new(geometry, 0, common::map(&memory, geometry.rings_size()));
+        let channel = hypertrace::Channel::local(&host.page, host.rings).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory));
+        let read_only = File::open(path).unwrap();
+        let why = hypertrace::install(channel, Some(read_only)).unwrap_err();
+        assert!(why.to_string().contains("cannot lock bytes of the lock file"), "{why}");
+        // It was only refused.
+        hypertrace::install(channel, Some(memory)).unwrap();
     });
 }
 

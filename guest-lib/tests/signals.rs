@@ -113,6 +113,14 @@ fn block_signals() {
     }
 }
 
+/// Whether there was enough of something, and time for the rest. A busy machine
+/// takes longer.
+fn enough(start: Instant, what: &AtomicU64, most: u64) -> bool {
+    let passed = start.elapsed();
+    assert!(passed < Duration::from_secs(100), "{} of {most}", what.load(Relaxed));
+    passed > Duration::from_secs(2) && what.load(Relaxed) >= most
+}
+
 fn tried() -> u64 {
     [&OUTER_TRIED, &INNER_TRIED, &STAMPS_TRIED].iter().map(|n| n.load(Relaxed)).sum()
 }
@@ -130,8 +138,8 @@ fn a_handler_amid_an_emit_is_recorded_or_counted() {
                 block_signals();
             });
             // And at times that no timer has.
-            let end = Instant::now() + Duration::from_secs(2);
-            while Instant::now() < end {
+            let start = Instant::now();
+            while !enough(start, &SIGNALS, 5000) {
                 use std::os::unix::thread::JoinHandleExt;
                 // SAFETY: the thread is not joined yet.
                 unsafe { libc::pthread_kill(worker.as_pthread_t(), libc::SIGUSR1) };
@@ -151,9 +159,8 @@ fn a_handler_amid_an_emit_is_recorded_or_counted() {
             losses.full,
             counts(),
         );
-        assert!(SIGNALS.load(Relaxed) > 1000);
         assert!(inner > 0 && losses.busy > 0, "both outcomes");
-        assert_eq!(counts(), hypertrace::Counts::default(), "nobody jumped");
+        assert_eq!(counts().unattached, 0);
         assert_eq!(host.seen.total() + losses.total(), tried());
         assert!(host.seen.count(OUTER) > inner);
         assert_eq!((host.seen.backwards, host.faults()), (0, vec![]));
@@ -173,7 +180,10 @@ fn a_thread_that_jumps_out_of_emits_goes_on_with_another_client() {
                 while unsafe { call_until_jump((&raw mut JUMP).cast(), emit_until_stopped) == 1 } {}
                 block_signals();
             });
-            thread::sleep(Duration::from_secs(3));
+            let start = Instant::now();
+            while !enough(start, &JUMPS, 100) {
+                thread::sleep(Duration::from_millis(10));
+            }
             STOP.store(true, Relaxed);
             worker.join().unwrap();
         });
@@ -187,13 +197,14 @@ fn a_thread_that_jumps_out_of_emits_goes_on_with_another_client() {
             host.seen.leases.len(),
         );
         assert!(recorded > 0 && losses.busy > 0, "both outcomes");
-        assert!(jumps > 50 && counts.abandoned > 0 && counts.abandoned <= jumps);
+        assert!(counts.abandoned > 0);
         assert!(tried - jumps <= recorded + lost, "{tried} - {jumps} > {recorded} + {lost}");
         assert!(recorded + lost <= tried, "{recorded} + {lost} > {tried}");
         assert_eq!((host.seen.backwards, host.faults()), (0, vec![]));
         // Each later lease tells what it came after.
-        let last = host.seen.leases.last().unwrap();
-        assert!(last.name.contains("before on client"), "{}", last.name);
+        for lease in host.seen.leases.iter().filter(|lease| lease.client > 0) {
+            assert!(lease.name.contains("before on client"), "{}", lease.name);
+        }
         // The thread has ended: all its clients are free.
         assert!((0..256).all(|client| !common::is_locked(&memory, client)));
         let first = thread::spawn(|| hypertrace::with_client(|client| client.index()));

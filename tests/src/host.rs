@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hypertrace::Channel;
+use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::record::ClockKind;
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
+use hypertrace_trace::session_json::StreamJson;
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{Doorbells, Drain};
 use tempfile::TempDir;
@@ -66,6 +69,14 @@ impl Host {
         Channel::local(self.chip.config_page(), rings).unwrap()
     }
 
+    /// Takes a client of [`Host::channel`], as a thread of a guest does.
+    pub fn lease<'h>(&'h self, index: u32, state: &'h ProducerState, name: &'h str) -> Client<'h> {
+        // Differs from every other lessee's.
+        let token = ticks() | 1;
+        let info = LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name };
+        Client::lease(self.channel(), index, state, token, &info).unwrap()
+    }
+
     /// Ends the session.
     #[track_caller]
     pub fn finish(self) -> Recorded {
@@ -99,6 +110,13 @@ impl Recorded {
     #[track_caller]
     pub fn open(&self) -> hypertrace_timeline::Session {
         hypertrace_timeline::Session::open(self.dir()).unwrap()
+    }
+
+    /// What the session says of a guest's client.
+    #[track_caller]
+    pub fn client(&self, client: u32) -> &StreamJson {
+        let own = |s: &&StreamJson| (&*s.domain, s.client) == ("guest", client);
+        self.summary.streams.iter().find(own).unwrap()
     }
 
     /// All events, in order.

@@ -3,6 +3,7 @@
 //! A module per subject. Those that need something special of the machine say so themselves where it
 //! is missing, and give `None`.
 
+pub mod acts;
 pub mod babeltrace2;
 pub mod capability;
 pub mod command;

@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hypertrace::{Client, Emit, LeaseInfo, ProducerState};
+use hypertrace::{Emit, ProducerState};
 use hypertrace_abi::event_type;
-use hypertrace_abi::record::{ClockKind, id};
+use hypertrace_abi::record::id;
 use hypertrace_device::{Geometry, RingMode};
 use hypertrace_tests::babeltrace2;
 use hypertrace_tests::host::{Host, Recorded};
@@ -39,9 +39,7 @@ struct Emitted {
 
 fn produce(host: &Host, index: u32, events: u64, mut random: Random) -> Emitted {
     let state = ProducerState::new();
-    let info = LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name: "producer" };
-    let token = 0x100 + u64::from(index);
-    let client = Client::lease(host.channel(), index, &state, token, &info).unwrap();
+    let client = host.lease(index, &state, "producer");
     let mut emitted = Emitted::default();
     for number in 0..events {
         if number % 4096 == 0 {
@@ -126,10 +124,7 @@ fn round(random: &mut Random, mode: RingMode) -> (u64, u64) {
     let recorded = host.finish();
 
     for (client, emitted) in (0..).zip(&emitted) {
-        let said = |s: &&hypertrace_trace::session_json::StreamJson| {
-            (&*s.domain, s.client) == ("guest", client)
-        };
-        let stream = recorded.summary.streams.iter().find(said).unwrap();
+        let stream = recorded.client(client);
         let (count, sum) = read_back(&recorded, client);
         assert_eq!((stream.events, stream.lost_full), (count, emitted.dropped), "{geometry:?}");
         assert_eq!((stream.lost_busy, stream.filtered, stream.faults.len()), (0, 0, 0));

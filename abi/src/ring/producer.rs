@@ -6,7 +6,9 @@
 //! in the middle of an emit on the same thread.
 
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
+use crate::atomic::{
+    AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence, spin_loop,
+};
 use crate::config::RingMode;
 use crate::event::{Event, Fields, SchemaText, Site};
 use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
@@ -778,7 +780,7 @@ impl<'m> Producer<'m> {
         while state.telling.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
             == Err(BY_OTHER)
         {
-            core::hint::spin_loop();
+            spin_loop();
         }
         tell(&self.memory, state);
         state.forget();

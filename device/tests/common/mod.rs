@@ -1,72 +1,83 @@
-//! A chip on a sink that keeps what it is given.
-#![allow(dead_code, reason = "each test file uses a part")]
+//! A small device with a sink that keeps what it gets.
+#![allow(dead_code)] // each test file uses a part
 
-use hypertrace_abi::atomic::{AtomicU64, Ordering};
-use hypertrace_abi::layout::guest_page;
-use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
-use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region};
+use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-pub const GEOMETRY: Geometry = Geometry {
-    clients: 4,
-    legacy_args: 4,
-    ring_bytes: 1 << 16,
-    block_bytes: 1 << 12,
-    schema_bytes: 1 << 12,
-};
-
-#[derive(Clone, Debug, PartialEq)]
+/// A reference point, kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub client: u32,
     pub seq: u32,
     pub id: u32,
+    pub name_hash: u32,
     pub cpu: u32,
     pub guest_time: u64,
     pub host_time: u64,
     pub words: Vec<u64>,
 }
 
-/// What the sink was asked for, in order.
-#[derive(Clone, Debug, PartialEq)]
+/// A call of the drain loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    Point(Point),
     Begin,
     Drain(u32),
     End,
 }
 
-/// Keeps calls; says that a client has more as often as it is told.
+/// Keeps reference points, calls, and the timestamps of ring records.
 #[derive(Default)]
 pub struct Recorder {
+    pub points: Mutex<Vec<Point>>,
     pub calls: Mutex<Vec<Call>>,
-    pub more: Mutex<usize>,
+    pub records: Mutex<Vec<(u32, u64)>>,
+    /// What it says of the next reference points.
+    pub status: Mutex<Option<Status>>,
+    /// Records that it takes in one drain.
+    pub packet: Mutex<Option<usize>>,
 }
 
 impl EventSink for Recorder {
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
-        self.calls.lock().unwrap().push(Call::Point(Point {
-            client: point.client,
-            seq: point.seq,
-            id: point.id,
-            cpu: point.cpu,
-            guest_time: point.guest_time,
-            host_time: point.host_time,
-            words: point.words.to_vec(),
-        }));
-        Status::Recorded
+        let ReferencePoint { client, seq, id, name_hash, cpu, guest_time, host_time, words } =
+            *point;
+        let words = words.to_vec();
+        self.points.lock().unwrap().push(Point {
+            client,
+            seq,
+            id,
+            name_hash,
+            cpu,
+            guest_time,
+            host_time,
+            words,
+        });
+        self.status.lock().unwrap().unwrap_or(Status::Recorded)
     }
 
     fn begin_pass(&self) {
         self.calls.lock().unwrap().push(Call::Begin);
     }
 
-    fn drain(&self, client: u32, _: &mut Consumer<'_>) -> Drained {
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         self.calls.lock().unwrap().push(Call::Drain(client));
-        let mut more = self.more.lock().unwrap();
-        let drained = Drained { words: 0, more: *more > 0 };
-        *more = more.saturating_sub(1);
-        drained
+        let most = self.packet.lock().unwrap().unwrap_or(usize::MAX);
+        let mut stage = vec![0; consumer.stage_words()];
+        let mut records = self.records.lock().unwrap();
+        let mut taken = 0;
+        let pulled = consumer.pull(&mut stage, |_, record| {
+            if taken == most {
+                return Flow::Stop;
+            }
+            taken += 1;
+            records.push((client, record.header.timestamp));
+            Flow::Taken
+        });
+        consumer.commit();
+        Drained { words: pulled.end - pulled.begin, more: pulled.more }
     }
 
     fn end_pass(&self) {
@@ -74,50 +85,139 @@ impl EventSink for Recorder {
     }
 }
 
-pub type TestChip = Chip<Recorder>;
-
-pub fn chip() -> Arc<TestChip> {
-    chip_with(&ChipConfig::default())
+/// The smallest rings; four clients with four arguments.
+pub fn geometry() -> Geometry {
+    Geometry { clients: 4, legacy_args: 4, ring_bytes: 4096, block_bytes: 256, schema_bytes: 4096 }
 }
 
-pub fn chip_with(config: &ChipConfig) -> Arc<TestChip> {
-    let memory = Memory::anonymous(GEOMETRY).unwrap();
+pub fn chip_with(config: &ChipConfig) -> Arc<Chip<Recorder>> {
+    let memory = Memory::anonymous(geometry()).unwrap();
     Arc::new(Chip::new(memory, config, Recorder::default(), ()))
 }
 
-pub fn calls(chip: &TestChip) -> Vec<Call> {
-    std::mem::take(&mut chip.sink().calls.lock().unwrap())
+pub fn chip() -> Arc<Chip<Recorder>> {
+    chip_with(&ChipConfig::default())
 }
 
-pub fn points(chip: &TestChip) -> Vec<Point> {
-    let points = calls(chip).into_iter().filter_map(|call| match call {
-        Call::Point(point) => Some(point),
-        _ => None,
-    });
-    points.collect()
+pub fn points(chip: &Chip<Recorder>) -> Vec<Point> {
+    std::mem::take(&mut chip.sink().points.lock().unwrap())
 }
 
-/// All counters, added.
-pub fn counts(chip: &TestChip) -> u64 {
-    Counter::ALL.into_iter().map(|counter| chip.count(counter)).sum()
+/// What was counted since the counters were `before`.
+pub fn counted(
+    chip: &Chip<Recorder>,
+    before: &BTreeMap<&'static str, u64>,
+) -> Vec<(&'static str, u64)> {
+    counters(chip)
+        .into_iter()
+        .map(|(name, n)| (name, n - before[name]))
+        .filter(|(_, n)| *n > 0)
+        .collect()
 }
 
-/// A client's area in the rings region.
-pub fn area(chip: &TestChip, client: u32) -> &[AtomicU64] {
-    let words = chip.memory().region(Region::Rings).unwrap().words();
-    &words[GEOMETRY.client_offset(client) as usize / 8..]
+pub fn counters(chip: &Chip<Recorder>) -> BTreeMap<&'static str, u64> {
+    Counter::ALL.map(|counter| (counter.name(), chip.count(counter))).into_iter().collect()
 }
 
-/// Writes a v2 slot.
-pub fn write_slot(chip: &TestChip, client: u32, seq: u32, id: u32, claimed: u16, words: &[u64]) {
-    let slot = &area(chip, client)[guest_page::SLOT..];
-    let header = [u64::from(seq) | u64::from(id) << 32, 7 << 32, 1000, claimed.into()];
-    for (to, from) in slot.iter().zip(header.iter().chain(words)) {
-        to.store(*from, Ordering::Relaxed);
+/// All bytes of both regions that are memory.
+pub fn memory(chip: &Chip<Recorder>) -> Vec<u8> {
+    let mut all = Vec::new();
+    for region in [Region::Data, Region::Rings] {
+        let mut bytes = vec![0; chip.geometry().bar_size(region) as usize];
+        chip.read(region, 0, &mut bytes);
+        all.extend(bytes);
     }
+    all
 }
 
-/// Offset of a v2 register in the control region.
-pub fn register(client: u32, register: u64) -> u64 {
-    GEOMETRY.control_pages_offset() + u64::from(client) * 4096 + register
+/// Offset of a register of a client in the control region.
+pub fn register(client: u32, offset: u64) -> u64 {
+    geometry().control_pages_offset() + u64::from(client) * 4096 + offset
+}
+
+/// A way to the chip.
+pub enum Front {
+    Chip(Arc<Chip<Recorder>>),
+    Window(Window<Recorder>),
+    Pci(PciFunction<Recorder>),
+}
+
+/// Where the tests put the BARs of [`Region::ALL`].
+pub const BARS: [u64; 4] = [0xe000_0000, 0xe100_0000, 0xe200_0000, 0x40_0000_0000];
+
+impl Front {
+    /// All three, each with a chip of its own.
+    pub fn all() -> [Front; 3] {
+        let pci = PciFunction::new(chip());
+        for (region, address) in Region::ALL.into_iter().zip(BARS) {
+            let bar = 0x10 + 4 * region.bar() as u64;
+            pci.config_write(bar, &(address as u32).to_le_bytes(), |_| ());
+            if region == Region::Rings {
+                pci.config_write(bar + 4, &((address >> 32) as u32).to_le_bytes(), |_| ());
+            }
+        }
+        pci.config_write(4, &[2], |_| ());
+        [Front::Chip(chip()), Front::Window(Window::new(chip())), Front::Pci(pci)]
+    }
+
+    pub fn chip(&self) -> &Chip<Recorder> {
+        match self {
+            Front::Chip(chip) => chip,
+            Front::Window(window) => window.chip(),
+            Front::Pci(pci) => pci.chip(),
+        }
+    }
+
+    /// Where the region begins here.
+    pub fn base(&self, region: Region) -> u64 {
+        let i = Region::ALL.iter().position(|r| *r == region).unwrap();
+        match self {
+            Front::Chip(_) => 0,
+            Front::Window(window) => {
+                let g = window.chip().geometry();
+                Region::ALL[..i].iter().map(|r| g.bar_size(*r)).sum()
+            }
+            Front::Pci(_) => BARS[i],
+        }
+    }
+
+    /// Which region an access is for, and at which offset: computed here, and
+    /// not by the code under test.
+    pub fn target(&self, region: Region, offset: u64) -> Option<(Region, u64)> {
+        if let Front::Chip(_) = self {
+            return Some((region, offset));
+        }
+        let address = self.base(region).wrapping_add(offset);
+        Region::ALL.into_iter().find_map(|region| {
+            let size = self.chip().geometry().bar_size(region);
+            let inside = address.wrapping_sub(self.base(region));
+            (inside < size).then_some((region, inside))
+        })
+    }
+
+    /// Reads; bytes that nobody fills stay as they are.
+    pub fn read(&self, region: Region, offset: u64, data: &mut [u8]) {
+        let address = self.base(region).wrapping_add(offset);
+        match self {
+            Front::Chip(chip) => chip.read(region, offset, data),
+            Front::Window(window) => window.read(address, data),
+            Front::Pci(pci) => {
+                // Where no BAR is, the bus answers.
+                if !pci.read(address, data) {
+                    data.fill(0);
+                }
+            }
+        }
+    }
+
+    pub fn write(&self, region: Region, offset: u64, data: &[u8]) {
+        let address = self.base(region).wrapping_add(offset);
+        match self {
+            Front::Chip(chip) => chip.write(region, offset, data),
+            Front::Window(window) => window.write(address, data),
+            Front::Pci(pci) => {
+                pci.write(address, data);
+            }
+        }
+    }
 }

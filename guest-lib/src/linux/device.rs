@@ -5,6 +5,7 @@ use super::mapping::{Mapping, MemoryType, memory_type};
 use super::{Options, Place, clock, pci, window};
 use crate::channel::Channel;
 use crate::error::OpenError;
+use hypertrace_abi::config::ConfigError;
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 
@@ -50,6 +51,11 @@ pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError
         .with_fences(opened.memory_type == MemoryType::Uncached)
         .with_clock(clock::choose(options));
     Ok(opened)
+}
+
+/// What stands where the config page should.
+pub(super) fn not_a_device(path: &Path, why: ConfigError) -> OpenError {
+    OpenError::because("find the config page in", path, std::io::Error::other(why))
 }
 
 /// Opens a file, for stores too unless `read_only`.

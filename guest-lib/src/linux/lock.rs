@@ -9,6 +9,7 @@
 
 use std::fmt::Write;
 use std::fs::File;
+use std::io;
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -27,6 +28,20 @@ impl LockFile {
         // may have come over a socket.
         unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
         LockFile { descriptor: AtomicI32::new(descriptor), base }
+    }
+
+    /// Whether the file takes locks at all, tried on a byte that is no
+    /// client's.
+    pub(super) fn check(&self, byte: u32) -> io::Result<()> {
+        let locked = self.lock(byte);
+        let why = io::Error::last_os_error();
+        self.unlock(byte);
+        match why.raw_os_error() {
+            // Another process tries just now.
+            Some(libc::EAGAIN | libc::EACCES) => Ok(()),
+            _ if locked => Ok(()),
+            _ => Err(why),
+        }
     }
 
     /// `false` if another process has it, or the system refuses.

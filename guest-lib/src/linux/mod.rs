@@ -103,7 +103,8 @@ pub struct Info {
 /// open channel does the same with the default options, but tells nobody, and
 /// no event after it tries again; this always does.
 ///
-/// If a channel is open already, it stays, and this tells about it.
+/// If a channel is open already, it stays, and this tells about it. A forked
+/// child opens what its parent had.
 ///
 /// # Errors
 /// If there is no device, or the system does not let this process use it. The

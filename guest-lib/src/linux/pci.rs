@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::Options;
-use super::device::{Opened, open_file};
+use super::device::{Opened, not_a_device, open_file};
 use super::lock::LockFile;
 use super::mapping::{Mapping, MemoryType};
 use crate::channel::{Channel, read_config};
@@ -53,7 +53,7 @@ pub(super) fn open(function: &Path) -> Result<Opened, OpenError> {
     let config_bar = map(function, "resource0", PAGE, false)?;
     // SAFETY: a page of it is mapped.
     let page = unsafe { read_config(config_bar.address()) };
-    let geometry = page.geometry()?;
+    let geometry = page.geometry().map_err(|why| not_a_device(&function.join("resource0"), why))?;
     let data = map_combining(function, Region::Data, geometry.data_size())?;
     let control = map(function, "resource2", geometry.control_size(), true)?;
     let rings = map_combining(function, Region::Rings, geometry.rings_size())?;
@@ -113,7 +113,9 @@ fn map(function: &Path, name: &str, len: u64, writable: bool) -> Result<Mapping,
     let file = open_file(&path, !writable)?;
     let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();
     if has < len {
-        return Err(OpenError::Short);
+        let why =
+            io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than the config page says");
+        return Err(OpenError::because("map all of", &path, why));
     }
     Mapping::new(&file, &path, 0, len, writable)
 }

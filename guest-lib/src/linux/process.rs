@@ -173,6 +173,10 @@ fn start(opened: Opened, place: Place, options: Options) -> Result<&'static Proc
     if clients.is_empty() {
         return Err(OpenError::NoneToLease(channel.clients()));
     }
+    if let Some(lock) = &opened.lock {
+        lock.check(clients.end)
+            .map_err(|why| OpenError::because("lock bytes of", lock_path(&place), why))?;
+    }
     let count = clients.len();
     thread::make_key()?;
     hook();
@@ -200,6 +204,15 @@ fn start(opened: Opened, place: Place, options: Options) -> Result<&'static Proc
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     refresher::start(process);
     Ok(process)
+}
+
+/// What a lock file is called in an error.
+fn lock_path(place: &Place) -> &Path {
+    match place {
+        Place::Function(function) => function,
+        Place::Window(_) => Path::new("physical memory"),
+        Place::Installed => Path::new("the lock file"),
+    }
 }
 
 /// Has the system tell about forks and the process's end; children inherit it.
@@ -248,7 +261,8 @@ impl Opening {
         let me = sys::process_id();
         let other = OPENING.load(Relaxed);
         (other != me && OPENING.compare_exchange(other, me, Ordering::Acquire, Relaxed).is_ok())
-            .then_some(Opening { _undisturbed: undisturbed })
+            // Not `then_some`: dropping an `Opening` ends it.
+            .then(|| Opening { _undisturbed: undisturbed })
     }
 
     fn wait() -> Opening {

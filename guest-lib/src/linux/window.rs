@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::Options;
-use super::device::{Opened, open_file};
+use super::device::{Opened, not_a_device, open_file};
 use super::lock::LockFile;
 use super::mapping::{Mapping, MemoryType};
 use crate::channel::{Channel, read_config};
@@ -50,7 +50,7 @@ pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError>
     let first = Mapping::new(&memory, path, address, MIN_BAR, false)?;
     // SAFETY: a page of it is mapped.
     let page = unsafe { read_config(first.address()) };
-    let geometry = page.geometry()?;
+    let geometry = page.geometry().map_err(|why| not_a_device(path, why))?;
     drop(first);
 
     let end = geometry.window_offset(Region::Rings) + geometry.rings_size();

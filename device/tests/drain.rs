@@ -1,0 +1,180 @@
+//! The drain pass and the enable mask.
+
+mod common;
+
+use common::{Call, chip, chip_with};
+use hypertrace_abi::atomic::Ordering::Relaxed;
+use hypertrace_abi::layout::{host_page, register};
+use hypertrace_abi::record::{ClockKind, Flags};
+use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+fn client(chip: &Chip<common::Recorder>, client: u32) -> ClientMemory<'_> {
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    let mode =
+        if chip.config_page().ring_mode == 0 { RingMode::Discard } else { RingMode::Overwrite };
+    ClientMemory::of_rings(rings, client, chip.geometry(), mode).unwrap()
+}
+
+fn lease<'c>(chip: &'c Chip<common::Recorder>, of: u32, state: &'c ProducerState) -> Producer<'c> {
+    let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "test" };
+    Producer::lease(client(chip, of), state, Lease::new(7, 1, &info), false)
+}
+
+fn emit(producer: &Producer<'_>, now: u64) -> Emit {
+    producer.emit_words(now, 99, Flags::empty(), &[], &[now])
+}
+
+#[test]
+fn a_pass_begins_drains_every_client_and_ends() {
+    let chip = chip();
+    assert!(!chip.drain_pass(8));
+    let clients = (0..4).map(Call::Drain);
+    let expected: Vec<Call> = [Call::Begin].into_iter().chain(clients).chain([Call::End]).collect();
+    assert_eq!(*chip.sink().calls.lock().unwrap(), expected);
+}
+
+#[test]
+fn a_busy_client_gets_its_budget_and_no_more() {
+    let chip = chip();
+    *chip.sink().packet.lock().unwrap() = Some(2);
+    let state = ProducerState::new();
+    let producer = lease(&chip, 1, &state);
+    for now in 2..=10 {
+        assert_eq!(emit(&producer, now), Emit::Recorded);
+    }
+    let mut passes = 0;
+    let mut taken = Vec::new();
+    loop {
+        let more = chip.drain_pass(2);
+        passes += 1;
+        taken.push(chip.sink().records.lock().unwrap().len());
+        let calls = std::mem::take(&mut *chip.sink().calls.lock().unwrap());
+        assert!(calls.iter().filter(|c| **c == Call::Drain(1)).count() <= 2);
+        assert!(calls.iter().filter(|c| **c == Call::Drain(2)).count() == 1);
+        if !more {
+            break;
+        }
+        assert!(passes < 10);
+    }
+    // A lease record and nine others, two in a drain.
+    assert_eq!(taken, [4, 8, 10]);
+    let records: Vec<_> = (1..=10).map(|now| (1, now)).collect();
+    assert_eq!(*chip.sink().records.lock().unwrap(), records);
+    assert_eq!(client(&chip, 1).host[host_page::TAIL].load(Relaxed), state_head(&chip));
+}
+
+fn state_head(chip: &Chip<common::Recorder>) -> u64 {
+    client(chip, 1).guest[hypertrace_abi::layout::guest_page::HEAD].load(Relaxed)
+}
+
+#[test]
+fn a_budget_of_nothing_is_one() {
+    let chip = chip();
+    assert!(!chip.drain_pass(0));
+    assert_eq!(chip.sink().calls.lock().unwrap().len(), 6);
+}
+
+#[test]
+fn a_trapped_kick_is_counted() {
+    let chip = chip();
+    chip.write(Region::Control, common::register(0, register::KICK), &[1; 8]);
+    assert_eq!(chip.count(Counter::KickTrapped), 1);
+}
+
+#[test]
+fn a_new_mask_is_whole_before_its_version_is_told() {
+    let chip = chip();
+    let mut version = [0; 4];
+    for mask in 1..=5u8 {
+        chip.set_mask(&[mask; 4096]);
+        let mut page = [0; 4096];
+        chip.read(Region::Rings, 0, &mut page);
+        assert_eq!(page, [mask; 4096]);
+        let told: [u64; 4] = std::array::from_fn(|c| {
+            client(&chip, c as u32).host[host_page::MASK_VERSION].load(Relaxed)
+        });
+        assert!(told.iter().zip(version).all(|(now, before)| *now == before + 1));
+        version = told;
+    }
+}
+
+#[test]
+fn masks_set_by_two_threads_at_once_are_one_or_the_other() {
+    let chip = chip();
+    std::thread::scope(|scope| {
+        for mask in 1..=2 {
+            let chip = &chip;
+            scope.spawn(move || (0..500).for_each(|_| chip.set_mask(&[mask; 4096])));
+        }
+    });
+    let mut page = [0; 4096];
+    chip.read(Region::Rings, 0, &mut page);
+    assert!(page == [1; 4096] || page == [2; 4096]);
+    assert_eq!(client(&chip, 0).host[host_page::MASK_VERSION].load(Relaxed), 1000);
+}
+
+/// All clients emit on threads of their own while passes run; everything
+/// arrives or is counted.
+fn race(overwrite: bool, budget: usize, each: u64) {
+    let ring_mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
+    let chip = chip_with(&ChipConfig { ring_mode, ..ChipConfig::default() });
+    *chip.sink().packet.lock().unwrap() = Some(16);
+    let running = AtomicU64::new(4);
+    let full: [AtomicU64; 4] = Default::default();
+    std::thread::scope(|scope| {
+        for of in 0..4 {
+            let (chip, running, full) = (&chip, &running, &full);
+            scope.spawn(move || {
+                let state = ProducerState::new();
+                let producer = lease(chip, of, &state);
+                for now in 2..2 + each {
+                    if emit(&producer, now) == Emit::Full {
+                        full[of as usize].fetch_add(1, Relaxed);
+                    }
+                }
+                running.fetch_sub(1, std::sync::atomic::Ordering::Release);
+            });
+        }
+        while running.load(std::sync::atomic::Ordering::Acquire) > 0 {
+            chip.drain_pass(budget);
+        }
+        while chip.drain_pass(budget) {}
+    });
+    let records = chip.sink().records.lock().unwrap();
+    for of in 0..4 {
+        let times: Vec<u64> = records.iter().filter(|r| r.0 == of).map(|r| r.1).collect();
+        assert!(times.is_sorted_by(|a, b| a < b));
+        let full = full[of as usize].load(Relaxed);
+        assert!(times.len() as u64 + full <= 1 + each);
+        if !overwrite {
+            assert_eq!(times.len() as u64 + full, 1 + each);
+        }
+    }
+}
+
+#[test]
+fn a_pass_may_run_while_the_mask_changes() {
+    let chip = chip();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..200).for_each(|i| chip.set_mask(&[i as u8 & 1; 4096]));
+            done.store(true, Relaxed);
+        });
+        while !done.load(Relaxed) {
+            chip.drain_pass(4);
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn everything_arrives_or_is_counted(overwrite: bool, budget in 1usize..5, each in 1u64..5000) {
+        race(overwrite, budget, each);
+    }
+}

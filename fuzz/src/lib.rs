@@ -1,0 +1,19 @@
+//! Inputs of the fuzz targets, and what must hold for each: tested on stable
+//! with random inputs, run by libFuzzer with chosen ones.
+//!
+//! Any bytes are an input. [`chip`] and [`session`] take them as what a guest
+//! does ([`op::Op`]) at a device ([`rig::Rig`]) with three clients: 0 keeps no
+//! rule, 1 is honest, 2 does nothing. [`reader`] takes them as damage to the
+//! files of a whole session.
+
+pub mod chip;
+pub mod input;
+pub mod op;
+pub mod reader;
+pub mod recorder;
+pub mod rig;
+pub mod session;
+
+#[cfg(test)]
+#[path = "../../tests/src/capability.rs"]
+mod capability;

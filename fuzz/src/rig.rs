@@ -1,0 +1,484 @@
+//! A device with a guest at it: client 0 keeps no rule, client 1 is honest.
+//!
+//! Hostile stores go anywhere but to the memory and registers of client 1: an
+//! operating system that lets one program write another's pages has no honest
+//! clients.
+
+use crate::input::Input;
+use crate::op::{Access, Op, Path};
+use crate::recorder::Ambush;
+use hypertrace::{Channel, Client};
+use hypertrace_abi::atomic::{AtomicU64, Ordering};
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::{
+    Geometry, PAGE, Region, SLOT_HEADER_WORDS, SLOT_WORDS, WORD, guest_page, host_page, register,
+};
+use hypertrace_abi::record::{ClockKind, Header};
+use hypertrace_abi::ring::{ClientMemory, Emit, LeaseInfo, ProducerState, mask_words};
+use hypertrace_abi::schema::id_of;
+use hypertrace_abi::sink::EventSink;
+use hypertrace_device::{Chip, ChipConfig, Memory, PciFunction, Window};
+use std::sync::Arc;
+
+/// The client that keeps no rule.
+pub const HOSTILE: u32 = 0;
+/// The client that does.
+pub const HONEST: u32 = 1;
+/// Both, and one that does nothing.
+pub const CLIENTS: u32 = 3;
+
+/// Client 1's event.
+pub const EVENT: &str = "honest(n:u64,inverse:u64,rest:[u64])";
+/// Client 1's reference point.
+pub const POINT: &str = "honest_point(n:u64,inverse:u64)";
+
+/// More operations than an input needs to show anything.
+const MOST_OPS: usize = 2000;
+/// Passes until nothing is left of anything that a guest can have written.
+const MOST_PASSES: usize = 5000;
+
+/// What the VMM chose.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Sizes.
+    pub geometry: Geometry,
+    /// What a full ring does.
+    pub ring_mode: RingMode,
+    /// Bound of reference points per second, or 0.
+    pub points_per_second: u32,
+}
+
+impl Setup {
+    /// One that the wire allows; of any byte.
+    pub fn decode(input: &mut Input<'_>) -> Setup {
+        let bits = input.u8();
+        let (ring_bytes, block_bytes) = [(4096, 256), (65_536, 4096)][usize::from(bits & 1)];
+        Setup {
+            geometry: Geometry {
+                clients: CLIENTS,
+                legacy_args: [8, 1, 16, 3][usize::from(bits >> 1 & 3)],
+                ring_bytes,
+                block_bytes,
+                schema_bytes: 4096,
+            },
+            ring_mode: if bits & 8 == 0 { RingMode::Discard } else { RingMode::Overwrite },
+            points_per_second: if bits & 16 == 0 { 0 } else { 2 },
+        }
+    }
+
+    /// The device's mapping of fresh memory, and the guest's.
+    pub fn memory(&self) -> (Memory, Arc<Memory>) {
+        let file = tempfile::tempfile_in(shared_memory()).expect("a file in shared memory");
+        let other = file.try_clone().expect("another descriptor");
+        let map = |file| Memory::from_file(self.geometry, file).expect("memory for the rings");
+        (map(file), Arc::new(map(other)))
+    }
+
+    /// The device's configuration.
+    pub fn chip_config(&self) -> ChipConfig {
+        ChipConfig {
+            ring_mode: self.ring_mode,
+            vcpu_clients: CLIENTS,
+            host_frequency: 1_000_000_000,
+            reference_points_per_second: self.points_per_second,
+            ..ChipConfig::default()
+        }
+    }
+}
+
+/// Where files cost no disk.
+pub fn shared_memory() -> std::path::PathBuf {
+    let shm = std::path::Path::new("/dev/shm");
+    if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() }
+}
+
+/// What the honest client knows.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// Events that it was told are recorded, by number.
+    pub recorded: Vec<u64>,
+    /// Events that found no room.
+    pub full: u64,
+    /// Stamps in its ring.
+    pub stamps: u64,
+    /// Leases.
+    pub leases: u64,
+    /// Reference points that the host said it has, by number.
+    pub points: Vec<u64>,
+}
+
+/// The device, and both producers.
+pub struct Rig<'a, S> {
+    chip: Arc<Chip<S>>,
+    window: Window<S>,
+    pci: PciFunction<S>,
+    /// Where each BAR is, as the VMM was told.
+    decoded: [Option<u64>; 4],
+    memory: ClientMemory<'a>,
+    area: &'a [AtomicU64],
+    mask: &'a [AtomicU64],
+    data: &'a [AtomicU64],
+    ambush: &'a Ambush,
+    head: u64,
+    logged: u64,
+    channel: Channel<'a>,
+    state: &'a ProducerState,
+    honest: Option<Client<'a>>,
+    next: u64,
+    account: Account,
+}
+
+impl<'a, S: EventSink> Rig<'a, S> {
+    /// A guest with this memory at this device.
+    pub fn new(
+        chip: Arc<Chip<S>>,
+        guest: &'a Memory,
+        state: &'a ProducerState,
+        ambush: &'a Ambush,
+    ) -> Rig<'a, S> {
+        let geometry = *chip.geometry();
+        let words = |region| guest.region(region).expect("it is memory").words();
+        let rings = words(Region::Rings);
+        let channel = Channel::local(chip.config_page(), rings).expect("a device's own page");
+        let mode = chip.config_page().ring_mode().expect("a device's own page");
+        let area = hostile_area(rings, &geometry);
+        let mut rig = Rig {
+            window: Window::new(chip.clone()),
+            pci: PciFunction::new(chip.clone()),
+            chip,
+            decoded: [None; 4],
+            memory: ClientMemory::new(area, &geometry, mode).expect("the size of an area"),
+            area,
+            mask: mask_words(rings).expect("the mask is in the rings"),
+            data: words(Region::Data),
+            ambush,
+            head: 0,
+            logged: 0,
+            channel,
+            state,
+            honest: None,
+            next: 0,
+            account: Account::default(),
+        };
+        rig.lease();
+        rig
+    }
+
+    /// Does all that the bytes say, then drains to the end; `host` traces an
+    /// event of the VMM.
+    pub fn run(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(u64)) -> Account {
+        let geometry = *self.chip.geometry();
+        for _ in 0..MOST_OPS {
+            if input.is_empty() {
+                break;
+            }
+            let op = Op::decode(input, &geometry);
+            self.apply(&op, host);
+        }
+        self.finish()
+    }
+
+    /// Client 1 gives up, and the VMM drains to the end.
+    pub fn finish(mut self) -> Account {
+        if let Some(client) = self.honest.take() {
+            client.release();
+        }
+        self.ambush.give_up();
+        let mut passes = 0;
+        while self.chip.drain_pass(4) {
+            passes += 1;
+            assert!(passes < MOST_PASSES, "a guest that does nothing keeps the drain busy");
+        }
+        self.account
+    }
+
+    /// Does one thing.
+    pub fn apply(&mut self, op: &Op, host: &mut dyn FnMut(u64)) {
+        match op {
+            Op::Read(access) => self.read(access),
+            Op::Write(access, bytes) => self.write(access, &bytes[..access.width]),
+            Op::ConfigRead(offset, width) => {
+                fills(*width, |data| self.pci.config_read(*offset, data));
+            }
+            Op::ConfigWrite(offset, width, bytes) => self.config(*offset, &bytes[..*width]),
+            Op::Bar(region, address) => {
+                let register = 0x10 + 4 * region.bar() as u64;
+                self.config(register, &(*address as u32).to_le_bytes());
+                if *region == Region::Rings {
+                    self.config(register + 4, &((*address >> 32) as u32).to_le_bytes());
+                }
+            }
+            Op::Decode(on) => self.config(4, &(u16::from(*on) << 1).to_le_bytes()),
+            Op::Find(address) => {
+                self.find(*address);
+            }
+            Op::Poke(word, value) => poke(self.area, *word, *value),
+            Op::Mask(word, value) => poke(self.mask, *word, *value),
+            Op::Data(word, value) => poke(self.data, *word, *value),
+            Op::Ambush(word, value) => self.ambush.lie(*word, *value),
+            Op::Record(token, sequence, header, payload) => {
+                if self.head.is_multiple_of(self.memory.block_words()) {
+                    self.ring(*sequence);
+                    self.ring(*token);
+                }
+                header.to_words().iter().chain(payload).for_each(|word| self.ring(*word));
+            }
+            Op::Publish => poke(self.area, guest_page::HEAD as u64, self.head),
+            Op::Jump(words) => self.head = self.head.wrapping_add(*words),
+            Op::Schema(text, id, len) => self.schema(text, *id, *len),
+            Op::Emit(seq, value, id, told, guest_time, payload) => {
+                let told = u64::from(*told);
+                let header = [u64::from(*seq) | u64::from(*id) << 32, 0, *guest_time, told];
+                let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
+                for (to, from) in slot.iter().zip(header.iter().chain(payload)) {
+                    to.store(*from, Ordering::Relaxed);
+                }
+                self.register(HOSTILE, register::EMIT, *value);
+            }
+            Op::Legacy(client, value) => {
+                self.chip.write(Region::Control, u64::from(*client) * WORD, &value.to_le_bytes());
+            }
+            Op::Pass(packets) => {
+                self.chip.drain_pass(*packets);
+            }
+            Op::Fail(drains) => self.ambush.fail(*drains),
+            Op::SetMask(byte) => self.chip.set_mask(&[*byte; 4096]),
+            Op::Host(value) => host(*value),
+            Op::Honest(events) => (0..*events).for_each(|_| self.event()),
+            Op::Point => self.point(),
+            Op::Stamp => {
+                if self.client().stamp() == Emit::Recorded {
+                    self.account.stamps += 1;
+                } else {
+                    self.account.full += 1;
+                }
+            }
+            Op::Lease => self.lease(),
+            Op::Poll => assert!(self.client().poll(), "nobody took the client"),
+        }
+    }
+
+    fn ring(&mut self, value: u64) {
+        poke(self.memory.ring, self.head, value);
+        self.head = self.head.wrapping_add(1);
+    }
+
+    fn schema(&mut self, text: &[u8], id: Option<u32>, len: Option<u32>) {
+        let own = id_of(&String::from_utf8_lossy(text));
+        let len = len.unwrap_or(text.len() as u32);
+        let header = u64::from(id.unwrap_or(own)) | u64::from(len) << 32;
+        let words = text.chunks(8).map(|bytes| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        });
+        for word in [header].into_iter().chain(words) {
+            poke(self.memory.schema, self.logged, word);
+            self.logged = self.logged.wrapping_add(1);
+        }
+        poke(self.area, guest_page::SCHEMA_LEN as u64, self.logged);
+    }
+
+    fn register(&self, client: u32, offset: u64, value: u64) {
+        let page = self.chip.geometry().control_pages_offset() + u64::from(client) * PAGE;
+        self.chip.write(Region::Control, page + offset, &value.to_le_bytes());
+    }
+
+    /// What is at an address, which must be what the VMM was told.
+    fn find(&self, address: u64) -> Option<(Region, u64)> {
+        let found = self.pci.find(address);
+        let told = Region::ALL.into_iter().zip(self.decoded).find_map(|(region, base)| {
+            let inside = address.checked_sub(base?)?;
+            (inside < self.chip.geometry().bar_size(region)).then_some((region, inside))
+        });
+        assert_eq!(found, told, "at {address:#x}");
+        found
+    }
+
+    fn config(&mut self, offset: u64, bytes: &[u8]) {
+        let decoded = &mut self.decoded;
+        self.pci.config_write(offset, bytes, |change| {
+            let at = Region::ALL.iter().position(|r| *r == change.region).expect("a region");
+            assert_eq!(decoded[at], change.from, "{change:?}");
+            decoded[at] = change.to;
+        });
+    }
+
+    /// The access's address, and what it reaches.
+    fn reach(&self, access: &Access) -> (u64, Option<(Region, u64)>) {
+        let Access { path, region, offset, .. } = *access;
+        match path {
+            Path::Chip => (offset, Some((region, offset))),
+            Path::Window => {
+                let address = self.chip.geometry().window_offset(region).wrapping_add(offset);
+                (address, self.window.find(address))
+            }
+            Path::Pci => {
+                let at = Region::ALL.iter().position(|r| *r == region).unwrap_or(0);
+                let address = self.decoded[at].unwrap_or(0).wrapping_add(offset);
+                (address, self.find(address))
+            }
+        }
+    }
+
+    fn read(&self, access: &Access) {
+        let (address, found) = self.reach(access);
+        match access.path {
+            Path::Chip => fills(access.width, |data| self.chip.read(access.region, address, data)),
+            Path::Window => fills(access.width, |data| self.window.read(address, data)),
+            Path::Pci if found.is_some() => {
+                fills(access.width, |data| assert!(self.pci.read(address, data)));
+            }
+            Path::Pci => assert!(!self.pci.read(address, &mut [0; 16][..access.width])),
+        }
+    }
+
+    fn write(&self, access: &Access, bytes: &[u8]) {
+        let (mut address, found) = self.reach(access);
+        if let Some((region, offset)) = found {
+            let spared = self.spare(region, offset, bytes.len() as u64);
+            address = address.wrapping_sub(offset).wrapping_add(spared);
+        }
+        match access.path {
+            Path::Chip => self.chip.write(access.region, address, bytes),
+            Path::Window => self.window.write(address, bytes),
+            Path::Pci => assert_eq!(self.pci.write(address, bytes), found.is_some()),
+        }
+    }
+
+    /// The same place of client 0 instead of one of client 1's.
+    fn spare(&self, region: Region, offset: u64, len: u64) -> u64 {
+        let geometry = self.chip.geometry();
+        let stride = geometry.client_stride();
+        let pages = geometry.control_pages_offset();
+        match region {
+            Region::Rings
+                if offset < geometry.rings_size()
+                    && offset + len > geometry.client_offset(HONEST) =>
+            {
+                geometry.client_offset(HOSTILE) + offset % (stride - 16)
+            }
+            Region::Control if (pages..geometry.control_size()).contains(&offset) => {
+                pages + (offset - pages) % PAGE
+            }
+            _ => offset,
+        }
+    }
+
+    fn client(&self) -> &Client<'a> {
+        self.honest.as_ref().expect("leased from the start")
+    }
+
+    fn lease(&mut self) {
+        if let Some(client) = self.honest.take() {
+            client.release();
+        }
+        self.account.leases += 1;
+        let token = 0x1000 + self.account.leases;
+        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "honest" };
+        let client = Client::lease(self.channel, HONEST, self.state, token, &info);
+        self.honest = Some(client.expect("the device has this client"));
+    }
+
+    fn event(&mut self) {
+        let n = self.next;
+        self.next += 1;
+        let rest = [n; 7];
+        let rest = &rest[..(n % 8) as usize];
+        let (site, fields) = event_type!("honest", n = n, inverse = !n, rest = rest);
+        match self.client().emit(site, fields) {
+            Emit::Recorded => self.account.recorded.push(n),
+            Emit::Full => self.account.full += 1,
+            other => panic!("{other:?}: nobody interrupts, nobody else leases"),
+        }
+    }
+
+    /// As a vCPU makes one; the reply must be to it.
+    fn point(&mut self) {
+        let n = self.next;
+        self.next += 1;
+        let (seq, clock) = (n as u32, hypertrace_abi::clock::ticks);
+        let (site, fields) = event_type!("honest_point", n = n, inverse = !n);
+        let producer = self.client().producer();
+        let fire = |before| {
+            self.register(HONEST, register::EMIT, seq.into());
+            let word = |at: usize| producer.memory().host[at].load(Ordering::Acquire);
+            let reply = word(host_page::REPLY);
+            assert_eq!(reply as u32, seq, "the reply is to another point");
+            assert!(word(host_page::REPLY_HOST_TIME) >= before, "it was there before it came");
+            reply >> 32
+        };
+        match producer.slot(site, clock, seq, 7, fields, fire) {
+            Ok(0) => self.account.points.push(n),
+            Ok(status) => assert!(status == 2 || status == 4, "status {status}"),
+            Err(why) => panic!("{why:?}: it fits, and nobody interrupts"),
+        }
+    }
+}
+
+/// The area of client 0.
+pub fn hostile_area<'m>(rings: &'m [AtomicU64], geometry: &Geometry) -> &'m [AtomicU64] {
+    let start = (geometry.client_offset(HOSTILE) / WORD) as usize;
+    &rings[start..][..(geometry.client_stride() / WORD) as usize]
+}
+
+/// Stores to a word, wherever that is modulo the length.
+pub fn poke(words: &[AtomicU64], word: u64, value: u64) {
+    words[(word % words.len() as u64) as usize].store(value, Ordering::Release);
+}
+
+/// A load must fill every byte, whatever was in it.
+fn fills(width: usize, read: impl Fn(&mut [u8])) {
+    let mut filled = [false; 16];
+    // A counter's byte may be what was there before, but not every time.
+    for pattern in [0xaa, 0x55, 0x33, 0xcc, 0x0f, 0xf0] {
+        let mut data = [pattern; 16];
+        read(&mut data[..width]);
+        filled.iter_mut().zip(data).for_each(|(filled, byte)| *filled |= byte != pattern);
+        if filled[..width].iter().all(|filled| *filled) {
+            return;
+        }
+    }
+    panic!("a load of {width} bytes filled only {filled:?}");
+}
+
+/// Whether a payload is client 1's event, whole: its number.
+pub fn event_number(words: &[u64]) -> Option<u64> {
+    let (&n, rest) = words.split_first()?;
+    let len = n % 8;
+    let whole = rest.len() as u64 == 2 + len
+        && rest[..2] == [!n, len]
+        && rest[2..].iter().all(|word| *word == n);
+    whole.then_some(n)
+}
+
+/// Checks what was delivered of client 1 against what it knows. `overwritten`
+/// counts lease records and stamps too.
+pub fn check_exact(account: &Account, mode: RingMode, delivered: &[u64], overwritten: u64) {
+    match mode {
+        RingMode::Discard => {
+            assert_eq!(delivered, account.recorded);
+            assert_eq!(overwritten, 0);
+        }
+        RingMode::Overwrite => {
+            assert_eq!(account.full, 0);
+            // In order, each once, nothing that was not emitted.
+            let mut recorded = account.recorded.iter();
+            for n in delivered {
+                assert!(recorded.any(|r| r == n), "event {n} came out of order");
+            }
+            let missing = (account.recorded.len() - delivered.len()) as u64;
+            let others = account.leases + account.stamps;
+            assert!(
+                (missing..=missing + others).contains(&overwritten),
+                "{missing} events are missing, {overwritten} counted"
+            );
+        }
+    }
+}
+
+/// The id and two header words of a record, for a rig that is told what to do.
+pub fn header(text: &str, timestamp: u64, words: u16) -> Header {
+    Header { timestamp, id: id_of(text), words, flags: 0 }
+}
