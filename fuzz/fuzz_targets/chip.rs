@@ -1,5 +1,10 @@
-//! A hostile guest against the device, with memory that changes while it is
-//! read.
-#![no_main]
+//! A hostile guest at the device, beside an honest one.
+#![cfg_attr(fuzzing, no_main)]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| hypertrace_fuzz_inputs::chip(data));
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| hypertrace_fuzz::chip::run(data));
+
+#[cfg(not(fuzzing))]
+fn main() {
+    eprintln!("run it with: cargo +nightly fuzz run chip");
+}

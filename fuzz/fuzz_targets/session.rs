@@ -1,6 +1,10 @@
-//! A hostile guest against the device and a real session.
-#![no_main]
+//! A hostile guest at a device that records in a session, which is then read.
+#![cfg_attr(fuzzing, no_main)]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    hypertrace_fuzz_inputs::session(data);
-});
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| hypertrace_fuzz::session::run(data));
+
+#[cfg(not(fuzzing))]
+fn main() {
+    eprintln!("run it with: cargo +nightly fuzz run session");
+}

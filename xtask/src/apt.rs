@@ -17,13 +17,8 @@ pub struct Source {
 }
 
 /// The deb822 fields that carry over. The rest (architectures, languages, comments) is for the whole system.
-const OPTIONS: [&str; 5] = [
-    "Signed-By",
-    "Trusted",
-    "Allow-Insecure",
-    "Check-Valid-Until",
-    "Check-Date",
-];
+const OPTIONS: [&str; 5] =
+    ["Signed-By", "Trusted", "Allow-Insecure", "Check-Valid-Until", "Check-Date"];
 
 /// Reads all sources of a machine: `sources.list` and the files of `sources.list.d` under this folder (`/etc/apt`).
 pub fn read(etc_apt: &Path) -> Vec<Source> {
@@ -81,18 +76,11 @@ fn parse_list_line(line: &str) -> Option<Source> {
             Some((name.to_owned(), value.replace(',', " ")))
         })
         .collect();
-    Some(Source {
-        uris: vec![uri],
-        suites: vec![suite],
-        components: words.collect(),
-        options,
-    })
+    Some(Source { uris: vec![uri], suites: vec![suite], components: words.collect(), options })
 }
 
 fn known_option(name: &str) -> Option<&'static str> {
-    OPTIONS
-        .into_iter()
-        .find(|known| known.eq_ignore_ascii_case(name))
+    OPTIONS.into_iter().find(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Parses the deb822 format: stanzas of `Field: value` with continuation lines.
@@ -127,19 +115,12 @@ fn stanza(fields: &[(String, String)]) -> Option<Source> {
             .map(|(_, value)| value.as_str())
     };
     let words = |name: &str| -> Vec<String> {
-        value(name)
-            .unwrap_or_default()
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect()
+        value(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
     };
     // The words that apt takes for false.
     let off = ["no", "false", "without", "off", "disable"];
     let enabled = value("Enabled").is_none_or(|v| !off.contains(&v.to_ascii_lowercase().as_str()));
-    let uris: Vec<_> = words("URIs")
-        .into_iter()
-        .filter(|uri| !uri.starts_with("cdrom:"))
-        .collect();
+    let uris: Vec<_> = words("URIs").into_iter().filter(|uri| !uri.starts_with("cdrom:")).collect();
     let suites = words("Suites");
     if !enabled || !words("Types").contains(&"deb".to_owned()) {
         return None;
@@ -151,12 +132,7 @@ fn stanza(fields: &[(String, String)]) -> Option<Source> {
         .iter()
         .filter_map(|(name, value)| Some((known_option(name)?.to_owned(), value.clone())))
         .collect();
-    Some(Source {
-        uris,
-        suites,
-        components: words("Components"),
-        options,
-    })
+    Some(Source { uris, suites, components: words("Components"), options })
 }
 
 /// Picks what a private apt needs: of the distribution's own archive, the machine's own suites; or, when suites are
@@ -166,11 +142,8 @@ pub fn choose(sources: &[Source], codename: Option<&str>, suites: &[&str]) -> Ve
     let own = |suite: &String| {
         codename.is_some_and(|name| suite == name || suite.starts_with(&format!("{name}-")))
     };
-    let mut chosen: Vec<Source> = sources
-        .iter()
-        .filter(|source| source.suites.iter().any(own))
-        .cloned()
-        .collect();
+    let mut chosen: Vec<Source> =
+        sources.iter().filter(|source| source.suites.iter().any(own)).cloned().collect();
     if chosen.is_empty() {
         // `stable`, `testing`, a derivative: whatever has the component that every archive of this kind has.
         let main = |source: &&Source| source.components.iter().any(|name| name == "main");
@@ -266,11 +239,7 @@ deb [signed-by=/unclosed http://x.example y z
             ("Signed-By".into(), "/usr/share/keyrings/a.gpg".into()),
             ("Trusted".into(), "yes".into()),
         ];
-        let archive = source(
-            "http://mirror.example/debian",
-            &["bookworm"],
-            &["main", "contrib"],
-        );
+        let archive = source("http://mirror.example/debian", &["bookworm"], &["main", "contrib"]);
         assert_eq!(parse_list(text), [archive, tools]);
     }
 
@@ -310,10 +279,7 @@ components: main";
         assert_eq!(sources.len(), 2);
         assert_eq!(
             sources[0].uris,
-            [
-                "http://mirror.example/debian",
-                "http://second.example/debian"
-            ]
+            ["http://mirror.example/debian", "http://second.example/debian"]
         );
         assert_eq!(sources[0].suites, ["bookworm", "bookworm-updates"]);
         assert_eq!(
@@ -335,11 +301,7 @@ components: main";
         std::fs::create_dir(&list).unwrap();
         std::fs::write(etc.path().join("sources.list"), "deb http://a x main\n").unwrap();
         std::fs::write(list.join("b.list"), "deb http://b x main\n").unwrap();
-        std::fs::write(
-            list.join("c.sources"),
-            "Types: deb\nURIs: http://c\nSuites: x\n",
-        )
-        .unwrap();
+        std::fs::write(list.join("c.sources"), "Types: deb\nURIs: http://c\nSuites: x\n").unwrap();
         std::fs::write(list.join("d.list.disabled"), "deb http://d x main\n").unwrap();
 
         let uris: Vec<_> = read(etc.path()).into_iter().flat_map(|s| s.uris).collect();
@@ -352,11 +314,7 @@ components: main";
     fn only_the_distributions_own_suites_are_chosen() {
         let sources = [
             source("http://security", &["bookworm-security"], &["main"]),
-            source(
-                "http://mirror",
-                &["bookworm", "bookworm-updates"],
-                &["main"],
-            ),
+            source("http://mirror", &["bookworm", "bookworm-updates"], &["main"]),
             source("http://foreign", &["nodistro"], &["main"]),
         ];
 
@@ -369,11 +327,7 @@ components: main";
     fn named_suites_come_from_the_mirror_of_the_base_suite() {
         let sources = [
             source("http://security", &["bookworm-security"], &["main"]),
-            source(
-                "http://mirror",
-                &["bookworm", "bookworm-updates"],
-                &["main"],
-            ),
+            source("http://mirror", &["bookworm", "bookworm-updates"], &["main"]),
         ];
 
         let chosen = choose(&sources, Some("bookworm"), &["trixie", "trixie-backports"]);
@@ -400,9 +354,6 @@ Acquire::IndexTargets::deb::DEP-11::MetaKey \"x\";
 Acquire::Languages:: \"de\";
 Dir::Cache \"var/cache/apt\";
 ";
-        assert_eq!(
-            acquire_settings(dump),
-            "Acquire::http::Proxy \"http://proxy.example:3128\";\n"
-        );
+        assert_eq!(acquire_settings(dump), "Acquire::http::Proxy \"http://proxy.example:3128\";\n");
     }
 }

@@ -41,10 +41,7 @@ pub const TOOLS: &[Tool] = &[Tool {
     // It looks for its plugins (the CTF reader is one) in a folder of the system that was compiled in.
     environment: &[
         ("BABELTRACE_PLUGIN_PATH", "{lib}/babeltrace2/plugins"),
-        (
-            "LIBBABELTRACE2_PLUGIN_PROVIDER_DIR",
-            "{lib}/babeltrace2/plugin-providers",
-        ),
+        ("LIBBABELTRACE2_PLUGIN_PROVIDER_DIR", "{lib}/babeltrace2/plugin-providers"),
     ],
 }];
 
@@ -130,19 +127,13 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
         "apt-get is not here: install {} by this system's own means",
         tool.program
     );
-    ensure!(
-        !sources.is_empty(),
-        "this machine's apt sources name no mirror"
-    );
+    ensure!(!sources.is_empty(), "this machine's apt sources name no mirror");
     for needed in ["state/lists/partial", "cache/archives/partial", "none"] {
         fs::create_dir_all(folder.join(needed))?;
     }
     fs::create_dir(folder.join("sources"))?;
     fs::write(folder.join("status"), "")?;
-    fs::write(
-        folder.join("sources/mirror.sources"),
-        apt::to_deb822(sources),
-    )?;
+    fs::write(folder.join("sources/mirror.sources"), apt::to_deb822(sources))?;
     let dump = Command::new("apt-config").arg("dump").output();
     let dump = dump.map(|dump| dump.stdout).unwrap_or_default();
     let machine = apt::acquire_settings(&String::from_utf8_lossy(&dump));
@@ -157,11 +148,7 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     };
     let name = format!("package lists for {} (nothing is installed)", tool.program);
     let updated = step::run(&name, apt_get(&["update"]), DOWNLOAD)?;
-    ensure!(
-        updated.ok,
-        "no package lists: {}",
-        first_error(&updated.output)
-    );
+    ensure!(updated.ok, "no package lists: {}", first_error(&updated.output));
     let mut install = apt_get(&["install", "--download-only", "--no-install-recommends"]);
     if let Some(suite) = tool.suites.last() {
         install.args(["--target-release", suite]);
@@ -169,11 +156,7 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     install.args(tool.packages);
     let name = format!("packages of {} (nothing is installed)", tool.program);
     let downloaded = step::run(&name, install, DOWNLOAD)?;
-    ensure!(
-        downloaded.ok,
-        "no packages: {}",
-        first_error(&downloaded.output)
-    );
+    ensure!(downloaded.ok, "no packages: {}", first_error(&downloaded.output));
 
     let mut packages: Vec<_> = fs::read_dir(folder.join("cache/archives"))?
         .flatten()
@@ -283,8 +266,7 @@ impl Layout {
 fn wrapper_text(tool: &Tool, layout: &Layout) -> String {
     let Layout { loader, triplet } = layout;
     let expand = |text: &str| {
-        text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}"))
-            .replace("{root}", "$root")
+        text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}")).replace("{root}", "$root")
     };
     let mut text = format!(
         "#!/bin/sh\n\
@@ -317,11 +299,9 @@ fn wrapper_text(tool: &Tool, layout: &Layout) -> String {
 /// Finds a program on PATH.
 pub fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|file| {
-            fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-        })
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| {
+        fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    })
 }
 
 #[cfg(test)]
@@ -371,10 +351,7 @@ mod tests {
             let layout = Layout::find(root.path()).unwrap();
 
             assert_eq!(layout.triplet, "aarch64-linux-gnu");
-            assert_eq!(
-                layout.loader,
-                format!("{lib}/aarch64-linux-gnu/ld-linux-aarch64.so.1")
-            );
+            assert_eq!(layout.loader, format!("{lib}/aarch64-linux-gnu/ld-linux-aarch64.so.1"));
         }
     }
 

@@ -65,8 +65,6 @@ fn run(job: Job) -> Result<bool> {
 fn root() -> Result<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    let root = package
-        .parent()
-        .context("the xtask package has no parent folder")?;
+    let root = package.parent().context("the xtask package has no parent folder")?;
     Ok(root.to_path_buf())
 }

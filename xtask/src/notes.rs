@@ -30,9 +30,8 @@ impl Notes {
         for line in output.lines() {
             if let Some(result) = line.strip_prefix("test result: ") {
                 self.passed += count(result, "passed");
-            } else if let Some((name, result)) = line
-                .strip_prefix("test ")
-                .and_then(|l| l.rsplit_once(" ... "))
+            } else if let Some((name, result)) =
+                line.strip_prefix("test ").and_then(|l| l.rsplit_once(" ... "))
             {
                 if result == "FAILED" {
                     self.failed.insert(name.to_owned());
@@ -42,10 +41,9 @@ impl Notes {
                 }
             }
             // A test may print while the harness is in the middle of its own line.
-            for (kind, notes) in [
-                ("capability missing: ", &mut self.missing),
-                ("capability used: ", &mut self.used),
-            ] {
+            for (kind, notes) in
+                [("capability missing: ", &mut self.missing), ("capability used: ", &mut self.used)]
+            {
                 if let Some((_, text)) = line.split_once(kind) {
                     let in_name = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
                     let end = text.find(|c| !in_name(c)).unwrap_or(text.len());
@@ -118,11 +116,7 @@ impl Notes {
         let told: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
         for name in told {
             if !NAMES.contains(&name.as_str()) {
-                let here = if self.used.contains_key(name) {
-                    "found"
-                } else {
-                    "missing"
-                };
+                let here = if self.used.contains_key(name) { "found" } else { "missing" };
                 table.add_row([name.as_str(), here, &self.uses(name), "as the tests say"]);
             }
         }
@@ -138,10 +132,7 @@ impl Notes {
 }
 
 fn insert(notes: &mut BTreeMap<String, BTreeSet<String>>, name: &str, text: &str) {
-    notes
-        .entry(name.trim().to_owned())
-        .or_default()
-        .insert(text.trim().to_owned());
+    notes.entry(name.trim().to_owned()).or_default().insert(text.trim().to_owned());
 }
 
 /// The number before a word in `ok. 3 passed; 0 failed; 1 ignored; ..`.
@@ -191,19 +182,9 @@ mod tests {
     use super::*;
 
     fn capabilities() -> Vec<Capability> {
-        let found = |name, detail: &str| Capability {
-            name,
-            found: Ok(detail.to_owned()),
-        };
-        let missing = Capability {
-            name: "tracefs",
-            found: Err("not mounted".to_owned()),
-        };
-        vec![
-            found("kvm", "API 12"),
-            missing,
-            found("babeltrace2", "2.0.4"),
-        ]
+        let found = |name, detail: &str| Capability { name, found: Ok(detail.to_owned()) };
+        let missing = Capability { name: "tracefs", found: Err("not mounted".to_owned()) };
+        vec![found("kvm", "API 12"), missing, found("babeltrace2", "2.0.4")]
     }
 
     #[test]
@@ -276,16 +257,10 @@ test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
             let row = table.lines().find(|line| line.contains(name));
             let row = row.unwrap_or_else(|| panic!("no {name} in\n{table}"));
             let words = row.trim_matches(['|', ' ']).split("  ");
-            words
-                .map(|word| word.trim().to_owned())
-                .filter(|word| !word.is_empty())
-                .collect()
+            words.map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
         };
         assert_eq!(cells("kvm"), ["kvm", "found", "yes, 2", "API 12"]);
-        assert_eq!(
-            cells("tracefs"),
-            ["tracefs", "missing", "no", "not mounted"]
-        );
+        assert_eq!(cells("tracefs"), ["tracefs", "missing", "no", "not mounted"]);
         assert_eq!(cells("disk"), ["disk", "missing", "no", "as the tests say"]);
     }
 }

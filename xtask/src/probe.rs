@@ -30,24 +30,14 @@ pub struct Machine {
 }
 
 /// The names that have a probe.
-pub const NAMES: [&str; 7] = [
-    "kvm",
-    "tracefs",
-    "babeltrace2",
-    "rustfmt",
-    "clippy",
-    "cargo-deny",
-    "cargo-fuzz",
-];
+pub const NAMES: [&str; 7] =
+    ["kvm", "tracefs", "babeltrace2", "rustfmt", "clippy", "cargo-deny", "cargo-fuzz"];
 
 impl Machine {
     /// Tries everything. Fetches what can be fetched.
     pub fn probe() -> Self {
-        let mut machine = Machine {
-            capabilities: Vec::new(),
-            path: Vec::new(),
-            prefix: Vec::new(),
-        };
+        let mut machine =
+            Machine { capabilities: Vec::new(), path: Vec::new(), prefix: Vec::new() };
         for name in NAMES {
             let found = match name {
                 "kvm" => kvm(),
@@ -93,10 +83,7 @@ pub fn cargo() -> PathBuf {
 fn kvm() -> Result<String> {
     let kvm = kvm_ioctls::Kvm::new().context("cannot open /dev/kvm")?;
     let version = kvm.get_api_version();
-    ensure!(
-        version == 12,
-        "KVM_GET_API_VERSION is {version}, not the 12 that is stable"
-    );
+    ensure!(version == 12, "KVM_GET_API_VERSION is {version}, not the 12 that is stable");
     kvm.create_vm().context("cannot make a VM")?;
     Ok(format!("API {version}, makes a VM"))
 }
@@ -121,9 +108,7 @@ fn tracefs() -> Result<(String, Vec<&'static str>)> {
     let tried = Command::new(prefix[0])
         .args(&prefix[1..])
         .args(["sh", "-c"])
-        .arg(format!(
-            "ls {TRACING}/events/sched && : >>{TRACING}/tracing_on"
-        ))
+        .arg(format!("ls {TRACING}/events/sched && : >>{TRACING}/tracing_on"))
         .output()
         .context("not mounted, and cannot start unshare(1)")?;
     ensure!(
@@ -166,10 +151,7 @@ fn babeltrace2() -> Result<(String, Option<PathBuf>)> {
     let folder = fetch::fetched(tool).context("not on PATH, and cannot be fetched")?;
     let program = folder.join(tool.program);
     let version = reads_a_trace(&program).with_context(|| {
-        format!(
-            "{} does not work (remove it to fetch again)",
-            program.display()
-        )
+        format!("{} does not work (remove it to fetch again)", program.display())
     })?;
     Ok((format!("{version}, {}", program.display()), Some(folder)))
 }
@@ -209,9 +191,7 @@ fn cargo_fuzz() -> Result<String> {
 /// Runs a command that says one thing.
 fn first_line(command: &mut Command) -> Result<String> {
     let program = command.get_program().display().to_string();
-    let output = command
-        .output()
-        .with_context(|| format!("cannot start {program}"))?;
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
     let first = |text: &[u8]| {
         let text = String::from_utf8_lossy(text);
         text.lines().next().unwrap_or_default().trim().to_owned()

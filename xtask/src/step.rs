@@ -35,14 +35,9 @@ pub fn run(name: &str, mut command: Command, limit: Duration) -> Result<Finished
     println!("==> {name}");
     let begin = Instant::now();
     let (reader, writer) = std::io::pipe()?;
-    command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let program = command.get_program().display().to_string();
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot start {program}"))?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
     // The command holds the pipe's writing end; as long as it lives, the reader below would never see the end.
     drop(command);
 
@@ -129,11 +124,7 @@ impl Progress {
     }
 
     fn show(&mut self, elapsed: Duration) {
-        let pause = if self.terminal {
-            Duration::from_millis(500)
-        } else {
-            HEARTBEAT
-        };
+        let pause = if self.terminal { Duration::from_millis(500) } else { HEARTBEAT };
         if self.shown.elapsed() < pause {
             return;
         }
@@ -176,10 +167,7 @@ fn kill_with_descendants(child: &mut Child) {
         doomed.extend(children.remove(process).unwrap_or_default());
         next += 1;
     }
-    let _ = Command::new("kill")
-        .arg("-KILL")
-        .args(doomed.iter().map(u32::to_string))
-        .status();
+    let _ = Command::new("kill").arg("-KILL").args(doomed.iter().map(u32::to_string)).status();
     let _ = child.kill();
 }
 

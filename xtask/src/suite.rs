@@ -74,10 +74,7 @@ impl Run<'_> {
     /// Whether the source is as it should be, before anything long runs.
     fn style(&mut self) -> Result<()> {
         let plain = ["--", "--color", "never"];
-        self.with(
-            "rustfmt",
-            &[&["fmt", "--all", "--check"][..], &plain].concat(),
-        )?;
+        self.with("rustfmt", &[&["fmt", "--all", "--check"][..], &plain].concat())?;
         let lints = ["--", "-D", "warnings"];
         let everything = ["clippy", "--workspace", "--all-targets", "--all-features"];
         self.with("clippy", &[&everything[..], &lints].concat())?;
@@ -101,14 +98,7 @@ impl Run<'_> {
 
     /// The ring, model-checked: built with `--cfg loom` into a target folder of its own, so that nothing is built twice.
     fn loom(&mut self) -> Result<()> {
-        let arguments = [
-            "test",
-            "--release",
-            "-p",
-            "hypertrace-abi",
-            "--test",
-            "loom",
-        ];
+        let arguments = ["test", "--release", "-p", "hypertrace-abi", "--test", "loom"];
         if !self.root.join("abi/tests/loom.rs").exists() {
             step::skipped("loom", "there is no abi/tests/loom.rs");
             return Ok(());
@@ -141,7 +131,7 @@ impl Run<'_> {
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
         for fuzz_target in listed.split_whitespace() {
             let limit = format!("-max_total_time={seconds}");
-            let command = self.cargo_fuzz(&["run", fuzz_target, "--", &limit]);
+            let command = self.cargo_fuzz(&["run", fuzz_target, "--", &limit, "-len_control=0"]);
             let name = format!("fuzz: {fuzz_target} for {seconds} s");
             if self.finish(&name, command)? {
                 self.notes.used_by_step("cargo-fuzz", &name);
