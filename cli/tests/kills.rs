@@ -49,6 +49,7 @@ fn is_mid_run(dir: &Path, vcpus: u32) -> bool {
 fn a_killed_demo_is_read_to_its_end() {
     let mut random = Random::seeded();
     let (mut hits, mut tries, mut longest) = (0, 0, 50_000);
+    let mut sizes = Vec::new();
     while hits < KILLS {
         tries += 1;
         assert!(tries < 20 * KILLS, "{hits} hits in {tries} tries");
@@ -62,6 +63,7 @@ fn a_killed_demo_is_read_to_its_end() {
 
         let committed = packets::committed(killed.dir.path()).unwrap().all();
         assert!(committed >= killed.committed, "{committed}, and {} before", killed.committed);
+        sizes.push(committed);
         let report = || run(HYPERTRACE.command(["report"]).arg(killed.dir.path())).ok();
         let (report, read) = std::thread::scope(|scope| {
             let report = scope.spawn(report);
@@ -73,5 +75,6 @@ fn a_killed_demo_is_read_to_its_end() {
             assert_eq!(read.clean(), committed, "babeltrace2, kill {hits}");
         }
     }
-    println!("{hits} of {tries} kills in the middle of a run");
+    sizes.sort();
+    println!("{hits} of {tries} kills in the middle of a run, at {sizes:?} records");
 }
