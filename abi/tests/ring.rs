@@ -150,6 +150,25 @@ fn what_is_rolled_back_is_taken_again() {
 }
 
 #[test]
+fn what_is_forsaken_is_counted_and_its_room_given_back() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let mut host = ConsumerState::default();
+    for token in 1..=3 {
+        let state = ProducerState::new();
+        let producer = memory.producer(&state, token);
+        emit(&producer, token * 10, token);
+        producer.release();
+    }
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    consumer.forsake(&mut []);
+    // A lease record and an event each.
+    assert_eq!(consumer.losses().overwritten, 6);
+    let tail = memory.host[0].load(Ordering::Relaxed);
+    assert_eq!(tail, memory.guest[guest_page::HEAD].load(Ordering::Relaxed));
+    assert!(pull(&memory, &mut host, usize::MAX, &mut Vec::new()).records == 0);
+}
+
+#[test]
 fn a_new_lessee_goes_on_in_a_new_block_with_its_own_token() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let mut host = ConsumerState::default();

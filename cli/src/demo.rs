@@ -144,7 +144,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(why) = failure.get().cloned().or(written.err().map(|error| chain(&error))) {
         // The session is whole, as far as it goes.
         let lost = summary.lost;
-        bail!("{why}; {dir} does not hold all that the guest did, at least {lost} events are lost");
+        bail!("{why}; {dir} does not hold all that the guest did, {lost} events are lost");
     }
     ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))
 }

@@ -18,7 +18,8 @@ fn demo_on_a_disk_of(size: &str) {
     for part in [session.to_str().unwrap(), "No space left on device", &demo.lost.to_string()] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert!(demo.lost > 0 && demo.ring_events + demo.lost <= 200_000, "{demo:?}");
+    // All that is missing of the guests' events is counted; stamps and the VMM's events are, too.
+    assert!(demo.lost > 0 && demo.ring_events + demo.lost >= 200_000, "{demo:?}");
     assert_eq!(packets::committed(&session).unwrap().all(), demo.records);
     assert_eq!(HYPERTRACE.report(&session).len() as u64, demo.records);
     let Some(read) = babeltrace2::read(&session.join("ctf")) else { return };

@@ -424,6 +424,20 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         true
     }
 
+    /// The end, after the last pass, when no vCPU runs any more: what is still
+    /// in the rings, because the sink could not take it, is counted as lost.
+    pub fn forsake(&self) {
+        for client in 0..self.geometry.clients {
+            let Some(memory) = self.client_memory(client) else { continue };
+            let state = &self.clients[client as usize].consumer;
+            let mut state = state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut consumer = Consumer::new(memory, &mut state);
+            consumer.forsake(&mut vec![0; consumer.stage_words()]);
+            // Nothing to take: the sink looks at the losses.
+            self.sink.drain(client, &mut consumer);
+        }
+    }
+
     /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests
     /// copy it when they see the new version.
     pub fn set_mask(&self, mask: &[u8; 4096]) {

@@ -22,9 +22,10 @@ fn write(pci: &Function, offset: u64, value: u32) {
     pci.config_write(offset, &value.to_le_bytes(), |_| ());
 }
 
-/// What a VMM keeps from the changes: where each region is mapped.
+/// What a VMM keeps from the changes: where each region is mapped. And where
+/// it was last, because nothing may be found there any more.
 #[derive(Default)]
-struct Map(HashMap<Region, u64>);
+struct Map(HashMap<Region, u64>, HashMap<Region, u64>);
 
 impl Map {
     fn change(&mut self, change: BarChange) {
@@ -34,6 +35,9 @@ impl Map {
             Some(to) => self.0.insert(change.region, to),
             None => self.0.remove(&change.region),
         };
+        if let Some(from) = change.from {
+            self.1.insert(change.region, from);
+        }
     }
 
     /// The first region in window order, if BARs lie over each other.
@@ -53,7 +57,12 @@ impl Map {
             let end = base.wrapping_add(g.bar_size(*region));
             [*base, base.wrapping_sub(1), base + PAGE + 1, end.wrapping_sub(1), end]
         };
-        self.0.iter().flat_map(of).chain([0, u64::MAX, u64::MAX - 1, 1 << 32]).collect()
+        self.0
+            .iter()
+            .chain(&self.1)
+            .flat_map(of)
+            .chain([0, u64::MAX, u64::MAX - 1, 1 << 32])
+            .collect()
     }
 }
 

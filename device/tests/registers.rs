@@ -79,7 +79,7 @@ fn a_slot_that_is_none_is_counted_and_answered() {
         let memory = client(&chip, 0);
         write_slot(&memory, seq, id, told, &[]);
         let before = counters(&chip);
-        store(&chip, at(0, register::EMIT), &u64::from(stored as u32).to_le_bytes());
+        store(&chip, at(0, register::EMIT), &u64::from(stored).to_le_bytes());
         assert_eq!(counted(&chip, &before), [(counter.name(), 1)]);
         assert_eq!(reply(&memory), (stored, Status::Invalid as u32));
         assert_eq!(points(&chip), []);
@@ -284,12 +284,12 @@ impl Model {
         let g = geometry();
         let mut count = |name| *self.counts.entry(name).or_default() += 1;
         let len = data.len() as u64;
-        if ![1, 2, 4, 8].contains(&len) || offset % len != 0 {
+        if ![1, 2, 4, 8].contains(&len) || !offset.is_multiple_of(len) {
             return count("register_width");
         }
         let (client, kind) = match offset.checked_sub(g.control_pages_offset()) {
             None => (offset / 8, None),
-            Some(offset) => (offset / 4096, Some(offset % 4096 & !7)),
+            Some(offset) => (offset / 4096, Some((offset % 4096) & !7)),
         };
         let exists = matches!(
             kind,

@@ -91,8 +91,9 @@ pub struct Losses {
     pub full: u64,
     /// Dropped by the producer: inside an interrupted emit.
     pub busy: u64,
-    /// Written, but gone before they were taken: overwritten, or skipped
-    /// because what stood before them could not be read.
+    /// Written, but gone before they were taken: overwritten, skipped because
+    /// what stood before them could not be read, or left in the ring when the
+    /// host could not keep them at the end.
     pub overwritten: u64,
 }
 
@@ -376,6 +377,24 @@ impl<'a> Consumer<'a> {
     /// What was pulled could not be kept: the next pull takes it again.
     pub fn rollback(&mut self) {
         self.state.cursor = self.state.committed;
+    }
+
+    /// At the end, where what is left cannot be kept: counts it as lost and
+    /// gives its room back. `stage` as for [`Consumer::pull`].
+    ///
+    /// # Panics
+    /// As [`Consumer::pull`].
+    pub fn forsake(&mut self, stage: &mut [u64]) {
+        // Another lessee's records take a pull of their own, and a block.
+        for _ in 0..=self.memory.capacity() / self.memory.block_words() {
+            let pulled = self.pull(stage, |_, _| Flow::Taken);
+            let overwritten = &mut self.state.cursor.overwritten;
+            *overwritten = overwritten.saturating_add(pulled.records);
+            if !pulled.more {
+                break;
+            }
+        }
+        self.commit();
     }
 
     /// Writes tail where the guest reads it, if it is not there: a guest can

@@ -42,6 +42,8 @@ impl Drain {
             }
             // The guest is no more: what is left in the rings is all there will be.
             while chip.drain_pass(policy.packets_per_client) {}
+            // Only if it could not be written is there anything left.
+            chip.forsake();
         };
         let thread =
             thread::Builder::new().name("drain".into()).spawn(run).map_err(Error::Thread)?;
