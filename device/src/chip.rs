@@ -26,6 +26,9 @@ impl Trigger for () {
     fn trigger(&self) {}
 }
 
+/// Ticks per second that no host's counter reaches.
+const FASTEST_COUNTER: u64 = 10_000_000_000;
+
 /// What the VMM decides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChipConfig {
@@ -44,7 +47,8 @@ pub struct ChipConfig {
     /// STAMP is an ioeventfd of length 8.
     pub stamp_works: bool,
     /// Reference points per second that one client may make, 0 for no bound.
-    /// One second's worth may come at once.
+    /// One second's worth may come at once. With `host_frequency` not known,
+    /// the bound is stricter than this.
     pub reference_points_per_second: u32,
 }
 
@@ -76,7 +80,10 @@ pub struct Chip<S, T = ()> {
     config: ConfigPage,
     geometry: Geometry,
     ring_mode: RingMode,
+    /// Host ticks that a reference point takes of its client's rate, 0 for no bound.
     rate_interval: u64,
+    /// Host ticks of a second.
+    rate_second: u64,
     // Runtime glue.
     memory: Memory,
     sink: S,
@@ -93,6 +100,12 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
     /// A device on this memory.
     pub fn new(memory: Memory, config: &ChipConfig, sink: S, trigger: T) -> Self {
         let geometry = *memory.geometry();
+        // A counter that is not known counts faster than any does: a bound that
+        // is too strict shows, one that is off would not.
+        let second = match config.host_frequency {
+            0 => FASTEST_COUNTER,
+            frequency => frequency,
+        };
         let mut features = Features::TRAPS;
         features.set(Features::KICK, config.kick_is_cheap);
         features.set(Features::STAMP, config.stamp_works);
@@ -109,10 +122,10 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
             config: ConfigPage::new(&geometry, &facts),
             geometry,
             ring_mode: config.ring_mode,
-            rate_interval: config
-                .host_frequency
+            rate_interval: second
                 .checked_div(config.reference_points_per_second.into())
                 .unwrap_or(0),
+            rate_second: second,
             memory,
             sink,
             trigger,
@@ -381,7 +394,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         let due = &self.clients[point.client as usize].due;
         let now = point.host_time;
         let next = due.load(Relaxed).max(now) + self.rate_interval;
-        let allowed = next - now <= self.config.host_frequency;
+        let allowed = next - now <= self.rate_second;
         if allowed {
             due.store(next, Relaxed);
         }

@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{Call, chip, chip_with};
+use common::{Call, Done, chip, chip_with};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::layout::{host_page, register};
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
 use proptest::prelude::*;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire};
 
 fn client(chip: &Chip<common::Recorder>, client: u32) -> ClientMemory<'_> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
@@ -107,13 +107,13 @@ fn masks_set_by_two_threads_at_once_are_one_or_the_other() {
     std::thread::scope(|scope| {
         for mask in 1..=2 {
             let chip = &chip;
-            scope.spawn(move || (0..500).for_each(|_| chip.set_mask(&[mask; 4096])));
+            scope.spawn(move || (0..10_000).for_each(|_| chip.set_mask(&[mask; 4096])));
         }
     });
     let mut page = [0; 4096];
     chip.read(Region::Rings, 0, &mut page);
     assert!(page == [1; 4096] || page == [2; 4096]);
-    assert_eq!(client(&chip, 0).host[host_page::MASK_VERSION].load(Relaxed), 1000);
+    assert_eq!(client(&chip, 0).host[host_page::MASK_VERSION].load(Relaxed), 20_000);
 }
 
 /// All clients emit on threads of their own while passes run; everything
@@ -122,23 +122,23 @@ fn race(overwrite: bool, budget: usize, each: u64) {
     let ring_mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
     let chip = chip_with(&ChipConfig { ring_mode, ..ChipConfig::default() });
     *chip.sink().packet.lock().unwrap() = Some(16);
-    let running = AtomicU64::new(4);
+    let done: [AtomicBool; 4] = Default::default();
     let full: [AtomicU64; 4] = Default::default();
     std::thread::scope(|scope| {
         for of in 0..4 {
-            let (chip, running, full) = (&chip, &running, &full);
+            let (chip, done, full) = (&chip, &done[of as usize], &full[of as usize]);
             scope.spawn(move || {
+                let _end = Done(done);
                 let state = ProducerState::new();
                 let producer = lease(chip, of, &state);
                 for now in 2..2 + each {
                     if emit(&producer, now) == Emit::Full {
-                        full[of as usize].fetch_add(1, Relaxed);
+                        full.fetch_add(1, Relaxed);
                     }
                 }
-                running.fetch_sub(1, std::sync::atomic::Ordering::Release);
             });
         }
-        while running.load(std::sync::atomic::Ordering::Acquire) > 0 {
+        while !done.iter().all(|done| done.load(Acquire)) {
             chip.drain_pass(budget);
         }
         while chip.drain_pass(budget) {}

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{chip, counted, counters, geometry};
+use common::{Done, chip, counted, counters, geometry};
 use hypertrace_abi::layout::PAGE;
 use hypertrace_device::{BarChange, Counter, PciFunction, Region};
 use proptest::prelude::*;
@@ -222,6 +222,7 @@ fn bars_move_while_vcpus_use_them() {
             })
             .collect();
         // Another vCPU moves BARs; a third switches decoding.
+        let end = Done(&done);
         let switch = scope.spawn(|| {
             for i in 0..20_000 {
                 pci.config_write(4, &[if i % 2 == 0 { 2 } else { 0 }, 0], &change);
@@ -233,7 +234,7 @@ fn bars_move_while_vcpus_use_them() {
             pci.config_write(0x24, &((i % 3) as u32 * 0x40).to_le_bytes(), &change);
         }
         switch.join().unwrap();
-        done.store(true, Relaxed);
+        drop(end);
         users.into_iter().map(|user| user.join().unwrap()).collect()
     });
     assert!(hits.iter().all(|hits| *hits > 0), "{hits:?}");

@@ -5,6 +5,7 @@ use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Release};
 use std::sync::{Arc, Mutex};
 
 /// A reference point, kept.
@@ -82,6 +83,15 @@ impl EventSink for Recorder {
 
     fn end_pass(&self) {
         self.calls.lock().unwrap().push(Call::End);
+    }
+}
+
+/// Ends other threads' loops, also when an assertion fails.
+pub struct Done<'a>(pub &'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Release);
     }
 }
 
