@@ -271,8 +271,15 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         // Two vCPUs that store to one register mix their bytes, as on a bus.
         let word = &self.clients[client as usize].shadows[shadow as usize];
         let at = (offset % WORD) as usize;
-        let mut bytes = word.load(Relaxed).to_le_bytes();
-        bytes[at..at + data.len()].copy_from_slice(data);
+        let bytes = match data.try_into() {
+            // What guests do; a copy of unknown length is a call.
+            Ok(whole) => whole,
+            Err(_) => {
+                let mut bytes = word.load(Relaxed).to_le_bytes();
+                bytes[at..at + data.len()].copy_from_slice(data);
+                bytes
+            }
+        };
         let value = u64::from_le_bytes(bytes);
         word.store(value, Relaxed);
         if at + data.len() == WORD as usize {

@@ -51,9 +51,12 @@ pub struct ClientMemory<'m> {
 
 impl<'m> ClientMemory<'m> {
     /// Cuts a client's area (`Geometry::client_stride` bytes) into its parts.
-    /// `None` if its size is not that.
+    /// `None` if its size is not that. The geometry was
+    /// [checked](Geometry::check): a device does this for every reference
+    /// point.
     pub fn new(area: &'m [AtomicU64], geometry: &Geometry, mode: RingMode) -> Option<Self> {
-        if geometry.check().is_err() || area.len() as u64 * WORD != geometry.client_stride() {
+        debug_assert_eq!(geometry.check(), Ok(()));
+        if area.len() as u64 * WORD != geometry.client_stride() {
             return None;
         }
         let page = (PAGE / WORD) as usize;
