@@ -9,12 +9,12 @@ use hypertrace_abi::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::Features;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{WORD, host_page, register};
-use hypertrace_abi::record::{Flags, id};
+use hypertrace_abi::record::{ClockKind, Flags, id};
 use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::sink::Status;
 
-/// Turns of a bounded wait for room: a good second where a turn is a yield.
-const PATIENCE: u32 = 10_000_000;
+/// Most turns of a bounded wait, where the clock's rate is not known.
+const MOST_TURNS: u32 = 1_000_000;
 
 /// The host's answer to a reference point. The host took its time between
 /// `before` and `after`.
@@ -200,11 +200,8 @@ impl<'m> Client<'m> {
             return true;
         }
         self.kick();
-        for _ in 0..PATIENCE {
-            if done {
-                break;
-            }
-            wait();
+        let mut patience = Patience::new(&self.channel);
+        while !done && patience.wait() {
             done = self.producer.has_room(words);
         }
         done
@@ -245,16 +242,42 @@ impl<'m> Client<'m> {
 
     /// A commit over shared memory: waits, bounded, for room.
     fn commit(&self, emit: impl Fn(bool) -> Emit) -> Emit {
-        let mut done = emit(true);
-        for turn in 1..=PATIENCE {
-            if done != Emit::Full {
-                break;
+        let mut patience = Patience::new(&self.channel);
+        loop {
+            match emit(true) {
+                Emit::Full => self.kick(),
+                done => return done,
             }
-            self.kick();
-            wait();
-            done = emit(turn < PATIENCE);
+            if !patience.wait() {
+                return emit(false);
+            }
         }
-        done
+    }
+}
+
+/// A bounded wait for the host: a second by the clock.
+struct Patience {
+    clock: Clock,
+    until: u64,
+    turns: u32,
+}
+
+impl Patience {
+    fn new(channel: &Channel<'_>) -> Patience {
+        let clock = channel.clock;
+        let (second, turns) = match (clock.kind(), channel.guest_frequency) {
+            (ClockKind::MonotonicRaw, _) => (1_000_000_000, u32::MAX),
+            (ClockKind::Tsc, 0) => (u64::MAX, MOST_TURNS),
+            (ClockKind::Tsc, frequency) => (frequency, u32::MAX),
+        };
+        Patience { clock, until: clock.now().saturating_add(second), turns }
+    }
+
+    /// Waits a turn. `false`: that was enough.
+    fn wait(&mut self) -> bool {
+        wait();
+        self.turns = self.turns.saturating_sub(1);
+        self.turns > 0 && self.clock.now() < self.until
     }
 }
 
