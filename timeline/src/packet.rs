@@ -5,6 +5,7 @@
 //! it, so that a change of the writer alone fails a test.
 
 use crate::error::{Error, Result};
+pub(crate) use hypertrace_abi::ring::is_back;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -216,11 +217,6 @@ impl Packet {
         }
         Ok(())
     }
-}
-
-/// Whether a ring counter goes backwards; a guest can bring it to wrap.
-pub(crate) fn is_back(from: u64, to: u64) -> bool {
-    to.wrapping_sub(from) > u64::MAX / 2
 }
 
 /// Goes through a file packet by packet, by its headers only.

@@ -9,7 +9,7 @@ use crate::stream::{Stream, WriteFailed};
 use crate::take::{Context, Taken, Taker};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{ClockKind, id};
-use hypertrace_abi::ring::{Consumer, Fault, Flow, Pulled};
+use hypertrace_abi::ring::{Consumer, Fault, Flow, Pulled, is_back};
 use hypertrace_abi::sink::Drained;
 
 /// Texts that one drain reads from a schema log: a hostile guest could write
@@ -240,7 +240,9 @@ fn write(
     let next = pulled.sequence.wrapping_add(pulled.records);
     if let Some(stream) = &lane.stream {
         let last = stream.last();
-        let back = pulled.begin < last.ring_end
+        let back = is_back(last.ring_end, pulled.begin)
+            || is_back(last.sequence, pulled.sequence)
+            || pulled.begin < last.ring_end
             || pulled.end < pulled.begin
             || pulled.sequence < last.sequence
             || next < pulled.sequence;

@@ -34,6 +34,12 @@ use crate::layout::{Geometry, MASK_BYTES, PAGE, WORD};
 /// Words of a block's header.
 pub const BLOCK_HEADER_WORDS: u64 = 2;
 
+/// Whether a running counter goes backwards. A guest can bring it to wrap, so
+/// half of all steps are forwards.
+pub fn is_back(from: u64, to: u64) -> bool {
+    to.wrapping_sub(from) > u64::MAX / 2
+}
+
 /// One client's memory in BAR 4.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientMemory<'m> {

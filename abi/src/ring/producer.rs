@@ -540,7 +540,7 @@ impl<'m> Producer<'m> {
         }
         compiler_fence(Ordering::SeqCst);
         state.head.store(head, Relaxed);
-        state.sequence.store(state.sequence.load(Relaxed) + 1, Relaxed);
+        state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// Counts an event that came in the middle of another. Only private
@@ -643,7 +643,7 @@ impl<'m> Producer<'m> {
                 to.store(from, Relaxed);
             }
             at += lease;
-            state.sequence.store(state.sequence.load(Relaxed) + 1, Relaxed);
+            state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
             if lease_alone {
                 self.pad(at, start + block);
                 at = self.open_block(start + block);

@@ -39,7 +39,7 @@ pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) 
     if words > capacity.saturating_sub(written.saturating_sub(seen)) {
         return None;
     }
-    let at = |i: u64| &memory.schema[((written + i) & (capacity - 1)) as usize];
+    let at = |i: u64| &memory.schema[(written.wrapping_add(i) & (capacity - 1)) as usize];
     at(0).store(u64::from(text.id) | (text.len() as u64) << 32, Ordering::Relaxed);
     // The text may wrap around the log's end, so it is packed on the side.
     let side: [AtomicU64; MAX_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
@@ -50,8 +50,8 @@ pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) 
         at(i).store(word.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     // ORDERING: pairs with the Acquire in `read`: the text is there.
-    memory.guest[guest_page::SCHEMA_LEN].store(written + words, Ordering::Release);
-    Some(written + words)
+    memory.guest[guest_page::SCHEMA_LEN].store(written.wrapping_add(words), Ordering::Release);
+    Some(written.wrapping_add(words))
 }
 
 #[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
