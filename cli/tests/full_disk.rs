@@ -22,6 +22,7 @@ fn demo_on_a_disk_of(size: &str) {
     assert!(demo.lost > 0 && demo.ring_events + demo.lost >= 200_000, "{demo:?}");
     assert_eq!(packets::committed(&session).unwrap().all(), demo.records);
     assert_eq!(HYPERTRACE.report(&session).len() as u64, demo.records);
+    assert_eq!(HYPERTRACE.stat(&session)["total"]["lost"], demo.lost);
     let Some(read) = babeltrace2::read(&session.join("ctf")) else { return };
     assert_eq!(read.complete(), demo.records);
 }

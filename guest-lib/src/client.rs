@@ -126,7 +126,7 @@ impl<'m> Client<'m> {
                     before.set(clock.now());
                     before.get()
                 };
-                self.producer.emit_flagged(&site, &clock, Flags::REFERENCE_POINT, fields, patient)
+                self.producer.emit_flagged(&site, clock, Flags::REFERENCE_POINT, fields, patient)
             }) {
                 Emit::Recorded => Ok(Reply {
                     status: Status::Recorded,
@@ -175,13 +175,16 @@ impl<'m> Client<'m> {
     /// to the VMM. Where the host cannot, it is a record only.
     pub fn stamp(&self) -> Emit {
         let clock = self.channel.clock;
-        self.producer.stamp(&|| clock.now(), &|now| {
-            if let Some(control) = self.channel.control
-                && self.channel.features.contains(Features::STAMP)
-            {
-                control.store(self.index, register::STAMP, now);
-            }
-        })
+        self.producer.stamp(
+            || clock.now(),
+            |now| {
+                if let Some(control) = self.channel.control
+                    && self.channel.features.contains(Features::STAMP)
+                {
+                    control.store(self.index, register::STAMP, now);
+                }
+            },
+        )
     }
 
     /// Asks the host to drain soon.
@@ -293,7 +296,7 @@ pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
         client.commit(|patient| {
             let prefix = [client.index.into(), count, arg1];
             client.producer.emit_words_patiently(
-                &|| clock.now(),
+                || clock.now(),
                 id::HYPERTRACE,
                 Flags::REFERENCE_POINT,
                 &prefix,

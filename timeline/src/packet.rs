@@ -282,17 +282,29 @@ impl Packets {
         }
         let mut bytes = [0; HEADER_BYTES as usize];
         self.read_at(&mut bytes, at)?;
-        let packet = Packet::parse(&self.path, at, &bytes)?;
+        let packet = self.check(&bytes, rest).or_else(|damage| {
+            // A session that is being written: the kernel may have copied the
+            // header while it was replaced. Damage is the same at every look.
+            let before = bytes;
+            self.read_at(&mut bytes, at)?;
+            if bytes == before { Err(damage) } else { self.check(&bytes, rest) }
+        })?;
+        self.at += packet.size.min(rest);
+        self.last = Some(packet);
+        Ok(Some(packet))
+    }
+
+    /// The header of the next packet, with `rest` bytes to the file's end.
+    fn check(&self, bytes: &[u8; HEADER_BYTES as usize], rest: u64) -> Result<Packet> {
+        let packet = Packet::parse(&self.path, self.at, bytes)?;
         if let Some(last) = &self.last {
             packet.follows(last, &self.path)?;
         }
         if packet.size > rest && !packet.is_empty() {
             let expected = format!("a packet within the file's remaining {rest} bytes");
             let found = format!("a packet of {} bytes", packet.size);
-            return Err(Error::damaged(&self.path, at + at::PACKET_SIZE, expected, found));
+            return Err(Error::damaged(&self.path, self.at + at::PACKET_SIZE, expected, found));
         }
-        self.at += packet.size.min(rest);
-        self.last = Some(packet);
-        Ok(Some(packet))
+        Ok(packet)
     }
 }

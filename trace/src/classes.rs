@@ -237,11 +237,6 @@ impl Table {
         }
     }
 
-    /// Whether no text of this id came, ever.
-    pub fn is_unknown(&self, id: u32) -> bool {
-        !self.known.contains_key(&id)
-    }
-
     /// The class of a record in the client's ring.
     pub fn plain(&self, id: u32) -> Option<ClassRef> {
         match self.known.get(&id)? {

@@ -12,9 +12,6 @@ use hypertrace_abi::record::{ClockKind, id};
 use hypertrace_abi::ring::{Consumer, Fault, Flow, Pulled, is_back};
 use hypertrace_abi::sink::Drained;
 
-/// Texts that one drain reads from a schema log: a hostile guest could write
-/// faster than they are read.
-const MOST_TEXTS: usize = 1024;
 /// Tries to find a ring's lessee unchanged between two looks.
 const MOST_TRIES: usize = 3;
 
@@ -41,7 +38,8 @@ fn learn(
     consumer: &mut Consumer<'_>,
 ) -> Result<(), WriteFailed> {
     let mut read = 0;
-    while read < MOST_TEXTS
+    // A hostile guest could write faster than they are read.
+    while read < consumer.most_schemas()
         && let Some(logged) = consumer.next_schema()
     {
         read += 1;
@@ -74,18 +72,6 @@ fn pull(
             && let Some(clock) = lane.clock
         {
             let (pulled, taken) = pull_packet(shared, lane, guests, consumer, lease, clock, now);
-            if taken.doubted && pulled.token == lease.token {
-                // The record may have come after the log was read. The next
-                // drain reads the log first, and then believes what it finds.
-                lane.settled = true;
-                lane.doubts = lane.doubts.saturating_sub(1);
-                if pulled.records == 0 {
-                    consumer.rollback();
-                    return Ok(Drained { words: 0, more: true });
-                }
-            } else {
-                lane.settled = false;
-            }
             if pulled.records == 0 && pulled.token == lease.token {
                 return nothing(shared, lane, consumer, &pulled, now);
             }
@@ -130,7 +116,6 @@ fn pull_packet(
         stats: &mut shared.stats,
     };
     let mut taker = Taker::new(shared.buffer.free(), &mut lane.cache, lane.last, now, context);
-    taker.may_doubt(lane.doubts > 0, lane.settled);
     let pulled = consumer.pull(&mut shared.stage, |faults, record| taker.visit(faults, record));
     (pulled, taker.finish())
 }
@@ -175,8 +160,7 @@ pub(crate) fn tell(shared: &mut Shared, lane: &mut Lane, now: u64) -> Result<(),
         faults: stats.faults(),
         ..last.following(lane.sequence, 0)
     };
-    shared.buffer.clear();
-    stream.append(&mut shared.buffer, &header, lane.sequence)?;
+    stream.tell(&mut shared.buffer, &header, lane.sequence)?;
     lane.committed_at = now;
     Ok(())
 }

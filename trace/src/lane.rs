@@ -20,10 +20,6 @@ pub const MAX_CLIENTS: u32 = 1024;
 /// known", and Python for a large number.
 pub const MOST_LOST: u64 = i64::MAX as u64;
 
-/// Looks for late texts that brought nothing, after which a lane's unknown ids
-/// are taken for what they are: a packet ends at each.
-const DOUBTS: u32 = 64;
-
 /// The clock of all host rings.
 pub(crate) const HOST_CLOCK: u32 = 0;
 
@@ -199,11 +195,6 @@ pub(crate) struct Lane {
     pub sequence: u64,
     pub ring_end: u64,
     pub restarts: u32,
-    /// Times that a record of an unknown id may still make the drain look for
-    /// its text once more.
-    pub doubts: u32,
-    /// The log was read after the next record was seen.
-    pub settled: bool,
     /// It had reference points: each of its schemas gets a class for those.
     pub points: bool,
     pub pending: PendingPoints,
@@ -227,8 +218,6 @@ impl Lane {
             sequence: 0,
             ring_end: 0,
             restarts: 0,
-            doubts: DOUBTS,
-            settled: false,
             points: false,
             pending: PendingPoints::default(),
             committed_at: 0,
@@ -244,7 +233,6 @@ impl Lane {
             self.cache[logged.id as usize % CACHE] = Cached::default();
         }
         if let Some(class) = learned? {
-            self.doubts = DOUBTS;
             if let (Some(_), Some(clock)) = (self.lease, self.clock) {
                 classes.declare(clock, class.dense);
             }

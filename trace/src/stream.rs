@@ -51,6 +51,8 @@ struct Segment {
     at: u64,
     /// The filler as it stands in the file.
     filler: PacketHeader,
+    /// It says more than the last packet, so it must stay.
+    amended: bool,
 }
 
 /// One stream: a row of segment files.
@@ -97,8 +99,7 @@ impl Stream {
     }
 
     /// Commits the buffer as one packet. Of `header`, both sizes are filled
-    /// in here, and the total of discarded events becomes this file's. An
-    /// empty buffer makes an empty packet: counters only.
+    /// in here, and the total of discarded events becomes this file's.
     ///
     /// # Errors
     /// If a write fails or is short: the stream is as before.
@@ -118,6 +119,28 @@ impl Stream {
         self.segment.append(buffer, &header, next_sequence, self.segment_bytes)?;
         self.told = told;
         Ok(())
+    }
+
+    /// Commits counters only, as an empty packet. On a full disk they go into
+    /// the filler instead, which has its room; the file keeps its full size,
+    /// sparse, then.
+    ///
+    /// # Errors
+    /// If not even that can be written.
+    pub fn tell(
+        &mut self,
+        buffer: &mut PacketBuffer,
+        header: &PacketHeader,
+        next_sequence: u64,
+    ) -> Result<(), WriteFailed> {
+        buffer.clear();
+        self.append(buffer, header, next_sequence).or_else(|_| {
+            let told = header.events_discarded.max(self.told);
+            let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
+            self.segment.amend(&header, next_sequence)?;
+            self.told = told;
+            Ok(())
+        })
     }
 
     /// Ends this segment and opens another with the given baseline, which may
@@ -156,7 +179,8 @@ impl Stream {
         &self.segment.filler
     }
 
-    /// Cuts the file to the end of its last packet.
+    /// Cuts the file to the end of its last packet, unless its filler has
+    /// something to tell.
     ///
     /// # Errors
     /// If it cannot be cut: it is whole as it is.
@@ -202,7 +226,7 @@ impl Segment {
             Ok(file)
         };
         match write() {
-            Ok(file) => Ok(Segment { file, path, at: unit, filler }),
+            Ok(file) => Ok(Segment { file, path, at: unit, filler, amended: false }),
             Err(source) => {
                 let _ = std::fs::remove_file(&hidden);
                 Err(WriteFailed { action: "create", path, source })
@@ -241,10 +265,25 @@ impl Segment {
         }
         self.at += bytes;
         self.filler = filler;
+        self.amended = false;
+        Ok(())
+    }
+
+    /// Puts newer counters into the filler, by one write of 128 bytes.
+    fn amend(&mut self, header: &PacketHeader, next_sequence: u64) -> Result<(), WriteFailed> {
+        let bytes = self.filler.packet_size / 8;
+        let filler = header.following(next_sequence, bytes);
+        pwrite(&self.file, filler.as_bytes(), self.at)
+            .map_err(WriteFailed::on("write", &self.path))?;
+        self.filler = filler;
+        self.amended = true;
         Ok(())
     }
 
     fn close(&self) -> Result<(), WriteFailed> {
+        if self.amended {
+            return Ok(());
+        }
         self.file.set_len(self.at).map_err(WriteFailed::on("shorten", &self.path))
     }
 }

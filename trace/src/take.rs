@@ -44,11 +44,6 @@ pub(crate) struct Taker<'a> {
     others: Counts,
     clamped: bool,
     name: Option<String>,
-    /// A record of an unknown id is left for later.
-    doubts: bool,
-    /// But not if it is the first.
-    settled: bool,
-    doubted: bool,
 }
 
 /// What a [`Taker`] took.
@@ -66,8 +61,6 @@ pub(crate) struct Taken {
     pub others: Counts,
     /// The lessee's name, if it said one.
     pub name: Option<String>,
-    /// It stopped at a record whose text may be there by now.
-    pub doubted: bool,
 }
 
 impl<'a> Taker<'a> {
@@ -91,18 +84,7 @@ impl<'a> Taker<'a> {
             others: Counts::default(),
             clamped: false,
             name: None,
-            doubts: false,
-            settled: false,
-            doubted: false,
         }
-    }
-
-    /// A producer writes a text before the first record that needs it, but
-    /// after the drain read the log, perhaps. So by default nothing of an
-    /// unknown id is taken; `settled`: the first record is.
-    pub fn may_doubt(&mut self, doubts: bool, settled: bool) {
-        self.doubts = doubts;
-        self.settled = settled;
     }
 
     pub fn finish(self) -> Taken {
@@ -113,7 +95,6 @@ impl<'a> Taker<'a> {
             clean: !self.clamped,
             others: self.others,
             name: self.name,
-            doubted: self.doubted,
         }
     }
 
@@ -153,10 +134,6 @@ impl<'a> Taker<'a> {
         let header = record.header;
         let len = record.payload.len();
         if self.out.len() - self.used < len + MOST_EXTRA {
-            return Flow::Stop;
-        }
-        if self.doubts && !(self.settled && self.used == 0) && self.context.is_unknown(&header) {
-            self.doubted = true;
             return Flow::Stop;
         }
         let timestamp = self.time(header.timestamp, faults);
@@ -255,12 +232,6 @@ struct Untyped {
 const UNTYPED: Untyped = Untyped { dense: id::UNTYPED };
 
 impl Context<'_> {
-    /// Whether a record's text may come yet. Host rings are read only as far
-    /// as their logs were.
-    fn is_unknown(&self, header: &Header) -> bool {
-        self.domain == Domain::Guest && header.id >= id::FIRST && self.table.is_unknown(header.id)
-    }
-
     /// The class of a record in its client's own ring, and its check.
     fn class(
         &mut self,

@@ -1,6 +1,6 @@
 //! A disk that is full, or a file that may not grow: counted, told once,
-#![allow(unsafe_code)] // setrlimit
 //! tried again, and nothing that was committed is hurt.
+#![allow(unsafe_code)] // setrlimit
 
 mod common;
 
@@ -98,6 +98,48 @@ fn a_file_that_may_not_grow_is_tried_again() {
     set_file_limit(u64::MAX);
     run.rounds(3);
     run.finish(dir);
+}
+
+/// Where the last packet of a stream's file begins, and what it says was lost.
+fn last_packet(path: &Path) -> (u64, u64) {
+    let bytes = std::fs::read(path).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let mut at = 0;
+    loop {
+        let next = at + word(at + 48) as usize / 8;
+        if next == bytes.len() {
+            return (at as u64, word(at + 56));
+        }
+        at = next;
+    }
+}
+
+#[test]
+fn what_was_lost_is_told_where_there_is_no_room_to_tell() {
+    let test = "what_was_lost_is_told_where_there_is_no_room_to_tell";
+    let Some(dir) = std::env::var_os(common::CHILD) else {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(common::child(test, dir.path()).status().unwrap().success());
+        return;
+    };
+    let dir = Path::new(&dir);
+    let stream = dir.join("s/ctf/guest-000-0000");
+    let mut run = begin(dir);
+    run.rounds(3);
+    let (filler, told) = last_packet(&stream);
+    assert_eq!(told, 0);
+    // Not a byte behind the filler's header.
+    set_file_limit(filler + 128);
+    run.rounds(30);
+    let lost = run.emitted - run.recorded;
+    run.guest.producer.release();
+    run.guest.forsake(&run.session);
+    let summary = run.session.finish().unwrap();
+    assert!(lost > 0 && summary.lost > lost, "{lost} of {}", summary.lost);
+    assert_eq!(last_packet(&stream), (filler, summary.lost));
+    let Some(read) = common::read(&dir.join("s/ctf")) else { return };
+    assert!(read.ok, "{}", read.stderr);
+    assert!(read.stderr.contains(&format!("Tracer discarded {} events", summary.lost)));
 }
 
 #[test]

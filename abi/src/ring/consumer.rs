@@ -408,6 +408,12 @@ impl<'a> Consumer<'a> {
         }
     }
 
+    /// Texts that the schema log can hold at a time: so many calls of
+    /// [`Consumer::next_schema`] give all that were there at [`Consumer::new`].
+    pub fn most_schemas(&self) -> usize {
+        self.memory.schema.len() / schema_log::LEAST_WORDS
+    }
+
     /// The next text of the schema log, copied once. Its words go back to the
     /// producer with [`Consumer::commit_schemas`]. `None`: all are read that
     /// the records use which [`Consumer::pull`] takes from now on.

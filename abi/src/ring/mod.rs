@@ -18,14 +18,18 @@
 //! be ([`Fault`]).
 
 mod consumer;
+mod lease;
 mod producer;
 mod schema_log;
+mod state;
 
 pub use consumer::{
     Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Losses, Payload, Pulled, Record,
 };
-pub use producer::{Emit, Lease, LeaseInfo, Producer, ProducerState};
+pub use lease::{Lease, LeaseInfo};
+pub use producer::{Emit, Producer};
 pub use schema_log::SchemaText as LoggedSchema;
+pub use state::ProducerState;
 
 use crate::atomic::AtomicU64;
 use crate::config::RingMode;

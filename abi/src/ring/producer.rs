@@ -5,143 +5,17 @@
 //! relaxed loads and stores, because a signal handler or an interrupt may emit
 //! in the middle of an emit on the same thread.
 
+use super::lease::Lease;
+use super::state::{BY_OTHER, BY_OWNER, KNOWN, KNOWN_MOST, ProducerState};
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
-use crate::atomic::{
-    AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence, spin_loop,
-};
+use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence, spin_loop};
 use crate::config::RingMode;
 use crate::event::{Event, Fields, SchemaText, Site};
 use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
-use crate::record::{ClockKind, Flags, HEADER_WORDS, Header, id};
+use crate::record::{Flags, HEADER_WORDS, Header, id};
 
 /// No ring gets this far: at a word a nanosecond it takes 36 years.
 const SANE: u64 = 1 << 60;
-
-/// Slots of the table of known ids. A model checker visits every slot in every
-/// execution, so there it has a few.
-const KNOWN: usize = if cfg!(loom) { 4 } else { 512 };
-/// Of the table of known ids, so that a probe for an absent one ends soon.
-const KNOWN_MOST: u64 = KNOWN as u64 * 3 / 4;
-
-/// `telling` while the producer itself tells its losses; stays when a jump
-/// leaves it there.
-const BY_OWNER: u64 = 1;
-/// `telling` while another thread does.
-const BY_OTHER: u64 = 2;
-
-/// The private truth of a producer. All zeros is "no lease": what a fork with
-/// MADV_WIPEONFORK leaves to the child, so that it never writes as its parent.
-#[derive(Debug)]
-#[repr(C)]
-pub struct ProducerState {
-    /// Timestamp of the emit under way, 0 if none.
-    busy: AtomicU64,
-    /// Timestamp of the last one.
-    last: AtomicU64,
-    /// Ring position of the next record, in words.
-    head: AtomicU64,
-    /// Up to here records go without a look at anything else.
-    limit: AtomicU64,
-    /// Records written, over all lessees.
-    sequence: AtomicU64,
-    /// Nonzero while leased.
-    token: AtomicU64,
-    /// 1 until the lease record stands in the ring.
-    fresh: AtomicU64,
-    lost_full: AtomicU64,
-    lost_busy: AtomicU64,
-    untold: AtomicU64,
-    /// Whose turn it is to tell losses: one writer at a time, so that the told
-    /// totals never go backwards.
-    telling: AtomicU64,
-    /// 1 << 32 + seq of the reference point under way, 0 if none.
-    asked: AtomicU64,
-    schema_len: AtomicU64,
-    known_len: AtomicU64,
-    known: [AtomicU32; KNOWN],
-}
-
-impl Default for ProducerState {
-    fn default() -> Self {
-        ProducerState::new()
-    }
-}
-
-macro_rules! zero_state {
-    ($zero64:expr, $zero32:expr) => {
-        ProducerState {
-            busy: $zero64,
-            last: $zero64,
-            head: $zero64,
-            limit: $zero64,
-            sequence: $zero64,
-            token: $zero64,
-            fresh: $zero64,
-            lost_full: $zero64,
-            lost_busy: $zero64,
-            untold: $zero64,
-            telling: $zero64,
-            asked: $zero64,
-            schema_len: $zero64,
-            known_len: $zero64,
-            known: $zero32,
-        }
-    };
-}
-
-impl ProducerState {
-    /// All zeros: no lease.
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        zero_state!(AtomicU64::new(0), [const { AtomicU32::new(0) }; KNOWN])
-    }
-
-    /// All zeros: no lease.
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        zero_state!(AtomicU64::new(0), core::array::from_fn(|_| AtomicU32::new(0)))
-    }
-
-    /// Whether an emit was interrupted, and at which timestamp it began.
-    pub fn interrupted_since(&self) -> Option<u64> {
-        match self.busy.load(Relaxed) {
-            0 => None,
-            since => Some(since),
-        }
-    }
-
-    /// Another thread has found that the client is another's now: ends the
-    /// lease with this token, so that the producer is refused as
-    /// [`Emit::Unleased`] from its next slow path on, a block away at most.
-    /// `false` if the lease is not that one any more.
-    pub fn revoke(&self, token: u64) -> bool {
-        let revoked = self.token.compare_exchange(token, 0, Relaxed, Relaxed).is_ok();
-        if revoked {
-            // A hint: the producer may be storing its own here.
-            self.limit.store(0, Relaxed);
-        }
-        revoked
-    }
-
-    /// Whether this producer holds a lease.
-    pub fn is_leased(&self) -> bool {
-        self.token.load(Relaxed) != 0
-    }
-
-    /// The lease's token, 0 without one.
-    pub fn token(&self) -> u64 {
-        self.token.load(Relaxed)
-    }
-
-    /// Gives the lease up: whatever is emitted next is refused as
-    /// [`Emit::Unleased`].
-    pub fn forget(&self) {
-        self.limit.store(0, Relaxed);
-        self.token.store(0, Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        self.busy.store(0, Relaxed);
-    }
-}
 
 /// What became of an emit. Nothing that a caller has to handle: every drop is
 /// counted and told to the host.
@@ -157,55 +31,49 @@ pub enum Emit {
     Unleased,
 }
 
-/// Who a new lessee is; goes into the lease record.
-#[derive(Clone, Copy, Debug)]
-pub struct LeaseInfo<'a> {
-    /// Process id, 0 for firmware.
-    pub pid: u32,
-    /// Thread id, or vCPU index.
-    pub tid: u32,
-    /// What the records' timestamps are.
-    pub clock: ClockKind,
-    /// A name for people; cut off at 64 bytes.
-    pub name: &'a str,
+/// What an emit is about, beside its payload's words.
+#[derive(Clone, Copy)]
+struct What<'a> {
+    id: u32,
+    flags: Flags,
+    /// Must be known to the host first.
+    text: Option<&'a SchemaText>,
+    /// Of the payload.
+    words: usize,
+    /// A full ring is counted.
+    last_try: bool,
 }
 
-const LEASE_NAME: usize = 64;
-const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + LEASE_NAME).div_ceil(8);
-
-/// A lease record's payload, kept until it stands in the ring.
-#[derive(Clone, Copy, Debug)]
-pub struct Lease {
-    words: [u64; LEASE_WORDS],
-    len: u64,
-}
-
-impl Lease {
-    /// `token` is nonzero and random, `now` the lease's time.
-    pub fn new(token: u64, now: u64, info: &LeaseInfo<'_>) -> Lease {
-        let mut end = info.name.len().min(LEASE_NAME);
-        while !info.name.is_char_boundary(end) {
-            end -= 1;
+impl What<'static> {
+    #[inline(always)]
+    fn event<S: Site, F: Fields>(fields: &F) -> Self {
+        What {
+            id: Event::<S, F>::ID,
+            flags: Flags::empty(),
+            text: Some(&Event::<S, F>::TEXT),
+            words: fields.words(),
+            last_try: true,
         }
-        let name = &info.name[..end];
-        let fields = (crate::event::Hex(token), info.pid, info.tid, info.clock as u32, name);
-        let side: [AtomicU64; LEASE_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
-        fields.put(&side[HEADER_WORDS..]);
-        let payload = fields.words();
-        let mut words = side.map(|w| w.load(Relaxed));
-        words[0] = now;
-        words[1] = Header::meta(id::LEASE, payload as u16, 0);
-        Lease { words, len: (HEADER_WORDS + payload) as u64 }
     }
 }
 
-/// What an emit off the hot path is about.
-struct Cold<'a> {
-    id: u32,
-    flags: Flags,
-    text: Option<&'a SchemaText>,
-    words: usize,
-    last_try: bool,
+impl What<'_> {
+    #[inline(always)]
+    fn record_words(&self) -> u64 {
+        (HEADER_WORDS + self.words) as u64
+    }
+}
+
+/// Stores a payload that comes in two parts.
+#[inline(always)]
+fn put(out: &[AtomicU64], prefix: &[u64], payload: &[u64]) {
+    let (first, second) = out.split_at(prefix.len());
+    for (to, &from) in first.iter().zip(prefix) {
+        to.store(from, Relaxed);
+    }
+    for (to, &from) in second.iter().zip(payload) {
+        to.store(from, Relaxed);
+    }
 }
 
 /// The guest's side of one client's ring.
@@ -291,49 +159,29 @@ impl<'m> Producer<'m> {
     /// backwards.
     #[inline(always)]
     pub fn emit_by<S: Site, F: Fields>(&self, _: S, clock: impl Fn() -> u64, fields: F) -> Emit {
-        let now = match self.enter(clock) {
-            Ok(now) => now,
-            Err(busy) => return busy,
-        };
-        let state = self.state;
-        let words = (HEADER_WORDS + fields.words()) as u64;
-        let head = state.head.load(Relaxed);
-        let known = state.known[Event::<S, F>::ID as usize % KNOWN].load(Relaxed);
-        if known != Event::<S, F>::ID || head + words > state.limit.load(Relaxed) {
-            return self.emit_slowly::<S, F>(now, fields);
-        }
-        self.write::<S, F>(head, now, fields)
+        let what = What::event::<S, F>(&fields);
+        self.emit_with(clock, what, |out| fields.put(out), |_| {})
     }
 
-    /// The rest of an emit that needs room made first. A function of its own,
-    /// so that nothing has to be kept across a call on the hot path.
-    #[cold]
-    #[inline(never)]
-    fn emit_slowly<S: Site, F: Fields>(&self, now: u64, fields: F) -> Emit {
-        let words = (HEADER_WORDS + fields.words()) as u64;
-        match self.make_room(Some(&Event::<S, F>::TEXT), words, false, true) {
-            Ok(head) => self.write::<S, F>(head, now, fields),
-            Err(why) => why,
-        }
+    /// As [`Producer::emit_by`], with flags. `patient`: this is not the last
+    /// try, so a full ring is not counted.
+    pub fn emit_flagged<S: Site, F: Fields>(
+        &self,
+        _: &S,
+        clock: impl Fn() -> u64,
+        flags: Flags,
+        fields: F,
+        patient: bool,
+    ) -> Emit {
+        let what = What { flags, last_try: !patient, ..What::event::<S, F>(&fields) };
+        self.emit_with(clock, what, |out| fields.put(out), |_| {})
     }
 
-    #[inline(always)]
-    fn write<S: Site, F: Fields>(&self, head: u64, now: u64, fields: F) -> Emit {
-        let payload = fields.words();
-        let words = (HEADER_WORDS + payload) as u64;
-        let record = self.memory.span(head, words);
-        self.order_before();
-        record[0].store(now, Relaxed);
-        record[1].store(Header::meta(Event::<S, F>::ID, payload as u16, 0), Relaxed);
-        fields.put(&record[HEADER_WORDS..]);
-        self.publish(head + words);
-        self.leave(now);
-        Emit::Recorded
-    }
-
-    /// Emits a record whose words are at hand: reserved ids, and what a host
-    /// thread writes on a guest's behalf. A record flagged as a reference point
-    /// may use the part of the ring that is reserved for those.
+    /// Emits a record whose words are at hand, at `now`, nonzero: reserved
+    /// ids, and what a host thread writes on a guest's behalf. A record flagged
+    /// as a reference point may use the part of the ring that is reserved for
+    /// those.
+    #[inline]
     pub fn emit_words(
         &self,
         now: u64,
@@ -342,83 +190,89 @@ impl<'m> Producer<'m> {
         prefix: &[u64],
         payload: &[u64],
     ) -> Emit {
-        self.emit_words_patiently(&|| now, id, flags, prefix, payload, false)
+        self.emit_words_patiently(|| now, id, flags, prefix, payload, false)
     }
 
-    /// As [`Producer::emit_words`], with a clock as in [`Producer::emit_by`].
-    /// `patient`: this is not the last try, so a full ring is not counted.
+    /// As [`Producer::emit_words`], with a clock as in [`Producer::emit_by`]
+    /// and `patient` as in [`Producer::emit_flagged`].
+    #[inline]
     pub fn emit_words_patiently(
         &self,
-        clock: &dyn Fn() -> u64,
+        clock: impl Fn() -> u64,
         id: u32,
         flags: Flags,
         prefix: &[u64],
         payload: &[u64],
         patient: bool,
     ) -> Emit {
-        let what =
-            Cold { id, flags, text: None, words: prefix.len() + payload.len(), last_try: !patient };
-        let put = |out: &[AtomicU64]| {
-            for (to, &from) in out.iter().zip(prefix.iter().chain(payload)) {
-                to.store(from, Relaxed);
-            }
-        };
-        self.emit_with(clock, &what, &put, &|_| {})
-    }
-
-    /// Emits a typed event with flags. `patient`: this is not the last try, so
-    /// a full ring is not counted.
-    pub fn emit_flagged<S: Site, F: Fields>(
-        &self,
-        _: &S,
-        clock: &dyn Fn() -> u64,
-        flags: Flags,
-        fields: F,
-        patient: bool,
-    ) -> Emit {
-        let what = Cold {
-            id: Event::<S, F>::ID,
-            flags,
-            text: Some(&Event::<S, F>::TEXT),
-            words: fields.words(),
-            last_try: !patient,
-        };
-        let put = |out: &[AtomicU64]| {
-            fields.put(out);
-        };
-        self.emit_with(clock, &what, &put, &|_| {})
+        let words = prefix.len() + payload.len();
+        let what = What { id, flags, text: None, words, last_try: !patient };
+        self.emit_with(clock, what, |out| put(out, prefix, payload), |_| {})
     }
 
     /// Emits a kernel-stamped point, then calls `fire`, which stores the
     /// record's timestamp to STAMP: nothing else of this client comes between.
-    pub fn stamp(&self, clock: &dyn Fn() -> u64, fire: &dyn Fn(u64)) -> Emit {
+    pub fn stamp(&self, clock: impl Fn() -> u64, fire: impl FnOnce(u64)) -> Emit {
         let what =
-            Cold { id: id::STAMP, flags: Flags::STAMP, text: None, words: 0, last_try: true };
-        self.emit_with(clock, &what, &|_| {}, fire)
+            What { id: id::STAMP, flags: Flags::STAMP, text: None, words: 0, last_try: true };
+        self.emit_with(clock, what, |_| {}, fire)
     }
 
+    /// What every emit is. `put` stores the payload, `fire` comes after the
+    /// record is published and before the emit's end.
+    #[inline(always)]
     fn emit_with(
         &self,
-        clock: &dyn Fn() -> u64,
-        what: &Cold<'_>,
-        put: &dyn Fn(&[AtomicU64]),
-        fire: &dyn Fn(u64),
+        clock: impl Fn() -> u64,
+        what: What<'_>,
+        put: impl FnOnce(&[AtomicU64]),
+        fire: impl FnOnce(u64),
     ) -> Emit {
         let now = match self.enter(clock) {
             Ok(now) => now,
             Err(busy) => return busy,
         };
-        let words = (HEADER_WORDS + what.words) as u64;
-        let commit = what.flags.contains(Flags::REFERENCE_POINT);
-        let head = match self.make_room(what.text, words, commit, what.last_try) {
-            Ok(head) => head,
-            Err(why) => return why,
-        };
+        let state = self.state;
+        let head = state.head.load(Relaxed);
+        let known =
+            what.text.is_none() || state.known[what.id as usize % KNOWN].load(Relaxed) == what.id;
+        if !known || head + what.record_words() > state.limit.load(Relaxed) {
+            return self.emit_slowly(now, what, put, fire);
+        }
+        self.write(head, now, what, put, fire)
+    }
+
+    /// The rest of an emit that needs room made first. A function of its own,
+    /// so that nothing has to be kept across a call on the hot path.
+    #[cold]
+    #[inline(never)]
+    fn emit_slowly(
+        &self,
+        now: u64,
+        what: What<'_>,
+        put: impl FnOnce(&[AtomicU64]),
+        fire: impl FnOnce(u64),
+    ) -> Emit {
+        match self.make_room(what) {
+            Ok(head) => self.write(head, now, what, put, fire),
+            Err(why) => why,
+        }
+    }
+
+    #[inline(always)]
+    fn write(
+        &self,
+        head: u64,
+        now: u64,
+        what: What<'_>,
+        put: impl FnOnce(&[AtomicU64]),
+        fire: impl FnOnce(u64),
+    ) -> Emit {
+        let words = what.record_words();
         let record = self.memory.span(head, words);
         self.order_before();
         record[0].store(now, Relaxed);
-        let meta = Header::meta(what.id, what.words as u16, what.flags.bits());
-        record[1].store(meta, Relaxed);
+        record[1].store(Header::meta(what.id, what.words as u16, what.flags.bits()), Relaxed);
         put(&record[HEADER_WORDS..]);
         self.publish(head + words);
         fire(now);
@@ -564,29 +418,24 @@ impl<'m> Producer<'m> {
     /// losses. Gives the position where `words` words may be written.
     #[cold]
     #[inline(never)]
-    fn make_room(
-        &self,
-        text: Option<&SchemaText>,
-        words: u64,
-        commit: bool,
-        last_try: bool,
-    ) -> Result<u64, Emit> {
+    fn make_room(&self, what: What<'_>) -> Result<u64, Emit> {
         let state = self.state;
         if !state.is_leased() {
             self.give_up();
             return Err(Emit::Unleased);
         }
-        if let Some(text) = text {
+        if let Some(text) = what.text {
             self.announce(text);
         }
         self.tell_losses();
-        let room = self.find_room(words, commit);
+        let commit = what.flags.contains(Flags::REFERENCE_POINT);
+        let room = self.find_room(what.record_words(), commit);
         if room.is_none() {
             // First out of the emit, then count: an interrupted count must
             // not look like an interrupted emit.
             self.give_up();
             compiler_fence(Ordering::SeqCst);
-            if last_try {
+            if what.last_try {
                 self.count(&state.lost_full);
             }
         }

@@ -54,6 +54,9 @@ pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) 
     Some(written.wrapping_add(words))
 }
 
+/// Words of the shortest entry: a header and a word of text.
+pub(super) const LEAST_WORDS: usize = 2;
+
 #[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
 pub(super) enum Read {
     Empty,

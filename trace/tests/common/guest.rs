@@ -70,6 +70,13 @@ impl Guest {
         session.end_pass();
     }
 
+    /// The end: what the session could not take is lost, and it looks at that.
+    pub fn forsake(&mut self, session: &Session) {
+        let mut consumer = Consumer::new(self.memory, &mut self.consumer);
+        consumer.forsake(&mut vec![0; consumer.stage_words()]);
+        session.drain(self.client, &mut consumer);
+    }
+
     /// A word that the guest can write: page G by index, then as in
     /// `hypertrace_abi::layout`.
     pub fn poke(&self, word: usize, value: u64) {

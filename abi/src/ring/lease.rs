@@ -1,0 +1,47 @@
+//! What a new lessee says of itself.
+
+use crate::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::event::{Fields, Hex};
+use crate::record::{ClockKind, HEADER_WORDS, Header, id};
+
+/// Who a new lessee is; goes into the lease record.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseInfo<'a> {
+    /// Process id, 0 for firmware.
+    pub pid: u32,
+    /// Thread id, or vCPU index.
+    pub tid: u32,
+    /// What the records' timestamps are.
+    pub clock: ClockKind,
+    /// A name for people; cut off at 64 bytes.
+    pub name: &'a str,
+}
+
+const LEASE_NAME: usize = 64;
+const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + LEASE_NAME).div_ceil(8);
+
+/// A lease record's payload, kept until it stands in the ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    pub(super) words: [u64; LEASE_WORDS],
+    pub(super) len: u64,
+}
+
+impl Lease {
+    /// `token` is nonzero and random, `now` the lease's time.
+    pub fn new(token: u64, now: u64, info: &LeaseInfo<'_>) -> Lease {
+        let mut end = info.name.len().min(LEASE_NAME);
+        while !info.name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let name = &info.name[..end];
+        let fields = (Hex(token), info.pid, info.tid, info.clock as u32, name);
+        let side: [AtomicU64; LEASE_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
+        fields.put(&side[HEADER_WORDS..]);
+        let payload = fields.words();
+        let mut words = side.map(|w| w.load(Relaxed));
+        words[0] = now;
+        words[1] = Header::meta(id::LEASE, payload as u16, 0);
+        Lease { words, len: (HEADER_WORDS + payload) as u64 }
+    }
+}
