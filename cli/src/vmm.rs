@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{COUNTERS, Chip, ChipConfig, Counter, Geometry, Memory};
+use hypertrace_device::{COUNTERS, Chip, Counter, Geometry, Memory};
 use hypertrace_guest::{Args, layout};
 use hypertrace_trace::{Session, SessionError, Summary};
 use kvm_vmm::{
@@ -28,15 +28,7 @@ impl Device {
     /// A device with a client for each of `vcpus`, recording to `session`.
     pub fn new(session: Session, geometry: Geometry, vcpus: u32) -> Result<Device> {
         let doorbells = Doorbells::new()?;
-        let config = ChipConfig {
-            vcpu_clients: vcpus,
-            session: session.uuid(),
-            guest_frequency: session.host_frequency(),
-            host_frequency: session.host_frequency(),
-            kick_is_cheap: true,
-            stamp_works: true,
-            ..ChipConfig::default()
-        };
+        let config = doorbells.config(&session, vcpus);
         let memory = Memory::anonymous(geometry)?;
         let trigger = doorbells.kick.try_clone().context("duplicate an eventfd")?;
         let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));

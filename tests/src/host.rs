@@ -41,18 +41,9 @@ impl Host {
     pub fn with_mode(geometry: Geometry, ring_mode: RingMode) -> Host {
         let dir = tempfile::tempdir().unwrap();
         let session = Session::create(SessionConfig::new(dir.path())).unwrap();
-        let config = ChipConfig {
-            ring_mode,
-            vcpu_clients: geometry.clients,
-            session: session.uuid(),
-            guest_frequency: session.host_frequency(),
-            host_frequency: session.host_frequency(),
-            kick_is_cheap: true,
-            stamp_works: true,
-            ..ChipConfig::default()
-        };
-        let memory = Memory::anonymous(geometry).unwrap();
         let doorbells = Doorbells::new().unwrap();
+        let config = ChipConfig { ring_mode, ..doorbells.config(&session, geometry.clients) };
+        let memory = Memory::anonymous(geometry).unwrap();
         let trigger = doorbells.kick.try_clone().unwrap();
         let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
         Host { session, chip, doorbells, dir }

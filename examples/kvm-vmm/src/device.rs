@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hypertrace_abi::layout::{PAGE, register};
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{BarChange, Chip, PciFunction, Region, Trigger, Window};
+use hypertrace_device::{BarChange, Chip, ChipConfig, PciFunction, Region, Trigger, Window};
 use hypertrace_guest::layout;
+use hypertrace_trace::Session;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use zerocopy::IntoBytes;
@@ -22,9 +23,6 @@ use crate::observe::{Observer, VmmEvent};
 use crate::vm::{Access, Memslot, Vm};
 
 /// The eventfds behind the registers KICK and STAMP of every client.
-///
-/// With these, [`ChipConfig`](hypertrace_device::ChipConfig) may say `kick_is_cheap` and
-/// `stamp_works`.
 #[derive(Debug)]
 pub struct Doorbells {
     /// A guest wants its ring drained: the drain loop's eventfd.
@@ -38,6 +36,20 @@ impl Doorbells {
     pub fn new() -> Result<Doorbells, Error> {
         let eventfd = || EventFd::new(EFD_NONBLOCK).map_err(Error::EventFd);
         Ok(Doorbells { kick: eventfd()?, stamp: eventfd()? })
+    }
+
+    /// What a device with these may promise its guests, which see the host's TSC as it is: KICK is
+    /// cheap and STAMP works. Each vCPU has a client.
+    pub fn config(&self, session: &Session, vcpus: u32) -> ChipConfig {
+        ChipConfig {
+            vcpu_clients: vcpus,
+            session: session.uuid(),
+            guest_frequency: session.host_frequency(),
+            host_frequency: session.host_frequency(),
+            kick_is_cheap: true,
+            stamp_works: true,
+            ..ChipConfig::default()
+        }
     }
 
     fn try_clone(&self) -> Result<Doorbells, Error> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{Chip, ChipConfig, Geometry, Memory};
+use hypertrace_device::{Chip, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{Answer, Doorbells, Drain, Machine, attach_window, record_in};
@@ -18,15 +18,7 @@ fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> 
 
     let session = Session::create(SessionConfig::new(dir))?;
     let doorbells = Doorbells::new()?;
-    let config = ChipConfig {
-        vcpu_clients: vcpus as u32,
-        session: session.uuid(),
-        host_frequency: session.host_frequency(),
-        guest_frequency: session.host_frequency(),
-        kick_is_cheap: true,
-        stamp_works: true,
-        ..ChipConfig::default()
-    };
+    let config = doorbells.config(&session, vcpus as u32);
     let memory = Memory::anonymous(Geometry::default())?;
     let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
     let chip = Arc::new(chip);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::run;
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{Chip, ChipConfig, Geometry, Memory};
+use hypertrace_device::{Chip, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{
@@ -41,17 +41,9 @@ impl Host {
             block_bytes: 16 << 10,
             ..Geometry::default()
         };
-        let config = ChipConfig {
-            vcpu_clients: VCPUS as u32,
-            session: session.uuid(),
-            guest_frequency: session.host_frequency(),
-            host_frequency: session.host_frequency(),
-            kick_is_cheap: true,
-            stamp_works: true,
-            ..ChipConfig::default()
-        };
-        let memory = Memory::anonymous(geometry).unwrap();
         let doorbells = Doorbells::new().unwrap();
+        let config = doorbells.config(&session, VCPUS as u32);
+        let memory = Memory::anonymous(geometry).unwrap();
         let trigger = doorbells.kick.try_clone().unwrap();
         let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
         let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default()).unwrap();
