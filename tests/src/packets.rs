@@ -1,5 +1,5 @@
 //! A session's stream files by their packet headers, read with nothing of the crates that write and
-//! read them: docs/design.md, "The session".
+//! read them: docs/session.md.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
 //! Packets of a stream file: their headers, each field checked, one after
 //! the other.
 //!
-//! Layout: `docs/design.md`, "The session". The reader has its own copy of
+//! Layout: `docs/session.md`. The reader has its own copy of
 //! it, so that a change of the writer alone fails a test.
 
 use crate::error::{Error, Result};

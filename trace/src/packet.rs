@@ -1,7 +1,7 @@
 //! One packet of a stream file: its 128 bytes of header and context, and the
 //! buffer in which the drain builds it.
 //!
-//! Layout: `docs/design.md`, "The session". Little endian, as the machine is.
+//! Layout: `docs/session.md`. Little endian, as the machine is.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
