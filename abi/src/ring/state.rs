@@ -97,7 +97,7 @@ impl ProducerState {
 
     /// Another thread has found that the client is another's now: ends the
     /// lease with this token, so that the producer is refused as
-    /// [`Emit::Unleased`] from its next slow path on, a block away at most.
+    /// [`Emit::Unleased`](super::Emit::Unleased) from its next slow path on, a block away at most.
     /// `false` if the lease is not that one any more.
     pub fn revoke(&self, token: u64) -> bool {
         let revoked = self.token.compare_exchange(token, 0, Relaxed, Relaxed).is_ok();
@@ -119,7 +119,7 @@ impl ProducerState {
     }
 
     /// Gives the lease up: whatever is emitted next is refused as
-    /// [`Emit::Unleased`].
+    /// [`Emit::Unleased`](super::Emit::Unleased).
     pub fn forget(&self) {
         self.limit.store(0, Relaxed);
         self.token.store(0, Relaxed);
