@@ -86,11 +86,26 @@ impl Field for &str {
     const TYPE: FieldType = FieldType::Str;
     #[inline]
     fn words(self) -> usize {
-        (4 + kept(self).len()).div_ceil(8)
+        Bytes(kept(self).as_bytes()).words()
     }
     fn put(self, out: &[AtomicU64]) {
+        Bytes(kept(self).as_bytes()).put(out);
+    }
+}
+
+/// Bytes that are a string, as far as the producer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes<'a>(pub &'a [u8]);
+
+impl Field for Bytes<'_> {
+    const TYPE: FieldType = FieldType::Str;
+    #[inline]
+    fn words(self) -> usize {
+        (4 + self.0.len().min(MAX_STR)).div_ceil(8)
+    }
+    fn put(self, out: &[AtomicU64]) {
+        let bytes = &self.0[..self.0.len().min(MAX_STR)];
         let mut packer = Packer::new(out);
-        let bytes = kept(self).as_bytes();
         packer.bytes(&(bytes.len() as u32).to_le_bytes());
         packer.bytes(bytes);
         packer.finish();

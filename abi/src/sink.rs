@@ -63,6 +63,13 @@ pub trait EventSink: Send + Sync {
     /// log, so the sink notes how far its own rings go.
     fn begin_pass(&self) {}
 
+    /// On the drain loop's thread, at a pass's begin: calls `set` with the
+    /// enable mask that the guest is to have, a byte per slot, 0 is on; not if
+    /// it is as it was.
+    fn update_mask(&self, set: &mut dyn FnMut(&[u8; 4096])) {
+        let _ = set;
+    }
+
     /// On the drain loop's thread: takes at most one packet of records out of
     /// the client's ring, commits it, and advances the ring's tail.
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained;

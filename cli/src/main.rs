@@ -1,6 +1,7 @@
 //! The command `hypertrace`: reading, showing and making sessions.
 
 mod bench;
+mod ctl;
 mod demo;
 mod escape;
 mod report;
@@ -25,6 +26,7 @@ enum Command {
     Demo(demo::Args),
     Report(report::Args),
     Stat(stat::Args),
+    Ctl(ctl::Args),
     Bench(bench::BenchArgs),
 }
 
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),
     };
     match done {

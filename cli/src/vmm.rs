@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{COUNTERS, Chip, Counter, Geometry, Memory};
+use hypertrace_device::{COUNTERS, Chip, Counter, Geometry, Memory, Trigger};
 use hypertrace_guest::{Args, layout};
 use hypertrace_trace::{Session, SessionError, Summary};
 use kvm_vmm::{
@@ -32,6 +32,8 @@ impl Device {
         let memory = Memory::anonymous(geometry)?;
         let trigger = doorbells.kick.try_clone().context("duplicate an eventfd")?;
         let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
+        let kick = doorbells.kick.try_clone().context("duplicate an eventfd")?;
+        session.wake_by(move || kick.trigger());
         let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
         Ok(Device { chip, session, doorbells, drain })
     }
@@ -46,6 +48,7 @@ impl Device {
 
     /// The same, with the VMM's own events in the session.
     pub fn run_traced(&self, mut machine: Machine, args: &Args) -> Result<Outcome> {
+        self.session.set_events(&"*".parse()?, true)?;
         machine.observe(record_in(self.session.clone()));
         self.run(machine, args, Answer::Device)
     }

@@ -420,6 +420,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
     /// Only ever on the drain loop's thread, never on a vCPU's.
     pub fn drain_pass(&self, packets: usize) -> bool {
         let mut more = false;
+        self.sink.update_mask(&mut |mask| self.set_mask(mask));
         self.sink.begin_pass();
         for client in 0..self.geometry.clients {
             more |= self.drain_client(client, packets);

@@ -1,6 +1,6 @@
 //! Builds the guest image that this VMM runs: `hypertrace-guest` as a static library for this very
 //! target, linked to a fixed address. Cargo has no stable way to depend on another crate's binary,
-//! so this is a cargo inside cargo.
+//! so this is a cargo inside cargo. And makes functions of the VMM's `trace-events`.
 
 use std::env;
 use std::error::Error;
@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in SOURCES.into_iter().chain(["image.ld", "build.rs"]) {
         println!("cargo::rerun-if-changed={path}");
     }
+    hypertrace_trace_build::Builder::new().file("trace-events").generate_or_exit();
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let image = out.join("guest.elf");
     let library = build_library(&out)?;

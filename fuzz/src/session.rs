@@ -4,12 +4,13 @@ use crate::input::Input;
 use crate::op::Op;
 use crate::recorder::Ambush;
 use crate::rig::{Account, EVENT, HONEST, POINT, Rig, Setup, check_exact, header, shared_memory};
+use hypertrace_abi::event_type;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::ProducerState;
 use hypertrace_abi::schema::Schema;
 use hypertrace_device::Chip;
 use hypertrace_timeline::{ClockMaps, Event, Kind, SessionStat, Timeline, Value};
-use hypertrace_trace::{Session, SessionConfig, Summary, event};
+use hypertrace_trace::{Session, SessionConfig, Summary};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -62,7 +63,7 @@ fn record(
     let state = ProducerState::new();
     let rig = Rig::new(chip, &guest_memory, &state, &ambush);
     let account = guest(rig, &mut |value| {
-        event!(session, "vmm", value = value);
+        session.emit(event_type!("vmm", value = value));
     });
     (session.finish().expect("nothing keeps it from being written"), account)
 }

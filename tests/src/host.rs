@@ -41,6 +41,7 @@ impl Host {
     pub fn with_mode(geometry: Geometry, ring_mode: RingMode) -> Host {
         let dir = tempfile::tempdir().unwrap();
         let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+        session.set_events(&"*".parse().unwrap(), true).unwrap();
         let doorbells = Doorbells::new().unwrap();
         let config = ChipConfig { ring_mode, ..doorbells.config(&session, geometry.clients) };
         let memory = Memory::anonymous(geometry).unwrap();

@@ -15,3 +15,8 @@ pub mod packets;
 pub mod random;
 pub mod report;
 pub mod tracefs;
+
+/// The events of the tests' `trace-events` file.
+pub mod trace {
+    hypertrace_trace::include_events!();
+}

@@ -5,6 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState, event};
+use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{guest_page, register};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
@@ -62,7 +63,7 @@ fn a_reference_point_allocates_nothing_on_the_vcpus_thread() {
         slot[0].store(seq | 0x1234_5678 << 32, Relaxed);
         slot[3].store(2, Relaxed);
         chip.write(Region::Control, emit, &seq.to_le_bytes());
-        hypertrace_trace::event!(session, "vcpu_exit", seq);
+        session.emit(event_type!("vcpu_exit", seq));
     };
     point(1);
 

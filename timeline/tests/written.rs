@@ -15,8 +15,8 @@ use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_timeline::{
     ClockMaps, Domain, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
 };
+use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
-use hypertrace_trace::{SessionConfig, event};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -57,7 +57,7 @@ impl Guest {
     /// As a vCPU's thread serves the store to EMIT.
     fn point(&self, session: &hypertrace_trace::Session, n: u64) {
         let guest_time = self.now();
-        event!(session, "vcpu_exit", n = n);
+        session.emit(event_type!("vcpu_exit", n = n));
         let status = session.reference_point(&ReferencePoint {
             client: self.client,
             seq: n as u32,
@@ -69,7 +69,7 @@ impl Guest {
             words: &[n, 3 | 0x0063_6261 << 32],
         });
         assert_eq!(status, Status::Recorded);
-        event!(session, "vcpu_entry", n = n);
+        session.emit(event_type!("vcpu_entry", n = n));
     }
 
     fn pass(&mut self, session: &hypertrace_trace::Session) {

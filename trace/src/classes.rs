@@ -8,6 +8,7 @@
 
 use crate::metadata::{ClassEntry, class_body};
 use crate::session_json::EventJson;
+use crate::wanted::Wanted;
 use hypertrace_abi::record::{RESERVED, id};
 use hypertrace_abi::ring::{Fault, LoggedSchema};
 use hypertrace_abi::schema::{Schema, Shape, id_of};
@@ -52,6 +53,8 @@ pub(crate) struct Classes {
     /// Per clock, a bit per dense id.
     declared: Vec<Vec<u64>>,
     declarations: usize,
+    /// Which of the guests' are wanted.
+    pub wanted: Wanted,
     /// Something is declared that the metadata on disk does not say.
     pub changed: bool,
 }
@@ -65,6 +68,7 @@ impl Classes {
             reserved: [const { None }; id::FIRST as usize],
             declared: Vec::new(),
             declarations: 0,
+            wanted: Wanted::default(),
             changed: true,
         };
         for (id, text) in RESERVED {
@@ -124,6 +128,28 @@ impl Classes {
         self.by_text[usize::from(reference_point)].insert(text, dense);
         self.changed = true;
         Some(ClassRef { dense, shape })
+    }
+
+    /// The schema of a class that has one.
+    pub fn text(&self, dense: u32) -> Option<&str> {
+        Some(&*self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text)
+    }
+
+    /// The name of a class that has a schema.
+    fn name(&self, dense: u32) -> Option<&str> {
+        self.text(dense)?.split_once('(').map(|(name, _)| name)
+    }
+
+    /// A guest has this class.
+    pub fn see(&mut self, dense: u32) {
+        if let Some(name) = self.name(dense).map(str::to_owned) {
+            self.wanted.see(&name);
+        }
+    }
+
+    /// Whether a guest's events of this class are wanted.
+    pub fn is_wanted(&self, dense: u32) -> bool {
+        self.name(dense).is_none_or(|name| self.wanted.is_wanted(name))
     }
 
     /// Sees to it that the stream class of a clock will have this event class
@@ -234,6 +260,14 @@ impl Table {
                 entry.insert(Known::Schema { text, plain, reference: None });
                 Ok(Some(plain))
             }
+        }
+    }
+
+    /// The schema of an id.
+    pub fn text(&self, id: u32) -> Option<&str> {
+        match self.known.get(&id)? {
+            Known::Schema { text, .. } => Some(text),
+            Known::Ambiguous => None,
         }
     }
 

@@ -2,7 +2,7 @@
 //! that whatever stands on disk is declared, and nothing is given back to a
 //! producer that does not stand on disk.
 
-use crate::lane::{CACHE, Cached, Guests, HOST_CLOCK, Lane, MAX_RESTARTS, OpenLease};
+use crate::lane::{Guests, HOST_CLOCK, Lane, MAX_RESTARTS, OpenLease};
 use crate::packet::{Domain, PacketHeader};
 use crate::shared::Shared;
 use crate::stream::{Stream, WriteFailed};
@@ -174,29 +174,40 @@ fn commit(
     taken: Taken,
     now: u64,
 ) -> Result<Drained, WriteFailed> {
-    let committed = write(shared, lane, consumer, pulled, &taken);
-    if let Err(failed) = committed {
-        forget_pending(guests, lane);
-        return Err(failed);
+    // Nothing but what was not wanted: a later packet tells how much.
+    if taken.words > 0 {
+        let committed = write(shared, lane, consumer, pulled, &taken);
+        if let Err(failed) = committed {
+            forget_pending(guests, lane);
+            return Err(failed);
+        }
+        lane.committed_at = now;
     }
     consumer.commit();
+    if lane.domain == Domain::Host {
+        simple(shared, lane);
+    }
     lane.last = taken.last;
     lane.sequence = pulled.sequence.wrapping_add(pulled.records);
     lane.ring_end = pulled.end;
-    lane.committed_at = now;
 
     let mut counts = taken.others;
-    counts.events = pulled.records - (counts.reference_points + counts.stamps + counts.leases);
+    let others = counts.reference_points + counts.stamps + counts.leases + taken.filtered;
+    counts.events = pulled.records - others;
     let stats = &mut shared.stats[lane.stats];
     stats.counts.add(&counts);
+    if lane.domain == Domain::Guest {
+        stats.filtered += taken.filtered;
+    }
     if let Some(name) = taken.name {
         stats.name = name;
     }
-    if lane.domain == Domain::Host && counts.reference_points > 0 {
+    if lane.domain == Domain::Host && counts.reference_points + taken.filtered > 0 {
         for guest in guests.iter_mut() {
             let pending = std::mem::take(&mut guest.pending);
             let stats = &mut shared.stats[guest.stats];
             stats.reference_points += pending.points;
+            stats.filtered += pending.filtered;
             for (total, more) in stats.point_faults.iter_mut().zip(pending.faults) {
                 *total = total.saturating_add(more);
             }
@@ -211,6 +222,26 @@ fn commit(
         }
     }
     Ok(Drained { words: pulled.end.wrapping_sub(pulled.begin), more: pulled.more })
+}
+
+/// What a host ring lost since the last time, to the simple backend.
+pub(crate) fn tell_simple(shared: &mut Shared, lane: &mut Lane) {
+    let lost = shared.stats[lane.stats].lost();
+    let more = lost - std::mem::replace(&mut lane.simple_told, lost);
+    if let Some(simple) = &mut shared.simple {
+        // Full, the ring held what was taken before; what comes next came when
+        // there was room.
+        simple.lost(lane.last, more);
+    }
+}
+
+/// What a host ring's packet is to the simple backend, before the lane goes on.
+fn simple(shared: &mut Shared, lane: &mut Lane) {
+    tell_simple(shared, lane);
+    let Some(simple) = &mut shared.simple else { return };
+    let base = shared.clocks.base(HOST_CLOCK);
+    let wrote = simple.take(shared.buffer.events(), base, |dense| shared.classes.text(dense));
+    shared.simple_wrote(wrote);
 }
 
 fn write(
@@ -356,7 +387,7 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
         _ => (base, true),
     };
     if lane.clock != Some(clock) || lane.stream.is_none() {
-        *lane.cache = [Cached::default(); CACHE];
+        lane.forget();
         lane.clock = Some(clock);
         shared.stats[lane.stats].clock = clock;
         for dense in lane.table.dense() {

@@ -1,14 +1,17 @@
 //! The drain loop's side of a session, behind its one lock.
 
-use crate::drain::{drain, tell};
+use crate::drain::{drain, tell, tell_simple};
 use crate::host_ring::HostConsumer;
 use crate::lane::{Guests, Lane, Stats};
 use crate::packet::Domain;
+use crate::pattern::Pattern;
 use crate::shared::{BOOKS, Shared};
 use crate::stream::{Stream, WriteFailed};
+use crate::wanted::TooManyRules;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
+use std::fmt::Write;
 
 pub(crate) struct Engine {
     pub shared: Shared,
@@ -61,6 +64,7 @@ impl Engine {
             // Bounded by what was noted: a packet takes at least a record.
             while self.drain_host(i).more {}
         }
+        self.shared.simple_pass();
         let now = ticks();
         let elapsed = now.saturating_sub(self.shared.told_at);
         if elapsed > self.shared.clocks.host.frequency {
@@ -76,6 +80,35 @@ impl Engine {
                 Ok(()) => self.shared.works(BOOKS),
                 Err(failed) => self.shared.failed(BOOKS, &failed),
             }
+        }
+    }
+
+    /// Switches guest events by pattern; gives the names seen that it is about.
+    pub fn set_guest_events(&mut self, pattern: &Pattern, on: bool) -> Result<usize, TooManyRules> {
+        let about = self.shared.classes.wanted.set(pattern, on)?;
+        self.guests.iter_mut().for_each(Lane::forget);
+        Ok(about)
+    }
+
+    /// Names of guest events that were seen, their states, and whose they are.
+    pub fn guest_events(&self) -> Vec<(String, bool, &'static str)> {
+        let names = self.shared.classes.wanted.names();
+        names.map(|(name, on)| (name.to_owned(), on, " (guest)")).collect()
+    }
+
+    /// What there is, for people.
+    pub fn describe_trace(&mut self, text: &mut String) {
+        let Engine { shared, guests, hosts, .. } = self;
+        // Writing to a String does not fail.
+        let _ = shared.describe_files(text);
+        for (consumer, lane) in hosts {
+            let stats = &shared.stats[lane.stats];
+            if consumer.is_claimed() || stats.is_used() {
+                let _ = consumer.describe(text, lane, stats);
+            }
+        }
+        for lane in guests.iter_mut() {
+            let _ = writeln!(text, "guest client {}: {}", lane.number, shared.stats[lane.stats]);
         }
     }
 
@@ -117,6 +150,10 @@ impl Engine {
             tell(shared, lane, now)?;
         }
         self.finished = true;
+        for (_, lane) in hosts.iter_mut() {
+            tell_simple(shared, lane);
+        }
+        shared.simple_pass();
         for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
             // A file that cannot be cut is whole with its filler.
             let _ = lane.stream.take().map(Stream::close);

@@ -3,20 +3,29 @@
 //! A vCPU's thread records reference points and its own events here without a
 //! lock, an allocation or a wait: a ring has one producer, the thread that
 //! claimed it, and one consumer, the drain loop. The layout is a client's.
-#![allow(unsafe_code)] // one lifetime, see `Claim`
+#![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
 
+use crate::backend::{self, Backends};
+use crate::lane::{Lane, Stats};
+use crate::text::Escaped;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{Geometry, GeometryError, guest_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{
-    ClientMemory, Consumer, ConsumerState, Lease, LeaseInfo, Producer, ProducerState,
+    ClientMemory, Consumer, ConsumerState, Emit, Flow, Lease, LeaseInfo, Producer, ProducerState,
+    Wake,
 };
-use std::cell::RefCell;
+use hypertrace_abi::schema::{Schema, Value};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt::{self, Write};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64 as StdAtomicU64};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64 as StdAtomicU64};
+use std::sync::{Arc, Once, OnceLock};
 
 /// One ring of the pool.
 #[derive(Debug)]
@@ -25,6 +34,34 @@ pub(crate) struct HostRing {
     geometry: Geometry,
     state: ProducerState,
     claimed: AtomicBool,
+    /// Whether the thread that has it looks at triggers.
+    looking: AtomicU32,
+    waker: Arc<Waker>,
+}
+
+/// Wakes who empties the rings.
+#[derive(Default)]
+pub(crate) struct Waker {
+    call: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// It was woken, and has not come yet.
+    called: AtomicBool,
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waker").field("called", &self.called).finish_non_exhaustive()
+    }
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        if let Some(call) = self.call.get()
+            && !self.called.load(Ordering::Relaxed)
+            && !self.called.swap(true, Ordering::Relaxed)
+        {
+            call();
+        }
+    }
 }
 
 fn words(count: u64) -> Box<[AtomicU64]> {
@@ -34,7 +71,7 @@ fn words(count: u64) -> Box<[AtomicU64]> {
 impl HostRing {
     /// A ring of this many bytes, and a schema log that is large enough for
     /// any VMM's events.
-    pub fn new(ring_bytes: u64) -> Result<HostRing, GeometryError> {
+    fn new(ring_bytes: u64, waker: &Arc<Waker>) -> Result<HostRing, GeometryError> {
         let geometry = Geometry {
             clients: 1,
             legacy_args: 1,
@@ -48,6 +85,8 @@ impl HostRing {
             geometry,
             state: ProducerState::new(),
             claimed: AtomicBool::new(false),
+            looking: AtomicU32::new(0),
+            waker: Arc::clone(waker),
         })
     }
 
@@ -97,6 +136,73 @@ impl HostConsumer {
     }
 }
 
+/// Records of a ring that are shown.
+const SHOWN: usize = 16;
+
+impl HostConsumer {
+    /// Whether a thread has it.
+    pub fn is_claimed(&self) -> bool {
+        self.ring.claimed.load(Ordering::Relaxed)
+    }
+
+    /// Its level and the newest of what waits in it, for people. Takes nothing.
+    pub fn describe(&self, text: &mut String, lane: &Lane, stats: &Stats) -> fmt::Result {
+        let Some(memory) = self.ring.memory() else { return Ok(()) };
+        let mut state = self.state.clone();
+        let mut consumer = Consumer::new(memory, &mut state);
+        let (mut waiting, mut newest) = (0u64, VecDeque::new());
+        while {
+            let pulled = consumer.pull(&mut [], |_, record| {
+                waiting += 2 + record.payload.len() as u64;
+                if newest.len() == SHOWN {
+                    newest.pop_front();
+                }
+                let mut words = vec![0; record.payload.len()];
+                record.payload.copy_to(&mut words);
+                newest.push_back((record.header, words));
+                Flow::Taken
+            });
+            pulled.more
+        } {}
+        let capacity = memory.capacity();
+        writeln!(
+            text,
+            "ring {}: {stats}; {}% of {} KiB waiting",
+            lane.number,
+            waiting * 100 / capacity,
+            capacity / 128
+        )?;
+        let now = ticks();
+        for (header, words) in newest {
+            let ago = now.saturating_sub(header.timestamp);
+            write!(text, "  {ago} ticks ago: ")?;
+            describe_record(text, lane.table.text(header.id), &words)?;
+        }
+        Ok(())
+    }
+}
+
+fn describe_record(text: &mut String, schema: Option<&str>, words: &[u64]) -> fmt::Result {
+    let Some(schema) = schema.and_then(|text| Schema::parse(text).ok()) else {
+        return writeln!(text, "{words:x?}");
+    };
+    write!(text, "{}", schema.name())?;
+    let shape = schema.shape();
+    for (field, value) in schema.fields().zip(shape.values(words)) {
+        write!(text, " {}=", field.name)?;
+        match value {
+            Value::Unsigned(n) => write!(text, "{n}")?,
+            Value::Signed(n) => write!(text, "{n}")?,
+            Value::Float(n) => write!(text, "{n}")?,
+            Value::Bool(b) => write!(text, "{b}")?,
+            Value::Hex(n) => write!(text, "{n:#x}")?,
+            Value::Str(bytes) => write!(text, "{}", Escaped(bytes))?,
+            Value::Words(words) => write!(text, "{words:x?}")?,
+        }
+    }
+    writeln!(text)
+}
+
 /// A thread's hold on a ring.
 struct Claim {
     session: u64,
@@ -121,8 +227,9 @@ impl Claim {
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
         let info =
             LeaseInfo { pid: std::process::id(), tid: thread_id(), clock: ClockKind::Tsc, name };
+        let lease = Lease::new(token(), now, &info);
         let producer =
-            Producer::lease(long.memory()?, &long.state, Lease::new(token(), now, &info), false);
+            Producer::lease(long.memory()?, &long.state, lease, false).waking(&*long.waker);
         Some(Claim { session, producer, ring })
     }
 }
@@ -145,8 +252,93 @@ fn token() -> u64 {
     RandomState::new().hash_one(ticks()) | 1
 }
 
+/// A forked child has the claim of the thread that forked, in a copy of the
+/// ring that nobody empties. It begins with nothing: no claim, no default
+/// session, no event on for the rings.
+fn forget_at_fork() {
+    extern "C" fn child() {
+        HELD.set(ptr::null());
+        DEFAULT.store(ptr::null_mut(), Ordering::Relaxed);
+        backend::remove(Backends::RING);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `child` only stores to atomics and to a thread-local without
+        // a destructor. Out of memory it is not registered, and a child's
+        // events go to a copy.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    });
+}
+
 thread_local! {
-    static CLAIM: RefCell<Option<Claim>> = const { RefCell::new(None) };
+    /// The thread's claim, for the hot path: a plain word without a destructor,
+    /// so that there is nothing to look at before it is read. Null, or what
+    /// `OWNED` holds.
+    static HELD: Cell<*const Claim> = const { Cell::new(ptr::null()) };
+    static OWNED: Owned = const { Owned(RefCell::new(None)) };
+}
+
+/// Gives the claim back when the thread ends.
+struct Owned(RefCell<Option<Box<Claim>>>);
+
+impl Owned {
+    /// Replaces the claim. `None`: the thread has none then.
+    fn replace(&self, claim: impl FnOnce() -> Option<Claim>) -> Option<()> {
+        // A signal handler in the middle of this finds it borrowed.
+        let mut slot = self.0.try_borrow_mut().ok()?;
+        HELD.set(ptr::null());
+        // First what it had, so that it may get the same again.
+        *slot = None;
+        let claim = slot.insert(Box::new(claim()?));
+        HELD.set(&raw const **claim);
+        Some(())
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        HELD.set(ptr::null());
+    }
+}
+
+/// The calling thread's claim.
+#[inline(always)]
+fn held<R>(f: impl FnOnce(&Claim) -> R) -> Option<R> {
+    let claim = HELD.get();
+    // SAFETY: not null, it is what this thread's `OWNED` holds: `replace` and
+    // the destructor set it to null before that goes, and `f` runs on this
+    // thread and keeps nothing.
+    (!claim.is_null()).then(|| f(unsafe { &*claim }))
+}
+
+/// Whose events are recorded that come from threads without a ring: see
+/// [`Session::install`](crate::Session::install).
+static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
+/// What neither a thread's nor a default session took.
+static NOWHERE: StdAtomicU64 = StdAtomicU64::new(0);
+
+/// Records an event on the calling thread's ring, whichever session's it is.
+#[inline(always)]
+pub(crate) fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
+    let claim = HELD.get();
+    if claim.is_null() {
+        return emit_first(site, fields);
+    }
+    // SAFETY: as in `held`.
+    unsafe { &*claim }.producer.emit_by(site, ticks, fields)
+}
+
+/// A thread's first event.
+#[cold]
+#[inline(never)]
+fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
+    let rings = DEFAULT.load(Ordering::Acquire);
+    if rings.is_null() {
+        NOWHERE.fetch_add(1, Ordering::Relaxed);
+        return Emit::Unleased;
+    }
+    // SAFETY: `install` gave it a session that is never freed.
+    unsafe { &*rings }.emit(site, fields)
 }
 
 /// The pool of a session.
@@ -154,15 +346,24 @@ thread_local! {
 pub(crate) struct HostRings {
     session: u64,
     rings: Box<[Arc<HostRing>]>,
+    waker: Arc<Waker>,
+    /// Whose they are: a fork has a copy that nobody empties.
+    pid: u32,
+    /// What threads without a ring wanted to record.
+    unattached: StdAtomicU64,
 }
 
 impl HostRings {
     pub fn new(count: usize, ring_bytes: u64) -> Result<HostRings, GeometryError> {
         static SESSIONS: StdAtomicU64 = StdAtomicU64::new(1);
+        forget_at_fork();
+        let waker = Arc::<Waker>::default();
         let rings = (0..count)
-            .map(|_| HostRing::new(ring_bytes).map(Arc::new))
+            .map(|_| HostRing::new(ring_bytes, &waker).map(Arc::new))
             .collect::<Result<_, _>>()?;
-        Ok(HostRings { session: SESSIONS.fetch_add(1, Ordering::Relaxed), rings })
+        let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        let pid = std::process::id();
+        Ok(HostRings { session, rings, waker, pid, unattached: StdAtomicU64::new(0) })
     }
 
     /// The drain loop's sides.
@@ -173,50 +374,83 @@ impl HostRings {
     /// Claims a ring for the calling thread, under a name. `false`: none is
     /// free.
     pub fn attach(&self, name: &str) -> bool {
-        CLAIM
-            .try_with(|cell| {
-                let Ok(mut slot) = cell.try_borrow_mut() else {
-                    return false;
-                };
-                // First what it had, so that it may get the same again.
-                *slot = None;
-                *slot = self.claim(name, ticks());
-                slot.is_some()
-            })
-            .unwrap_or(false)
+        self.attach_at(name, ticks())
+    }
+
+    fn attach_at(&self, name: &str, now: u64) -> bool {
+        OWNED.try_with(|owned| owned.replace(|| self.claim(name, now)).is_some()).unwrap_or(false)
+    }
+
+    /// From now on these serve threads that have no ring.
+    pub fn install(self: &Arc<Self>) {
+        // Never freed: a thread may be about to look.
+        DEFAULT.store(Arc::into_raw(Arc::clone(self)).cast_mut(), Ordering::Release);
+    }
+
+    /// Records an event on the calling thread's ring of these.
+    #[inline]
+    pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
+        let emit = |producer: &Producer<'_>| producer.emit_by(site, ticks, fields);
+        self.with(ticks, emit).unwrap_or(Emit::Unleased)
     }
 
     /// Gives the calling thread's ring to `emit`; claims one at first use, as
-    /// of `now`. `None`: there is none to be had, or the thread ends.
+    /// of `now`. `None`, counted: there is none to be had, or the thread ends.
     #[inline]
-    pub fn with<R>(&self, now: u64, emit: impl FnOnce(&Producer<'_>) -> R) -> Option<R> {
-        CLAIM
-            .try_with(|cell| {
-                if let Ok(slot) = cell.try_borrow()
-                    && let Some(claim) = slot.as_ref()
-                    && claim.session == self.session
-                {
-                    return Some(emit(&claim.producer));
-                }
-                self.claim_now(cell, now)?;
-                let slot = cell.try_borrow().ok()?;
-                Some(emit(&slot.as_ref()?.producer))
-            })
-            .ok()
-            .flatten()
+    pub fn with<R>(
+        &self,
+        now: impl FnOnce() -> u64,
+        emit: impl FnOnce(&Producer<'_>) -> R,
+    ) -> Option<R> {
+        let ours = held(|claim| claim.session) == Some(self.session);
+        if !ours && !self.claim_now(now()) {
+            self.unattached.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        held(|claim| emit(&claim.producer))
     }
 
     #[cold]
-    fn claim_now(&self, cell: &RefCell<Option<Claim>>, now: u64) -> Option<()> {
-        // A signal handler in the middle of an emit finds it borrowed.
-        let mut slot = cell.try_borrow_mut().ok()?;
-        *slot = None;
+    fn claim_now(&self, now: u64) -> bool {
         let thread = std::thread::current();
-        *slot = self.claim(thread.name().unwrap_or("thread"), now);
-        Some(())
+        self.attach_at(thread.name().unwrap_or("thread"), now)
     }
 
     fn claim(&self, name: &str, now: u64) -> Option<Claim> {
+        if std::process::id() != self.pid {
+            return None;
+        }
         self.rings.iter().find_map(|ring| Claim::new(self.session, ring, name, now))
+    }
+
+    /// From now on `call` wakes who empties the rings, when one of them fills.
+    /// `false`: another does already.
+    pub fn wake_by(&self, call: Box<dyn Fn() + Send + Sync>) -> bool {
+        self.waker.call.set(call).is_ok()
+    }
+
+    /// Who empties the rings has come.
+    pub fn woken(&self) {
+        self.waker.called.store(false, Ordering::Relaxed);
+    }
+
+    /// Calls `f` with the word that says whether the calling thread looks at
+    /// triggers, if it has a ring of these.
+    #[inline]
+    pub fn looking<R>(&self, f: impl FnOnce(Option<&AtomicU32>) -> R) -> R {
+        let claim = HELD.get();
+        // SAFETY: as in `held`.
+        let claim = unsafe { claim.as_ref() }.filter(|claim| claim.session == self.session);
+        f(claim.map(|claim| &claim.ring.looking))
+    }
+
+    /// Those words of all threads.
+    pub fn all_looking(&self) -> impl Iterator<Item = &AtomicU32> {
+        self.rings.iter().map(|ring| &ring.looking)
+    }
+
+    /// Events of threads that found no ring.
+    pub fn unattached(&self) -> u64 {
+        self.unattached.load(Ordering::Relaxed)
     }
 }

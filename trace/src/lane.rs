@@ -4,9 +4,11 @@ use crate::classes::{ClassRef, Classes, Table};
 use crate::packet::{Domain, PacketHeader};
 use crate::session_json::StreamJson;
 use crate::stream::Stream;
+use crate::text::Escaped;
 use hypertrace_abi::record::Header;
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, LoggedSchema, Losses};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Segments that one lane may begin because its lessee or its clock changed,
 /// so that a hostile guest cannot fill the folder with files. After that its
@@ -36,16 +38,20 @@ pub(crate) struct Cached {
     pub out: u64,
     pub id: u32,
     pub class: Option<ClassRef>,
+    /// Known, and not wanted.
+    pub filtered: bool,
 }
 
 impl Cached {
-    pub fn new(id: u32, class: ClassRef) -> Cached {
-        let words = class.shape.fixed_words();
+    pub fn new(id: u32, class: ClassRef, wanted: bool) -> Cached {
+        // What is not wanted is none of the hot path's.
+        let words = class.shape.fixed_words().filter(|_| wanted);
         Cached {
             meta: words.map_or(0, |words| Header::meta(id, words, 0)),
             out: words.map_or(0, |words| Header::meta(class.dense, words, 0)),
             id,
             class: Some(class),
+            filtered: !wanted,
         }
     }
 }
@@ -158,11 +164,27 @@ impl Stats {
     }
 }
 
+/// For people.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Escaped(self.name.as_bytes());
+        let points = self.reference_points + self.counts.reference_points;
+        let (records, lost, filtered) = (self.counts.records(), self.lost(), self.filtered);
+        write!(
+            f,
+            "\"{name}\", {records} records, {points} reference points, {lost} lost, \
+             {filtered} filtered, {} faults",
+            self.faults()
+        )
+    }
+}
+
 /// Counts of a client's reference points that stand in a packet which is not
 /// committed yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PendingPoints {
     pub points: u64,
+    pub filtered: u64,
     pub faults: [u64; FAULT_KINDS],
 }
 
@@ -198,6 +220,8 @@ pub(crate) struct Lane {
     /// It had reference points: each of its schemas gets a class for those.
     pub points: bool,
     pub pending: PendingPoints,
+    /// Lost events that the simple backend's file knows of.
+    pub simple_told: u64,
     /// When a packet was committed last, host's raw counter.
     pub committed_at: u64,
 }
@@ -220,6 +244,7 @@ impl Lane {
             restarts: 0,
             points: false,
             pending: PendingPoints::default(),
+            simple_told: 0,
             committed_at: 0,
         }
     }
@@ -233,6 +258,9 @@ impl Lane {
             self.cache[logged.id as usize % CACHE] = Cached::default();
         }
         if let Some(class) = learned? {
+            if self.domain == Domain::Guest {
+                classes.see(class.dense);
+            }
             if let (Some(_), Some(clock)) = (self.lease, self.clock) {
                 classes.declare(clock, class.dense);
             }
@@ -261,6 +289,11 @@ impl Lane {
             Domain::Guest => "guest",
         };
         format!("{domain}-{:03}", self.number)
+    }
+
+    /// Forgets what is known of ids by heart: what they mean has changed.
+    pub fn forget(&mut self) {
+        *self.cache = [Cached::default(); CACHE];
     }
 
     /// Whether the last packet says less than is known by now.

@@ -2,12 +2,13 @@
 //! trace, and writes it as a trace that any CTF 1.8 reader opens.
 //!
 //! ```no_run
-//! use hypertrace_trace::{Session, SessionConfig, event};
+//! use hypertrace_trace::abi::event_type;
+//! use hypertrace_trace::{Session, SessionConfig};
 //!
 //! # fn main() -> Result<(), hypertrace_trace::SessionError> {
 //! let session = Session::create(SessionConfig::new("out"))?;
 //! session.attach("vcpu0");
-//! event!(session, "vcpu_exit", reason = 6u32, length = 4u64);
+//! session.emit(event_type!("vcpu_exit", reason = 6u32, length = 4u64));
 //! // A device gets a clone as its `EventSink`: it hands in reference points
 //! // and, from a thread of its own, rings to drain.
 //! let summary = session.finish()?;
@@ -31,26 +32,81 @@
 //! It does not decide which events are wanted, does not sync to disk, and does
 //! not read traces: `hypertrace-timeline` does.
 
+#[cfg(feature = "clap")]
+pub mod args;
+pub mod backend;
 mod classes;
 pub mod clock;
+pub mod control;
 mod drain;
 mod engine;
+pub mod event;
 mod host_ring;
 mod lane;
 pub mod metadata;
+pub mod monitor;
 pub mod packet;
+pub mod pattern;
 mod session;
 pub mod session_json;
 mod shared;
+mod simple;
 pub mod stream;
 mod summary;
 mod take;
+pub mod text;
+pub mod trigger;
+mod wanted;
+
+// Generated code names this crate.
+extern crate self as hypertrace_trace;
+
+/// The engine's own declared events.
+pub mod trace {
+    use crate::backend::Backends;
+    use hypertrace_abi::record::id;
+    use hypertrace_abi::sink::ReferencePoint;
+
+    crate::include_events!();
+
+    /// The words that [`guest_hypertrace()`] shows of a point's.
+    pub(crate) fn shown(is_2016: bool, words: &[u64]) -> [u64; 8] {
+        // Those of 2016 begin with client and count.
+        let words = if is_2016 { words.get(2..).unwrap_or(&[]) } else { words };
+        std::array::from_fn(|n| words.get(n).copied().unwrap_or(0))
+    }
+
+    /// Tells a point to the backends that know no guest's schemas; the rings
+    /// have it as what it is.
+    #[inline(always)]
+    pub(crate) fn reference_point(point: &ReferencePoint<'_>) {
+        let others = guest_hypertrace::EVENT.on() & !Backends::RING.bits();
+        if others != 0 {
+            tell(others, point);
+        }
+    }
+
+    #[cold]
+    fn tell(on: u32, point: &ReferencePoint<'_>) {
+        let [a, b, c, d, e, f, g, h] = shown(point.id == id::HYPERTRACE, point.words);
+        guest_hypertrace::fire(on, point.cpu, point.client, a, b, c, d, e, f, g, h);
+    }
+}
 
 pub use hypertrace_abi as abi;
-pub use session::{Session, SessionConfig, SessionError};
+pub use session::{Session, SessionConfig, SessionError, Writer};
 pub use shared::OnWriteFailed;
 pub use stream::WriteFailed;
 pub use summary::Summary;
+
+/// What generated code uses.
+#[doc(hidden)]
+pub mod generated {
+    pub use crate::event::{EVENTS, TraceEvent, fire};
+    pub use crate::text::{Escaped, Line, c_string};
+    pub use hypertrace_abi::event::{Bytes, Hex, Site};
+    pub use {linkme, probe};
+}
 
 /// How far a guest can make a session grow.
 pub mod limits {

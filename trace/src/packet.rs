@@ -172,6 +172,11 @@ impl PacketBuffer {
         self.pad = pad;
     }
 
+    /// The events that are in it.
+    pub fn events(&self) -> &[u64] {
+        &self.words[HEADER_WORDS..self.used]
+    }
+
     /// Bytes up to the last event's last byte.
     pub fn content_bytes(&self) -> usize {
         self.used * 8 - self.pad

@@ -1,5 +1,6 @@
 //! A session: a directory that fills with what guests and the VMM do.
 
+use crate::backend;
 use crate::clock::{Clocks, HostClock};
 use crate::engine::Engine;
 use crate::host_ring::HostRings;
@@ -8,6 +9,9 @@ use crate::session_json;
 use crate::shared::{OnWriteFailed, Shared};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
 use crate::summary::Summary;
+use crate::trace;
+use crate::trigger::{Callback, TriggerError, Triggers};
+use crate::wanted::Mask;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::GeometryError;
@@ -18,8 +22,10 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// What a session is to be.
 pub struct SessionConfig {
@@ -108,11 +114,24 @@ struct Inner {
     uuid: [u8; 16],
     dir: PathBuf,
     host_frequency: u64,
-    rings: HostRings,
-    /// What threads without a ring wanted to record.
-    unattached: AtomicU64,
+    rings: Arc<HostRings>,
+    triggers: Triggers,
     ended: AtomicBool,
     engine: Mutex<Engine>,
+}
+
+impl Inner {
+    fn end(&self) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            backend::session_ended();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// A session. Clones are the same session.
@@ -141,7 +160,7 @@ impl Session {
     }
 
     fn begin(dir: &Path, config: SessionConfig) -> Result<Session, SessionError> {
-        let rings = HostRings::new(config.host_rings, config.host_ring_bytes)?;
+        let rings = Arc::new(HostRings::new(config.host_rings, config.host_ring_bytes)?);
         let clock = HostClock::start();
         let uuid = random_uuid();
         let clocks = Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
@@ -163,20 +182,21 @@ impl Session {
         shared.told_at = clock.started();
 
         let engine = Engine::new(shared, rings.consumers());
+        backend::session_began();
         Ok(Session {
             inner: Arc::new(Inner {
                 uuid,
                 dir: dir.to_owned(),
                 host_frequency: clock.frequency,
                 rings,
-                unattached: AtomicU64::new(0),
+                triggers: Triggers::default(),
                 ended: AtomicBool::new(false),
                 engine: Mutex::new(engine),
             }),
         })
     }
 
-    fn engine(&self) -> MutexGuard<'_, Engine> {
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         // A panic in between leaves at worst one packet's counts untold.
         self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,23 +216,78 @@ impl Session {
         &self.inner.dir
     }
 
-    /// Claims a host ring for the calling thread under a name, so that its
-    /// first event does not have to. `false`: all are taken. A thread gives
-    /// its ring back when it ends.
+    /// Claims a host ring for the calling thread under a name: declared events
+    /// of this thread are this session's from now on. `false`: all are taken.
+    /// A thread gives its ring back when it ends.
     pub fn attach(&self, name: &str) -> bool {
         self.inner.rings.attach(name)
     }
 
-    /// Records an event of the VMM; see [`event!`](crate::event!). Never
-    /// waits. What finds no room is counted.
+    /// Makes this the session of all threads that are attached to none, from
+    /// their first event on. The session's memory stays until the process ends.
+    pub fn install(&self) {
+        self.inner.rings.install();
+    }
+
+    /// Has `wake` called when a thread's ring fills, so that who drains comes
+    /// before the next tick of its timer: `session.wake_by(move ||
+    /// kick.trigger())`. It must not block. `false`: something is called
+    /// already.
+    pub fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) -> bool {
+        self.inner.rings.wake_by(Box::new(wake))
+    }
+
+    /// Starts a thread that drains the VMM's own rings, on a timer and when one
+    /// fills: for a VMM without a device, whose drain loop does it otherwise.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn start_writer(&self, period: Duration) -> io::Result<Writer> {
+        Writer::start(self.clone(), period)
+    }
+
+    /// Records an event that no `trace-events` file declares, on the calling
+    /// thread's ring: `session.emit(event_type!("tick", n))`, see
+    /// [`event_type!`](crate::abi::event_type). Never waits. What finds no room
+    /// is counted.
     #[inline]
-    pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        let now = ticks();
-        let emit = self.inner.rings.with(now, |producer| producer.emit(site, now, fields));
-        emit.unwrap_or_else(|| {
-            self.inner.unattached.fetch_add(1, Ordering::Relaxed);
-            Emit::Unleased
+    pub fn emit<S: Site, F: Fields>(&self, (site, fields): (S, F)) -> Emit {
+        self.inner.rings.emit(site, fields)
+    }
+
+    /// Adds a [trigger](crate::trigger); gives its number.
+    ///
+    /// # Errors
+    /// If it is not one, or names what is not there.
+    pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
+        let words = self.inner.rings.all_looking();
+        let weak = Arc::downgrade(&self.inner);
+        self.inner.triggers.add(rule, words, || {
+            Box::new(move |pattern, on| {
+                if let Some(inner) = weak.upgrade() {
+                    // Too many rules of the guest's: it stays as it is.
+                    let _ = Session { inner }.engine().set_guest_events(pattern, on);
+                }
+            })
         })
+    }
+
+    /// Removes a trigger.
+    ///
+    /// # Errors
+    /// If there is none of this number.
+    pub fn remove_trigger(&self, number: u32) -> Result<(), TriggerError> {
+        self.inner.triggers.remove(number, self.inner.rings.all_looking())
+    }
+
+    /// Triggers and what became of them, a line each.
+    pub fn triggers(&self) -> String {
+        self.inner.triggers.list()
+    }
+
+    /// Registers what triggers can `call`. Before the rules that name it.
+    pub fn register_callback(&self, name: &str, callback: Callback) {
+        self.inner.triggers.register(name, callback);
     }
 
     /// A new clock epoch begins: restore, migration, reset. Drain first: what
@@ -235,8 +310,7 @@ impl Session {
 
     /// What it holds so far.
     pub fn summary(&self) -> Summary {
-        let unattached = self.inner.unattached.load(Ordering::Relaxed);
-        Summary::of(&self.engine(), unattached)
+        Summary::of(&self.engine(), self.inner.rings.unattached())
     }
 
     /// Ends it: drains the host rings, writes the last maps and counters, cuts
@@ -247,11 +321,47 @@ impl Session {
     /// If something cannot be written. What was committed is intact, and a
     /// clone may try again.
     pub fn finish(self) -> Result<Summary, SessionError> {
-        self.inner.ended.store(true, Ordering::Relaxed);
+        self.inner.end();
         let mut engine = self.engine();
         engine.finish()?;
-        let unattached = self.inner.unattached.load(Ordering::Relaxed);
-        Ok(Summary::of(&engine, unattached))
+        Ok(Summary::of(&engine, self.inner.rings.unattached()))
+    }
+}
+
+/// A thread that drains the VMM's own rings. Dropped, it drains once more and
+/// ends.
+#[derive(Debug)]
+pub struct Writer {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    fn start(session: Session, period: Duration) -> io::Result<Writer> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, rings) = (Arc::clone(&stop), Arc::clone(&session.inner.rings));
+        let run = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                thread::park_timeout(period);
+                session.begin_pass();
+                session.end_pass();
+            }
+        };
+        let thread = thread::Builder::new().name("trace-writer".into()).spawn(run)?;
+        let writer = thread.thread().clone();
+        rings.wake_by(Box::new(move || writer.unpark()));
+        Ok(Writer { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It panics only where a caller's own code does.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -266,21 +376,27 @@ impl EventSink for Session {
         let now = point.host_time.max(1);
         let prefix = [client.into(), cpu.into(), seq.into(), guest_time];
         let flags = Flags::REFERENCE_POINT;
-        let emit = self
-            .inner
-            .rings
-            .with(now, |producer| producer.emit_words(now, point.id, flags, &prefix, point.words));
+        let emit = self.inner.rings.with(
+            || now,
+            |producer| producer.emit_words(now, point.id, flags, &prefix, point.words),
+        );
+        trace::reference_point(point);
+        self.inner.rings.looking(|looking| self.inner.triggers.point(point, looking));
         match emit {
             Some(Emit::Recorded) => Status::Recorded,
-            Some(_) => Status::Failed,
-            None => {
-                self.inner.unattached.fetch_add(1, Ordering::Relaxed);
-                Status::Failed
-            }
+            _ => Status::Failed,
+        }
+    }
+
+    fn update_mask(&self, set: &mut dyn FnMut(&Mask)) {
+        if let Some(mask) = self.engine().shared.classes.wanted.take_mask() {
+            set(&mask);
         }
     }
 
     fn begin_pass(&self) {
+        // Before the rings are looked at: who fills one later calls again.
+        self.inner.rings.woken();
         self.engine().begin_pass();
     }
 
@@ -325,16 +441,4 @@ fn random_uuid() -> [u8; 16] {
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     uuid
-}
-
-/// Records an event of the VMM: `event!(session, "vcpu_exit", reason = r)`.
-///
-/// The name and the fields' names and types are the event's schema, as in
-/// guest code; the timestamp is taken here, the ring is the thread's.
-#[macro_export]
-macro_rules! event {
-    ($session:expr, $($event:tt)*) => {{
-        let (site, fields) = $crate::abi::event_type!($($event)*);
-        $session.emit(site, fields)
-    }};
 }

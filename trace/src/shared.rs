@@ -7,8 +7,11 @@ use crate::lane::Stats;
 use crate::metadata::{Uuid, tsdl};
 use crate::packet::PacketBuffer;
 use crate::session_json::{FORMAT, SessionJson, VERSION};
+use crate::simple::Simple;
 use crate::stream::{WriteFailed, replace};
+use hypertrace_abi::clock::ticks;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write};
 use std::path::PathBuf;
 
 /// Told once when writing begins to fail, until all of it works again. Called
@@ -17,6 +20,8 @@ pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 
 /// For [`Shared::failed`]: `session.json` and the metadata, once a second.
 pub(crate) const BOOKS: usize = usize::MAX;
+/// The same: the simple backend's file.
+pub(crate) const SIMPLE: usize = usize::MAX - 1;
 
 pub(crate) struct Shared {
     /// The session's directory.
@@ -37,6 +42,8 @@ pub(crate) struct Shared {
     pub failures: u64,
     /// Whose last write failed: lanes by their [`Stats`], or [`BOOKS`].
     failing: BTreeSet<usize>,
+    /// The simple backend's file.
+    pub simple: Option<Simple>,
     /// Packets are built and checked, and not written: for measuring.
     pub dry: bool,
     /// When `session.json` was written last, host's raw counter.
@@ -59,6 +66,7 @@ impl Shared {
             on_failed: None,
             failures: 0,
             failing: BTreeSet::new(),
+            simple: None,
             dry: false,
             told_at: 0,
         }
@@ -99,6 +107,38 @@ impl Shared {
             finished,
         }
         .write(&self.dir)
+    }
+
+    /// Where everything goes, for people.
+    pub fn describe_files(&self, text: &mut String) -> fmt::Result {
+        writeln!(text, "session: {}, {} writes failed", self.dir.display(), self.failures)?;
+        match &self.simple {
+            None => writeln!(text, "simple: none"),
+            Some(simple) => writeln!(
+                text,
+                "simple: {} {}, {} records, {} dropped",
+                simple.path().display(),
+                if simple.is_on() { "on" } else { "off" },
+                simple.records,
+                simple.dropped
+            ),
+        }
+    }
+
+    /// A pass ends, for the simple backend.
+    pub fn simple_pass(&mut self) {
+        if let Some(simple) = &mut self.simple {
+            let wrote = simple.pass(&self.clocks.host, ticks());
+            self.simple_wrote(wrote);
+        }
+    }
+
+    /// What became of a write of the simple backend's.
+    pub fn simple_wrote(&mut self, wrote: Result<(), WriteFailed>) {
+        match wrote {
+            Ok(()) => self.works(SIMPLE),
+            Err(failed) => self.failed(SIMPLE, &failed),
+        }
     }
 
     /// Counts what could not be written, and reports it if nothing else is

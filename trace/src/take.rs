@@ -42,6 +42,7 @@ pub(crate) struct Taker<'a> {
     context: Context<'a>,
     /// All but plain events.
     others: Counts,
+    filtered: u64,
     clamped: bool,
     name: Option<String>,
 }
@@ -59,6 +60,8 @@ pub(crate) struct Taken {
     pub clean: bool,
     /// All but plain events.
     pub others: Counts,
+    /// Not wanted, so not in the packet.
+    pub filtered: u64,
     /// The lessee's name, if it said one.
     pub name: Option<String>,
 }
@@ -82,6 +85,7 @@ impl<'a> Taker<'a> {
             cache,
             context,
             others: Counts::default(),
+            filtered: 0,
             clamped: false,
             name: None,
         }
@@ -94,6 +98,7 @@ impl<'a> Taker<'a> {
             last: self.last,
             clean: !self.clamped,
             others: self.others,
+            filtered: self.filtered,
             name: self.name,
         }
     }
@@ -156,7 +161,11 @@ impl<'a> Taker<'a> {
             })
         };
         let (dense, words, pad) = match class {
-            Ok((class, pad)) => {
+            Ok(Checked { wanted: false, .. }) => {
+                self.filtered += 1;
+                return Flow::Taken;
+            }
+            Ok(Checked { class, pad, .. }) => {
                 if header.id == id::LEASE && !point {
                     self.name = lease_name(&class, payload);
                 }
@@ -221,8 +230,13 @@ impl<'a> Taker<'a> {
     }
 }
 
-/// A class and the bytes of padding behind a last string.
-type Checked = (ClassRef, usize);
+/// A record's class, which it fits.
+struct Checked {
+    class: ClassRef,
+    /// Bytes of padding behind a last string.
+    pad: usize,
+    wanted: bool,
+}
 
 /// The class of a record whose own class is not known or does not fit.
 struct Untyped {
@@ -239,22 +253,23 @@ impl Context<'_> {
         payload: &[u64],
         known: &mut Cached,
     ) -> Result<Checked, Fault> {
-        let class = match known.class.filter(|_| known.id == header.id) {
-            Some(class) => class,
+        let (class, wanted) = match known.class.filter(|_| known.id == header.id) {
+            Some(class) => (class, !known.filtered),
             None if header.id < id::FIRST => {
-                self.classes.reserved(header.id).ok_or(Fault::UnknownId)?
+                (self.classes.reserved(header.id).ok_or(Fault::UnknownId)?, true)
             }
             None => {
                 let class = self.table.plain(header.id).ok_or(Fault::UnknownId)?;
                 if !self.classes.declare(self.clock, class.dense) {
                     return Err(Fault::SchemaTable);
                 }
-                *known = Cached::new(header.id, class);
-                class
+                let wanted = self.domain == Domain::Host || self.classes.is_wanted(class.dense);
+                *known = Cached::new(header.id, class, wanted);
+                (class, wanted)
             }
         };
         let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
-        Ok((class, pad))
+        Ok(Checked { class, pad, wanted })
     }
 
     /// The class of a guest's reference point in a host ring, and its check.
@@ -289,10 +304,17 @@ impl Context<'_> {
         let checked = class.and_then(|class| {
             let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
             let declared = self.classes.declare(self.clock, class.dense);
-            declared.then_some((class, pad)).ok_or(Fault::SchemaTable)
+            let wanted = self.classes.is_wanted(class.dense);
+            declared.then_some(Checked { class, pad, wanted }).ok_or(Fault::SchemaTable)
         });
         match checked {
-            Ok(checked) => Ok(checked),
+            Ok(checked) => {
+                if !checked.wanted {
+                    lane.pending.points -= 1;
+                    lane.pending.filtered += 1;
+                }
+                Ok(checked)
+            }
             Err(fault) => {
                 lane.pending.faults[fault as usize] += 1;
                 Err(self.untyped_point())

@@ -7,7 +7,7 @@ mod common;
 use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
-use hypertrace_trace::{Session, SessionConfig, event};
+use hypertrace_trace::{Session, SessionConfig};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Outcome {
                 let emit = self.guest.emit(event_type!("e", round, i));
                 self.recorded += u64::from(emit == Emit::Recorded);
             }
-            event!(self.session, "round", round);
+            self.session.emit(event_type!("round", round));
             self.guest.pass(&self.session);
         }
     }

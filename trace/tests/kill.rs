@@ -7,7 +7,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::record::Flags;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
-use hypertrace_trace::{Session, SessionConfig, event};
+use hypertrace_trace::{Session, SessionConfig};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn trace(dir: &Path) {
                 words: &[round],
             });
         }
-        event!(session, "round", round);
+        session.emit(event_type!("round", round));
         session.begin_pass();
         for guest in &mut guests {
             while guest.drain(&session).more {}

@@ -12,8 +12,8 @@ use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_trace::Session;
 use hypertrace_trace::session_json::SessionJson;
-use hypertrace_trace::{Session, event};
 
 fn json(session: &Session) -> SessionJson {
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
@@ -105,10 +105,10 @@ fn host_and_guest_stand_in_one_trace_in_order() {
     guest.pass(&session);
     let text = "disk_read(lba:u64,name:str)";
     guest.emit(event_type!("disk_read", lba = 1u64, name = "a"));
-    event!(session, "vcpu_exit", reason = 6u32);
+    session.emit(event_type!("vcpu_exit", reason = 6u32));
     let payload = [2, 1 | (u64::from(b'b') << 32)];
     assert_eq!(session.reference_point(&point(id_of(text), &payload)), Status::Recorded);
-    event!(session, "vcpu_enter");
+    session.emit(event_type!("vcpu_enter"));
     guest.emit(event_type!("disk_read", lba = 3u64, name = "c"));
     guest.pass(&session);
 
@@ -393,7 +393,7 @@ fn threads_get_rings_and_give_them_back() {
                     assert!(session.attach(&format!("worker{n}")));
                     both.wait();
                     for i in 0..100u64 {
-                        event!(session, "work", round, i);
+                        session.emit(event_type!("work", round, i));
                     }
                 })
             })
@@ -414,7 +414,7 @@ fn threads_get_rings_and_give_them_back() {
 fn a_thread_without_a_ring_loses_and_says_so() {
     let (_dir, session) = session(|c| c.host_rings = 0);
     assert!(!session.attach("nobody"));
-    assert_eq!(event!(session, "work"), Emit::Unleased);
+    assert_eq!(session.emit(event_type!("work")), Emit::Unleased);
     assert_eq!(session.reference_point(&point(1, &[])), Status::Failed);
     let (summary, _) = finish(session);
     assert_eq!(summary.lost, 2);

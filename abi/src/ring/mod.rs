@@ -27,7 +27,7 @@ pub use consumer::{
     Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Losses, Payload, Pulled, Record,
 };
 pub use lease::{Lease, LeaseInfo};
-pub use producer::{Emit, Producer};
+pub use producer::{Emit, Producer, Wake};
 pub use schema_log::SchemaText as LoggedSchema;
 pub use state::ProducerState;
 

@@ -76,6 +76,13 @@ fn put(out: &[AtomicU64], prefix: &[u64], payload: &[u64]) {
     }
 }
 
+/// Who empties a ring, for a producer that fills it fast.
+pub trait Wake: Sync + core::fmt::Debug {
+    /// The ring is at least a quarter full. Called in the middle of an emit,
+    /// at most once a block: it must not block, and emit nothing.
+    fn wake(&self);
+}
+
 /// The guest's side of one client's ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Producer<'m> {
@@ -84,6 +91,7 @@ pub struct Producer<'m> {
     lease: Lease,
     /// The mapping is not write-back: stores need fences to stay in order.
     fenced: bool,
+    wake: Option<&'m dyn Wake>,
 }
 
 impl<'m> Producer<'m> {
@@ -132,9 +140,14 @@ impl<'m> Producer<'m> {
         state.token.store(lease.words[HEADER_WORDS], Ordering::Release);
         compiler_fence(Ordering::SeqCst);
         state.busy.store(0, Relaxed);
-        let producer = Producer { memory, state, lease, fenced };
+        let producer = Producer { memory, state, lease, fenced, wake: None };
         producer.refresh(lease.words[0]);
         producer
+    }
+
+    /// The same, waking somebody when the ring fills. For rings that discard.
+    pub fn waking(self, wake: &'m dyn Wake) -> Self {
+        Producer { wake: Some(wake), ..self }
     }
 
     /// The client's memory.
@@ -474,6 +487,11 @@ impl<'m> Producer<'m> {
                 let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
                 // The host could be wrong too; then the ring counts as full.
                 let used = end.checked_sub(tail)?;
+                if let Some(wake) = self.wake
+                    && used >= memory.capacity() / 4
+                {
+                    wake.wake();
+                }
                 if used > memory.capacity() - if commit { 0 } else { memory.reserve() } {
                     return None;
                 }

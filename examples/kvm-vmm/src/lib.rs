@@ -44,6 +44,11 @@ mod threads;
 mod vcpu;
 mod vm;
 
+/// The VMM's events, as its `trace-events` file declares them.
+pub mod trace {
+    hypertrace_trace::include_events!();
+}
+
 pub use bus::Bus;
 pub use device::{Answer, Doorbells, attach_pci, attach_window};
 pub use drain::Drain;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{Chip, Geometry, Memory};
+use hypertrace_device::{Chip, Geometry, Memory, Trigger};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{Answer, Doorbells, Drain, Machine, attach_window, record_in};
@@ -17,12 +17,15 @@ fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> 
     let mut machine = Machine::new(vcpus)?;
 
     let session = Session::create(SessionConfig::new(dir))?;
+    session.set_events(&"*".parse()?, true)?;
     let doorbells = Doorbells::new()?;
     let config = doorbells.config(&session, vcpus as u32);
     let memory = Memory::anonymous(Geometry::default())?;
     let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
     let chip = Arc::new(chip);
     let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
+    let kick = doorbells.kick.try_clone()?;
+    session.wake_by(move || kick.trigger());
     machine.observe(record_in(session.clone()));
     attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device)?;
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use hypertrace_abi::event::Hex;
 use hypertrace_device::Region;
-use hypertrace_trace::{Session, event};
+use hypertrace_trace::Session;
+
+use crate::trace;
 
 /// Something that the VMM did, told as it happens on the thread that did it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -49,26 +50,22 @@ pub enum VmmEvent {
 /// Whom the VMM tells. Called by vCPU threads concurrently, twice per exit: it must not block.
 pub type Observer = Arc<dyn Fn(VmmEvent) + Send + Sync>;
 
-/// Has what the VMM does recorded in the session that the guest's events go to: `vcpu_run`,
-/// `vcpu_exit`, `bar_mapped` and `bar_unmapped`.
+/// Has what the VMM does traced, on the calling thread and on those of the vCPUs: `vcpu_run`,
+/// `vcpu_exit`, `bar_mapped` and `bar_unmapped`, as far as they are on. Recorded, they stand in the
+/// session that the guest's events go to.
 pub fn record_in(session: Session) -> Observer {
+    session.attach("vmm");
     Arc::new(move |event| match event {
         // Without a ring of its own the thread's events are counted as lost, and the session says
         // so.
         VmmEvent::Start { vcpu } => {
             session.attach(&format!("vcpu{vcpu}"));
         }
-        VmmEvent::Run { vcpu } => {
-            event!(session, "vcpu_run", vcpu = vcpu as u32);
-        }
-        VmmEvent::Exit { vcpu, reason, gpa } => {
-            event!(session, "vcpu_exit", vcpu = vcpu as u32, reason, gpa = Hex(gpa));
-        }
+        VmmEvent::Run { vcpu } => trace::vcpu_run(vcpu as u32),
+        VmmEvent::Exit { vcpu, reason, gpa } => trace::vcpu_exit(vcpu as u32, reason, gpa),
         VmmEvent::BarMapped { region, gpa, direct } => {
-            event!(session, "bar_mapped", bar = region.bar(), gpa = Hex(gpa), direct);
+            trace::bar_mapped(region.bar() as u32, gpa, direct);
         }
-        VmmEvent::BarUnmapped { region, gpa } => {
-            event!(session, "bar_unmapped", bar = region.bar(), gpa = Hex(gpa));
-        }
+        VmmEvent::BarUnmapped { region, gpa } => trace::bar_unmapped(region.bar() as u32, gpa),
     })
 }

@@ -59,6 +59,7 @@ impl Host {
 /// A machine whose events go to the host's session, or `None` where there is no KVM.
 fn machine(host: &Host) -> Option<Machine> {
     let mut machine = common::machine(VCPUS)?;
+    host.session.set_events(&"*".parse().unwrap(), true).unwrap();
     machine.observe(record_in(host.session.clone()));
     Some(machine)
 }

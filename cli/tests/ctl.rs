@@ -1,0 +1,222 @@
+//! `hypertrace ctl` against a monitor, against what is none, and against nobody.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_trace::monitor::{MAX_CLIENTS, Monitor, SOCKET, connect};
+use tempfile::TempDir;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// A monitor whose commands are answered by what was asked.
+fn vmm() -> (TempDir, Monitor) {
+    let dir = tempfile::tempdir().unwrap();
+    let monitor = Monitor::start(dir.path(), |command| match command.split_once(' ') {
+        Some(("no", what)) => Err(format!("no {what}\nthere is:\n  nothing")),
+        Some(("say", text)) => Ok(text.replace('|', "\n")),
+        _ => Ok(format!("<{command}>")),
+    });
+    (dir, monitor.unwrap())
+}
+
+fn ctl(dir: &Path, words: &[&str]) -> Ran {
+    run(HYPERTRACE.command(["ctl"]).arg(dir).args(words))
+}
+
+/// `ctl` with these commands on standard input.
+fn ctl_reads(dir: &Path, commands: &[u8]) -> Ran {
+    let mut input = tempfile::tempfile().unwrap();
+    input.write_all(commands).unwrap();
+    std::io::Seek::rewind(&mut input).unwrap();
+    run(HYPERTRACE.command(["ctl"]).arg(dir).stdin(input))
+}
+
+/// Something else behind the socket: takes one connection and its first line, and sends this.
+fn impostor(reply: &[u8]) -> TempDir {
+    let reply = reply.to_owned();
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+        let _ = stream.write_all(&reply);
+    });
+    dir
+}
+
+#[test]
+fn a_commands_text_is_shown_as_it_is() {
+    let (dir, _monitor) = vmm();
+
+    assert_eq!(
+        ctl(dir.path(), &["trace-event", "disk_*", "off"]).ok(),
+        "<trace-event disk_* off>\n"
+    );
+    assert_eq!(ctl(dir.path(), &["say", "a|  b||ok|error: c"]).ok(), "a\n  b\n\nok\nerror: c\n");
+    assert_eq!(ctl(dir.path(), &["trace-event", "-x", "--json"]).ok(), "<trace-event -x --json>\n");
+}
+
+#[test]
+fn a_command_that_fails_is_told_with_all_that_was_said() {
+    let (dir, _monitor) = vmm();
+
+    let ran = ctl(dir.path(), &["no", "such"]);
+
+    assert_eq!((ran.code, &*ran.stdout), (Some(1), ""));
+    assert_eq!(ran.stderr, "hypertrace: no such\nthere is:\n  nothing\n");
+}
+
+#[test]
+fn commands_are_read_from_standard_input_to_its_end() {
+    let (dir, _monitor) = vmm();
+
+    assert_eq!(ctl_reads(dir.path(), b"one\r\n\n  \ntwo").ok(), "<one>\n<two>\n");
+
+    let ran = ctl_reads(dir.path(), b"one\nno such\n\xff\ntwo\n");
+    assert_eq!((ran.code, &*ran.stdout), (Some(1), "<one>\n<two>\n"));
+    for part in
+        ["line 2: no such\n", "line 3: the command is not UTF-8\n", ": 2 of 4 commands failed\n"]
+    {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn where_nobody_listens_it_says_what_to_look_at() {
+    let (dir, monitor) = vmm();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(ctl(&dir.path().join("none"), &["help"]).failed(2).contains("there is no"));
+    assert!(ctl(&file, &["help"]).failed(2).contains("not a directory"));
+
+    drop(monitor);
+    assert!(ctl(dir.path(), &["help"]).failed(2).contains("was it started with a monitor?"));
+
+    drop(UnixListener::bind(dir.path().join(SOCKET)).unwrap());
+    assert!(ctl(dir.path(), &["help"]).failed(2).contains("is the VMM still running?"));
+}
+
+#[test]
+fn a_directory_with_a_long_path_is_reached() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("d".repeat(200));
+    fs::create_dir(&deep).unwrap();
+    let _monitor = Monitor::start(&deep, |command| Ok(command.into())).unwrap();
+
+    assert_eq!(ctl(&deep, &["help"]).ok(), "help\n");
+}
+
+#[test]
+fn a_reply_that_does_not_come_is_not_waited_for_longer_than_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let _silent = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
+    let begun = Instant::now();
+
+    let said = run(HYPERTRACE.command(["ctl", "--timeout", "0.2"]).arg(dir.path()).arg("help"));
+
+    assert!(said.failed(1).contains("within 0.2 s"));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_reply_that_trickles_is_not_waited_for_either() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while stream.write_all(b"  .\n").is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+
+    let said = run(HYPERTRACE.command(["ctl", "--timeout", "0.2"]).arg(dir.path()).arg("help"));
+
+    assert!(said.failed(1).contains("within 0.2 s"));
+}
+
+#[test]
+fn a_time_or_a_command_that_cannot_be_is_wrong_usage() {
+    let (dir, _monitor) = vmm();
+    for time in ["0", "-1", "nan", "inf", "1e30", "soon"] {
+        let ran = run(HYPERTRACE.command(["ctl", &format!("--timeout={time}")]).arg(dir.path()));
+        assert_eq!(ran.code, Some(2), "{time}: {ran:?}");
+    }
+    ctl(dir.path(), &["one\ntwo"]).failed(2);
+}
+
+#[test]
+fn nothing_that_is_sent_steers_the_terminal() {
+    let (dir, _monitor) = vmm();
+    let text = ctl(dir.path(), &["say", "\x1b[2J\u{202e}"]).ok();
+    assert_eq!(text, "\\x1b[2J\\u{202e}\n");
+
+    let bare = impostor(b"  \x1b[2J\xff\nerror: \x1b[2J\n");
+    let ran = ctl(bare.path(), &["help"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.chars().all(|c| c == '\n' || !c.is_control()), "{ran:?}");
+}
+
+#[test]
+fn what_is_no_monitor_is_recognised() {
+    let endless = ["  ", &"x".repeat(1000), "\n"].concat().repeat(2000);
+    for (reply, part) in [
+        (&b""[..], "has the VMM ended?"),
+        (b"  half a repl", "has the VMM ended?"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "is no reply of a monitor: HTTP/1.1 400"),
+        (&[b' '; 2 << 20], "has no end"),
+        (endless.as_bytes(), "has no end"),
+    ] {
+        let dir = impostor(reply);
+        let said = ctl(dir.path(), &["help"]).failed(1);
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn one_client_too_many_is_told_so() {
+    let (dir, _monitor) = vmm();
+    let clients: Vec<_> = (0..MAX_CLIENTS)
+        .map(|_| {
+            let mut client = connect(dir.path(), Duration::from_secs(10)).unwrap();
+            client.write_all(b"\n").unwrap();
+            client.read_exact(&mut [0; 3]).unwrap(); // accepted, then
+            client
+        })
+        .collect();
+
+    let said = ctl(dir.path(), &["help"]).failed(1);
+
+    assert_eq!(said, "hypertrace: too many clients\n");
+    drop(clients);
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_failure() {
+    let (dir, _monitor) = vmm();
+    let full = "x".repeat(3000);
+    let mut ctl = HYPERTRACE.command(["ctl"]);
+    ctl.arg(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = ctl.spawn().unwrap();
+    drop(child.stdout.take());
+    let _ = writeln!(child.stdin.take().unwrap(), "{full}");
+
+    let output = child.wait_with_output().unwrap();
+
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let (dir, _monitor) = vmm();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+
+    let ran = run(HYPERTRACE.command(["ctl"]).arg(dir.path()).arg("help").stdout(full));
+
+    assert!(ran.failed(1).contains("cannot write"));
+}

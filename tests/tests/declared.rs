@@ -1,0 +1,142 @@
+//! Declared events: on and off by pattern, into the session; the guest's by the same patterns.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hypertrace::{ProducerState, event};
+use hypertrace_abi::sink::EventSink;
+use hypertrace_tests::host::{Host, geometry};
+use hypertrace_tests::trace;
+use hypertrace_timeline::{Event, Value};
+use hypertrace_trace::enabled;
+use hypertrace_trace::event::EVENTS;
+
+/// Which events are on is the whole program's, so one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn only(host: &Host, pattern: &str) {
+    host.session.set_events(&"*".parse().unwrap(), false).unwrap();
+    host.session.set_events(&pattern.parse().unwrap(), true).unwrap();
+}
+
+fn names(events: &[Event]) -> Vec<&str> {
+    let own = events.iter().filter(|event| &*event.name != "lease");
+    own.map(|event| &*event.name).collect()
+}
+
+fn values(event: &Event) -> Vec<Value> {
+    event.fields.iter().map(|(_, value)| value.clone()).collect()
+}
+
+#[test]
+fn every_kind_of_argument_arrives_as_it_was() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    host.session.attach("test");
+    only(&host, "test_*");
+
+    trace::test_none();
+    trace::test_pair(1, u64::MAX);
+    trace::test_small(-1, 65_535, i32::MIN, true);
+    trace::test_text(7, "héllo\n");
+    trace::test_two_texts(b"\xff\xfe", String::new(), -5);
+    trace::test_address(0xdead_beef, -0.5);
+    trace::test_disabled(1);
+
+    let events = host.finish().events();
+    let expected =
+        ["test_none", "test_pair", "test_small", "test_text", "test_two_texts", "test_address"];
+    assert_eq!(names(&events), expected);
+    let own: Vec<_> = events.iter().filter(|event| event.name.starts_with("test_")).collect();
+    use Value::{Bool, Float, Hex, Signed, Str, Unsigned};
+    assert_eq!(values(own[1]), [Unsigned(1), Unsigned(u64::MAX)]);
+    let small = [Signed(-1), Unsigned(65_535), Signed(i32::MIN.into()), Bool(true)];
+    assert_eq!(values(own[2]), small);
+    assert_eq!(values(own[3]), [Unsigned(7), Str("héllo\n".as_bytes().into())]);
+    assert_eq!(values(own[4]), [Str(b"\xff\xfe"[..].into()), Str([].into()), Signed(-5)]);
+    assert_eq!(values(own[5]), [Hex(0xdead_beef), Float(-0.5)]);
+}
+
+#[test]
+fn an_event_is_recorded_while_it_is_on() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    host.session.attach("test");
+    only(&host, "test_p*");
+    assert!(enabled!(trace::test_pair) && !enabled!(trace::test_other));
+
+    trace::test_other(1);
+    trace::test_pair(1, 1);
+    only(&host, "test_other");
+    trace::test_pair(2, 2);
+    trace::test_other(2);
+
+    let recorded = host.finish();
+    assert_eq!(names(&recorded.events()), ["test_pair", "test_other"]);
+    assert!(!enabled!(trace::test_other), "there is no session that wants it");
+}
+
+#[test]
+fn every_declaration_is_in_the_registry_but_disabled_ones() {
+    let declared = |name: &str| EVENTS.iter().any(|event| event.name() == name);
+    for name in ["test_none", "test_two_texts", "vcpu_exit", "guest_hypertrace"] {
+        assert!(declared(name), "{name}");
+    }
+    assert!(!declared("test_disabled"));
+    let all = hypertrace_trace::event::trace_events_all();
+    assert!(all.contains("test_text(uint32_t n, const char *text) \"n %u text %s\"\n"), "{all}");
+}
+
+#[test]
+fn the_guests_events_obey_the_same_patterns_before_and_after_they_are_known() {
+    let _alone = alone();
+    let host = Host::new(geometry(2));
+    let states = [ProducerState::new(), ProducerState::new()];
+    let client = host.lease(0, &states[0], "early");
+    let other = host.lease(1, &states[1], "late");
+    // By name, before its first use.
+    host.session.set_events(&"never_used".parse().unwrap(), false).unwrap();
+    host.chip.drain_pass(8);
+    client.poll();
+    event!(client: &client, "never_used");
+    event!(client: &client, "disk_read", n = 1u64);
+    host.chip.drain_pass(8);
+
+    // By pattern, now that it is known. What the guest emits before it has the
+    // mask is filtered.
+    host.session.set_events(&"disk_*".parse().unwrap(), false).unwrap();
+    event!(client: &client, "disk_read", n = 2u64);
+    host.chip.drain_pass(8);
+    client.poll();
+    event!(client: &client, "disk_read", n = 3u64);
+    // A name that the host has not seen passes, and is filtered.
+    event!(client: &other, "disk_write", n = 4u64);
+    event!(client: &other, "net", n = 5u64);
+    host.chip.drain_pass(8);
+    client.release();
+    other.release();
+    host.chip.drain_pass(8);
+
+    let recorded = host.finish();
+    assert_eq!(names(&recorded.events()), ["disk_read", "net"]);
+    assert_eq!((recorded.client(0).filtered, recorded.client(1).filtered), (1, 1));
+    assert_eq!(recorded.summary.lost, 0);
+}
+
+#[test]
+fn a_thread_without_a_ring_is_the_default_sessions() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    only(&host, "test_pair");
+    host.session.install();
+
+    std::thread::scope(|scope| {
+        scope.spawn(|| trace::test_pair(1, 2));
+    });
+    host.session.begin_pass();
+    host.session.end_pass();
+
+    assert_eq!(names(&host.finish().events()), ["test_pair"]);
+}

@@ -1,0 +1,129 @@
+//! For build scripts: from files of the crate to a file in `OUT_DIR`.
+
+use crate::error::{Errors, SyntaxError, quoted};
+use crate::generate::generate_all;
+use crate::parser::{Declared, parse_into};
+use std::path::{Path, PathBuf};
+use std::{env, fs, io, process};
+
+/// The file that is written to `OUT_DIR`.
+pub const OUTPUT: &str = "trace-events.rs";
+
+/// Why there is no generated file.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is something wrong with the declarations.
+    #[error(transparent)]
+    Declarations(#[from] Errors),
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The generated file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not run by cargo, which sets this variable.
+    #[error("the environment variable {0} is not set: this is for build scripts")]
+    Environment(&'static str),
+    /// [`Builder::file`] was never called.
+    #[error("no trace-events file is named")]
+    NoFile,
+}
+
+/// Writes `OUT_DIR/trace-events.rs` from a build script.
+#[derive(Clone, Debug, Default)]
+#[must_use = "it does nothing until generate() or generate_or_exit()"]
+pub struct Builder {
+    files: Vec<String>,
+}
+
+impl Builder {
+    /// A builder with no files yet.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// Adds a file, named relative to the crate's folder. All files of a
+    /// builder are one set of names.
+    pub fn file(mut self, path: impl Into<String>) -> Builder {
+        self.files.push(path.into());
+        self
+    }
+
+    /// Writes the file, and tells cargo to run the build script again when one
+    /// of the named files changes.
+    pub fn generate(&self) -> Result<(), Error> {
+        let folder = |name| env::var_os(name).map(PathBuf::from).ok_or(Error::Environment(name));
+        let root = folder("CARGO_MANIFEST_DIR")?;
+        let out = folder("OUT_DIR")?;
+        for file in &self.files {
+            println!("cargo:rerun-if-changed={file}");
+        }
+        self.generate_in(&root, &out)
+    }
+
+    /// [`Builder::generate`], or the errors on stderr and the end of the
+    /// process with status 1.
+    pub fn generate_or_exit(&self) {
+        if let Err(error) = self.generate() {
+            eprintln!("{}", chain(&error));
+            process::exit(1);
+        }
+    }
+
+    /// The same for given folders and with nothing told to cargo.
+    pub fn generate_in(&self, root: &Path, out: &Path) -> Result<(), Error> {
+        if self.files.is_empty() {
+            return Err(Error::NoFile);
+        }
+        let mut errors = Errors::default();
+        let mut declared = Declared::new();
+        let mut events = Vec::new();
+        for file in &self.files {
+            let path = root.join(file);
+            let bytes = fs::read(&path).map_err(|source| Error::Read { path, source })?;
+            match str::from_utf8(&bytes) {
+                Ok(text) => events.push(parse_into(file, text, &mut declared, &mut errors)),
+                Err(error) => errors.push(not_text(file, &bytes, error.valid_up_to())),
+            }
+        }
+        let events = errors.or(events)?;
+        let files: Vec<_> =
+            self.files.iter().map(String::as_str).zip(events.iter().map(Vec::as_slice)).collect();
+        let path = out.join(OUTPUT);
+        fs::write(&path, generate_all(&files)).map_err(|source| Error::Write { path, source })
+    }
+}
+
+/// Bytes that are no text from `at` on.
+fn not_text(file: &str, bytes: &[u8], at: usize) -> SyntaxError {
+    let before = String::from_utf8_lossy(&bytes[..at]);
+    let line = before.matches('\n').count() + 1;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    SyntaxError {
+        file: file.to_owned(),
+        line,
+        column: before[start..].chars().count() + 1,
+        expected: "UTF-8 text".to_owned(),
+        found: quoted(
+            &bytes[at..].iter().take(1).map(|b| format!("\\x{b:02x}")).collect::<String>(),
+        ),
+    }
+}
+
+/// An error and what caused it, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,189 @@
+//! The format of an event: strings and macros, as they stand in the file.
+
+use crate::error::{Report, quoted};
+use crate::lexer::{Lexer, Token};
+use std::fmt::Write;
+
+/// A part of a format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Strings that follow each other, their escapes resolved.
+    Text(String),
+    /// The name of a macro that stands for the rest of a conversion.
+    Macro(String),
+}
+
+/// The format of an event: begins with a text, if an empty one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format {
+    pieces: Vec<Piece>,
+}
+
+/// A character of the format with its macros replaced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit<'a> {
+    pub c: char,
+    pub column: usize,
+    /// The macro that it comes from.
+    pub origin: Option<&'a str>,
+}
+
+/// A piece with the columns of what it has.
+pub(crate) enum PlacedPiece {
+    Text(Vec<(char, usize)>),
+    Macro(String, usize),
+}
+
+/// What stands in a message about a macro that is not known.
+const KNOWN: &str = "a string, the end of the line or a macro (PRI[diouxX](8|16|32|64|PTR|MAX), HWADDR_PRI[diouxX], \
+    HWADDR_FMT_plx, VADDR_PRI[diouxX], TARGET_PRI[diouxX], RAM_ADDR_FMT, TARGET_FMT_(lx|ld|lu|plx))";
+
+impl Format {
+    /// Its strings and macros.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// As C spells it: `"addr 0x%" PRIx64 " len %u"`.
+    pub fn text(&self) -> String {
+        let mut all = String::new();
+        for piece in &self.pieces {
+            if !all.is_empty() {
+                all.push(' ');
+            }
+            match piece {
+                Piece::Text(text) => spell(text, &mut all),
+                Piece::Macro(name) => all.push_str(name),
+            }
+        }
+        all
+    }
+}
+
+/// The rest of a line, from where the format is to begin; None if it is no
+/// format, which is reported.
+pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<Vec<PlacedPiece>> {
+    let first = lexer.peek();
+    if first.token != Token::Quote {
+        report.add(first.column, "the format, which begins with '\"'", first.token.shown());
+        return None;
+    }
+    let mut pieces = Vec::new();
+    loop {
+        let placed = lexer.next();
+        match placed.token {
+            Token::End => return Some(pieces),
+            Token::Quote => {
+                let units = lexer.string(report)?;
+                match pieces.last_mut() {
+                    Some(PlacedPiece::Text(text)) => text.extend(units),
+                    _ => pieces.push(PlacedPiece::Text(units)),
+                }
+            }
+            Token::Word(name) => {
+                if expand(&name).is_none() {
+                    report.add(placed.column, KNOWN, quoted(&name));
+                }
+                pieces.push(PlacedPiece::Macro(name, placed.column));
+            }
+            Token::Comma => {
+                let expected = "the end of the line (two formats belong to tcg events, which are not supported)";
+                report.add(placed.column, expected, placed.token.shown());
+                return None;
+            }
+            other => {
+                report.add(
+                    placed.column,
+                    "a string, a macro or the end of the line",
+                    other.shown(),
+                );
+                return None;
+            }
+        }
+    }
+}
+
+/// The format as the preprocessor leaves it, which is what printf sees.
+pub(crate) fn expanded(pieces: &[PlacedPiece]) -> Vec<Unit<'_>> {
+    let mut units = Vec::new();
+    for piece in pieces {
+        match piece {
+            PlacedPiece::Text(text) => {
+                units.extend(text.iter().map(|&(c, column)| Unit { c, column, origin: None }));
+            }
+            PlacedPiece::Macro(name, column) => {
+                let text = expand(name).unwrap_or_default();
+                let unit = |c| Unit { c, column: *column, origin: Some(name.as_str()) };
+                units.extend(text.chars().map(unit));
+            }
+        }
+    }
+    units
+}
+
+impl From<Vec<PlacedPiece>> for Format {
+    fn from(pieces: Vec<PlacedPiece>) -> Format {
+        let mut kept: Vec<Piece> = Vec::new();
+        for piece in pieces {
+            match piece {
+                PlacedPiece::Text(units) if units.is_empty() && !kept.is_empty() => {}
+                PlacedPiece::Text(units) => {
+                    kept.push(Piece::Text(units.into_iter().map(|(c, _)| c).collect()));
+                }
+                PlacedPiece::Macro(name, _) => kept.push(Piece::Macro(name)),
+            }
+        }
+        Format { pieces: kept }
+    }
+}
+
+/// What a macro stands for, on a machine of 64 bits.
+fn expand(name: &str) -> Option<String> {
+    let simple = match name {
+        "RAM_ADDR_FMT" => "%lx",
+        "TARGET_FMT_lx" | "TARGET_FMT_plx" | "HWADDR_FMT_plx" => "%016lx",
+        "TARGET_FMT_ld" => "%ld",
+        "TARGET_FMT_lu" => "%lu",
+        _ => "",
+    };
+    if !simple.is_empty() {
+        return Some(simple.to_owned());
+    }
+    let word = ["HWADDR_PRI", "VADDR_PRI", "TARGET_PRI"].iter().find_map(|p| name.strip_prefix(p));
+    let (conversion, length) = match word {
+        Some(conversion) => (conversion, "l"),
+        None => {
+            let rest = name.strip_prefix("PRI")?;
+            let (conversion, bits) = rest.split_at_checked(1)?;
+            let length = match bits {
+                "8" | "16" | "32" => "",
+                "64" | "PTR" | "MAX" => "l",
+                _ => return None,
+            };
+            (conversion, length)
+        }
+    };
+    let known = ["d", "i", "o", "u", "x", "X"].contains(&conversion);
+    known.then(|| format!("{length}{conversion}"))
+}
+
+/// Writes a string as C has it in its source, all of it visible.
+fn spell(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            // Three octal digits, so that a digit after them is no part of it.
+            c if c.is_ascii_control() => {
+                let _ = write!(out, "\\{:03o}", u32::from(c));
+            }
+            c if crate::lexer::is_hidden(c) => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}

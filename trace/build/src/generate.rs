@@ -1,0 +1,258 @@
+//! From declarations to Rust source.
+
+use crate::declaration::{Argument, EventDecl};
+use crate::names::{identifier, parameters, unused};
+use crate::printf::Segment;
+use crate::rust_format::shown;
+use crate::types::Kind;
+
+/// What the generated source itself needs beside `core::fmt`, once a file.
+const C_PRINTF: &str = include_str!("c_printf.rs");
+/// Arguments that a probe of SystemTap's format takes.
+const MAX_PROBE_ARGUMENTS: usize = 12;
+/// Lints that readers of hand-written code want, and generated code is not
+/// for.
+const ALLOWED: &str = "dead_code, non_snake_case, unreachable_pub, unused_qualifications, \
+    missing_debug_implementations, clippy::all, clippy::pedantic";
+
+/// The Rust source of the events of one file: a function for each, and a
+/// module of the same name with what belongs to it. It is to be included in a
+/// module of its own, in a crate that depends on `hypertrace-trace`.
+pub fn generate(file_name: &str, events: &[EventDecl]) -> String {
+    generate_all(&[(file_name, events)])
+}
+
+/// The same for several files.
+pub(crate) fn generate_all(files: &[(&str, &[EventDecl])]) -> String {
+    let mut source = Source::default();
+    for (file, events) in files {
+        source.line(format!("// The events of {}.", escaped(file, &[])));
+        for event in *events {
+            source.line("");
+            if event.is_disabled() {
+                disabled(&mut source, file, event)
+            } else {
+                enabled(&mut source, file, event)
+            }
+        }
+    }
+    if source.needs_c_printf {
+        source.line("");
+        source.line(format!("#[allow({ALLOWED})]"));
+        source.line("mod c_printf {");
+        source.text.push_str(C_PRINTF);
+        source.line("}");
+    }
+    source.text
+}
+
+#[derive(Default)]
+struct Source {
+    text: String,
+    needs_c_printf: bool,
+}
+
+impl Source {
+    fn line(&mut self, line: impl AsRef<str>) {
+        self.text.push_str(line.as_ref());
+        self.text.push('\n');
+    }
+}
+
+/// The arguments with the names of their parameters.
+fn placed(event: &EventDecl) -> Vec<(&Argument, String)> {
+    let names = parameters(event.arguments().iter().map(Argument::name));
+    event.arguments().iter().zip(names).collect()
+}
+
+fn disabled(source: &mut Source, file: &str, event: &EventDecl) {
+    documentation(source, file, event, ", where it is disabled: a call does nothing.");
+    let list = list(event.arguments(), |a| format!("_{}: {}", a.name(), a.ty().kind().rust()));
+    source.line(format!("#[allow({ALLOWED})]"));
+    source.line("#[inline(always)]");
+    source.line(format!("pub fn {}({list}) {{}}", identifier(event.name())));
+}
+
+fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
+    let arguments = placed(event);
+    let name = identifier(event.name());
+    let on = unused("on", event.arguments().iter().map(Argument::name));
+    let list_of = |f: fn(&str, Kind) -> String| list(&arguments, |(a, p)| f(p, a.ty().kind()));
+
+    let list = list_of(|p, kind| format!("{p}: {}", kind.rust()));
+    let passed = list_of(|p, kind| match kind {
+        Kind::Str => format!("{p}.as_ref()"),
+        _ => p.to_owned(),
+    });
+    documentation(source, file, event, "");
+    source.line(format!("#[allow({ALLOWED})]"));
+    source.line("#[inline(always)]");
+    source.line(format!("pub fn {name}({list}) {{"));
+    source.line(format!("    let {on} = {name}::EVENT.on();"));
+    source.line(format!("    if {on} != 0 {{"));
+    source.line(format!("        {name}::fire({});", joined(&on, &passed)));
+    source.line("    }");
+    source.line("}");
+
+    let fields = self::list(&arguments, |(a, _)| format!("{:?}", a.name()));
+    let has_string = arguments.iter().any(|(a, _)| a.ty().kind() == Kind::Str);
+    let (values, of_static) =
+        if has_string { ("Values<'a>", "Values<'static>") } else { ("Values", "Values") };
+    let types = tuple(arguments.iter().map(|(a, _)| match a.ty().kind() {
+        Kind::Str => "g::Bytes<'a>".to_owned(),
+        Kind::Address => "g::Hex".to_owned(),
+        kind => kind.rust().to_owned(),
+    }));
+    let declaration = raw_string(&event.declaration());
+    source.line(format!("/// What belongs to [`{0}()`](fn@{0}).", event.name()));
+    source.line(format!("#[allow(unsafe_code, {ALLOWED})]"));
+    source.line(format!("pub mod {name} {{"));
+    source.line("    use ::hypertrace_trace::generated as g;");
+    source.line("    #[doc(hidden)]");
+    source.line("    #[derive(Clone, Copy)]");
+    source.line("    pub struct Names;");
+    source.line("    impl g::Site for Names {");
+    source.line(format!("        const NAME: &'static str = {:?};", event.name()));
+    source.line(format!("        const FIELDS: &'static [&'static str] = &[{fields}];"));
+    source.line("    }");
+    source.line(format!("    type {values} = {types};"));
+    source.line("    /// The event: its state, and what it is called.");
+    source.line("    #[g::linkme::distributed_slice(g::EVENTS)]");
+    source.line("    #[linkme(crate = ::hypertrace_trace::generated::linkme)]");
+    source.line(format!(
+        "    pub static EVENT: g::TraceEvent = g::TraceEvent::new::<Names, {of_static}>({declaration}, {file:?}, {});",
+        event.line()
+    ));
+    fire(source, event, &arguments, &on);
+    source.line("}");
+}
+
+/// The function behind the branch: values, text and probe.
+fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)], on: &str) {
+    let out = unused("out", event.arguments().iter().map(Argument::name));
+    let list = list(arguments, |(a, p)| match a.ty().kind() {
+        Kind::Str => format!("{p}: &[u8]"),
+        kind => format!("{p}: {}", kind.rust()),
+    });
+    let values = tuple(arguments.iter().map(|(a, p)| match a.ty().kind() {
+        Kind::Str => format!("g::Bytes({p})"),
+        Kind::Address => format!("g::Hex({p})"),
+        _ => p.clone(),
+    }));
+    let probe =
+        self::list(&arguments[..arguments.len().min(MAX_PROBE_ARGUMENTS)], |(a, p)| {
+            match a.ty().kind() {
+                Kind::Str => format!("g::c_string({p}).as_ptr()"),
+                Kind::Bool => format!("u8::from({p})"),
+                Kind::F64 => format!("{p}.to_bits()"),
+                _ => p.clone(),
+            }
+        });
+    let text = write_arguments(source, event, arguments);
+    source.line("    #[inline(never)]");
+    source.line(format!("    pub(super) fn fire({}) {{", joined(&format!("{on}: u32"), &list)));
+    source.line("        g::fire(");
+    source.line("            &EVENT,");
+    source.line(format!("            {on},"));
+    source.line("            Names,");
+    source.line(format!("            {values},"));
+    source.line(format!("            |{out}: &mut g::Line| {{"));
+    source.line("                use ::core::fmt::Write as _;");
+    source.line(format!("                let _ = ::core::write!({out}, {text});"));
+    source.line("            },");
+    // The name is text to the macro, so that a raw identifier would show.
+    source.line(format!(
+        "            || {{ g::probe::probe_lazy!({}); }},",
+        joined(&format!("hypertrace, {}", event.name()), &probe)
+    ));
+    source.line("        );");
+    source.line("    }");
+}
+
+/// What `write!` takes after its target: the format and its arguments.
+fn write_arguments(
+    source: &mut Source,
+    event: &EventDecl,
+    arguments: &[(&Argument, String)],
+) -> String {
+    let mut format = String::new();
+    let mut values = String::new();
+    let mut next = arguments.iter();
+    for segment in &event.segments {
+        match segment {
+            Segment::Text(text) => format.push_str(&literal(text)),
+            Segment::Conversion(conversion) => {
+                let Some((argument, parameter)) = next.next() else {
+                    continue; // The parser has counted them.
+                };
+                let shown = shown(conversion, argument.ty().kind(), parameter);
+                source.needs_c_printf |= shown.needs_c_printf;
+                format.push_str(&format!("{}{{{}}}", shown.prefix, shown.spec));
+                values.push_str(", ");
+                values.push_str(&shown.value);
+            }
+        }
+    }
+    format!("\"{format}\"{values}")
+}
+
+fn documentation(source: &mut Source, file: &str, event: &EventDecl, more: &str) {
+    source.line(format!("/// `{}`", event.signature()));
+    source.line("///");
+    let format = escaped(&event.format().text(), MARKDOWN);
+    source.line(format!("/// {format} ({}:{}){more}", escaped(file, MARKDOWN), event.line()));
+}
+
+/// What Markdown or rustdoc could take for more than itself.
+const MARKDOWN: &[char] =
+    &['\\', '`', '*', '_', '{', '}', '[', ']', '<', '>', '#', '|', '~', '&', '$', '!'];
+
+/// Text for a comment: on one line, and a backslash before some characters.
+fn escaped(text: &str, special: &[char]) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        if special.contains(&c) {
+            escaped.push('\\');
+        }
+        if c.is_ascii() && !c.is_ascii_control() {
+            escaped.push(c);
+        } else {
+            escaped.extend(c.escape_debug());
+        }
+    }
+    escaped
+}
+
+/// Text inside the format of a `write!`.
+fn literal(text: &str) -> String {
+    // Braces first: an escape of a literal has some of its own.
+    let quoted = format!("{:?}", text.replace('{', "{{").replace('}', "}}"));
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+/// A raw string, with as many hashes as it takes.
+fn raw_string(text: &str) -> String {
+    let mut hashes = "#".to_owned();
+    while text.contains(&format!("\"{hashes}")) {
+        hashes.push('#');
+    }
+    format!("r{hashes}\"{text}\"{hashes}")
+}
+
+fn list<T>(items: &[T], shown: impl Fn(&T) -> String) -> String {
+    items.iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+/// A list with something before it.
+fn joined(first: &str, rest: &str) -> String {
+    if rest.is_empty() { first.to_owned() } else { format!("{first}, {rest}") }
+}
+
+fn tuple(items: impl Iterator<Item = String>) -> String {
+    let items: String = items.map(|item| item + ", ").collect();
+    match items.matches(", ").count() {
+        0 => "()".to_owned(),
+        1 => format!("({})", items.trim_end()),
+        _ => format!("({})", items.trim_end_matches(", ")),
+    }
+}

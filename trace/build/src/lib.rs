@@ -1,0 +1,101 @@
+//! Turns `trace-events` files, in QEMU's syntax, into typed Rust functions at
+//! build time: a crate of a VMM declares its events in such a file, and calls
+//! `trace::virtio_irq(vq, isr)` where one happens. An event that is off costs
+//! one load and a branch; which are on and where they go is decided while the
+//! program runs, by `hypertrace-trace`.
+//!
+//! `build.rs`, with this crate as a build-dependency:
+//!
+//! ```no_run
+//! hypertrace_trace_build::Builder::new().file("trace-events").generate_or_exit();
+//! ```
+//!
+//! In the crate, with `hypertrace-trace` as a dependency:
+//!
+//! ```ignore
+//! pub mod trace {
+//!     include!(concat!(env!("OUT_DIR"), "/trace-events.rs"));
+//! }
+//! ```
+//!
+//! [`Builder`] is all that a build script needs. [`parse`] gives the
+//! declarations ([`EventDecl`]) to other programs, or all [`Errors`] with
+//! their positions; [`generate`] makes Rust of them.
+//!
+//! # Syntax
+//!
+//! One event a line; empty lines and lines that begin with `#` mean nothing.
+//!
+//! ```
+//! # let events = hypertrace_trace_build::parse("trace-events", r#"
+//! virtio_irq(int vq, uint8_t isr, const char *name, void *p) "vq %d isr 0x%02x name %s p %p"
+//! disable dma_map(hwaddr addr, size_t len) "addr 0x%" HWADDR_PRIx " len %zu"
+//! vm_started(void) "started"
+//! # "#).unwrap();
+//! # assert_eq!(events.len(), 3);
+//! ```
+//!
+//! | part | what it can be |
+//! |---|---|
+//! | before the name | `disable`: calls are compiled to nothing |
+//! | name | `[A-Za-z_][A-Za-z0-9_]*`, at most 64 bytes, unique; a Rust keyword becomes a raw identifier |
+//! | arguments | `(void)`, or 1 to 16 of type and name |
+//! | format | strings with C's escapes and the macros below, next to each other |
+//!
+//! | C type | Rust |
+//! |---|---|
+//! | `bool`, `double` | `bool`, `f64` |
+//! | `char`, `short`, `int`, `long`, `long long`, `signed`, `unsigned`, in C's combinations | `i8` to `i64`, `u8` to `u64` |
+//! | `int8_t` to `int64_t`, `uint8_t` to `uint64_t` | `i8` to `i64`, `u8` to `u64` |
+//! | `ssize_t`, `off_t`, `ptrdiff_t`, `intptr_t`, `intmax_t` | `i64` |
+//! | `size_t`, `uintptr_t`, `uintmax_t`; QEMU's `hwaddr`, `ram_addr_t`, `vaddr`, `target_ulong`, `dma_addr_t` | `u64` |
+//! | `const char *`, `char *` | `impl AsRef<[u8]>`: a string |
+//! | every other pointer | `u64`: an address |
+//!
+//! | in a format | |
+//! |---|---|
+//! | integers | `%d %i %u %o %x %X %c`; lengths `hh h l ll z j t` |
+//! | doubles | `%f %F %e %E %g %G` |
+//! | strings, pointers | `%s`, `%p` |
+//! | flags, width, precision | `- + space # 0`, numbers to 999 |
+//! | macros | `PRI[diouxX](8\|16\|32\|64\|PTR\|MAX)`, `HWADDR_PRI*`, `VADDR_PRI*`, `TARGET_PRI*`, `HWADDR_FMT_plx`, `RAM_ADDR_FMT`, `TARGET_FMT_lx`, `_ld`, `_lu`, `_plx` |
+//!
+//! A conversion must fit its argument: in number, in kind, and in size (64
+//! bits or at most 32; the sign may differ). Types have the sizes of 64-bit
+//! Linux, and plain `char` has a sign.
+//!
+//! The text of an event is what C's printf writes, with these exceptions: a
+//! null pointer is `0x0`; a `%s` or `%c` that holds no plain text is escaped,
+//! and its width counts what is shown.
+//!
+//! # What it does not do
+//!
+//! It does not know QEMU's properties `vcpu` and `tcg`, `%m`, `*` as a width,
+//! wide strings, `long double`, numbered arguments, or newlines in a format.
+//! It does not look for events in C or Rust code, and reads no C headers: a
+//! type or macro that is not in the tables is an error. A disabled event has
+//! no module, so it cannot stand in `hypertrace_trace::enabled!`. The crate
+//! that includes the code may deny `unsafe_code`, but not forbid it.
+
+mod builder;
+#[cfg(test)]
+mod c_printf;
+mod declaration;
+mod error;
+mod format;
+mod generate;
+mod lexer;
+mod names;
+mod parser;
+mod printf;
+mod rust_format;
+mod types;
+
+pub use builder::{Builder, Error, OUTPUT};
+pub use declaration::{Argument, EventDecl};
+pub use error::{Errors, MAX_ERRORS, SyntaxError};
+pub use format::{Format, Piece};
+pub use generate::generate;
+pub use names::{MAX_ARGUMENTS, MAX_NAME};
+pub use parser::parse;
+pub use types::{CType, Kind};

@@ -1,0 +1,220 @@
+//! From the text of a `trace-events` file to declarations.
+
+use crate::declaration::{Argument, EventDecl};
+use crate::error::{Errors, Report, quoted};
+use crate::format::{self, Format};
+use crate::lexer::{Lexer, Placed, Token};
+use crate::names::{self, MAX_ARGUMENTS};
+use crate::printf;
+use crate::types::{self, CType, Part};
+use std::collections::HashMap;
+
+/// Where each event's name was declared first: file and line.
+pub(crate) type Declared = HashMap<String, (String, usize)>;
+
+/// The events of a `trace-events` file, or all that is wrong with it.
+///
+/// `file_name` is for messages alone. Names are unique in the file.
+pub fn parse(file_name: &str, text: &str) -> Result<Vec<EventDecl>, Errors> {
+    let mut errors = Errors::default();
+    let events = parse_into(file_name, text, &mut Declared::new(), &mut errors);
+    errors.or(events)
+}
+
+/// The same for one of several files, whose names are unique in all of them.
+pub(crate) fn parse_into(
+    file: &str,
+    text: &str,
+    declared: &mut Declared,
+    errors: &mut Errors,
+) -> Vec<EventDecl> {
+    let mut events = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let chars: Vec<char> = line.chars().collect();
+        let mut parser = LineParser {
+            lexer: Lexer::new(&chars),
+            report: Report { file, line: index + 1, errors: &mut *errors },
+            declared: &mut *declared,
+        };
+        let before = parser.report.errors.total();
+        let event = parser.line();
+        if errors.total() == before {
+            events.extend(event);
+        }
+    }
+    events
+}
+
+struct LineParser<'a> {
+    lexer: Lexer<'a>,
+    report: Report<'a>,
+    declared: &'a mut Declared,
+}
+
+/// An argument as far as it could be understood.
+struct Candidate {
+    /// Empty if there is none.
+    name: String,
+    column: usize,
+    argument: Option<Argument>,
+}
+
+impl LineParser<'_> {
+    /// The event of the line. None if there is none, or after an error that
+    /// leaves nothing to go on with.
+    fn line(&mut self) -> Option<EventDecl> {
+        if matches!(self.lexer.peek().token, Token::End | Token::Other('#')) {
+            return None;
+        }
+        let (name, column, disabled) = self.head()?;
+        let candidates = self.arguments()?;
+        let before = self.report.errors.total();
+        let pieces = format::parse(&mut self.lexer, &mut self.report)?;
+        let mut segments = Vec::new();
+        if self.report.errors.total() == before {
+            let shown: Vec<_> =
+                candidates.iter().map(|c| (c.name.as_str(), c.argument.as_ref())).collect();
+            let end = self.lexer.next().column;
+            let units = format::expanded(&pieces);
+            segments = printf::parse(&units, &shown, end, &mut self.report);
+        }
+        let arguments: Option<Vec<Argument>> = candidates.into_iter().map(|c| c.argument).collect();
+        let format = Format::from(pieces);
+        let line = self.report.line;
+        Some(EventDecl { name, arguments: arguments?, format, segments, disabled, line, column })
+    }
+
+    fn wrong<T>(&mut self, expected: &str, found: &Placed) -> Option<T> {
+        self.report.add(found.column, expected, found.token.shown());
+        None
+    }
+
+    /// Properties and name, and the parenthesis after them.
+    fn head(&mut self) -> Option<(String, usize, bool)> {
+        let mut disabled = false;
+        loop {
+            let placed = self.lexer.next();
+            let Token::Word(word) = &placed.token else {
+                return self.wrong("the name of an event, 'disable' or a comment", &placed);
+            };
+            let next = self.lexer.peek();
+            match (word.as_str(), &next.token) {
+                (_, Token::Open) => {
+                    self.lexer.next();
+                    self.event_name(word, placed.column);
+                    return Some((word.clone(), placed.column, disabled));
+                }
+                ("disable", Token::Word(_)) => disabled = true,
+                ("vcpu" | "tcg", Token::Word(_)) => self.report.add(
+                    placed.column,
+                    "no property but 'disable', as those of emulated CPUs are not supported",
+                    quoted(word),
+                ),
+                _ => return self.wrong("'(' after the name of the event", &next),
+            }
+        }
+    }
+
+    /// Checks an event's name and takes it.
+    fn event_name(&mut self, name: &str, column: usize) {
+        if let Some(expected) = names::refuse_event(name) {
+            self.report.add(column, expected, quoted(name));
+        }
+        if let Some((file, line)) = self.declared.get(name) {
+            let found = format!("{}, which is declared at {file}:{line}", quoted(name));
+            self.report.add(column, "a name that no other event has", found);
+            return;
+        }
+        let place = (self.report.file.to_owned(), self.report.line);
+        self.declared.insert(name.to_owned(), place);
+    }
+
+    /// Arguments, and the parenthesis after them.
+    fn arguments(&mut self) -> Option<Vec<Candidate>> {
+        let mut arguments: Vec<Candidate> = Vec::new();
+        loop {
+            let first = self.lexer.peek();
+            let parts = self.parts();
+            let stop = self.lexer.next();
+            if !matches!(stop.token, Token::Comma | Token::Close) {
+                let expected = match parts.is_empty() {
+                    true => "an argument, or 'void' if there is none",
+                    false => "')' or ',' after the argument",
+                };
+                return self.wrong(expected, &stop);
+            }
+            let last = stop.token == Token::Close;
+            let void = |part: &(Part, usize)| part.0 == Part::Word("void".to_owned());
+            if last && arguments.is_empty() && parts.len() == 1 && parts.iter().all(void) {
+                return Some(arguments);
+            }
+            if arguments.len() == MAX_ARGUMENTS {
+                self.wrong::<()>("at most 16 arguments", &first);
+            }
+            let argument = self.argument(parts, &stop);
+            let known = !argument.name.is_empty();
+            if known && arguments.iter().any(|other| other.name == argument.name) {
+                let expected = "a name that no other argument has";
+                self.report.add(argument.column, expected, quoted(&argument.name));
+            }
+            arguments.push(argument);
+            if last {
+                return Some(arguments);
+            }
+        }
+    }
+
+    /// Words and stars of an argument, with their columns.
+    fn parts(&mut self) -> Vec<(Part, usize)> {
+        let mut parts = Vec::new();
+        loop {
+            let Placed { token, column } = self.lexer.peek();
+            parts.push(match token {
+                Token::Word(word) => (Part::Word(word), column),
+                Token::Star => (Part::Star, column),
+                _ => return parts,
+            });
+            self.lexer.next();
+        }
+    }
+
+    /// An argument of its parts; `stop` stands behind it.
+    fn argument(&mut self, parts: Vec<(Part, usize)>, stop: &Placed) -> Candidate {
+        let column = parts.first().map(|(_, column)| *column);
+        let last = parts.last().map(|(_, column)| *column);
+        let mut parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
+        let name = match parts.pop() {
+            Some(Part::Word(word)) if types::is_name(&word, &parts) => Some(word),
+            other => {
+                parts.extend(other);
+                None
+            }
+        };
+        let Some((name, name_column)) = name.zip(last) else {
+            let expected = match parts.is_empty() {
+                true => "an argument, or 'void' if there is none".to_owned(),
+                false => format!("the argument's name after {}", quoted(&types::spell(&parts))),
+            };
+            self.wrong::<()>(&expected, stop);
+            return Candidate { name: String::new(), column: stop.column, argument: None };
+        };
+        if parts.is_empty() {
+            self.report.add(name_column, "a type and a name", quoted(&name));
+            return Candidate { name, column: name_column, argument: None };
+        }
+        let refused = names::refuse(&name);
+        if let Some(expected) = refused {
+            self.report.add(name_column, expected, quoted(&name));
+        }
+        let Some(ty) = CType::of(&parts) else {
+            self.report.add(
+                column.unwrap_or(name_column),
+                types::KNOWN,
+                quoted(&types::spell(&parts)),
+            );
+            return Candidate { name, column: name_column, argument: None };
+        };
+        let argument = Some(Argument { name: name.clone(), ty, column: name_column });
+        Candidate { name, column: name_column, argument }
+    }
+}

@@ -1,0 +1,346 @@
+//! Conversions of C's printf, and whether they fit their arguments.
+
+use crate::declaration::Argument;
+use crate::error::{Report, quoted};
+use crate::format::Unit;
+use crate::types::Kind;
+
+/// Widest field and most digits: a line of text has not many more bytes.
+const MAX_NUMBER: u16 = 999;
+
+/// A part of a format, its macros replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Segment {
+    Text(String),
+    Conversion(Conversion),
+}
+
+/// Bits of the integer that is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// `hh`
+    Char,
+    /// `h`
+    Short,
+    Int,
+    /// `l`, `ll`, `z`, `j`, `t`
+    Long,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags {
+    /// `-`
+    pub left: bool,
+    /// `+`
+    pub plus: bool,
+    /// A space.
+    pub space: bool,
+    /// `#`
+    pub alternate: bool,
+    /// `0`
+    pub zero: bool,
+}
+
+/// `%` and what follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conversion {
+    pub flags: Flags,
+    pub width: Option<u16>,
+    pub precision: Option<u16>,
+    pub length: Length,
+    /// The last character; one of those in [`takes`].
+    pub letter: char,
+}
+
+/// What a conversion takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Integer,
+    Float,
+    Str,
+    Address,
+}
+
+fn takes(letter: char) -> Option<Class> {
+    Some(match letter {
+        'd' | 'i' | 'u' | 'o' | 'x' | 'X' | 'c' => Class::Integer,
+        'f' | 'F' | 'e' | 'E' | 'g' | 'G' => Class::Float,
+        's' => Class::Str,
+        'p' => Class::Address,
+        _ => return None,
+    })
+}
+
+/// Takes a format apart and checks its conversions against the arguments, of
+/// which those whose type is not known are None. What does not fit is
+/// reported.
+pub(crate) fn parse(
+    units: &[Unit<'_>],
+    arguments: &[(&str, Option<&Argument>)],
+    end: usize,
+    report: &mut Report<'_>,
+) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    let mut text = String::new();
+    let mut given = 0;
+    let mut at = 0;
+    while let Some(unit) = units.get(at) {
+        at += 1;
+        if unit.c != '%' {
+            text.push(unit.c);
+            continue;
+        }
+        if units.get(at).is_some_and(|next| next.c == '%') {
+            text.push('%');
+            at += 1;
+            continue;
+        }
+        let mut cursor = Cursor { units, start: at - 1, at };
+        let conversion = cursor.conversion(report);
+        at = cursor.at;
+        match arguments.get(given) {
+            None if conversion.is_none() => {}
+            None => {
+                let expected =
+                    format!("at most {}, one for each argument", conversions(arguments.len()));
+                report.add(unit.column, expected, cursor.shown());
+            }
+            Some((_, Some(argument))) => {
+                if let Some(conversion) = &conversion {
+                    check(conversion, argument, unit.column, &cursor.shown(), report);
+                }
+            }
+            Some((_, None)) => {}
+        }
+        given += 1;
+        if let Some(conversion) = conversion {
+            if !text.is_empty() {
+                segments.push(Segment::Text(std::mem::take(&mut text)));
+            }
+            segments.push(Segment::Conversion(conversion));
+        }
+    }
+    if let Some((name, _)) = arguments.get(given).filter(|(name, _)| !name.is_empty()) {
+        report.add(end, format!("a conversion for {}", quoted(name)), "the end of the format");
+    }
+    if !text.is_empty() {
+        segments.push(Segment::Text(text));
+    }
+    segments
+}
+
+fn conversions(n: usize) -> String {
+    match n {
+        1 => "1 conversion".to_owned(),
+        n => format!("{n} conversions"),
+    }
+}
+
+/// More than [`MAX_NUMBER`].
+struct TooLarge;
+
+/// One conversion of a format.
+struct Cursor<'a> {
+    units: &'a [Unit<'a>],
+    start: usize,
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn next_if(&mut self, wanted: impl Fn(char) -> bool) -> Option<char> {
+        let c = self.units.get(self.at).map(|unit| unit.c).filter(|c| wanted(*c))?;
+        self.at += 1;
+        Some(c)
+    }
+
+    /// What was read, as it stands in the file.
+    fn shown(&self) -> String {
+        let mut text = String::new();
+        let mut last = None;
+        for unit in self.units.get(self.start..self.at).unwrap_or_default() {
+            match unit.origin {
+                None => text.push(unit.c),
+                Some(name) if last != Some(unit.column) => text.extend(["\" ", name]),
+                Some(_) => {}
+            }
+            last = unit.origin.map(|_| unit.column);
+        }
+        quoted(&text)
+    }
+
+    /// The conversion after its `%`; None if it is none, which is reported.
+    /// In any case all that belongs to it is taken.
+    fn conversion(&mut self, report: &mut Report<'_>) -> Option<Conversion> {
+        let column = self.units.get(self.start).map_or(1, |unit| unit.column);
+        let flags = self.flags();
+        let width = self.number();
+        let mut dot = false;
+        let mut precision = Ok(None);
+        if self.next_if(|c| c == '.').is_some() {
+            dot = true;
+            precision = self.number();
+        }
+        let length = self.length();
+        let letter = self.next_if(|_| true);
+        let mut wrong = |expected: &str| {
+            report.add(column, expected, self.shown());
+            None
+        };
+        let Some(letter) = letter else {
+            return wrong("a whole conversion or '%%'");
+        };
+        match letter {
+            '*' => {
+                return wrong(
+                    "a number for the width or precision, as an event has no argument for '*'",
+                );
+            }
+            '$' => return wrong("conversions in the order of the arguments"),
+            'm' => return wrong("the error number as an argument of its own"),
+            '%' => return wrong("'%%' with nothing between"),
+            _ => {}
+        }
+        let Some(class) = takes(letter) else {
+            return wrong("a conversion (one of d i u o x X c s p f F e E g G)");
+        };
+        let Some(length) = length else {
+            return wrong("at most one of the lengths hh h l ll z j t");
+        };
+        let length_fits = match class {
+            Class::Integer if letter != 'c' => true,
+            Class::Float => length == "l" || length.is_empty(),
+            _ => length.is_empty(),
+        };
+        if !length_fits {
+            let expected = format!("no length {} before '{letter}'", quoted(length));
+            return wrong(&expected);
+        }
+        if let Some(flag) = meaningless(flags, letter) {
+            let expected = format!("no flag '{flag}', which means nothing to '%{letter}'");
+            return wrong(&expected);
+        }
+        if dot && matches!(letter, 'c' | 'p') {
+            let expected = format!("no precision, which means nothing to '%{letter}'");
+            return wrong(&expected);
+        }
+        let (Ok(width), Ok(precision)) = (width, precision) else {
+            return wrong("a width and a precision of at most 999");
+        };
+        let precision = if dot { Some(precision.unwrap_or(0)) } else { None };
+        let length = match length {
+            "hh" => Length::Char,
+            "h" => Length::Short,
+            "" => Length::Int,
+            _ => Length::Long,
+        };
+        Some(Conversion { flags, width, precision, length, letter })
+    }
+
+    fn flags(&mut self) -> Flags {
+        let mut flags = Flags::default();
+        while let Some(flag) = self.next_if(|c| matches!(c, '-' | '+' | ' ' | '#' | '0')) {
+            match flag {
+                '-' => flags.left = true,
+                '+' => flags.plus = true,
+                ' ' => flags.space = true,
+                '#' => flags.alternate = true,
+                _ => flags.zero = true,
+            }
+        }
+        flags
+    }
+
+    /// Digits, if there are any.
+    fn number(&mut self) -> Result<Option<u16>, TooLarge> {
+        let mut number = None;
+        while let Some(digit) = self.next_if(|c| c.is_ascii_digit()).and_then(|c| c.to_digit(10)) {
+            number = Some(number.unwrap_or(0_u32).saturating_mul(10).saturating_add(digit));
+        }
+        match number {
+            None => Ok(None),
+            Some(number) => match u16::try_from(number) {
+                Ok(number) if number <= MAX_NUMBER => Ok(Some(number)),
+                _ => Err(TooLarge),
+            },
+        }
+    }
+
+    /// The length, which may be none; None if it is not one that C knows.
+    fn length(&mut self) -> Option<&'static str> {
+        let mut all = String::new();
+        while let Some(c) = self.next_if(|c| matches!(c, 'h' | 'l' | 'z' | 'j' | 't' | 'L' | 'q')) {
+            all.push(c);
+        }
+        ["", "hh", "h", "l", "ll", "z", "j", "t"].into_iter().find(|known| *known == all)
+    }
+}
+
+/// A flag that C does not define for a conversion.
+fn meaningless(flags: Flags, letter: char) -> Option<char> {
+    let signed = matches!(letter, 'd' | 'i');
+    let float = takes(letter) == Some(Class::Float);
+    let number = float || takes(letter) == Some(Class::Integer) && letter != 'c';
+    [
+        ('+', flags.plus && !signed && !float),
+        (' ', flags.space && !signed && !float),
+        ('#', flags.alternate && !float && !matches!(letter, 'o' | 'x' | 'X')),
+        ('0', flags.zero && !number),
+    ]
+    .into_iter()
+    .find_map(|(flag, wrong)| wrong.then_some(flag))
+}
+
+/// Reports a conversion that does not fit its argument.
+fn check(
+    conversion: &Conversion,
+    argument: &Argument,
+    column: usize,
+    shown: &str,
+    report: &mut Report<'_>,
+) {
+    let kind = argument.ty().kind();
+    let class = takes(conversion.letter);
+    let fits = match kind {
+        Kind::Str => class == Some(Class::Str),
+        Kind::Address => class == Some(Class::Address),
+        Kind::F64 => class == Some(Class::Float),
+        _ => class == Some(Class::Integer),
+    };
+    let of = format!("for {}, which is {}", quoted(argument.name()), a(argument.ty().text()));
+    let Some((bits, signed)) = kind.integer().filter(|_| fits) else {
+        if !fits {
+            report.add(column, format!("{} {of}", fitting(kind)), shown);
+        }
+        return;
+    };
+    // What is smaller than an int becomes one, and no length cuts a larger one.
+    let wide = bits == 64;
+    if wide != (conversion.length == Length::Long) {
+        let letter = match conversion.letter {
+            'c' if signed => 'd',
+            'c' => 'u',
+            letter => letter,
+        };
+        let name = if wide { format!("PRI{letter}64") } else { format!("'%{letter}'") };
+        report.add(column, format!("{name} {of}"), shown);
+    }
+}
+
+/// The conversions for a kind of values.
+fn fitting(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Str => "'%s'",
+        Kind::Address => "'%p'",
+        Kind::F64 => "'%f', '%e' or '%g'",
+        Kind::I64 => "PRId64 or PRIx64",
+        Kind::U64 => "PRIu64 or PRIx64",
+        Kind::I8 | Kind::I16 | Kind::I32 => "'%d' or '%x'",
+        Kind::U8 | Kind::U16 | Kind::U32 | Kind::Bool => "'%u' or '%x'",
+    }
+}
+
+/// A type with its article.
+fn a(text: &str) -> String {
+    let vowel = text.starts_with(['a', 'e', 'i', 'o']);
+    format!("{} {text}", if vowel { "an" } else { "a" })
+}

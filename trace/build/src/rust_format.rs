@@ -1,0 +1,172 @@
+//! From a conversion of C to one of Rust that writes the same.
+
+use crate::printf::{Conversion, Length};
+use crate::types::Kind;
+use std::fmt::Write;
+
+/// The rest of Rust's conversion, and the expression for its value.
+pub(crate) struct Shown {
+    /// What stands between the braces: `:02x`, or nothing.
+    pub spec: String,
+    /// What stands before the braces.
+    pub prefix: &'static str,
+    /// In terms of the parameter.
+    pub value: String,
+    /// Whether the value needs the module `c_printf`.
+    pub needs_c_printf: bool,
+}
+
+/// How `core::fmt` shows what C shows for a parameter of this kind.
+pub(crate) fn shown(conversion: &Conversion, kind: Kind, parameter: &str) -> Shown {
+    match conversion.letter {
+        's' => string(conversion, parameter),
+        'c' => character(conversion, parameter),
+        'p' => address(conversion, parameter),
+        'd' | 'i' | 'u' | 'o' | 'x' | 'X' => integer(conversion, kind, parameter),
+        _ => float(conversion, parameter),
+    }
+}
+
+fn simple(spec: String, value: String) -> Shown {
+    Shown { spec, prefix: "", value, needs_c_printf: false }
+}
+
+fn string(conversion: &Conversion, parameter: &str) -> Shown {
+    let bytes = match conversion.precision {
+        Some(most) => format!("&{parameter}[..{parameter}.len().min({most})]"),
+        None => parameter.to_owned(),
+    };
+    simple(text_spec(conversion), format!("g::Escaped({bytes})"))
+}
+
+fn character(conversion: &Conversion, parameter: &str) -> Shown {
+    simple(text_spec(conversion), format!("g::Escaped(&[{parameter} as u8])"))
+}
+
+/// Text stands to the right in C, to the left in Rust.
+fn text_spec(conversion: &Conversion) -> String {
+    let align = if conversion.flags.left { '<' } else { '>' };
+    conversion.width.map(|width| format!(":{align}{width}")).unwrap_or_default()
+}
+
+fn address(conversion: &Conversion, parameter: &str) -> Shown {
+    if conversion.width.is_some() {
+        let flags = if conversion.flags.left { "<#" } else { "#" };
+        return simple(number_spec(conversion, flags, "x"), parameter.to_owned());
+    }
+    Shown {
+        spec: ":x".to_owned(),
+        prefix: "0x",
+        value: parameter.to_owned(),
+        needs_c_printf: false,
+    }
+}
+
+fn integer(conversion: &Conversion, kind: Kind, parameter: &str) -> Shown {
+    let signed = matches!(conversion.letter, 'd' | 'i');
+    let value = integer_value(conversion.length, signed, kind, parameter);
+    let flags = conversion.flags;
+    let ty = match conversion.letter {
+        'd' | 'i' | 'u' => String::new(),
+        letter => letter.to_string(),
+    };
+    let rust_flags = number_flags(conversion);
+    let spec = number_spec(conversion, &rust_flags, &ty);
+    if flags.alternate || conversion.precision.is_some() || (flags.space && !flags.plus) {
+        let value = match signed {
+            true => format!("super::c_printf::signed(i64::from({value}), {})", flags.space),
+            false => format!("super::c_printf::unsigned(u64::from({value}))"),
+        };
+        return Shown { spec, prefix: "", value, needs_c_printf: true };
+    }
+    simple(spec, value)
+}
+
+/// The parameter as printf takes it: smaller ones become an int, the length
+/// may cut it, the conversion says how to read it.
+fn integer_value(length: Length, signed: bool, kind: Kind, parameter: &str) -> String {
+    let (bits, has_sign) = kind.integer().unwrap_or((64, false));
+    if kind == Kind::Bool {
+        return format!("u8::from({parameter})");
+    }
+    let shown_bits = match length {
+        Length::Char => 8,
+        Length::Short => 16,
+        Length::Int => 32,
+        Length::Long => 64,
+    };
+    let same = match (has_sign, signed) {
+        _ if bits > shown_bits => false,
+        (true, false) => false,
+        (false, true) => bits < shown_bits,
+        (true, true) | (false, false) => true,
+    };
+    if same {
+        return parameter.to_owned();
+    }
+    format!("{parameter} as {}{shown_bits}", if signed { 'i' } else { 'u' })
+}
+
+fn float(conversion: &Conversion, parameter: &str) -> Shown {
+    let spec = number_spec(conversion, &number_flags(conversion), "");
+    let (letter, space) = (conversion.letter, conversion.flags.space);
+    let value = format!("super::c_printf::float({parameter}, '{letter}', {space})");
+    Shown { spec, prefix: "", value, needs_c_printf: true }
+}
+
+/// Flags in the order that Rust wants. A zero is ignored where C ignores it.
+fn number_flags(conversion: &Conversion) -> String {
+    let flags = conversion.flags;
+    let is_float = !matches!(conversion.letter, 'd' | 'i' | 'u' | 'o' | 'x' | 'X');
+    let zero = flags.zero && !flags.left && (is_float || conversion.precision.is_none());
+    [(flags.left, '<'), (flags.plus, '+'), (flags.alternate, '#'), (zero, '0')]
+        .into_iter()
+        .filter_map(|(is_set, flag)| is_set.then_some(flag))
+        .collect()
+}
+
+fn number_spec(conversion: &Conversion, flags: &str, ty: &str) -> String {
+    let mut spec = flags.to_owned();
+    if let Some(width) = conversion.width {
+        let _ = write!(spec, "{width}");
+    } else {
+        // Without a width they say nothing, and `<` alone would be a fill.
+        spec = spec.replace(['<', '0'], "");
+    }
+    if let Some(precision) = conversion.precision {
+        let _ = write!(spec, ".{precision}");
+    }
+    spec.push_str(ty);
+    if spec.is_empty() { spec } else { format!(":{spec}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::c_printf::{float, signed, unsigned};
+
+    // That they write what C writes is shown in `tests/printf.rs`; here is
+    // what a reader may want to see of it.
+
+    #[test]
+    fn zero_has_no_prefix() {
+        assert_eq!(
+            format!("{:#x} {:#x} {:#X}", unsigned(0), unsigned(31), unsigned(31)),
+            "0 0x1f 0X1F"
+        );
+        assert_eq!(format!("{:#o} {:#o}", unsigned(0), unsigned(8)), "0 010");
+    }
+
+    #[test]
+    fn a_precision_is_digits_and_a_width_is_not() {
+        assert_eq!(format!("[{:6.3}]", signed(-5, false)), "[  -005]");
+        assert_eq!(format!("[{:<6.0}]", signed(0, true)), "[      ]");
+        assert_eq!(format!("[{:06}]", signed(5, true)), "[ 00005]");
+    }
+
+    #[test]
+    fn an_exponent_has_two_digits() {
+        let shown = |letter| format!("{}", float(1e-7, letter, false));
+        assert_eq!(['e', 'G', 'f'].map(shown), ["1.000000e-07", "1E-07", "0.000000"]);
+        assert_eq!(format!("{:012.999}", float(f64::MAX, 'f', false)).len(), 309 + 1 + 999);
+    }
+}

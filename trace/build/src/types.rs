@@ -1,0 +1,235 @@
+//! C's types, as far as an argument of an event can have them.
+
+/// How a value is passed and recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Kind {
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    Bool,
+    F64,
+    /// `char *`: bytes, in Rust anything that is `AsRef<[u8]>`.
+    Str,
+    /// Every other pointer: a u64 that is read in hexadecimal.
+    Address,
+}
+
+impl Kind {
+    /// The type of the generated function's parameter.
+    pub const fn rust(self) -> &'static str {
+        match self {
+            Kind::I8 => "i8",
+            Kind::I16 => "i16",
+            Kind::I32 => "i32",
+            Kind::I64 => "i64",
+            Kind::U8 => "u8",
+            Kind::U16 => "u16",
+            Kind::U32 => "u32",
+            Kind::U64 | Kind::Address => "u64",
+            Kind::Bool => "bool",
+            Kind::F64 => "f64",
+            Kind::Str => "impl AsRef<[u8]>",
+        }
+    }
+
+    /// Bits of an integer, and whether it has a sign; None for what is none.
+    pub const fn integer(self) -> Option<(u32, bool)> {
+        Some(match self {
+            Kind::I8 => (8, true),
+            Kind::I16 => (16, true),
+            Kind::I32 => (32, true),
+            Kind::I64 => (64, true),
+            Kind::U8 | Kind::Bool => (8, false),
+            Kind::U16 => (16, false),
+            Kind::U32 => (32, false),
+            Kind::U64 => (64, false),
+            Kind::F64 | Kind::Str | Kind::Address => return None,
+        })
+    }
+}
+
+/// An argument's type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CType {
+    text: String,
+    kind: Kind,
+}
+
+/// What stands in a message about a type that is not known.
+pub(crate) const KNOWN: &str = "a type (bool, double, char, short, int, long, long long, signed, unsigned, \
+    int8_t to int64_t, uint8_t to uint64_t, intptr_t, uintptr_t, intmax_t, uintmax_t, size_t, ssize_t, off_t, ptrdiff_t, hwaddr, ram_addr_t, vaddr, \
+    target_ulong, dma_addr_t, or a pointer)";
+
+/// A word or a star of a type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Word(String),
+    Star,
+}
+
+impl CType {
+    /// As C spells it, with single spaces: `const char *`.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// How its values are passed and recorded.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The type that the parts spell, if there is one.
+    pub(crate) fn of(parts: &[Part]) -> Option<CType> {
+        Some(CType { text: spell(parts), kind: kind(parts)? })
+    }
+}
+
+/// The parts with single spaces, stars next to what they belong to.
+pub(crate) fn spell(parts: &[Part]) -> String {
+    let mut text = String::new();
+    for part in parts {
+        match part {
+            Part::Star if text.is_empty() || text.ends_with('*') => text.push('*'),
+            Part::Star => text.push_str(" *"),
+            Part::Word(word) => {
+                if !text.is_empty() && !text.ends_with('*') {
+                    text.push(' ');
+                }
+                text.push_str(word);
+            }
+        }
+    }
+    text
+}
+
+/// Whether a last word names the argument, and is not the end of the type
+/// before it.
+pub(crate) fn is_name(word: &str, before: &[Part]) -> bool {
+    if named(word).is_some() {
+        // `uint64_t vaddr` is a name, `const vaddr` a type.
+        return !is_keyword(word)
+            && before.iter().any(|part| !matches!(part, Part::Word(word) if is_qualifier(word)));
+    }
+    !is_keyword(word)
+}
+
+/// Whether C has the word for types alone.
+fn is_keyword(word: &str) -> bool {
+    let other = ["bool", "_Bool", "double", "float", "void", "struct", "union", "enum"];
+    other.contains(&word) || is_qualifier(word) || is_basic(word)
+}
+
+fn is_qualifier(word: &str) -> bool {
+    matches!(word, "const" | "volatile" | "restrict")
+}
+
+/// The words that C makes its integers of, in any order.
+fn is_basic(word: &str) -> bool {
+    matches!(word, "char" | "short" | "int" | "long" | "signed" | "unsigned")
+}
+
+fn kind(parts: &[Part]) -> Option<Kind> {
+    let first_star = parts.iter().position(|part| *part == Part::Star);
+    let (base, pointer) = parts.split_at(first_star.unwrap_or(parts.len()));
+    let base: Vec<&str> = words(base).filter(|word| !is_qualifier(word)).collect();
+    if !words(pointer).all(is_qualifier) {
+        return None;
+    }
+    match pointer.iter().filter(|part| **part == Part::Star).count() {
+        0 => value(&base),
+        1 if base == ["char"] => Some(Kind::Str),
+        _ => can_be_pointed_at(&base).then_some(Kind::Address),
+    }
+}
+
+fn words(parts: &[Part]) -> impl Iterator<Item = &str> {
+    parts.iter().filter_map(|part| match part {
+        Part::Word(word) => Some(word.as_str()),
+        Part::Star => None,
+    })
+}
+
+fn can_be_pointed_at(base: &[&str]) -> bool {
+    match base {
+        ["struct" | "union" | "enum", name] => !is_keyword(name),
+        ["void"] => true,
+        [name] if !is_keyword(name) => true,
+        _ => value(base).is_some(),
+    }
+}
+
+fn value(base: &[&str]) -> Option<Kind> {
+    if let [word] = base
+        && let Some(kind) = named(word)
+    {
+        return Some(kind);
+    }
+    basic(base)
+}
+
+fn named(word: &str) -> Option<Kind> {
+    Some(match word {
+        "bool" | "_Bool" => Kind::Bool,
+        "double" => Kind::F64,
+        "int8_t" => Kind::I8,
+        "int16_t" => Kind::I16,
+        "int32_t" => Kind::I32,
+        "int64_t" | "ssize_t" | "off_t" | "ptrdiff_t" | "intptr_t" | "intmax_t" => Kind::I64,
+        "uint8_t" => Kind::U8,
+        "uint16_t" => Kind::U16,
+        "uint32_t" => Kind::U32,
+        "uint64_t" | "size_t" | "uintptr_t" | "uintmax_t" => Kind::U64,
+        // QEMU's own. A target's word has 64 bits here, whatever the target.
+        "hwaddr" | "ram_addr_t" | "vaddr" | "target_ulong" | "dma_addr_t" => Kind::U64,
+        _ => return None,
+    })
+}
+
+fn basic(base: &[&str]) -> Option<Kind> {
+    let count = |word: &str| base.iter().filter(|w| **w == word).count();
+    let [chars, shorts, ints, longs, signed, unsigned] =
+        ["char", "short", "int", "long", "signed", "unsigned"].map(count);
+    let all_basic = base.iter().all(|word| is_basic(word));
+    if base.is_empty() || !all_basic || ints > 1 || signed + unsigned > 1 {
+        return None;
+    }
+    let unsigned = unsigned == 1;
+    Some(match (chars, shorts, longs) {
+        // Plain char has a sign, as on x86.
+        (1, 0, 0) if ints == 0 => {
+            if unsigned {
+                Kind::U8
+            } else {
+                Kind::I8
+            }
+        }
+        (0, 1, 0) => {
+            if unsigned {
+                Kind::U16
+            } else {
+                Kind::I16
+            }
+        }
+        (0, 0, 0) => {
+            if unsigned {
+                Kind::U32
+            } else {
+                Kind::I32
+            }
+        }
+        (0, 0, 1 | 2) => {
+            if unsigned {
+                Kind::U64
+            } else {
+                Kind::I64
+            }
+        }
+        _ => return None,
+    })
+}

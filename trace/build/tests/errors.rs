@@ -1,0 +1,293 @@
+//! What is wrong with a `trace-events` file is told with its place.
+
+use hypertrace_trace_build::{MAX_ERRORS, parse};
+
+/// All errors of a text, without the name of the file.
+fn errors(text: &str) -> Vec<String> {
+    let errors = parse("f", text).expect_err(text);
+    assert_eq!(errors.more(), 0);
+    errors.errors().iter().map(|e| e.to_string()[2..].to_owned()).collect()
+}
+
+/// The only error of a text.
+fn error(text: &str) -> String {
+    let errors = errors(text);
+    assert_eq!(errors.len(), 1, "{text}: {errors:?}");
+    errors[0].clone()
+}
+
+#[test]
+fn the_shape_of_a_line() {
+    for (text, expected) in [
+        ("(void) \"\"", "1:1: expected the name of an event, 'disable' or a comment, found '('"),
+        ("9a(void) \"\"", "1:1: expected the name of an event, 'disable' or a comment, found '9'"),
+        ("ä(void) \"\"", "1:1: expected the name of an event, 'disable' or a comment, found 'ä'"),
+        ("a", "1:2: expected '(' after the name of the event, found the end of the line"),
+        ("a b(void) \"\"", "1:3: expected '(' after the name of the event, found 'b'"),
+        ("disable \"x\"", "1:9: expected '(' after the name of the event, found '\"'"),
+        ("\n  a(int x \"%d\"", "2:11: expected ')' or ',' after the argument, found '\"'"),
+        ("a(int x", "1:8: expected ')' or ',' after the argument, found the end of the line"),
+        ("a(int x[4]) \"\"", "1:8: expected ')' or ',' after the argument, found '['"),
+        ("a(int (*f)(int)) \"\"", "1:7: expected ')' or ',' after the argument, found '('"),
+        ("a() \"\"", "1:3: expected an argument, or 'void' if there is none, found ')'"),
+        ("a(...) \"\"", "1:3: expected an argument, or 'void' if there is none, found '.'"),
+        ("a(void)", "1:8: expected the format, which begins with '\"', found the end of the line"),
+        ("a(void) PRIx64", "1:9: expected the format, which begins with '\"', found 'PRIx64'"),
+        ("a(void) \"x\" # y", "1:13: expected a string, a macro or the end of the line, found '#'"),
+        ("a(void) \"ä", "1:11: expected '\"' at the end of the string, found the end of the line"),
+        (
+            "a(void) \"x\\",
+            "1:12: expected '\"' at the end of the string, found the end of the line",
+        ),
+        (
+            "a(void) \"x\";\u{0}",
+            "1:12: expected a string, a macro or the end of the line, found ';'",
+        ),
+        (
+            "\u{feff}a(void) \"\"",
+            "1:1: expected the name of an event, 'disable' or a comment, found '\\u{feff}'",
+        ),
+    ] {
+        assert_eq!(error(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn what_belongs_to_emulated_cpus_is_refused() {
+    let expected = "1:1: expected no property but 'disable', as those of emulated CPUs are not supported, found ";
+    assert_eq!(error("vcpu a(int x) \"%d\""), format!("{expected}'vcpu'"));
+    assert_eq!(error("tcg disable a(int x) \"%d\""), format!("{expected}'tcg'"));
+    let two = errors("tcg a(int x) \"%d\", \"%d\"");
+    let second = "1:18: expected the end of the line (two formats belong to tcg events, which are not supported), found ','";
+    assert_eq!(two, [format!("{expected}'tcg'"), second.to_owned()]);
+}
+
+#[test]
+fn arguments() {
+    for (text, expected) in [
+        ("a(int) \"\"", "1:6: expected the argument's name after 'int', found ')'"),
+        (
+            "a(unsigned int, int y) \"%d%d\"",
+            "1:15: expected the argument's name after 'unsigned int', found ','",
+        ),
+        (
+            "a(const uint8_t) \"%d\"",
+            "1:16: expected the argument's name after 'const uint8_t', found ')'",
+        ),
+        ("a(void *) \"%p\"", "1:9: expected the argument's name after 'void *', found ')'"),
+        ("a(x) \"%d\"", "1:3: expected a type and a name, found 'x'"),
+        ("a(int x, int x) \"%d%d\"", "1:14: expected a name that no other argument has, found 'x'"),
+        ("a(int self) \"%d\"", "1:7: expected a name that Rust allows, found 'self'"),
+        ("a(int _) \"%d\"", "1:7: expected a name that Rust allows, found '_'"),
+        ("crate(void) \"\"", "1:1: expected a name that Rust allows, found 'crate'"),
+        (
+            "u64(void) \"\"",
+            "1:1: expected a name that the generated code does not need for itself, found 'u64'",
+        ),
+        ("a(int x,) \"%d\"", "1:9: expected an argument, or 'void' if there is none, found ')'"),
+        ("a(,int x) \"%d%d\"", "1:3: expected an argument, or 'void' if there is none, found ','"),
+    ] {
+        let all = errors(text);
+        assert_eq!(all[0], expected, "{text}");
+    }
+    let long = "x".repeat(65);
+    let shown = format!("'{}...'", "x".repeat(60));
+    assert_eq!(
+        error(&format!("{long}(void) \"\"")),
+        format!("1:1: expected a name of at most 64 bytes, found {shown}")
+    );
+    let many: Vec<_> = (0..17).map(|i| format!("int a{i:02}")).collect();
+    let text = format!("a({}) \"{}\"", many.join(","), "%d".repeat(17));
+    assert_eq!(error(&text), "1:131: expected at most 16 arguments, found 'int'");
+}
+
+#[test]
+fn a_type_that_is_not_known_is_told_with_those_that_are() {
+    for (text, column, found) in [
+        ("a(foo_t x) \"%d\"", 3, "foo_t"),
+        ("a(int y, float x) \"%d %f\"", 10, "float"),
+        ("a(void x) \"%d\"", 3, "void"),
+        ("a(struct Foo x) \"%d\"", 3, "struct Foo"),
+        ("a(long long long x) \"%d\"", 3, "long long long"),
+        ("a(long double x) \"%f\"", 3, "long double"),
+        ("a(unsigned signed x) \"%d\"", 3, "unsigned signed"),
+        ("a(char int x) \"%d\"", 3, "char int"),
+        ("a(foo bar *x) \"%p\"", 3, "foo bar *"),
+        ("a(void * y *x) \"%p\"", 3, "void *y *"),
+        ("a(*x) \"%p\"", 3, "*"),
+        ("a(const x) \"%d\"", 3, "const"),
+    ] {
+        let error = error(text);
+        assert!(
+            error.starts_with(&format!("1:{column}: expected a type (bool, double, ")),
+            "{error}"
+        );
+        assert!(error.contains("uint8_t") && error.contains("ssize_t"), "{error}");
+        assert!(error.ends_with(&format!("or a pointer), found '{found}'")), "{error}");
+    }
+}
+
+#[test]
+fn names_of_events_are_unique() {
+    let text = "a(void) \"\"\nb(void) \"\"\n disable a(int x) \"%d\"";
+    assert_eq!(
+        error(text),
+        "3:10: expected a name that no other event has, found 'a', which is declared at f:1"
+    );
+}
+
+#[test]
+fn formats() {
+    let hidden = "a visible character or an escape";
+    let whole = "a whole conversion or '%%'";
+    let star = "a number for the width or precision, as an event has no argument for '*'";
+    for (format, column, expected, found) in [
+        (r#""a\n""#, 11, "a format of one line", r"'\n'"),
+        (
+            r#""\x0ab""#,
+            10,
+            "an escape of a character other than NUL (\\x and octal ones end at 0x7f)",
+            r"'\x0ab'",
+        ),
+        (r#""\012b""#, 10, "a format of one line", r"'\012'"),
+        (
+            r#""\0""#,
+            10,
+            "an escape of a character other than NUL (\\x and octal ones end at 0x7f)",
+            r"'\0'",
+        ),
+        (
+            r#""\xe4""#,
+            10,
+            "an escape of a character other than NUL (\\x and octal ones end at 0x7f)",
+            r"'\xe4'",
+        ),
+        ("\"a\u{1b}\"", 11, hidden, r"'\u{1b}'"),
+        ("\"ä\u{202e}\"", 11, hidden, r"'\u{202e}'"),
+        ("\"100%\"", 13, whole, "'%'"),
+        ("\"100%l\"", 13, whole, "'%l'"),
+        ("\"%*d\"", 10, star, "'%*'"),
+        ("\"%-.*s\"", 10, star, "'%-.*'"),
+        ("\"%1$d\"", 10, "conversions in the order of the arguments", "'%1$'"),
+        ("\"%m\"", 10, "the error number as an argument of its own", "'%m'"),
+        ("\"%5%\"", 10, "'%%' with nothing between", "'%5%'"),
+        ("\"%n\"", 10, "a conversion (one of d i u o x X c s p f F e E g G)", "'%n'"),
+        ("\"%ä\"", 10, "a conversion (one of d i u o x X c s p f F e E g G)", "'%ä'"),
+        ("\"%lllx\"", 10, "at most one of the lengths hh h l ll z j t", "'%lllx'"),
+        ("\"%Lf\"", 10, "at most one of the lengths hh h l ll z j t", "'%Lf'"),
+        ("\"%ls\"", 10, "no length 'l' before 's'", "'%ls'"),
+        ("\"%#d\"", 10, "no flag '#', which means nothing to '%d'", "'%#d'"),
+        ("\"%+x\"", 10, "no flag '+', which means nothing to '%x'", "'%+x'"),
+        ("\"% u\"", 10, "no flag ' ', which means nothing to '%u'", "'% u'"),
+        ("\"%08p\"", 10, "no flag '0', which means nothing to '%p'", "'%08p'"),
+        ("\"%.3c\"", 10, "no precision, which means nothing to '%c'", "'%.3c'"),
+        ("\"%1000d\"", 10, "a width and a precision of at most 999", "'%1000d'"),
+        ("\"%.99999999999d\"", 10, "a width and a precision of at most 999", "'%.99999999999d'"),
+    ] {
+        let text = format!("a(void) {format}");
+        let text = if format.contains('%') {
+            format!("a(int) {format}").replace("int", "int x")
+        } else {
+            text
+        };
+        let column = if format.contains('%') { column + 1 } else { column };
+        assert_eq!(
+            error(&text),
+            format!("1:{column}: expected {expected}, found {found}"),
+            "{text}"
+        );
+    }
+    let unknown = error("a(int x) \"%\" PRIQ64");
+    assert!(
+        unknown.starts_with("1:14: expected a string, the end of the line or a macro (PRI["),
+        "{unknown}"
+    );
+    assert!(unknown.ends_with("found 'PRIQ64'"), "{unknown}");
+    assert!(error("a(void) \"\\q\"").starts_with("1:10: expected one of the escapes \\\" \\\\"));
+}
+
+#[test]
+fn conversions_fit_their_arguments() {
+    for (text, expected) in [
+        (
+            "a(uint64_t lba) \"%d\"",
+            "1:18: expected PRId64 for 'lba', which is a uint64_t, found '%d'",
+        ),
+        (
+            "a(size_t n) \"n %5hhx\"",
+            "1:16: expected PRIx64 for 'n', which is a size_t, found '%5hhx'",
+        ),
+        ("a(int64_t c) \"%c\"", "1:15: expected PRId64 for 'c', which is an int64_t, found '%c'"),
+        (
+            "a(int x) \"%08\" PRIx64 \" \"",
+            "1:11: expected '%x' for 'x', which is an int, found '%08\" PRIx64'",
+        ),
+        ("a(uint8_t x) \"%zu\"", "1:15: expected '%u' for 'x', which is a uint8_t, found '%zu'"),
+        (
+            "a(ram_addr_t x, int y) \"\" RAM_ADDR_FMT RAM_ADDR_FMT",
+            "1:40: expected '%x' for 'y', which is an int, found '\" RAM_ADDR_FMT'",
+        ),
+        (
+            "a(const char *s) \"%d\"",
+            "1:19: expected '%s' for 's', which is a const char *, found '%d'",
+        ),
+        (
+            "a(const char *s) \"%p\"",
+            "1:19: expected '%s' for 's', which is a const char *, found '%p'",
+        ),
+        ("a(void *p) \"%x\"", "1:13: expected '%p' for 'p', which is a void *, found '%x'"),
+        ("a(void *p) \"%s\"", "1:13: expected '%p' for 'p', which is a void *, found '%s'"),
+        (
+            "a(double d) \"%d\"",
+            "1:14: expected '%f', '%e' or '%g' for 'd', which is a double, found '%d'",
+        ),
+        ("a(int x) \"%f\"", "1:11: expected '%d' or '%x' for 'x', which is an int, found '%f'"),
+        ("a(bool x) \"%s\"", "1:12: expected '%u' or '%x' for 'x', which is a bool, found '%s'"),
+        (
+            "a(uint64_t x) \"%p\"",
+            "1:16: expected PRIu64 or PRIx64 for 'x', which is a uint64_t, found '%p'",
+        ),
+        ("a(int x) \"x\"", "1:13: expected a conversion for 'x', found the end of the format"),
+        (
+            "a(int x, int y) \"%d%%d\"",
+            "1:24: expected a conversion for 'y', found the end of the format",
+        ),
+        (
+            "a(int x) \"%d %5u\"",
+            "1:14: expected at most 1 conversion, one for each argument, found '%5u'",
+        ),
+        (
+            "a(void) \"%d\"",
+            "1:10: expected at most 0 conversions, one for each argument, found '%d'",
+        ),
+    ] {
+        assert_eq!(error(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn all_errors_of_a_file_are_told() {
+    let text = "a(foo x, int x, bar y) \"%s %d %d\"\n\
+                ok(void) \"\"\n\
+                b(int x \"%d\"\n\
+                c(int x, uint64_t y) \"%s %d %q\"\n";
+    let places: Vec<_> =
+        errors(text).iter().map(|e| e.split(": ").next().unwrap().to_owned()).collect();
+    assert_eq!(places, ["1:3", "1:14", "1:17", "3:9", "4:23", "4:26", "4:29"]);
+}
+
+#[test]
+fn errors_are_bounded_and_counted() {
+    let text = "x\n".repeat(MAX_ERRORS + 7);
+    let errors = parse("trace-events", &text).unwrap_err();
+    assert_eq!(
+        (errors.errors().len(), errors.more(), errors.total()),
+        (MAX_ERRORS, 7, MAX_ERRORS + 7)
+    );
+    let shown = errors.to_string();
+    assert_eq!(shown.lines().count(), MAX_ERRORS + 1);
+    let first =
+        "trace-events:1:2: expected '(' after the name of the event, found the end of the line";
+    assert_eq!(shown.lines().next(), Some(first));
+    assert!(shown.ends_with("\nand 7 more"), "{shown}");
+}

@@ -1,0 +1,80 @@
+//! The generated source: its shape, and that it compiles with no warning and
+//! traces what it was told.
+
+mod compiled;
+
+use compiled::{Workshop, capability};
+use hypertrace_trace_build::{generate, parse};
+
+const EVENTS: &str = include_str!("data/trace-events");
+const PROGRAM: &str = include_str!("data/program.rs");
+const EXPECTED: &str = include_str!("data/expected.txt");
+
+fn generated(text: &str) -> String {
+    generate(
+        "trace-events",
+        &parse("trace-events", text).unwrap_or_else(|errors| panic!("{errors}")),
+    )
+}
+
+fn workshop() -> Workshop {
+    let workshop = Workshop::new();
+    workshop.write("trace-events.rs", &generated(EVENTS));
+    workshop.write("program.rs", PROGRAM);
+    workshop
+}
+
+#[test]
+fn an_event_is_a_function_and_a_module() {
+    let text = r#"virtio_irq(int vq, uint8_t isr, const char *name, void *p) "vq %d isr 0x%02x name %s p %p""#;
+    assert_eq!(generated(text), include_str!("data/virtio_irq.rs.txt"));
+}
+
+#[test]
+fn a_disabled_event_is_an_empty_function() {
+    let source = generated("disable a(int x, const char *type) \"%d %s\"");
+    assert!(source.contains("pub fn a(_x: i32, _type: impl AsRef<[u8]>) {}\n"), "{source}");
+    assert!(source.contains("\"%d %s\" (trace-events:1), where it is disabled"), "{source}");
+    assert!(!source.contains("mod"), "{source}");
+}
+
+#[test]
+fn what_core_fmt_has_needs_nothing_else() {
+    assert!(!generated("a(int x) \"%5d\"").contains("c_printf"));
+    assert_eq!(generated("a(int x) \"%#x\"\nb(int x) \"%#x\"").matches("mod c_printf").count(), 1);
+}
+
+#[test]
+fn a_file_of_many_events_traces_what_is_expected() {
+    let workshop = workshop();
+    workshop.rust("rustc", &workshop.dir.path().join("program.rs"), &["--crate-type=bin"]);
+
+    let printed = workshop.output_of("program", &[("PROBES", "1")]);
+
+    assert_eq!(printed, EXPECTED);
+}
+
+#[test]
+fn clippy_has_nothing_to_say() {
+    if capability::program("clippy-driver").is_none() {
+        return;
+    }
+    let workshop = workshop();
+    let arguments = ["--crate-type=bin", "--emit=metadata"];
+    workshop.rust("clippy-driver", &workshop.dir.path().join("program.rs"), &arguments);
+    capability::used("clippy-driver");
+}
+
+#[test]
+fn rustdoc_has_nothing_to_say() {
+    if capability::program("rustdoc").is_none() {
+        return;
+    }
+    let workshop = workshop();
+    let arguments = ["--crate-type=lib", "-Dwarnings", "-o", "doc"];
+    workshop.rust("rustdoc", &workshop.dir.path().join("program.rs"), &arguments);
+    let page = workshop.dir.path().join("doc/program/trace/fn.percent.html");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains(r#"[*_`&lt;b&gt;#$]"#), "{page}");
+    capability::used("rustdoc");
+}

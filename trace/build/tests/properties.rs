@@ -1,0 +1,201 @@
+//! Whatever a file holds: no panic, and a place for each error; and what is
+//! valid is read as it was meant.
+
+use hypertrace_trace_build::{EventDecl, MAX_ERRORS, generate, parse};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// Pieces of which a file could be made, some of them wrong.
+const PIECES: &[&str] = &[
+    "a",
+    "b",
+    "x1",
+    "_",
+    "disable",
+    "vcpu",
+    "int",
+    "uint64_t",
+    "const",
+    "char",
+    "*",
+    "void",
+    "struct",
+    "double",
+    "type",
+    "self",
+    "(",
+    ")",
+    ",",
+    "\"",
+    "\"%d\"",
+    "%",
+    "%s",
+    "%08x",
+    "%*",
+    "%.3",
+    "PRIx64",
+    "HWADDR_PRIx",
+    "RAM_ADDR_FMT",
+    "\\",
+    "\\n",
+    "\\x",
+    "\\u12",
+    "#",
+    "\n",
+    "\n",
+    " ",
+    " ",
+    "\t",
+    "\r",
+    "ä",
+    "\u{202e}",
+    "\u{feff}",
+    "0",
+    "999",
+    "L",
+    "a(int x) \"%d\"",
+    "b(void) \"\"",
+    "(int a, void *p)",
+    "\"x %d %p\"",
+];
+
+/// A type, and a conversion for it.
+const TYPES: &[(&str, &[&str])] = &[
+    ("int", &["%d", "%#x", "% .3d", "%c", "%hhu"]),
+    ("const uint8_t", &["0x%02x", "%\" PRIu8 \""]),
+    ("unsigned long long int", &["%llu", "%\" PRIx64 \"", "%020zX"]),
+    ("hwaddr", &["0x%\" HWADDR_PRIx \"", "\" HWADDR_FMT_plx \""]),
+    ("bool", &["%d"]),
+    ("double", &["%f", "%+.3e", "%G"]),
+    ("const char *", &["%s", "%-10s", "'%.5s'"]),
+    ("char const *const", &["%s"]),
+    ("const struct Foo *", &["%p", "%20p"]),
+];
+
+const TEXTS: &[&str] =
+    &["", " ", "a", "100%%", "{}", "\\\"", "\\\\ \\t", "é", "\\x41", "\\1", "0", "`*_[x](y)<b>"];
+
+/// An event as a file says it, and how it is to be read.
+#[derive(Clone, Debug)]
+struct Meant {
+    name: String,
+    arguments: Vec<(String, String)>,
+    line: String,
+    disabled: bool,
+}
+
+fn names() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[A-Za-z_][A-Za-z0-9_]{1,63}".prop_filter("not a type or impossible", |name| {
+            parse("", &format!("{name}(int {name}) \"%d\"")).is_ok()
+        }),
+        select(
+            &["on", "out", "type", "match", "EVENT", "None", "vaddr", "Names", "disable", "g"][..]
+        )
+        .prop_map(str::to_owned),
+    ]
+}
+
+fn meant() -> impl Strategy<Value = Meant> {
+    let argument = (names(), select(TYPES), any::<prop::sample::Index>(), select(TEXTS));
+    let space = select(&["", " ", "\t "][..]);
+    (names(), prop::collection::vec(argument, 0..=16), any::<bool>(), select(TEXTS), space)
+        .prop_map(|(name, arguments, disabled, last, space)| {
+            let mut list = Vec::new();
+            let mut format = String::new();
+            let mut kept = Vec::new();
+            for (argument, (ty, conversions), index, text) in arguments {
+                if kept.iter().any(|(name, _)| *name == argument) {
+                    continue;
+                }
+                list.push(format!("{space}{ty} {argument}{space}"));
+                format.push_str(text);
+                format.push_str(index.get(conversions));
+                kept.push((argument, ty.to_owned()));
+            }
+            let list = if list.is_empty() { "void".to_owned() } else { list.join(",") };
+            let before = if disabled { "disable " } else { "" };
+            let line =
+                format!("{space}{before}{name}{space}({list}){space}\"{format}{last}\"{space}");
+            Meant { name, arguments: kept, line, disabled }
+        })
+}
+
+/// What must hold for any text.
+fn check(text: &str) {
+    match parse("f", text) {
+        Ok(events) => {
+            let source = generate("f", &events);
+            assert_eq!(source.matches("EVENT: g::TraceEvent").count(), enabled(&events));
+            for event in events {
+                reads_back(&event);
+            }
+        }
+        Err(errors) => {
+            assert!((1..=MAX_ERRORS).contains(&errors.errors().len()), "{errors}");
+            let lines: Vec<&str> = text.lines().collect();
+            for error in errors.errors() {
+                let line =
+                    lines.get(error.line - 1).unwrap_or_else(|| panic!("no such line: {error}"));
+                assert!((1..=line.chars().count() + 1).contains(&error.column), "{error}");
+                assert_eq!(error.to_string().lines().count(), 1, "{error}");
+            }
+            let places: Vec<_> = errors.errors().iter().map(|e| e.line).collect();
+            assert!(places.is_sorted(), "{places:?}");
+        }
+    }
+}
+
+fn enabled(events: &[EventDecl]) -> usize {
+    events.iter().filter(|event| !event.is_disabled()).count()
+}
+
+/// The canonical spelling says the same, and is its own.
+fn reads_back(event: &EventDecl) {
+    let declaration = event.declaration();
+    let again = parse("f", &declaration).unwrap_or_else(|errors| panic!("{errors}: {declaration}"));
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].declaration(), declaration);
+    let kinds =
+        |event: &EventDecl| event.arguments().iter().map(|a| a.ty().clone()).collect::<Vec<_>>();
+    assert_eq!(kinds(&again[0]), kinds(event));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_text_is_read_or_refused(text in any::<String>()) {
+        check(&text);
+    }
+
+    #[test]
+    fn any_pieces_are_read_or_refused(pieces in prop::collection::vec(select(PIECES), 0..60)) {
+        check(&pieces.concat());
+    }
+
+    #[test]
+    fn any_format_is_read_or_refused(format in "[%a-zA-Z0-9 .#+*{}\"\\\\-]{0,20}", ty in select(TYPES)) {
+        check(&format!("a({} x) \"{format}\"", ty.0));
+    }
+
+    #[test]
+    fn what_is_meant_is_read(meant in prop::collection::vec(meant(), 0..10)) {
+        let mut unique: Vec<Meant> = Vec::new();
+        for event in meant {
+            if unique.iter().all(|other| other.name != event.name) {
+                unique.push(event);
+            }
+        }
+        let text: String = unique.iter().map(|event| format!("# comment\n{}\n\n", event.line)).collect();
+        let events = parse("f", &text).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+        prop_assert_eq!(events.len(), unique.len());
+        for (i, (event, meant)) in events.iter().zip(&unique).enumerate() {
+            let arguments = event.arguments().iter().map(|a| (a.name().to_owned(), a.ty().text().to_owned()));
+            prop_assert_eq!(arguments.collect::<Vec<_>>(), meant.arguments.clone());
+            prop_assert_eq!(event.name(), &meant.name);
+            prop_assert_eq!((event.is_disabled(), event.line()), (meant.disabled, 3 * i + 2));
+        }
+        check(&text);
+    }
+}

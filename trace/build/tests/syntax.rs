@@ -1,0 +1,157 @@
+//! What a `trace-events` file can say.
+
+use hypertrace_trace_build::{EventDecl, Kind, Piece, parse};
+
+fn events(text: &str) -> Vec<EventDecl> {
+    parse("trace-events", text).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// The only event of a text.
+fn event(text: &str) -> EventDecl {
+    let mut events = events(text);
+    assert_eq!(events.len(), 1, "{text}");
+    events.remove(0)
+}
+
+/// The kind and the spelling of an argument's type.
+fn ty(text: &str) -> (Kind, String) {
+    let conversions = ["%d", "%\" PRId64", "%s", "%p", "%f"]
+        .map(|c| format!("e({text}) \"{c}{}", if c.contains('"') { "" } else { "\"" }));
+    let parsed = conversions.iter().find_map(|text| parse("trace-events", text).ok());
+    let event = parsed.unwrap_or_else(|| panic!("no conversion fits {text}"))[0].clone();
+    let ty = event.arguments()[0].ty();
+    (ty.kind(), ty.text().to_owned())
+}
+
+#[test]
+fn empty_lines_and_comments_are_nothing() {
+    assert_eq!(events(""), []);
+    assert_eq!(events("\n# a comment \"\n   # another\n\t\n"), []);
+}
+
+#[test]
+fn an_event_knows_where_it_stands() {
+    let events = events("# one\n\n  a(void) \"a\"\r\ndisable b(int x) \"%d\"");
+    let places: Vec<_> = events.iter().map(|e| (e.name(), e.line(), e.column())).collect();
+    assert_eq!(places, [("a", 3, 3), ("b", 4, 9)]);
+    assert_eq!(events[1].arguments()[0].column(), 15);
+    assert_eq!([events[0].is_disabled(), events[1].is_disabled()], [false, true]);
+}
+
+#[test]
+fn a_property_can_be_a_name() {
+    assert_eq!(event("disable(void) \"\"").name(), "disable");
+    assert!(event("disable disable(void) \"\"").is_disabled());
+    assert_eq!(event("vcpu(int tcg) \"%d\"").name(), "vcpu");
+}
+
+#[test]
+fn a_declaration_has_one_spelling() {
+    let spelled = [
+        ("a( void )\"x\"", r#"a(void) "x""#),
+        ("a (int   x ,void*p)   \"%d\" \" %p\"", r#"a(int x, void *p) "%d %p""#),
+        (r#"a(uint64_t x) "0x%"PRIx64" y""#, r#"a(uint64_t x) "0x%" PRIx64 " y""#),
+        (r#"a(uint64_t x) "%" PRIx64 """#, r#"a(uint64_t x) "%" PRIx64"#),
+        (r#"a(ram_addr_t x) "" RAM_ADDR_FMT"#, r#"a(ram_addr_t x) "" RAM_ADDR_FMT"#),
+        (r#"a(void) "\x41\102\u00e4 \"\\ \t\e1 \'\?""#, r#"a(void) "ABä \"\\ \t\0331 '?""#),
+    ];
+    for (text, declaration) in spelled {
+        assert_eq!(event(text).declaration(), declaration);
+        assert_eq!(event(declaration).declaration(), declaration);
+    }
+    assert_eq!(event("disable a(int x) \"%d\"").signature(), "a(int x)");
+}
+
+#[test]
+fn a_format_is_strings_and_macros() {
+    let text = |text: &str| Piece::Text(text.to_owned());
+    let pieces = [text("a %d 0x%"), Piece::Macro("PRIx64".to_owned()), text(" b")];
+    let event = event(r#"a(int x, uint64_t y) "a %" "d 0x%" PRIx64 " b""#);
+    assert_eq!(event.format().pieces(), pieces);
+}
+
+#[test]
+fn integers_have_many_names() {
+    use Kind::{I8, I16, I32, I64, U8, U16, U32, U64};
+    for (kind, names) in [
+        (I8, "char|signed char|char signed|int8_t"),
+        (U8, "unsigned char|char unsigned|uint8_t|const uint8_t"),
+        (I16, "short|short int|signed short|int short signed|int16_t"),
+        (U16, "unsigned short|short unsigned int|uint16_t"),
+        (I32, "int|signed|signed int|int32_t|const int|int const"),
+        (U32, "unsigned|unsigned int|int unsigned|uint32_t"),
+        (
+            I64,
+            "long|long int|long long|long long int|long signed int long|int64_t|ssize_t|off_t|ptrdiff_t|intptr_t",
+        ),
+        (I64, "intmax_t|const volatile int64_t"),
+        (
+            U64,
+            "unsigned long|unsigned long long int|long unsigned int|uint64_t|size_t|uintptr_t|uintmax_t",
+        ),
+        (U64, "hwaddr|ram_addr_t|vaddr|target_ulong|dma_addr_t"),
+    ] {
+        for name in names.split('|') {
+            assert_eq!(ty(&format!("{name} x")), (kind, name.to_owned()));
+        }
+    }
+    assert_eq!(ty("int64_t \t x"), (I64, "int64_t".to_owned()));
+}
+
+#[test]
+fn other_types() {
+    for (kind, names) in [
+        (Kind::Bool, "bool|_Bool|const bool"),
+        (Kind::F64, "double|const double"),
+        (Kind::Str, "char *|const char *|char const *|char *const|const char *const"),
+        (
+            Kind::Address,
+            "void *|const void *|struct Foo *|const struct Foo *|union U *|enum E *|Foo *|Foo **|char **",
+        ),
+        (
+            Kind::Address,
+            "unsigned char *|signed char *|uint8_t *|const char **|const char *const *|unsigned long *",
+        ),
+    ] {
+        for name in names.split('|') {
+            let space = if name.ends_with('*') { "" } else { " " };
+            assert_eq!(ty(&format!("{name}{space}x")), (kind, name.to_owned()));
+        }
+    }
+    for spelled in ["void *x", "void* x", "void*x", "void  *  x"] {
+        assert_eq!(ty(spelled), (Kind::Address, "void *".to_owned()));
+    }
+}
+
+#[test]
+fn types_can_be_names_where_a_type_stands_before() {
+    assert_eq!(event("a(uint64_t vaddr) \"%\" PRIx64").arguments()[0].name(), "vaddr");
+    assert_eq!(event("a(vaddr vaddr) \"%\" VADDR_PRIx").arguments()[0].name(), "vaddr");
+    assert_eq!(event("a(void *size_t) \"%p\"").arguments()[0].name(), "size_t");
+}
+
+#[test]
+fn a_conversion_may_show_less_or_another_sign() {
+    for text in [
+        "a(int x) \"%u\"",
+        "a(uint32_t x) \"%i\"",
+        "a(int x) \"%hhx\"",
+        "a(unsigned x) \"%hd\"",
+        "a(uint8_t x) \"%d\"",
+        "a(bool x) \"%d\"",
+        "a(int64_t x) \"%zu\"",
+        "a(size_t x) \"%lx\"",
+        "a(hwaddr x) \"%\" PRIdPTR",
+        "a(uint8_t x) \"%\" PRIx32",
+    ] {
+        event(text);
+    }
+}
+
+#[test]
+fn limits_are_reached() {
+    let name = "n".repeat(64);
+    let arguments: Vec<_> = (0..16).map(|i| format!("int a{i}")).collect();
+    let text = format!("{name}({}) \"{}\"", arguments.join(","), "%999.999d".repeat(16));
+    assert_eq!(event(&text).arguments().len(), 16);
+}

@@ -1,0 +1,198 @@
+//! Declared events: those of `trace-events` files, of all crates of a program.
+//!
+//! `hypertrace-trace-build` makes a function, a [`TraceEvent`] and a text of
+//! each declaration; the linker gathers the events in [`EVENTS`]. An event's
+//! state is one word: which backends get it now. So an event that nobody wants
+//! costs one relaxed load and a branch.
+
+use crate::backend::{self, BACKENDS, Backends};
+use crate::host_ring;
+use crate::text::Line;
+use hypertrace_abi::event::{Event, Fields, SchemaText, Site};
+use hypertrace_abi::schema::FieldType;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+
+/// All declared events of the program, in no order.
+#[linkme::distributed_slice]
+pub static EVENTS: [TraceEvent];
+
+/// A declared event and its state.
+pub struct TraceEvent {
+    /// The backends that get it.
+    on: AtomicU32,
+    /// By name, whatever the backends.
+    wanted: AtomicBool,
+    name: &'static str,
+    text: SchemaText,
+    types: &'static [FieldType],
+    declaration: &'static str,
+    file: &'static str,
+    line: u32,
+}
+
+impl TraceEvent {
+    /// An event that is off. `declaration` stood in `file` at `line`.
+    pub const fn new<S: Site, F: Fields>(
+        declaration: &'static str,
+        file: &'static str,
+        line: u32,
+    ) -> TraceEvent {
+        TraceEvent {
+            on: AtomicU32::new(0),
+            wanted: AtomicBool::new(false),
+            name: S::NAME,
+            text: Event::<S, F>::TEXT,
+            types: F::TYPES,
+            declaration,
+            file,
+            line,
+        }
+    }
+
+    /// The backends that get it now, as bits; 0 is off.
+    #[inline(always)]
+    pub fn on(&self) -> u32 {
+        self.on.load(Relaxed)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its id: the hash of its schema.
+    pub fn id(&self) -> u32 {
+        self.text.id
+    }
+
+    /// Its schema's canonical text.
+    pub fn schema(&self) -> String {
+        let mut text = Vec::new();
+        self.text.pieces(|piece| text.extend_from_slice(piece));
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Its arguments' types, as they are recorded.
+    pub fn types(&self) -> &'static [FieldType] {
+        self.types
+    }
+
+    /// As it was declared, on one line.
+    pub fn declaration(&self) -> &'static str {
+        self.declaration
+    }
+
+    /// Where it was declared: file and line.
+    pub fn place(&self) -> (&'static str, u32) {
+        (self.file, self.line)
+    }
+
+    /// Whether it is switched on; it may still reach no backend.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Relaxed)
+    }
+
+    /// Switches it. From any thread, a vCPU's too: a few loads and stores.
+    pub fn set(&self, wanted: bool) {
+        self.wanted.store(wanted, SeqCst);
+        self.settle();
+    }
+
+    /// Brings the state word in line with what is wanted and which backends
+    /// there are; both may change meanwhile, and whoever changes one comes
+    /// here after.
+    pub(crate) fn settle(&self) {
+        loop {
+            let seen = (self.wanted.load(SeqCst), BACKENDS.load(SeqCst));
+            self.on.store(if seen.0 { seen.1 } else { 0 }, SeqCst);
+            if seen == (self.wanted.load(SeqCst), BACKENDS.load(SeqCst)) {
+                return;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TraceEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceEvent")
+            .field("name", &self.name)
+            .field("on", &Backends::from_bits_retain(self.on()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// All declarations, sorted by name, as QEMU's `trace-events-all` has them:
+/// what a reader of the simple backend's file needs.
+pub fn trace_events_all() -> String {
+    let mut events: Vec<_> = EVENTS.iter().collect();
+    events.sort_by_key(|event| event.name);
+    let mut all = String::new();
+    for event in events {
+        all.push_str(event.declaration);
+        all.push('\n');
+    }
+    all
+}
+
+/// What a generated function calls when its event is on.
+#[doc(hidden)]
+#[inline(always)]
+pub fn fire<S: Site, F: Fields>(
+    event: &'static TraceEvent,
+    on: u32,
+    site: S,
+    fields: F,
+    text: impl FnOnce(&mut Line),
+    probe: impl FnOnce(),
+) {
+    if on & Backends::RING.bits() != 0 {
+        host_ring::emit(site, fields);
+    }
+    if on & !Backends::RING.bits() != 0 {
+        others(event, Backends::from_bits_retain(on), fields, text, probe);
+    }
+}
+
+/// The backends that are synchronous by nature.
+#[cold]
+#[inline(never)]
+fn others<F: Fields>(
+    event: &'static TraceEvent,
+    on: Backends,
+    fields: F,
+    text: impl FnOnce(&mut Line),
+    probe: impl FnOnce(),
+) {
+    if on.contains(Backends::SDT) {
+        probe();
+    }
+    if on.contains(Backends::FTRACE_RAW) {
+        backend::ftrace::raw(event.id(), fields);
+    }
+    if on.intersects(Backends::TEXT) {
+        let mut line = Line::new();
+        line.push(event.name.as_bytes());
+        line.push(b" ");
+        text(&mut line);
+        backend::text(on, &line);
+    }
+}
+
+/// Whether a declared event is on, for arguments that cost something:
+/// `if enabled!(trace::disk_read) { trace::disk_read(lba, &expensive()) }`.
+#[macro_export]
+macro_rules! enabled {
+    ($($event:tt)*) => {
+        $($event)*::EVENT.on() != 0
+    };
+}
+
+/// The functions of the crate's `trace-events` file, which its build script
+/// has made with `hypertrace-trace-build`: `mod trace { include_events!(); }`.
+#[macro_export]
+macro_rules! include_events {
+    () => {
+        include!(concat!(env!("OUT_DIR"), "/trace-events.rs"));
+    };
+}

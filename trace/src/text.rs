@@ -1,0 +1,207 @@
+//! Text of an event, for backends that write text: bounded, on the stack.
+
+use std::fmt::{self, Write};
+
+/// Bytes of a line; what is longer is cut and ends in `...`.
+pub const MAX_LINE: usize = 1000;
+/// Bytes of one string that are shown; the rest is `...`.
+pub const MAX_SHOWN: usize = 256;
+
+const MORE: &[u8] = b"...";
+
+/// A line of text in a buffer of its own. Writing to it never fails: what
+/// finds no room is cut off.
+pub struct Line {
+    bytes: [u8; MAX_LINE],
+    len: usize,
+    cut: bool,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Line::new()
+    }
+}
+
+impl Line {
+    /// An empty line.
+    pub const fn new() -> Line {
+        Line { bytes: [0; MAX_LINE], len: 0, cut: false }
+    }
+
+    /// What was written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Adds raw bytes, which are to be valid text.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.cut {
+            return;
+        }
+        let room = MAX_LINE - MORE.len() - self.len;
+        if bytes.len() <= room {
+            self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+            self.len += bytes.len();
+            return;
+        }
+        self.cut = true;
+        // Not in the middle of a character.
+        let mut end = room;
+        while end > 0 && bytes[end] & 0xc0 == 0x80 {
+            end -= 1;
+        }
+        for part in [&bytes[..end], MORE] {
+            self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
+            self.len += part.len();
+        }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// A string of anybody's, as it may stand in a line: control characters, what
+/// is not UTF-8 and the backslash as escapes, cut after [`MAX_SHOWN`] bytes.
+/// Takes a width and an alignment as strings do.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(pub &'a [u8]);
+
+impl Escaped<'_> {
+    fn pieces(&self, piece: &mut dyn FnMut(&str) -> fmt::Result) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(MAX_SHOWN)];
+        let mut small = [0; 4];
+        for chunk in shown.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    '\n' => piece("\\n")?,
+                    '\t' => piece("\\t")?,
+                    '\r' => piece("\\r")?,
+                    '\0' => piece("\\0")?,
+                    '\\' => piece("\\\\")?,
+                    c if is_unsafe(c) => hex(c as u32, piece)?,
+                    c => piece(c.encode_utf8(&mut small))?,
+                }
+            }
+            let cut = self.0.len() > shown.len() && ends_with(shown, chunk.invalid());
+            if !cut {
+                chunk.invalid().iter().try_for_each(|byte| hex((*byte).into(), piece))?;
+            }
+        }
+        if self.0.len() > shown.len() {
+            piece("...")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether it could steer a terminal or hide what follows.
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whether `part` is a character that was cut in two.
+fn ends_with(whole: &[u8], part: &[u8]) -> bool {
+    !part.is_empty() && part.as_ptr_range().end == whole.as_ptr_range().end
+}
+
+fn hex(value: u32, piece: &mut dyn FnMut(&str) -> fmt::Result) -> fmt::Result {
+    let digit = |n: u32| char::from_digit(n & 15, 16).unwrap_or('?');
+    let mut text = [0; 4];
+    if value < 0x100 {
+        piece("\\x")?;
+        piece(digit(value >> 4).encode_utf8(&mut text))?;
+        return piece(digit(value).encode_utf8(&mut text));
+    }
+    piece("\\u{")?;
+    for shift in (0..6).rev().map(|n| n * 4).skip_while(|shift| value >> shift == 0) {
+        piece(digit(value >> shift).encode_utf8(&mut text))?;
+    }
+    piece("}")
+}
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut pad = 0;
+        if let Some(width) = f.width() {
+            let mut len = 0;
+            self.pieces(&mut |piece| {
+                len += piece.chars().count();
+                Ok(())
+            })?;
+            pad = width.saturating_sub(len);
+        }
+        let left = matches!(f.align(), None | Some(fmt::Alignment::Left));
+        let before = if left { 0 } else { pad };
+        (0..before).try_for_each(|_| f.write_char(' '))?;
+        self.pieces(&mut |piece| f.write_str(piece))?;
+        (before..pad).try_for_each(|_| f.write_char(' '))
+    }
+}
+
+/// A string as a C program reads it: NUL-terminated, cut at the first NUL or
+/// after [`MAX_SHOWN`] bytes.
+pub struct CText([u8; MAX_SHOWN + 1]);
+
+impl CText {
+    /// Where it begins.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+}
+
+/// Copies a string for probes, whose readers expect C's.
+pub fn c_string(bytes: &[u8]) -> CText {
+    let mut text = CText([0; MAX_SHOWN + 1]);
+    for (to, from) in text.0[..MAX_SHOWN].iter_mut().zip(bytes.iter().take_while(|b| **b != 0)) {
+        *to = *from;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_string_holds_is_one_line_of_text() {
+        let shown = |bytes: &[u8]| Escaped(bytes).to_string();
+        assert_eq!(shown(b"a\nb\tc\0d\x1b[2J\\"), "a\\nb\\tc\\0d\\x1b[2J\\\\");
+        assert_eq!(shown(b"h\xc3\xa4\xff!"), "hä\\xff!");
+        assert_eq!(shown("\u{202e}x".as_bytes()), "\\u{202e}x");
+        let long = "ä".repeat(40_000);
+        let text = shown(long.as_bytes());
+        assert_eq!(text.len(), MAX_SHOWN + 3);
+        assert_eq!(shown(&long.as_bytes()[1..]).matches("\\x").count(), 1, "only the first");
+    }
+
+    #[test]
+    fn a_width_counts_what_is_shown() {
+        assert_eq!(
+            format!("[{:>5}|{:<4}|{:2}]", Escaped(b"a\n"), Escaped(b"b"), Escaped(b"ccc")),
+            "[  a\\n|b   |ccc]"
+        );
+    }
+
+    #[test]
+    fn a_line_is_cut_at_a_character() {
+        let mut line = Line::new();
+        for _ in 0..1000 {
+            line.write_str("ä€").unwrap();
+        }
+        let text = std::str::from_utf8(line.as_bytes()).unwrap();
+        assert!(text.len() <= MAX_LINE && text.len() > MAX_LINE - 8 && text.ends_with("..."));
+    }
+
+    #[test]
+    fn a_c_string_ends() {
+        let ends = |bytes: &[u8]| c_string(bytes).0.iter().position(|b| *b == 0);
+        assert_eq!(ends(b"ab\0cd"), Some(2));
+        assert_eq!(ends(&[b'x'; 5000]), Some(MAX_SHOWN));
+    }
+}

@@ -1,0 +1,183 @@
+//! One rule: its text, and what it came to.
+
+use super::{Callback, MAX_RULES};
+use crate::event::{EVENTS, TraceEvent};
+use crate::pattern::Pattern;
+use hypertrace_abi::layout::SLOT_WORDS;
+use hypertrace_abi::schema::{is_name, name_hash};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Why there is no such rule.
+#[derive(Debug, thiserror::Error)]
+pub enum TriggerError {
+    /// It is not one.
+    #[error(
+        "expected {expected}, found {found:?}: a rule is \"on NAME [if argN==VALUE [and ..]] do \
+         ACTION[, ..]\", an action is \"events PATTERN on|off\", \"kernel DIR on|off\" or \
+         \"call NAME\""
+    )]
+    Syntax {
+        /// What.
+        expected: &'static str,
+        /// What stands there.
+        found: String,
+    },
+    /// A kernel instance cannot be switched.
+    #[error("cannot open {}: give the folder of a tracefs instance", path.display())]
+    Kernel {
+        /// Its file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody registered a callback of this name.
+    #[error("this VMM has no callback {0:?}")]
+    Callback(String),
+    /// There are enough.
+    #[error("more than {MAX_RULES} rules: remove one first")]
+    TooMany,
+    /// There is no rule of this number.
+    #[error("no rule {0}")]
+    Unknown(u32),
+}
+
+pub(super) enum Action {
+    Events { declared: Box<[&'static TraceEvent]>, pattern: Pattern, on: bool },
+    Kernel { tracing_on: File, on: bool },
+    Call { callback: Callback },
+}
+
+impl Action {
+    /// Whether something of it is done later.
+    pub fn is_queued(&self) -> bool {
+        !matches!(self, Action::Kernel { .. })
+    }
+
+    /// What is done on the vCPU's thread.
+    pub fn at_once(&self, failed: &AtomicU64) {
+        match self {
+            Action::Events { declared, on, .. } => declared.iter().for_each(|event| event.set(*on)),
+            Action::Kernel { tracing_on, on } => {
+                let state: &[u8] = if *on { b"1" } else { b"0" };
+                if tracing_on.write_at(state, 0).is_err() {
+                    failed.fetch_add(1, Relaxed);
+                }
+            }
+            Action::Call { .. } => {}
+        }
+    }
+}
+
+pub(super) struct Rule {
+    pub number: u32,
+    pub text: String,
+    /// Of the event's name.
+    pub hash: u32,
+    /// Payload words and what they must be.
+    conditions: Box<[(usize, u64)]>,
+    pub actions: Box<[Action]>,
+    pub fired: AtomicU64,
+    /// Kernel switches that failed.
+    pub failed: AtomicU64,
+}
+
+fn syntax(expected: &'static str, found: &str) -> TriggerError {
+    TriggerError::Syntax { expected, found: found.chars().take(80).collect() }
+}
+
+impl Rule {
+    /// `callback` finds one by its name.
+    pub fn parse(
+        text: &str,
+        number: u32,
+        callback: impl Fn(&str) -> Option<Callback>,
+    ) -> Result<Rule, TriggerError> {
+        let text = text.trim();
+        let rest = text.strip_prefix("on ").ok_or_else(|| syntax("\"on NAME\"", text))?;
+        let (head, actions) =
+            rest.split_once(" do ").ok_or_else(|| syntax("\"do ACTION\"", rest))?;
+        let (name, conditions) = match head.split_once(" if ") {
+            Some((name, conditions)) => (name.trim(), conditions.split(" and ").collect()),
+            None => (head.trim(), Vec::new()),
+        };
+        let name = match name.split_once(':') {
+            Some(("begin", region)) => format!("{region}_begin"),
+            Some(("end", region)) => format!("{region}_end"),
+            _ => name.to_owned(),
+        };
+        if !is_name(&name) {
+            return Err(syntax("an event's name, begin:REGION or end:REGION", &name));
+        }
+        let actions = actions.split(',').map(|action| parse_action(action.trim(), &callback));
+        Ok(Rule {
+            number,
+            text: text.to_owned(),
+            hash: name_hash(&name),
+            conditions: conditions.into_iter().map(parse_condition).collect::<Result<_, _>>()?,
+            actions: actions.collect::<Result<_, _>>()?,
+            fired: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether its conditions hold.
+    #[inline]
+    pub fn fits(&self, words: &[u64]) -> bool {
+        self.conditions.iter().all(|(word, value)| words.get(*word) == Some(value))
+    }
+}
+
+fn parse_condition(text: &str) -> Result<(usize, u64), TriggerError> {
+    let wrong = || syntax("argN==VALUE with N from 1", text.trim());
+    let (arg, value) = text.split_once("==").ok_or_else(wrong)?;
+    let arg = arg.trim().strip_prefix("arg").and_then(|n| n.parse().ok());
+    let word = arg.filter(|n| (1..=SLOT_WORDS).contains(n)).ok_or_else(wrong)?;
+    let value = value.trim();
+    let value = match (value.strip_prefix("0x"), value.strip_prefix('-')) {
+        (Some(hex), _) => u64::from_str_radix(hex, 16).ok(),
+        (None, Some(_)) => value.parse::<i64>().ok().map(|n| n as u64),
+        (None, None) => value.parse().ok(),
+    };
+    Ok((word - 1, value.ok_or_else(wrong)?))
+}
+
+fn parse_action(
+    text: &str,
+    callback: &impl Fn(&str) -> Option<Callback>,
+) -> Result<Action, TriggerError> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match *words.as_slice() {
+        ["events", pattern, state] => {
+            let pattern: Pattern =
+                pattern.parse().map_err(|_| syntax("a pattern of event names", pattern))?;
+            let fits = EVENTS.iter().filter(|event| pattern.matches(event.name()));
+            Ok(Action::Events { declared: fits.collect(), pattern, on: switch(state)? })
+        }
+        ["kernel", instance, state] => {
+            let path = Path::new(instance).join("tracing_on");
+            let on = switch(state)?;
+            match OpenOptions::new().write(true).open(&path) {
+                Ok(tracing_on) => Ok(Action::Kernel { tracing_on, on }),
+                Err(source) => Err(TriggerError::Kernel { path, source }),
+            }
+        }
+        ["call", name] => match callback(name) {
+            Some(callback) => Ok(Action::Call { callback }),
+            None => Err(TriggerError::Callback(name.to_owned())),
+        },
+        _ => Err(syntax("an action", text)),
+    }
+}
+
+fn switch(state: &str) -> Result<bool, TriggerError> {
+    match state {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(syntax("on or off", other)),
+    }
+}

@@ -1,0 +1,162 @@
+//! The table that vCPU threads look rules up in, and how an old one goes.
+//!
+//! A reader marks that it looks by a plain store to a word of its own, then
+//! loads the pointer. No fence stands between the two: who replaces the table
+//! makes every thread of the process pass one instead (`membarrier`), and
+//! then waits for those that still look. Where the kernel cannot do that, old
+//! tables stay until the session ends.
+#![allow(unsafe_code)] // one pointer; membarrier(2)
+
+use super::rule::Rule;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+/// Bits of the filter: with 256 rules one miss in 16 looks further.
+const FILTER_BITS: u32 = 4096;
+
+/// Rules by their event's name; never changed.
+pub(super) struct Table {
+    /// A bit for each hash that there is, so that a miss is one load.
+    filter: Box<[u64; FILTER_BITS as usize / 64]>,
+    /// Sorted by hash, then number.
+    rules: Box<[Arc<Rule>]>,
+}
+
+impl Table {
+    pub fn new(rules: &[Arc<Rule>]) -> Table {
+        let mut filter = Box::new([0; FILTER_BITS as usize / 64]);
+        for rule in rules {
+            let bit = rule.hash % FILTER_BITS;
+            filter[bit as usize / 64] |= 1 << (bit % 64);
+        }
+        let mut rules: Box<[_]> = rules.into();
+        rules.sort_by_key(|rule| (rule.hash, rule.number));
+        Table { filter, rules }
+    }
+
+    #[inline(always)]
+    fn may_match(&self, hash: u32) -> bool {
+        let bit = hash % FILTER_BITS;
+        self.filter[bit as usize / 64] >> (bit % 64) & 1 == 1
+    }
+
+    /// The rules for an event's name, in the order in which they were added.
+    pub fn rules(&self, hash: u32) -> impl Iterator<Item = &Arc<Rule>> {
+        let first = self.rules.partition_point(|rule| rule.hash < hash);
+        self.rules[first..].iter().take_while(move |rule| rule.hash == hash)
+    }
+}
+
+/// The table of now.
+#[derive(Debug)]
+pub(super) struct Current {
+    /// Null while there is no rule.
+    table: AtomicPtr<Table>,
+    /// Threads that look and have no word of their own.
+    strangers: AtomicU32,
+}
+
+impl Default for Current {
+    fn default() -> Self {
+        Current { table: AtomicPtr::new(ptr::null_mut()), strangers: AtomicU32::new(0) }
+    }
+}
+
+impl Current {
+    /// Calls `look` with the table, if there is a rule that may be about this
+    /// name. `looking` is the thread's own word, which
+    /// [`replace`](Self::replace) knows.
+    #[inline(always)]
+    pub fn with(&self, hash: u32, looking: Option<&AtomicU32>, look: impl FnOnce(&Table)) {
+        if self.table.load(Ordering::Relaxed).is_null() {
+            return;
+        }
+        match looking {
+            Some(word) => {
+                word.store(1, Ordering::Relaxed);
+                // ORDERING: the CPU may load before it stores; `replace` sees
+                // to it that it does not where it matters.
+                compiler_fence(Ordering::SeqCst);
+                self.look(hash, look);
+                // ORDERING: pairs with the Acquire in `replace`: all looks at
+                // the table are over.
+                word.store(0, Ordering::Release);
+            }
+            None => {
+                // ORDERING: SeqCst as a fence between this and the load; pairs
+                // with the SeqCst in `replace`.
+                self.strangers.fetch_add(1, Ordering::SeqCst);
+                self.look(hash, look);
+                self.strangers.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn look(&self, hash: u32, look: impl FnOnce(&Table)) {
+        // ORDERING: pairs with the swap in `replace`: the table is there.
+        let table = self.table.load(Ordering::Acquire);
+        // SAFETY: null, or from `Box::into_raw`; freed by `replace` only after
+        // every thread that may have loaded it has said that it is done, which
+        // this one says when it comes back from here.
+        if let Some(table) = unsafe { table.as_ref() }
+            && table.may_match(hash)
+        {
+            look(table);
+        }
+    }
+
+    /// Puts another table in place, and frees the old one when nobody looks at
+    /// it any more. One caller at a time.
+    pub fn replace<'w>(&self, table: Option<Table>, words: impl Iterator<Item = &'w AtomicU32>) {
+        let new = table.map_or(ptr::null_mut(), |table| Box::into_raw(Box::new(table)));
+        // ORDERING: SeqCst: before the looks at the words below.
+        let old = self.table.swap(new, Ordering::SeqCst);
+        if old.is_null() {
+            return;
+        }
+        if !every_thread_fences() {
+            // Small, and as many as rules were changed.
+            return;
+        }
+        words.for_each(wait);
+        wait(&self.strangers);
+        // SAFETY: from `Box::into_raw`, and swapped out here, so freed once. A
+        // thread that loads the pointer now gets the new one; a thread that
+        // loaded the old one had its word set before: its store was before its
+        // fence above, or its load after, and it has been cleared since.
+        drop(unsafe { Box::from_raw(old) });
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let table = *self.table.get_mut();
+        if !table.is_null() {
+            // SAFETY: from `Box::into_raw`; nobody looks, this is `&mut`.
+            drop(unsafe { Box::from_raw(table) });
+        }
+    }
+}
+
+/// Waits until nobody looks.
+fn wait(word: &AtomicU32) {
+    // ORDERING: pairs with the Release of who looks.
+    while word.load(Ordering::Acquire) != 0 {
+        thread::yield_now();
+    }
+}
+
+/// Makes every running thread of the process pass a full fence. `false`: the
+/// kernel cannot.
+fn every_thread_fences() -> bool {
+    const REGISTER: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
+    const FENCE: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    // SAFETY: takes two numbers and touches no memory.
+    let membarrier =
+        |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 };
+    *REGISTERED.get_or_init(|| membarrier(REGISTER)) && membarrier(FENCE)
+}
