@@ -9,7 +9,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Gives what the demo counted as lost, and what the session tells of that.
 fn demo_on_a_disk_of(size: &str) -> Option<(u64, u64)> {
-    let Some(disk) = Mount::new("tmpfs", &format!("size={size}")) else { return None };
+    let disk = Mount::new("tmpfs", &format!("size={size}"))?;
     let session = disk.path().join("S");
 
     let ran = run(&mut HYPERTRACE.demo(&session, 2));

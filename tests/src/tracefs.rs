@@ -7,6 +7,17 @@ use std::path::{Path, PathBuf};
 use crate::capability;
 use crate::namespace::Mount;
 
+/// One event of the kernel's trace.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// The thread that it happened on.
+    pub thread: u32,
+    /// Ticks of the TSC.
+    pub time: u64,
+    /// Event and text: `kvm_mmio: mmio write len 8 gpa 0x...`.
+    pub text: String,
+}
+
 /// A trace instance, removed when it is dropped.
 #[derive(Debug)]
 pub struct Instance {
@@ -15,8 +26,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// An instance that records `event` (such as `kvm/kvm_mmio`), timestamped with the TSC, of this
-    /// thread and of those that it will start. `None`, said loudly, where that cannot be.
+    /// An instance that records `event` (such as `kvm/kvm_mmio`, or all of `kvm`), timestamped with
+    /// the TSC, of this thread and of those that it will start. `None`, said loudly, where that cannot be.
     pub fn recording(event: &str) -> Option<Instance> {
         let (mount, root) = match mounted() {
             Some(root) => (None, root),
@@ -59,16 +70,28 @@ impl Instance {
         fs::write(self.dir.join(file), value)
     }
 
-    /// What was recorded: time and text of each event, in the kernel's order.
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whether it records now.
     #[track_caller]
-    pub fn events(&self) -> Vec<(u64, String)> {
+    pub fn is_on(&self) -> bool {
+        fs::read_to_string(self.dir.join("tracing_on")).unwrap().trim() == "1"
+    }
+
+    /// What was recorded, in the kernel's order.
+    #[track_caller]
+    pub fn events(&self) -> Vec<Traced> {
         let text = fs::read_to_string(self.dir.join("trace")).unwrap();
         assert!(!text.contains("LOST"), "the instance's buffer was too small");
         // `   vcpu0-1234    [001] .....  8696302235326: kvm_mmio: mmio write len 8 gpa 0x...`
         let event = |line: &str| {
             let (head, text) = line.split_once(": ")?;
             let time = head.split_whitespace().last()?.parse().ok()?;
-            Some((time, text.to_owned()))
+            let thread = head.split_once(" [")?.0.trim().rsplit_once('-')?.1.parse().ok()?;
+            Some(Traced { thread, time, text: text.to_owned() })
         };
         text.lines().filter(|line| !line.starts_with('#')).filter_map(event).collect()
     }

@@ -4,7 +4,7 @@ use hypertrace_abi::layout::{PAGE, Region, register};
 use hypertrace_abi::record::id;
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, Recorded, geometry};
-use hypertrace_tests::tracefs::Instance;
+use hypertrace_tests::tracefs::{Instance, Traced};
 use hypertrace_tests::{capability, kvm};
 use hypertrace_timeline::Domain;
 use kvm_vmm::{Answer, attach_window, record_in};
@@ -29,11 +29,11 @@ fn stamps(recorded: &Recorded, client: u32) -> Vec<u64> {
 }
 
 /// Values that the kernel saw stored to an address, in the order of its time; no other access.
-fn traced(kernel: &[(u64, String)], gpa: u64) -> Vec<u64> {
+fn traced(kernel: &[Traced], gpa: u64) -> Vec<u64> {
     let at = format!(" gpa {gpa:#x} ");
-    let events = kernel.iter().filter(|(_, text)| format!("{text} ").contains(&at));
+    let events = kernel.iter().filter(|event| format!("{} ", event.text).contains(&at));
     let mut values: Vec<(u64, u64)> = events
-        .map(|(time, text)| {
+        .map(|Traced { time, text, .. }| {
             let store = format!("kvm_mmio: mmio write len 8 gpa {gpa:#x} val 0x");
             let value = text.strip_prefix(&store).unwrap_or_else(|| panic!("{text}"));
             (*time, u64::from_str_radix(value.trim(), 16).unwrap())

@@ -12,7 +12,7 @@
 //!
 //! In the crate, with `hypertrace-trace` as a dependency:
 //!
-//! ```ignore
+//! ```text
 //! pub mod trace {
 //!     include!(concat!(env!("OUT_DIR"), "/trace-events.rs"));
 //! }

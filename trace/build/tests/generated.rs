@@ -55,6 +55,34 @@ fn a_file_of_many_events_traces_what_is_expected() {
 }
 
 #[test]
+fn any_word_that_is_not_refused_can_be_a_name() {
+    let words = "abstract as async await become box break const continue do dyn else enum extern false final fn for gen \
+        if impl in let loop macro match mod move mut override priv pub ref return static struct trait true try type typeof \
+        unsafe unsized use virtual where while yield union raw safe auto default macro_rules \
+        g on out fire Names Values EVENT EVENT_ None Some Ok Err Site Bytes Hex Line core std alloc str usize isize char \
+        Option Vec String Sized Copy Clone Fn write println concat env hypertrace hypertrace_trace linkme probe trace \
+        main inline allow doc derive clippy i8 u8 bool f64 u64 AsRef c_printf";
+    let mut text = String::new();
+    for word in words.split_whitespace() {
+        let line = format!("{word}(bool {word}, const char *on, double {word}_) \"%d %.1s %g\"\n");
+        // Some are names of C's types, some those of the generated code.
+        if parse("", &line).is_ok() {
+            text.push_str(&line);
+        }
+        if parse("", &format!("a(int {word}) \"%d\"")).is_ok() {
+            text.push_str(&format!("a_{word}(int {word}, char *out) \"%#x %s\"\n"));
+            text.push_str(&format!("disable d_{word}(int {word}) \"%d\"\n"));
+        }
+    }
+    assert!(text.lines().count() > 250, "{}", text.lines().count());
+    let workshop = Workshop::new();
+    workshop.write("trace-events.rs", &generated(&text));
+    let source = "#![deny(warnings)] pub mod trace { include!(\"trace-events.rs\"); }";
+    let source = workshop.write("names.rs", source);
+    workshop.rust("rustc", &source, &["--crate-type=lib", "--emit=metadata"]);
+}
+
+#[test]
 fn clippy_has_nothing_to_say() {
     if capability::program("clippy-driver").is_none() {
         return;

@@ -72,8 +72,20 @@ const TYPES: &[(&str, &[&str])] = &[
     ("const struct Foo *", &["%p", "%20p"]),
 ];
 
-const TEXTS: &[&str] =
-    &["", " ", "a", "100%%", "{}", "\\\"", "\\\\ \\t", "é", "\\x41", "\\1", "0", "`*_[x](y)<b>"];
+const TEXTS: &[&str] = &[
+    "",
+    " ",
+    "a",
+    "100%%",
+    "{}",
+    "\\\"",
+    "\\\\ \\t",
+    "é",
+    "\\x41\" \"",
+    "\\1",
+    "0",
+    "`*_[x](y)<b>",
+];
 
 /// An event as a file says it, and how it is to be read.
 #[derive(Clone, Debug)]
@@ -110,7 +122,7 @@ fn meant() -> impl Strategy<Value = Meant> {
                 }
                 list.push(format!("{space}{ty} {argument}{space}"));
                 format.push_str(text);
-                format.push_str(index.get(conversions));
+                format.push_str(index.get::<&str>(conversions));
                 kept.push((argument, ty.to_owned()));
             }
             let list = if list.is_empty() { "void".to_owned() } else { list.join(",") };
@@ -162,7 +174,7 @@ fn reads_back(event: &EventDecl) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(20000))]
 
     #[test]
     fn any_text_is_read_or_refused(text in any::<String>()) {
