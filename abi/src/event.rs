@@ -294,7 +294,7 @@ impl SchemaText {
 /// `event_type!("disk_read", lba, len = sectors * 512)`.
 #[macro_export]
 macro_rules! event_type {
-    ($name:literal $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
+    ($name:expr $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
         struct HypertraceSite;
         impl $crate::event::Site for HypertraceSite {
             const NAME: &'static str = $name;

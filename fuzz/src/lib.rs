@@ -13,6 +13,7 @@ pub mod reader;
 pub mod recorder;
 pub mod rig;
 pub mod session;
+pub mod trace_events;
 
 #[cfg(test)]
 #[path = "../../tests/src/capability.rs"]

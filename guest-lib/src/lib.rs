@@ -13,6 +13,7 @@
 //! * [`event!`] for volume.
 //! * [`reference_point!`] for order: one exit to the host, which stamps it with
 //!   its own clock and answers ([`Reply`]).
+//! * [`region!`] and [`reference_region!`] for a beginning and its end.
 //! * [`Client::stamp`] for clocks: a point that the host's kernel stamps.
 //! * [`hypertrace()`] for the numbers-only interface of 2016.
 //!
@@ -46,6 +47,7 @@ mod error;
 mod linux;
 mod mask;
 mod mmio;
+mod region;
 mod time;
 
 pub use channel::Channel;
@@ -56,6 +58,7 @@ pub use linux::{
     Counts, Info, MemoryType, Options, Place, counts, install, open, poll, stamp, with_client,
 };
 pub use mask::is_on;
+pub use region::Region;
 pub use time::Clock;
 
 pub use hypertrace_abi::event::{Field, Fields, Hex, Site};

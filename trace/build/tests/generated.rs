@@ -64,14 +64,15 @@ fn any_word_that_is_not_refused_can_be_a_name() {
         main inline allow doc derive clippy i8 u8 bool f64 u64 AsRef c_printf";
     let mut text = String::new();
     for word in words.split_whitespace() {
-        let line = format!("{word}(bool {word}, const char *on, double {word}_) \"%d %.1s %g\"\n");
         // Some are names of C's types, some those of the generated code.
-        if parse("", &line).is_ok() {
-            text.push_str(&line);
-        }
-        if parse("", &format!("a(int {word}) \"%d\"")).is_ok() {
-            text.push_str(&format!("a_{word}(int {word}, char *out) \"%#x %s\"\n"));
-            text.push_str(&format!("disable d_{word}(int {word}) \"%d\"\n"));
+        for line in [
+            format!("{word}(bool {word}, const char *on, double {word}_) \"%d %.1s %g\"\n"),
+            format!("a_{word}(int {word}, char *out) \"%#x %s\"\n"),
+            format!("disable d_{word}(int {word}, int _{word}) \"%d %d\"\n"),
+        ] {
+            if parse("", &line).is_ok() {
+                text.push_str(&line);
+            }
         }
     }
     assert!(text.lines().count() > 250, "{}", text.lines().count());

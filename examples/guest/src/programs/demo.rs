@@ -1,6 +1,6 @@
 //! The demonstration: serves made-up requests and tells what it does.
 
-use hypertrace::{Client, Hex, event, reference_point};
+use hypertrace::{Client, Emit, Hex, Reply, Status, event, reference_point, reference_region};
 
 use super::NOT_RECORDED;
 use crate::Args;
@@ -32,6 +32,20 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
             answered = point.is_ok();
             recorded &= point.is_ok_and(|reply| reply.status == hypertrace::Status::Recorded);
         }
+    }
+    if recorded { 0 } else { NOT_RECORDED }
+}
+
+/// Brackets some of what it does.
+pub fn regions(work: &Args, client: &Client<'_>) -> u32 {
+    let mut recorded = true;
+    let mut is_recorded = |point: Result<Reply, Emit>| {
+        recorded &= point.is_ok_and(|reply| reply.status == Status::Recorded);
+    };
+    for round in 0..work.reference_points {
+        is_recorded(reference_point!(client: client, "outside", round));
+        let _region = reference_region!(client: client, "measured", round);
+        is_recorded(reference_point!(client: client, "inside", round));
     }
     if recorded { 0 } else { NOT_RECORDED }
 }

@@ -57,13 +57,16 @@ pub enum Program {
     /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times,
     /// while the others store to all BARs where they were first.
     MoveBars,
+    /// `reference_points` times a point `outside`, then a region `measured` of two reference points
+    /// with a point `inside` in it.
+    Regions,
     /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the others trace through the
     /// library: events, reference points, stamps.
     MoveTraced,
 }
 
 impl Program {
-    const ALL: [Program; 13] = [
+    const ALL: [Program; 14] = [
         Program::Hello,
         Program::Sse,
         Program::Store,
@@ -76,6 +79,7 @@ impl Program {
         Program::Stamps,
         Program::Legacy,
         Program::MoveBars,
+        Program::Regions,
         Program::MoveTraced,
     ];
 
@@ -130,6 +134,7 @@ pub fn run_hosted(
         Program::ReferencePoints => {
             with_client(cpu, channel, |client| cost::reference_points(cpu, args, board, client))
         }
+        Program::Regions => with_client(cpu, channel, |client| demo::regions(args, client)),
         Program::Stamps => {
             with_client(cpu, channel, |client| cost::stamps(cpu, args, board, client))
         }
