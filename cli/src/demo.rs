@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_timeline::{ClockMaps, Kind, Session as Recorded, Timeline};
+use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::Machine;
 use serde::Serialize;
@@ -48,6 +49,9 @@ pub struct Args {
     /// lost, faults, records, session
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    trace: TraceArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -55,6 +59,9 @@ Examples:
   hypertrace demo                       run it and look
   hypertrace demo --out S               keep the session in S
   hypertrace demo --out S --json        numbers for a script
+  hypertrace demo --trace 'vcpu_exit,file=t' --trace-backend log
+                                        of the VMM's events the exits only, on stderr too, and in
+                                        the file t for QEMU's simpletrace reader
   hypertrace report S | less            all of it, in order
 
 Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty).";
@@ -91,6 +98,12 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = first.set(chain(failed));
     }));
     let session = Session::create(config)?;
+    if !args.trace.names_events() {
+        session.set_events(&"*".parse()?, true)?;
+    }
+    for warning in args.trace.apply(&session).map_err(|e| crate::Usage(chain(&e)))? {
+        eprintln!("hypertrace: {}", crate::escape::Message(&warning));
+    }
     let mode = if machine.is_ok() { "kvm" } else { "user" };
     if !args.json {
         match &machine {

@@ -88,6 +88,11 @@ pub enum TraceArgsError {
 }
 
 impl TraceArgs {
+    /// Whether any option says which events are to be on.
+    pub fn names_events(&self) -> bool {
+        self.trace.iter().any(|option| !matches!(option, TraceOption::File(_)))
+    }
+
     /// Does what the options say. Gives what is worth a warning: patterns that
     /// fit no declared event. They may fit a guest's later.
     ///

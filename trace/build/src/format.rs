@@ -35,8 +35,9 @@ pub(crate) enum PlacedPiece {
 }
 
 /// What stands in a message about a macro that is not known.
-const KNOWN: &str = "a string, the end of the line or a macro (PRI[diouxX](8|16|32|64|PTR|MAX), HWADDR_PRI[diouxX], \
-    HWADDR_FMT_plx, VADDR_PRI[diouxX], TARGET_PRI[diouxX], RAM_ADDR_FMT, TARGET_FMT_(lx|ld|lu|plx))";
+const KNOWN: &str = "a string, the end of the line or a macro \
+    (PRI[diouxX](8|16|32|64|PTR|MAX), HWADDR_PRI[diouxX], HWADDR_FMT_plx, VADDR_PRI[diouxX], \
+    TARGET_PRI[diouxX], RAM_ADDR_FMT, TARGET_FMT_(lx|ld|lu|plx))";
 
 impl Format {
     /// Its strings and macros.
@@ -87,7 +88,8 @@ pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<Ve
                 pieces.push(PlacedPiece::Macro(name, placed.column));
             }
             Token::Comma => {
-                let expected = "the end of the line (two formats belong to tcg events, which are not supported)";
+                let expected = "the end of the line (two formats belong to tcg events, \
+                    which are not supported)";
                 report.add(placed.column, expected, placed.token.shown());
                 return None;
             }

@@ -67,7 +67,7 @@ fn placed(event: &EventDecl) -> Vec<(&Argument, String)> {
 
 fn disabled(source: &mut Source, file: &str, event: &EventDecl) {
     documentation(source, file, event, ", where it is disabled: a call does nothing.");
-    let list = list(event.arguments(), |a| format!("_{}: {}", a.name(), a.ty().kind().rust()));
+    let list = listed(event.arguments(), |a| format!("_{}: {}", a.name(), a.ty().kind().rust()));
     source.line(format!("#[allow({ALLOWED})]"));
     source.line("#[inline(always)]");
     source.line(format!("pub fn {}({list}) {{}}", identifier(event.name())));
@@ -77,7 +77,7 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
     let arguments = placed(event);
     let name = identifier(event.name());
     let on = unused("on", event.arguments().iter().map(Argument::name));
-    let list_of = |f: fn(&str, Kind) -> String| list(&arguments, |(a, p)| f(p, a.ty().kind()));
+    let list_of = |f: fn(&str, Kind) -> String| listed(&arguments, |(a, p)| f(p, a.ty().kind()));
 
     let list = list_of(|p, kind| format!("{p}: {}", kind.rust()));
     let passed = list_of(|p, kind| match kind {
@@ -94,7 +94,7 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
     source.line("    }");
     source.line("}");
 
-    let fields = self::list(&arguments, |(a, _)| format!("{:?}", a.name()));
+    let fields = listed(&arguments, |(a, _)| format!("{:?}", a.name()));
     let has_string = arguments.iter().any(|(a, _)| a.ty().kind() == Kind::Str);
     let (values, of_static) =
         if has_string { ("Values<'a>", "Values<'static>") } else { ("Values", "Values") };
@@ -120,7 +120,8 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
     source.line("    #[g::linkme::distributed_slice(g::EVENTS)]");
     source.line("    #[linkme(crate = ::hypertrace_trace::generated::linkme)]");
     source.line(format!(
-        "    pub static EVENT: g::TraceEvent = g::TraceEvent::new::<Names, {of_static}>({declaration}, {file:?}, {});",
+        "    pub static EVENT: g::TraceEvent = g::TraceEvent::new::\
+         <Names, {of_static}>({declaration}, {file:?}, {});",
         event.line()
     ));
     fire(source, event, &arguments, &on);
@@ -130,7 +131,7 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
 /// The function behind the branch: values, text and probe.
 fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)], on: &str) {
     let out = unused("out", event.arguments().iter().map(Argument::name));
-    let list = list(arguments, |(a, p)| match a.ty().kind() {
+    let list = listed(arguments, |(a, p)| match a.ty().kind() {
         Kind::Str => format!("{p}: &[u8]"),
         kind => format!("{p}: {}", kind.rust()),
     });
@@ -139,15 +140,14 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
         Kind::Address => format!("g::Hex({p})"),
         _ => p.clone(),
     }));
-    let probe =
-        self::list(&arguments[..arguments.len().min(MAX_PROBE_ARGUMENTS)], |(a, p)| {
-            match a.ty().kind() {
-                Kind::Str => format!("g::c_string({p}).as_ptr()"),
-                Kind::Bool => format!("u8::from({p})"),
-                Kind::F64 => format!("{p}.to_bits()"),
-                _ => p.clone(),
-            }
-        });
+    let probe = listed(&arguments[..arguments.len().min(MAX_PROBE_ARGUMENTS)], |(a, p)| {
+        match a.ty().kind() {
+            Kind::Str => format!("g::c_string({p}).as_ptr()"),
+            Kind::Bool => format!("u8::from({p})"),
+            Kind::F64 => format!("{p}.to_bits()"),
+            _ => p.clone(),
+        }
+    });
     let text = write_arguments(source, event, arguments);
     source.line("    #[inline(never)]");
     source.line(format!("    pub(super) fn fire({}) {{", joined(&format!("{on}: u32"), &list)));
@@ -239,7 +239,7 @@ fn raw_string(text: &str) -> String {
     format!("r{hashes}\"{text}\"{hashes}")
 }
 
-fn list<T>(items: &[T], shown: impl Fn(&T) -> String) -> String {
+fn listed<T>(items: &[T], shown: impl Fn(&T) -> String) -> String {
     items.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 

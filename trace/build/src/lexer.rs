@@ -133,7 +133,8 @@ impl<'a> Lexer<'a> {
             'u' => self.number(16, 4),
             'U' => self.number(16, 8),
             _ => {
-                let known = "one of the escapes \\\" \\\\ \\' \\? \\a \\b \\e \\f \\r \\t \\v, \\x.., \\u.... or an octal one";
+                let known = "one of the escapes \\\" \\\\ \\' \\? \\a \\b \\e \\f \\r \\t \\v, \
+                    \\x.., \\u.... or an octal one";
                 report.add(column, known, quoted(&format!("\\{c}")));
                 return None;
             }

@@ -62,9 +62,10 @@ pub struct CType {
 }
 
 /// What stands in a message about a type that is not known.
-pub(crate) const KNOWN: &str = "a type (bool, double, char, short, int, long, long long, signed, unsigned, \
-    int8_t to int64_t, uint8_t to uint64_t, intptr_t, uintptr_t, intmax_t, uintmax_t, size_t, ssize_t, off_t, ptrdiff_t, hwaddr, ram_addr_t, vaddr, \
-    target_ulong, dma_addr_t, or a pointer)";
+pub(crate) const KNOWN: &str = "a type (bool, double, char, short, int, long, long long, \
+    signed, unsigned, int8_t to int64_t, uint8_t to uint64_t, intptr_t, uintptr_t, intmax_t, \
+    uintmax_t, size_t, ssize_t, off_t, ptrdiff_t, hwaddr, ram_addr_t, vaddr, target_ulong, \
+    dma_addr_t, or a pointer)";
 
 /// A word or a star of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
