@@ -66,6 +66,7 @@ fn an_event_is_recorded_while_it_is_on() {
     host.session.attach("test");
     only(&host, "test_p*");
     assert!(enabled!(trace::test_pair) && !enabled!(trace::test_other));
+    assert!(!enabled!(trace::test_disabled));
 
     trace::test_other(1);
     trace::test_pair(1, 1);

@@ -122,6 +122,18 @@ impl fmt::Debug for TraceEvent {
     }
 }
 
+/// An event that is disabled where it is declared.
+#[doc(hidden)]
+pub struct Never;
+
+impl Never {
+    /// Off.
+    #[inline(always)]
+    pub const fn on(&self) -> u32 {
+        0
+    }
+}
+
 /// All declarations, sorted by name, as QEMU's `trace-events-all` has them:
 /// what a reader of the simple backend's file needs.
 pub fn trace_events_all() -> String {

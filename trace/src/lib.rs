@@ -102,7 +102,7 @@ pub use summary::Summary;
 /// What generated code uses.
 #[doc(hidden)]
 pub mod generated {
-    pub use crate::event::{EVENTS, TraceEvent, fire};
+    pub use crate::event::{EVENTS, Never, TraceEvent, fire};
     pub use crate::text::{Escaped, Line, c_string};
     pub use hypertrace_abi::event::{Bytes, Hex, Site};
     pub use {linkme, probe};

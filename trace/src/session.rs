@@ -255,6 +255,13 @@ impl Session {
         self.inner.rings.emit(site, fields)
     }
 
+    /// Whether the calling thread's ring takes this many words now. For
+    /// `hypertrace bench`, which waits instead of losing.
+    #[doc(hidden)]
+    pub fn has_room(&self, words: u64) -> bool {
+        self.inner.rings.with(ticks, |producer| producer.has_room(words)).unwrap_or(false)
+    }
+
     /// Adds a [trigger](crate::trigger); gives its number.
     ///
     /// # Errors

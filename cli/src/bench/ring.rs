@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Records of one burst; a ring holds two bursts, so that nothing is lost
 /// however late the consumer comes.
-const BURST: u64 = 50_000;
-const BURSTS: u64 = 10;
+pub const BURST: u64 = 50_000;
+pub const BURSTS: u64 = 10;
 /// Between two looks of the consumer.
 const CADENCE: Duration = Duration::from_micros(200);
 
@@ -97,7 +97,7 @@ pub fn empty(context: &mut Context) -> Result<f64> {
 
 /// Runs `burst` on this thread while `look` runs every [`CADENCE`] on another;
 /// `wait` says whether the consumer has everything. Only bursts are timed.
-fn bursts(
+pub fn bursts(
     mut burst: impl FnMut(u64),
     mut look: impl FnMut() + Send,
     empty: impl Fn() -> bool,

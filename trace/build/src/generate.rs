@@ -70,7 +70,17 @@ fn disabled(source: &mut Source, file: &str, event: &EventDecl) {
     let list = listed(event.arguments(), |a| format!("_{}: {}", a.name(), a.ty().kind().rust()));
     source.line(format!("#[allow({ALLOWED})]"));
     source.line("#[inline(always)]");
-    source.line(format!("pub fn {}({list}) {{}}", identifier(event.name())));
+    let name = identifier(event.name());
+    source.line(format!("pub fn {name}({list}) {{}}"));
+    source.line(format!("/// What belongs to [`{0}()`](fn@{0}).", event.name()));
+    source.line(format!("#[allow({ALLOWED})]"));
+    source.line(format!("pub mod {name} {{"));
+    source.line("    /// The event, which is always off.");
+    source.line(
+        "    pub static EVENT: ::hypertrace_trace::generated::Never = \
+         ::hypertrace_trace::generated::Never;",
+    );
+    source.line("}");
 }
 
 fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
@@ -98,11 +108,12 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
     let has_string = arguments.iter().any(|(a, _)| a.ty().kind() == Kind::Str);
     let (values, of_static) =
         if has_string { ("Values<'a>", "Values<'static>") } else { ("Values", "Values") };
-    let types = tuple(arguments.iter().map(|(a, _)| match a.ty().kind() {
-        Kind::Str => "g::Bytes<'a>".to_owned(),
-        Kind::Address => "g::Hex".to_owned(),
-        kind => kind.rust().to_owned(),
-    }));
+    let types =
+        tuple(arguments.iter().zip(is_hex(event)).map(|((a, _), hex)| match a.ty().kind() {
+            Kind::Str => "g::Bytes<'a>".to_owned(),
+            _ if hex => "g::Hex".to_owned(),
+            kind => kind.rust().to_owned(),
+        }));
     let declaration = raw_string(&event.declaration());
     source.line(format!("/// What belongs to [`{0}()`](fn@{0}).", event.name()));
     source.line(format!("#[allow(unsafe_code, {ALLOWED})]"));
@@ -135,11 +146,13 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
         Kind::Str => format!("{p}: &[u8]"),
         kind => format!("{p}: {}", kind.rust()),
     });
-    let values = tuple(arguments.iter().map(|(a, p)| match a.ty().kind() {
-        Kind::Str => format!("g::Bytes({p})"),
-        Kind::Address => format!("g::Hex({p})"),
-        _ => p.clone(),
-    }));
+    let values =
+        tuple(arguments.iter().zip(is_hex(event)).map(|((a, p), hex)| match a.ty().kind() {
+            Kind::Str => format!("g::Bytes({p})"),
+            Kind::U64 | Kind::Address if hex => format!("g::Hex({p})"),
+            _ if hex => format!("g::Hex(u64::from({p}))"),
+            _ => p.clone(),
+        }));
     let probe = listed(&arguments[..arguments.len().min(MAX_PROBE_ARGUMENTS)], |(a, p)| {
         match a.ty().kind() {
             Kind::Str => format!("g::c_string({p}).as_ptr()"),
@@ -148,7 +161,14 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
             _ => p.clone(),
         }
     });
+    let types = listed(arguments, |(a, _)| match a.ty().kind() {
+        Kind::Str => "&[u8]".to_owned(),
+        kind => kind.rust().to_owned(),
+    });
     let text = write_arguments(source, event, arguments);
+    // A linker that drops a function nobody calls leaves its probe's note.
+    source.line("    #[used]");
+    source.line(format!("    static FIRE: fn({}) = fire;", joined("u32", &types)));
     source.line("    #[inline(never)]");
     source.line(format!("    pub(super) fn fire({}) {{", joined(&format!("{on}: u32"), &list)));
     source.line("        g::fire(");
@@ -167,6 +187,23 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     ));
     source.line("        );");
     source.line("    }");
+}
+
+/// Which arguments are recorded as numbers that people read in hexadecimal:
+/// addresses, and what has no sign and is shown so.
+fn is_hex(event: &EventDecl) -> Vec<bool> {
+    let letters = event.segments.iter().filter_map(|segment| match segment {
+        Segment::Conversion(conversion) => Some(conversion.letter),
+        Segment::Text(_) => None,
+    });
+    let shown = event.arguments().iter().map(|a| a.ty().kind()).zip(letters);
+    shown
+        .map(|(kind, letter)| match kind {
+            Kind::Address => true,
+            Kind::U8 | Kind::U16 | Kind::U32 | Kind::U64 => matches!(letter, 'x' | 'X'),
+            _ => false,
+        })
+        .collect()
 }
 
 /// What `write!` takes after its target: the format and its arguments.

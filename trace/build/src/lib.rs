@@ -60,6 +60,9 @@
 //! | flags, width, precision | `- + space # 0`, numbers to 999 |
 //! | macros | `PRI[diouxX](8\|16\|32\|64\|PTR\|MAX)`, `HWADDR_PRI*`, `VADDR_PRI*`, `TARGET_PRI*`, `HWADDR_FMT_plx`, `RAM_ADDR_FMT`, `TARGET_FMT_lx`, `_ld`, `_lu`, `_plx` |
 //!
+//! An integer without a sign that the format shows by `%x` is recorded as one
+//! that people read in hexadecimal, as addresses are.
+//!
 //! A conversion must fit its argument: in number, in kind, and in size (64
 //! bits or at most 32; the sign may differ). Types have the sizes of 64-bit
 //! Linux, and plain `char` has a sign.
@@ -73,9 +76,8 @@
 //! It does not know QEMU's properties `vcpu` and `tcg`, `%m`, `*` as a width,
 //! wide strings, `long double`, numbered arguments, or newlines in a format.
 //! It does not look for events in C or Rust code, and reads no C headers: a
-//! type or macro that is not in the tables is an error. A disabled event has
-//! no module, so it cannot stand in `hypertrace_trace::enabled!`. The crate
-//! that includes the code may deny `unsafe_code`, but not forbid it.
+//! type or macro that is not in the tables is an error. The crate that
+//! includes the code may deny `unsafe_code`, but not forbid it.
 
 mod builder;
 #[cfg(test)]

@@ -24,7 +24,7 @@ const TAKEN: &[&str] =
     &["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "f64", "AsRef", "c_printf"];
 
 /// Constants in scope, which a parameter must not be named after.
-const CONSTANTS: &[&str] = &["EVENT", "Names", "None", "Some", "Ok", "Err"];
+const CONSTANTS: &[&str] = &["EVENT", "FIRE", "Names", "None", "Some", "Ok", "Err"];
 
 /// Why a word cannot name an event: what is expected instead.
 pub(crate) fn refuse_event(name: &str) -> Option<&'static str> {

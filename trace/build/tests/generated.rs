@@ -31,11 +31,12 @@ fn an_event_is_a_function_and_a_module() {
 }
 
 #[test]
-fn a_disabled_event_is_an_empty_function() {
+fn a_disabled_event_is_an_empty_function_that_is_never_on() {
     let source = generated("disable a(int x, const char *type) \"%d %s\"");
     assert!(source.contains("pub fn a(_x: i32, _type: impl AsRef<[u8]>) {}\n"), "{source}");
     assert!(source.contains("\"%d %s\" (trace-events:1), where it is disabled"), "{source}");
-    assert!(!source.contains("mod"), "{source}");
+    assert!(source.contains("pub static EVENT: ::hypertrace_trace::generated::Never"), "{source}");
+    assert!(!source.contains("distributed_slice"), "{source}");
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn any_word_that_is_not_refused_can_be_a_name() {
     let words = "abstract as async await become box break const continue do dyn else enum extern false final fn for gen \
         if impl in let loop macro match mod move mut override priv pub ref return static struct trait true try type typeof \
         unsafe unsized use virtual where while yield union raw safe auto default macro_rules \
-        g on out fire Names Values EVENT EVENT_ None Some Ok Err Site Bytes Hex Line core std alloc str usize isize char \
+        g on out fire Names Values FIRE EVENT EVENT_ None Some Ok Err Site Bytes Hex Line core std alloc str usize isize char \
         Option Vec String Sized Copy Clone Fn write println concat env hypertrace hypertrace_trace linkme probe trace \
         main inline allow doc derive clippy i8 u8 bool f64 u64 AsRef c_printf";
     let mut text = String::new();

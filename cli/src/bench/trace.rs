@@ -1,0 +1,243 @@
+//! Rows of declared events: functions of a `trace-events` file, recorded in a
+//! session and for the simple backend.
+
+use super::events;
+use super::ring::{BURST, BURSTS, bursts, floor};
+use super::rows::Context;
+use super::scratch::Scratch;
+use super::drain;
+use anyhow::{Result, anyhow, ensure};
+use hypertrace::abi::clock::ticks;
+use hypertrace::abi::sink::EventSink;
+use hypertrace_trace::event::TraceEvent;
+use hypertrace_trace::{Session, SessionConfig, Summary};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+/// A ring that holds two bursts, as those of the rows of the ring.
+const BURST_RING: u64 = 4 << 20;
+/// Records of a sustained run: a hundred times what the ring holds.
+const SUSTAINED: u64 = 1_000_000;
+/// Records between two looks for room.
+const STRIDE: u64 = 256;
+/// Ring words that a stride takes: records of four words, and at most the
+/// header of two blocks and what is left at the end of another.
+const STRIDE_WORDS: u64 = STRIDE * 4 + 16;
+/// How often a writer comes if no ring fills.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// Bytes of `bench_pair` in the session's file: time, id, two fields.
+const SESSION_BYTES: u64 = 32;
+/// Bytes of it in the simple backend's: type, id, time, length, pid, two
+/// arguments.
+const SIMPLE_BYTES: u64 = 48;
+
+/// Where declared events go.
+#[derive(Clone, Copy, PartialEq)]
+enum To {
+    /// A session's file.
+    Session,
+    /// That, and the file for QEMU's reader.
+    Simple,
+}
+
+impl To {
+    /// Bytes that a `bench_pair` becomes.
+    fn bytes(self) -> u64 {
+        match self {
+            To::Session => SESSION_BYTES,
+            To::Simple => SESSION_BYTES + SIMPLE_BYTES,
+        }
+    }
+}
+
+/// An event that is on until this goes.
+struct On(&'static TraceEvent);
+
+impl On {
+    fn new(event: &'static TraceEvent) -> On {
+        event.set(true);
+        On(event)
+    }
+}
+
+impl Drop for On {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// A session of a run.
+struct Host {
+    session: Session,
+    simple: Option<PathBuf>,
+    _scratch: Scratch,
+}
+
+impl Host {
+    fn new(to: To, rings: usize, ring_bytes: Option<u64>) -> Result<Host> {
+        let scratch = Scratch::new()?;
+        let mut config = SessionConfig::new(scratch.path().join("session"));
+        config.host_rings = rings;
+        config.host_ring_bytes = ring_bytes.unwrap_or(config.host_ring_bytes);
+        let session = Session::create(config)?;
+        let simple = (to == To::Simple).then(|| scratch.path().join("simple"));
+        if let Some(path) = &simple {
+            session.set_simple_file(path)?;
+        }
+        Ok(Host { session, simple, _scratch: scratch })
+    }
+
+    /// Ends it, and sees that all is there.
+    fn finish(self, records: u64) -> Result<Summary> {
+        let summary = self.session.finish()?;
+        let recorded = summary.host_events;
+        ensure!(summary.lost == 0, "{} records lost", summary.lost);
+        ensure!(recorded == records, "{recorded} of {records} were recorded");
+        if let Some(path) = &self.simple {
+            let bytes = std::fs::metadata(path)?.len();
+            // And the file's header, and the event's name once.
+            let whole = records * SIMPLE_BYTES..records * SIMPLE_BYTES + 128;
+            ensure!(whole.contains(&bytes), "{bytes} bytes of {records} simple records");
+        }
+        Ok(summary)
+    }
+}
+
+/// An event that is off.
+pub fn disabled(context: &mut Context) -> Result<f64> {
+    let host = Host::new(To::Session, 1, None)?;
+    host.session.attach("bench");
+    let turns = 20_000_000;
+    let start = ticks();
+    for i in 0..turns {
+        let a = black_box(i);
+        events::bench_off(a, a);
+    }
+    let total = ticks() - start;
+    let on = On::new(&events::bench_off::EVENT);
+    events::bench_off(0, 0);
+    drop(on);
+    host.finish(1)?;
+    Ok(context.ns(total, turns))
+}
+
+pub fn session_burst(context: &mut Context) -> Result<f64> {
+    burst(context, To::Session)
+}
+
+pub fn simple_burst(context: &mut Context) -> Result<f64> {
+    burst(context, To::Simple)
+}
+
+fn burst(context: &mut Context, to: To) -> Result<f64> {
+    let host = Host::new(to, 1, Some(BURST_RING))?;
+    let session = &host.session;
+    let _on = On::new(&events::bench_pair::EVENT);
+    session.attach("bench");
+    events::bench_pair(0, 0);
+    let recorded = Cell::new(1);
+    let total = bursts(
+        |_| {
+            for i in 0..BURST {
+                events::bench_pair(i, black_box(i));
+            }
+            recorded.set(recorded.get() + BURST);
+        },
+        || {
+            session.begin_pass();
+            session.end_pass();
+        },
+        || session.summary().host_events == recorded.get(),
+    );
+    host.finish(BURST * BURSTS + 1)?;
+    Ok(context.ns(total, BURST * BURSTS))
+}
+
+pub fn session_sustained(context: &mut Context) -> Result<f64> {
+    sustained(context, To::Session)
+}
+
+pub fn simple_sustained(context: &mut Context) -> Result<f64> {
+    sustained(context, To::Simple)
+}
+
+/// From the first record until the last one is in the file.
+fn sustained(context: &mut Context, to: To) -> Result<f64> {
+    let host = Host::new(to, 1, None)?;
+    let session = &host.session;
+    let _on = On::new(&events::bench_pair::EVENT);
+    session.attach("bench");
+    events::bench_pair(0, 0);
+    let writer = session.start_writer(PERIOD)?;
+    let start = ticks();
+    for stride in 0..SUSTAINED / STRIDE {
+        while !session.has_room(STRIDE_WORDS) {
+            thread::yield_now();
+        }
+        for i in stride * STRIDE..(stride + 1) * STRIDE {
+            events::bench_pair(i, black_box(i));
+        }
+    }
+    drop(writer);
+    let total = ticks() - start;
+    let records = SUSTAINED / STRIDE * STRIDE;
+    host.finish(records + 1)?;
+    Ok(context.ns(total, records))
+}
+
+pub fn session_sustained_floor(context: &mut Context) -> Result<f64> {
+    sustained_floor(context, To::Session)
+}
+
+pub fn simple_sustained_floor(context: &mut Context) -> Result<f64> {
+    sustained_floor(context, To::Simple)
+}
+
+/// A record in a ring, and the bytes that it becomes in files.
+fn sustained_floor(context: &mut Context, to: To) -> Result<f64> {
+    let write = drain::write_floor(context)? * to.bytes() as f64 / 32.0;
+    Ok(floor(context)? + write)
+}
+
+pub fn one_thread(context: &mut Context) -> Result<f64> {
+    threads(context, 1)
+}
+
+pub fn two_threads(context: &mut Context) -> Result<f64> {
+    threads(context, 2)
+}
+
+/// Time of one record, all threads together, in rings that hold the run.
+fn threads(context: &mut Context, count: usize) -> Result<f64> {
+    let host = Host::new(To::Session, count, Some(BURST_RING))?;
+    let _on = On::new(&events::bench_pair::EVENT);
+    let turns = BURST * 2;
+    let ready = Barrier::new(count);
+    let run = || {
+        host.session.attach("bench");
+        events::bench_pair(0, 0);
+        ready.wait();
+        let start = ticks();
+        for i in 0..turns {
+            events::bench_pair(i, black_box(i));
+        }
+        (start, ticks())
+    };
+    let times = thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(run)).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().map_err(|_| anyhow!("a thread panicked"))
+        };
+        threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    let records = (turns + 1) * count as u64;
+    host.finish(records)?;
+    let start = times.iter().map(|t| t.0).min().unwrap_or(0);
+    let end = times.iter().map(|t| t.1).max().unwrap_or(0);
+    Ok(context.ns(end - start, turns * count as u64))
+}
