@@ -4,7 +4,7 @@
 //! Any bytes are an input. [`chip`] and [`session`] take them as what a guest
 //! does ([`op::Op`]) at a device ([`rig::Rig`]) with three clients: 0 keeps no
 //! rule, 1 is honest, 2 does nothing. [`reader`] takes them as damage to the
-//! files of a whole session.
+//! files of a whole session, [`trace_events`] as a file of declarations.
 
 pub mod chip;
 pub mod input;

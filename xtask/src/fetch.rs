@@ -32,18 +32,28 @@ pub struct Tool {
 }
 
 /// What can be fetched.
-pub const TOOLS: &[Tool] = &[Tool {
-    program: "babeltrace2",
-    path: "usr/bin/babeltrace2",
-    packages: &["babeltrace2"],
-    suites: &[],
-    arguments: &[],
-    // It looks for its plugins (the CTF reader is one) in a folder of the system that was compiled in.
-    environment: &[
-        ("BABELTRACE_PLUGIN_PATH", "{lib}/babeltrace2/plugins"),
-        ("LIBBABELTRACE2_PLUGIN_PROVIDER_DIR", "{lib}/babeltrace2/plugin-providers"),
-    ],
-}];
+pub const TOOLS: &[Tool] = &[
+    Tool {
+        program: "babeltrace2",
+        path: "usr/bin/babeltrace2",
+        packages: &["babeltrace2"],
+        suites: &[],
+        arguments: &[],
+        // It looks for its plugins (the CTF reader is one) in a folder of the system that was compiled in.
+        environment: &[
+            ("BABELTRACE_PLUGIN_PATH", "{lib}/babeltrace2/plugins"),
+            ("LIBBABELTRACE2_PLUGIN_PROVIDER_DIR", "{lib}/babeltrace2/plugin-providers"),
+        ],
+    },
+    Tool {
+        program: "bpftrace",
+        path: "usr/bin/bpftrace",
+        packages: &["bpftrace"],
+        suites: &[],
+        arguments: &[],
+        environment: &[],
+    },
+];
 
 /// The tool of that name.
 ///

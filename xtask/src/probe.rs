@@ -30,8 +30,17 @@ pub struct Machine {
 }
 
 /// The names that have a probe.
-pub const NAMES: [&str; 7] =
-    ["kvm", "tracefs", "babeltrace2", "rustfmt", "clippy", "cargo-deny", "cargo-fuzz"];
+pub const NAMES: [&str; 9] = [
+    "kvm",
+    "tracefs",
+    "babeltrace2",
+    "readelf",
+    "bpftrace",
+    "rustfmt",
+    "clippy",
+    "cargo-deny",
+    "cargo-fuzz",
+];
 
 impl Machine {
     /// Tries everything. Fetches what can be fetched.
@@ -45,10 +54,13 @@ impl Machine {
                     machine.prefix = prefix;
                     detail
                 }),
-                "babeltrace2" => babeltrace2().map(|(detail, folder)| {
-                    machine.path.extend(folder);
-                    detail
-                }),
+                "babeltrace2" => machine.program(name, reads_a_trace),
+                "bpftrace" => match is_root() {
+                    true => machine.program(name, attaches),
+                    false => Err(anyhow::anyhow!("needs root")),
+                },
+                "readelf" => first_line(Command::new("readelf").arg("--version"))
+                    .context("not on PATH (package binutils)"),
                 "rustfmt" => first_line(Command::new(cargo()).args(["fmt", "--version"]))
                     .context("not here, `rustup component add rustfmt` gets it"),
                 "clippy" => first_line(Command::new(cargo()).args(["clippy", "--version"]))
@@ -61,6 +73,24 @@ impl Machine {
             machine.capabilities.push(Capability { name, found });
         }
         machine
+    }
+
+    /// The program on PATH, else a fetched one; either has to work, which `works` finds out.
+    fn program(&mut self, name: &str, works: impl Fn(&Path) -> Result<String>) -> Result<String> {
+        if let Some(program) = on_path(name) {
+            match works(&program) {
+                Ok(version) => return Ok(format!("{version}, {}", program.display())),
+                Err(error) => println!("{} does not work: {error:#}", program.display()),
+            }
+        }
+        let tool = fetch::find(name).map_err(anyhow::Error::msg)?;
+        let folder = fetch::fetched(tool).context("not on PATH, and cannot be fetched")?;
+        let program = folder.join(tool.program);
+        let version = works(&program).with_context(|| {
+            format!("{} does not work (remove it to fetch again)", program.display())
+        })?;
+        self.path.push(folder);
+        Ok(format!("{version}, {}", program.display()))
     }
 
     /// Whether the probe of that name found it, or its reason.
@@ -139,21 +169,16 @@ fn usable_tracefs(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The one on PATH, else a fetched one; both must read a trace.
-fn babeltrace2() -> Result<(String, Option<PathBuf>)> {
-    if let Some(program) = on_path("babeltrace2") {
-        match reads_a_trace(&program) {
-            Ok(version) => return Ok((format!("{version}, {}", program.display()), None)),
-            Err(error) => println!("{} does not work: {error:#}", program.display()),
-        }
-    }
-    let tool = fetch::find("babeltrace2").map_err(anyhow::Error::msg)?;
-    let folder = fetch::fetched(tool).context("not on PATH, and cannot be fetched")?;
-    let program = folder.join(tool.program);
-    let version = reads_a_trace(&program).with_context(|| {
-        format!("{} does not work (remove it to fetch again)", program.display())
-    })?;
-    Ok((format!("{version}, {}", program.display()), Some(folder)))
+fn is_root() -> bool {
+    fs::read_to_string("/proc/self/status")
+        .is_ok_and(|status| status.lines().any(|line| line.starts_with("Uid:\t0\t0\t")))
+}
+
+/// The shortest script. It may load no program, for lack of a right or a kernel's feature, which a version does not tell.
+fn attaches(program: &Path) -> Result<String> {
+    let ran = Command::new(program).args(["-e", "interval:ms:1 { exit(); }"]).output()?;
+    ensure!(ran.status.success(), "it attaches to nothing: {}", one_line(&ran.stderr));
+    first_line(Command::new(program).arg("--version"))
 }
 
 /// The smallest trace: no packet headers, one event class, one event. Needs the plugins, which a version does not.

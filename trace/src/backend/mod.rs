@@ -8,6 +8,7 @@
 
 pub mod ftrace;
 pub mod log;
+pub mod sdt;
 pub mod syslog;
 
 use crate::event::EVENTS;
@@ -48,6 +49,9 @@ pub fn active() -> Backends {
 /// Adds backends. For [`Backends::FTRACE`] and [`Backends::FTRACE_RAW`]
 /// [open](ftrace::open) an instance first.
 pub fn add(backends: Backends) {
+    if backends.contains(Backends::SDT) {
+        sdt::begin();
+    }
     BACKENDS.fetch_or(backends.bits(), SeqCst);
     settle();
 }
