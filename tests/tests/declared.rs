@@ -1,4 +1,5 @@
 //! Declared events: on and off by pattern, into the session; the guest's by the same patterns.
+#![allow(unsafe_code)] // fork
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -140,4 +141,59 @@ fn a_thread_without_a_ring_is_the_default_sessions() {
     host.session.end_pass();
 
     assert_eq!(names(&host.finish().events()), ["test_pair"]);
+}
+
+#[test]
+fn a_forked_child_is_not_recorded_and_hurts_nothing() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    host.session.attach("parent");
+    only(&host, "test_*");
+    trace::test_pair(1, 1);
+    // SAFETY: the child calls nothing but what is tested here, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let still_on = enabled!(trace::test_pair);
+        for n in 0..1000 {
+            trace::test_pair(n, n);
+        }
+        let attached = host.session.attach("child");
+        // SAFETY: ends the process, destructors and all.
+        unsafe { libc::_exit(i32::from(still_on) | i32::from(attached) << 1) };
+    }
+    let mut status = 0;
+    // SAFETY: a process of ours, and a valid place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "on: {}, attached: {}", status >> 8 & 1, status >> 9 & 1);
+    trace::test_pair(2, 2);
+
+    let recorded = host.finish();
+    assert_eq!(names(&recorded.events()), ["test_pair", "test_pair"]);
+    assert_eq!(recorded.summary.lost, 0);
+}
+
+#[test]
+fn a_thread_that_ends_gives_its_ring_back_with_all_that_is_in_it() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    only(&host, "test_other");
+    // Far more threads than there are rings, one after the other.
+    for n in 0..100 {
+        let session = host.session.clone();
+        let thread = std::thread::spawn(move || {
+            assert!(session.attach(&format!("worker{n}")));
+            trace::test_other(n);
+        });
+        thread.join().unwrap();
+        // Each lessee takes a block of the ring.
+        host.session.begin_pass();
+        host.session.end_pass();
+    }
+
+    let recorded = host.finish();
+    let events = recorded.events();
+    let own = events.iter().filter(|event| &*event.name == "test_other");
+    let numbers: Vec<Value> = own.map(|event| event.fields[0].1.clone()).collect();
+    assert_eq!(numbers, (0..100).map(Value::Unsigned).collect::<Vec<_>>());
+    assert_eq!(recorded.summary.lost, 0);
 }
