@@ -45,6 +45,11 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=MAX_VCPUS as i64))]
     vcpus: u32,
 
+    /// Do the work this many times over: long enough to look at it with `hypertrace ctl`
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    times: u32,
+
     /// One JSON object: mode, vcpus, ring_events, reference_points, stamps,
     /// lost, faults, records, session
     #[arg(long)]
@@ -62,6 +67,8 @@ Examples:
   hypertrace demo --trace 'vcpu_exit,file=t' --trace-backend log
                                         of the VMM's events the exits only, on stderr too, and in
                                         the file t for QEMU's simpletrace reader
+  hypertrace demo --out S --times 100   and in another terminal, while it runs:
+  hypertrace ctl S info trace           what it is doing
   hypertrace report S | less            all of it, in order
 
 Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty).";
@@ -122,17 +129,23 @@ pub fn run(args: &Args) -> Result<()> {
         ..Geometry::default()
     };
     let device = Device::new(session, geometry, args.vcpus)?;
+    let monitor = device.session.serve();
+    if let Err(error) = &monitor {
+        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&chain(error)));
+    }
+    let times = u64::from(args.times);
     let work = GuestArgs {
         vcpus: args.vcpus,
-        events: EVENTS,
-        reference_points: REFERENCE_POINTS,
-        stamps: STAMPS,
+        events: EVENTS * times,
+        reference_points: REFERENCE_POINTS * times,
+        stamps: STAMPS * times,
         ..GuestArgs::new(Program::Demo)
     };
     let ran = match machine {
-        Ok(machine) => device.run_traced(machine, &work).map(|_| ()),
+        Ok(machine) => device.run_traced(machine, &work, args.times).map(|_| ()),
         Err(_) => device.run_on_threads(args.vcpus, &work).map(|_| ()),
     };
+    drop(monitor);
     // What was recorded is worth having even if the disk is full or the guest failed.
     let (summary, written) = device.end();
     if args.json {
@@ -200,13 +213,15 @@ fn print_summary(summary: &Summary, dir: &Path) {
     let dir = dir.display();
     let faults: u64 = summary.faults.values().sum();
     println!(
-        "\n{} records: {} guest events, {} reference points, {} stamps, {} of the VMM; {} lost, {} faults.",
+        "\n{} records: {} guest events, {} reference points, {} stamps, {} of the VMM; {} lost, {} \
+         filtered, {} faults.",
         summary.records,
         summary.ring_events,
         summary.reference_points,
         summary.stamps,
         summary.host_events,
         summary.lost,
+        summary.filtered,
         faults,
     );
     println!(

@@ -40,16 +40,27 @@ impl Device {
 
     /// Runs a guest program on the machine with this device in its MMIO
     /// window.
-    pub fn run(&self, mut machine: Machine, args: &Args, answer: Answer) -> Result<Outcome> {
+    pub fn run(&self, machine: Machine, args: &Args, answer: Answer) -> Result<Outcome> {
+        self.run_for(machine, args, answer, LIMIT)
+    }
+
+    fn run_for(
+        &self,
+        mut machine: Machine,
+        args: &Args,
+        answer: Answer,
+        limit: Duration,
+    ) -> Result<Outcome> {
         let base = layout::DEVICE;
         attach_window(&mut machine, &self.chip, &self.doorbells, base, answer)?;
-        Ok(machine.run(&Args { device: base, ..args.clone() }, LIMIT)?)
+        Ok(machine.run(&Args { device: base, ..args.clone() }, limit)?)
     }
 
     /// The same, with those of the VMM's own events that are on.
-    pub fn run_traced(&self, mut machine: Machine, args: &Args) -> Result<Outcome> {
+    /// It may take so many times longer than others.
+    pub fn run_traced(&self, mut machine: Machine, args: &Args, times: u32) -> Result<Outcome> {
         machine.observe(record_in(self.session.clone()));
-        self.run(machine, args, Answer::Device)
+        self.run_for(machine, args, Answer::Device, LIMIT * times)
     }
 
     /// Runs a guest program on threads of this process, over shared memory.
