@@ -212,16 +212,20 @@ fn print_excerpt(dir: &Path) -> Result<()> {
 fn print_summary(summary: &Summary, dir: &Path) {
     let dir = dir.display();
     let faults: u64 = summary.faults.values().sum();
+    let filtered = match summary.filtered {
+        0 => String::new(),
+        n => format!("{n} filtered, "),
+    };
     println!(
-        "\n{} records: {} guest events, {} reference points, {} stamps, {} of the VMM; {} lost, {} \
-         filtered, {} faults.",
+        "\n{} records: {} guest events, {} reference points, {} stamps, {} of the VMM; {}{} lost, {} \
+         faults.",
         summary.records,
         summary.ring_events,
         summary.reference_points,
         summary.stamps,
         summary.host_events,
+        filtered,
         summary.lost,
-        summary.filtered,
         faults,
     );
     println!(
