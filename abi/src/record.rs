@@ -43,6 +43,9 @@ bitflags! {
         const REFERENCE_POINT = 1;
         /// A kernel-stamped point.
         const STAMP = 2;
+        /// The host's: a reference point that came while the declared event
+        /// `guest_hypertrace` was on.
+        const GUEST_HYPERTRACE = 4;
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::process::Command;
 
+use hypertrace_tests::capability;
 use serde_json::Value;
 
-/// Rows that need no KVM.
-const ROWS: [&str; 7] = [
+/// Rows that need nothing that a machine may lack.
+const ROWS: [&str; 15] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -13,27 +14,90 @@ const ROWS: [&str; 7] = [
     "ring_emit_disabled",
     "ring_drain_file",
     "device_reference_point",
+    "trace_disabled",
+    "trace_session_burst",
+    "trace_simple_burst",
+    "trace_session_sustained",
+    "trace_simple_sustained",
+    "trace_2threads",
+    "trigger_match",
+    "trigger_miss",
 ];
+/// Rows that need root and the kernel's tracing, or another tracer.
+const OTHERS: [(&str, &str); 6] = [
+    ("trace_session_lttng", "lttng-ust"),
+    ("lttng_ust", "lttng-ust"),
+    ("trace_marker_floor", "tracefs"),
+    ("trace_ftrace", "tracefs"),
+    ("uprobe", "tracefs"),
+    ("sdt_bpftrace", "bpftrace"),
+];
+
+/// One run of each of these rows.
+fn report(bench: &mut Command, rows: &[&str]) -> Value {
+    let output = bench.args(["bench", "--runs", "1", "--json"]).args(rows).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn row<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let rows = report["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).unwrap()
+}
+
+fn is_measured(row: &Value) -> bool {
+    if row["ns"].is_null() {
+        return false;
+    }
+    assert!(row["ns"].as_f64().is_some(), "{row}");
+    assert_eq!(row["runs"], 1, "{row}");
+    let compared = row["floor"].is_string();
+    assert_eq!(row["ratio"].is_number(), compared, "{row}");
+    assert_eq!(row["met"].is_boolean(), row["target"].is_string(), "{row}");
+    true
+}
+
+fn is_missing(row: &Value) -> bool {
+    let why = row["note"].as_str().unwrap().strip_prefix("not measured: ");
+    ["ns", "ratio", "iqr", "met"].iter().all(|field| row[field].is_null())
+        && why.is_some_and(|why| !why.is_empty())
+}
 
 #[test]
 fn rows_have_times_ratios_and_verdicts() {
-    let output = Command::new(env!("CARGO_BIN_EXE_hypertrace"))
-        .args(["bench", "--runs", "1", "--json"])
-        .args(ROWS)
-        .output()
-        .unwrap();
+    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &ROWS);
 
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["machine"]["cpus"].as_u64().unwrap() > 0);
-    let rows = report["rows"].as_array().unwrap();
     for name in ROWS {
-        let row = rows.iter().find(|row| row["name"] == name).unwrap();
-        assert!(row["ns"].as_f64().is_some(), "{row}");
-        assert_eq!(row["runs"], 1, "{row}");
-        let compared = row["floor"].is_string();
-        assert_eq!(row["ratio"].is_number(), compared, "{row}");
-        assert_eq!(row["met"].is_boolean(), row["target"].is_string(), "{row}");
+        assert!(is_measured(row(&report, name)), "{report}");
+    }
+}
+
+#[test]
+fn what_the_machine_lacks_is_said_and_not_measured() {
+    let names = OTHERS.map(|(name, _)| name);
+    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &names);
+
+    for (name, needed) in OTHERS {
+        let row = row(&report, name);
+        if is_measured(row) {
+            capability::used(needed);
+        } else {
+            assert!(is_missing(row), "{row}");
+            capability::missing(needed, row["note"].as_str().unwrap());
+        }
+    }
+}
+
+#[test]
+fn without_any_other_program_there_are_no_peers() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+
+    let names = OTHERS.map(|(name, _)| name);
+    let report = report(bench.env("PATH", "/nowhere"), &names);
+
+    for name in names {
+        assert!(is_missing(row(&report, name)), "{report}");
     }
 }
 

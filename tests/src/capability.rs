@@ -37,7 +37,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
     let found =
         std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     if found.is_none() {
-        missing(name, "not on PATH (`cargo xtask test` fetches it for its own run)");
+        missing(name, "not on PATH (`cargo xtask test` fetches what it can for its own run)");
     }
     found
 }

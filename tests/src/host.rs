@@ -10,6 +10,7 @@ use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
 use hypertrace_trace::session_json::StreamJson;
+use hypertrace_trace::stream::DEFAULT_SEGMENT_BYTES;
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{Doorbells, Drain};
 use tempfile::TempDir;
@@ -39,8 +40,18 @@ impl Host {
 
     /// A host whose rings are of this kind.
     pub fn with_mode(geometry: Geometry, ring_mode: RingMode) -> Host {
-        let dir = tempfile::tempdir().unwrap();
-        let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+        Host::within(tempfile::tempdir().unwrap(), geometry, ring_mode, DEFAULT_SEGMENT_BYTES)
+    }
+
+    /// A host whose session is in this directory, in files of this size.
+    pub fn within(
+        dir: TempDir,
+        geometry: Geometry,
+        ring_mode: RingMode,
+        segment_bytes: u64,
+    ) -> Host {
+        let config = SessionConfig { segment_bytes, ..SessionConfig::new(dir.path()) };
+        let session = Session::create(config).unwrap();
         session.set_events(&"*".parse().unwrap(), true).unwrap();
         let doorbells = Doorbells::new().unwrap();
         let config = ChipConfig { ring_mode, ..doorbells.config(&session, geometry.clients) };

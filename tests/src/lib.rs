@@ -14,6 +14,8 @@ pub mod namespace;
 pub mod packets;
 pub mod random;
 pub mod report;
+pub mod simpletrace;
+pub mod slow;
 pub mod tracefs;
 
 /// The events of the tests' `trace-events` file.

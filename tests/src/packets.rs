@@ -48,6 +48,14 @@ pub fn committed(dir: &Path) -> io::Result<Committed> {
     Ok(found)
 }
 
+/// Counts the records of one file.
+///
+/// # Errors
+/// As [`committed`].
+pub fn records_of(file: &Path) -> io::Result<u64> {
+    records(&File::open(file)?)
+}
+
 fn records(file: &File) -> io::Result<u64> {
     let (mut at, mut count) = (0, 0);
     let end = file.metadata()?.len();

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::capability;
 use crate::namespace::Mount;
 
+/// What the names of instances begin with; their process's number follows.
+const PREFIX: &str = "hypertrace-";
+
 /// One event of the kernel's trace.
 #[derive(Clone, Debug)]
 pub struct Traced {
@@ -29,6 +32,18 @@ impl Instance {
     /// An instance that records `event` (such as `kvm/kvm_mmio`, or all of `kvm`), timestamped with
     /// the TSC, of this thread and of those that it will start. `None`, said loudly, where that cannot be.
     pub fn recording(event: &str) -> Option<Instance> {
+        let instance = Instance::new()?;
+        match instance.start(event) {
+            Ok(()) => Some(instance),
+            Err(error) => {
+                capability::missing("tracefs", format!("cannot record {event}: {error}"));
+                None
+            }
+        }
+    }
+
+    /// An instance that records markers only. `None`, said loudly, where that cannot be.
+    pub fn new() -> Option<Instance> {
         let (mount, root) = match mounted() {
             Some(root) => (None, root),
             None => {
@@ -40,19 +55,14 @@ impl Instance {
                 (mount, root)
             }
         };
-        let dir = root.join("instances").join(format!("hypertrace-{}", std::process::id()));
+        let instances = root.join("instances");
+        sweep(&instances);
+        let dir = instances.join(format!("{PREFIX}{}", std::process::id()));
         if let Err(error) = fs::create_dir(&dir) {
             capability::missing("tracefs", format!("{}: {error}", dir.display()));
             return None;
         }
-        let instance = Instance { dir, _mount: mount };
-        match instance.start(event) {
-            Ok(()) => Some(instance),
-            Err(error) => {
-                capability::missing("tracefs", format!("cannot record {event}: {error}"));
-                None
-            }
-        }
+        Some(Instance { dir, _mount: mount })
     }
 
     fn start(&self, event: &str) -> io::Result<()> {
@@ -81,6 +91,19 @@ impl Instance {
         fs::read_to_string(self.dir.join("tracing_on")).unwrap().trim() == "1"
     }
 
+    /// How many events were recorded, those that were overwritten since included.
+    #[track_caller]
+    pub fn recorded(&self) -> u64 {
+        let of_cpu = |dir: fs::DirEntry| {
+            let stats = fs::read_to_string(dir.path().join("stats")).unwrap();
+            let counts = stats.lines().filter_map(|line| line.split_once(": "));
+            let kept =
+                counts.filter(|(what, _)| ["entries", "overrun", "read events"].contains(what));
+            kept.map(|(_, count)| count.trim().parse::<u64>().unwrap()).sum::<u64>()
+        };
+        fs::read_dir(self.dir.join("per_cpu")).unwrap().map(|dir| of_cpu(dir.unwrap())).sum()
+    }
+
     /// What was recorded, in the kernel's order.
     #[track_caller]
     pub fn events(&self) -> Vec<Traced> {
@@ -102,6 +125,18 @@ impl Drop for Instance {
         // If somebody holds one of its files open, it stays, and is empty.
         let _ = self.set("tracing_on", b"0");
         let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Removes what processes left that had a file of their instance open to their end.
+fn sweep(instances: &Path) {
+    for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            // Another test may be as fast.
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 

@@ -214,8 +214,9 @@ fn the_guests_own_events_follow_a_moment_later() {
     host.chip.drain_pass(8);
 
     point(&host.session, "quiet", &[]);
-    wait_for(|| host.session.triggers().contains(" 1 done"));
+    assert!(host.session.triggers().contains(" 1 waiting"));
     host.chip.drain_pass(8);
+    assert!(host.session.triggers().contains(" 0 waiting, 1 done"));
     client.poll();
     let is_on = hypertrace::is_on(hypertrace_abi::schema::mask_slot("noise"));
     assert!(!is_on);

@@ -3,10 +3,10 @@
 
 use crate::backend::{self, Backends, ftrace};
 use crate::event::EVENTS;
+use crate::host_ring;
 use crate::monitor::{Monitor, MonitorError};
 use crate::pattern::Pattern;
 use crate::session::Session;
-use crate::simple::Simple;
 use crate::stream::WriteFailed;
 use crate::wanted::TooManyRules;
 use hypertrace_abi::clock::ticks;
@@ -42,17 +42,16 @@ impl Session {
     }
 
     /// Has declared events written to a file for QEMU's simpletrace reader, too.
-    /// A file that is there must be empty or such a trace, which it replaces.
+    /// A file that is there must be empty or such a trace, which it replaces; a
+    /// pipe must have a reader. What was written before stays where it is.
     ///
     /// # Errors
     /// If it cannot be made or written, or is something else.
     pub fn set_simple_file(&self, path: &Path) -> Result<(), WriteFailed> {
         let mut engine = self.engine();
-        let simple = Simple::create(path, &engine.shared.clocks.host, ticks())?;
-        engine.begin_pass();
-        engine.end_pass();
-        engine.shared.simple = Some(simple);
-        Ok(())
+        // What came before belongs to what was before.
+        engine.pass();
+        engine.shared.set_simple(path)
     }
 
     /// Begins to serve the [commands](Session::execute) at the control socket
@@ -141,25 +140,26 @@ impl Session {
         let mut text = String::new();
         // Writing to a String does not fail.
         let _ = writeln!(text, "backends: {}", names(backend::active()));
+        let nowhere = host_ring::nowhere();
+        if nowhere > 0 {
+            let _ = writeln!(text, "events of threads that no session has: {nowhere}");
+        }
         self.engine().describe_trace(&mut text);
         text
     }
 
     fn flush(&self) -> Result<String, String> {
-        let mut engine = self.engine();
-        engine.begin_pass();
-        engine.end_pass();
+        self.engine().pass();
         Ok(String::new())
     }
 
     fn trace_file(&self, on: bool) -> Result<String, String> {
         let mut engine = self.engine();
         // What came before belongs to what was before.
-        engine.begin_pass();
-        engine.end_pass();
+        engine.pass();
         match &mut engine.shared.simple {
             Some(simple) => {
-                simple.set(on);
+                simple.set(on, ticks());
                 Ok(String::new())
             }
             None => Err("there is no file: trace-file set PATH".into()),

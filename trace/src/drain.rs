@@ -110,6 +110,7 @@ fn pull_packet(
         clock,
         lease,
         table: &mut lane.table,
+        partial: shared.partial,
         classes: &mut shared.classes,
         clocks: &mut shared.clocks,
         guests,
@@ -184,8 +185,12 @@ fn commit(
         lane.committed_at = now;
     }
     consumer.commit();
-    if lane.domain == Domain::Host {
-        simple(shared, lane);
+    if lane.domain == Domain::Host
+        && let Some(simple) = &mut shared.simple
+    {
+        let base = shared.clocks.base(HOST_CLOCK);
+        let schema = |dense| shared.classes.text(dense);
+        simple.take(lane.number, shared.buffer.events(), base, schema);
     }
     lane.last = taken.last;
     lane.sequence = pulled.sequence.wrapping_add(pulled.records);
@@ -222,26 +227,6 @@ fn commit(
         }
     }
     Ok(Drained { words: pulled.end.wrapping_sub(pulled.begin), more: pulled.more })
-}
-
-/// What a host ring lost since the last time, to the simple backend.
-pub(crate) fn tell_simple(shared: &mut Shared, lane: &mut Lane) {
-    let lost = shared.stats[lane.stats].lost();
-    let more = lost - std::mem::replace(&mut lane.simple_told, lost);
-    if let Some(simple) = &mut shared.simple {
-        // Full, the ring held what was taken before; what comes next came when
-        // there was room.
-        simple.lost(lane.last, more);
-    }
-}
-
-/// What a host ring's packet is to the simple backend, before the lane goes on.
-fn simple(shared: &mut Shared, lane: &mut Lane) {
-    tell_simple(shared, lane);
-    let Some(simple) = &mut shared.simple else { return };
-    let base = shared.clocks.base(HOST_CLOCK);
-    let wrote = simple.take(shared.buffer.events(), base, |dense| shared.classes.text(dense));
-    shared.simple_wrote(wrote);
 }
 
 fn write(

@@ -1,6 +1,6 @@
 //! The drain loop's side of a session, behind its one lock.
 
-use crate::drain::{drain, tell, tell_simple};
+use crate::drain::{drain, tell};
 use crate::host_ring::HostConsumer;
 use crate::lane::{Guests, Lane, Stats};
 use crate::packet::Domain;
@@ -12,6 +12,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
 use std::fmt::Write;
+use std::sync::atomic::Ordering;
 
 pub(crate) struct Engine {
     pub shared: Shared,
@@ -50,9 +51,22 @@ impl Engine {
 
     /// Notes how far host rings go.
     pub fn begin_pass(&mut self) {
-        for (consumer, _) in &self.hosts {
+        self.shared.partial = false;
+        self.note();
+    }
+
+    fn note(&mut self) {
+        for (consumer, _) in &mut self.hosts {
             consumer.note();
         }
+    }
+
+    /// A pass over the host rings alone, which may come in the middle of the
+    /// drain loop's: then that goes on as this does.
+    pub fn pass(&mut self) {
+        self.shared.partial = true;
+        self.note();
+        self.end_pass();
     }
 
     /// Drains host rings as far as was noted, and keeps the books.
@@ -61,9 +75,10 @@ impl Engine {
             return;
         }
         for i in 0..self.hosts.len() {
-            // Bounded by what was noted: a packet takes at least a record.
-            while self.drain_host(i).more {}
+            // Bounded by what was noted.
+            while let Drained { more: true, words: 1.. } = self.drain_host(i) {}
         }
+        self.tell_gaps(HostConsumer::gaps);
         self.shared.simple_pass();
         let now = ticks();
         let elapsed = now.saturating_sub(self.shared.told_at);
@@ -141,6 +156,23 @@ impl Engine {
     /// last maps. May be called again when it failed.
     pub fn finish(&mut self) -> Result<(), WriteFailed> {
         self.begin_pass();
+        if let Err(failed) = self.finish_streams() {
+            self.shared.simple_pass();
+            return Err(failed);
+        }
+        self.finished = true;
+        self.tell_gaps(HostConsumer::last_gaps);
+        self.shared.simple_close();
+        let Engine { shared, guests, hosts, .. } = self;
+        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
+            // A file that cannot be cut is whole with its filler.
+            let _ = lane.stream.take().map(Stream::close);
+        }
+        shared.clocks.refresh();
+        shared.describe(true)
+    }
+
+    fn finish_streams(&mut self) -> Result<(), WriteFailed> {
         for i in 0..self.hosts.len() {
             while self.finish_host(i)?.more {}
         }
@@ -149,17 +181,24 @@ impl Engine {
         for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
             tell(shared, lane, now)?;
         }
-        self.finished = true;
-        for (_, lane) in hosts.iter_mut() {
-            tell_simple(shared, lane);
+        Ok(())
+    }
+
+    /// Tells the simple backend what declared events the host rings lost.
+    fn tell_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
+        let Engine { shared, hosts, .. } = self;
+        let mut lost = |lane: u32, time: u64, lost: u64| {
+            if let Some(simple) = &mut shared.simple {
+                simple.lost(lane, time, lost);
+            }
+        };
+        for (consumer, lane) in hosts.iter_mut() {
+            gaps(consumer, lane.ring_end, &mut |time, more| lost(lane.number, time, more));
         }
-        shared.simple_pass();
-        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
-            // A file that cannot be cut is whole with its filler.
-            let _ = lane.stream.take().map(Stream::close);
-        }
-        shared.clocks.refresh();
-        shared.describe(true)
+        // Threads that found no ring are one more lane.
+        let missed = shared.missed.load(Ordering::Relaxed);
+        lost(hosts.len() as u32, ticks(), missed - shared.missed_told);
+        shared.missed_told = missed;
     }
 
     fn finish_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {

@@ -11,18 +11,19 @@ use crate::text::Line;
 use hypertrace_abi::event::{Event, Fields, SchemaText, Site};
 use hypertrace_abi::schema::FieldType;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 
 /// All declared events of the program, in no order.
 #[linkme::distributed_slice]
 pub static EVENTS: [TraceEvent];
 
+/// In an event's state: it is switched on, whatever the backends.
+const WANTED: u32 = 1 << 31;
+
 /// A declared event and its state.
 pub struct TraceEvent {
-    /// The backends that get it.
-    on: AtomicU32,
-    /// By name, whatever the backends.
-    wanted: AtomicBool,
+    /// The backends that get it, and [`WANTED`].
+    state: AtomicU32,
     name: &'static str,
     text: SchemaText,
     types: &'static [FieldType],
@@ -39,8 +40,7 @@ impl TraceEvent {
         line: u32,
     ) -> TraceEvent {
         TraceEvent {
-            on: AtomicU32::new(0),
-            wanted: AtomicBool::new(false),
+            state: AtomicU32::new(0),
             name: S::NAME,
             text: Event::<S, F>::TEXT,
             types: F::TYPES,
@@ -53,7 +53,7 @@ impl TraceEvent {
     /// The backends that get it now, as bits; 0 is off.
     #[inline(always)]
     pub fn on(&self) -> u32 {
-        self.on.load(Relaxed)
+        self.state.load(Relaxed) & !WANTED
     }
 
     /// Its name.
@@ -90,23 +90,30 @@ impl TraceEvent {
 
     /// Whether it is switched on; it may still reach no backend.
     pub fn is_wanted(&self) -> bool {
-        self.wanted.load(Relaxed)
+        self.state.load(Relaxed) & WANTED != 0
     }
 
-    /// Switches it. From any thread, a vCPU's too: a few loads and stores.
+    /// Switches it. From any thread, a vCPU's too: a few loads and one swap,
+    /// and if it is so already only the loads.
     pub fn set(&self, wanted: bool) {
-        self.wanted.store(wanted, SeqCst);
-        self.settle();
+        self.settle_as(|_| wanted);
     }
 
-    /// Brings the state word in line with what is wanted and which backends
-    /// there are; both may change meanwhile, and whoever changes one comes
-    /// here after.
+    /// Brings the backends in line with those that there are.
     pub(crate) fn settle(&self) {
+        self.settle_as(|state| state & WANTED != 0);
+    }
+
+    /// Backends may change meanwhile. Who changes them settles all events
+    /// after: either that sees what is stored here, or this sees the change.
+    #[inline]
+    fn settle_as(&self, wanted: impl Fn(u32) -> bool) {
         loop {
-            let seen = (self.wanted.load(SeqCst), BACKENDS.load(SeqCst));
-            self.on.store(if seen.0 { seen.1 } else { 0 }, SeqCst);
-            if seen == (self.wanted.load(SeqCst), BACKENDS.load(SeqCst)) {
+            let (before, backends) = (self.state.load(SeqCst), BACKENDS.load(SeqCst));
+            let state = if wanted(before) { WANTED | backends } else { 0 };
+            let stored = before == state
+                || self.state.compare_exchange(before, state, SeqCst, SeqCst).is_ok();
+            if stored && backends == BACKENDS.load(SeqCst) {
                 return;
             }
         }
@@ -162,14 +169,14 @@ pub fn fire<S: Site, F: Fields>(
         host_ring::emit(site, fields);
     }
     if on & !Backends::RING.bits() != 0 {
-        others(event, Backends::from_bits_retain(on), fields, text, probe);
+        others::<S, F>(event, Backends::from_bits_retain(on), fields, text, probe);
     }
 }
 
 /// The backends that are synchronous by nature.
 #[cold]
 #[inline(never)]
-fn others<F: Fields>(
+fn others<S: Site, F: Fields>(
     event: &'static TraceEvent,
     on: Backends,
     fields: F,
@@ -184,7 +191,7 @@ fn others<F: Fields>(
     }
     if on.intersects(Backends::TEXT) {
         let mut line = Line::new();
-        line.push(event.name.as_bytes());
+        line.push(S::NAME.as_bytes());
         line.push(b" ");
         text(&mut line);
         backend::text(on, &line);

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
 
 use crate::backend::{self, Backends};
+use crate::gaps::Gaps;
 use crate::lane::{Lane, Stats};
 use crate::text::Escaped;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,8 @@ pub(crate) struct HostRing {
     claimed: AtomicBool,
     /// Whether the thread that has it looks at triggers.
     looking: AtomicU32,
+    /// Declared events that it had no room for.
+    gaps: Gaps,
     waker: Arc<Waker>,
 }
 
@@ -86,6 +89,7 @@ impl HostRing {
             state: ProducerState::new(),
             claimed: AtomicBool::new(false),
             looking: AtomicU32::new(0),
+            gaps: Gaps::default(),
             waker: Arc::clone(waker),
         })
     }
@@ -103,6 +107,10 @@ pub(crate) struct HostConsumer {
     /// What stood in page G when a pass began: the consumer sees the ring only
     /// so far.
     noted: Box<[AtomicU64]>,
+    /// When that was.
+    noted_at: u64,
+    /// Lost declared events that were told.
+    told: u64,
 }
 
 impl HostConsumer {
@@ -111,11 +119,13 @@ impl HostConsumer {
             ring,
             state: ConsumerState::default(),
             noted: words(hypertrace_abi::layout::PAGE / 8),
+            noted_at: 0,
+            told: 0,
         }
     }
 
     /// Notes how far the ring goes now.
-    pub fn note(&self) {
+    pub fn note(&mut self) {
         // Head first: the schemas of all records below it are in the log.
         for word in
             [guest_page::HEAD, guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::SCHEMA_LEN]
@@ -125,6 +135,24 @@ impl HostConsumer {
             // that loads from `noted` is this thread.
             let value = self.ring.area[word].load(Ordering::Acquire);
             self.noted[word].store(value, Ordering::Relaxed);
+        }
+        self.noted_at = ticks();
+    }
+
+    /// Gives where declared events were lost, and how many, in what was taken
+    /// of the ring: up to position `end`.
+    pub fn gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
+        // What was lost at the noted head is behind all that was taken.
+        self.ring.gaps.take(end, &mut self.told, |time, lost| gap(time.min(self.noted_at), lost));
+    }
+
+    /// The same at the session's end: all that are left.
+    pub fn last_gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
+        self.gaps(end, gap);
+        let total = self.ring.gaps.total();
+        if total > self.told {
+            gap(self.noted_at, total - self.told);
+            self.told = total;
         }
     }
 
@@ -232,6 +260,15 @@ impl Claim {
             Producer::lease(long.memory()?, &long.state, lease, false).waking(&*long.waker);
         Some(Claim { session, producer, ring })
     }
+
+    /// A declared event was not recorded.
+    #[cold]
+    #[inline(never)]
+    fn lost(&self) {
+        // Its own thread's last store, so no older one can be seen.
+        let head = self.ring.area[guest_page::HEAD].load(Ordering::Relaxed);
+        self.ring.gaps.lost(head, ticks());
+    }
 }
 
 impl Drop for Claim {
@@ -317,7 +354,14 @@ static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
 /// What neither a thread's nor a default session took.
 static NOWHERE: StdAtomicU64 = StdAtomicU64::new(0);
 
-/// Records an event on the calling thread's ring, whichever session's it is.
+/// Declared events of threads that are attached to no session while there is
+/// no default one.
+pub(crate) fn nowhere() -> u64 {
+    NOWHERE.load(Ordering::Relaxed)
+}
+
+/// Records a declared event on the calling thread's ring, whichever session's
+/// it is.
 #[inline(always)]
 pub(crate) fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let claim = HELD.get();
@@ -325,7 +369,12 @@ pub(crate) fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
         return emit_first(site, fields);
     }
     // SAFETY: as in `held`.
-    unsafe { &*claim }.producer.emit_by(site, ticks, fields)
+    let claim = unsafe { &*claim };
+    let emitted = claim.producer.emit_by(site, ticks, fields);
+    if emitted != Emit::Recorded {
+        claim.lost();
+    }
+    emitted
 }
 
 /// A thread's first event.
@@ -338,7 +387,8 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
         return Emit::Unleased;
     }
     // SAFETY: `install` gave it a session that is never freed.
-    unsafe { &*rings }.emit(site, fields)
+    let rings = unsafe { &*rings };
+    rings.record(ticks, |producer| producer.emit_by(site, ticks, fields), true)
 }
 
 /// The pool of a session.
@@ -351,6 +401,8 @@ pub(crate) struct HostRings {
     pid: u32,
     /// What threads without a ring wanted to record.
     unattached: StdAtomicU64,
+    /// Declared events of that.
+    missed: Arc<StdAtomicU64>,
 }
 
 impl HostRings {
@@ -363,7 +415,8 @@ impl HostRings {
             .collect::<Result<_, _>>()?;
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id();
-        Ok(HostRings { session, rings, waker, pid, unattached: StdAtomicU64::new(0) })
+        let unattached = StdAtomicU64::new(0);
+        Ok(HostRings { session, rings, waker, pid, unattached, missed: Arc::default() })
     }
 
     /// The drain loop's sides.
@@ -390,8 +443,7 @@ impl HostRings {
     /// Records an event on the calling thread's ring of these.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        let emit = |producer: &Producer<'_>| producer.emit_by(site, ticks, fields);
-        self.with(ticks, emit).unwrap_or(Emit::Unleased)
+        self.record(ticks, |producer| producer.emit_by(site, ticks, fields), false)
     }
 
     /// Gives the calling thread's ring to `emit`; claims one at first use, as
@@ -408,6 +460,29 @@ impl HostRings {
             return None;
         }
         held(|claim| emit(&claim.producer))
+    }
+
+    /// The same for one event; a declared one is told where it is lost.
+    #[inline]
+    pub fn record(
+        &self,
+        now: impl FnOnce() -> u64,
+        emit: impl FnOnce(&Producer<'_>) -> Emit,
+        declared: bool,
+    ) -> Emit {
+        match self.with(now, emit) {
+            Some(Emit::Recorded) => Emit::Recorded,
+            Some(why) => {
+                if declared {
+                    held(Claim::lost);
+                }
+                why
+            }
+            None => {
+                self.missed.fetch_add(declared.into(), Ordering::Relaxed);
+                Emit::Unleased
+            }
+        }
     }
 
     #[cold]
@@ -452,5 +527,10 @@ impl HostRings {
     /// Events of threads that found no ring.
     pub fn unattached(&self) -> u64 {
         self.unattached.load(Ordering::Relaxed)
+    }
+
+    /// Declared events of those, running.
+    pub fn missed(&self) -> Arc<StdAtomicU64> {
+        Arc::clone(&self.missed)
     }
 }

@@ -220,8 +220,6 @@ pub(crate) struct Lane {
     /// It had reference points: each of its schemas gets a class for those.
     pub points: bool,
     pub pending: PendingPoints,
-    /// Lost events that the simple backend's file knows of.
-    pub simple_told: u64,
     /// When a packet was committed last, host's raw counter.
     pub committed_at: u64,
 }
@@ -244,7 +242,6 @@ impl Lane {
             restarts: 0,
             points: false,
             pending: PendingPoints::default(),
-            simple_told: 0,
             committed_at: 0,
         }
     }

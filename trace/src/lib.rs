@@ -41,6 +41,7 @@ pub mod control;
 mod drain;
 mod engine;
 pub mod event;
+mod gaps;
 mod host_ring;
 mod lane;
 pub mod metadata;

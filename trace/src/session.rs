@@ -180,6 +180,7 @@ impl Session {
         std::fs::rename(&hidden, &ctf).map_err(WriteFailed::on("create", &ctf))?;
         shared.ctf = ctf;
         shared.told_at = clock.started();
+        shared.missed = rings.missed();
 
         let engine = Engine::new(shared, rings.consumers());
         backend::session_began();
@@ -267,16 +268,7 @@ impl Session {
     /// # Errors
     /// If it is not one, or names what is not there.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
-        let words = self.inner.rings.all_looking();
-        let weak = Arc::downgrade(&self.inner);
-        self.inner.triggers.add(rule, words, || {
-            Box::new(move |pattern, on| {
-                if let Some(inner) = weak.upgrade() {
-                    // Too many rules of the guest's: it stays as it is.
-                    let _ = Session { inner }.engine().set_guest_events(pattern, on);
-                }
-            })
-        })
+        self.inner.triggers.add(rule, self.inner.rings.all_looking())
     }
 
     /// Removes a trigger.
@@ -382,21 +374,29 @@ impl EventSink for Session {
         // Zero is a ring's word for "no emit under way".
         let now = point.host_time.max(1);
         let prefix = [client.into(), cpu.into(), seq.into(), guest_time];
-        let flags = Flags::REFERENCE_POINT;
-        let emit = self.inner.rings.with(
+        let declared = trace::guest_hypertrace::EVENT.is_wanted();
+        let mut flags = Flags::REFERENCE_POINT;
+        flags.set(Flags::GUEST_HYPERTRACE, declared);
+        let emit = self.inner.rings.record(
             || now,
             |producer| producer.emit_words(now, point.id, flags, &prefix, point.words),
+            declared,
         );
         trace::reference_point(point);
         self.inner.rings.looking(|looking| self.inner.triggers.point(point, looking));
         match emit {
-            Some(Emit::Recorded) => Status::Recorded,
+            Emit::Recorded => Status::Recorded,
             _ => Status::Failed,
         }
     }
 
     fn update_mask(&self, set: &mut dyn FnMut(&Mask)) {
-        if let Some(mask) = self.engine().shared.classes.wanted.take_mask() {
+        let mut engine = self.engine();
+        self.inner.triggers.pass(|pattern, on| {
+            // Too many rules of the guest's: it stays as it is.
+            let _ = engine.set_guest_events(pattern, on);
+        });
+        if let Some(mask) = engine.shared.classes.wanted.take_mask() {
             set(&mask);
         }
     }

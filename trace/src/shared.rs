@@ -12,7 +12,10 @@ use crate::stream::{WriteFailed, replace};
 use hypertrace_abi::clock::ticks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// Told once when writing begins to fail, until all of it works again. Called
 /// in the middle of a drain, so it must not call the session.
@@ -21,7 +24,13 @@ pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 /// For [`Shared::failed`]: `session.json` and the metadata, once a second.
 pub(crate) const BOOKS: usize = usize::MAX;
 /// The same: the simple backend's file.
-pub(crate) const SIMPLE: usize = usize::MAX - 1;
+const SIMPLE: usize = usize::MAX - 1;
+
+/// How long a pipe's reader may do nothing when the simple backend goes on to
+/// another file: nothing is drained meanwhile.
+const SIMPLE_SWITCH: Duration = Duration::from_millis(100);
+/// The same at the session's end.
+const SIMPLE_END: Duration = Duration::from_secs(1);
 
 pub(crate) struct Shared {
     /// The session's directory.
@@ -44,6 +53,13 @@ pub(crate) struct Shared {
     failing: BTreeSet<usize>,
     /// The simple backend's file.
     pub simple: Option<Simple>,
+    /// Declared events of threads that found no host ring, running.
+    pub missed: Arc<AtomicU64>,
+    /// Those that the simple backend's file knows of.
+    pub missed_told: u64,
+    /// The guests' schema logs were not read since the host rings were noted:
+    /// a point of which nothing is known waits for the next pass.
+    pub partial: bool,
     /// Packets are built and checked, and not written: for measuring.
     pub dry: bool,
     /// When `session.json` was written last, host's raw counter.
@@ -67,6 +83,9 @@ impl Shared {
             failures: 0,
             failing: BTreeSet::new(),
             simple: None,
+            missed: Arc::default(),
+            missed_told: 0,
+            partial: false,
             dry: false,
             told_at: 0,
         }
@@ -116,12 +135,42 @@ impl Shared {
             None => writeln!(text, "simple: none"),
             Some(simple) => writeln!(
                 text,
-                "simple: {} {}, {} records, {} dropped",
+                "simple: {} {}, {} records, {} dropped, {} bytes waiting",
                 simple.path().display(),
                 if simple.is_on() { "on" } else { "off" },
-                simple.records,
-                simple.dropped
+                simple.taken,
+                simple.dropped,
+                simple.waiting()
             ),
+        }
+    }
+
+    /// Has the simple backend write to this file from now on.
+    pub fn set_simple(&mut self, path: &Path) -> Result<(), WriteFailed> {
+        let now = ticks();
+        let same = self.simple.as_mut().and_then(|old| Some((old.is(path)?, old)));
+        if let Some((false, pipe)) = same {
+            // There is no going back to its begin.
+            pipe.set(true, now);
+            return Ok(());
+        }
+        let same = same.is_some();
+        let mut new = Simple::create(path, &self.clocks.host, now)?;
+        if let Some(mut old) = self.simple.take() {
+            let (left, closed) =
+                if same { (old.forsake(), Ok(())) } else { old.close(SIMPLE_SWITCH) };
+            new.lost(0, now, left);
+            self.simple_wrote(closed);
+        }
+        self.simple = Some(new);
+        Ok(())
+    }
+
+    /// The end, for the simple backend.
+    pub fn simple_close(&mut self) {
+        if let Some(simple) = &mut self.simple {
+            let (_, closed) = simple.close(SIMPLE_END);
+            self.simple_wrote(closed);
         }
     }
 
@@ -134,7 +183,7 @@ impl Shared {
     }
 
     /// What became of a write of the simple backend's.
-    pub fn simple_wrote(&mut self, wrote: Result<(), WriteFailed>) {
+    fn simple_wrote(&mut self, wrote: Result<(), WriteFailed>) {
         match wrote {
             Ok(()) => self.works(SIMPLE),
             Err(failed) => self.failed(SIMPLE, &failed),

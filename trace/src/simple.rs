@@ -13,37 +13,56 @@
 //! ```
 //!
 //! An argument is a u64, or a string: u32 length, bytes. What was dropped, by
-//! a full ring or by a file that could not be written, stands where it is
-//! missing.
+//! a full ring or because the file cannot be written as fast, stands where it
+//! is missing.
+
+mod ns;
+mod out;
 
 use crate::clock::HostClock;
 use crate::event::{EVENTS, TraceEvent};
 use crate::stream::WriteFailed;
-use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS};
+use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::FieldType;
+use ns::Ns;
+use out::{Out, record_len};
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 const HEADER: [u64; 3] = [u64::MAX, 0xf2b1_77cb_0aa4_29b4, 4];
 const DROPPED: u64 = 0xffff_ffff_ffff_fffe;
 const MAPPING: u64 = 0;
 const EVENT: u64 = 1;
-/// Bytes from the id to the arguments.
-const FIXED: u32 = 24;
 
-/// Bytes that are gathered before they are written: the most of one pass that
-/// is sorted by time.
-const MOST_BYTES: usize = 1 << 20;
+/// Bytes that are gathered before they are on their way, and on their way
+/// before more is dropped: a pass over the rings of a default session.
+const MOST_BYTES: usize = 4 << 20;
+/// How often the end looks whether a slow reader has read.
+const NAP: Duration = Duration::from_millis(1);
 
-/// What of an event's class the file needs.
+/// What of a declared event the file needs.
 #[derive(Clone, Copy)]
 struct Kind {
     /// Its index in [`EVENTS`], which is its id here.
     id: u64,
     types: &'static [FieldType],
+}
+
+/// What a class of the session's is to this file.
+#[derive(Clone, Copy)]
+enum Class {
+    Other,
+    Declared(Kind),
+    Point,
+    /// The same, of an event of 2016.
+    Point2016,
+    /// The same, that no schema fits.
+    UntypedPoint,
 }
 
 /// A record's place in the buffer.
@@ -54,60 +73,40 @@ struct Place {
     end: u32,
 }
 
+/// What is missing of one thread's, not yet told.
+#[derive(Clone, Copy, Default)]
+struct Gap {
+    time: u64,
+    lost: u64,
+}
+
 /// The file, and what waits to be written to it.
 pub(crate) struct Simple {
     path: PathBuf,
-    file: File,
-    on: bool,
+    out: Out,
+    /// Raw times of the records that belong into the file.
+    window: Range<u64>,
     clock: Ns,
     pid: u32,
     /// By schema text.
     declared: HashMap<String, Kind>,
-    /// By dense id; outer `None`: not looked up yet.
-    kinds: Vec<Option<Option<Kind>>>,
+    /// By schema hash; `None`: two have it.
+    hashed: HashMap<u32, Option<Kind>>,
+    /// By dense id; `None`: not looked up yet.
+    classes: Vec<Option<Class>>,
     point: Option<Kind>,
-    /// Whose name stands in the file.
+    /// Whose name stands in the file, or in `names`.
     mapped: Vec<bool>,
-    buffer: Vec<u8>,
+    names: Vec<u8>,
+    records: Vec<u8>,
     places: Vec<Place>,
-    sorted: Vec<u8>,
-    /// Records that could not be written, not yet told.
-    untold: u64,
-    /// Bytes of the file that are whole records.
-    len: u64,
-    pub records: u64,
+    in_order: bool,
+    /// By lane: what is lost while `records` is full.
+    gaps: Vec<Gap>,
+    /// The file has taken all that it takes now.
+    stuck: bool,
+    pub taken: u64,
     pub dropped: u64,
-}
-
-/// Host ticks to Unix nanoseconds, by one multiplication.
-struct Ns {
-    raw: u64,
-    ns: u64,
-    /// Nanoseconds per tick, 32 bits behind the point.
-    rate: u64,
-}
-
-impl Ns {
-    fn of(clock: &HostClock, raw: u64) -> Ns {
-        let ns = u64::try_from(clock.unix_ns(raw)).unwrap_or(0);
-        Ns { raw, ns, rate: Ns::rate(clock) }
-    }
-
-    fn rate(clock: &HostClock) -> u64 {
-        ((1_000_000_000u128 << 32) / u128::from(clock.frequency)) as u64
-    }
-
-    fn at(&self, raw: u64) -> u64 {
-        let ticks = raw.wrapping_sub(self.raw) as i64;
-        let ns = (i128::from(ticks) * i128::from(self.rate)) >> 32;
-        self.ns.wrapping_add(ns as u64)
-    }
-
-    /// Goes on from here at the clock's rate as it is known now, without a
-    /// step.
-    fn refresh(&mut self, clock: &HostClock, raw: u64) {
-        *self = Ns { raw, ns: self.at(raw), rate: Ns::rate(clock) };
-    }
 }
 
 fn kind(event: &TraceEvent) -> Option<Kind> {
@@ -122,24 +121,30 @@ impl Simple {
     /// # Errors
     /// If it cannot be made or written, or is something else.
     pub fn create(path: &Path, clock: &HostClock, now: u64) -> Result<Simple, WriteFailed> {
-        let file = begin(path).map_err(WriteFailed::on("begin a trace in", path))?;
+        let out = Out::create(path).map_err(WriteFailed::on("begin a trace in", path))?;
         let declared = EVENTS.iter().filter_map(|event| Some((event.schema(), kind(event)?)));
+        let mut hashed = HashMap::new();
+        for event in EVENTS {
+            hashed.entry(event.id()).and_modify(|kind| *kind = None).or_insert_with(|| kind(event));
+        }
         Ok(Simple {
             path: path.to_owned(),
-            file,
-            on: true,
+            out,
+            window: 0..u64::MAX,
             clock: Ns::of(clock, now),
             pid: std::process::id(),
             declared: declared.collect(),
-            kinds: Vec::new(),
+            hashed,
+            classes: Vec::new(),
             point: EVENTS.iter().find(|event| event.name() == "guest_hypertrace").and_then(kind),
             mapped: vec![false; EVENTS.len()],
-            buffer: Vec::with_capacity(MOST_BYTES),
+            names: Vec::new(),
+            records: Vec::new(),
             places: Vec::new(),
-            sorted: Vec::with_capacity(MOST_BYTES),
-            untold: 0,
-            len: HEADER.as_bytes().len() as u64,
-            records: 0,
+            in_order: true,
+            gaps: Vec::new(),
+            stuck: false,
+            taken: 0,
             dropped: 0,
         })
     }
@@ -149,71 +154,158 @@ impl Simple {
         &self.path
     }
 
+    /// Whether `path` is the same file, and whether that has a begin.
+    pub fn is(&self, path: &Path) -> Option<bool> {
+        self.out.is(path).then(|| self.out.is_file())
+    }
+
     /// Whether records are written.
     pub fn is_on(&self) -> bool {
-        self.on
+        self.window.end == u64::MAX
     }
 
     /// Switches it. What comes while it is off is not missing.
-    pub fn set(&mut self, on: bool) {
-        self.on = on;
-    }
-
-    /// Records that a ring had no room for, after the one of this time.
-    pub fn lost(&mut self, raw: u64, lost: u64) {
-        if self.on && lost > 0 {
-            self.dropped = self.dropped.saturating_add(lost);
-            self.drop_record(raw, lost);
+    pub fn set(&mut self, on: bool, now: u64) {
+        if on != self.is_on() {
+            self.window = if on { now..u64::MAX } else { self.window.start..now };
         }
     }
 
-    fn drop_record(&mut self, raw: u64, lost: u64) {
-        let start = self.begin(DROPPED, raw);
-        self.buffer.extend_from_slice(lost.as_bytes());
-        self.end(start, raw);
+    /// Bytes that wait to be written.
+    pub fn waiting(&self) -> usize {
+        self.out.unsent().len() + self.records.len()
+    }
+
+    /// Declared events of a lane that are missing, the last of them at `raw`.
+    pub fn lost(&mut self, lane: u32, raw: u64, lost: u64) {
+        if lost == 0 || !self.window.contains(&raw) {
+            return;
+        }
+        self.dropped = self.dropped.saturating_add(lost);
+        let lane = lane as usize;
+        if self.gaps.len() <= lane {
+            self.gaps.resize(lane + 1, Gap::default());
+        }
+        let gap = &mut self.gaps[lane];
+        if gap.lost == 0 {
+            gap.time = raw;
+        }
+        gap.lost = gap.lost.saturating_add(lost);
+        if !self.is_full() {
+            self.tell_gap(lane);
+        }
+    }
+
+    /// Says what is missing of a lane, before what comes next of it.
+    fn tell_gap(&mut self, lane: usize) {
+        let Some(gap) = self.gaps.get_mut(lane).map(std::mem::take) else { return };
+        if gap.lost > 0 {
+            let start = self.begin(DROPPED, gap.time);
+            self.records.extend_from_slice(gap.lost.as_bytes());
+            self.end(start, gap.time);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.records.len() >= MOST_BYTES
     }
 
     /// Takes the declared events of a packet's body; `base` is what its
     /// timestamps begin at, `schema` gives a dense id's text.
     pub fn take<'t>(
         &mut self,
+        lane: u32,
         mut body: &[u64],
         base: u64,
         schema: impl Fn(u32) -> Option<&'t str>,
-    ) -> Result<(), WriteFailed> {
-        if !self.on {
-            return Ok(());
-        }
+    ) {
         while body.len() >= HEADER_WORDS {
             let header = Header::from_words(body[0], body[1]);
             let words = HEADER_WORDS + usize::from(header.words);
             let Some(payload) = body.get(HEADER_WORDS..words) else { break };
             body = &body[words..];
             let raw = header.timestamp.wrapping_add(base);
-            if header.flags & Flags::REFERENCE_POINT.bits() != 0 {
-                let is_2016 = schema(header.id).is_some_and(|text| text.starts_with("hypertrace("));
-                self.take_point(raw, is_2016, payload);
-            } else if let Some(kind) = self.kind_of(header.id, &schema) {
-                self.take_event(kind, raw, payload);
-            }
-            if self.buffer.len() > MOST_BYTES / 2 {
-                self.write()?;
+            if self.window.contains(&raw) {
+                self.take_one(lane, &header, raw, payload, &schema);
             }
         }
-        Ok(())
     }
 
-    fn kind_of<'t>(&mut self, dense: u32, schema: impl Fn(u32) -> Option<&'t str>) -> Option<Kind> {
+    #[inline]
+    fn take_one<'t>(
+        &mut self,
+        lane: u32,
+        header: &Header,
+        raw: u64,
+        mut payload: &[u64],
+        schema: &impl Fn(u32) -> Option<&'t str>,
+    ) {
+        let point = header.flags & Flags::REFERENCE_POINT.bits() != 0;
+        // Those that came while `guest_hypertrace` was off are not its.
+        let told = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
+        if point && (!told || payload.len() < REFERENCE_PREFIX_WORDS) {
+            return;
+        }
+        let mut class = self.class(header.id, point, schema);
+        if header.id == id::UNTYPED
+            && let [hash, _count, rest @ ..] = payload
+            && let Some(Some(kind)) = self.hashed.get(&(*hash as u32))
+        {
+            // The session had no room for its schema, which is known here.
+            (class, payload) = (Class::Declared(*kind), rest);
+        }
+        if let Class::Other = class {
+            return;
+        }
+        if self.is_full() {
+            // A disk takes them all; then only the order of threads is lost.
+            self.stuck = self.stuck || self.advance().is_err() || self.is_full();
+            if self.stuck {
+                return self.lost(lane, raw, 1);
+            }
+        }
+        match class {
+            Class::Other => {}
+            Class::Declared(kind) => self.take_event(kind, raw, payload),
+            Class::Point => self.take_point(raw, false, 0, payload),
+            Class::Point2016 => self.take_point(raw, true, 0, payload),
+            // Behind the id and the count that the session put there.
+            Class::UntypedPoint => self.take_point(raw, false, 2, payload),
+        }
+    }
+
+    #[inline]
+    fn class<'t>(
+        &mut self,
+        dense: u32,
+        point: bool,
+        schema: &impl Fn(u32) -> Option<&'t str>,
+    ) -> Class {
+        match self.classes.get(dense as usize) {
+            Some(Some(known)) => *known,
+            _ => self.look_up(dense, point, schema(dense)),
+        }
+    }
+
+    /// A dense id is one of reference points or one of other records.
+    #[cold]
+    fn look_up(&mut self, dense: u32, point: bool, text: Option<&str>) -> Class {
         let index = dense as usize;
-        if self.kinds.len() <= index {
-            self.kinds.resize(index + 1, None);
+        if self.classes.len() <= index {
+            self.classes.resize(index + 1, None);
         }
-        if let Some(known) = self.kinds[index] {
-            return known;
-        }
-        let kind = schema(dense).and_then(|text| self.declared.get(text).copied());
-        self.kinds[index] = Some(kind);
-        kind
+        let reserved = RESERVED.iter().find(|(_, reserved)| Some(*reserved) == text);
+        let class = match (point, reserved.map(|(id, _)| *id)) {
+            (true, Some(id::HYPERTRACE)) => Class::Point2016,
+            (true, Some(id::UNTYPED)) => Class::UntypedPoint,
+            (true, _) => Class::Point,
+            (false, _) => {
+                let declared = text.and_then(|text| self.declared.get(text));
+                declared.map_or(Class::Other, |kind| Class::Declared(*kind))
+            }
+        };
+        self.classes[index] = Some(class);
+        class
     }
 
     fn take_event(&mut self, kind: Kind, raw: u64, payload: &[u64]) {
@@ -221,143 +313,164 @@ impl Simple {
         let mut words = payload;
         for ty in kind.types {
             let Some((word, rest)) = words.split_first() else { break };
-            words = rest;
             if *ty == FieldType::Str {
-                let bytes = payload.as_bytes();
-                let at = bytes.len() - rest.as_bytes().len() - 8;
-                let len = (*word as u32 as usize).min(bytes.len() - at - 4);
-                self.buffer.extend_from_slice(&bytes[at..at + 4 + len]);
-                words = &words[(4 + len).div_ceil(8) - 1..];
+                // A u32 length and its bytes, here as there.
+                let bytes = words.as_bytes();
+                let len = (4 + *word as u32 as usize).min(bytes.len());
+                self.records.extend_from_slice(&bytes[..len]);
+                words = &words[len.div_ceil(8)..];
             } else {
-                self.buffer.extend_from_slice(word.as_bytes());
+                self.records.extend_from_slice(word.as_bytes());
+                words = rest;
             }
         }
         self.end(start, raw);
-        self.records += 1;
+        self.taken += 1;
     }
 
-    fn take_point(&mut self, raw: u64, is_2016: bool, payload: &[u64]) {
-        let (Some(kind), true) = (self.point, payload.len() >= REFERENCE_PREFIX_WORDS) else {
-            return;
-        };
-        if !EVENTS[kind.id as usize].is_wanted() {
-            return;
-        }
+    /// `skip`: words between the point's prefix and its own.
+    fn take_point(&mut self, raw: u64, is_2016: bool, skip: usize, payload: &[u64]) {
+        let Some(kind) = self.point else { return };
         let (prefix, words) = payload.split_at(REFERENCE_PREFIX_WORDS);
         let start = self.begin(kind.id, raw);
-        let args = crate::trace::shown(is_2016, words);
+        let args = crate::trace::shown(is_2016, words.get(skip..).unwrap_or(&[]));
         for word in [prefix[1], prefix[0]].into_iter().chain(args) {
-            self.buffer.extend_from_slice(word.as_bytes());
+            self.records.extend_from_slice(word.as_bytes());
         }
         self.end(start, raw);
-        self.records += 1;
+        self.taken += 1;
     }
 
+    #[inline]
     fn begin(&mut self, id: u64, raw: u64) -> usize {
-        let start = self.buffer.len();
+        if self.mapped.get(id as usize) == Some(&false) {
+            self.map(id);
+        }
+        let start = self.records.len();
         let head = [EVENT, id, self.clock.at(raw)];
-        self.buffer.extend_from_slice(head.as_bytes());
-        self.buffer.extend_from_slice([0, self.pid].as_bytes());
+        self.records.extend_from_slice(head.as_bytes());
+        self.records.extend_from_slice([0, self.pid].as_bytes());
         start
     }
 
+    #[cold]
+    fn map(&mut self, id: u64) {
+        self.mapped[id as usize] = true;
+        let name = EVENTS[id as usize].name().as_bytes();
+        self.names.extend_from_slice([MAPPING, id].as_bytes());
+        self.names.extend_from_slice((name.len() as u32).as_bytes());
+        self.names.extend_from_slice(name);
+    }
+
+    #[inline]
     fn end(&mut self, start: usize, raw: u64) {
-        let length = (self.buffer.len() - start - 8) as u32;
-        debug_assert!(length >= FIXED);
-        self.buffer[start + 24..start + 28].copy_from_slice(length.as_bytes());
-        let (start, end) = (start as u32, self.buffer.len() as u32);
+        let length = (self.records.len() - start - 8) as u32;
+        self.records[start + 24..start + 28].copy_from_slice(length.as_bytes());
+        let (start, end) = (start as u32, self.records.len() as u32);
+        self.in_order &= self.places.last().is_none_or(|last| last.time <= raw);
         self.places.push(Place { time: raw, start, end });
     }
 
-    /// A pass ends: writes what was taken.
+    /// A pass ends: what was taken is written, or on its way.
     ///
     /// # Errors
-    /// If it cannot be written: it is dropped, and told when it can be.
+    /// If it cannot be written: it waits, and what has no room is dropped.
     pub fn pass(&mut self, clock: &HostClock, now: u64) -> Result<(), WriteFailed> {
-        self.write()?;
+        let sent = self.advance();
+        self.stuck = false;
         self.clock.refresh(clock, now);
+        sent.map_err(WriteFailed::on("write", &self.path))
+    }
+
+    /// Writes what is on its way, and if that is all, what was taken since.
+    fn advance(&mut self) -> io::Result<()> {
+        self.out.send()?;
+        if self.out.is_empty() {
+            self.gather();
+            self.out.send()?;
+        }
         Ok(())
     }
 
-    fn write(&mut self) -> Result<(), WriteFailed> {
+    /// Puts what was taken on its way, in order of time.
+    fn gather(&mut self) {
+        (0..self.gaps.len()).for_each(|lane| self.tell_gap(lane));
         if self.places.is_empty() {
-            return Ok(());
+            return;
         }
-        // Each ring's are in order; mostly there is one.
-        self.places.sort_by_key(|place| place.time);
-        self.sorted.clear();
-        if self.untold > 0 {
-            let first = self.clock.at(self.places[0].time);
-            self.sorted.extend_from_slice([EVENT, DROPPED, first].as_bytes());
-            self.sorted.extend_from_slice([FIXED + 8, self.pid].as_bytes());
-            self.sorted.extend_from_slice(self.untold.as_bytes());
-        }
-        for place in &self.places {
-            let record = &self.buffer[place.start as usize..place.end as usize];
-            let id = word(record, 1);
-            if let Some(mapped) = self.mapped.get_mut(id as usize).filter(|mapped| !**mapped) {
-                *mapped = true;
-                let name = EVENTS[id as usize].name().as_bytes();
-                self.sorted.extend_from_slice([MAPPING, id].as_bytes());
-                self.sorted.extend_from_slice((name.len() as u32).as_bytes());
-                self.sorted.extend_from_slice(name);
+        let all = self.out.renew();
+        if self.in_order && self.names.is_empty() {
+            std::mem::swap(all, &mut self.records);
+        } else {
+            // Names first: each stands before its first use, whatever the order.
+            all.append(&mut self.names);
+            // Those of one tick as they came.
+            self.places.sort_unstable_by_key(|place| (place.time, place.start));
+            all.reserve(self.records.len());
+            for place in &self.places {
+                all.extend_from_slice(&self.records[place.start as usize..place.end as usize]);
             }
-            self.sorted.extend_from_slice(record);
         }
-        let written = self.file.write_all(&self.sorted);
-        match &written {
-            Ok(()) => {
-                self.len += self.sorted.len() as u64;
-                self.untold = 0;
-            }
-            Err(_) => self.forget(),
-        }
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.records.clear();
         self.places.clear();
-        self.buffer.clear();
-        written.map_err(WriteFailed::on("write", &self.path))
+        self.in_order = true;
     }
 
-    /// What is in the buffer could not be written.
-    fn forget(&mut self) {
-        // A torn record would end every reader's way here.
-        let _ = self.file.set_len(self.len);
-        let _ = self.file.seek(io::SeekFrom::Start(self.len));
-        self.mapped.fill(false);
-        for place in &self.places {
-            let record = &self.buffer[place.start as usize..place.end as usize];
-            if word(record, 1) == DROPPED {
-                self.untold = self.untold.saturating_add(word(record, 4));
-            } else {
-                self.untold = self.untold.saturating_add(1);
-                self.dropped = self.dropped.saturating_add(1);
-                self.records -= 1;
+    /// The end: writes what waits, as long as a slow reader reads at least
+    /// something within `patience`. Gives how many events are missing that the
+    /// file does not tell of.
+    pub fn close(&mut self, patience: Duration) -> (u64, Result<(), WriteFailed>) {
+        let begun = Instant::now();
+        let (mut moved, mut written) = (begun, self.out.written());
+        let closed = loop {
+            let sent = self.advance();
+            if sent.is_err() || self.waiting() == 0 {
+                break sent;
+            }
+            let now = Instant::now();
+            if self.out.written() > written {
+                (moved, written) = (now, self.out.written());
+            }
+            if now - moved > patience || now - begun > 10 * patience {
+                let why = "its reader does not read";
+                break Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            thread::sleep(NAP);
+        };
+        let left = self.forsake();
+        (left, closed.map_err(WriteFailed::on("finish", &self.path)))
+    }
+
+    /// Gives up what waits: counts it.
+    pub fn forsake(&mut self) -> u64 {
+        (0..self.gaps.len()).for_each(|lane| self.tell_gap(lane));
+        let (mut events, mut told) = (0, 0u64);
+        for mut bytes in [self.out.unsent(), &self.records] {
+            while let Some(len) = record_len(bytes).filter(|len| *len <= bytes.len()) {
+                match (word(bytes, 0), word(bytes, 1)) {
+                    (Some(EVENT), Some(DROPPED)) => {
+                        told = told.saturating_add(word(bytes, 4).unwrap_or(0));
+                    }
+                    (Some(EVENT), _) => events += 1,
+                    _ => {}
+                }
+                bytes = &bytes[len..];
             }
         }
+        self.clear();
+        self.out.renew();
+        self.taken -= events;
+        self.dropped = self.dropped.saturating_add(events);
+        told.saturating_add(events)
     }
 }
 
-/// A word of a record, 0 behind its end.
-fn word(record: &[u8], index: usize) -> u64 {
-    let bytes = record.get(index * 8..index * 8 + 8).and_then(|bytes| bytes.try_into().ok());
-    u64::from_ne_bytes(bytes.unwrap_or_default())
-}
-
-/// The file with its header, ready for records.
-fn begin(path: &Path) -> io::Result<File> {
-    let mut file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-    // A pipe has no begin to look at.
-    if file.metadata()?.is_file() {
-        let mut head = Vec::new();
-        let most = HEADER.as_bytes().len() as u64;
-        Read::by_ref(&mut file).take(most).read_to_end(&mut head)?;
-        if !head.is_empty() && head != HEADER.as_bytes() {
-            let why = "it is there and is no simple trace; nothing was overwritten";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
-        }
-        file.set_len(0)?;
-        file.rewind()?;
-    }
-    file.write_all(HEADER.as_bytes())?;
-    Ok(file)
+/// A word of a record, if it has so many.
+fn word(record: &[u8], index: usize) -> Option<u64> {
+    let bytes = record.get(index * 8..index * 8 + 8)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
 }

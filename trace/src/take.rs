@@ -8,9 +8,10 @@ use crate::classes::{ClassRef, Classes, Table};
 use crate::clock::Clocks;
 use crate::lane::{CACHE, Cached, Counts, Guests, Lane, OpenLease, Stats};
 use crate::packet::Domain;
+use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, id};
-use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Record};
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Payload, Record};
 use hypertrace_abi::schema::Value;
 
 /// Words that a record may take in a packet besides its payload: a
@@ -22,6 +23,8 @@ pub(crate) struct Context<'a> {
     pub domain: Domain,
     pub clock: u32,
     pub lease: OpenLease,
+    /// As in [`Shared`](crate::shared::Shared).
+    pub partial: bool,
     pub table: &'a mut Table,
     pub classes: &'a mut Classes,
     pub clocks: &'a mut Clocks,
@@ -141,14 +144,21 @@ impl<'a> Taker<'a> {
         if self.out.len() - self.used < len + MOST_EXTRA {
             return Flow::Stop;
         }
+        let point = self.context.domain == Domain::Host
+            && header.flags & Flags::REFERENCE_POINT.bits() != 0
+            && len >= REFERENCE_PREFIX_WORDS;
+        if point
+            && self.context.partial
+            && let Payload::Ring([client, ..]) = &record.payload
+            && !self.context.knows_point(&header, client.load(Relaxed))
+        {
+            return Flow::Stop;
+        }
         let timestamp = self.time(header.timestamp, faults);
         let at = self.used;
         let body = at + HEADER_WORDS;
         record.payload.copy_to(&mut self.out[body..body + len]);
 
-        let point = self.context.domain == Domain::Host
-            && header.flags & Flags::REFERENCE_POINT.bits() != 0
-            && len >= REFERENCE_PREFIX_WORDS;
         let own = body + if point { REFERENCE_PREFIX_WORDS } else { 0 };
         let payload = &self.out[own..body + len];
         let class = if point {
@@ -270,6 +280,13 @@ impl Context<'_> {
         };
         let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
         Ok(Checked { class, pad, wanted })
+    }
+
+    /// Whether a point's schema was told already.
+    fn knows_point(&mut self, header: &Header, client: u64) -> bool {
+        let client = u32::try_from(client).unwrap_or(u32::MAX);
+        let lane = self.guests.lane(client, self.stats);
+        header.id < id::FIRST || lane.is_some_and(|lane| lane.table.text(header.id).is_some())
     }
 
     /// The class of a guest's reference point in a host ring, and its check.

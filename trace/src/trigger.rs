@@ -10,14 +10,15 @@
 //!
 //! | action | done |
 //! |---|---|
-//! | `events PATTERN on\|off` | declared events at once, the guest's a moment later |
+//! | `events PATTERN on\|off` | declared events at once, the guest's in the drain's next pass |
 //! | `kernel DIR on\|off` | at once: the `tracing_on` of a tracefs instance, by one system call |
 //! | `call NAME` | a moment later: a callback of the VMM's |
 //!
 //! What is done at once is done before the guest goes on. A point is looked up
 //! on the vCPU's thread in one immutable table, without a lock or an
-//! allocation. What comes a moment later is queued, done in order on a thread
-//! of its own, and counted.
+//! allocation. Callbacks are queued, called in order on a thread of its own, and
+//! counted. The guest's events are switched in the order in which that was
+//! last asked for: what is asked for again before it is done is done once.
 
 mod rule;
 mod table;
@@ -30,7 +31,10 @@ use hypertrace_abi::sink::ReferencePoint;
 use rule::{Action, Rule};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -43,9 +47,6 @@ pub const MAX_QUEUED: usize = 1024;
 
 /// What a VMM does at a trigger, on the triggers' own thread.
 pub type Callback = Arc<dyn Fn(&Fired) + Send + Sync>;
-
-/// Switches the guest's events.
-type SetGuestEvents = Box<dyn Fn(&Pattern, bool) + Send>;
 
 /// A point that fired a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ pub struct Fired {
     pub host_time: u64,
 }
 
-/// What is done later: an action of a rule.
+/// A callback to call.
 struct Job {
     rule: Arc<Rule>,
     action: usize,
@@ -70,6 +71,8 @@ struct Job {
 #[derive(Default)]
 struct Control {
     rules: Vec<Arc<Rule>>,
+    /// No longer rules, and the guest's events have still to follow.
+    removed: Vec<Arc<Rule>>,
     last: u32,
     callbacks: BTreeMap<String, Callback>,
 }
@@ -78,6 +81,8 @@ struct Control {
 pub(crate) struct Triggers {
     table: Current,
     control: Mutex<Control>,
+    /// An action may be due.
+    due: AtomicBool,
     queue: Arc<Queue>,
     worker: OnceLock<JoinHandle<()>>,
 }
@@ -94,6 +99,7 @@ impl Default for Triggers {
         Triggers {
             table: Current::default(),
             control: Mutex::default(),
+            due: AtomicBool::new(false),
             queue: Arc::new(Queue {
                 jobs: ArrayQueue::new(MAX_QUEUED),
                 ended: AtomicBool::new(false),
@@ -124,18 +130,58 @@ impl Triggers {
     fn fire(&self, rule: &Arc<Rule>, point: &ReferencePoint<'_>) {
         let ReferencePoint { client, seq, host_time, .. } = *point;
         for (index, action) in rule.actions.iter().enumerate() {
-            action.at_once(&rule.failed);
-            if !action.is_queued() {
-                continue;
-            }
-            let fired = Fired { rule: rule.number, client, seq, host_time };
-            let job = Job { rule: Arc::clone(rule), action: index, fired };
-            match self.queue.jobs.push(job) {
-                Ok(()) => self.worker.get().map(|worker| worker.thread().unpark()).unwrap_or(()),
-                // Dropping a job frees nothing: the table holds the rule.
-                Err(_) => drop(self.queue.dropped.fetch_add(1, Relaxed)),
+            match action {
+                Action::Events { declared, on, due, .. } => {
+                    declared.iter().for_each(|event| event.set(*on));
+                    due.store(host_time.max(1), Relaxed);
+                    // ORDERING: pairs with the Acquire in `pass`: who sees that
+                    // something is due sees what.
+                    self.due.store(true, Release);
+                }
+                Action::Kernel { tracing_on, on } => {
+                    let state: &[u8] = if *on { b"1" } else { b"0" };
+                    if tracing_on.write_at(state, 0).is_err() {
+                        rule.failed.fetch_add(1, Relaxed);
+                    }
+                }
+                Action::Call { .. } => {
+                    let fired = Fired { rule: rule.number, client, seq, host_time };
+                    let job = Job { rule: Arc::clone(rule), action: index, fired };
+                    // To wake the worker is a system call: `pass` does it.
+                    // Dropping a job frees nothing: the table holds the rule.
+                    if self.queue.jobs.push(job).is_err() {
+                        self.queue.dropped.fetch_add(1, Relaxed);
+                    }
+                }
             }
         }
+    }
+
+    /// On the drain loop's thread, at a pass's begin: has the callbacks called
+    /// that wait, and switches the guest's events by `set`.
+    pub fn pass(&self, mut set: impl FnMut(&Pattern, bool)) {
+        if let Some(worker) = self.worker.get().filter(|_| !self.queue.jobs.is_empty()) {
+            worker.thread().unpark();
+        }
+        if !self.due.load(Relaxed) || !self.due.swap(false, Acquire) {
+            return;
+        }
+        let mut control = self.control();
+        let mut due = Vec::new();
+        for rule in control.rules.iter().chain(&control.removed) {
+            for (index, action) in rule.actions.iter().enumerate() {
+                if let Action::Events { pattern, on, due: time, .. } = action {
+                    due.push(((time.swap(0, Relaxed), rule.number, index), pattern, *on));
+                }
+            }
+        }
+        due.retain(|((time, ..), ..)| *time != 0);
+        due.sort_by_key(|(order, ..)| *order);
+        for (_, pattern, on) in due {
+            set(pattern, on);
+            self.queue.done.fetch_add(1, Relaxed);
+        }
+        control.removed.clear();
     }
 
     fn control(&self) -> MutexGuard<'_, Control> {
@@ -153,7 +199,6 @@ impl Triggers {
         &self,
         text: &str,
         words: impl Iterator<Item = &'w AtomicU32>,
-        set_guest_events: impl FnOnce() -> SetGuestEvents,
     ) -> Result<u32, TriggerError> {
         let mut control = self.control();
         if control.rules.len() >= MAX_RULES {
@@ -161,8 +206,8 @@ impl Triggers {
         }
         let number = control.last + 1;
         let rule = Rule::parse(text, number, |name| control.callbacks.get(name).cloned())?;
-        if rule.actions.iter().any(Action::is_queued) {
-            self.start(set_guest_events());
+        if rule.actions.iter().any(|action| matches!(action, Action::Call { .. })) {
+            self.start();
         }
         control.last = number;
         control.rules.push(Arc::new(rule));
@@ -177,13 +222,13 @@ impl Triggers {
         words: impl Iterator<Item = &'w AtomicU32>,
     ) -> Result<(), TriggerError> {
         let mut control = self.control();
-        let before = control.rules.len();
-        control.rules.retain(|rule| rule.number != number);
-        if control.rules.len() == before {
-            return Err(TriggerError::Unknown(number));
-        }
+        let place = control.rules.iter().position(|rule| rule.number == number);
+        let rule = control.rules.remove(place.ok_or(TriggerError::Unknown(number))?);
         let table = (!control.rules.is_empty()).then(|| Table::new(&control.rules));
         self.table.replace(table, words);
+        if rule.actions.iter().any(Action::is_due) {
+            control.removed.push(rule);
+        }
         Ok(())
     }
 
@@ -191,7 +236,8 @@ impl Triggers {
     pub fn list(&self) -> String {
         let mut text = String::new();
         let Queue { jobs, done, dropped, .. } = &*self.queue;
-        for rule in &self.control().rules {
+        let control = self.control();
+        for rule in &control.rules {
             // Writing to a String does not fail.
             let _ = writeln!(
                 text,
@@ -202,10 +248,12 @@ impl Triggers {
                 rule.failed.load(Relaxed)
             );
         }
+        let rules = control.rules.iter().chain(&control.removed);
+        let due = rules.flat_map(|rule| &rule.actions).filter(|action| action.is_due()).count();
         let _ = writeln!(
             text,
             "queued actions: {} waiting, {} done, {} dropped",
-            jobs.len(),
+            jobs.len() + due,
             done.load(Relaxed),
             dropped.load(Relaxed)
         );
@@ -213,10 +261,10 @@ impl Triggers {
     }
 
     /// Starts the thread for what is queued, if it is not there.
-    fn start(&self, set_guest_events: SetGuestEvents) {
+    fn start(&self) {
         self.worker.get_or_init(|| {
             let queue = Arc::clone(&self.queue);
-            thread::spawn(move || queue.work(&set_guest_events))
+            thread::spawn(move || queue.work())
         });
     }
 }
@@ -234,13 +282,11 @@ impl Drop for Triggers {
 }
 
 impl Queue {
-    fn work(&self, set_guest_events: &SetGuestEvents) {
+    fn work(&self) {
         loop {
             while let Some(Job { rule, action, fired }) = self.jobs.pop() {
-                match &rule.actions[action] {
-                    Action::Events { pattern, on, .. } => set_guest_events(pattern, *on),
-                    Action::Call { callback, .. } => callback(&fired),
-                    Action::Kernel { .. } => {}
+                if let Action::Call { callback } = &rule.actions[action] {
+                    callback(&fired);
                 }
                 self.done.fetch_add(1, Relaxed);
             }
@@ -248,7 +294,7 @@ impl Queue {
                 return;
             }
             // An unpark between the look and this is not lost; the time is
-            // for a push whose thread saw no worker yet.
+            // for where nobody drains.
             thread::park_timeout(Duration::from_millis(100));
         }
     }

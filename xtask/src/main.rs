@@ -4,6 +4,7 @@ mod apt;
 mod fetch;
 mod notes;
 mod probe;
+mod soak;
 mod step;
 mod suite;
 
@@ -28,6 +29,10 @@ enum Job {
     /// Fetches the programs that are not here into a cache folder ($XDG_CACHE_HOME/hypertrace, ~/.cache/hypertrace);
     /// needs no root and installs nothing. Ends with a table of capabilities: here or not, used by a test or not.
     Test(suite::Options),
+    /// Trace everything at full rate to slow disks for long, and print what became of it
+    ///
+    /// Fails unless each backend recorded or dropped exactly what was emitted to it, and memory stayed flat.
+    Soak(soak::Options),
     /// Fetch the programs that tests run, without installing them, and print where they are
     Fetch {
         /// Which ones; all when none is named
@@ -50,6 +55,7 @@ fn main() -> ExitCode {
 fn run(job: Job) -> Result<bool> {
     match job {
         Job::Test(options) => suite::run(&root()?, &options),
+        Job::Soak(options) => soak::run(&root()?, &options),
         Job::Fetch { programs } => {
             let all = fetch::TOOLS.iter().collect();
             for tool in if programs.is_empty() { all } else { programs } {

@@ -30,10 +30,11 @@ pub struct Machine {
 }
 
 /// The names that have a probe.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 10] = [
     "kvm",
     "tracefs",
     "babeltrace2",
+    "python3",
     "readelf",
     "bpftrace",
     "rustfmt",
@@ -59,6 +60,8 @@ impl Machine {
                     true => machine.program(name, attaches),
                     false => Err(anyhow::anyhow!("needs root")),
                 },
+                "python3" => first_line(Command::new("python3").arg("--version"))
+                    .context("not on PATH (package python3)"),
                 "readelf" => first_line(Command::new("readelf").arg("--version"))
                     .context("not on PATH (package binutils)"),
                 "rustfmt" => first_line(Command::new(cargo()).args(["fmt", "--version"]))

@@ -172,8 +172,8 @@ impl<'m> Producer<'m> {
     /// backwards.
     #[inline(always)]
     pub fn emit_by<S: Site, F: Fields>(&self, _: S, clock: impl Fn() -> u64, fields: F) -> Emit {
-        let what = What::event::<S, F>(&fields);
-        self.emit_with(clock, what, |out| fields.put(out), |_| {})
+        let what = move || What::event::<S, F>(&fields);
+        self.emit_with(clock, what, move |out| fields.put(out), |_| {})
     }
 
     /// As [`Producer::emit_by`], with flags. `patient`: this is not the last
@@ -186,7 +186,7 @@ impl<'m> Producer<'m> {
         fields: F,
         patient: bool,
     ) -> Emit {
-        let what = What { flags, last_try: !patient, ..What::event::<S, F>(&fields) };
+        let what = || What { flags, last_try: !patient, ..What::event::<S, F>(&fields) };
         self.emit_with(clock, what, |out| fields.put(out), |_| {})
     }
 
@@ -219,7 +219,7 @@ impl<'m> Producer<'m> {
         patient: bool,
     ) -> Emit {
         let words = prefix.len() + payload.len();
-        let what = What { id, flags, text: None, words, last_try: !patient };
+        let what = || What { id, flags, text: None, words, last_try: !patient };
         self.emit_with(clock, what, |out| put(out, prefix, payload), |_| {})
     }
 
@@ -227,17 +227,19 @@ impl<'m> Producer<'m> {
     /// record's timestamp to STAMP: nothing else of this client comes between.
     pub fn stamp(&self, clock: impl Fn() -> u64, fire: impl FnOnce(u64)) -> Emit {
         let what =
-            What { id: id::STAMP, flags: Flags::STAMP, text: None, words: 0, last_try: true };
+            || What { id: id::STAMP, flags: Flags::STAMP, text: None, words: 0, last_try: true };
         self.emit_with(clock, what, |_| {}, fire)
     }
 
     /// What every emit is. `put` stores the payload, `fire` comes after the
-    /// record is published and before the emit's end.
+    /// record is published and before the emit's end. `what` is asked once
+    /// more where the ring is not ready: a value handed on from here would be
+    /// in memory all the way, and its constants loaded from there.
     #[inline(always)]
-    fn emit_with(
+    fn emit_with<'a>(
         &self,
         clock: impl Fn() -> u64,
-        what: What<'_>,
+        what: impl Fn() -> What<'a>,
         put: impl FnOnce(&[AtomicU64]),
         fire: impl FnOnce(u64),
     ) -> Emit {
@@ -247,12 +249,13 @@ impl<'m> Producer<'m> {
         };
         let state = self.state;
         let head = state.head.load(Relaxed);
+        let this = what();
         let known =
-            what.text.is_none() || state.known[what.id as usize % KNOWN].load(Relaxed) == what.id;
-        if !known || head + what.record_words() > state.limit.load(Relaxed) {
-            return self.emit_slowly(now, what, put, fire);
+            this.text.is_none() || state.known[this.id as usize % KNOWN].load(Relaxed) == this.id;
+        if !known || head + this.record_words() > state.limit.load(Relaxed) {
+            return self.emit_slowly(now, what(), put, fire);
         }
-        self.write(head, now, what, put, fire)
+        self.write(head, now, this, put, fire)
     }
 
     /// The rest of an emit that needs room made first. A function of its own,

@@ -4,13 +4,23 @@
 //! the paired ratios: what the machine does to one it does to the other.
 //! `docs/benchmarks.md` explains each row.
 
+mod child;
 mod device;
 mod drain;
 mod kvm;
+mod peers;
 mod ring;
 mod rows;
 mod scratch;
 mod table;
+mod trace;
+mod tracefs;
+mod trigger;
+
+/// The events of `trace-events`.
+mod events {
+    hypertrace_trace::include_events!();
+}
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -39,6 +49,9 @@ pub struct BenchArgs {
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
+    /// Answer what a benchmark in another process asks
+    #[arg(long, hide = true)]
+    serve: bool,
 }
 
 /// One measured row, as `--json` shows it.
@@ -71,6 +84,9 @@ struct Report<'a> {
 /// # Errors
 /// If a row is unknown.
 pub fn run(args: &BenchArgs) -> Result<()> {
+    if args.serve {
+        return child::serve();
+    }
     let wanted: Vec<&Row> = if args.rows.is_empty() {
         ROWS.iter().collect()
     } else {
@@ -92,6 +108,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     for row in wanted {
         progress.set_message(row.name);
         measured.push(measure(row, args.runs as usize, &mut context));
+        // It goes on reporting.
+        context.bpftrace = None;
         progress.inc(1);
     }
     progress.finish_and_clear();

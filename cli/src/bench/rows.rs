@@ -1,6 +1,6 @@
 //! The rows: what is measured, against what, and what it should come to.
 
-use super::{device, drain, kvm, ring};
+use super::{device, drain, kvm, peers, ring, trace, tracefs, trigger};
 use anyhow::Result;
 
 /// What the rows share: things that are made once.
@@ -9,6 +9,9 @@ pub struct Context {
     pub ticks_per_ns: f64,
     pub ring: ring::Bench,
     pub write_floor: Option<drain::Floor>,
+    pub tracefs: Option<tracefs::Instance>,
+    pub lttng: Option<peers::Lttng>,
+    pub bpftrace: Option<peers::Bpftrace>,
 }
 
 impl Context {
@@ -17,6 +20,9 @@ impl Context {
             ticks_per_ns: ring::ticks_per_ns(),
             ring: ring::Bench::new()?,
             write_floor: None,
+            tracefs: None,
+            lttng: None,
+            bpftrace: None,
         })
     }
 
@@ -165,6 +171,98 @@ pub const ROWS: &[Row] = &[
         target: Target::at_most("<= 4 x ring_floor", 4.0),
         note: "the device call alone, as a vCPU thread makes it, session on",
     },
+    Row {
+        name: "trace_disabled",
+        run: trace::disabled,
+        floor: Some(Floor::Part("empty loop", ring::empty)),
+        compare: Compare::Difference,
+        target: Target::at_most("<= 0.5 ns over an empty loop", 0.5),
+        note: "a declared event that is off; ratio is the difference in ns",
+    },
+    Row {
+        name: "trace_session_burst",
+        run: trace::session_burst,
+        floor: Some(Floor::Row("ring_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.3 x ring_floor", 1.3),
+        note: "declared event with two u64; session drained every 200 us",
+    },
+    Row {
+        name: "trace_simple_burst",
+        run: trace::simple_burst,
+        floor: Some(Floor::Row("ring_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.3 x ring_floor", 1.3),
+        note: "the same, written to the simple backend's file as well",
+    },
+    Row {
+        name: "trace_session_sustained",
+        run: trace::session_sustained,
+        floor: Some(Floor::Part("ring + 32 B write", trace::session_sustained_floor)),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.5 x (ring_floor + write_floor)", 1.5),
+        note: "a million to a file on tmpfs, 32 bytes each; the producer waits",
+    },
+    Row {
+        name: "trace_session_lttng",
+        run: trace::session_sustained,
+        floor: Some(Floor::Row("lttng_ust")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 0.6 x lttng_ust", 0.6),
+        note: "trace_session_sustained, against LTTng-UST",
+    },
+    Row {
+        name: "trace_simple_sustained",
+        run: trace::simple_sustained,
+        floor: Some(Floor::Part("ring + 80 B write", trace::simple_sustained_floor)),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.5 x (ring_floor + write_floor)", 1.5),
+        note: "the same to both files, 32 + 48 bytes each",
+    },
+    Row {
+        name: "trace_simple_lttng",
+        run: trace::simple_sustained,
+        floor: Some(Floor::Row("lttng_ust")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 0.6 x lttng_ust", 0.6),
+        note: "trace_simple_sustained, against LTTng-UST",
+    },
+    Row {
+        name: "trace_2threads",
+        run: trace::two_threads,
+        floor: Some(Floor::Part("one thread", trace::one_thread)),
+        compare: Compare::Speedup,
+        target: Target::at_least(">= 1.9 x one thread's throughput", 1.9),
+        note: "two threads, rings that hold the run",
+    },
+    floor("trace_marker_floor", tracefs::marker, "bare write(2) of an event's text, 29 bytes"),
+    Row {
+        name: "trace_ftrace",
+        run: tracefs::ftrace,
+        floor: Some(Floor::Row("trace_marker_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.15 x trace_marker_floor", 1.15),
+        note: "the ftrace backend, text of the same bytes, to the same trace_marker",
+    },
+    Row {
+        name: "trigger_match",
+        run: trigger::hit,
+        floor: Some(Floor::Part("no rules", trigger::none)),
+        compare: Compare::Difference,
+        target: Target::at_most("<= 20 ns more", 20.0),
+        note: "a reference point's call with 16 rules, one fires; ratio is the difference in ns",
+    },
+    Row {
+        name: "trigger_miss",
+        run: trigger::miss,
+        floor: Some(Floor::Part("no rules", trigger::none)),
+        compare: Compare::Difference,
+        target: Target::at_most("<= 2 ns more", 2.0),
+        note: "the same, none fires",
+    },
+    floor("lttng_ust", peers::lttng, "LTTng-UST, two u64, to a file; a full buffer blocks"),
+    floor("uprobe", tracefs::uprobe, "a call of a function with a uprobe, to an instance"),
+    floor("sdt_bpftrace", peers::bpftrace, "the sdt backend, counted by bpftrace"),
     floor("kvm_exit_null", kvm::exit_null, "the guest's stores on a device that does nothing"),
     Row {
         name: "kvm_reference_point",

@@ -1,11 +1,11 @@
 //! Rows of declared events: functions of a `trace-events` file, recorded in a
 //! session and for the simple backend.
 
+use super::drain;
 use super::events;
 use super::ring::{BURST, BURSTS, bursts, floor};
 use super::rows::Context;
 use super::scratch::Scratch;
-use super::drain;
 use anyhow::{Result, anyhow, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::sink::EventSink;
@@ -56,10 +56,10 @@ impl To {
 }
 
 /// An event that is on until this goes.
-struct On(&'static TraceEvent);
+pub struct On(&'static TraceEvent);
 
 impl On {
-    fn new(event: &'static TraceEvent) -> On {
+    pub fn new(event: &'static TraceEvent) -> On {
         event.set(true);
         On(event)
     }

@@ -3,7 +3,7 @@
 use crate::declaration::{Argument, EventDecl};
 use crate::names::{identifier, parameters, unused};
 use crate::printf::Segment;
-use crate::rust_format::shown;
+use crate::rust_format::{Shown, shown};
 use crate::types::Kind;
 
 /// What the generated source itself needs beside `core::fmt`, once a file.
@@ -165,7 +165,7 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
         Kind::Str => "&[u8]".to_owned(),
         kind => kind.rust().to_owned(),
     });
-    let text = write_arguments(source, event, arguments);
+    let text = text(source, event, arguments, &out);
     // A linker that drops a function nobody calls leaves its probe's note.
     source.line("    #[used]");
     source.line(format!("    static FIRE: fn({}) = fire;", joined("u32", &types)));
@@ -177,8 +177,9 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     source.line("            Names,");
     source.line(format!("            {values},"));
     source.line(format!("            |{out}: &mut g::Line| {{"));
-    source.line("                use ::core::fmt::Write as _;");
-    source.line(format!("                let _ = ::core::write!({out}, {text});"));
+    for statement in text {
+        source.line(format!("                {statement}"));
+    }
     source.line("            },");
     // The name is text to the macro, so that a raw identifier would show.
     source.line(format!(
@@ -206,31 +207,48 @@ fn is_hex(event: &EventDecl) -> Vec<bool> {
         .collect()
 }
 
-/// What `write!` takes after its target: the format and its arguments.
-fn write_arguments(
+/// Statements that write the text. `core::fmt` has only what it is needed for:
+/// it takes longer for a number than the kernel may for the whole event.
+fn text(
     source: &mut Source,
     event: &EventDecl,
     arguments: &[(&Argument, String)],
-) -> String {
-    let mut format = String::new();
-    let mut values = String::new();
+    out: &str,
+) -> Vec<String> {
+    let mut statements = Vec::new();
     let mut next = arguments.iter();
     for segment in &event.segments {
-        match segment {
-            Segment::Text(text) => format.push_str(&literal(text)),
-            Segment::Conversion(conversion) => {
-                let Some((argument, parameter)) = next.next() else {
-                    continue; // The parser has counted them.
-                };
-                let shown = shown(conversion, argument.ty().kind(), parameter);
-                source.needs_c_printf |= shown.needs_c_printf;
-                format.push_str(&format!("{}{{{}}}", shown.prefix, shown.spec));
-                values.push_str(", ");
-                values.push_str(&shown.value);
+        let conversion = match segment {
+            Segment::Text(text) => {
+                statements.push(format!("{out}.push({text:?}.as_bytes());"));
+                continue;
             }
+            Segment::Conversion(conversion) => conversion,
+        };
+        let Some((argument, parameter)) = next.next() else {
+            continue; // The parser has counted them.
+        };
+        let kind = argument.ty().kind();
+        let Shown { spec, prefix, value, needs_c_printf } = shown(conversion, kind, parameter);
+        source.needs_c_printf |= needs_c_printf;
+        let is_integer = (kind.integer().is_some() || kind == Kind::Address)
+            && conversion.letter != 'c'
+            && !needs_c_printf;
+        if !prefix.is_empty() {
+            statements.push(format!("{out}.push(b{prefix:?});"));
         }
+        statements.push(match spec.as_str() {
+            "" if is_integer => format!("{out}.decimal({value});"),
+            ":x" if is_integer => format!("{out}.hex({value});"),
+            _ => format!(
+                "let _ = ::core::fmt::Write::write_fmt({out}, ::core::format_args!(\"{{{spec}}}\", {value}));"
+            ),
+        });
     }
-    format!("\"{format}\"{values}")
+    if statements.is_empty() {
+        statements.push(format!("let _ = {out};"));
+    }
+    statements
 }
 
 fn documentation(source: &mut Source, file: &str, event: &EventDecl, more: &str) {
@@ -258,13 +276,6 @@ fn escaped(text: &str, special: &[char]) -> String {
         }
     }
     escaped
-}
-
-/// Text inside the format of a `write!`.
-fn literal(text: &str) -> String {
-    // Braces first: an escape of a literal has some of its own.
-    let quoted = format!("{:?}", text.replace('{', "{{").replace('}', "}}"));
-    quoted[1..quoted.len() - 1].to_owned()
 }
 
 /// A raw string, with as many hashes as it takes.

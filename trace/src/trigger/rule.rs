@@ -7,7 +7,6 @@ use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::schema::{is_name, name_hash};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -47,29 +46,27 @@ pub enum TriggerError {
 }
 
 pub(super) enum Action {
-    Events { declared: Box<[&'static TraceEvent]>, pattern: Pattern, on: bool },
-    Kernel { tracing_on: File, on: bool },
-    Call { callback: Callback },
+    Events {
+        declared: Box<[&'static TraceEvent]>,
+        pattern: Pattern,
+        on: bool,
+        /// When it was fired, if the guest's events have not followed yet;
+        /// else 0.
+        due: AtomicU64,
+    },
+    Kernel {
+        tracing_on: File,
+        on: bool,
+    },
+    Call {
+        callback: Callback,
+    },
 }
 
 impl Action {
-    /// Whether something of it is done later.
-    pub fn is_queued(&self) -> bool {
-        !matches!(self, Action::Kernel { .. })
-    }
-
-    /// What is done on the vCPU's thread.
-    pub fn at_once(&self, failed: &AtomicU64) {
-        match self {
-            Action::Events { declared, on, .. } => declared.iter().for_each(|event| event.set(*on)),
-            Action::Kernel { tracing_on, on } => {
-                let state: &[u8] = if *on { b"1" } else { b"0" };
-                if tracing_on.write_at(state, 0).is_err() {
-                    failed.fetch_add(1, Relaxed);
-                }
-            }
-            Action::Call { .. } => {}
-        }
+    /// Whether the guest's events have to follow.
+    pub fn is_due(&self) -> bool {
+        matches!(self, Action::Events { due, .. } if due.load(Relaxed) != 0)
     }
 }
 
@@ -156,7 +153,8 @@ fn parse_action(
             let pattern: Pattern =
                 pattern.parse().map_err(|_| syntax("a pattern of event names", pattern))?;
             let fits = EVENTS.iter().filter(|event| pattern.matches(event.name()));
-            Ok(Action::Events { declared: fits.collect(), pattern, on: switch(state)? })
+            let (declared, on, due) = (fits.collect(), switch(state)?, AtomicU64::new(0));
+            Ok(Action::Events { declared, pattern, on, due })
         }
         ["kernel", instance, state] => {
             let path = Path::new(instance).join("tracing_on");

@@ -15,12 +15,16 @@ use std::thread;
 
 /// Bits of the filter: with 256 rules one miss in 16 looks further.
 const FILTER_BITS: u32 = 4096;
+/// Parts of the table; with 256 rules there is one in each.
+const SLOTS: usize = 256;
 
 /// Rules by their event's name; never changed.
 pub(super) struct Table {
     /// A bit for each hash that there is, so that a miss is one load.
     filter: Box<[u64; FILTER_BITS as usize / 64]>,
-    /// Sorted by hash, then number.
+    /// Where each slot's rules begin, and the last one's end.
+    slots: Box<[u16; SLOTS + 1]>,
+    /// Sorted by slot, then number.
     rules: Box<[Arc<Rule>]>,
 }
 
@@ -32,8 +36,10 @@ impl Table {
             filter[bit as usize / 64] |= 1 << (bit % 64);
         }
         let mut rules: Box<[_]> = rules.into();
-        rules.sort_by_key(|rule| (rule.hash, rule.number));
-        Table { filter, rules }
+        rules.sort_by_key(|rule| (slot(rule.hash), rule.number));
+        let begin = |at| rules.partition_point(|rule| slot(rule.hash) < at) as u16;
+        let slots = Box::new(std::array::from_fn(begin));
+        Table { filter, slots, rules }
     }
 
     #[inline(always)]
@@ -44,9 +50,14 @@ impl Table {
 
     /// The rules for an event's name, in the order in which they were added.
     pub fn rules(&self, hash: u32) -> impl Iterator<Item = &Arc<Rule>> {
-        let first = self.rules.partition_point(|rule| rule.hash < hash);
-        self.rules[first..].iter().take_while(move |rule| rule.hash == hash)
+        let slot = slot(hash);
+        let rules = &self.rules[self.slots[slot].into()..self.slots[slot + 1].into()];
+        rules.iter().filter(move |rule| rule.hash == hash)
     }
+}
+
+fn slot(hash: u32) -> usize {
+    hash as usize % SLOTS
 }
 
 /// The table of now.

@@ -84,6 +84,20 @@ pub mod generated {
     #[derive(Default)]
     pub struct Line(String);
 
+    impl Line {
+        pub fn push(&mut self, bytes: &[u8]) {
+            self.0.push_str(std::str::from_utf8(bytes).unwrap());
+        }
+
+        pub fn decimal(&mut self, n: impl fmt::Display) {
+            self.0.push_str(&n.to_string());
+        }
+
+        pub fn hex(&mut self, n: impl fmt::LowerHex) {
+            self.0.push_str(&format!("{n:x}"));
+        }
+    }
+
     impl fmt::Write for Line {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             self.0.push_str(text);

@@ -1,0 +1,39 @@
+/* Fires one event of LTTng-UST's as often as it is told; says how many nanoseconds each took. */
+#define LTTNG_UST_TRACEPOINT_CREATE_PROBES
+#define LTTNG_UST_TRACEPOINT_DEFINE
+#include "lttng.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* A function of its own, as the generated ones of ours. */
+static __attribute__((noinline)) void pair(uint64_t a, uint64_t b)
+{
+	lttng_ust_tracepoint(hypertrace_bench, pair, a, b);
+}
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t turns = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+	double start;
+
+	/* The first one makes what the thread needs. */
+	pair(0, 0);
+	start = now();
+	for (uint64_t i = 0; i < turns; i++) {
+		uint64_t b = i;
+
+		__asm__ volatile("" : "+r"(b));
+		pair(i, b);
+	}
+	printf("%.3f\n", (now() - start) / turns);
+	return 0;
+}

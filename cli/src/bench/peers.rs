@@ -1,0 +1,145 @@
+//! Rows of other tracers, where they are installed: the same two numbers.
+
+use super::child::{Child, TURNS};
+use super::rows::Context;
+use super::scratch::Scratch;
+use anyhow::{Context as _, Result, bail, ensure};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{self, ChildStdout, Command, Stdio};
+
+/// Files of the program that traces with LTTng-UST.
+const SOURCES: [(&str, &str); 3] = [
+    ("lttng.sh", include_str!("lttng/lttng.sh")),
+    ("lttng.c", include_str!("lttng/lttng.c")),
+    ("lttng.h", include_str!("lttng/lttng.h")),
+];
+const LTTNG_EVENTS: u64 = 1_000_000;
+/// At least, of an event in its file: a header of 4, two fields.
+const LTTNG_BYTES: u64 = 20;
+/// Reports of bpftrace that are waited for, 20 a second.
+const REPORTS: u32 = 100;
+
+/// LTTng's daemon, and a way to have the program traced.
+pub struct Lttng {
+    child: Child,
+    _scratch: Scratch,
+}
+
+impl Lttng {
+    fn new() -> Result<Lttng> {
+        let scratch = Scratch::new()?;
+        for (name, text) in SOURCES {
+            std::fs::write(scratch.path().join(name), text)?;
+        }
+        let script = scratch.path().join("lttng.sh");
+        let child = Child::start(Command::new("sh").arg(script).arg(scratch.path()))
+            .context("no LTTng-UST")?;
+        Ok(Lttng { child, _scratch: scratch })
+    }
+}
+
+/// An event of LTTng-UST's, into a file by its daemon.
+pub fn lttng(context: &mut Context) -> Result<f64> {
+    let lttng = match &mut context.lttng {
+        Some(lttng) => lttng,
+        none => none.insert(Lttng::new()?),
+    };
+    let answer = lttng.child.ask(&LTTNG_EVENTS.to_string())?;
+    let words: Vec<&str> = answer.split(' ').collect();
+    let &[ns, discarded, bytes] = words.as_slice() else {
+        bail!("the answer is {answer:?}");
+    };
+    ensure!(discarded == "0", "LTTng discarded {discarded} events");
+    let bytes: u64 = bytes.parse()?;
+    ensure!(bytes >= LTTNG_EVENTS * LTTNG_BYTES, "{bytes} bytes are not {LTTNG_EVENTS} events");
+    Ok(ns.parse()?)
+}
+
+/// A child with an SDT probe, and who is attached to it.
+pub struct Bpftrace {
+    target: Child,
+    process: process::Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Bpftrace {
+    fn new() -> Result<Bpftrace> {
+        let target = Child::of_this_program()?;
+        let program = std::env::current_exe()?;
+        let script = format!(
+            "usdt:{}:hypertrace:bench_pair {{ @n = count(); }} \
+             interval:ms:50 {{ print(@n); printf(\".\\n\"); }}",
+            program.display()
+        );
+        let pid = target.id().to_string();
+        let mut process = Command::new("bpftrace")
+            .args(["-B", "line", "-p", &pid, "-e", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start bpftrace")?;
+        let output = BufReader::new(process.stdout.take().context("a pipe is missing")?);
+        let mut bpftrace = Bpftrace { target, process, output };
+        // It says that it attaches before it does.
+        for _ in 0..REPORTS {
+            bpftrace.target.ns("sdt")?;
+            if bpftrace.count()? > 0 {
+                return Ok(bpftrace);
+            }
+        }
+        bail!("bpftrace sees no probe of ours")
+    }
+
+    /// Its next report of how often the probe fired.
+    fn count(&mut self) -> Result<u64> {
+        let (mut line, mut count) = (String::new(), 0);
+        while self.output.read_line(&mut line)? > 0 {
+            match line.trim().strip_prefix("@n: ") {
+                Some(text) => count = text.parse()?,
+                None if line == ".\n" => return Ok(count),
+                None => {}
+            }
+            line.clear();
+        }
+        let mut why = String::new();
+        if let Some(stderr) = &mut self.process.stderr {
+            stderr.read_to_string(&mut why)?;
+        }
+        bail!("bpftrace ended: {}", why.trim())
+    }
+
+    fn ns(&mut self) -> Result<f64> {
+        // Reports that wait in the pipe are older.
+        let mut before = self.count()?;
+        let mut now = self.count()?;
+        while now != before {
+            (before, now) = (now, self.count()?);
+        }
+        let ns = self.target.ns("sdt")?;
+        for _ in 0..REPORTS {
+            now = self.count()?;
+            if now == before + TURNS {
+                return Ok(ns);
+            }
+        }
+        bail!("bpftrace saw {} of {TURNS} events", now - before)
+    }
+}
+
+impl Drop for Bpftrace {
+    fn drop(&mut self) {
+        // It has nothing to tell any more.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// An event that bpftrace counts.
+pub fn bpftrace(context: &mut Context) -> Result<f64> {
+    let bpftrace = match &mut context.bpftrace {
+        Some(bpftrace) => bpftrace,
+        none => none.insert(Bpftrace::new()?),
+    };
+    bpftrace.ns()
+}

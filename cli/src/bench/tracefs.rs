@@ -1,0 +1,126 @@
+//! Rows that need the kernel's tracing: a private instance of it.
+
+use super::child::{Child, TURNS, probed};
+use super::rows::Context;
+use anyhow::{Context as _, Result, ensure};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Mounts tracefs for itself, makes an instance of this name, and takes all of
+/// it away when its stdin ends, be it that the benchmark was killed.
+const HOLD: &str = r#"
+mount -t tracefs none /mnt || exit
+cd /mnt && mkdir "instances/$1" || exit
+echo ready
+cat > /dev/null
+for try in 1 2 3 4 5 6 7 8 9 10; do
+    rmdir "instances/$1" && break
+    sleep 0.1
+done
+if grep -q "$1/" uprobe_events; then
+    echo "-:$1/probed" >> uprobe_events
+fi
+"#;
+
+/// An instance, and a child that writes to it.
+pub struct Instance {
+    // First: what it has open keeps the instance.
+    child: Child,
+    dir: PathBuf,
+    name: String,
+    probed: bool,
+    holder: Child,
+}
+
+impl Instance {
+    fn new() -> Result<Instance> {
+        // A group of probes has a name of this kind.
+        let name = format!("hypertrace_bench_{}", std::process::id());
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh", &name]);
+        let holder = Child::start(&mut command).context("no instance of tracefs")?;
+        let dir = format!("/proc/{}/root/mnt/instances/{name}", holder.id()).into();
+        Ok(Instance { child: Child::of_this_program()?, dir, name, probed: false, holder })
+    }
+
+    /// The child's answer about this instance.
+    fn ns(&mut self, part: &str) -> Result<f64> {
+        self.child.ns(&format!("{part} {}", self.dir.display()))
+    }
+
+    /// Puts a probe on a function, whoever runs this program.
+    fn probe(&mut self) -> Result<()> {
+        if self.probed {
+            return Ok(());
+        }
+        let (name, program) = (&self.name, std::env::current_exe()?);
+        let offset = file_offset(probed as fn(u64) as usize).context("where is the function?")?;
+        let path = format!("/proc/{}/root/mnt/uprobe_events", self.holder.id());
+        OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| {
+                let probe = format!("p:{name}/probed {}:{offset:#x}\n", program.display());
+                file.write_all(probe.as_bytes())
+            })
+            .context("the kernel makes no uprobe")?;
+        let enable = self.dir.join("events").join(name).join("probed/enable");
+        fs::write(&enable, "1").with_context(|| format!("write {}", enable.display()))?;
+        self.probed = true;
+        Ok(())
+    }
+
+    /// Events that came into its buffers.
+    fn events(&self) -> Result<u64> {
+        let mut events = 0;
+        for cpu in fs::read_dir(self.dir.join("per_cpu"))? {
+            let stats = fs::read_to_string(cpu?.path().join("stats"))?;
+            let lines = stats.lines().filter_map(|line| line.split_once(": "));
+            let counts = lines.filter(|(name, _)| ["entries", "overrun"].contains(name));
+            events += counts.filter_map(|(_, n)| n.parse::<u64>().ok()).sum::<u64>();
+        }
+        Ok(events)
+    }
+}
+
+/// Where something of this program's is in its file.
+fn file_offset(address: usize) -> Option<usize> {
+    let maps = fs::read_to_string(Path::new("/proc/self/maps")).ok()?;
+    maps.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        let (start, end, offset) = (number(start)?, number(end)?, number(fields.nth(1)?)?);
+        (start..end).contains(&address).then(|| address - start + offset)
+    })
+}
+
+fn instance(context: &mut Context) -> Result<&mut Instance> {
+    Ok(match &mut context.tracefs {
+        Some(instance) => instance,
+        none => none.insert(Instance::new()?),
+    })
+}
+
+/// A bare write of an event's text.
+pub fn marker(context: &mut Context) -> Result<f64> {
+    instance(context)?.ns("marker")
+}
+
+/// The event.
+pub fn ftrace(context: &mut Context) -> Result<f64> {
+    instance(context)?.ns("ftrace")
+}
+
+/// A call of a function with a uprobe.
+pub fn uprobe(context: &mut Context) -> Result<f64> {
+    let instance = instance(context)?;
+    instance.probe()?;
+    fs::write(instance.dir.join("trace"), "")?;
+    let ns = instance.ns("uprobe")?;
+    let events = instance.events()?;
+    ensure!(events == TURNS, "{events} of {TURNS} calls are in the trace");
+    Ok(ns)
+}

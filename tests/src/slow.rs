@@ -1,0 +1,115 @@
+//! Slow places for a trace: whoever reads a pipe, or empties a small disk, at a bounded rate.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::packets;
+
+/// Bytes of one read.
+const PIECE: usize = 64 << 10;
+
+/// Lets bytes pass at a rate, and at any rate once it is told to.
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    bytes_per_second: u64,
+    open: Arc<AtomicBool>,
+    due: Instant,
+}
+
+impl Throttle {
+    /// So many bytes a second.
+    pub fn new(bytes_per_second: u64) -> Throttle {
+        Throttle { bytes_per_second, open: Arc::default(), due: Instant::now() }
+    }
+
+    /// From now on all clones let everything pass.
+    pub fn open(&self) {
+        self.open.store(true, Relaxed);
+    }
+
+    /// Waits until so many bytes may pass.
+    pub fn pass(&mut self, bytes: u64) {
+        let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        // Who comes late does not make up for it.
+        self.due = self.due.max(Instant::now()) + takes;
+        while !self.open.load(Relaxed) && Instant::now() < self.due {
+            thread::sleep((self.due - Instant::now()).min(Duration::from_millis(20)));
+        }
+    }
+}
+
+/// Copies all that comes, at the throttle's rate.
+///
+/// # Errors
+/// If it cannot be read or written.
+pub fn copy(mut from: impl Read, mut to: impl Write, mut throttle: Throttle) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from.read(&mut piece)? {
+            0 => return Ok(()),
+            n => to.write_all(&piece[..n])?,
+        }
+        throttle.pass(PIECE as u64);
+    }
+}
+
+/// Takes a session's finished files away, as a slow disk would be emptied, and counts what is in
+/// them.
+#[derive(Debug)]
+pub struct Reaper {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Reaper {
+    /// Begins with the session in this directory.
+    pub fn start(session: &Path, throttle: Throttle) -> Reaper {
+        let stop = Arc::<AtomicBool>::default();
+        let (stopped, ctf) = (Arc::clone(&stop), session.join("ctf"));
+        let run = move || {
+            let (mut throttle, mut records) = (throttle, 0);
+            while !stopped.load(Relaxed) {
+                for file in finished(&ctf) {
+                    throttle.pass(fs::metadata(&file).unwrap().blocks() * 512);
+                    records += packets::records_of(&file).unwrap();
+                    fs::remove_file(&file).unwrap();
+                }
+                thread::sleep(Duration::from_millis(2));
+            }
+            records
+        };
+        Reaper { stop, thread: thread::spawn(run) }
+    }
+
+    /// Ends. Gives how many records were in the files that are gone.
+    pub fn end(self) -> u64 {
+        self.stop.store(true, Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Files that a later one of the same stream follows.
+fn finished(ctf: &Path) -> Vec<PathBuf> {
+    let mut streams: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for entry in fs::read_dir(ctf).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if let Some((stream, _)) = name.rsplit_once('-').filter(|_| !name.starts_with('.')) {
+            streams.entry(stream.to_owned()).or_default().push(entry.path());
+        }
+    }
+    let mut all = Vec::new();
+    for mut files in streams.into_values() {
+        files.sort();
+        files.pop();
+        all.extend(files);
+    }
+    all
+}

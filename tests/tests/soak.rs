@@ -1,0 +1,428 @@
+//! Everything at once at full rate, with slow disks: guests on two vCPUs and two threads of the VMM
+//! emit for as long as `HYPERTRACE_SOAK_SECONDS` says. At the end each backend has recorded or dropped
+//! exactly what was emitted to it, and no memory has been gathered.
+//!
+//! The session is on a small disk that is emptied slowly, `simple` in a pipe that is read slowly, `log`
+//! on a stderr that is read slowly (so a process of its own), `ftrace` in an instance of its own. `log`
+//! and `ftrace` hold up who emits, so each is on for a part of the rounds.
+
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io::{self, Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use hypertrace_device::RingMode;
+use hypertrace_guest::{Args, Program, layout};
+use hypertrace_tests::host::{Host, geometry};
+use hypertrace_tests::namespace::Mount;
+use hypertrace_tests::simpletrace::{Counter, Counts};
+use hypertrace_tests::slow::{self, Reaper, Throttle};
+use hypertrace_tests::tracefs::Instance;
+use hypertrace_tests::{capability, kvm, packets, trace};
+use hypertrace_trace::Summary;
+use hypertrace_trace::backend::{self, Backends, ftrace, log};
+use kvm_vmm::{Answer, Observer, VmmEvent, attach_window, record_in, run_on_threads};
+use serde::{Deserialize, Serialize};
+
+const SECONDS: &str = "HYPERTRACE_SOAK_SECONDS";
+const DEFAULT_SECONDS: u64 = 5;
+/// In the process that does it: where to leave its [`Figures`], and an instance of tracefs if there is one.
+const FIGURES: &str = "HYPERTRACE_SOAK_FIGURES";
+const TRACEFS: &str = "HYPERTRACE_SOAK_TRACEFS";
+
+const VCPUS: u32 = 2;
+const THREADS: u64 = 2;
+/// About so many rounds: a new guest's clock begins anew, which a lane of a session takes 64 times.
+const ROUNDS: u32 = 24;
+const MOST_ROUNDS: usize = 60;
+/// Bytes a second of each slow place.
+const SLOW: u64 = 2 << 20;
+const DISK: &str = "size=24m";
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// What memory may grow after the first round of each kind.
+const MOST_GROWTH_KIB: u64 = 8 << 10;
+
+/// What became of what was emitted to a backend.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Row {
+    backend: String,
+    emitted: u64,
+    recorded: u64,
+    dropped: u64,
+}
+
+/// What the process that does it tells.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Figures {
+    /// `recorded` of `log` and `ftrace` is not known there.
+    rows: Vec<Row>,
+    rounds: usize,
+    write_failures: u64,
+    /// After the first round of each kind, at the end, and the most in between.
+    resident_kib: [u64; 3],
+}
+
+#[test]
+fn all_that_is_emitted_is_recorded_or_dropped_and_memory_is_flat() {
+    if let Some(figures) = std::env::var_os(FIGURES) {
+        let told = soak();
+        return fs::write(figures, serde_json::to_vec(&told).unwrap()).unwrap();
+    }
+    let tracefs = Instance::new();
+    let figures = tempfile::NamedTempFile::new().unwrap();
+    let name = thread::current().name().unwrap_or_default().to_owned();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &name, "--nocapture"]).env(FIGURES, figures.path());
+    if let Some(tracefs) = &tracefs {
+        command.env(TRACEFS, tracefs.dir());
+    }
+    let begun = Instant::now();
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut logged = Logged::of(child.id());
+    slow::copy(child.stderr.take().unwrap(), &mut logged, Throttle::new(SLOW)).unwrap();
+    assert!(child.wait().unwrap().success(), "{}", logged.other);
+
+    // A passing test's words are for the one who runs it.
+    for line in logged.other.lines().filter(|line| line.starts_with("capability missing")) {
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+    let mut told: Figures = serde_json::from_slice(&fs::read(figures.path()).unwrap()).unwrap();
+    for row in &mut told.rows {
+        match &*row.backend {
+            "log" => row.recorded = logged.lines,
+            "ftrace" => row.recorded = tracefs.as_ref().map_or(0, Instance::recorded),
+            _ => {}
+        }
+    }
+    print!("{}", table(&told, begun.elapsed()));
+    for row in &told.rows {
+        assert!(row.emitted > 0 && row.emitted == row.recorded + row.dropped, "{row:?}");
+    }
+    let [warm, end, _] = told.resident_kib;
+    assert!(end < warm + MOST_GROWTH_KIB, "{warm} KiB became {end} KiB");
+    if tracefs.is_some() {
+        capability::used("tracefs");
+    }
+}
+
+fn table(figures: &Figures, took: Duration) -> String {
+    let mut text = format!(
+        "{} rounds in {:.0} s, {} writes of the session failed\n{:10} {:>13} {:>13} {:>13}\n",
+        figures.rounds,
+        took.as_secs_f64(),
+        figures.write_failures,
+        "backend",
+        "emitted",
+        "recorded",
+        "dropped"
+    );
+    for Row { backend, emitted, recorded, dropped } in &figures.rows {
+        writeln!(text, "{backend:10} {emitted:>13} {recorded:>13} {dropped:>13}").unwrap();
+    }
+    let [warm, end, most] = figures.resident_kib;
+    writeln!(text, "memory: {warm} KiB warm, {end} KiB at the end, {most} KiB at most").unwrap();
+    text
+}
+
+/// What stands on a process's stderr: its `log` backend's lines are counted, others kept.
+struct Logged {
+    prefix: String,
+    rest: Vec<u8>,
+    lines: u64,
+    other: String,
+}
+
+impl Logged {
+    fn of(pid: u32) -> Logged {
+        Logged { prefix: format!("{pid}@"), rest: Vec::new(), lines: 0, other: String::new() }
+    }
+}
+
+impl io::Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.rest.extend_from_slice(bytes);
+        let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        for line in self.rest.drain(..whole).collect::<Vec<_>>().split_inclusive(|b| *b == b'\n') {
+            if line.starts_with(self.prefix.as_bytes()) {
+                self.lines += 1;
+            } else {
+                self.other.push_str(&String::from_utf8_lossy(line));
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What was emitted, by where it goes.
+#[derive(Default)]
+struct Emitted {
+    /// By guests, into their rings.
+    guest: u64,
+    /// By guests, as reference points that a vCPU thread took.
+    points: u64,
+    /// Declared events of the VMM.
+    declared: u64,
+    /// Declared events and points, while the backend was on.
+    log: u64,
+    ftrace: u64,
+}
+
+/// What a round does.
+#[derive(Clone, Copy)]
+struct Kind {
+    program: Program,
+    backends: Backends,
+    /// Of its program, per vCPU.
+    events: u64,
+}
+
+/// A VMM with all backends, and the slow places that they write to.
+struct Soak {
+    host: Host,
+    observer: Observer,
+    /// What the observer saw.
+    observed: Arc<AtomicU64>,
+    has_kvm: bool,
+    emitted: Emitted,
+}
+
+impl Soak {
+    fn new(host: Host) -> Soak {
+        let observed = Arc::<AtomicU64>::default();
+        let (count, record) = (Arc::clone(&observed), record_in(host.session.clone()));
+        let observer = Arc::new(move |event: VmmEvent| {
+            if !matches!(event, VmmEvent::Start { .. }) {
+                count.fetch_add(1, Relaxed);
+            }
+            record(event);
+        });
+        let has_kvm = kvm::is_usable();
+        Soak { host, observer, observed, has_kvm, emitted: Emitted::default() }
+    }
+
+    /// Everybody emits until the guest has done its part; `kind` learns how much that is in `length`.
+    fn round(&mut self, kind: &mut Kind, length: Duration) {
+        backend::add(kind.backends);
+        let (stop, session) = (&AtomicBool::new(false), &self.host.session);
+        let begun = Instant::now();
+        let (guest, own) = thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|source| {
+                    scope.spawn(move || {
+                        session.attach("soak");
+                        let mut emitted = 0;
+                        while !stop.load(Relaxed) {
+                            trace::test_pair(source, emitted);
+                            emitted += 1;
+                        }
+                        emitted
+                    })
+                })
+                .collect();
+            let guest = self.guest(kind);
+            stop.store(true, Relaxed);
+            let own: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+            (guest, own)
+        });
+        backend::remove(kind.backends);
+
+        let Emitted { guest: in_rings, points, .. } = guest;
+        let declared = own + self.observed.swap(0, Relaxed);
+        let emitted = &mut self.emitted;
+        emitted.guest += in_rings;
+        emitted.points += points;
+        emitted.declared += declared;
+        for (which, count) in
+            [(Backends::LOG, &mut emitted.log), (Backends::FTRACE, &mut emitted.ftrace)]
+        {
+            if kind.backends.contains(which) {
+                *count += declared + points;
+            }
+        }
+        let per_second = kind.events as f64 / begun.elapsed().as_secs_f64();
+        let next = (per_second * length.as_secs_f64()) as u64;
+        kind.events = next.clamp(100, kind.events * 4);
+    }
+
+    /// Runs the guest: what it emitted.
+    fn guest(&self, kind: &Kind) -> Emitted {
+        let host = &self.host;
+        let vcpus = u64::from(VCPUS);
+        let mut args = Args { device: layout::DEVICE, ..Args::new(kind.program) };
+        let points = kind.program == Program::ReferencePoints;
+        // And what each of these programs emits before it measures.
+        let count = if points {
+            args.reference_points = kind.events;
+            vcpus * (kind.events + 1)
+        } else {
+            args.events = kind.events;
+            vcpus * (kind.events + host.chip.geometry().ring_bytes / 8 / 4)
+        };
+        if let Some(mut machine) = self.has_kvm.then(|| kvm::machine(VCPUS as usize)).flatten() {
+            machine.observe(Arc::clone(&self.observer));
+            let (chip, bells) = (&host.chip, &host.doorbells);
+            attach_window(&mut machine, chip, bells, layout::DEVICE, Answer::Device).unwrap();
+            kvm::run(machine, &args);
+            if points {
+                return Emitted { points: count, ..Emitted::default() };
+            }
+        } else {
+            run_on_threads(&host.chip, VCPUS as usize, &args).unwrap();
+        }
+        Emitted { guest: count, ..Emitted::default() }
+    }
+}
+
+/// Does it all. Gives what became of it.
+fn soak() -> Figures {
+    let seconds = std::env::var(SECONDS).ok().map_or(DEFAULT_SECONDS, |s| s.parse().unwrap());
+    let total = Duration::from_secs(seconds);
+    let tracefs = std::env::var_os(TRACEFS).map(PathBuf::from);
+    if let Some(dir) = &tracefs {
+        ftrace::open(dir).unwrap();
+    }
+    let disk = Mount::new("tmpfs", DISK);
+    let (slow_disk, slow_pipe) = (Throttle::new(SLOW), Throttle::new(SLOW));
+    let dir = match &disk {
+        Some(mount) => tempfile::tempdir_in(mount.path()).unwrap(),
+        None => {
+            // The real disk is not to be filled.
+            slow_disk.open();
+            tempfile::tempdir().unwrap()
+        }
+    };
+    let path = dir.path().to_owned();
+    let mut soak = Soak::new(Host::within(dir, geometry(VCPUS), RingMode::Discard, SEGMENT_BYTES));
+    let reaper = Reaper::start(&path, slow_disk.clone());
+    let drain = soak.host.drain();
+    let pipe = tempfile::tempdir().unwrap();
+    let simple = Reading::start(&soak.host, &pipe.path().join("pipe"), &slow_pipe);
+
+    let kind = |program, backends, events| Kind { program, backends, events };
+    let mut kinds = vec![
+        kind(Program::RingEmit, Backends::empty(), 100_000),
+        kind(Program::ReferencePoints, Backends::empty(), 1_000),
+        kind(Program::ReferencePoints, Backends::LOG, 100),
+    ];
+    if tracefs.is_some() {
+        kinds.push(kind(Program::ReferencePoints, Backends::FTRACE, 1_000));
+    }
+    let mut resident = Vec::new();
+    let begun = Instant::now();
+    while resident.len() < MOST_ROUNDS && (begun.elapsed() < total || resident.len() < kinds.len())
+    {
+        let next = resident.len() % kinds.len();
+        soak.round(&mut kinds[next], total / ROUNDS);
+        resident.push(resident_kib());
+    }
+
+    slow_disk.open();
+    slow_pipe.open();
+    settle(&soak.host);
+    drain.finish();
+    let Soak { host, emitted, observer, .. } = soak;
+    // It has the session, whose end is the pipe's.
+    drop(observer);
+    let recorded = host.finish();
+    let records = reaper.end() + packets::committed(recorded.dir()).unwrap().all();
+    let summary = &recorded.summary;
+    assert_eq!(records, summary.records, "what is in the files is what the session says");
+    let mut rows = vec![session_row(summary, &emitted)];
+    rows.extend(simple.map(|simple| simple_row(&simple.counts(), &emitted)));
+    let told = |backend: &str, emitted, dropped| Row {
+        backend: backend.into(),
+        emitted,
+        dropped,
+        ..Row::default()
+    };
+    rows.push(told("log", emitted.log, log::lost()));
+    if tracefs.is_some() {
+        rows.push(told("ftrace", emitted.ftrace, ftrace::lost()));
+    }
+    Figures {
+        rows,
+        rounds: resident.len(),
+        write_failures: summary.write_failures,
+        resident_kib: [
+            resident[kinds.len() - 1],
+            *resident.last().unwrap(),
+            *resident.iter().max().unwrap(),
+        ],
+    }
+}
+
+/// Waits until the session can be written again.
+fn settle(host: &Host) {
+    let failures = || host.session.summary().write_failures;
+    let mut before = None;
+    while before != Some(failures()) {
+        before = Some(failures());
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn session_row(summary: &Summary, emitted: &Emitted) -> Row {
+    Row {
+        backend: "session".into(),
+        emitted: emitted.guest + emitted.points + emitted.declared,
+        recorded: summary.records - summary.leases - summary.time_faults,
+        dropped: summary.lost + summary.filtered,
+    }
+}
+
+fn simple_row(counts: &Counts, emitted: &Emitted) -> Row {
+    Row {
+        backend: "simple".into(),
+        emitted: emitted.points + emitted.declared,
+        recorded: counts.events.values().sum(),
+        dropped: counts.dropped,
+    }
+}
+
+/// The slow reader of a pipe, and who counts what it reads.
+struct Reading {
+    reader: JoinHandle<io::Result<()>>,
+    counter: Counter,
+}
+
+impl Reading {
+    /// Has declared events written to a pipe, and read at the throttle's rate. `None` where nobody can
+    /// count them.
+    fn start(host: &Host, path: &Path, throttle: &Throttle) -> Option<Reading> {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        let (counter, to): (_, Box<dyn io::Write + Send>) = match Counter::start() {
+            Some((counter, to)) => (Some(counter), Box::new(to)),
+            None => (None, Box::new(io::sink())),
+        };
+        let (from, throttle) = (path.to_owned(), throttle.clone());
+        let reader = thread::spawn(move || slow::copy(File::open(from)?, to, throttle));
+        // A pipe is refused as long as nobody reads it.
+        while host.session.set_simple_file(path).is_err() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Some(Reading { reader, counter: counter? })
+    }
+
+    /// What there was, after the pipe's end.
+    fn counts(self) -> Counts {
+        self.reader.join().unwrap().unwrap();
+        self.counter.counts()
+    }
+}
+
+/// Memory of this process that is in memory.
+fn resident_kib() -> u64 {
+    let mut status = String::new();
+    File::open("/proc/self/status").unwrap().read_to_string(&mut status).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}

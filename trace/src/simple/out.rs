@@ -1,0 +1,180 @@
+//! Where the simple backend's bytes go: a file that is opened with care, and
+//! written without waiting for whoever reads it.
+//!
+//! A disk that is full keeps the file whole: what was written of a record is
+//! cut off again, and written when there is room. A pipe takes what it has room
+//! for; what it does not take waits here.
+
+use super::HEADER;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use zerocopy::IntoBytes;
+
+/// A file, and the bytes on their way there: whole records.
+pub(super) struct Out {
+    file: File,
+    meta: Metadata,
+    bytes: Vec<u8>,
+    /// Of `bytes`: written.
+    sent: usize,
+    /// Of `bytes`: the end of a record, not behind `sent`.
+    whole: usize,
+    /// Bytes of the file before `bytes`.
+    before: u64,
+    /// The pipe's reader is gone. One that comes later would begin in the
+    /// middle of a record.
+    broken: bool,
+}
+
+impl Out {
+    /// Begins a file with its header. One that is there must be empty or begin
+    /// so, and is replaced.
+    pub fn create(path: &Path) -> io::Result<Out> {
+        let mut file = open(path)?;
+        let meta = file.metadata()?;
+        if meta.is_file() {
+            empty(&mut file)?;
+        }
+        let bytes = HEADER.as_bytes().to_vec();
+        let mut out = Out { file, meta, bytes, sent: 0, whole: 0, before: 0, broken: false };
+        out.send()?;
+        Ok(out)
+    }
+
+    /// Whether `path` is where this goes.
+    pub fn is(&self, path: &Path) -> bool {
+        let id = |meta: &Metadata| (meta.dev(), meta.ino());
+        std::fs::metadata(path).is_ok_and(|meta| id(&meta) == id(&self.meta))
+    }
+
+    /// Whether it is a file with a begin and an end.
+    pub fn is_file(&self) -> bool {
+        self.meta.is_file()
+    }
+
+    /// Whether all is written.
+    pub fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.before + self.sent as u64
+    }
+
+    /// The records that are not written, or not to their end.
+    pub fn unsent(&self) -> &[u8] {
+        &self.bytes[self.last_whole()..]
+    }
+
+    /// Forgets what is written, or given up, and gives its room for more.
+    pub fn renew(&mut self) -> &mut Vec<u8> {
+        self.before += self.sent as u64;
+        (self.sent, self.whole) = (0, 0);
+        self.bytes.clear();
+        &mut self.bytes
+    }
+
+    /// Writes what can be written now. That a pipe is full is no failure.
+    pub fn send(&mut self) -> io::Result<()> {
+        while !self.is_empty() {
+            if self.broken {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let why = match self.file.write(&self.bytes[self.sent..]) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                Ok(n) => {
+                    self.sent += n;
+                    continue;
+                }
+                Err(why) => why,
+            };
+            match why.kind() {
+                io::ErrorKind::Interrupted => continue,
+                io::ErrorKind::WouldBlock => return Ok(()),
+                io::ErrorKind::BrokenPipe => self.broken = true,
+                _ => self.cut(),
+            }
+            return Err(why);
+        }
+        Ok(())
+    }
+
+    /// A torn record would end every reader's way.
+    fn cut(&mut self) {
+        self.whole = self.last_whole();
+        if self.is_file() && self.sent > self.whole {
+            let end = self.before + self.whole as u64;
+            // If it cannot be cut, the same bytes will be written there again.
+            let _ = self.file.set_len(end);
+            if self.file.seek(SeekFrom::Start(end)).is_ok() {
+                self.sent = self.whole;
+            }
+        }
+    }
+
+    /// The end of the last record that is written.
+    fn last_whole(&self) -> usize {
+        let mut at = self.whole;
+        while let Some(len) = record_len(&self.bytes[at..])
+            && at + len <= self.sent
+        {
+            at += len;
+        }
+        at
+    }
+}
+
+/// Bytes of the record that begins here.
+pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
+    let u32_at = |at: usize| {
+        let bytes = bytes.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_ne_bytes(bytes) as usize)
+    };
+    Some(match super::word(bytes, 0)? {
+        super::EVENT => 8 + u32_at(24)?,
+        super::MAPPING => 20 + u32_at(16)?,
+        _ => size_of_val(&HEADER),
+    })
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let mut options = OpenOptions::new();
+    // Whoever reads a pipe or a terminal must not hold up the drain.
+    options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let kind = match std::fs::metadata(path) {
+        Ok(meta) => Some(meta.file_type()),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => None,
+        Err(why) => return Err(why),
+    };
+    match kind {
+        Some(kind) if kind.is_fifo() => {
+            options.open(path).map_err(|why| match why.raw_os_error() {
+                Some(libc::ENXIO) => refused("nobody reads this pipe; start its reader first"),
+                _ => why,
+            })
+        }
+        Some(kind) if kind.is_char_device() => options.open(path),
+        // To be told what is there, a file has to be read.
+        Some(kind) if kind.is_file() => options.read(true).open(path),
+        None => options.read(true).create(true).truncate(false).open(path),
+        Some(kind) if kind.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Some(_) => Err(refused("it is no file and no pipe; nothing was written")),
+    }
+}
+
+/// Sees that a file is one of this kind, or none yet, and empties it.
+fn empty(file: &mut File) -> io::Result<()> {
+    let mut head = Vec::new();
+    let header = HEADER.as_bytes();
+    Read::by_ref(file).take(header.len() as u64).read_to_end(&mut head)?;
+    if !header.starts_with(&head) {
+        let why = "it is there and is no simple trace; nothing was overwritten";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+    }
+    file.set_len(0)?;
+    file.rewind()
+}

@@ -1,0 +1,39 @@
+//! `cargo xtask soak`: the test of the same name for as long as one likes, as users run the program.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::probe::cargo;
+
+/// How long
+#[derive(clap::Args)]
+pub struct Options {
+    /// How long everything is emitted
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+}
+
+/// Runs it, with its figures on stdout; false if it failed.
+///
+/// # Errors
+/// Cargo cannot be started.
+pub fn run(root: &Path, options: &Options) -> Result<bool> {
+    let status = Command::new(cargo())
+        .args([
+            "test",
+            "--release",
+            "-p",
+            "hypertrace-tests",
+            "--test",
+            "soak",
+            "--",
+            "--nocapture",
+        ])
+        .env("HYPERTRACE_SOAK_SECONDS", options.seconds.to_string())
+        .current_dir(root)
+        .status()
+        .context("cannot start cargo")?;
+    Ok(status.success())
+}
