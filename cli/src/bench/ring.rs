@@ -9,8 +9,8 @@ use hypertrace::abi::layout::Geometry;
 use hypertrace::abi::record::ClockKind;
 use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow};
 use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
-use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, Ordering, Ordering::Relaxed};
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicBool, AtomicU64 as StdAtomicU64, Ordering, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -288,6 +288,25 @@ fn set_mask(rings: &[AtomicU64], byte: u8) -> Result<()> {
     Ok(())
 }
 
+/// Turns that threads take when they [`meet`].
+const ROUNDS: u64 = 50;
+
+/// Waits until this many threads run at once. They take turns without sleep,
+/// which on one CPU takes so long that the scheduler gives them more.
+pub fn meet(turn: &StdAtomicU64, index: u64, threads: u64) {
+    let wait = |for_turn| {
+        while turn.load(Ordering::Acquire) < for_turn {
+            spin_loop();
+        }
+    };
+    for round in 0..ROUNDS {
+        let mine = round * threads + index;
+        wait(mine);
+        turn.store(mine + 1, Ordering::Release);
+    }
+    wait(ROUNDS * threads);
+}
+
 pub fn emit_one_thread(context: &mut Context) -> Result<f64> {
     emit_threads(context, 1)
 }
@@ -301,7 +320,7 @@ fn emit_threads(context: &mut Context, threads: u32) -> Result<f64> {
     context.ring.reset();
     let rings = &context.ring.rings;
     let turns = BURST * 2;
-    let ready = std::sync::Barrier::new(threads as usize);
+    let ready = StdAtomicU64::new(0);
     let times: Vec<Result<(u64, u64)>> = thread::scope(|scope| {
         let run = |index| {
             let ready = &ready;
@@ -309,7 +328,7 @@ fn emit_threads(context: &mut Context, threads: u32) -> Result<f64> {
                 let state = ProducerState::new();
                 let client = lease(rings, index, &state)?;
                 emit_pair(&client, 0, 0);
-                ready.wait();
+                meet(ready, index.into(), threads.into());
                 let start = ticks();
                 for i in 0..turns {
                     emit_pair(&client, i, black_box(i));

@@ -3,7 +3,7 @@
 
 use super::drain;
 use super::events;
-use super::ring::{BURST, BURSTS, bursts, floor};
+use super::ring::{BURST, BURSTS, bursts, floor, meet};
 use super::rows::Context;
 use super::scratch::Scratch;
 use anyhow::{Result, anyhow, ensure};
@@ -14,7 +14,7 @@ use hypertrace_trace::{Session, SessionConfig, Summary};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::path::PathBuf;
-use std::sync::Barrier;
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
@@ -217,11 +217,11 @@ fn threads(context: &mut Context, count: usize) -> Result<f64> {
     let host = Host::new(To::Session, count, Some(BURST_RING))?;
     let _on = On::new(&events::bench_pair::EVENT);
     let turns = BURST * 2;
-    let ready = Barrier::new(count);
-    let run = || {
+    let ready = AtomicU64::new(0);
+    let run = |index| {
         host.session.attach("bench");
         events::bench_pair(0, 0);
-        ready.wait();
+        meet(&ready, index, count as u64);
         let start = ticks();
         for i in 0..turns {
             events::bench_pair(i, black_box(i));
@@ -229,7 +229,8 @@ fn threads(context: &mut Context, count: usize) -> Result<f64> {
         (start, ticks())
     };
     let times = thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|_| scope.spawn(run)).collect();
+        let threads: Vec<_> =
+            (0..count as u64).map(|index| scope.spawn(move || run(index))).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread.join().map_err(|_| anyhow!("a thread panicked"))
         };
