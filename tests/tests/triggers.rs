@@ -224,6 +224,31 @@ fn the_guests_own_events_follow_a_moment_later() {
 }
 
 #[test]
+fn the_guests_own_events_are_as_the_last_point_said() {
+    let _alone = alone();
+    let host = Host::new(geometry(1));
+    let state = ProducerState::new();
+    let client = host.lease(0, &state, "guest");
+    let session = &host.session;
+    event!(client: &client, "murmur", n = 1u64);
+    host.chip.drain_pass(8);
+    let quiet = session.add_trigger("on quiet do events murmur off").unwrap();
+    session.add_trigger("on loud do events murmur on").unwrap();
+
+    for name in ["quiet", "loud", "quiet", "loud", "quiet"] {
+        point(session, name, &[]);
+    }
+    session.remove_trigger(quiet).unwrap();
+
+    assert!(session.triggers().contains(" 2 waiting"));
+    host.chip.drain_pass(8);
+    assert!(session.triggers().contains(" 0 waiting, 2 done"));
+    client.poll();
+    assert!(!hypertrace::is_on(hypertrace_abi::schema::mask_slot("murmur")));
+    client.release();
+}
+
+#[test]
 fn rules_come_and_go_while_points_are_made() {
     let _alone = alone();
     let host = Host::new(geometry(1));
