@@ -15,7 +15,7 @@ fi
 cc -O2 -I. -o program lttng.c -llttng-ust -ldl || exit
 export LTTNG_HOME="$PWD" LTTNG_UST_ALLOW_BLOCKING=1
 trap 'kill "$(cat pid)"' EXIT
-trap 'exit 1' HUP INT TERM
+trap 'exit 1' HUP INT PIPE TERM
 lttng-sessiond --no-kernel --background --pidfile="$PWD/pid" > daemon.log 2>&1 || { cat daemon.log >&2; exit 1; }
 
 quietly() {
