@@ -246,6 +246,8 @@ pub struct Consumer<'a> {
     /// record beyond may use a schema that was not in the log yet when the
     /// log was read.
     head: u64,
+    /// Nor farther than here.
+    limit: Option<u64>,
 }
 
 impl<'a> Consumer<'a> {
@@ -253,7 +255,18 @@ impl<'a> Consumer<'a> {
     /// far the ring goes.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
         let head = load_head(&memory);
-        Consumer { memory, state, head }
+        Consumer { memory, state, head, limit: None }
+    }
+
+    /// The same, as if the ring went no farther than `limit`, a head of before.
+    pub fn up_to(self, limit: u64) -> Self {
+        let mut consumer = Consumer { limit: Some(limit), ..self };
+        consumer.head = consumer.limited(consumer.head);
+        consumer
+    }
+
+    fn limited(&self, head: u64) -> u64 {
+        self.limit.filter(|limit| is_ahead(head, *limit)).unwrap_or(head)
     }
 
     /// Ring words that [`Consumer::pull`]'s `stage` must hold.
@@ -334,9 +347,12 @@ impl<'a> Consumer<'a> {
             cursor.sequence = None;
             pulled.begin = cursor.position;
         }
-        while cursor.position != head && !pulled.more {
+        while is_ahead(head, cursor.position) && !pulled.more {
             if memory.mode() == RingMode::Overwrite {
-                skip_overwritten(&memory, cursor, head);
+                skip_overwritten(&memory, cursor, load_head(&memory));
+                if !is_ahead(head, cursor.position) {
+                    break;
+                }
             }
             let end = block_part(&memory, cursor.position, head);
             let len = end.wrapping_sub(cursor.position);
@@ -352,9 +368,9 @@ impl<'a> Consumer<'a> {
                     // start.
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
-                    if oldest(&memory, now).wrapping_sub(cursor.position) as i64 > 0 {
-                        // Overwritten while it was copied. A pull with a
-                        // newer head begins behind it.
+                    if is_ahead(oldest(&memory, now), cursor.position) {
+                        // Overwritten while it was copied. The next pull
+                        // begins behind it.
                         pulled.more = true;
                         break;
                     }
@@ -422,7 +438,7 @@ impl<'a> Consumer<'a> {
         let head = load_head(&self.memory);
         match schema_log::read(&self.memory, self.state.schema_cursor) {
             schema_log::Read::Empty => {
-                self.head = head;
+                self.head = self.limited(head);
                 None
             }
             schema_log::Read::Text(text, next) => {
@@ -490,6 +506,11 @@ fn load_head(memory: &ClientMemory<'_>) -> u64 {
     memory.guest[guest_page::HEAD].load(Ordering::Acquire)
 }
 
+/// Whether position `a` is farther than `b`.
+fn is_ahead(a: u64, b: u64) -> bool {
+    a.wrapping_sub(b) as i64 > 0
+}
+
 fn count(cursor: &mut Cursor, fault: Fault) {
     cursor.faults[fault as usize] += 1;
 }
@@ -510,7 +531,7 @@ fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
 fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64) {
     let oldest = oldest(memory, head);
     // Before the ring was full once, the oldest position lies below zero.
-    if oldest.wrapping_sub(cursor.position) as i64 > 0 {
+    if is_ahead(oldest, cursor.position) {
         cursor.position = oldest;
     }
 }
