@@ -51,6 +51,17 @@ impl Host {
         segment_bytes: u64,
     ) -> Host {
         let config = SessionConfig { segment_bytes, ..SessionConfig::new(dir.path()) };
+        Host::of(dir, config, geometry, ring_mode)
+    }
+
+    /// A host whose session is a flight recorder.
+    pub fn flight_recorder(geometry: Geometry) -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let config = SessionConfig { flight_recorder: true, ..SessionConfig::new(dir.path()) };
+        Host::of(dir, config, geometry, RingMode::Overwrite)
+    }
+
+    fn of(dir: TempDir, config: SessionConfig, geometry: Geometry, ring_mode: RingMode) -> Host {
         let session = Session::create(config).unwrap();
         session.set_events(&"*".parse().unwrap(), true).unwrap();
         let doorbells = Doorbells::new().unwrap();
@@ -125,9 +136,15 @@ impl Recorded {
     /// All events, in order.
     #[track_caller]
     pub fn events(&self) -> Vec<Event> {
-        let session = self.open();
-        let maps = ClockMaps::of(&session).unwrap();
-        let sessions = [(session, maps)];
-        Timeline::new(&sessions).unwrap().map(Result::unwrap).collect()
+        events(self.dir())
     }
+}
+
+/// All events of the session in this directory, in order.
+#[track_caller]
+pub fn events(dir: &Path) -> Vec<Event> {
+    let session = hypertrace_timeline::Session::open(dir).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let sessions = [(session, maps)];
+    Timeline::new(&sessions).unwrap().map(Result::unwrap).collect()
 }

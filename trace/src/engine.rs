@@ -1,10 +1,12 @@
 //! The drain loop's side of a session, behind its one lock.
 
-use crate::drain::{drain, tell};
+use crate::drain::{drain, learn, meet, tell};
 use crate::host_ring::HostConsumer;
 use crate::lane::{Guests, Lane, Stats};
 use crate::packet::Domain;
 use crate::pattern::Pattern;
+use crate::recorder::Recorder;
+use crate::session::random_uuid;
 use crate::shared::{BOOKS, Shared};
 use crate::stream::{Stream, WriteFailed};
 use crate::wanted::TooManyRules;
@@ -12,17 +14,20 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
 use std::fmt::Write;
+use std::fs::create_dir;
 use std::sync::atomic::Ordering;
 
 pub(crate) struct Engine {
     pub shared: Shared,
     pub guests: Guests,
     hosts: Vec<(HostConsumer, Lane)>,
+    /// If it is a flight recorder.
+    pub recorder: Option<Recorder>,
     pub finished: bool,
 }
 
 impl Engine {
-    pub fn new(mut shared: Shared, hosts: Vec<HostConsumer>) -> Engine {
+    pub fn new(mut shared: Shared, hosts: Vec<HostConsumer>, recorder: Option<Recorder>) -> Engine {
         let hosts = hosts
             .into_iter()
             .zip(0..)
@@ -32,7 +37,7 @@ impl Engine {
                 (consumer, lane)
             })
             .collect();
-        Engine { shared, guests: Guests::default(), hosts, finished: false }
+        Engine { shared, guests: Guests::default(), hosts, recorder, finished: false }
     }
 
     /// One packet of a client.
@@ -43,16 +48,31 @@ impl Engine {
         let Some(mut lane) = self.guests.take(client, &mut self.shared.stats) else {
             return Drained::default();
         };
-        let result = drain(&mut self.shared, &mut lane, &mut self.guests, consumer);
+        let recorder = self.recorder.as_ref();
+        let result = take(recorder, &mut self.shared, &mut lane, &mut self.guests, consumer);
         let whose = lane.stats;
         self.guests.put(lane);
         self.account(whose, result)
     }
 
-    /// Notes how far host rings go.
+    /// Notes how far host rings go; begins the snapshot that was asked for.
     pub fn begin_pass(&mut self) {
         self.shared.partial = false;
         self.note();
+        let Some(dir) = self.recorder.as_mut().and_then(Recorder::begin) else {
+            return;
+        };
+        let Engine { shared, guests, hosts, .. } = self;
+        for lane in lanes(hosts, guests) {
+            lane.restart();
+            shared.stats[lane.stats].restart();
+        }
+        let begun = create_dir(&dir)
+            .map_err(WriteFailed::on("create", &dir))
+            .and_then(|()| shared.begin_trace(&dir, random_uuid()));
+        if let Err(failed) = begun {
+            self.failed(BOOKS, failed);
+        }
     }
 
     fn note(&mut self) {
@@ -64,6 +84,10 @@ impl Engine {
     /// A pass over the host rings alone, which may come in the middle of the
     /// drain loop's: then that goes on as this does.
     pub fn pass(&mut self) {
+        if self.recorder.is_some() {
+            // It would end a snapshot that the guests' rings are still missing in.
+            return;
+        }
         self.shared.partial = true;
         self.note();
         self.end_pass();
@@ -80,12 +104,18 @@ impl Engine {
         }
         self.tell_gaps(HostConsumer::gaps);
         self.shared.simple_pass();
+        if self.recorder.as_ref().is_some_and(|recorder| recorder.taking) {
+            self.end_snapshot();
+        }
         let now = ticks();
         let elapsed = now.saturating_sub(self.shared.told_at);
         if elapsed > self.shared.clocks.host.frequency {
             // Also when it fails: once a second is often enough to try.
             self.shared.told_at = now;
             self.shared.clocks.refresh();
+            if !self.shared.open {
+                return;
+            }
             let told = if self.shared.clocks.changed {
                 self.shared.describe(false)
             } else {
@@ -113,9 +143,9 @@ impl Engine {
 
     /// What there is, for people.
     pub fn describe_trace(&mut self, text: &mut String) {
-        let Engine { shared, guests, hosts, .. } = self;
+        let Engine { shared, guests, hosts, recorder, .. } = self;
         // Writing to a String does not fail.
-        let _ = shared.describe_files(text);
+        let _ = shared.describe_files(text, recorder.as_ref());
         for (consumer, lane) in hosts {
             let stats = &shared.stats[lane.stats];
             if consumer.is_claimed() || stats.is_used() {
@@ -133,7 +163,8 @@ impl Engine {
             return Drained::default();
         };
         let whose = lane.stats;
-        let result = drain(&mut self.shared, lane, &mut self.guests, &mut consumer);
+        let recorder = self.recorder.as_ref();
+        let result = take(recorder, &mut self.shared, lane, &mut self.guests, &mut consumer);
         self.account(whose, result)
     }
 
@@ -146,15 +177,47 @@ impl Engine {
                 drained
             }
             Err(failed) => {
-                self.shared.failed(whose, &failed);
+                self.failed(whose, failed);
                 Drained::default()
             }
         }
     }
 
+    /// A write failed. A snapshot ends there: the rings go on.
+    fn failed(&mut self, whose: usize, failed: WriteFailed) {
+        self.shared.failed(whose, &failed);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.failed.get_or_insert(failed);
+        }
+    }
+
+    /// The snapshot is complete, unless some ring has more to take.
+    fn end_snapshot(&mut self) {
+        let Engine { shared, guests, hosts, recorder, .. } = self;
+        let Some(recorder) = recorder else { return };
+        if recorder.failed.is_none() && lanes(hosts, guests).any(|lane| lane.unfinished) {
+            return;
+        }
+        if shared.open {
+            let told = tell_all(shared, hosts, guests);
+            close_all(hosts, guests);
+            if let Err(failed) = told.and_then(|()| shared.describe(true)) {
+                shared.failed(BOOKS, &failed);
+                recorder.failed.get_or_insert(failed);
+            }
+        }
+        shared.open = false;
+        recorder.end();
+    }
+
     /// The session's end: what host rings still hold, the last counters, the
     /// last maps. May be called again when it failed.
     pub fn finish(&mut self) -> Result<(), WriteFailed> {
+        if self.recorder.is_some() {
+            // What is in the rings goes with them.
+            self.finished = true;
+            return Ok(());
+        }
         self.begin_pass();
         if let Err(failed) = self.finish_streams() {
             self.shared.simple_pass();
@@ -163,25 +226,16 @@ impl Engine {
         self.finished = true;
         self.tell_gaps(HostConsumer::last_gaps);
         self.shared.simple_close();
-        let Engine { shared, guests, hosts, .. } = self;
-        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
-            // A file that cannot be cut is whole with its filler.
-            let _ = lane.stream.take().map(Stream::close);
-        }
-        shared.clocks.refresh();
-        shared.describe(true)
+        close_all(&mut self.hosts, &mut self.guests);
+        self.shared.clocks.refresh();
+        self.shared.describe(true)
     }
 
     fn finish_streams(&mut self) -> Result<(), WriteFailed> {
         for i in 0..self.hosts.len() {
             while self.finish_host(i)?.more {}
         }
-        let now = ticks();
-        let Engine { shared, guests, hosts, .. } = self;
-        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
-            tell(shared, lane, now)?;
-        }
-        Ok(())
+        tell_all(&mut self.shared, &mut self.hosts, &mut self.guests)
     }
 
     /// Tells the simple backend what declared events the host rings lost.
@@ -207,5 +261,60 @@ impl Engine {
             Some(mut consumer) => drain(&mut self.shared, lane, &mut self.guests, &mut consumer),
             None => Ok(Drained::default()),
         }
+    }
+}
+
+/// What a pass does with one ring: takes a packet out of it; or, of a flight
+/// recorder's, learns its schemas, and takes what it holds if somebody asked.
+fn take(
+    recorder: Option<&Recorder>,
+    shared: &mut Shared,
+    lane: &mut Lane,
+    guests: &mut Guests,
+    consumer: &mut Consumer<'_>,
+) -> Result<Drained, WriteFailed> {
+    let Some(recorder) = recorder else {
+        return drain(shared, lane, guests, consumer);
+    };
+    if !shared.open || recorder.failed.is_some() {
+        learn(shared, lane, consumer)?;
+        meet(shared, lane, consumer);
+        return Ok(Drained::default());
+    }
+    match lane.until {
+        Some(until) => consumer.up_to(until),
+        None => {
+            consumer.rewind();
+            // A producer cannot keep the snapshot busy.
+            lane.until = Some(consumer.head());
+            consumer.up_to(consumer.head());
+        }
+    }
+    let drained = drain(shared, lane, guests, consumer)?;
+    lane.unfinished = drained.more;
+    Ok(drained)
+}
+
+fn lanes<'a>(
+    hosts: &'a mut [(HostConsumer, Lane)],
+    guests: &'a mut Guests,
+) -> impl Iterator<Item = &'a mut Lane> {
+    hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut())
+}
+
+/// The last counters.
+fn tell_all(
+    shared: &mut Shared,
+    hosts: &mut [(HostConsumer, Lane)],
+    guests: &mut Guests,
+) -> Result<(), WriteFailed> {
+    let now = ticks();
+    lanes(hosts, guests).try_for_each(|lane| tell(shared, lane, now))
+}
+
+fn close_all(hosts: &mut [(HostConsumer, Lane)], guests: &mut Guests) {
+    for lane in lanes(hosts, guests) {
+        // A file that cannot be cut is whole with its filler.
+        let _ = lane.stream.take().map(Stream::close);
     }
 }

@@ -6,12 +6,15 @@ use crate::clock::Clocks;
 use crate::lane::Stats;
 use crate::metadata::{Uuid, tsdl};
 use crate::packet::PacketBuffer;
-use crate::session_json::{FORMAT, SessionJson, VERSION};
+use crate::recorder::Recorder;
+use crate::session_json::{self, FORMAT, SessionJson, VERSION};
 use crate::simple::Simple;
 use crate::stream::{WriteFailed, replace};
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::ring::Consumer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
+use std::fs::{create_dir, remove_dir_all, remove_file};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -37,6 +40,9 @@ pub(crate) struct Shared {
     pub dir: PathBuf,
     /// Where the trace is; not yet `dir/ctf` while the session is created.
     pub ctf: PathBuf,
+    /// There is a trace: a flight recorder has one only while it takes a
+    /// snapshot.
+    pub open: bool,
     pub uuid: [u8; 16],
     pub segment_bytes: u64,
     pub buffer: PacketBuffer,
@@ -67,10 +73,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(dir: PathBuf, ctf: PathBuf, uuid: [u8; 16], clocks: Clocks) -> Shared {
+    pub fn new(dir: PathBuf, uuid: [u8; 16], clocks: Clocks) -> Shared {
         Shared {
             dir,
-            ctf,
+            ctf: PathBuf::new(),
+            open: false,
             uuid,
             segment_bytes: crate::stream::DEFAULT_SEGMENT_BYTES,
             buffer: PacketBuffer::new(crate::packet::DEFAULT_PACKET_BYTES),
@@ -91,14 +98,42 @@ impl Shared {
         }
     }
 
+    /// Begins a trace in a directory that exists and is empty.
+    pub fn begin_trace(&mut self, dir: &Path, uuid: [u8; 16]) -> Result<(), WriteFailed> {
+        // A trace without metadata cannot be read, so it appears with it.
+        let (hidden, ctf) = (dir.join(".ctf"), dir.join("ctf"));
+        create_dir(&hidden).map_err(WriteFailed::on("create", &hidden))?;
+        (self.dir, self.ctf, self.uuid) = (dir.to_owned(), hidden, uuid);
+        let made = self.describe(false).and_then(|()| {
+            std::fs::rename(&self.ctf, &ctf).map_err(WriteFailed::on("create", &ctf))
+        });
+        if let Err(failed) = made {
+            // The directory was empty, so these are ours.
+            let _ = remove_dir_all(&self.ctf);
+            let _ = remove_file(dir.join(session_json::FILE));
+            return Err(failed);
+        }
+        self.ctf = ctf;
+        self.open = true;
+        Ok(())
+    }
+
     /// Brings `session.json` and the metadata up to date, if a packet may need
     /// something that they do not say yet.
     #[inline]
     pub fn sync(&mut self) -> Result<(), WriteFailed> {
-        if self.classes.changed || self.clocks.changed {
+        if self.open && (self.classes.changed || self.clocks.changed) {
             self.describe(false)?;
         }
         Ok(())
+    }
+
+    /// Makes room for what this consumer's pull puts aside.
+    pub fn fit_stage(&mut self, consumer: &Consumer<'_>) {
+        let words = consumer.stage_words();
+        if self.stage.len() < words {
+            self.stage.resize(words, 0);
+        }
     }
 
     /// Replaces `session.json`, then the metadata.
@@ -129,8 +164,12 @@ impl Shared {
     }
 
     /// Where everything goes, for people.
-    pub fn describe_files(&self, text: &mut String) -> fmt::Result {
-        writeln!(text, "session: {}, {} writes failed", self.dir.display(), self.failures)?;
+    pub fn describe_files(&self, text: &mut String, recorder: Option<&Recorder>) -> fmt::Result {
+        match recorder {
+            Some(recorder) => write!(text, "{recorder}")?,
+            None => write!(text, "session: {}", self.dir.display())?,
+        }
+        writeln!(text, ", {} writes failed", self.failures)?;
         match &self.simple {
             None => writeln!(text, "simple: none"),
             Some(simple) => writeln!(

@@ -1,6 +1,6 @@
 //! One rule: its text, and what it came to.
 
-use super::{Callback, MAX_RULES};
+use super::{Callback, MAX_RULES, SNAPSHOT};
 use crate::event::{EVENTS, TraceEvent};
 use crate::pattern::Pattern;
 use hypertrace_abi::layout::SLOT_WORDS;
@@ -16,8 +16,8 @@ pub enum TriggerError {
     /// It is not one.
     #[error(
         "expected {expected}, found {found:?}: a rule is \"on NAME [if argN==VALUE [and ..]] do \
-         ACTION[, ..]\", an action is \"events PATTERN on|off\", \"kernel DIR on|off\" or \
-         \"call NAME\""
+         ACTION[, ..]\", an action is \"events PATTERN on|off\", \"kernel DIR on|off\", \
+         \"snapshot\" or \"call NAME\""
     )]
     Syntax {
         /// What.
@@ -37,6 +37,9 @@ pub enum TriggerError {
     /// Nobody registered a callback of this name.
     #[error("this VMM has no callback {0:?}")]
     Callback(String),
+    /// There are no snapshots of a session that writes all the time.
+    #[error("snapshot: this session is no flight recorder, it writes everything already")]
+    NotARecorder,
     /// There are enough.
     #[error("more than {MAX_RULES} rules: remove one first")]
     TooMany,
@@ -164,6 +167,10 @@ fn parse_action(
                 Err(source) => Err(TriggerError::Kernel { path, source }),
             }
         }
+        ["snapshot"] => match callback(SNAPSHOT) {
+            Some(callback) => Ok(Action::Call { callback }),
+            None => Err(TriggerError::NotARecorder),
+        },
         ["call", name] => match callback(name) {
             Some(callback) => Ok(Action::Call { callback }),
             None => Err(TriggerError::Callback(name.to_owned())),
