@@ -11,7 +11,7 @@ use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, Rin
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
 use hypertrace_trace::session_json::StreamJson;
 use hypertrace_trace::stream::DEFAULT_SEGMENT_BYTES;
-use hypertrace_trace::{Session, SessionConfig, Summary};
+use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use kvm_vmm::{Doorbells, Drain};
 use tempfile::TempDir;
 use vmm_sys_util::eventfd::EventFd;
@@ -54,11 +54,15 @@ impl Host {
         Host::of(dir, config, geometry, ring_mode)
     }
 
-    /// A host whose session is a flight recorder.
-    pub fn flight_recorder(geometry: Geometry) -> Host {
+    /// A host whose session writes this.
+    pub fn with_output(geometry: Geometry, output: Output) -> Host {
         let dir = tempfile::tempdir().unwrap();
-        let config = SessionConfig { flight_recorder: true, ..SessionConfig::new(dir.path()) };
-        Host::of(dir, config, geometry, RingMode::Overwrite)
+        let config = SessionConfig { output, ..SessionConfig::new(dir.path()) };
+        let ring_mode = match output {
+            Output::Snapshots => RingMode::Overwrite,
+            Output::Trace | Output::Nothing => RingMode::Discard,
+        };
+        Host::of(dir, config, geometry, ring_mode)
     }
 
     fn of(dir: TempDir, config: SessionConfig, geometry: Geometry, ring_mode: RingMode) -> Host {

@@ -11,7 +11,7 @@ use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, events, geometry};
 use hypertrace_tests::{babeltrace2, kvm};
 use hypertrace_timeline::{Domain, Event, Kind, Session, Value};
-use hypertrace_trace::SnapshotError;
+use hypertrace_trace::{Output, SnapshotError};
 use kvm_vmm::{Answer, attach_window, record_in};
 
 /// Numbers of the events `n(number, check)` of a client, checked to be one run.
@@ -54,7 +54,7 @@ fn emit(client: &Client<'_>, numbers: std::ops::Range<u64>) {
 
 #[test]
 fn a_snapshot_is_the_newest_of_each_ring_and_says_how_much_was_before() {
-    let host = Host::flight_recorder(geometry(2));
+    let host = Host::with_output(geometry(2), Output::Snapshots);
     let drain = host.drain();
     let states = [ProducerState::new(), ProducerState::new()];
     let (a, b) = (host.lease(0, &states[0], "first"), host.lease(1, &states[1], "second"));
@@ -89,7 +89,7 @@ fn a_snapshot_is_the_newest_of_each_ring_and_says_how_much_was_before() {
 #[test]
 fn a_snapshot_under_full_load_is_whole_and_ends() {
     const SNAPSHOTS: usize = 20;
-    let host = Host::flight_recorder(geometry(2));
+    let host = Host::with_output(geometry(2), Output::Snapshots);
     let drain = host.drain();
     let stop = AtomicBool::new(false);
     let dirs: Vec<_> = thread::scope(|scope| {
@@ -134,7 +134,7 @@ fn a_snapshot_under_full_load_is_whole_and_ends() {
 fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
     const ROUNDS: u64 = 200;
     let Some(mut machine) = kvm::machine(1) else { return };
-    let host = Host::flight_recorder(geometry(1));
+    let host = Host::with_output(geometry(1), Output::Snapshots);
     let last = ROUNDS - 1;
     host.session.add_trigger(&format!("on end:measured if arg1=={last} do snapshot")).unwrap();
     let drain = host.drain();
@@ -177,7 +177,7 @@ fn who_asks_for_what_cannot_be_is_told() {
     let told = plain.session.execute("trigger add on go do snapshot").unwrap_err();
     assert!(told.contains("no flight recorder"), "{told}");
 
-    let host = Host::flight_recorder(geometry(1));
+    let host = Host::with_output(geometry(1), Output::Snapshots);
     let told = host.session.execute("trace-file set /tmp/t").unwrap_err();
     assert!(told.contains("/tmp/t") && told.contains("snapshots only"), "{told}");
     let session = host.session.clone();
@@ -193,7 +193,7 @@ fn who_asks_for_what_cannot_be_is_told() {
 
 #[test]
 fn a_snapshot_that_cannot_be_written_says_why_and_the_next_one_can() {
-    let host = Host::flight_recorder(geometry(1));
+    let host = Host::with_output(geometry(1), Output::Snapshots);
     let drain = host.drain();
     let state = ProducerState::new();
     let client = host.lease(0, &state, "on");

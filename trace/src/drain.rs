@@ -291,7 +291,7 @@ fn write(
         sequence: pulled.sequence,
         ..PacketHeader::new(shared.uuid, clock, lane.domain, lane.number, shared.clocks.epoch())
     };
-    if shared.dry {
+    if !shared.open {
         return Ok(());
     }
     let stream = file(shared, lane, &header)?;

@@ -7,7 +7,7 @@ use crate::packet::Domain;
 use crate::pattern::Pattern;
 use crate::recorder::Recorder;
 use crate::session::random_uuid;
-use crate::shared::{BOOKS, Shared};
+use crate::shared::{BOOKS, HIDDEN, Shared};
 use crate::stream::{Stream, WriteFailed};
 use crate::wanted::TooManyRules;
 use hypertrace_abi::clock::ticks;
@@ -68,6 +68,7 @@ impl Engine {
             shared.stats[lane.stats].restart();
         }
         let begun = create_dir(&dir)
+            .and_then(|()| create_dir(dir.join(HIDDEN)))
             .map_err(WriteFailed::on("create", &dir))
             .and_then(|()| shared.begin_trace(&dir, random_uuid()));
         if let Err(failed) = begun {
@@ -228,6 +229,9 @@ impl Engine {
         self.shared.simple_close();
         close_all(&mut self.hosts, &mut self.guests);
         self.shared.clocks.refresh();
+        if !self.shared.open {
+            return Ok(());
+        }
         self.shared.describe(true)
     }
 

@@ -97,7 +97,7 @@ pub mod trace {
 
 pub use hypertrace_abi as abi;
 pub use recorder::SnapshotError;
-pub use session::{Session, SessionConfig, SessionError, Writer};
+pub use session::{Output, Session, SessionConfig, SessionError, Writer};
 pub use shared::OnWriteFailed;
 pub use stream::WriteFailed;
 pub use summary::Summary;

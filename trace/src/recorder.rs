@@ -14,8 +14,8 @@ const KEPT: usize = 64;
 pub enum SnapshotError {
     /// The session writes all the time.
     #[error(
-        "this session is no flight recorder: it writes everything already \
-         (SessionConfig::flight_recorder makes one)"
+        "this session is no flight recorder: the VMM makes one with \
+         SessionConfig {{ output: Output::Snapshots, .. }}"
     )]
     NotARecorder,
     /// The drain loop has not come.

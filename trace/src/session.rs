@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::host_ring::HostRings;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
 use crate::recorder::{Recorder, SnapshotError};
-use crate::shared::{OnWriteFailed, Shared};
+use crate::shared::{HIDDEN, OnWriteFailed, Shared};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
 use crate::summary::Summary;
 use crate::trace;
@@ -53,10 +53,22 @@ pub struct SessionConfig {
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
     pub on_write_failed: Option<OnWriteFailed>,
-    /// Rings overwrite their oldest records, and nothing is written but
-    /// [snapshots](Session::snapshot), each a session in a directory in `dir`.
-    /// A device's rings are to be of the same [mode](Session::ring_mode).
-    pub flight_recorder: bool,
+    /// What is written in `dir`, beside the control socket.
+    pub output: Output,
+}
+
+/// What a session writes in its directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// The trace, all the time.
+    #[default]
+    Trace,
+    /// [Snapshots](Session::snapshot), each a session in a directory of its
+    /// own: a flight recorder. Rings overwrite their oldest records; a
+    /// device's are to be of the same [mode](Session::ring_mode).
+    Snapshots,
+    /// Nothing: what the rings hold goes to the other backends only.
+    Nothing,
 }
 
 impl SessionConfig {
@@ -73,7 +85,7 @@ impl SessionConfig {
             epoch: 0,
             epoch_began: None,
             on_write_failed: None,
-            flight_recorder: false,
+            output: Output::Trace,
         }
     }
 }
@@ -159,9 +171,9 @@ impl Session {
     /// If there is something in the directory, or it cannot be written.
     pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
         prepare(&config.dir)?;
-        let ring_mode = match config.flight_recorder {
-            true => RingMode::Overwrite,
-            false => RingMode::Discard,
+        let ring_mode = match config.output {
+            Output::Snapshots => RingMode::Overwrite,
+            Output::Trace | Output::Nothing => RingMode::Discard,
         };
         let rings = HostRings::new(config.host_rings, config.host_ring_bytes, ring_mode)?;
         let rings = Arc::new(rings);
@@ -176,14 +188,14 @@ impl Session {
         shared.on_failed = config.on_write_failed;
         shared.told_at = clock.started();
         shared.missed = rings.missed();
-        let recorder = match config.flight_recorder {
-            true => Some(Recorder::new(config.dir.clone())),
-            false => {
-                let unusable = |failed: WriteFailed| SessionError::Directory {
-                    path: config.dir.clone(),
-                    source: failed.source,
-                };
-                shared.begin_trace(&config.dir, uuid).map_err(unusable)?;
+        let recorder = match config.output {
+            Output::Snapshots => Some(Recorder::new(config.dir.clone())),
+            Output::Nothing => None,
+            Output::Trace => {
+                std::fs::create_dir(config.dir.join(HIDDEN)).map_err(|source| {
+                    SessionError::Directory { path: config.dir.clone(), source }
+                })?;
+                shared.begin_trace(&config.dir, uuid)?;
                 None
             }
         };
@@ -354,13 +366,6 @@ impl Session {
     /// The device's counters, for `session.json`.
     pub fn set_device_counters(&self, counters: BTreeMap<String, u64>) {
         self.engine().shared.device = counters;
-    }
-
-    /// From now on packets are built and checked, and not written: what a
-    /// drain costs without its file. For `hypertrace bench`.
-    #[doc(hidden)]
-    pub fn set_dry(&self, dry: bool) {
-        self.engine().shared.dry = dry;
     }
 
     /// What it holds so far.

@@ -14,7 +14,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
-use std::fs::{create_dir, remove_dir_all, remove_file};
+use std::fs::{remove_dir_all, remove_file};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -35,13 +35,17 @@ const SIMPLE_SWITCH: Duration = Duration::from_millis(100);
 /// The same at the session's end.
 const SIMPLE_END: Duration = Duration::from_secs(1);
 
+/// Where a trace is made: without metadata it cannot be read, so it appears
+/// with it.
+pub(crate) const HIDDEN: &str = ".ctf";
+
 pub(crate) struct Shared {
     /// The session's directory.
     pub dir: PathBuf,
     /// Where the trace is; not yet `dir/ctf` while the session is created.
     pub ctf: PathBuf,
-    /// There is a trace: a flight recorder has one only while it takes a
-    /// snapshot.
+    /// There is a trace. If not, packets are built and checked, and not
+    /// written. A flight recorder has one only while it takes a snapshot.
     pub open: bool,
     pub uuid: [u8; 16],
     pub segment_bytes: u64,
@@ -66,8 +70,6 @@ pub(crate) struct Shared {
     /// The guests' schema logs were not read since the host rings were noted:
     /// a point of which nothing is known waits for the next pass.
     pub partial: bool,
-    /// Packets are built and checked, and not written: for measuring.
-    pub dry: bool,
     /// When `session.json` was written last, host's raw counter.
     pub told_at: u64,
 }
@@ -93,22 +95,19 @@ impl Shared {
             missed: Arc::default(),
             missed_told: 0,
             partial: false,
-            dry: false,
             told_at: 0,
         }
     }
 
-    /// Begins a trace in a directory that exists and is empty.
+    /// Begins a trace in a directory that holds [`HIDDEN`] and nothing else.
     pub fn begin_trace(&mut self, dir: &Path, uuid: [u8; 16]) -> Result<(), WriteFailed> {
-        // A trace without metadata cannot be read, so it appears with it.
-        let (hidden, ctf) = (dir.join(".ctf"), dir.join("ctf"));
-        create_dir(&hidden).map_err(WriteFailed::on("create", &hidden))?;
+        let (hidden, ctf) = (dir.join(HIDDEN), dir.join("ctf"));
         (self.dir, self.ctf, self.uuid) = (dir.to_owned(), hidden, uuid);
         let made = self.describe(false).and_then(|()| {
             std::fs::rename(&self.ctf, &ctf).map_err(WriteFailed::on("create", &ctf))
         });
         if let Err(failed) = made {
-            // The directory was empty, so these are ours.
+            // There was nothing else, so these are ours.
             let _ = remove_dir_all(&self.ctf);
             let _ = remove_file(dir.join(session_json::FILE));
             return Err(failed);
@@ -167,6 +166,7 @@ impl Shared {
     pub fn describe_files(&self, text: &mut String, recorder: Option<&Recorder>) -> fmt::Result {
         match recorder {
             Some(recorder) => write!(text, "{recorder}")?,
+            None if !self.open => write!(text, "session: none")?,
             None => write!(text, "session: {}", self.dir.display())?,
         }
         writeln!(text, ", {} writes failed", self.failures)?;

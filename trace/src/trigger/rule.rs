@@ -3,6 +3,7 @@
 use super::{Callback, MAX_RULES, SNAPSHOT};
 use crate::event::{EVENTS, TraceEvent};
 use crate::pattern::Pattern;
+use crate::recorder::SnapshotError;
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::schema::{is_name, name_hash};
 use std::fs::{File, OpenOptions};
@@ -37,9 +38,9 @@ pub enum TriggerError {
     /// Nobody registered a callback of this name.
     #[error("this VMM has no callback {0:?}")]
     Callback(String),
-    /// There are no snapshots of a session that writes all the time.
-    #[error("snapshot: this session is no flight recorder, it writes everything already")]
-    NotARecorder,
+    /// There are snapshots of a flight recorder only.
+    #[error(transparent)]
+    NotARecorder(#[from] SnapshotError),
     /// There are enough.
     #[error("more than {MAX_RULES} rules: remove one first")]
     TooMany,
@@ -169,7 +170,7 @@ fn parse_action(
         }
         ["snapshot"] => match callback(SNAPSHOT) {
             Some(callback) => Ok(Action::Call { callback }),
-            None => Err(TriggerError::NotARecorder),
+            None => Err(SnapshotError::NotARecorder.into()),
         },
         ["call", name] => match callback(name) {
             Some(callback) => Ok(Action::Call { callback }),
