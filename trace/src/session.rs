@@ -46,6 +46,11 @@ pub struct SessionConfig {
     /// Host's raw counter when it began, if that was before the session: a
     /// lease cannot span more time than has passed since.
     pub epoch_began: Option<u64>,
+    /// Clients below this number relay reference points of others: their rings
+    /// are as host rings.
+    pub relays: u32,
+    /// Guests stamp with the host's own counter: programs on this host.
+    pub same_counter: bool,
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
     pub on_write_failed: Option<OnWriteFailed>,
@@ -64,6 +69,8 @@ impl SessionConfig {
             guest_frequency: None,
             epoch: 0,
             epoch_began: None,
+            relays: 0,
+            same_counter: false,
             on_write_failed: None,
         }
     }
@@ -163,7 +170,11 @@ impl Session {
         let rings = Arc::new(HostRings::new(config.host_rings, config.host_ring_bytes)?);
         let clock = HostClock::start();
         let uuid = random_uuid();
-        let clocks = Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        let mut clocks =
+            Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        if config.same_counter {
+            clocks.share();
+        }
         // A trace without metadata cannot be read, so it appears with it.
         let hidden = dir.join(".ctf");
         let ctf = dir.join("ctf");
@@ -182,7 +193,8 @@ impl Session {
         shared.told_at = clock.started();
         shared.missed = rings.missed();
 
-        let engine = Engine::new(shared, rings.consumers());
+        let mut engine = Engine::new(shared, rings.consumers());
+        engine.relay(config.relays);
         backend::session_began();
         Ok(Session {
             inner: Arc::new(Inner {
@@ -399,6 +411,10 @@ impl EventSink for Session {
         if let Some(mask) = engine.shared.classes.wanted.take_mask() {
             set(&mask);
         }
+    }
+
+    fn acts_on_points(&self) -> bool {
+        trace::guest_hypertrace::EVENT.is_wanted() || !self.inner.triggers.is_empty()
     }
 
     fn begin_pass(&self) {
