@@ -21,6 +21,8 @@ pub(crate) struct Engine {
     pub shared: Shared,
     pub guests: Guests,
     hosts: Vec<(HostConsumer, Lane)>,
+    /// Clients that relay others' points.
+    relays: Vec<Lane>,
     /// If it is a flight recorder.
     pub recorder: Option<Recorder>,
     pub finished: bool,
@@ -37,13 +39,31 @@ impl Engine {
                 (consumer, lane)
             })
             .collect();
-        Engine { shared, guests: Guests::default(), hosts, recorder, finished: false }
+        let (guests, relays) = (Guests::default(), Vec::new());
+        Engine { shared, guests, hosts, relays, recorder, finished: false }
+    }
+
+    /// Clients below `count` relay others' points: host rings in all but their
+    /// place.
+    pub fn relay(&mut self, count: u32) {
+        // One lane is that of threads which found no ring.
+        let first = self.hosts.len() as u32 + 1;
+        for number in first..first + count {
+            self.relays.push(Lane::new(Domain::Host, number, self.shared.stats.len()));
+            self.shared.stats.push(Stats::new(Domain::Host, number));
+        }
     }
 
     /// One packet of a client.
     pub fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         if self.finished {
             return Drained::default();
+        }
+        if let Some(relay) = self.relays.get_mut(client as usize) {
+            let whose = relay.stats;
+            let recorder = self.recorder.as_ref();
+            let result = take(recorder, &mut self.shared, relay, &mut self.guests, consumer);
+            return self.account(whose, result);
         }
         let Some(mut lane) = self.guests.take(client, &mut self.shared.stats) else {
             return Drained::default();
@@ -62,11 +82,11 @@ impl Engine {
         let Some(dir) = self.recorder.as_mut().and_then(Recorder::begin) else {
             return;
         };
-        let Engine { shared, guests, hosts, .. } = self;
-        for lane in lanes(hosts, guests) {
+        self.for_each_lane(|shared, lane| {
             lane.restart();
             shared.stats[lane.stats].restart();
-        }
+        });
+        let shared = &mut self.shared;
         let begun = create_dir(&dir)
             .and_then(|()| create_dir(dir.join(HIDDEN)))
             .map_err(WriteFailed::on("create", &dir))
@@ -194,21 +214,47 @@ impl Engine {
 
     /// The snapshot is complete, unless some ring has more to take.
     fn end_snapshot(&mut self) {
-        let Engine { shared, guests, hosts, recorder, .. } = self;
-        let Some(recorder) = recorder else { return };
-        if recorder.failed.is_none() && lanes(hosts, guests).any(|lane| lane.unfinished) {
+        let mut unfinished = false;
+        self.for_each_lane(|_, lane| unfinished |= lane.unfinished);
+        if unfinished && self.recorder.as_ref().is_some_and(|recorder| recorder.failed.is_none()) {
             return;
         }
-        if shared.open {
-            let told = tell_all(shared, hosts, guests);
-            close_all(hosts, guests);
-            if let Err(failed) = told.and_then(|()| shared.describe(true)) {
-                shared.failed(BOOKS, &failed);
-                recorder.failed.get_or_insert(failed);
+        if self.shared.open {
+            let told = self.tell_all();
+            self.close_all();
+            if let Err(failed) = told.and_then(|()| self.shared.describe(true)) {
+                self.failed(BOOKS, failed);
             }
         }
-        shared.open = false;
-        recorder.end();
+        self.shared.open = false;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end();
+        }
+    }
+
+    fn for_each_lane(&mut self, mut f: impl FnMut(&mut Shared, &mut Lane)) {
+        let Engine { shared, guests, hosts, relays, .. } = self;
+        let hosts = hosts.iter_mut().map(|(_, lane)| lane).chain(relays);
+        hosts.chain(guests.iter_mut()).for_each(|lane| f(shared, lane));
+    }
+
+    /// Tells the last counters, as far as it goes.
+    fn tell_all(&mut self) -> Result<(), WriteFailed> {
+        let now = ticks();
+        let mut told = Ok(());
+        self.for_each_lane(|shared, lane| {
+            if told.is_ok() {
+                told = tell(shared, lane, now);
+            }
+        });
+        told
+    }
+
+    fn close_all(&mut self) {
+        self.for_each_lane(|_, lane| {
+            // A file that cannot be cut is whole with its filler.
+            let _ = lane.stream.take().map(Stream::close);
+        });
     }
 
     /// The session's end: what host rings still hold, the last counters, the
@@ -227,7 +273,7 @@ impl Engine {
         self.finished = true;
         self.tell_gaps(HostConsumer::last_gaps);
         self.shared.simple_close();
-        close_all(&mut self.hosts, &mut self.guests);
+        self.close_all();
         self.shared.clocks.refresh();
         if !self.shared.open {
             return Ok(());
@@ -239,7 +285,7 @@ impl Engine {
         for i in 0..self.hosts.len() {
             while self.finish_host(i)?.more {}
         }
-        tell_all(&mut self.shared, &mut self.hosts, &mut self.guests)
+        self.tell_all()
     }
 
     /// Tells the simple backend what declared events the host rings lost.
@@ -297,28 +343,4 @@ fn take(
     let drained = drain(shared, lane, guests, consumer)?;
     lane.unfinished = drained.more;
     Ok(drained)
-}
-
-fn lanes<'a>(
-    hosts: &'a mut [(HostConsumer, Lane)],
-    guests: &'a mut Guests,
-) -> impl Iterator<Item = &'a mut Lane> {
-    hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut())
-}
-
-/// The last counters.
-fn tell_all(
-    shared: &mut Shared,
-    hosts: &mut [(HostConsumer, Lane)],
-    guests: &mut Guests,
-) -> Result<(), WriteFailed> {
-    let now = ticks();
-    lanes(hosts, guests).try_for_each(|lane| tell(shared, lane, now))
-}
-
-fn close_all(hosts: &mut [(HostConsumer, Lane)], guests: &mut Guests) {
-    for lane in lanes(hosts, guests) {
-        // A file that cannot be cut is whole with its filler.
-        let _ = lane.stream.take().map(Stream::close);
-    }
 }

@@ -50,6 +50,11 @@ pub struct SessionConfig {
     /// Host's raw counter when it began, if that was before the session: a
     /// lease cannot span more time than has passed since.
     pub epoch_began: Option<u64>,
+    /// Clients below this number relay reference points of others: their rings
+    /// are as host rings.
+    pub relays: u32,
+    /// Guests stamp with the host's own counter: programs on this host.
+    pub same_counter: bool,
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
     pub on_write_failed: Option<OnWriteFailed>,
@@ -84,6 +89,8 @@ impl SessionConfig {
             guest_frequency: None,
             epoch: 0,
             epoch_began: None,
+            relays: 0,
+            same_counter: false,
             on_write_failed: None,
             output: Output::Trace,
         }
@@ -179,7 +186,11 @@ impl Session {
         let rings = Arc::new(rings);
         let clock = HostClock::start();
         let uuid = random_uuid();
-        let clocks = Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        let mut clocks =
+            Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        if config.same_counter {
+            clocks.share();
+        }
         let mut shared = Shared::new(config.dir.clone(), uuid, clocks);
         shared.buffer = PacketBuffer::new(config.packet_bytes);
         let least = (shared.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
@@ -200,7 +211,8 @@ impl Session {
             }
         };
 
-        let engine = Engine::new(shared, rings.consumers(), recorder);
+        let mut engine = Engine::new(shared, rings.consumers(), recorder);
+        engine.relay(config.relays);
         backend::session_began();
         let inner = Arc::new(Inner {
             uuid,
@@ -461,6 +473,10 @@ impl EventSink for Session {
         if let Some(mask) = engine.shared.classes.wanted.take_mask() {
             set(&mask);
         }
+    }
+
+    fn acts_on_points(&self) -> bool {
+        trace::guest_hypertrace::EVENT.is_wanted() || !self.inner.triggers.is_empty()
     }
 
     fn begin_pass(&self) {
