@@ -361,11 +361,8 @@ impl<'a> Consumer<'a> {
             pulled.begin = cursor.position;
         }
         while is_ahead(head, cursor.position) && !pulled.more {
-            if memory.mode() == RingMode::Overwrite {
-                skip_overwritten(&memory, cursor, load_head(&memory));
-                if !is_ahead(head, cursor.position) {
-                    break;
-                }
+            if memory.mode() == RingMode::Overwrite && !skip_overwritten(&memory, cursor, head) {
+                break;
             }
             let end = block_part(&memory, cursor.position, head);
             let len = end.wrapping_sub(cursor.position);
@@ -546,12 +543,18 @@ fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
     memory.block_start(head).wrapping_add(2 * memory.block_words()).wrapping_sub(memory.capacity())
 }
 
-fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64) {
-    let oldest = oldest(memory, head);
+/// Goes to the oldest position that is there still. `false`: there is none up
+/// to `head`, whose block a later pull begins with; never farther, so that what
+/// a guest stores to its head meanwhile brings nobody beyond.
+fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64) -> bool {
+    let oldest = oldest(memory, load_head(memory));
+    let is_there = !is_ahead(oldest, head);
+    let to = if is_there { oldest } else { memory.block_start(head) };
     // Before the ring was full once, the oldest position lies below zero.
-    if is_ahead(oldest, cursor.position) {
-        cursor.position = oldest;
+    if is_ahead(to, cursor.position) {
+        cursor.position = to;
     }
+    is_there
 }
 
 /// Reads a block's header at `cursor`. `false`: another lessee begins, and
