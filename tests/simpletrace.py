@@ -12,7 +12,7 @@ object per record:
     {"offset": 51, "event": "name", "ns": 1, "pid": 2, "args": [-1, {"hex": "ff00"}]}
     {"offset": 99, "dropped": 12, "ns": 1, "pid": 2}
 
-A string is {"hex": its bytes}, a double a number; --counts prints only how many
+A string is {"hex": its bytes}; --counts prints only how many
 of each there are, in one object.
 
 The file, in the byte order of the machine that wrote it, without padding:
@@ -43,18 +43,19 @@ MOST = 1 << 20
 # A nanosecond count before 2001 is no Unix time of now.
 EARLIEST = 10**18
 
-# Bits and sign of C's integers, and of those that emulators have.
+# Bits and sign of the integers that a declaration may have: no emulator's own, nor
+# what only a header defines.
 INTEGERS = {
-    "bool": (1, False), "_Bool": (1, False), "char": (8, True), "short": (16, True),
-    "int": (32, True), "long": (64, True), "int8_t": (8, True), "int16_t": (16, True),
+    "bool": (1, False), "char": (8, True), "short": (16, True), "int": (32, True),
+    "long": (64, True), "int8_t": (8, True), "int16_t": (16, True),
     "int32_t": (32, True), "int64_t": (64, True), "ssize_t": (64, True),
-    "off_t": (64, True), "ptrdiff_t": (64, True), "intptr_t": (64, True),
-    "intmax_t": (64, True), "uint8_t": (8, False), "uint16_t": (16, False),
+    "ptrdiff_t": (64, True), "uint8_t": (8, False), "uint16_t": (16, False),
     "uint32_t": (32, False), "uint64_t": (64, False), "size_t": (64, False),
-    "uintptr_t": (64, False), "uintmax_t": (64, False), "hwaddr": (64, False),
-    "ram_addr_t": (64, False), "vaddr": (64, False), "target_ulong": (64, False),
-    "dma_addr_t": (64, False),
+    "uintptr_t": (64, False),
 }
+# What the text of a declaration's line may not have, wherever it stands.
+REFUSED = ("%m", "\\n")
+MOST_ARGUMENTS = 10
 
 
 class Wrong(Exception):
@@ -62,14 +63,16 @@ class Wrong(Exception):
 
 
 def c_type(words):
-    """What values of a type are: "string", "pointer", "double", or bits and sign."""
-    words = [word for word in words if word not in ("const", "volatile", "restrict")]
+    """What values of a type are: "string", "pointer", or bits and sign."""
+    # A string is what begins so, to a reader that only compares the text.
+    is_string = words in (["char", "*"], ["const", "char", "*"])
+    words = [word for word in words if word != "const"]
     stars = words.count("*")
     base = [word for word in words if word != "*"]
-    if stars:
-        return "string" if stars == 1 and base == ["char"] else "pointer"
-    if base == ["double"]:
-        return "double"
+    if is_string:
+        return "string"
+    if base == ["void"] and stars:
+        return "pointer"
     sign = [word for word in base if word in ("signed", "unsigned")]
     rest = [word for word in base if word not in sign]
     if len(rest) > 1 and "int" in rest:
@@ -80,6 +83,8 @@ def c_type(words):
         rest = ["int"]
     if len(rest) != 1 or rest[0] not in INTEGERS or len(sign) > 1:
         raise Wrong("no type: %r" % " ".join(words))
+    if stars:
+        return "pointer"
     bits, signed = INTEGERS[rest[0]]
     return bits, signed and sign != ["unsigned"]
 
@@ -94,7 +99,9 @@ def declarations(text):
         found = re.fullmatch(r"((?:disable\s+)*)(\w+)\s*\(([^()]*)\)\s*\"(.*)", line)
         if not found:
             raise Wrong("line %d: no declaration: %r" % (number, line))
-        disabled, name, arguments, _ = found.groups()
+        disabled, name, arguments, form = found.groups()
+        if any(refused in form for refused in REFUSED):
+            raise Wrong("line %d: a format that is refused: %r" % (number, form))
         types = []
         if arguments.split() != ["void"]:
             for argument in arguments.split(","):
@@ -102,7 +109,9 @@ def declarations(text):
                 if len(words) < 2 or words[-1] == "*":
                     raise Wrong("line %d: no argument: %r" % (number, argument))
                 types.append(c_type(words[:-1]))
-        if events.get(name, types) != types:
+        if len(types) > MOST_ARGUMENTS:
+            raise Wrong("line %d: %d arguments" % (number, len(types)))
+        if name in events:
             raise Wrong("line %d: %s is declared twice" % (number, name))
         if not disabled:
             events[name] = types
@@ -146,8 +155,6 @@ def value(file, kind, word):
     """A word as a value of its type."""
     if kind == "pointer":
         return word
-    if kind == "double":
-        return struct.unpack("=d", struct.pack("=Q", word))[0]
     bits, signed = kind
     number = word - (1 << 64) if signed and word >> 63 else word
     low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)

@@ -12,10 +12,12 @@ pub mod host;
 pub mod kvm;
 pub mod namespace;
 pub mod packets;
+pub mod probes;
 pub mod random;
 pub mod report;
 pub mod simpletrace;
 pub mod slow;
+pub mod syslog;
 pub mod tracefs;
 
 /// The events of the tests' `trace-events` file.

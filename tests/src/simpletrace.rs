@@ -22,8 +22,6 @@ pub enum Arg {
     Unsigned(u64),
     /// Of a signed type, below 0.
     Signed(i64),
-    /// Of a double.
-    Float(f64),
     /// A string's bytes.
     Text {
         /// In hexadecimal.

@@ -88,7 +88,14 @@ fn every_declaration_is_in_the_registry_but_disabled_ones() {
     }
     assert!(!declared("test_disabled"));
     let all = hypertrace_trace::event::trace_events_all();
-    assert!(all.contains("test_text(uint32_t n, const char *text) \"n %u text %s\"\n"), "{all}");
+    for line in [
+        "test_text(uint32_t n, const char *text) \"n %u text %s\"\n",
+        // With the types that QEMU's reader takes: `int c`, and a double's bits.
+        "test_small(int8_t a, uint16_t b, int32_t c, bool d) \"a %d b %u c %d d %d\"\n",
+        "test_address(void *p, uint64_t f) \"p %p f 0x%016\" PRIx64\n",
+    ] {
+        assert!(all.contains(line), "{line}{all}");
+    }
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! exactly what was emitted to it, and no memory has been gathered.
 //!
 //! The session is on a small disk that is emptied slowly, `simple` in a pipe that is read slowly, `log`
-//! on a stderr that is read slowly (so a process of its own), `ftrace` in an instance of its own. `log`
-//! and `ftrace` hold up who emits, so each is on for a part of the rounds.
+//! on a stderr that is read slowly (so a process of its own), `syslog` at a daemon that reads slowly,
+//! `ftrace` in an instance of its own, `sdt` counted by bpftrace. These four hold up who emits, so each is
+//! on for a part of the rounds.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -19,11 +20,12 @@ use std::time::{Duration, Instant};
 use hypertrace_device::RingMode;
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, geometry};
-use hypertrace_tests::namespace::Mount;
+use hypertrace_tests::namespace::{Mount, behind};
 use hypertrace_tests::simpletrace::{Counter, Counts};
 use hypertrace_tests::slow::{self, Reaper, Throttle};
+use hypertrace_tests::syslog::Daemon;
 use hypertrace_tests::tracefs::Instance;
-use hypertrace_tests::{capability, kvm, packets, trace};
+use hypertrace_tests::{capability, kvm, packets, probes, syslog, trace};
 use hypertrace_trace::Summary;
 use hypertrace_trace::backend::{self, Backends, ftrace, log};
 use kvm_vmm::{Answer, Observer, VmmEvent, attach_window, record_in, run_on_threads};
@@ -34,16 +36,19 @@ const DEFAULT_SECONDS: u64 = 5;
 /// In the process that does it: where to leave its [`Figures`], and an instance of tracefs if there is one.
 const FIGURES: &str = "HYPERTRACE_SOAK_FIGURES";
 const TRACEFS: &str = "HYPERTRACE_SOAK_TRACEFS";
+/// Set if it has a `/dev` of its own, where a daemon of its own can be.
+const OWN_DEV: &str = "HYPERTRACE_SOAK_OWN_DEV";
 
 const VCPUS: u32 = 2;
 const THREADS: u64 = 2;
-/// About so many rounds: a new guest's clock begins anew, which a lane of a session takes 64 times.
-const ROUNDS: u32 = 24;
-const MOST_ROUNDS: usize = 60;
+/// About so many rounds, each with a new guest, whose clock begins anew.
+const ROUNDS: u32 = 100;
 /// Bytes a second of each slow place.
 const SLOW: u64 = 2 << 20;
 const DISK: &str = "size=24m";
 const SEGMENT_BYTES: u64 = 1 << 20;
+/// How long writes may go on failing once nothing is slow.
+const SETTLE: Duration = Duration::from_secs(60);
 /// What memory may grow after the first round of each kind.
 const MOST_GROWTH_KIB: u64 = 8 << 10;
 
@@ -77,7 +82,12 @@ fn all_that_is_emitted_is_recorded_or_dropped_and_memory_is_flat() {
     let figures = tempfile::NamedTempFile::new().unwrap();
     let name = thread::current().name().unwrap_or_default().to_owned();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &name, "--nocapture"]).env(FIGURES, figures.path());
+    command.args(["--exact", &name, "--nocapture"]);
+    if let Some(mut own_dev) = behind(&format!("{}\n{}", syslog::DEV, probes::TRACEFS), &command) {
+        own_dev.env(OWN_DEV, "1");
+        command = own_dev;
+    }
+    command.env(FIGURES, figures.path());
     if let Some(tracefs) = &tracefs {
         command.env(TRACEFS, tracefs.dir());
     }
@@ -173,7 +183,9 @@ struct Emitted {
     declared: u64,
     /// Declared events and points, while the backend was on.
     log: u64,
+    syslog: u64,
     ftrace: u64,
+    sdt: u64,
 }
 
 /// What a round does.
@@ -241,9 +253,12 @@ impl Soak {
         emitted.guest += in_rings;
         emitted.points += points;
         emitted.declared += declared;
-        for (which, count) in
-            [(Backends::LOG, &mut emitted.log), (Backends::FTRACE, &mut emitted.ftrace)]
-        {
+        for (which, count) in [
+            (Backends::LOG, &mut emitted.log),
+            (Backends::SYSLOG, &mut emitted.syslog),
+            (Backends::FTRACE, &mut emitted.ftrace),
+            (Backends::SDT, &mut emitted.sdt),
+        ] {
             if kind.backends.contains(which) {
                 *count += declared + points;
             }
@@ -291,7 +306,7 @@ fn soak() -> Figures {
         ftrace::open(dir).unwrap();
     }
     let disk = Mount::new("tmpfs", DISK);
-    let (slow_disk, slow_pipe) = (Throttle::new(SLOW), Throttle::new(SLOW));
+    let [slow_disk, slow_pipe, slow_syslog] = [SLOW; 3].map(Throttle::new);
     let dir = match &disk {
         Some(mount) => tempfile::tempdir_in(mount.path()).unwrap(),
         None => {
@@ -316,17 +331,26 @@ fn soak() -> Figures {
     if tracefs.is_some() {
         kinds.push(kind(Program::ReferencePoints, Backends::FTRACE, 1_000));
     }
+    let daemon = std::env::var_os(OWN_DEV).map(|_| Daemon::start(slow_syslog.clone()).unwrap());
+    if daemon.is_some() {
+        kinds.push(kind(Program::ReferencePoints, Backends::SYSLOG, 100));
+    }
+    let probes = probes(&mut soak.emitted);
+    if probes.is_some() {
+        kinds.push(kind(Program::ReferencePoints, Backends::SDT, 1_000));
+    }
     let mut resident = Vec::new();
     let begun = Instant::now();
-    while resident.len() < MOST_ROUNDS && (begun.elapsed() < total || resident.len() < kinds.len())
-    {
+    while begun.elapsed() < total || resident.len() < kinds.len() {
         let next = resident.len() % kinds.len();
+        soak.host.session.begin_epoch(resident.len() as u32);
         soak.round(&mut kinds[next], total / ROUNDS);
         resident.push(resident_kib());
     }
 
     slow_disk.open();
     slow_pipe.open();
+    slow_syslog.open();
     settle(&soak.host);
     drain.finish();
     let Soak { host, emitted, observer, .. } = soak;
@@ -348,6 +372,15 @@ fn soak() -> Figures {
     if tracefs.is_some() {
         rows.push(told("ftrace", emitted.ftrace, ftrace::lost()));
     }
+    // Who emits to these two waits until it is taken: there is nothing that could be dropped.
+    let counted = |backend: &str, emitted, recorded| Row {
+        backend: backend.into(),
+        emitted,
+        recorded,
+        ..Row::default()
+    };
+    rows.extend(daemon.map(|d| counted("syslog", emitted.syslog, d.messages().unwrap())));
+    rows.extend(probes.map(|probes| counted("sdt", emitted.sdt, probes.events())));
     Figures {
         rows,
         rounds: resident.len(),
@@ -360,11 +393,25 @@ fn soak() -> Figures {
     }
 }
 
+/// Who counts this process's probes.
+fn probes(emitted: &mut Emitted) -> Option<probes::Counter> {
+    let calls = AtomicU64::new(0);
+    backend::add(Backends::SDT);
+    let counter = probes::Counter::start("test_none", || {
+        trace::test_none();
+        calls.fetch_add(1, Relaxed);
+    });
+    backend::remove(Backends::SDT);
+    emitted.declared += calls.into_inner();
+    counter
+}
+
 /// Waits until the session can be written again.
 fn settle(host: &Host) {
     let failures = || host.session.summary().write_failures;
-    let mut before = None;
+    let (mut before, begun) = (None, Instant::now());
     while before != Some(failures()) {
+        assert!(begun.elapsed() < SETTLE, "what could not be written still cannot be");
         before = Some(failures());
         thread::sleep(Duration::from_millis(200));
     }

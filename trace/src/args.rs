@@ -1,5 +1,6 @@
 //! `--trace` and `--trace-backend`: what a VMM adds to its command line.
 
+use crate::event::{self, Clash};
 use crate::pattern::Pattern;
 use crate::session::Session;
 use std::path::{Path, PathBuf};
@@ -94,7 +95,8 @@ impl TraceArgs {
     }
 
     /// Does what the options say. Gives what is worth a warning: patterns that
-    /// fit no declared event. They may fit a guest's later.
+    /// fit no declared event, which may fit a guest's later, and events that
+    /// two crates of the program [declare differently](crate::event::Clash).
     ///
     /// # Errors
     /// At the first option that cannot be done.
@@ -105,7 +107,7 @@ impl TraceArgs {
         for backend in &self.backends {
             session.execute(&format!("trace-backend {backend} on")).map_err(refused)?;
         }
-        let mut warnings = Vec::new();
+        let mut warnings: Vec<_> = event::clashes().iter().map(Clash::to_string).collect();
         let mut set = |pattern: &Pattern, on: bool| {
             let matched = session.set_events(pattern, on).map_err(|e| e.to_string())?;
             if matched.declared == 0 {

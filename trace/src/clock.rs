@@ -15,7 +15,8 @@ use hypertrace_abi::record::ClockKind;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Most clocks of a session; a hostile guest could ask for one per lease.
+/// Most clocks of an epoch, the host's among them; a hostile guest could ask
+/// for one per lease.
 pub const MAX_CLOCKS: usize = 64;
 
 /// Frequencies that a guest's counter may be told to have.
@@ -333,16 +334,18 @@ impl Clocks {
         }
         let like = |c: &GuestClock| c.kind == kind && c.epoch == self.epoch;
         let fits = |c: &GuestClock| like(c) && c.fits(&self.host, timestamp, now);
-        if let Some(current) = current
-            && self.guest(current).is_some_and(fits)
-        {
+        let is = |what: &dyn Fn(&GuestClock) -> bool| {
+            current.filter(|current| self.guest(*current).is_some_and(what))
+        };
+        if let Some(current) = is(&fits) {
             return current;
         }
         let number = |index: usize| index as u32 + 1;
         if let Some(index) = self.guests.iter().position(fits) {
             return number(index);
         }
-        if self.guests.len() + 1 < MAX_CLOCKS {
+        let used = self.guests.iter().filter(|clock| clock.epoch == self.epoch).count();
+        if used + 1 < MAX_CLOCKS {
             let (host, began) = (&self.host, self.began);
             let clock = GuestClock::new(kind, self.epoch, self.told, host, began, timestamp, now);
             self.guests.push(clock);
@@ -350,7 +353,7 @@ impl Clocks {
             return number(self.guests.len() - 1);
         }
         let last = number(self.guests.len() - 1);
-        current.or(self.guests.iter().position(like).map(number)).unwrap_or(last)
+        is(&like).or(self.guests.iter().position(like).map(number)).unwrap_or(last)
     }
 
     /// Measures the host's clock again, and says whether any map is to be

@@ -392,6 +392,10 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
         let last = stream.last();
         (last.stream_id, shared.clocks.base(last.stream_id).saturating_add(last.timestamp_end))
     });
+    if lane.lease.is_some_and(|lease| lease.epoch != shared.clocks.epoch()) {
+        // That was the VMM's doing: what the guest has spent was the last epoch's.
+        lane.restarts = 0;
+    }
     let spent = lane.restarts >= MAX_RESTARTS;
     let mut kind = next.kind.unwrap_or(ClockKind::Tsc);
     if let (None, Some(lessee)) = (next.kind, &lane.lessee)

@@ -28,14 +28,17 @@ pub struct TraceEvent {
     text: SchemaText,
     types: &'static [FieldType],
     declaration: &'static str,
+    module: &'static str,
     file: &'static str,
     line: u32,
 }
 
 impl TraceEvent {
-    /// An event that is off. `declaration` stood in `file` at `line`.
+    /// An event that is off. `declaration` stood in `file` at `line`, and
+    /// was made into `module`.
     pub const fn new<S: Site, F: Fields>(
         declaration: &'static str,
+        module: &'static str,
         file: &'static str,
         line: u32,
     ) -> TraceEvent {
@@ -45,6 +48,7 @@ impl TraceEvent {
             text: Event::<S, F>::TEXT,
             types: F::TYPES,
             declaration,
+            module,
             file,
             line,
         }
@@ -78,7 +82,8 @@ impl TraceEvent {
         self.types
     }
 
-    /// As it was declared, on one line.
+    /// As it was declared, on one line, with the types that QEMU's readers
+    /// know.
     pub fn declaration(&self) -> &'static str {
         self.declaration
     }
@@ -86,6 +91,11 @@ impl TraceEvent {
     /// Where it was declared: file and line.
     pub fn place(&self) -> (&'static str, u32) {
         (self.file, self.line)
+    }
+
+    /// Name and arguments of the declaration.
+    fn signature(&self) -> &'static str {
+        self.declaration.split('"').next().unwrap_or_default().trim_end()
     }
 
     /// Whether it is switched on; it may still reach no backend.
@@ -141,17 +151,58 @@ impl Never {
     }
 }
 
-/// All declarations, sorted by name, as QEMU's `trace-events-all` has them:
-/// what a reader of the simple backend's file needs.
-pub fn trace_events_all() -> String {
+/// All events, sorted by name.
+fn sorted() -> Vec<&'static TraceEvent> {
     let mut events: Vec<_> = EVENTS.iter().collect();
-    events.sort_by_key(|event| event.name);
-    let mut all = String::new();
+    events.sort_by_key(|event| (event.name, event.declaration, event.module));
+    events
+}
+
+/// All declarations, sorted by name, as QEMU's `trace-events-all` has them:
+/// what a reader of the simple backend's file needs. Two crates' of the same
+/// stand there once; a [`Clash`] is told in a comment.
+pub fn trace_events_all() -> String {
+    let mut all: String = clashes().iter().map(|clash| format!("# {clash}\n")).collect();
+    let mut events = sorted();
+    events.dedup_by_key(|event| event.signature());
     for event in events {
         all.push_str(event.declaration);
         all.push('\n');
     }
     all
+}
+
+/// One name that two crates declare with different arguments. Each is recorded
+/// as it is; who knows events by name alone, as readers of the simple
+/// backend's file do, takes one for the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Clash {
+    /// The one.
+    pub first: &'static TraceEvent,
+    /// The other.
+    pub second: &'static TraceEvent,
+}
+
+impl fmt::Display for Clash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is declared with different arguments:", self.first.name)?;
+        for (event, end) in [(self.first, " and"), (self.second, "")] {
+            let TraceEvent { file, line, module, .. } = event;
+            let whose = module.split("::").next().unwrap_or_default();
+            write!(f, " {} in {whose} ({file}:{line}){end}", event.signature())?;
+        }
+        write!(f, "; readers of the simple backend's file take one for the other")
+    }
+}
+
+/// Every [`Clash`] of the program.
+pub fn clashes() -> Vec<Clash> {
+    let events = sorted();
+    let pairs = events.iter().zip(events.iter().skip(1));
+    pairs
+        .filter(|(a, b)| a.name == b.name && a.signature() != b.signature())
+        .map(|(first, second)| Clash { first, second })
+        .collect()
 }
 
 /// What a generated function calls when its event is on.

@@ -10,9 +10,10 @@ use hypertrace_abi::ring::{FAULT_KINDS, Fault, LoggedSchema, Losses};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Segments that one lane may begin because its lessee or its clock changed,
-/// so that a hostile guest cannot fill the folder with files. After that its
-/// timestamps are clamped into the file that is open.
+/// Segments that one lane may begin in a clock epoch because its lessee or its
+/// clock changed, so that a hostile guest cannot fill the folder with files.
+/// After that its timestamps are clamped into the file that is open. A VMM that
+/// begins an epoch allows as many again.
 pub const MAX_RESTARTS: u32 = 64;
 
 /// Clients that a device can have (`hypertrace_abi::layout::Geometry::check`).
@@ -230,6 +231,7 @@ pub(crate) struct Lane {
     /// Number of the next ring record.
     pub sequence: u64,
     pub ring_end: u64,
+    /// Segments begun in this epoch, see [`MAX_RESTARTS`].
     pub restarts: u32,
     /// It had reference points: each of its schemas gets a class for those.
     pub points: bool,

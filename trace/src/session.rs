@@ -369,8 +369,11 @@ impl Session {
         self.inner.triggers.register(name, callback);
     }
 
-    /// A new clock epoch begins: restore, migration, reset. Drain first: what
-    /// is drained later counts as the new epoch's.
+    /// A new clock epoch begins: another guest, restore, migration, reset. Drain
+    /// first: what is drained later counts as the new epoch's. Each has a budget
+    /// of its own of clocks and files that guests may begin
+    /// ([`limits`](crate::limits)), so a guest must not be able to begin epochs
+    /// at will: bound how often it may reset itself.
     pub fn begin_epoch(&self, epoch: u32) {
         self.engine().shared.clocks.begin_epoch(epoch);
     }

@@ -13,6 +13,7 @@ use hypertrace_abi::ring::Emit;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_trace::Session;
+use hypertrace_trace::limits::{MAX_CLOCKS, MAX_RESTARTS};
 use hypertrace_trace::session_json::SessionJson;
 
 fn json(session: &Session) -> SessionJson {
@@ -446,6 +447,54 @@ fn metadata_improves_and_epochs_have_clocks_of_their_own() {
     let json = json(&session);
     assert_eq!(json.clocks.iter().map(|c| c.epoch).collect::<Vec<_>>(), [0, 0, 1]);
     assert_eq!(json.clocks[1].frequency, 1_000_000_000);
+}
+
+/// Runs guests one after the other, each with a counter that begins anew.
+fn boot(session: &Session, guest: &mut Guest, first: u64) {
+    guest.lease(0x2000 + first, "boot", 1_000);
+    guest.emit_at(2_000, event_type!("booted", n = first));
+    guest.pass(session);
+}
+
+fn files(session: &Session) -> usize {
+    let all = std::fs::read_dir(session.dir().join("ctf")).unwrap();
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+    all.map(name).filter(|name| name.to_string_lossy().starts_with("guest-")).count()
+}
+
+#[test]
+fn each_epoch_may_begin_files_and_clocks_anew() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    let guests = 3 * u64::from(MAX_RESTARTS);
+    for epoch in 1..=guests {
+        session.begin_epoch(epoch as u32);
+        boot(&session, &mut guest, epoch);
+    }
+    let (summary, _) = finish(session.clone());
+    assert_eq!((summary.ring_events, summary.time_faults, summary.lost), (guests, 0, 0));
+    let (clocks, files) = (json(&session).clocks.len() as u64, files(&session) as u64);
+    // And the host's clock, and those of the guest's first lessee.
+    assert_eq!((clocks, files), (guests + 2, guests + 1));
+}
+
+#[test]
+fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
+    let (_dir, session) = session(|_| ());
+    let mut guest = Guest::new(0);
+    // And a new epoch allows as much again, no more.
+    for epoch in 1..=2 {
+        session.begin_epoch(epoch);
+        for n in 0..3 * u64::from(MAX_RESTARTS) {
+            boot(&session, &mut guest, n);
+        }
+        let most = epoch * (MAX_RESTARTS + 1);
+        assert!(files(&session) as u32 <= most, "{} files", files(&session));
+    }
+    let (summary, _) = finish(session.clone());
+    assert!(summary.time_faults > 0);
+    assert_eq!(summary.ring_events, 6 * u64::from(MAX_RESTARTS));
+    assert!(json(&session).clocks.len() <= 2 * MAX_CLOCKS);
 }
 
 /// CLOCK_MONOTONIC_RAW, nanoseconds.

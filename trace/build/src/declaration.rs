@@ -1,8 +1,8 @@
 //! A declared event, as it stands in a `trace-events` file.
 
-use crate::format::Format;
+use crate::format::{Format, Speller};
 use crate::printf::Segment;
-use crate::types::CType;
+use crate::types::{CType, Kind};
 
 /// An event of a `trace-events` file. Only [`parse`](crate::parse) makes one,
 /// so its names are valid and its format fits its arguments.
@@ -56,18 +56,43 @@ impl EventDecl {
         self.column
     }
 
-    /// Name and arguments as C declares them: `name(int a, void *p)`.
+    /// Name and arguments as they stand in the file: `name(int a, hwaddr b)`.
     pub fn signature(&self) -> String {
-        let arguments: Vec<String> = self.arguments.iter().map(Argument::declaration).collect();
-        let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
-        format!("{}({arguments})", self.name)
+        self.signed(|argument| argument.ty().text())
     }
 
     /// The declaration on one line, spelled in the one way that readers of
-    /// `trace-events-all` get: `name(int a, void *p) "a %d p %p"`. Without
+    /// `trace-events-all` get: `name(int32_t a, void *p) "a %d p %p"`. Without
     /// `disable`.
+    ///
+    /// QEMU's reader refuses a whole file for one type that it does not know,
+    /// so types are those that it has for what is [recorded](Kind::c). Macros
+    /// are C's own, and a double's bits are shown in hexadecimal.
     pub fn declaration(&self) -> String {
-        format!("{} {}", self.signature(), self.format.text())
+        let mut format = Speller::default();
+        let mut arguments = self.arguments.iter();
+        for segment in &self.segments {
+            match segment {
+                // Its percent signs are only themselves.
+                Segment::Text(text) => format.text(&text.replace('%', "%%")),
+                Segment::Conversion(conversion) => {
+                    let kind = arguments.next().map(|argument| argument.ty().kind());
+                    conversion.spell(kind == Some(Kind::F64), &mut format);
+                }
+            }
+        }
+        format!("{} {}", self.signed(|argument| argument.ty().kind().c()), format.finish())
+    }
+
+    fn signed<'e>(&'e self, ty: impl Fn(&'e Argument) -> &'e str) -> String {
+        let declared = |argument: &'e Argument| {
+            let text = ty(argument);
+            let space = if text.ends_with('*') { "" } else { " " };
+            format!("{text}{space}{}", argument.name)
+        };
+        let arguments: Vec<String> = self.arguments.iter().map(declared).collect();
+        let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
+        format!("{}({arguments})", self.name)
     }
 }
 
@@ -85,11 +110,5 @@ impl Argument {
     /// The column where its name begins, from 1, in characters.
     pub fn column(&self) -> usize {
         self.column
-    }
-
-    fn declaration(&self) -> String {
-        let text = self.ty.text();
-        let space = if text.ends_with('*') { "" } else { " " };
-        format!("{text}{space}{}", self.name)
     }
 }

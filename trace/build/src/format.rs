@@ -47,17 +47,14 @@ impl Format {
 
     /// As C spells it: `"addr 0x%" PRIx64 " len %u"`.
     pub fn text(&self) -> String {
-        let mut all = String::new();
+        let mut all = Speller::default();
         for piece in &self.pieces {
-            if !all.is_empty() {
-                all.push(' ');
-            }
             match piece {
-                Piece::Text(text) => spell(text, &mut all),
-                Piece::Macro(name) => all.push_str(name),
+                Piece::Text(text) => all.text(text),
+                Piece::Macro(name) => all.name(name),
             }
         }
-        all
+        all.finish()
     }
 }
 
@@ -169,23 +166,76 @@ fn expand(name: &str) -> Option<String> {
     known.then(|| format!("{length}{conversion}"))
 }
 
-/// Writes a string as C has it in its source, all of it visible.
-fn spell(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            // Three octal digits, so that a digit after them is no part of it.
-            c if c.is_ascii_control() => {
-                let _ = write!(out, "\\{:03o}", u32::from(c));
+/// Writes a format as C has it in its source, all of it visible.
+#[derive(Default)]
+pub(crate) struct Speller {
+    out: String,
+    in_string: bool,
+}
+
+impl Speller {
+    /// A part of a string.
+    pub fn text(&mut self, text: &str) {
+        self.open();
+        let mut chars = text.chars().peekable();
+        let mut last = ' ';
+        while let Some(c) = chars.next() {
+            match c {
+                // QEMU's reader looks for these two without reading what is
+                // before them, and refuses the file.
+                '\\' if chars.peek() == Some(&'n') => self.octal(c),
+                'm' if last == '%' => self.octal(c),
+                '"' | '\\' => self.out.extend(['\\', c]),
+                '\t' => self.out.push_str("\\t"),
+                '\r' => self.out.push_str("\\r"),
+                c if c.is_ascii_control() => self.octal(c),
+                c if crate::lexer::is_hidden(c) => {
+                    let _ = write!(self.out, "\\u{:04x}", u32::from(c));
+                }
+                c => self.out.push(c),
             }
-            c if crate::lexer::is_hidden(c) => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
+            last = c;
         }
     }
-    out.push('"');
+
+    /// A macro.
+    pub fn name(&mut self, name: &str) {
+        if self.out.is_empty() {
+            self.open();
+        }
+        self.close();
+        self.out.push(' ');
+        self.out.push_str(name);
+    }
+
+    /// All of it.
+    pub fn finish(mut self) -> String {
+        if self.out.is_empty() {
+            self.open();
+        }
+        self.close();
+        self.out
+    }
+
+    /// Three digits, so that a digit after them is no part of it.
+    fn octal(&mut self, c: char) {
+        let _ = write!(self.out, "\\{:03o}", u32::from(c));
+    }
+
+    fn open(&mut self) {
+        if !self.in_string {
+            if !self.out.is_empty() {
+                self.out.push(' ');
+            }
+            self.out.push('"');
+        }
+        self.in_string = true;
+    }
+
+    fn close(&mut self) {
+        if self.in_string {
+            self.out.push('"');
+        }
+        self.in_string = false;
+    }
 }

@@ -8,8 +8,6 @@ use crate::types::Kind;
 
 /// What the generated source itself needs beside `core::fmt`, once a file.
 const C_PRINTF: &str = include_str!("c_printf.rs");
-/// Arguments that a probe of SystemTap's format takes.
-const MAX_PROBE_ARGUMENTS: usize = 12;
 /// Lints that readers of hand-written code want, and generated code is not
 /// for.
 const ALLOWED: &str = "dead_code, non_snake_case, unreachable_pub, unused_qualifications, \
@@ -132,7 +130,7 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
     source.line("    #[linkme(crate = ::hypertrace_trace::generated::linkme)]");
     source.line(format!(
         "    pub static EVENT: g::TraceEvent = g::TraceEvent::new::\
-         <Names, {of_static}>({declaration}, {file:?}, {});",
+         <Names, {of_static}>({declaration}, ::core::module_path!(), {file:?}, {});",
         event.line()
     ));
     fire(source, event, &arguments, &on);
@@ -153,13 +151,12 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
             _ if hex => format!("g::Hex(u64::from({p}))"),
             _ => p.clone(),
         }));
-    let probe = listed(&arguments[..arguments.len().min(MAX_PROBE_ARGUMENTS)], |(a, p)| {
-        match a.ty().kind() {
-            Kind::Str => format!("g::c_string({p}).as_ptr()"),
-            Kind::Bool => format!("u8::from({p})"),
-            Kind::F64 => format!("{p}.to_bits()"),
-            _ => p.clone(),
-        }
+    // At most ten: SystemTap's format has room for twelve.
+    let probe = listed(arguments, |(a, p)| match a.ty().kind() {
+        Kind::Str => format!("g::c_string({p}).as_ptr()"),
+        Kind::Bool => format!("u8::from({p})"),
+        Kind::F64 => format!("{p}.to_bits()"),
+        _ => p.clone(),
     });
     let types = listed(arguments, |(a, _)| match a.ty().kind() {
         Kind::Str => "&[u8]".to_owned(),

@@ -39,7 +39,7 @@
 //! |---|---|
 //! | before the name | `disable`: calls are compiled to nothing |
 //! | name | `[A-Za-z_][A-Za-z0-9_]*`, at most 64 bytes, unique; a Rust keyword becomes a raw identifier |
-//! | arguments | `(void)`, or 1 to 16 of type and name |
+//! | arguments | `(void)`, or 1 to 10 of type and name |
 //! | format | strings with C's escapes and the macros below, next to each other |
 //!
 //! | C type | Rust |

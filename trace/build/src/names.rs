@@ -3,8 +3,9 @@
 
 /// Longest name of an event or an argument, bytes: what a schema text holds.
 pub const MAX_NAME: usize = 64;
-/// Most arguments of an event: what a schema text holds.
-pub const MAX_ARGUMENTS: usize = 16;
+/// Most arguments of an event: QEMU's readers refuse a file that has one with
+/// more, and that file is all events of a program.
+pub const MAX_ARGUMENTS: usize = 10;
 
 /// Keywords of all editions; as raw identifiers they are names.
 const KEYWORDS: &[&str] = &[

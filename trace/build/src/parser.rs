@@ -149,7 +149,7 @@ impl LineParser<'_> {
                 return Some(arguments);
             }
             if arguments.len() == MAX_ARGUMENTS {
-                self.wrong::<()>("at most 16 arguments", &first);
+                self.wrong::<()>(&format!("at most {MAX_ARGUMENTS} arguments"), &first);
             }
             let argument = self.argument(parts, &stop);
             let known = !argument.name.is_empty();

@@ -2,7 +2,7 @@
 
 use crate::declaration::Argument;
 use crate::error::{Report, quoted};
-use crate::format::Unit;
+use crate::format::{Speller, Unit};
 use crate::types::Kind;
 
 /// Widest field and most digits: a line of text has not many more bytes.
@@ -50,6 +50,37 @@ pub(crate) struct Conversion {
     pub length: Length,
     /// The last character; one of those in [`takes`].
     pub letter: char,
+}
+
+impl Conversion {
+    /// As C spells it; of a double the bits.
+    pub fn spell(&self, bits_of_double: bool, out: &mut Speller) {
+        if bits_of_double {
+            out.text("0x%016");
+            return out.name("PRIx64");
+        }
+        let Conversion { flags, width, precision, length, letter } = self;
+        let mut text = "%".to_owned();
+        let all = [
+            ('-', flags.left),
+            ('+', flags.plus),
+            (' ', flags.space),
+            ('#', flags.alternate),
+            ('0', flags.zero),
+        ];
+        text.extend(all.into_iter().filter(|(_, set)| *set).map(|(flag, _)| flag));
+        text.extend(width.map(|width| width.to_string()));
+        text.extend(precision.map(|precision| format!(".{precision}")));
+        match length {
+            Length::Long => {
+                out.text(&text);
+                out.name(&format!("PRI{letter}64"));
+            }
+            Length::Char => out.text(&format!("{text}hh{letter}")),
+            Length::Short => out.text(&format!("{text}h{letter}")),
+            Length::Int => out.text(&format!("{text}{letter}")),
+        }
+    }
 }
 
 /// What a conversion takes.

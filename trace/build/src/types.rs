@@ -38,6 +38,25 @@ impl Kind {
         }
     }
 
+    /// The type in `trace-events-all`. QEMU's reader takes C's integers, those
+    /// of a fixed size, and pointers to them or `void`, and a string is to it
+    /// what begins with `char *` or `const char *`. A double is its bits.
+    pub const fn c(self) -> &'static str {
+        match self {
+            Kind::I8 => "int8_t",
+            Kind::I16 => "int16_t",
+            Kind::I32 => "int32_t",
+            Kind::I64 => "int64_t",
+            Kind::U8 => "uint8_t",
+            Kind::U16 => "uint16_t",
+            Kind::U32 => "uint32_t",
+            Kind::U64 | Kind::F64 => "uint64_t",
+            Kind::Bool => "bool",
+            Kind::Str => "const char *",
+            Kind::Address => "void *",
+        }
+    }
+
     /// Bits of an integer, and whether it has a sign; None for what is none.
     pub const fn integer(self) -> Option<(u32, bool)> {
         Some(match self {

@@ -4,6 +4,7 @@
 mod compiled;
 
 use compiled::{Workshop, capability, run};
+use hypertrace_trace_build::{MAX_ARGUMENTS, generate, parse};
 use std::fmt::Write;
 use std::process::Command;
 
@@ -46,7 +47,7 @@ struct Case {
 }
 
 impl Case {
-    /// At most 16 of the conversions make an event.
+    /// At most ten of the conversions make an event.
     fn declaration(&self, name: &str, conversions: &[String]) -> String {
         let arguments: Vec<_> =
             (0..conversions.len()).map(|i| format!("{} a{i}", self.ty)).collect();
@@ -317,7 +318,7 @@ fn programs(cases: &[Case]) -> (String, String, String) {
     let mut rust = "pub mod trace { include!(\"trace-events.rs\"); }\nfn main() {\n".to_owned();
     let mut n = 0;
     for case in cases {
-        for conversions in case.conversions.chunks(16) {
+        for conversions in case.conversions.chunks(MAX_ARGUMENTS) {
             events.push_str(&case.declaration(&format!("e{n}"), conversions));
             let (ty, text) = (case.ty, format(conversions));
             let v = vec!["v"; conversions.len()].join(", ");
@@ -348,9 +349,8 @@ fn every_conversion_writes_what_c_writes() {
     cases.extend(text_cases());
     let (events, c, rust) = programs(&cases);
     let workshop = Workshop::new();
-    let parsed =
-        hypertrace_trace_build::parse("trace-events", &events).unwrap_or_else(|e| panic!("{e}"));
-    workshop.write("trace-events.rs", &hypertrace_trace_build::generate("trace-events", &parsed));
+    let parsed = parse("trace-events", &events).unwrap_or_else(|e| panic!("{e}"));
+    workshop.write("trace-events.rs", &generate("trace-events", &parsed));
     let source = workshop.write("rust.rs", &rust);
     workshop.rust("rustc", &source, &["--crate-type=bin", "-Awarnings"]);
     let source = workshop.write("c.c", &c);
@@ -360,7 +360,7 @@ fn every_conversion_writes_what_c_writes() {
     let of_rust = workshop.output_of("rust", &[]);
 
     let mut formats = cases.iter().flat_map(|case| {
-        case.conversions.chunks(16).flat_map(|c| vec![(case.ty, c); case.values.len()])
+        case.conversions.chunks(MAX_ARGUMENTS).flat_map(|c| vec![(case.ty, c); case.values.len()])
     });
     let mut compared = 0;
     let mut different = Vec::new();

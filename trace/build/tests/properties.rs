@@ -77,6 +77,7 @@ const TEXTS: &[&str] = &[
     " ",
     "a",
     "100%%",
+    "%%m\\\\n,",
     "{}",
     "\\\"",
     "\\\\ \\t",
@@ -111,7 +112,7 @@ fn names() -> impl Strategy<Value = String> {
 fn meant() -> impl Strategy<Value = Meant> {
     let argument = (names(), select(TYPES), any::<prop::sample::Index>(), select(TEXTS));
     let space = select(&["", " ", "\t "][..]);
-    (names(), prop::collection::vec(argument, 0..=16), any::<bool>(), select(TEXTS), space)
+    (names(), prop::collection::vec(argument, 0..=10), any::<bool>(), select(TEXTS), space)
         .prop_map(|(name, arguments, disabled, last, space)| {
             let mut list = Vec::new();
             let mut format = String::new();
@@ -168,9 +169,29 @@ fn reads_back(event: &EventDecl) {
     let again = parse("f", &declaration).unwrap_or_else(|errors| panic!("{errors}: {declaration}"));
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].declaration(), declaration);
-    let kinds =
-        |event: &EventDecl| event.arguments().iter().map(|a| a.ty().clone()).collect::<Vec<_>>();
-    assert_eq!(kinds(&again[0]), kinds(event));
+    let recorded =
+        |event: &EventDecl| event.arguments().iter().map(|a| a.ty().kind().c()).collect::<Vec<_>>();
+    assert_eq!(recorded(&again[0]), recorded(event));
+    qemu_takes(&declaration);
+}
+
+/// The rules of QEMU's own reader, which refuses a file for one line.
+fn qemu_takes(declaration: &str) {
+    let (signature, format) = declaration.split_once(") ").unwrap();
+    let (_, arguments) = signature.split_once('(').unwrap();
+    let mut count = 0;
+    for argument in arguments.split(',').filter(|argument| *argument != "void") {
+        let end = argument.rfind(['*', ' ']).unwrap();
+        let ty = argument[..end].replace(['*', ' '], "").replace("const", "");
+        let fixed = ty.replace("uint", "int");
+        let known = ["int8_t", "int16_t", "int32_t", "int64_t", "bool", "char", "void"];
+        assert!(known.contains(&&*fixed), "{declaration}");
+        count += 1;
+    }
+    assert!(count <= 10 && format.starts_with('"'), "{declaration}");
+    for refused in ["%m", r"\n", "\n", ",\""] {
+        assert!(!format.trim_end_matches(",\"").contains(refused), "{declaration}");
+    }
 }
 
 proptest! {

@@ -36,7 +36,7 @@ fn main() {
     trace::unicode(21.55);
     trace::flags(0, 0x1f, 8, 7, -7, 7, -7);
     trace::floats(0.0001, 12345.678, -1.5);
-    trace::wide(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16);
+    trace::wide(1, 2, 3, 4, 5, 6, 7, 8, 9, 10);
     trace::opaque(1, 2, 3, 4);
     trace::braces();
     trace::empty();

@@ -60,6 +60,7 @@ pub mod generated {
     impl TraceEvent {
         pub const fn new<S: Site, F: Fields>(
             declaration: &'static str,
+            _module: &'static str,
             file: &'static str,
             line: u32,
         ) -> TraceEvent {
