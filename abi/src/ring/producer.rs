@@ -179,6 +179,7 @@ impl<'m> Producer<'m> {
 
     /// As [`Producer::emit_by`], with flags. `patient`: this is not the last
     /// try, so a full ring is not counted.
+    #[inline(always)]
     pub fn emit_flagged<S: Site, F: Fields>(
         &self,
         site: &S,
