@@ -27,6 +27,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+/// The trace's folder until it has all that a reader needs.
+const HIDDEN: &str = ".ctf";
+
 /// What a session is to be.
 pub struct SessionConfig {
     /// Where; a directory that is empty or does not exist.
@@ -153,17 +156,9 @@ impl Session {
     /// # Errors
     /// If there is something in the directory, or it cannot be written.
     pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
-        let SessionConfig { dir, .. } = &config;
-        let made = prepare(dir)?;
-        match Session::begin(&config.dir.clone(), config) {
-            Ok(session) => Ok(session),
-            Err(error) => {
-                // The directory was empty, so these are ours.
-                let _ = std::fs::remove_dir_all(made.join(".ctf"));
-                let _ = std::fs::remove_file(made.join(session_json::FILE));
-                Err(error)
-            }
-        }
+        let dir = config.dir.clone();
+        prepare(&dir)?;
+        Session::begin(&dir, config).inspect_err(|_| clear(&dir))
     }
 
     fn begin(dir: &Path, config: SessionConfig) -> Result<Session, SessionError> {
@@ -176,10 +171,8 @@ impl Session {
             clocks.share();
         }
         // A trace without metadata cannot be read, so it appears with it.
-        let hidden = dir.join(".ctf");
+        let hidden = dir.join(HIDDEN);
         let ctf = dir.join("ctf");
-        std::fs::create_dir(&hidden)
-            .map_err(|source| SessionError::Directory { path: dir.to_owned(), source })?;
 
         let mut shared = Shared::new(dir.to_owned(), hidden.clone(), uuid, clocks);
         shared.buffer = PacketBuffer::new(config.packet_bytes);
@@ -324,6 +317,14 @@ impl Session {
         Summary::of(&self.engine(), self.inner.rings.unattached())
     }
 
+    /// Ends a session in which nothing was recorded as if it had not been
+    /// created, for who finds that it cannot be used after all.
+    pub fn abandon(self) {
+        self.inner.end();
+        self.engine().finished = true;
+        clear(&self.inner.dir);
+    }
+
     /// Ends it: drains the host rings, writes the last maps and counters, cuts
     /// the files to their length. Drain the guests first. Clones, a device's
     /// for one, take and record nothing from now on.
@@ -432,8 +433,9 @@ impl EventSink for Session {
     }
 }
 
-/// Makes the directory, or sees that it is one and empty.
-fn prepare(dir: &Path) -> Result<PathBuf, SessionError> {
+/// Makes the directory, or sees that it is one and empty; and makes the folder
+/// for the trace, hidden still, so that of two sessions only one finds it so.
+fn prepare(dir: &Path) -> Result<(), SessionError> {
     let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
     match std::fs::metadata(dir) {
         Ok(meta) if !meta.is_dir() => return Err(SessionError::NotADirectory(dir.to_owned())),
@@ -447,7 +449,26 @@ fn prepare(dir: &Path) -> Result<PathBuf, SessionError> {
         }
         Err(e) => return Err(failed(e)),
     }
-    Ok(dir.to_owned())
+    let hidden = dir.join(HIDDEN);
+    match std::fs::create_dir(&hidden) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(SessionError::NotEmpty(dir.to_owned()));
+        }
+        made => made.map_err(failed)?,
+    }
+    // Another may have been here, and be further.
+    if std::fs::read_dir(dir).map_err(failed)?.count() > 1 {
+        let _ = std::fs::remove_dir(&hidden);
+        return Err(SessionError::NotEmpty(dir.to_owned()));
+    }
+    Ok(())
+}
+
+/// Removes what was made in a directory that was empty.
+fn clear(dir: &Path) {
+    let _ = std::fs::remove_dir_all(dir.join(HIDDEN));
+    let _ = std::fs::remove_dir_all(dir.join("ctf"));
+    let _ = std::fs::remove_file(dir.join(session_json::FILE));
 }
 
 /// A random UUID (version 4).
