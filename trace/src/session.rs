@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::host_ring::HostRings;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
 use crate::recorder::{Recorder, SnapshotError};
-use crate::shared::{HIDDEN, OnWriteFailed, Shared};
+use crate::shared::{HIDDEN, OnWriteFailed, Shared, clear};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
 use crate::summary::Summary;
 use crate::trace;
@@ -177,7 +177,12 @@ impl Session {
     /// # Errors
     /// If there is something in the directory, or it cannot be written.
     pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
-        prepare(&config.dir)?;
+        let dir = config.dir.clone();
+        prepare(&dir)?;
+        Session::begin(config).inspect_err(|_| clear(&dir))
+    }
+
+    fn begin(config: SessionConfig) -> Result<Session, SessionError> {
         let ring_mode = match config.output {
             Output::Snapshots => RingMode::Overwrite,
             Output::Trace | Output::Nothing => RingMode::Discard,
@@ -199,13 +204,14 @@ impl Session {
         shared.on_failed = config.on_write_failed;
         shared.told_at = clock.started();
         shared.missed = rings.missed();
+        if config.output != Output::Trace {
+            // For later, or never.
+            let _ = std::fs::remove_dir(config.dir.join(HIDDEN));
+        }
         let recorder = match config.output {
             Output::Snapshots => Some(Recorder::new(config.dir.clone())),
             Output::Nothing => None,
             Output::Trace => {
-                std::fs::create_dir(config.dir.join(HIDDEN)).map_err(|source| {
-                    SessionError::Directory { path: config.dir.clone(), source }
-                })?;
                 shared.begin_trace(&config.dir, uuid)?;
                 None
             }
@@ -388,6 +394,14 @@ impl Session {
         Summary::of(&self.engine(), self.inner.rings.unattached())
     }
 
+    /// Ends a session in which nothing was recorded as if it had not been
+    /// created, for who finds that it cannot be used after all.
+    pub fn abandon(self) {
+        self.inner.end();
+        self.engine().finished = true;
+        clear(&self.inner.dir);
+    }
+
     /// Ends it: drains the host rings, writes the last maps and counters, cuts
     /// the files to their length. Drain the guests first. Clones, a device's
     /// for one, take and record nothing from now on.
@@ -501,7 +515,8 @@ impl EventSink for Session {
     }
 }
 
-/// Makes the directory, or sees that it is one and empty.
+/// Makes the directory, or sees that it is one and empty; and makes the folder
+/// for the trace, hidden still, so that of two sessions only one finds it so.
 fn prepare(dir: &Path) -> Result<(), SessionError> {
     let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
     match std::fs::metadata(dir) {
@@ -515,6 +530,18 @@ fn prepare(dir: &Path) -> Result<(), SessionError> {
             std::fs::create_dir_all(dir).map_err(failed)?;
         }
         Err(e) => return Err(failed(e)),
+    }
+    let hidden = dir.join(HIDDEN);
+    match std::fs::create_dir(&hidden) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(SessionError::NotEmpty(dir.to_owned()));
+        }
+        made => made.map_err(failed)?,
+    }
+    // Another may have been here, and be further.
+    if std::fs::read_dir(dir).map_err(failed)?.count() > 1 {
+        let _ = std::fs::remove_dir(&hidden);
+        return Err(SessionError::NotEmpty(dir.to_owned()));
     }
     Ok(())
 }

@@ -39,6 +39,13 @@ const SIMPLE_END: Duration = Duration::from_secs(1);
 /// with it.
 pub(crate) const HIDDEN: &str = ".ctf";
 
+/// Removes what was made in a directory that was empty.
+pub(crate) fn clear(dir: &Path) {
+    let _ = remove_dir_all(dir.join(HIDDEN));
+    let _ = remove_dir_all(dir.join("ctf"));
+    let _ = remove_file(dir.join(session_json::FILE));
+}
+
 pub(crate) struct Shared {
     /// The session's directory.
     pub dir: PathBuf,
@@ -107,9 +114,7 @@ impl Shared {
             std::fs::rename(&self.ctf, &ctf).map_err(WriteFailed::on("create", &ctf))
         });
         if let Err(failed) = made {
-            // There was nothing else, so these are ours.
-            let _ = remove_dir_all(&self.ctf);
-            let _ = remove_file(dir.join(session_json::FILE));
+            clear(dir);
             return Err(failed);
         }
         self.ctf = ctf;
