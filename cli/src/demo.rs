@@ -7,11 +7,11 @@ use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_timeline::{ClockMaps, Kind, Session as Recorded, Timeline};
 use hypertrace_trace::args::TraceArgs;
+use hypertrace_trace::control::told;
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::Machine;
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -102,13 +102,13 @@ pub fn run(args: &Args) -> Result<()> {
     let first = Arc::clone(&failure);
     config.on_write_failed = Some(Box::new(move |failed| {
         // Later ones are for the same reason, or have a worse place to say theirs.
-        let _ = first.set(chain(failed));
+        let _ = first.set(told(failed));
     }));
     let session = Session::create(config)?;
     if !args.trace.names_events() {
         session.set_events(&"*".parse()?, true)?;
     }
-    for warning in args.trace.apply(&session).map_err(|e| crate::Usage(chain(&e)))? {
+    for warning in args.trace.apply(&session).map_err(|e| crate::Usage(told(&e)))? {
         eprintln!("hypertrace: {}", crate::escape::Message(&warning));
     }
     let mode = if machine.is_ok() { "kvm" } else { "user" };
@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
             Ok(_) => println!("Running a guest with {} vCPUs under KVM ...", args.vcpus),
             Err(why) => println!(
                 "KVM is not usable here ({}).\nRunning the guest's program on {} threads, over shared memory ...",
-                chain(why),
+                told(why),
                 args.vcpus
             ),
         }
@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> Result<()> {
     let device = Device::new(session, geometry, args.vcpus)?;
     let monitor = device.session.serve();
     if let Err(error) = &monitor {
-        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&chain(error)));
+        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&told(error)));
     }
     let times = u64::from(args.times);
     let work = GuestArgs {
@@ -167,7 +167,7 @@ pub fn run(args: &Args) -> Result<()> {
         print_summary(&summary, &dir);
     }
     let dir = dir.display();
-    if let Some(why) = failure.get().cloned().or(written.err().map(|error| chain(&error))) {
+    if let Some(why) = failure.get().cloned().or(written.err().map(|error| told(&error))) {
         // The session is whole, as far as it goes.
         let lost = summary.lost;
         bail!("{why}; {dir} does not hold all that the guest did, {lost} events are lost");
@@ -234,15 +234,4 @@ fn print_summary(summary: &Summary, dir: &Path) {
   hypertrace stat {dir}                 what it holds, stream by stream
   babeltrace2 {dir}/ctf | less          the same in any CTF reader"
     );
-}
-
-/// An error with its causes.
-fn chain(why: &dyn Error) -> String {
-    let mut text = why.to_string();
-    let mut cause = why.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
