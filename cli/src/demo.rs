@@ -8,6 +8,7 @@ use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_timeline::{ClockMaps, Kind, Session as Recorded, Timeline};
 use hypertrace_trace::args::TraceArgs;
+use hypertrace_trace::control::told;
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::Machine;
 use serde::Serialize;
@@ -102,13 +103,13 @@ pub fn run(args: &Args) -> Result<()> {
     let first = Arc::clone(&failure);
     config.on_write_failed = Some(Box::new(move |failed| {
         // Later ones are for the same reason, or have a worse place to say theirs.
-        let _ = first.set(chain(failed));
+        let _ = first.set(told(failed));
     }));
     let session = Session::create(config)?;
     if !args.trace.names_events() {
         session.set_events(&"*".parse()?, true)?;
     }
-    for warning in args.trace.apply(&session).map_err(|e| crate::Usage(chain(&e)))? {
+    for warning in args.trace.apply(&session).map_err(|e| crate::Usage(told(&e)))? {
         eprintln!("hypertrace: {}", crate::escape::Message(&warning));
     }
     let mode = if machine.is_ok() { "kvm" } else { "user" };
@@ -117,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
             Ok(_) => println!("Running a guest with {} vCPUs under KVM ...", args.vcpus),
             Err(why) => println!(
                 "KVM is not usable here ({}).\nRunning the guest's program on {} threads, over shared memory ...",
-                chain(why),
+                told(why),
                 args.vcpus
             ),
         }
@@ -131,7 +132,7 @@ pub fn run(args: &Args) -> Result<()> {
     let device = Device::new(session, geometry, args.vcpus)?;
     let monitor = device.session.serve();
     if let Err(error) = &monitor {
-        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&chain(error)));
+        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&told(error)));
     }
     let times = u64::from(args.times);
     let work = GuestArgs {
@@ -167,7 +168,7 @@ pub fn run(args: &Args) -> Result<()> {
         print_summary(&summary, &dir);
     }
     let dir = dir.display();
-    if let Some(why) = failure.get().cloned().or(written.err().map(|error| chain(&error))) {
+    if let Some(why) = failure.get().cloned().or(written.err().map(|error| told(&error))) {
         // The session is whole, as far as it goes.
         let lost = summary.lost;
         bail!("{why}; {dir} does not hold all that the guest did, {lost} events are lost");

@@ -23,6 +23,30 @@ fn is_dangerous(c: char) -> bool {
         )
 }
 
+/// What may stand between quotes: a backslash before quotes and backslashes,
+/// and what is dangerous as `escape` writes it.
+fn quoted(
+    f: &mut fmt::Formatter<'_>,
+    text: &str,
+    escape: impl Fn(&mut fmt::Formatter<'_>, char) -> fmt::Result,
+) -> fmt::Result {
+    let mut plain = 0;
+    for (at, c) in text.char_indices() {
+        let quote = matches!(c, '"' | '\\');
+        if !quote && !is_dangerous(c) {
+            continue;
+        }
+        f.write_str(&text[plain..at])?;
+        plain = at + c.len_utf8();
+        if quote {
+            write!(f, "\\{c}")?;
+        } else {
+            escape(f, c)?;
+        }
+    }
+    f.write_str(&text[plain..])
+}
+
 /// Bytes for a person to read: `\n`, `\x1b`, `\u{202e}`, and what is not UTF-8
 /// byte by byte. Quotes and backslashes are escaped, so that a quoted string's
 /// end is where it seems to be.
@@ -31,25 +55,13 @@ pub struct Escaped<'a>(pub &'a [u8]);
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
-            let valid = chunk.valid();
-            let mut plain = 0;
-            for (at, c) in valid.char_indices() {
-                let escape = matches!(c, '"' | '\\') || is_dangerous(c);
-                if !escape {
-                    continue;
-                }
-                f.write_str(&valid[plain..at])?;
-                plain = at + c.len_utf8();
-                match c {
-                    '"' | '\\' => write!(f, "\\{c}")?,
-                    '\n' => f.write_str("\\n")?,
-                    '\r' => f.write_str("\\r")?,
-                    '\t' => f.write_str("\\t")?,
-                    c if c.is_ascii() => write!(f, "\\x{:02x}", c as u32)?,
-                    c => write!(f, "\\u{{{:x}}}", c as u32)?,
-                }
-            }
-            f.write_str(&valid[plain..])?;
+            quoted(f, chunk.valid(), |f, c| match c {
+                '\n' => f.write_str("\\n"),
+                '\r' => f.write_str("\\r"),
+                '\t' => f.write_str("\\t"),
+                c if c.is_ascii() => write!(f, "\\x{:02x}", c as u32),
+                c => write!(f, "\\u{{{:x}}}", c as u32),
+            })?;
             for byte in chunk.invalid() {
                 write!(f, "\\x{byte:02x}")?;
             }
@@ -83,24 +95,9 @@ impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
         for chunk in self.0.utf8_chunks() {
-            let valid = chunk.valid();
-            let mut plain = 0;
-            for (at, c) in valid.char_indices() {
-                let escape = matches!(c, '"' | '\\') || is_dangerous(c);
-                if !escape {
-                    continue;
-                }
-                f.write_str(&valid[plain..at])?;
-                plain = at + c.len_utf8();
-                if matches!(c, '"' | '\\') {
-                    write!(f, "\\{c}")?;
-                } else {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        write!(f, "\\u{unit:04x}")?;
-                    }
-                }
-            }
-            f.write_str(&valid[plain..])?;
+            quoted(f, chunk.valid(), |f, c| {
+                c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(f, "\\u{unit:04x}"))
+            })?;
             if !chunk.invalid().is_empty() {
                 f.write_char('\u{fffd}')?;
             }

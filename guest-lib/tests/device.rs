@@ -4,7 +4,7 @@
 mod common;
 
 use common::device::{FUNCTION, GEOMETRY, System, WINDOW, is_mapped, page};
-use common::{alone, fork, wait_until};
+use common::{TICK, alone, client, emit, fork, wait_until};
 use hypertrace::abi::atomic::AtomicU64;
 use hypertrace::abi::layout::{guest_page, register};
 use hypertrace::abi::schema::FieldType;
@@ -14,18 +14,6 @@ use std::fs;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
-
-const TICK: &str = "tick(n:u64)";
-
-fn emit(times: u64) {
-    for n in 0..times {
-        event!("tick", n);
-    }
-}
-
-fn client() -> Option<u32> {
-    with_client(|client| client.index())
-}
 
 #[test]
 fn the_pci_function_is_switched_on_and_mapped_write_combining_first() {

@@ -4,25 +4,13 @@
 #![allow(unsafe_code)]
 mod common;
 
-use common::{Child, Host, alone, fork, is_locked, shared_word, wait_until};
-use hypertrace::{counts, event, with_client};
+use common::{Child, Host, TICK, alone, client, emit, fork, is_locked, shared_word, wait_until};
+use hypertrace::counts;
 use std::ffi::CString;
 use std::fs::File;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
-
-const TICK: &str = "tick(n:u64)";
-
-fn emit(times: u64) {
-    for n in 0..times {
-        event!("tick", n);
-    }
-}
-
-fn client() -> Option<u32> {
-    with_client(|client| client.index())
-}
 
 #[test]
 fn a_forked_child_has_a_client_of_its_own_and_its_parents_records_are_intact() {

@@ -2,19 +2,11 @@
 #![cfg(feature = "std")]
 mod common;
 
-use common::{Host, alone, wait_until};
-use hypertrace::{Counts, counts, event};
+use common::{Host, TICK, alone, emit, wait_until};
+use hypertrace::{Counts, counts};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
-
-const TICK: &str = "tick(n:u64)";
-
-fn emit(times: u64) {
-    for n in 0..times {
-        event!("tick", n);
-    }
-}
 
 #[test]
 fn a_thread_gives_its_client_back_and_the_next_one_has_a_token_of_its_own() {

@@ -26,3 +26,14 @@ pub mod tracefs;
 pub mod trace {
     hypertrace_trace::include_events!();
 }
+
+/// One event of each kind of argument, and one that is disabled.
+pub fn trace_each_kind() {
+    trace::test_none();
+    trace::test_pair(1, u64::MAX);
+    trace::test_small(-1, 65_535, i32::MIN, true);
+    trace::test_text(7, "héllo\n");
+    trace::test_two_texts(b"\xff\xfe", String::new(), -5);
+    trace::test_address(0xdead_beef, -0.5);
+    trace::test_disabled(1);
+}

@@ -3,6 +3,8 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use hypertrace_trace::event::{EVENTS, TraceEvent};
 
@@ -14,6 +16,8 @@ pub const TRACEFS: &str = "[ -e /sys/kernel/tracing/trace ] || \
     mount -t tracefs none /sys/kernel/tracing 2> /dev/null || true";
 
 const ATTACHED: &str = "attached";
+/// How long it may take to attach.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Counts until it is asked.
 #[derive(Debug)]
@@ -23,7 +27,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Has all events' probes counted but that of `first`, which `call` passes until it is seen. `None`, said loudly, where that cannot be.
+    /// Has all events' probes counted but that of `first`, which `call` passes until it is seen. `None`,
+    /// said loudly, where that cannot be.
     pub fn start(first: &'static str, call: impl Fn() + Sync) -> Option<Counter> {
         let program = capability::program("bpftrace")?;
         let exe = std::env::current_exe().unwrap();
@@ -43,14 +48,19 @@ impl Counter {
             .spawn()
             .unwrap();
         let mut out = BufReader::new(bpftrace.stdout.take().unwrap());
-        let attached = std::thread::scope(|scope| {
+        let attached = thread::scope(|scope| {
             let looking = scope.spawn(|| {
                 let lines = out.by_ref().lines().map_while(Result::ok);
                 lines.into_iter().any(|line| line == ATTACHED)
             });
+            let begun = Instant::now();
             while !looking.is_finished() {
                 call();
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                thread::sleep(Duration::from_millis(10));
+                if begun.elapsed() > PATIENCE {
+                    // Its end is the end of what is looked at.
+                    let _ = bpftrace.kill();
+                }
             }
             looking.join().unwrap()
         });

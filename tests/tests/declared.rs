@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hypertrace::{ProducerState, event};
 use hypertrace_abi::sink::EventSink;
 use hypertrace_tests::host::{Host, geometry};
-use hypertrace_tests::trace;
+use hypertrace_tests::{trace, trace_each_kind};
 use hypertrace_timeline::{Event, Value};
 use hypertrace_trace::enabled;
 use hypertrace_trace::event::EVENTS;
@@ -38,13 +38,7 @@ fn every_kind_of_argument_arrives_as_it_was() {
     host.session.attach("test");
     only(&host, "test_*");
 
-    trace::test_none();
-    trace::test_pair(1, u64::MAX);
-    trace::test_small(-1, 65_535, i32::MIN, true);
-    trace::test_text(7, "héllo\n");
-    trace::test_two_texts(b"\xff\xfe", String::new(), -5);
-    trace::test_address(0xdead_beef, -0.5);
-    trace::test_disabled(1);
+    trace_each_kind();
 
     let events = host.finish().events();
     let expected =

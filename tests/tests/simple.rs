@@ -15,7 +15,7 @@ use hypertrace_tests::forger::Forger;
 use hypertrace_tests::host::{Host, geometry};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::simpletrace::{self, Arg, Event, Record};
-use hypertrace_tests::trace;
+use hypertrace_tests::{trace, trace_each_kind};
 use hypertrace_timeline::Value;
 use hypertrace_trace::Output;
 use hypertrace_trace::control::set_declared;
@@ -59,13 +59,7 @@ fn pair(source: u64) -> impl Fn(&Event) -> Option<u64> {
 fn every_kind_of_argument_arrives_as_it_was() {
     let (_alone, host, dir) = host("test_*");
     host.session.attach("test");
-    trace::test_none();
-    trace::test_pair(1, u64::MAX);
-    trace::test_small(-1, 65_535, i32::MIN, true);
-    trace::test_text(7, "héllo\n");
-    trace::test_two_texts(b"\xff\xfe", String::new(), -5);
-    trace::test_address(0xdead_beef, -0.5);
-    trace::test_disabled(1);
+    trace_each_kind();
     host.finish();
 
     let Some(read) = simpletrace::read(&dir.path().join("trace")) else { return };

@@ -175,8 +175,9 @@ impl Session {
     }
 }
 
-/// An error with its causes, on one line.
-fn told(error: &dyn std::error::Error) -> String {
+/// An error with its causes, on one line: how a VMM may tell its user what
+/// this crate's errors say.
+pub fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

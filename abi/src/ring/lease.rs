@@ -1,5 +1,6 @@
-//! What a new lessee says of itself.
+//! What a new lessee says of itself, and where it finds the ring.
 
+use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::event::{Fields, Hex};
 use crate::record::{ClockKind, HEADER_WORDS, Header, id};
@@ -44,4 +45,29 @@ impl Lease {
         words[1] = Header::meta(id::LEASE, payload as u16, 0);
         Lease { words, len: (HEADER_WORDS + payload) as u64 }
     }
+}
+
+/// Walks the block that `head` stands in: the sequence number of the next
+/// record, and the last record's timestamp. Bounded by the block; what it
+/// meets there is a hint only.
+pub(super) fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
+    if head == 0 {
+        return (0, None);
+    }
+    // At a block's start: the block before holds the last record.
+    let start = memory.block_start(head - 1);
+    let load = |at| memory.word(at).load(Relaxed);
+    let mut sequence = load(start);
+    let mut at = start + BLOCK_HEADER_WORDS;
+    let mut last = None;
+    while at + HEADER_WORDS as u64 <= head {
+        let header = Header::from_words(load(at), load(at + 1));
+        if header.id == id::PAD {
+            break;
+        }
+        last = Some(header.timestamp);
+        sequence = sequence.wrapping_add(1);
+        at += HEADER_WORDS as u64 + u64::from(header.words);
+    }
+    (sequence, last)
 }

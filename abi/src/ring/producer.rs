@@ -5,8 +5,8 @@
 //! relaxed loads and stores, because a signal handler or an interrupt may emit
 //! in the middle of an emit on the same thread.
 
-use super::lease::Lease;
-use super::state::{BY_OTHER, BY_OWNER, KNOWN, KNOWN_MOST, ProducerState};
+use super::lease::{Lease, walk};
+use super::state::{BY_OTHER, BY_OWNER, KNOWN, ProducerState};
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence, spin_loop};
 use crate::config::RingMode;
@@ -359,7 +359,7 @@ impl<'m> Producer<'m> {
         }
         let id = site.id::<F>();
         if self.state.known[id as usize % KNOWN].load(Relaxed) != id {
-            self.announce(site.text::<F>());
+            schema_log::announce(&self.memory, self.state, site.text::<F>());
         }
         self.tell_losses();
         let payload = fields.words();
@@ -443,7 +443,7 @@ impl<'m> Producer<'m> {
             return Err(Emit::Unleased);
         }
         if let Some(text) = what.text {
-            self.announce(text);
+            schema_log::announce(&self.memory, state, text);
         }
         self.tell_losses();
         let commit = what.flags.contains(Flags::REFERENCE_POINT);
@@ -555,37 +555,6 @@ impl<'m> Producer<'m> {
         start + BLOCK_HEADER_WORDS
     }
 
-    /// Puts a text into the schema log, once for this lease. If the log is
-    /// full the event goes on without: the host calls it untyped.
-    fn announce(&self, text: &dyn Text) {
-        let (state, id) = (self.state, text.id());
-        let start = id as usize % KNOWN;
-        let mut slot = None;
-        for i in 0..KNOWN {
-            let at = (start + i) % KNOWN;
-            let known = state.known[at].load(Relaxed);
-            if known == id {
-                // Found behind another that hashes like it: most wanted first.
-                state.known[at].store(state.known[start].load(Relaxed), Relaxed);
-                state.known[start].store(id, Relaxed);
-                return;
-            }
-            if known == 0 {
-                slot = Some(at);
-                break;
-            }
-        }
-        let written = state.schema_len.load(Relaxed);
-        if let Some(written) = schema_log::append(&self.memory, written, text) {
-            state.schema_len.store(written, Relaxed);
-            // A full table only means that a text may be told again.
-            if let Some(at) = slot.filter(|_| state.known_len.load(Relaxed) < KNOWN_MOST) {
-                state.known[at].store(id, Relaxed);
-                state.known_len.store(state.known_len.load(Relaxed) + 1, Relaxed);
-            }
-        }
-    }
-
     /// Publishes the running totals of dropped events, inside of an emit.
     fn tell_losses(&self) {
         let state = self.state;
@@ -667,31 +636,6 @@ fn tell(memory: &ClientMemory<'_>, state: &ProducerState) {
     state.untold.swap(0, Ordering::Acquire);
     memory.guest[guest_page::LOST_FULL].store(state.lost_full.load(Relaxed), Relaxed);
     memory.guest[guest_page::LOST_BUSY].store(state.lost_busy.load(Relaxed), Relaxed);
-}
-
-/// Walks the block that `head` stands in: the sequence number of the next
-/// record, and the last record's timestamp. Bounded by the block; what it
-/// meets there is a hint only.
-fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
-    if head == 0 {
-        return (0, None);
-    }
-    // At a block's start: the block before holds the last record.
-    let start = memory.block_start(head - 1);
-    let load = |at| memory.word(at).load(Relaxed);
-    let mut sequence = load(start);
-    let mut at = start + BLOCK_HEADER_WORDS;
-    let mut last = None;
-    while at + HEADER_WORDS as u64 <= head {
-        let header = Header::from_words(load(at), load(at + 1));
-        if header.id == id::PAD {
-            break;
-        }
-        last = Some(header.timestamp);
-        sequence = sequence.wrapping_add(1);
-        at += HEADER_WORDS as u64 + u64::from(header.words);
-    }
-    (sequence, last)
 }
 
 /// Orders all earlier stores, write-combining ones too, before later ones.

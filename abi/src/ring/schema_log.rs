@@ -1,10 +1,12 @@
-//! The schema log: a byte ring of texts beside the record ring.
+//! The schema log: a byte ring of texts beside the record ring, and what of it
+//! a producer knows by heart.
 //!
 //! An entry is a word (u32 id, u32 bytes of text), then the text, zero-padded
 //! to words. Counters run in words. An entry is never overwritten: the
 //! producer waits for nothing and counts what does not fit.
 
 use super::ClientMemory;
+use super::state::{KNOWN, KNOWN_MOST, ProducerState};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::event::{Packer, Text};
 use crate::layout::{guest_page, host_page};
@@ -29,8 +31,41 @@ impl SchemaText {
     }
 }
 
-/// Appends a text. `false` if the log has no room now.
-pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u64> {
+/// Puts a text into the log, once for this lease. If the log is full the event
+/// goes on without: the host calls it untyped.
+pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &dyn Text) {
+    let id = text.id();
+    let start = id as usize % KNOWN;
+    let mut slot = None;
+    for i in 0..KNOWN {
+        let at = (start + i) % KNOWN;
+        let known = state.known[at].load(Ordering::Relaxed);
+        if known == id {
+            // Found behind another that hashes like it: most wanted first.
+            let first = state.known[start].load(Ordering::Relaxed);
+            state.known[at].store(first, Ordering::Relaxed);
+            state.known[start].store(id, Ordering::Relaxed);
+            return;
+        }
+        if known == 0 {
+            slot = Some(at);
+            break;
+        }
+    }
+    let written = state.schema_len.load(Ordering::Relaxed);
+    if let Some(written) = append(memory, written, text) {
+        state.schema_len.store(written, Ordering::Relaxed);
+        let known = state.known_len.load(Ordering::Relaxed);
+        // A full table only means that a text may be told again.
+        if let Some(at) = slot.filter(|_| known < KNOWN_MOST) {
+            state.known[at].store(id, Ordering::Relaxed);
+            state.known_len.store(known + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Appends a text. `None` if the log has no room now.
+fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u64> {
     let capacity = memory.schema.len() as u64;
     let len = text.size();
     let words = 1 + len.div_ceil(8) as u64;

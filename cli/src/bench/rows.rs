@@ -70,14 +70,6 @@ pub struct Target {
 }
 
 impl Target {
-    const fn at_most(text: &'static str, value: f64) -> Option<Target> {
-        Some(Target { text, at_most: true, value })
-    }
-
-    const fn at_least(text: &'static str, value: f64) -> Option<Target> {
-        Some(Target { text, at_most: false, value })
-    }
-
     pub fn is_met(&self, value: f64) -> bool {
         if self.at_most { value <= self.value } else { value >= self.value }
     }
@@ -112,188 +104,151 @@ impl Row {
             Compare::Speedup => floor / ns,
         }
     }
+
+    const fn over(self, floor: Floor) -> Row {
+        Row { floor: Some(floor), compare: Compare::Ratio, ..self }
+    }
+
+    const fn less(self, floor: Floor) -> Row {
+        Row { floor: Some(floor), compare: Compare::Difference, ..self }
+    }
+
+    const fn speedup_of(self, floor: Floor) -> Row {
+        Row { floor: Some(floor), compare: Compare::Speedup, ..self }
+    }
+
+    const fn at_most(self, text: &'static str, value: f64) -> Row {
+        Row { target: Some(Target { text, at_most: true, value }), ..self }
+    }
+
+    const fn at_least(self, text: &'static str, value: f64) -> Row {
+        Row { target: Some(Target { text, at_most: false, value }), ..self }
+    }
 }
 
-const fn floor(name: &'static str, run: Run, note: &'static str) -> Row {
+/// A row that is compared with nothing: another's floor, or a peer.
+const fn row(name: &'static str, run: Run, note: &'static str) -> Row {
     Row { name, run, floor: None, compare: Compare::Ratio, target: None, note }
 }
 
 /// All rows, in the order of `docs/benchmarks.md`.
 pub const ROWS: &[Row] = &[
-    floor("tsc", ring::tsc, "one read of the counter"),
-    floor("ring_floor", ring::floor, "by hand: counter, 32-byte record, full check, release store"),
-    floor("write_floor", drain::write_floor, "64 KiB pwrite to reused tmpfs pages, per 32 bytes"),
-    Row {
-        name: "ring_emit",
-        run: ring::emit,
-        floor: Some(Floor::Row("ring_floor")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.3 x ring_floor", 1.3),
-        note: "event! with two u64, not inlined; consumer every 200 us",
-    },
-    Row {
-        name: "ring_emit_disabled",
-        run: ring::disabled,
-        floor: Some(Floor::Part("empty loop", ring::empty)),
-        compare: Compare::Difference,
-        target: Target::at_most("<= 0.5 ns over an empty loop", 0.5),
-        note: "the same, switched off by the mask; ratio is the difference in ns",
-    },
-    Row {
-        name: "ring_emit_2threads",
-        run: ring::emit_two_threads,
-        floor: Some(Floor::Part("one thread", ring::emit_one_thread)),
-        compare: Compare::Speedup,
-        target: Target::at_least(">= 1.9 x one thread's throughput", 1.9),
-        note: "two threads, two clients, rings that hold the run",
-    },
-    Row {
-        name: "ring_drain",
-        run: drain::buffer,
-        floor: None,
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 7 ns a record", 7.0),
-        note: "copy and every check, into a packet buffer",
-    },
-    Row {
-        name: "ring_drain_file",
-        run: drain::file,
-        floor: Some(Floor::Row("write_floor")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.8 x write_floor", 1.8),
-        note: "the same, into the session's file on tmpfs",
-    },
-    Row {
-        name: "device_reference_point",
-        run: device::reference_point,
-        floor: Some(Floor::Row("ring_floor")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 4 x ring_floor", 4.0),
-        note: "the device call alone, as a vCPU thread makes it, session on",
-    },
-    Row {
-        name: "trace_disabled",
-        run: trace::disabled,
-        floor: Some(Floor::Part("empty loop", ring::empty)),
-        compare: Compare::Difference,
-        target: Target::at_most("<= 0.5 ns over an empty loop", 0.5),
-        note: "a declared event that is off; ratio is the difference in ns",
-    },
-    Row {
-        name: "trace_session_burst",
-        run: trace::session_burst,
-        floor: Some(Floor::Row("ring_floor")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.3 x ring_floor", 1.3),
-        note: "declared event with two u64; session drained every 200 us",
-    },
-    Row {
-        name: "trace_simple_burst",
-        run: trace::simple_burst,
-        floor: Some(Floor::Row("ring_floor")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.3 x ring_floor", 1.3),
-        note: "the same, written to the simple backend's file as well",
-    },
-    Row {
-        name: "trace_session_sustained",
-        run: trace::session_sustained,
-        floor: Some(Floor::Part("ring + 32 B write", trace::session_sustained_floor)),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.5 x (ring_floor + write_floor)", 1.5),
-        note: "a million to a file on tmpfs, 32 bytes each; the producer waits",
-    },
-    Row {
-        name: "trace_session_lttng",
-        run: trace::session_sustained,
-        floor: Some(Floor::Row("lttng_ust")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 0.6 x lttng_ust", 0.6),
-        note: "trace_session_sustained, against LTTng-UST",
-    },
-    Row {
-        name: "trace_simple_sustained",
-        run: trace::simple_sustained,
-        floor: Some(Floor::Part("ring + 80 B write", trace::simple_sustained_floor)),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.5 x (ring_floor + write_floor)", 1.5),
-        note: "the same to both files, 32 + 48 bytes each",
-    },
-    Row {
-        name: "trace_simple_lttng",
-        run: trace::simple_sustained,
-        floor: Some(Floor::Row("lttng_ust")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 0.6 x lttng_ust", 0.6),
-        note: "trace_simple_sustained, against LTTng-UST",
-    },
-    Row {
-        name: "trace_2threads",
-        run: trace::two_threads,
-        floor: Some(Floor::Part("one thread", trace::one_thread)),
-        compare: Compare::Speedup,
-        target: Target::at_least(">= 1.9 x one thread's throughput", 1.9),
-        note: "two threads, rings that hold the run",
-    },
-    floor("trace_marker_floor", tracefs::marker, "bare write(2) of an event's text, 29 bytes"),
-    Row {
-        name: "trace_ftrace",
-        run: tracefs::ftrace,
-        floor: Some(Floor::Row("trace_marker_floor")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.15 x trace_marker_floor", 1.15),
-        note: "the ftrace backend, text of the same bytes, to the same trace_marker",
-    },
-    Row {
-        name: "trigger_match",
-        run: trigger::hit,
-        floor: Some(Floor::Part("no rules", trigger::none)),
-        compare: Compare::Difference,
-        target: Target::at_most("<= 20 ns more", 20.0),
-        note: "a reference point's call with 16 rules, one fires; ratio is the difference in ns",
-    },
-    Row {
-        name: "trigger_miss",
-        run: trigger::miss,
-        floor: Some(Floor::Part("no rules", trigger::none)),
-        compare: Compare::Difference,
-        target: Target::at_most("<= 2 ns more", 2.0),
-        note: "the same, none fires",
-    },
-    floor("lttng_ust", peers::lttng, "LTTng-UST, two u64, to a file; a full buffer blocks"),
-    floor("uprobe", tracefs::uprobe, "a call of a function with a uprobe, to an instance"),
-    floor("sdt_bpftrace", peers::bpftrace, "the sdt backend, counted by bpftrace"),
-    floor("kvm_exit_null", kvm::exit_null, "the guest's stores on a device that does nothing"),
-    Row {
-        name: "kvm_reference_point",
-        run: kvm::reference_point,
-        floor: Some(Floor::Row("kvm_exit_null")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.05 x kvm_exit_null", 1.05),
-        note: "with the device, session on",
-    },
-    Row {
-        name: "kvm_reference_point_2vcpu",
-        run: kvm::speedup_device,
-        floor: Some(Floor::Part("null device's", kvm::speedup_null)),
-        compare: Compare::Ratio,
-        target: Target::at_least(">= 0.95 x the null device's", 0.95),
-        note: "two vCPUs' throughput over one's (not ns), against the null device's",
-    },
-    Row {
-        name: "kvm_stamp",
-        run: kvm::stamp,
-        floor: Some(Floor::Row("kvm_exit_null")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 0.5 x kvm_exit_null", 0.5),
-        note: "ring record and a store that the host's kernel completes",
-    },
-    Row {
-        name: "kvm_ring_emit",
-        run: kvm::ring_emit,
-        floor: Some(Floor::Row("ring_emit")),
-        compare: Compare::Ratio,
-        target: Target::at_most("<= 1.2 x ring_emit", 1.2),
-        note: "ring_emit inside the guest",
-    },
+    row("tsc", ring::tsc, "one read of the counter"),
+    row("ring_floor", ring::floor, "by hand: counter, 32-byte record, full check, release store"),
+    row("write_floor", drain::write_floor, "64 KiB pwrite to reused tmpfs pages, per 32 bytes"),
+    row("ring_emit", ring::emit, "event! with two u64, not inlined; consumer every 200 us")
+        .over(Floor::Row("ring_floor"))
+        .at_most("<= 1.3 x ring_floor", 1.3),
+    row(
+        "ring_emit_disabled",
+        ring::disabled,
+        "the same, switched off by the mask; ratio is the difference in ns",
+    )
+    .less(Floor::Part("empty loop", ring::empty))
+    .at_most("<= 0.5 ns over an empty loop", 0.5),
+    row(
+        "ring_emit_2threads",
+        ring::emit_two_threads,
+        "two threads, two clients, rings that hold the run",
+    )
+    .speedup_of(Floor::Part("one thread", ring::emit_one_thread))
+    .at_least(">= 1.9 x one thread's throughput", 1.9),
+    row("ring_drain", drain::buffer, "copy and every check, into a packet buffer")
+        .at_most("<= 7 ns a record", 7.0),
+    row("ring_drain_file", drain::file, "the same, into the session's file on tmpfs")
+        .over(Floor::Row("write_floor"))
+        .at_most("<= 1.8 x write_floor", 1.8),
+    row(
+        "device_reference_point",
+        device::reference_point,
+        "the device call alone, as a vCPU thread makes it, session on",
+    )
+    .over(Floor::Row("ring_floor"))
+    .at_most("<= 4 x ring_floor", 4.0),
+    row(
+        "trace_disabled",
+        trace::disabled,
+        "a declared event that is off; ratio is the difference in ns",
+    )
+    .less(Floor::Part("empty loop", ring::empty))
+    .at_most("<= 0.5 ns over an empty loop", 0.5),
+    row(
+        "trace_session_burst",
+        trace::session_burst,
+        "declared event with two u64; session drained every 200 us",
+    )
+    .over(Floor::Row("ring_floor"))
+    .at_most("<= 1.3 x ring_floor", 1.3),
+    row(
+        "trace_simple_burst",
+        trace::simple_burst,
+        "the same, written to the simple backend's file as well",
+    )
+    .over(Floor::Row("ring_floor"))
+    .at_most("<= 1.3 x ring_floor", 1.3),
+    row(
+        "trace_session_sustained",
+        trace::session_sustained,
+        "a million to a file on tmpfs, 32 bytes each; the producer waits",
+    )
+    .over(Floor::Part("ring + 32 B write", trace::session_sustained_floor))
+    .at_most("<= 1.5 x (ring_floor + write_floor)", 1.5),
+    row(
+        "trace_session_lttng",
+        trace::session_sustained,
+        "trace_session_sustained, against LTTng-UST",
+    )
+    .over(Floor::Row("lttng_ust"))
+    .at_most("<= 0.6 x lttng_ust", 0.6),
+    row(
+        "trace_simple_sustained",
+        trace::simple_sustained,
+        "the same to both files, 32 + 48 bytes each",
+    )
+    .over(Floor::Part("ring + 80 B write", trace::simple_sustained_floor))
+    .at_most("<= 1.5 x (ring_floor + write_floor)", 1.5),
+    row("trace_simple_lttng", trace::simple_sustained, "trace_simple_sustained, against LTTng-UST")
+        .over(Floor::Row("lttng_ust"))
+        .at_most("<= 0.6 x lttng_ust", 0.6),
+    row("trace_2threads", trace::two_threads, "two threads, rings that hold the run")
+        .speedup_of(Floor::Part("one thread", trace::one_thread))
+        .at_least(">= 1.9 x one thread's throughput", 1.9),
+    row("trace_marker_floor", tracefs::marker, "bare write(2) of an event's text, 29 bytes"),
+    row(
+        "trace_ftrace",
+        tracefs::ftrace,
+        "the ftrace backend, text of the same bytes, to the same trace_marker",
+    )
+    .over(Floor::Row("trace_marker_floor"))
+    .at_most("<= 1.15 x trace_marker_floor", 1.15),
+    row(
+        "trigger_match",
+        trigger::hit,
+        "a reference point's call with 16 rules, one fires; ratio is the difference in ns",
+    )
+    .less(Floor::Part("no rules", trigger::none))
+    .at_most("<= 20 ns more", 20.0),
+    row("trigger_miss", trigger::miss, "the same, none fires")
+        .less(Floor::Part("no rules", trigger::none))
+        .at_most("<= 2 ns more", 2.0),
+    row("lttng_ust", peers::lttng, "LTTng-UST, two u64, to a file; a full buffer blocks"),
+    row("uprobe", tracefs::uprobe, "a call of a function with a uprobe, to an instance"),
+    row("sdt_bpftrace", peers::bpftrace, "the sdt backend, counted by bpftrace"),
+    row("kvm_exit_null", kvm::exit_null, "the guest's stores on a device that does nothing"),
+    row("kvm_reference_point", kvm::reference_point, "with the device, session on")
+        .over(Floor::Row("kvm_exit_null"))
+        .at_most("<= 1.05 x kvm_exit_null", 1.05),
+    row(
+        "kvm_reference_point_2vcpu",
+        kvm::speedup_device,
+        "two vCPUs' throughput over one's (not ns), against the null device's",
+    )
+    .over(Floor::Part("null device's", kvm::speedup_null))
+    .at_least(">= 0.95 x the null device's", 0.95),
+    row("kvm_stamp", kvm::stamp, "ring record and a store that the host's kernel completes")
+        .over(Floor::Row("kvm_exit_null"))
+        .at_most("<= 0.5 x kvm_exit_null", 0.5),
+    row("kvm_ring_emit", kvm::ring_emit, "ring_emit inside the guest")
+        .over(Floor::Row("ring_emit"))
+        .at_most("<= 1.2 x ring_emit", 1.2),
 ];

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, Geometry, Memory, Trigger};
 use hypertrace_guest::{Args, Program, layout};
+use hypertrace_trace::control::told;
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{Answer, Doorbells, Drain, Machine, attach_window, record_in};
 
@@ -59,19 +60,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("kvm-vmm: {}", chain(&*error));
+            eprintln!("kvm-vmm: {}", told(&*error));
             ExitCode::FAILURE
         }
     }
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

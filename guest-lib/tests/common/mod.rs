@@ -10,12 +10,28 @@ use hypertrace::abi::layout::{Geometry, host_page};
 use hypertrace::abi::record::id;
 use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow, Losses, mask_words};
 use hypertrace::abi::schema;
+use hypertrace::{event, with_client};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// The event of [`emit`].
+pub const TICK: &str = "tick(n:u64)";
+
+/// Emits an event so many times.
+pub fn emit(times: u64) {
+    for n in 0..times {
+        event!("tick", n);
+    }
+}
+
+/// The client of this thread.
+pub fn client() -> Option<u32> {
+    with_client(|client| client.index())
+}
 
 /// Runs the calling test, whose name is `test`, alone in a process of its own:
 /// a process has one channel.
