@@ -41,6 +41,19 @@ pub mod register {
     pub const END: u64 = 0x28;
 }
 
+/// What a store to a register looks like in the program's code, so that an
+/// emulator can tell it from all others when it translates. It changes nothing
+/// of what the store does.
+pub mod mark {
+    /// x86-64: `mov [reg + DISPLACEMENT], reg`, all 64 bits, a 32-bit
+    /// displacement; the address has it subtracted before. "prTh", read as
+    /// bytes.
+    pub const DISPLACEMENT: i32 = 0x6854_7270;
+    /// AArch64: `movz xzr, #IMMEDIATE` directly before a 64-bit `str`. It
+    /// writes nothing anywhere, and no compiler has a use for it. "ht".
+    pub const IMMEDIATE: u16 = 0x6874;
+}
+
 /// Page G of a client: written by the guest. Word indices.
 pub mod guest_page {
     /// Ring position behind the last published record, in words.
