@@ -60,7 +60,9 @@ fn run(job: Job) -> Result<bool> {
             let all = fetch::TOOLS.iter().collect();
             for tool in if programs.is_empty() { all } else { programs } {
                 let folder = fetch::fetched(tool)?;
-                println!("{}", folder.join(tool.program).display());
+                for (name, _) in tool.programs {
+                    println!("{}", folder.join(name).display());
+                }
             }
             Ok(true)
         }

@@ -30,13 +30,15 @@ pub struct Machine {
 }
 
 /// The names that have a probe.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 12] = [
     "kvm",
     "tracefs",
     "babeltrace2",
     "python3",
     "readelf",
     "bpftrace",
+    "qemu-x86_64",
+    "qemu-aarch64",
     "rustfmt",
     "clippy",
     "cargo-deny",
@@ -60,6 +62,7 @@ impl Machine {
                     true => machine.program(name, attaches),
                     false => Err(anyhow::anyhow!("needs root")),
                 },
+                "qemu-x86_64" | "qemu-aarch64" => machine.program(name, loads_plugins),
                 "python3" => first_line(Command::new("python3").arg("--version"))
                     .context("not on PATH (package python3)"),
                 "readelf" => first_line(Command::new("readelf").arg("--version"))
@@ -88,11 +91,13 @@ impl Machine {
         }
         let tool = fetch::find(name).map_err(anyhow::Error::msg)?;
         let folder = fetch::fetched(tool).context("not on PATH, and cannot be fetched")?;
-        let program = folder.join(tool.program);
+        let program = folder.join(name);
         let version = works(&program).with_context(|| {
             format!("{} does not work (remove it to fetch again)", program.display())
         })?;
-        self.path.push(folder);
+        if !self.path.contains(&folder) {
+            self.path.push(folder);
+        }
         Ok(format!("{version}, {}", program.display()))
     }
 
@@ -203,6 +208,15 @@ fn reads_a_trace(program: &Path) -> Result<String> {
         text.trim(),
         one_line(&read.stderr)
     );
+    first_line(Command::new(program).arg("--version"))
+}
+
+/// An emulator that is a static program, or was built without plugins, has no such option.
+fn loads_plugins(program: &Path) -> Result<String> {
+    let help = Command::new(program).arg("-help").output()?;
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let has_option = help.lines().any(|line| line.starts_with("-plugin"));
+    ensure!(has_option, "it loads no plugins (a static build does not)");
     first_line(Command::new(program).arg("--version"))
 }
 

@@ -6,7 +6,7 @@
 
 use super::ClientMemory;
 use crate::atomic::{AtomicU64, Ordering};
-use crate::event::{Packer, SchemaText as EventText};
+use crate::event::{Packer, Text};
 use crate::layout::{guest_page, host_page};
 use crate::schema::MAX_TEXT;
 
@@ -30,9 +30,10 @@ impl SchemaText {
 }
 
 /// Appends a text. `false` if the log has no room now.
-pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) -> Option<u64> {
+pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u64> {
     let capacity = memory.schema.len() as u64;
-    let words = 1 + text.len().div_ceil(8) as u64;
+    let len = text.size();
+    let words = 1 + len.div_ceil(8) as u64;
     // ORDERING: pairs with the Release in `Consumer::commit_schemas`: the host
     // has read the words that are overwritten now.
     let seen = memory.host[host_page::SCHEMA_SEEN].load(Ordering::Acquire);
@@ -40,11 +41,11 @@ pub(super) fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) 
         return None;
     }
     let at = |i: u64| &memory.schema[(written.wrapping_add(i) & (capacity - 1)) as usize];
-    at(0).store(u64::from(text.id) | (text.len() as u64) << 32, Ordering::Relaxed);
+    at(0).store(u64::from(text.id()) | (len as u64) << 32, Ordering::Relaxed);
     // The text may wrap around the log's end, so it is packed on the side.
     let side: [AtomicU64; MAX_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
     let mut packer = Packer::new(&side);
-    text.pieces(|piece| packer.bytes(piece));
+    text.pieces(&mut |piece| packer.bytes(piece));
     packer.finish();
     for (i, word) in (1..words).zip(&side) {
         at(i).store(word.load(Ordering::Relaxed), Ordering::Relaxed);

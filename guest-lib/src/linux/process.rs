@@ -15,7 +15,7 @@ use super::lock::LockFile;
 use super::mapping::{Mapping, MemoryType, wiped_on_fork};
 use super::seat::Seat;
 use super::sys::{self, Undisturbed};
-use super::{Info, Options, Place, counts, refresher, thread};
+use super::{Info, Options, Place, counts, refresher, segment, thread};
 use crate::channel::Channel;
 use crate::client::Client;
 use crate::error::OpenError;
@@ -161,6 +161,10 @@ fn open_now(options: &Options) -> Result<&'static Process, OpenError> {
             mappings: Vec::new(),
             lock: Some(parent.lock.as_ref().and_then(LockFile::take).ok_or(OpenError::NoLock)?),
         },
+        Place::Segment(ref path) => match parent.lock.as_ref().and_then(LockFile::take) {
+            Some(lock) => segment::map(lock, path, &options)?,
+            None => device::open(&place, &options)?,
+        },
         _ => device::open(&place, &options)?,
     };
     start(opened, place, options)
@@ -211,6 +215,7 @@ fn lock_path(place: &Place) -> &Path {
     match place {
         Place::Function(function) => function,
         Place::Window(_) => Path::new("physical memory"),
+        Place::Segment(path) => path,
         Place::Installed => Path::new("the lock file"),
     }
 }
@@ -311,8 +316,9 @@ impl Process {
         }
         if let Some(lock) = &self.lock {
             match self.place {
-                // There is no path to open.
-                Place::Installed => lock.reopen(),
+                // There is no path to open, or not for sure: a program may close
+                // the descriptor that it inherited.
+                Place::Installed | Place::Segment(_) => lock.reopen(),
                 _ => lock.close(),
             }
         }
