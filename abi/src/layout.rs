@@ -54,6 +54,9 @@ pub mod mark {
     /// AArch64: `movz xzr, #IMMEDIATE` directly before a 64-bit `str`. It
     /// writes nothing anywhere, and no compiler has a use for it. "ht".
     pub const IMMEDIATE: u16 = 0x6874;
+    /// Where a program cannot have such a store: a system call of this number,
+    /// which no kernel has. Arguments: the register's address, the value.
+    pub const SYSCALL: i64 = 0x6874;
 }
 
 /// Page G of a client: written by the guest. Word indices.
