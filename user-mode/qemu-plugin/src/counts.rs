@@ -19,7 +19,9 @@ macro_rules! counters {
 counters! {
     /// Marked stores that were found in translated code, each time anew.
     Found => "found",
-    /// Marked stores to an address outside of the segment.
+    /// Marked stores to an address outside of the segment. QEMU 7.2 also calls
+    /// back for atomic instructions that follow a marked store which was the
+    /// last of its block.
     Outside => "outside",
     /// Marked stores into the segment where no register of a lessee is.
     Unassigned => "unassigned",

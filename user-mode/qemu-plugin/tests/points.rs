@@ -122,9 +122,13 @@ fn stores_elsewhere_are_counted_and_do_nothing_else() {
         let taken = segment.take();
         assert_eq!(taken.points.len(), 3);
         check(&taken, 4, 1..=3);
-        for count in ["recorded 3,", "outside 2000,", "unassigned 6,", "bad_slot 1"] {
+        for count in ["recorded 3,", "unassigned 6,", "bad_slot 1"] {
             assert!(stderr.contains(count), "{}: {stderr}", guest.name);
         }
+        // And what QEMU 7.2 adds, where the end of a page happens to be.
+        let outside = stderr.split("outside ").nth(1).and_then(|rest| rest.split(',').next());
+        let outside: u32 = outside.unwrap().parse().unwrap();
+        assert!((2000..2020).contains(&outside), "{}: {stderr}", guest.name);
     });
 }
 
