@@ -1,5 +1,6 @@
 //! `hypertrace demo`: a guest and its VMM on one timeline, in a few seconds.
 
+use crate::chain;
 use crate::report;
 use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
@@ -11,7 +12,6 @@ use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::Machine;
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -234,15 +234,4 @@ fn print_summary(summary: &Summary, dir: &Path) {
   hypertrace stat {dir}                 what it holds, stream by stream
   babeltrace2 {dir}/ctf | less          the same in any CTF reader"
     );
-}
-
-/// An error with its causes.
-fn chain(why: &dyn Error) -> String {
-    let mut text = why.to_string();
-    let mut cause = why.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

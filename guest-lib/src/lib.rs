@@ -61,6 +61,8 @@ pub use linux::{
     Counts, Info, MemoryType, Options, Place, counts, install, open, poll, stamp, with_client,
 };
 pub use mask::is_on;
+#[doc(hidden)]
+pub use mask::switch;
 pub use region::Region;
 pub use time::Clock;
 

@@ -16,6 +16,7 @@ pub mod random;
 pub mod report;
 pub mod simpletrace;
 pub mod slow;
+pub mod traced;
 pub mod tracefs;
 
 /// The events of the tests' `trace-events` file.

@@ -18,6 +18,8 @@ pub(crate) struct Engine {
     pub shared: Shared,
     pub guests: Guests,
     hosts: Vec<(HostConsumer, Lane)>,
+    /// Clients that relay others' points.
+    relays: Vec<Lane>,
     pub finished: bool,
 }
 
@@ -32,13 +34,29 @@ impl Engine {
                 (consumer, lane)
             })
             .collect();
-        Engine { shared, guests: Guests::default(), hosts, finished: false }
+        Engine { shared, guests: Guests::default(), hosts, relays: Vec::new(), finished: false }
+    }
+
+    /// Clients below `count` relay others' points: host rings in all but their
+    /// place.
+    pub fn relay(&mut self, count: u32) {
+        // One lane is that of threads which found no ring.
+        let first = self.hosts.len() as u32 + 1;
+        for number in first..first + count {
+            self.relays.push(Lane::new(Domain::Host, number, self.shared.stats.len()));
+            self.shared.stats.push(Stats::new(Domain::Host, number));
+        }
     }
 
     /// One packet of a client.
     pub fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         if self.finished {
             return Drained::default();
+        }
+        if let Some(relay) = self.relays.get_mut(client as usize) {
+            let whose = relay.stats;
+            let result = drain(&mut self.shared, relay, &mut self.guests, consumer);
+            return self.account(whose, result);
         }
         let Some(mut lane) = self.guests.take(client, &mut self.shared.stats) else {
             return Drained::default();
@@ -163,8 +181,9 @@ impl Engine {
         self.finished = true;
         self.tell_gaps(HostConsumer::last_gaps);
         self.shared.simple_close();
-        let Engine { shared, guests, hosts, .. } = self;
-        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
+        let Engine { shared, guests, hosts, relays, .. } = self;
+        let hosts = hosts.iter_mut().map(|(_, lane)| lane).chain(relays);
+        for lane in hosts.chain(guests.iter_mut()) {
             // A file that cannot be cut is whole with its filler.
             let _ = lane.stream.take().map(Stream::close);
         }
@@ -177,8 +196,9 @@ impl Engine {
             while self.finish_host(i)?.more {}
         }
         let now = ticks();
-        let Engine { shared, guests, hosts, .. } = self;
-        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
+        let Engine { shared, guests, hosts, relays, .. } = self;
+        let hosts = hosts.iter_mut().map(|(_, lane)| lane).chain(relays);
+        for lane in hosts.chain(guests.iter_mut()) {
             tell(shared, lane, now)?;
         }
         Ok(())

@@ -27,6 +27,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+/// The trace's folder until it has all that a reader needs.
+const HIDDEN: &str = ".ctf";
+
 /// What a session is to be.
 pub struct SessionConfig {
     /// Where; a directory that is empty or does not exist.
@@ -46,6 +49,11 @@ pub struct SessionConfig {
     /// Host's raw counter when it began, if that was before the session: a
     /// lease cannot span more time than has passed since.
     pub epoch_began: Option<u64>,
+    /// Clients below this number relay reference points of others: their rings
+    /// are as host rings.
+    pub relays: u32,
+    /// Guests stamp with the host's own counter: programs on this host.
+    pub same_counter: bool,
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
     pub on_write_failed: Option<OnWriteFailed>,
@@ -64,6 +72,8 @@ impl SessionConfig {
             guest_frequency: None,
             epoch: 0,
             epoch_began: None,
+            relays: 0,
+            same_counter: false,
             on_write_failed: None,
         }
     }
@@ -146,29 +156,23 @@ impl Session {
     /// # Errors
     /// If there is something in the directory, or it cannot be written.
     pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
-        let SessionConfig { dir, .. } = &config;
-        let made = prepare(dir)?;
-        match Session::begin(&config.dir.clone(), config) {
-            Ok(session) => Ok(session),
-            Err(error) => {
-                // The directory was empty, so these are ours.
-                let _ = std::fs::remove_dir_all(made.join(".ctf"));
-                let _ = std::fs::remove_file(made.join(session_json::FILE));
-                Err(error)
-            }
-        }
+        let dir = config.dir.clone();
+        prepare(&dir)?;
+        Session::begin(&dir, config).inspect_err(|_| clear(&dir))
     }
 
     fn begin(dir: &Path, config: SessionConfig) -> Result<Session, SessionError> {
         let rings = Arc::new(HostRings::new(config.host_rings, config.host_ring_bytes)?);
         let clock = HostClock::start();
         let uuid = random_uuid();
-        let clocks = Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        let mut clocks =
+            Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        if config.same_counter {
+            clocks.share();
+        }
         // A trace without metadata cannot be read, so it appears with it.
-        let hidden = dir.join(".ctf");
+        let hidden = dir.join(HIDDEN);
         let ctf = dir.join("ctf");
-        std::fs::create_dir(&hidden)
-            .map_err(|source| SessionError::Directory { path: dir.to_owned(), source })?;
 
         let mut shared = Shared::new(dir.to_owned(), hidden.clone(), uuid, clocks);
         shared.buffer = PacketBuffer::new(config.packet_bytes);
@@ -182,7 +186,8 @@ impl Session {
         shared.told_at = clock.started();
         shared.missed = rings.missed();
 
-        let engine = Engine::new(shared, rings.consumers());
+        let mut engine = Engine::new(shared, rings.consumers());
+        engine.relay(config.relays);
         backend::session_began();
         Ok(Session {
             inner: Arc::new(Inner {
@@ -312,6 +317,14 @@ impl Session {
         Summary::of(&self.engine(), self.inner.rings.unattached())
     }
 
+    /// Ends a session in which nothing was recorded as if it had not been
+    /// created, for who finds that it cannot be used after all.
+    pub fn abandon(self) {
+        self.inner.end();
+        self.engine().finished = true;
+        clear(&self.inner.dir);
+    }
+
     /// Ends it: drains the host rings, writes the last maps and counters, cuts
     /// the files to their length. Drain the guests first. Clones, a device's
     /// for one, take and record nothing from now on.
@@ -401,6 +414,10 @@ impl EventSink for Session {
         }
     }
 
+    fn acts_on_points(&self) -> bool {
+        trace::guest_hypertrace::EVENT.is_wanted() || !self.inner.triggers.is_empty()
+    }
+
     fn begin_pass(&self) {
         // Before the rings are looked at: who fills one later calls again.
         self.inner.rings.woken();
@@ -416,8 +433,9 @@ impl EventSink for Session {
     }
 }
 
-/// Makes the directory, or sees that it is one and empty.
-fn prepare(dir: &Path) -> Result<PathBuf, SessionError> {
+/// Makes the directory, or sees that it is one and empty; and makes the folder
+/// for the trace, hidden still, so that of two sessions only one finds it so.
+fn prepare(dir: &Path) -> Result<(), SessionError> {
     let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
     match std::fs::metadata(dir) {
         Ok(meta) if !meta.is_dir() => return Err(SessionError::NotADirectory(dir.to_owned())),
@@ -431,7 +449,26 @@ fn prepare(dir: &Path) -> Result<PathBuf, SessionError> {
         }
         Err(e) => return Err(failed(e)),
     }
-    Ok(dir.to_owned())
+    let hidden = dir.join(HIDDEN);
+    match std::fs::create_dir(&hidden) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(SessionError::NotEmpty(dir.to_owned()));
+        }
+        made => made.map_err(failed)?,
+    }
+    // Another may have been here, and be further.
+    if std::fs::read_dir(dir).map_err(failed)?.count() > 1 {
+        let _ = std::fs::remove_dir(&hidden);
+        return Err(SessionError::NotEmpty(dir.to_owned()));
+    }
+    Ok(())
+}
+
+/// Removes what was made in a directory that was empty.
+fn clear(dir: &Path) {
+    let _ = std::fs::remove_dir_all(dir.join(HIDDEN));
+    let _ = std::fs::remove_dir_all(dir.join("ctf"));
+    let _ = std::fs::remove_file(dir.join(session_json::FILE));
 }
 
 /// A random UUID (version 4).

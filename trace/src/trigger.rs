@@ -232,6 +232,11 @@ impl Triggers {
         Ok(())
     }
 
+    /// Whether there is no rule.
+    pub fn is_empty(&self) -> bool {
+        self.control().rules.is_empty()
+    }
+
     /// All rules and what became of them, a line each.
     pub fn list(&self) -> String {
         let mut text = String::new();

@@ -17,6 +17,8 @@ pub(super) struct Opened {
     pub mappings: Vec<Mapping>,
     /// Who has which client.
     pub lock: Option<LockFile>,
+    /// What to call the process, where its threads stand beside those of others.
+    pub name: Option<Box<str>>,
 }
 
 /// Where the device is: as told, then as the environment says, then as the

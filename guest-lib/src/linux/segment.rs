@@ -60,7 +60,14 @@ pub(super) fn map(lock: LockFile, path: &Path, options: &Options) -> Result<Open
         memory_type: MemoryType::WriteBack,
         mappings: vec![mapping],
         lock: Some(lock),
+        name: process_name(options),
     })
+}
+
+/// The kernel's name of the process.
+fn process_name(options: &Options) -> Option<Box<str>> {
+    let name = std::fs::read_to_string(options.proc.join("self/comm")).ok()?;
+    Some(name.trim_end().into())
 }
 
 fn unusable(path: &Path, source: io::Error) -> OpenError {

@@ -83,22 +83,22 @@ fn emit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
 
 /// What [`commit!`](crate::commit) calls.
 #[inline(always)]
-pub fn commit<S: Site, F: Fields>(_: S, fields: F) -> Emit {
+pub fn commit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let mut emitted = Emit::Unleased;
     if let Some(seat) = current() {
-        emitted = client(seat).commit(Again::<S>(PhantomData), fields);
+        emitted = client(seat).commit(site, fields);
         if matches!(emitted, Emit::Recorded | Emit::Full) {
             return emitted;
         }
     }
-    commit_slowly::<S, F>(emitted, fields)
+    commit_slowly(site, emitted, fields)
 }
 
 #[cold]
 #[inline(never)]
-fn commit_slowly<S: Site, F: Fields>(why: Emit, fields: F) -> Emit {
+fn commit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
     match after(why) {
-        Some(seat) => client(seat).commit(Again::<S>(PhantomData), fields),
+        Some(seat) => client(seat).commit(site, fields),
         None => why,
     }
 }
