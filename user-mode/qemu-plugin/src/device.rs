@@ -91,7 +91,7 @@ fn record(
         count(Counter::Triggers);
         return None;
     }
-    let Some(producer) = vcpu.producer() else {
+    let Some(producer) = vcpu.producer(point.host_time) else {
         relay::refused();
         return None;
     };

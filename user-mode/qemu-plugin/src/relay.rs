@@ -121,19 +121,18 @@ impl Vcpu {
         range.offset_of(address)
     }
 
-    /// The ring for this vCPU's points; claims one at first use.
+    /// The ring for this vCPU's points; claims one at first use, as of `now`.
     #[inline(always)]
-    pub fn producer(&'static self) -> Option<Producer<'static>> {
+    pub fn producer(&'static self, now: u64) -> Option<Producer<'static>> {
         match self.relay.get() {
             Some(relay) => Some(relay.producer),
-            None => self.claim(),
+            None => self.claim(now),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn claim(&'static self) -> Option<Producer<'static>> {
-        let now = ticks();
+    fn claim(&'static self, now: u64) -> Option<Producer<'static>> {
         if now.wrapping_sub(self.refused.get()) < PAUSE {
             return None;
         }
