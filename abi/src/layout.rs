@@ -43,6 +43,22 @@ pub mod register {
     pub const END: u64 = 0x28;
 }
 
+/// What a store to a register looks like in the program's code, so that an
+/// emulator can tell it from all others when it translates. It changes nothing
+/// of what the store does.
+pub mod mark {
+    /// x86-64: `mov [reg + DISPLACEMENT], reg`, all 64 bits, a 32-bit
+    /// displacement; the address has it subtracted before. "prTh", read as
+    /// bytes.
+    pub const DISPLACEMENT: i32 = 0x6854_7270;
+    /// AArch64: `movz xzr, #IMMEDIATE` directly before a 64-bit `str`. It
+    /// writes nothing anywhere, and no compiler has a use for it. "ht".
+    pub const IMMEDIATE: u16 = 0x6874;
+    /// Where a program cannot have such a store: a system call of this number,
+    /// which no kernel has. Arguments: the register's address, the value.
+    pub const SYSCALL: i64 = 0x6874;
+}
+
 /// Page G of a client: written by the guest. Word indices.
 pub mod guest_page {
     /// Ring position behind the last published record, in words.
@@ -56,6 +72,10 @@ pub mod guest_page {
     /// Over a segment: nonzero while the client sleeps on the reply's u32 seq, a
     /// shared futex.
     pub const SLEEPS: usize = 24;
+    /// Over a segment: 1 << 32 | seq of the point that the host is asked to
+    /// serve. Other points are an emulator's plugin's, even if it has not
+    /// replied yet.
+    pub const ASKED: usize = 25;
     /// The v2 slot: four header words, then up to 256 words.
     pub const SLOT: usize = 0x400 / 8;
 }

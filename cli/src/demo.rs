@@ -1,6 +1,5 @@
 //! `hypertrace demo`: a guest and its VMM on one timeline, in a few seconds.
 
-use crate::chain;
 use crate::report;
 use crate::vmm::Device;
 use anyhow::{Context, Result, bail};

@@ -4,6 +4,7 @@ mod bench;
 mod ctl;
 mod demo;
 mod escape;
+mod qemu;
 mod report;
 mod run;
 mod stat;
@@ -55,17 +56,6 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit(&error),
     }
-}
-
-/// An error with its causes.
-fn chain(why: &dyn std::error::Error) -> String {
-    let mut text = why.to_string();
-    let mut cause = why.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Says what went wrong, once, and chooses the exit code: 0 if whoever read

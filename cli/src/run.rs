@@ -1,9 +1,11 @@
 //! `hypertrace run`: a program on this host, traced, with no VM.
 
-use crate::{Usage, chain};
+use crate::Usage;
+use crate::qemu::Emulator;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_trace::SessionConfig;
+use hypertrace_trace::control::told;
 use hypertrace_user::{Config, Program, Session, exit_code};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,6 +40,16 @@ pub struct Args {
           value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     ring: u64,
 
+    /// Run the program under this emulator of QEMU's user mode, as in
+    /// `--qemu qemu-aarch64`, with the hypertrace plugin
+    #[arg(long, value_name = "BIN")]
+    qemu: Option<OsString>,
+
+    /// Emulated threads whose points the plugin can record (default: as many as
+    /// --clients with --qemu, else none). For an emulator that is PROG itself
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
+    relays: Option<u32>,
+
     /// The program and its arguments
     #[arg(last = true, value_name = "PROG", required = true)]
     program: Vec<OsString>,
@@ -48,6 +60,8 @@ Examples:
   hypertrace run --out S -- ./server --port 80
   hypertrace report S | less            all of it, in order
   hypertrace ctl S info trace           while it runs
+  hypertrace run --qemu qemu-aarch64 --out S -- ./server
+                                        under an emulator, also of another CPU
   hypertrace run --out S --segment /dev/shm/s -- ./server
                                         and after a crash of this command:
   hypertrace run --recover /dev/shm/s --out S
@@ -61,16 +75,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Err(Usage("no program to run: name it behind --".into()).into());
     };
     let program = Program::find(name)?;
+    let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
     let failure = Arc::new(OnceLock::new());
     let session = Session::create(config(args, &failure)?)?;
     let monitor = session.trace().serve();
     if let Err(error) = &monitor {
-        let why = chain(error);
+        let why = told(error);
         eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&why));
     }
-    let mut command = program.command();
+    let (started, mut command) = match &emulator {
+        Some(emulator) => (emulator.qemu(), emulator.command(&program)),
+        None => (&program, program.command()),
+    };
     command.args(arguments);
-    let ran = hypertrace_user::run(&session, &program, command);
+    let ran = hypertrace_user::run(&session, started, command);
     drop(monitor);
     let (summary, written) = session.end();
     let status = ran?;
@@ -105,14 +123,23 @@ fn config(args: &Args, failure: &Arc<OnceLock<String>>) -> Result<Config> {
     let first = Arc::clone(failure);
     trace.on_write_failed = Some(Box::new(move |failed| {
         // Later ones are for the same reason, or have a worse place to say theirs.
-        let _ = first.set(chain(failed));
+        let _ = first.set(told(failed));
     }));
+    let default = if args.qemu.is_some() { args.clients } else { 0 };
+    let relays = args.relays.unwrap_or(default);
+    let clients = args.clients + relays;
+    if clients > 1024 {
+        bail!(Usage(format!(
+            "--clients {} and {relays} relays are more than the 1024 that a segment has",
+            args.clients
+        )));
+    }
     let geometry = Geometry {
-        clients: args.clients,
+        clients,
         ring_bytes,
         block_bytes: (ring_bytes / 16).min(64 << 10),
         ..Geometry::default()
     };
     let segment = args.segment.clone();
-    Ok(Config { trace, geometry, segment, ..Config::new(&args.out) })
+    Ok(Config { trace, geometry, segment, relays, ..Config::new(&args.out) })
 }

@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
-use hypertrace_abi::layout::host_page;
 use hypertrace_abi::layout::local::{ASLEEP, BEAT, BELLS, PAGE_L, STATE, State};
+use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::ClientMemory;
 
 /// Looks at the reply before the thread sleeps: some microseconds, which is
@@ -95,6 +95,7 @@ impl Local {
     /// and waits, bounded, for its reply. Without one, that is counted.
     pub(crate) fn ask(&self, client: u32, memory: &ClientMemory<'_>, seq: u32) {
         let answered = !self.is_dead() && {
+            memory.guest[guest_page::ASKED].store(1 << 32 | u64::from(seq), Relaxed);
             self.ring(client);
             self.wait(memory, seq)
         };
@@ -117,7 +118,7 @@ impl Local {
         }
         #[cfg(feature = "std")]
         {
-            let sleeps = &memory.guest[hypertrace_abi::layout::guest_page::SLEEPS];
+            let sleeps = &memory.guest[guest_page::SLEEPS];
             sleeps.store(1, Relaxed);
             // ORDERING: pairs with the host's fence between its reply and its
             // look at this word: one of the two sees what the other did.

@@ -3,6 +3,8 @@
 //! Unsafe, because a register is an address that somebody told us.
 #![allow(unsafe_code)]
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use hypertrace_abi::layout::mark;
 use hypertrace_abi::layout::register;
 
 /// The control region, mapped. Stores trap to the host, or to an emulator's
@@ -56,19 +58,38 @@ impl Control {
     }
 }
 
-/// One 8-byte store, in a form that every hypervisor's instruction emulator
-/// knows, whatever the compiler would have chosen.
+/// One 8-byte store, marked: in a form that every hypervisor's instruction
+/// emulator knows, whatever the compiler would have chosen, and that an
+/// emulator's plugin knows from all other code ([`mark`]).
 ///
 /// # Safety
 /// `to` is a mapped, aligned register.
 #[inline(always)]
 unsafe fn store(to: *mut u64, value: u64) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; displacement and subtraction cancel out.
     unsafe {
-        core::arch::asm!("mov [{}], {}", in(reg) to, in(reg) value, options(nostack, preserves_flags));
+        core::arch::asm!(
+            "mov [{} + {mark}], {}",
+            in(reg) to.wrapping_byte_sub(mark::DISPLACEMENT as usize),
+            in(reg) value,
+            mark = const mark::DISPLACEMENT,
+            options(nostack, preserves_flags)
+        );
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller's promise; the first instruction does nothing.
+    unsafe {
+        core::arch::asm!(
+            "movz xzr, #{mark}",
+            "str {}, [{}]",
+            in(reg) value,
+            in(reg) to,
+            mark = const mark::IMMEDIATE,
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     // SAFETY: the caller's promise.
     unsafe {
         to.write_volatile(value);

@@ -4,7 +4,7 @@ use crate::futex;
 use crate::segment::Segment;
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::clock::ticks;
-use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, SCHEMA_LEN, SLEEPS};
+use hypertrace_abi::layout::guest_page::{ASKED, HEAD, LOST_BUSY, LOST_FULL, SCHEMA_LEN, SLEEPS};
 use hypertrace_abi::layout::local::{
     ASLEEP, BEAT, BEAT_MS, BEGAN, HOST_PID, STATE, State, TRIGGERS, TRIGGERS_BYTES,
 };
@@ -385,9 +385,10 @@ fn answer<S: EventSink>(
     let Some(memory) = segment.client(client) else { return false };
     let seq = segment.emit(client).load(Relaxed) as u32;
     let reply = &memory.host[host_page::REPLY];
-    // An emulator's plugin answers on the spot; then it rings for something
-    // else.
-    if reply.load(Relaxed) as u32 == seq {
+    // It rang for something else; what an emulator's plugin is just about to
+    // answer must not be answered twice.
+    let asked = memory.guest[ASKED].load(Relaxed);
+    if asked != 1 << 32 | u64::from(seq) || reply.load(Relaxed) as u32 == seq {
         return false;
     }
     let emitted = Emitted { client, seq, host_time, epoch: segment.page().epoch, mask_version };

@@ -99,6 +99,11 @@ impl Program {
         &self.path
     }
 
+    /// What it was called.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
     /// How to start it.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);

@@ -1,0 +1,135 @@
+//! `hypertrace run --qemu`: the same programs, emulated.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::report::Line;
+use hypertrace_tests::{babeltrace2, capability, traced};
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+const QEMU: &str = "qemu-x86_64";
+const EVENTS: u64 = 5000;
+const POINTS: u64 = 500;
+
+/// The plugin, as cargo has built it for this test.
+fn plugin() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().join("libhypertrace_qemu_plugin.so")
+}
+
+/// `run` with these arguments, then this test as the program.
+fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {
+    let mut command = HYPERTRACE.command(["run", "--out"]);
+    command.arg(dir).args(arguments).env("HYPERTRACE_QEMU_PLUGIN", plugin());
+    traced::program(&mut command, name, argument);
+    command
+}
+
+/// What each thread did, in order: event and which one it was.
+fn by_thread(lines: &[Line]) -> BTreeMap<u64, Vec<(String, u64)>> {
+    let mut threads = BTreeMap::<_, Vec<_>>::new();
+    for line in lines {
+        if let Some(thread) = line.number("thread") {
+            let which = line.number("n").or(line.number("point")).unwrap();
+            threads.entry(thread).or_default().push((line.event.clone(), which));
+        }
+    }
+    threads
+}
+
+#[test]
+fn a_program_does_the_same_natively_and_emulated() {
+    if traced::argument().is_some() {
+        // So that no thread's first events come while another opens it.
+        hypertrace::open(&hypertrace::Options::default()).unwrap();
+        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
+        return;
+    }
+    if capability::program(QEMU).is_none() {
+        return;
+    }
+    let name = "a_program_does_the_same_natively_and_emulated";
+    let sessions = [&[][..], &["--qemu", QEMU]].map(|arguments| {
+        let dir = tempfile::tempdir().unwrap();
+        let ran = run(&mut run_test(dir.path(), arguments, name, "-"));
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
+        let lines = HYPERTRACE.report(dir.path());
+        if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
+            read.clean();
+        }
+        (lines, dir)
+    });
+    let [native, emulated] = sessions.each_ref().map(|(lines, _)| by_thread(lines));
+    assert_eq!(native, emulated);
+    for events in emulated.values() {
+        assert_eq!(events.len() as u64, EVENTS + 2 * POINTS);
+    }
+    // They were recorded on the vCPUs' own threads, not by the host for them.
+    let stat = HYPERTRACE.stat(sessions[1].1.path());
+    assert!(stat.to_string().contains("\"vcpu 3\""), "{stat}");
+    let points: Vec<&Line> =
+        sessions[1].0.iter().filter(|line| line.event == "acknowledged").collect();
+    assert_eq!(points.len() as u64, POINTS * traced::THREADS);
+    capability::used(QEMU);
+}
+
+#[test]
+fn the_plugin_may_be_loaded_by_hand() {
+    if traced::argument().is_some() {
+        let reply = hypertrace::reference_point!("acknowledged", thread = 0u64, point = 1u64);
+        assert_eq!(reply.unwrap().status, hypertrace::Status::Recorded);
+        return;
+    }
+    let Some(qemu) = capability::program(QEMU) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["run", "--relays", "4", "--out"]);
+    command.arg(dir.path()).arg("--").arg(qemu).arg("-plugin").arg(plugin());
+    let mut program = Command::new("-");
+    traced::program(&mut program, "the_plugin_may_be_loaded_by_hand", "-");
+    command.args(program.get_args().skip(1));
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = run(&mut command);
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
+    let points = HYPERTRACE.report(dir.path());
+    assert!(points.iter().any(|line| line.event == "acknowledged"), "{points:?}");
+    assert!(HYPERTRACE.stat(dir.path()).to_string().contains("\"vcpu "));
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let refused = |qemu: &str, plugin: &str| {
+        let mut command = HYPERTRACE.command(["run", "--out"]);
+        command.arg(&out).args(["--qemu", qemu, "--", "/bin/true"]);
+        command.env("HYPERTRACE_QEMU_PLUGIN", plugin);
+        let ran = run(&mut command);
+        assert!(!out.exists(), "nothing was begun");
+        ran
+    };
+    let told = refused("/nowhere/qemu", "").failed(127);
+    assert!(told.contains("/nowhere/qemu: no such program"), "{told}");
+    let told = refused("/bin/true", "").failed(1);
+    assert!(told.contains("/bin/true is no emulator of QEMU's user mode"), "{told}");
+    if capability::program(QEMU).is_some() {
+        let told = refused(QEMU, "/nowhere/plugin.so").failed(1);
+        assert!(told.contains("HYPERTRACE_QEMU_PLUGIN names /nowhere/plugin.so"), "{told}");
+    }
+    let mut command = HYPERTRACE.command(["run", "--clients", "1000", "--relays", "100", "--out"]);
+    let told = run(command.arg(&out).args(["--", "/bin/true"])).failed(2);
+    assert!(told.contains("more than the 1024"), "{told}");
+}
+
+#[test]
+fn the_exit_code_is_the_programs() {
+    if capability::program(QEMU).is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["run", "--qemu", QEMU, "--out"]);
+    command.arg(dir.path()).env("HYPERTRACE_QEMU_PLUGIN", plugin());
+    let ran = run(command.args(["--", "sh", "-c", "exit 7"]));
+    assert_eq!((ran.code, &*ran.stderr), (Some(7), ""));
+}

@@ -1,0 +1,65 @@
+//! What the plugin counts. A line at the end, under `-d plugin`, shows it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Counter {
+            $($(#[$doc])* $variant,)*
+        }
+
+        const NAMES: &[&str] = &[$($name,)*];
+        static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
+    };
+}
+
+counters! {
+    /// Marked stores that were found in translated code, each time anew.
+    Found => "found",
+    /// Marked stores to an address outside of the segment. QEMU 7.2 also calls
+    /// back for atomic instructions that follow a marked store which was the
+    /// last of its block.
+    Outside => "outside",
+    /// Marked stores into the segment where no register of a lessee is.
+    Unassigned => "unassigned",
+    /// A slot that is not one: answered as invalid.
+    BadSlot => "bad_slot",
+    /// Points left to the host, since it has triggers on their name.
+    Triggers => "left_for_triggers",
+    /// Points left to the host: the vCPU has no relay.
+    NoRelay => "left_no_relay",
+    /// Points left to the host: the relay's ring was full.
+    Full => "left_full",
+    /// Points left to the host, which does not serve, so that it counts.
+    NotServing => "left_not_serving",
+    /// A panic in the plugin. It did nothing more after the first.
+    Panics => "panics",
+}
+
+/// Counts one.
+#[cold]
+pub fn count(counter: Counter) {
+    COUNTS[counter as usize].fetch_add(1, Relaxed);
+}
+
+/// All of them, those that are not 0.
+pub struct Summary {
+    /// Points that stand in the relays of vCPUs.
+    pub recorded: u64,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hypertrace: recorded {}", self.recorded)?;
+        for (name, count) in NAMES.iter().zip(&COUNTS) {
+            let count = count.load(Relaxed);
+            if count != 0 {
+                write!(f, ", {name} {count}")?;
+            }
+        }
+        Ok(())
+    }
+}

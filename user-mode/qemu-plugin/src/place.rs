@@ -1,0 +1,84 @@
+//! Where in the segment's file a host address is, as the kernel tells.
+
+/// A mapping of the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// Its first address.
+    pub start: u64,
+    /// Its length; 0: no mapping.
+    pub len: u64,
+    /// What it begins with: bytes from the file's start.
+    pub offset: u64,
+}
+
+impl Range {
+    /// Where in the file this address is.
+    #[inline(always)]
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        let at = address.wrapping_sub(self.start);
+        (at < self.len).then(|| self.offset.wrapping_add(at))
+    }
+}
+
+/// Looks an address up in the text of `/proc/self/maps`: the mapping that it is
+/// in, if that is of the same file as the mapping at `ours`. The kernel's own
+/// name for the file, device and inode, is compared: on some filesystems it is
+/// not what stat(2) tells.
+pub fn look_up(maps: &[u8], ours: u64, address: u64) -> Option<Range> {
+    let file_at = |address| {
+        maps.split(|&byte| byte == b'\n').find_map(|line| {
+            let (range, file) = parse(line)?;
+            range.offset_of(address).is_some().then_some((range, file))
+        })
+    };
+    let (_, our_file) = file_at(ours)?;
+    let (range, file) = file_at(address)?;
+    (file == our_file).then_some(range)
+}
+
+/// `start-end perms offset dev inode path`, the file being `dev inode`.
+fn parse(line: &[u8]) -> Option<(Range, [&str; 2])> {
+    // A path may be anything.
+    let end = line.iter().position(|&byte| byte >= 0x80).unwrap_or(line.len());
+    let mut words = std::str::from_utf8(&line[..end]).ok()?.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let start = hex(start)?;
+    let len = hex(end)?.checked_sub(start)?;
+    let offset = hex(words.nth(1)?)?;
+    Some((Range { start, len, offset }, [words.next()?, words.next()?]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &[u8] = b"\
+00400000-00401000 r-xp 00000000 fe:00 1042                               /bin/\xff
+7f0000000000-7f0000004000 rw-s 00000000 00:01 2063                       /memfd:segment (deleted)
+7f0000010000-7f0000020000 rw-s 00002000 00:01 2063                       /memfd:segment (deleted)
+7f0000020000-7f0000021000 rw-s 00000000 00:01 2064                       /memfd:segment (deleted)
+7f0000030000-7f0000031000 rw-p 00000000 00:00 0 
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+";
+
+    #[test]
+    fn an_address_in_another_mapping_of_our_file_is_found() {
+        let range = look_up(MAPS, 0x7f00_0000_0010, 0x7f00_0001_0108).unwrap();
+        assert_eq!(range, Range { start: 0x7f00_0001_0000, len: 0x10000, offset: 0x2000 });
+        assert_eq!(range.offset_of(0x7f00_0001_0108), Some(0x2108));
+        assert_eq!(range.offset_of(0x7f00_0002_0000), None);
+        assert_eq!(range.offset_of(0), None);
+    }
+
+    #[test]
+    fn other_files_and_holes_are_not() {
+        let find = |address| look_up(MAPS, 0x7f00_0000_0000, address);
+        assert_eq!(find(0x7f00_0002_0000), None);
+        assert_eq!(find(0x7f00_0003_0000), None);
+        assert_eq!(find(0x7f00_0000_4000), None);
+        assert_eq!(find(0x400000), None);
+        assert_eq!(look_up(b"", 0, 0), None);
+        assert_eq!(look_up(b"nonsense\n-\n1-0 \n", 0, 0), None);
+    }
+}
