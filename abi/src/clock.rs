@@ -21,3 +21,16 @@ pub fn ticks() -> u64 {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     compile_error!("hypertrace needs a raw counter: x86-64 or AArch64")
 }
+
+/// Ticks per second of the counter, where the CPU tells: on AArch64.
+pub fn frequency() -> Option<u64> {
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads CNTFRQ_EL0, which every OS lets user code read.
+    unsafe {
+        let frequency: u64;
+        core::arch::asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack));
+        Some(frequency)
+    }
+    #[cfg(not(target_arch = "aarch64"))]
+    None
+}

@@ -200,11 +200,50 @@ macro_rules! tuples {
 tuples!(A B C D E F G H I J K L M N O P);
 
 /// A call site's names.
-pub trait Site {
+///
+/// Those that the compiler knows come from
+/// [`event_type!`](crate::event_type) and need the two constants only. A site
+/// whose names are known at run time, as those of C programs, has them empty
+/// and all methods of its own; it goes with [`Fields`] that know their types
+/// as late, such as [`Words`].
+pub trait Site: Copy {
     /// The event's name.
     const NAME: &'static str;
     /// Its fields' names.
     const FIELDS: &'static [&'static str];
+
+    /// The id of the event that has these fields.
+    #[inline(always)]
+    fn id<F: Fields>(&self) -> u32 {
+        Event::<Self, F>::ID
+    }
+
+    /// The hash of the event's name.
+    #[inline(always)]
+    fn name_hash(&self) -> u32 {
+        const { schema::name_hash(Self::NAME) }
+    }
+
+    /// What a producer needs on the rare path.
+    #[inline(always)]
+    fn text<F: Fields>(&self) -> &dyn Text {
+        &Event::<Self, F>::TEXT
+    }
+}
+
+/// A schema text in pieces, so that nothing needs to be concatenated at
+/// compile time or allocated at run time.
+pub trait Text {
+    /// The event's id: the hash of the pieces.
+    fn id(&self) -> u32;
+    /// Hands out the pieces of the canonical text in order.
+    fn pieces(&self, piece: &mut dyn FnMut(&[u8]));
+    /// Bytes of the text.
+    fn size(&self) -> usize {
+        let mut size = 0;
+        self.pieces(&mut |piece| size += piece.len());
+        size
+    }
 }
 
 /// An event: a site's names with its values' types.
@@ -248,8 +287,7 @@ impl<S: Site, F: Fields> Event<S, F> {
         SchemaText { id: Self::ID, name: S::NAME, fields: S::FIELDS, types: F::TYPES };
 }
 
-/// A schema text in parts, so that nothing needs to be concatenated at
-/// compile time or allocated at run time.
+/// The schema text of names and types that the compiler knows.
 #[derive(Clone, Copy, Debug)]
 pub struct SchemaText {
     /// The event's id.
@@ -288,6 +326,34 @@ impl SchemaText {
     }
 }
 
+impl Text for SchemaText {
+    fn id(&self) -> u32 {
+        self.id
+    }
+    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
+        SchemaText::pieces(self, piece);
+    }
+}
+
+/// Scalars in their words already, for a [`Site`] whose text, known at run
+/// time, has their types.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a>(pub &'a [u64]);
+
+impl Fields for Words<'_> {
+    const TYPES: &'static [FieldType] = &[];
+    #[inline(always)]
+    fn words(self) -> usize {
+        self.0.len()
+    }
+    #[inline(always)]
+    fn put(self, out: &[AtomicU64]) {
+        for (to, &from) in out.iter().zip(self.0) {
+            to.store(from, Relaxed);
+        }
+    }
+}
+
 /// Names a call site and pairs it with its values: expands to
 /// `(site, (value, ...))`, for functions generic over [`Site`] and [`Fields`].
 ///
@@ -295,6 +361,7 @@ impl SchemaText {
 #[macro_export]
 macro_rules! event_type {
     ($name:expr $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
+        #[derive(Clone, Copy)]
         struct HypertraceSite;
         impl $crate::event::Site for HypertraceSite {
             const NAME: &'static str = $name;

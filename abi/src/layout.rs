@@ -3,6 +3,8 @@
 //! Offsets and sizes are bytes unless a name says words. `docs/abi.md` holds
 //! the same as tables, with who acts on each word.
 
+pub mod local;
+
 /// PCI vendor id (Red Hat; the range 10f0-10ff is meant for experiments).
 pub const PCI_VENDOR: u16 = 0x1af4;
 /// PCI device id, default; guests match the config page's magic too.
@@ -51,6 +53,9 @@ pub mod guest_page {
     pub const LOST_BUSY: usize = 9;
     /// Running total of words written to the schema log.
     pub const SCHEMA_LEN: usize = 16;
+    /// Over a segment: nonzero while the client sleeps on the reply's u32 seq, a
+    /// shared futex.
+    pub const SLEEPS: usize = 24;
     /// The v2 slot: four header words, then up to 256 words.
     pub const SLOT: usize = 0x400 / 8;
 }

@@ -5,8 +5,8 @@
 //! Events describe themselves: an [`event`] has a [`schema`] whose hash is its
 //! id, and the text reaches the host once, through the client's schema log.
 //! [`layout`] says where everything is, [`config`] how the host tells the
-//! guest, and [`sink`] is the one trait at which a device and a trace engine
-//! meet.
+//! guest, [`slot`] what the host does with a reference point, and [`sink`] is
+//! the one trait at which a device and a trace engine meet.
 //!
 //! `no_std`, no allocation, little-endian machines only. What one side wrote
 //! is a hint to the other: each keeps its own truth in private memory.
@@ -24,6 +24,7 @@ pub mod record;
 pub mod ring;
 pub mod schema;
 pub mod sink;
+pub mod slot;
 
 #[doc(hidden)]
 pub use zerocopy;

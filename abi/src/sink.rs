@@ -58,6 +58,13 @@ pub trait EventSink: Send + Sync {
     /// allocates nothing, waits for nothing.
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
 
+    /// On the drain loop's thread: whether a reference point may make the host
+    /// do something, so that [`EventSink::reference_point`] has to be called
+    /// for it; else it may be recorded for the host, in a relay's ring.
+    fn acts_on_points(&self) -> bool {
+        true
+    }
+
     /// On the drain loop's thread: a pass over all clients begins. Whatever a
     /// vCPU thread recorded before this call has its schema in some client's
     /// log, so the sink notes how far its own rings go.

@@ -360,3 +360,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_head_that_jumps_while_it_is_read_brings_no_pull_beyond_the_head_of_its_begin() {
+    let memory = Memory::new(1 << 10, 64, RingMode::Overwrite);
+    // Whatever is read is a record: one without a payload.
+    for word in memory.ring.iter().skip(1).step_by(2) {
+        word.store(id::FIRST.into(), Ordering::Relaxed);
+    }
+    let head = |value: u64| memory.guest[guest_page::HEAD].store(value, Ordering::Relaxed);
+    let mut state = ConsumerState::default();
+    let begin = 1 << 60;
+    head(begin);
+    pull(&memory, &mut state, usize::MAX, &mut Vec::new());
+    let end = begin + (u64::MAX >> 1);
+    head(end);
+    let mut consumer = Consumer::new(memory.client(), &mut state);
+    let mut stage = vec![0; consumer.stage_words()];
+    head(begin + (1 << 62));
+    let pulled = consumer.pull(&mut stage, |_, _| {
+        head(end + (1 << 62));
+        Flow::Taken
+    });
+    assert!(pulled.begin <= pulled.end && pulled.end <= end, "{pulled:?}");
+}

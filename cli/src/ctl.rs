@@ -43,6 +43,7 @@ Commands:
                                  the file of the simple backend
   trigger add RULE               when this happens, do that
   trigger list                   what was added
+  snapshot                       what a flight recorder holds now, as a session of its own
 
 Examples:
   hypertrace ctl S info trace-events 'virtio_*'  is it on?

@@ -5,6 +5,7 @@ mod ctl;
 mod demo;
 mod escape;
 mod report;
+mod run;
 mod stat;
 mod vmm;
 
@@ -26,6 +27,7 @@ enum Command {
     Demo(demo::Args),
     Report(report::Args),
     Stat(stat::Args),
+    Run(run::Args),
     Ctl(ctl::Args),
     Bench(bench::BenchArgs),
 }
@@ -39,6 +41,10 @@ fn main() -> ExitCode {
     // Wrong usage ends here, with exit code 2.
     let cli = Cli::parse();
     let done = match cli.command {
+        Command::Run(args) => match run::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Demo(args) => demo::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Stat(args) => stat::run(&args),
@@ -65,6 +71,12 @@ fn exit(error: &anyhow::Error) -> ExitCode {
         .downcast_ref::<hypertrace_timeline::Error>()
         .is_some_and(hypertrace_timeline::Error::is_bad_input)
         || error.downcast_ref::<SessionError>().is_some_and(SessionError::is_bad_input)
+        || error
+            .downcast_ref::<hypertrace_user::Error>()
+            .is_some_and(hypertrace_user::Error::is_bad_input)
         || error.is::<Usage>();
+    if let Some(error) = error.downcast_ref::<hypertrace_user::ProgramError>() {
+        return ExitCode::from(error.exit_code());
+    }
     ExitCode::from(if bad_input { 2 } else { 1 })
 }

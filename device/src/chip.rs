@@ -5,12 +5,11 @@ use crate::memory::Memory;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock;
 use hypertrace_abi::config::{ConfigPage, Features, HostFacts, RingMode};
-use hypertrace_abi::layout::{
-    Geometry, PAGE, Region, SLOT_HEADER_WORDS, SLOT_WORDS, WORD, guest_page, host_page, register,
-};
+use hypertrace_abi::layout::{Geometry, PAGE, Region, WORD, host_page, register};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_abi::slot::{self, BadSlot, Emitted};
 use std::sync::Mutex;
 use vm_memory::Bytes;
 use zerocopy::IntoBytes;
@@ -312,46 +311,26 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         let Some(memory) = self.client_memory(client) else {
             return;
         };
-        let seq = value as u32;
-        let slot = &memory.guest[guest_page::SLOT..];
-        let header: [u64; SLOT_HEADER_WORDS] = std::array::from_fn(|i| slot[i].load(Relaxed));
-        let words = usize::from(header[3] as u16);
-        let point = ReferencePoint {
+        let emitted = Emitted {
             client,
-            seq,
-            id: (header[0] >> 32) as u32,
-            name_hash: header[1] as u32,
-            cpu: (header[1] >> 32) as u32,
-            guest_time: header[2],
+            seq: value as u32,
             host_time: now,
-            words: &[],
+            epoch: self.config.epoch,
+            mask_version: self.mask_version.load(Relaxed),
         };
-        let status = if header[0] as u32 != seq {
-            self.counts.add(Counter::SlotSequence);
-            Status::Invalid
-        } else if words > SLOT_WORDS {
-            self.counts.add(Counter::SlotWords);
-            Status::Invalid
-        } else if point.id < id::FIRST {
-            self.counts.add(Counter::SlotId);
-            Status::Invalid
-        } else {
-            let slot = &slot[SLOT_HEADER_WORDS..SLOT_HEADER_WORDS + words];
-            // Most events are short, and zeroing 2 KiB costs as much as all
-            // the rest.
-            if words <= 16 {
-                self.record_slot::<16>(point, slot)
-            } else {
-                self.record_slot::<SLOT_WORDS>(point, slot)
-            }
-        };
-        let host = memory.host;
-        host[host_page::REPLY_HOST_TIME].store(now, Relaxed);
-        host[host_page::REPLY_EPOCH].store(self.config.epoch, Relaxed);
-        host[host_page::REPLY_MASK_VERSION].store(self.mask_version.load(Relaxed), Relaxed);
-        // ORDERING: pairs with the Acquire load of the guest that waits for
-        // its seq: the rest of the reply is there.
-        host[host_page::REPLY].store(u64::from(seq) | (status as u64) << 32, Ordering::Release);
+        slot::serve(&memory, emitted, |point| {
+            Some(match point {
+                Ok(point) => self.record(point),
+                Err(bad) => {
+                    self.counts.add(match bad {
+                        BadSlot::Sequence => Counter::SlotSequence,
+                        BadSlot::Words => Counter::SlotWords,
+                        BadSlot::Id => Counter::SlotId,
+                    });
+                    Status::Invalid
+                }
+            })
+        });
     }
 
     /// 2016: the value is the first argument, the slot in BAR 1 has the rest.
@@ -364,7 +343,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         words[0] = client.into();
         words[1] = args as u64;
         words[2] = value;
-        copy(&mut words[3..], slot);
+        slot::copy(&mut words[3..], slot);
         self.record(&ReferencePoint {
             client,
             seq: 0,
@@ -375,12 +354,6 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
             host_time: now,
             words: &words[..2 + args],
         });
-    }
-
-    fn record_slot<const N: usize>(&self, point: ReferencePoint<'_>, slot: &[AtomicU64]) -> Status {
-        let mut words = [0; N];
-        copy(&mut words, slot);
-        self.record(&ReferencePoint { words: &words[..slot.len()], ..point })
     }
 
     fn record(&self, point: &ReferencePoint<'_>) -> Status {
@@ -462,29 +435,10 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
     /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests
     /// copy it when they see the new version.
     pub fn set_mask(&self, mask: &[u8; 4096]) {
-        let Some(words) = ring::mask_words(self.memory.rings()) else {
-            return;
-        };
         let _writer = self.mask_writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for (word, bytes) in words.iter().zip(mask.as_chunks().0) {
-            word.store(u64::from_le_bytes(*bytes), Relaxed);
-        }
         let version = self.mask_version.load(Relaxed) + 1;
+        ring::set_mask(self.memory.rings(), &self.geometry, self.ring_mode, mask, version);
         self.mask_version.store(version, Relaxed);
-        for client in 0..self.geometry.clients {
-            if let Some(memory) = self.client_memory(client) {
-                // ORDERING: pairs with the Acquire load of a guest that then
-                // copies the mask.
-                memory.host[host_page::MASK_VERSION].store(version, Ordering::Release);
-            }
-        }
-    }
-}
-
-/// Copies guest words, each once.
-fn copy(to: &mut [u64], from: &[AtomicU64]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = from.load(Relaxed);
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::OpenError;
+use crate::local::Local;
 use crate::mmio::Control;
 use crate::time::Clock;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,10 @@ use hypertrace_abi::ring::ClientMemory;
 pub struct Channel<'m> {
     pub(crate) rings: &'m [AtomicU64],
     pub(crate) data: &'m [AtomicU64],
-    /// Where nothing traps there are no registers.
+    /// Not over bare rings.
     pub(crate) control: Option<Control>,
+    /// Of a segment.
+    pub(crate) local: Option<Local>,
     pub(crate) geometry: Geometry,
     pub(crate) mode: RingMode,
     pub(crate) features: Features,
@@ -28,14 +31,15 @@ pub struct Channel<'m> {
 }
 
 impl Channel<'static> {
-    /// The device behind an MMIO window at this address.
+    /// The device behind an MMIO window at this address, or the segment that is
+    /// mapped there.
     ///
     /// # Errors
     /// If there is none.
     ///
     /// # Safety
     /// The window is mapped at `base`, writable, for ever; it really is that
-    /// of a hypertrace device, or at least a readable page.
+    /// of a hypertrace device or a segment, or at least a readable page.
     pub unsafe fn at_window(base: *mut u8) -> Result<Self, OpenError> {
         // SAFETY: the caller's promise; the config region comes first.
         let page = unsafe { read_config(base) };
@@ -43,7 +47,14 @@ impl Channel<'static> {
         let at = |region| base.wrapping_add(geometry.window_offset(region) as usize);
         // SAFETY: the window holds all regions at these offsets.
         unsafe {
-            Channel::at_regions(&page, at(Region::Data), at(Region::Control), at(Region::Rings))
+            let channel = Channel::at_regions(
+                &page,
+                at(Region::Data),
+                at(Region::Control),
+                at(Region::Rings),
+            )?;
+            let local = (!channel.traps()).then(|| Local::new(at(Region::Config)));
+            Ok(Channel { local, ..channel })
         }
     }
 
@@ -89,9 +100,8 @@ impl Channel<'static> {
 }
 
 impl<'m> Channel<'m> {
-    /// Shared memory with a host that traps nothing: what `rings` says is
-    /// taken by polling. Reference points are flagged ring records there, and
-    /// have no reply.
+    /// Bare rings, whose host does nothing but take records: reference points
+    /// are commits there, and have no reply.
     ///
     /// # Errors
     /// If the page is not one, or the memory is too short for it.
@@ -113,6 +123,7 @@ impl<'m> Channel<'m> {
             rings,
             data,
             control,
+            local: None,
             geometry,
             mode: page.ring_mode()?,
             features: page.features(),
@@ -147,7 +158,7 @@ impl<'m> Channel<'m> {
 
     /// Whether stores to registers trap: a host is there at once.
     pub fn traps(&self) -> bool {
-        self.control.is_some()
+        self.control.is_some() && self.features.contains(Features::TRAPS)
     }
 
     /// Ticks per second of the counter, 0 if the host does not know.

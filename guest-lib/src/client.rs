@@ -2,6 +2,7 @@
 
 use crate::channel::Channel;
 use crate::error::OpenError;
+use crate::local::Local;
 use crate::mask;
 use crate::time::Clock;
 use core::cell::Cell;
@@ -14,7 +15,7 @@ use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::sink::Status;
 
 /// Most turns of a bounded wait, where the clock's rate is not known.
-const MOST_TURNS: u32 = 1_000_000;
+pub(crate) const MOST_TURNS: u32 = 1_000_000;
 
 /// The host's answer to a reference point. The host took its time between
 /// `before` and `after`.
@@ -24,8 +25,7 @@ pub struct Reply {
     pub status: Status,
     /// This client's clock before the store.
     pub before: u64,
-    /// The host's raw counter, in its own ticks. 0 over shared memory, where
-    /// no host answers.
+    /// The host's raw counter, in its own ticks. 0 where no host answers.
     pub host_time: u64,
     /// This client's clock after the store.
     pub after: u64,
@@ -64,11 +64,18 @@ impl<'m> Client<'m> {
         if let Some(control) = channel.control {
             control.store(index, register::LEASE, token);
         }
+        // Where registers are memory, a late reply to the last lessee must not
+        // look like one to this.
+        let mut seq = 0;
+        if let (Some(local), Some(control)) = (channel.local, channel.control) {
+            local.tell(index);
+            seq = control.emitted(index);
+        }
         let info = LeaseInfo { clock: channel.clock.kind(), ..*info };
         let lease = Lease::new(token, channel.clock.now(), &info);
         let producer = Producer::lease(memory, state, lease, channel.fenced);
         let client =
-            Client { channel, producer, index, cpu: Some(info.tid), seq: AtomicU32::new(0) };
+            Client { channel, producer, index, cpu: Some(info.tid), seq: AtomicU32::new(seq) };
         client.refresh_mask();
         Ok(client)
     }
@@ -113,6 +120,35 @@ impl<'m> Client<'m> {
         self.producer.emit_by(site, || clock.now(), fields)
     }
 
+    /// What [`commit!`](crate::commit) calls. The wait for room ends after a
+    /// second, and at once where the host is known to be dead: counted then.
+    #[inline(always)]
+    pub fn commit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
+        let flags = Flags::REFERENCE_POINT;
+        let emitted = match self.channel.clock {
+            Clock::Counter => {
+                let clock = hypertrace_abi::clock::ticks;
+                self.producer.emit_flagged(&site, clock, flags, fields, true)
+            }
+            #[cfg(feature = "std")]
+            clock => self.producer.emit_flagged(&site, || clock.now(), flags, fields, true),
+        };
+        match emitted {
+            Emit::Full => self.commit_slowly(site, fields),
+            done => done,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn commit_slowly<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
+        let clock = self.channel.clock;
+        let flags = Flags::REFERENCE_POINT;
+        self.insist(|patient| {
+            self.producer.emit_flagged(&site, || clock.now(), flags, fields, patient)
+        })
+    }
+
     /// What [`reference_point!`](crate::reference_point) calls.
     ///
     /// # Errors
@@ -121,7 +157,7 @@ impl<'m> Client<'m> {
         let clock = self.channel.clock;
         let Some(control) = self.channel.control else {
             let before = Cell::new(0);
-            return match self.commit(|patient| {
+            return match self.insist(|patient| {
                 let clock = || {
                     before.set(clock.now());
                     before.get()
@@ -150,7 +186,14 @@ impl<'m> Client<'m> {
             |before| {
                 control.store(self.index, register::EMIT, seq.into());
                 // ORDERING: pairs with the Release store of the reply's last word.
-                let reply = host[host_page::REPLY].load(Ordering::Acquire);
+                let mut reply = host[host_page::REPLY].load(Ordering::Acquire);
+                if reply as u32 != seq
+                    && let Some(local) = &self.channel.local
+                {
+                    // No emulator has seen the store on this very thread.
+                    local.ask(self.index, self.producer.memory(), seq);
+                    reply = host[host_page::REPLY].load(Ordering::Acquire);
+                }
                 Reply {
                     status: match (reply as u32 == seq, reply >> 32) {
                         (true, 0) => Status::Recorded,
@@ -192,6 +235,9 @@ impl<'m> Client<'m> {
         if let Some(control) = self.channel.control {
             control.store(self.index, register::KICK, 0);
         }
+        if let Some(local) = &self.channel.local {
+            local.ring(self.index);
+        }
     }
 
     /// Makes sure that the ring has room for this many words: looks, kicks the
@@ -212,7 +258,8 @@ impl<'m> Client<'m> {
 
     /// The host's raw counter, now. One exit. `None` over shared memory.
     pub fn host_clock(&self) -> Option<u64> {
-        Some(self.channel.control?.clock(self.index))
+        let control = self.channel.control.filter(|_| self.channel.traps())?;
+        Some(control.clock(self.index))
     }
 
     /// To be called now and then where no thread does it: takes over a changed
@@ -243,8 +290,8 @@ impl<'m> Client<'m> {
         self.cpu.unwrap_or_else(asked)
     }
 
-    /// A commit over shared memory: waits, bounded, for room.
-    fn commit(&self, emit: impl Fn(bool) -> Emit) -> Emit {
+    /// Waits, bounded, for room.
+    fn insist(&self, emit: impl Fn(bool) -> Emit) -> Emit {
         let mut patience = Patience::new(&self.channel);
         loop {
             match emit(true) {
@@ -263,6 +310,7 @@ struct Patience {
     clock: Clock,
     until: u64,
     turns: u32,
+    local: Option<Local>,
 }
 
 impl Patience {
@@ -273,27 +321,36 @@ impl Patience {
             (ClockKind::Tsc, 0) => (u64::MAX, MOST_TURNS),
             (ClockKind::Tsc, frequency) => (frequency, u32::MAX),
         };
-        Patience { clock, until: clock.now().saturating_add(second), turns }
+        let until = clock.now().saturating_add(second);
+        Patience { clock, until, turns, local: channel.local }
     }
 
     /// Waits a turn. `false`: that was enough.
     fn wait(&mut self) -> bool {
+        if self.local.is_some_and(|local| local.is_dead()) {
+            return false;
+        }
         wait();
         self.turns = self.turns.saturating_sub(1);
-        self.turns > 0 && self.clock.now() < self.until
+        let more = self.turns > 0 && self.clock.now() < self.until;
+        if let Some(local) = self.local.filter(|_| !more) {
+            local.give_up();
+        }
+        more
     }
 }
 
 /// An event of the 2016 interface on this client: `arg1` and up to as many
-/// further arguments as the device was built for; the rest is zero. One exit.
+/// further arguments as the device was built for; the rest is zero. One exit;
+/// where nothing traps, a commit.
 pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     let channel = &client.channel;
     let most = channel.geometry.legacy_args as usize - 1;
     let args = &args[..args.len().min(most)];
-    let Some(control) = channel.control else {
+    let Some(control) = channel.control.filter(|_| channel.traps()) else {
         let count = 1 + args.len() as u64;
         let clock = channel.clock;
-        client.commit(|patient| {
+        client.insist(|patient| {
             let prefix = [client.index.into(), count, arg1];
             client.producer.emit_words_patiently(
                 || clock.now(),

@@ -11,6 +11,8 @@
 //! by the host, it is a load, a test and a branch.
 //!
 //! * [`event!`] for volume.
+//! * [`commit!`] for what must not be dropped: on return the record is in memory
+//!   that the host owns, whatever becomes of the thread.
 //! * [`reference_point!`] for order: one exit to the host, which stamps it with
 //!   its own clock and answers ([`Reply`]).
 //! * [`region!`] and [`reference_region!`] for a beginning and its end.
@@ -45,6 +47,7 @@ mod client;
 mod error;
 #[cfg(feature = "std")]
 mod linux;
+mod local;
 mod mask;
 mod mmio;
 mod region;
@@ -58,6 +61,8 @@ pub use linux::{
     Counts, Info, MemoryType, Options, Place, counts, install, open, poll, stamp, with_client,
 };
 pub use mask::is_on;
+#[doc(hidden)]
+pub use mask::switch;
 pub use region::Region;
 pub use time::Clock;
 
@@ -72,7 +77,7 @@ pub use hypertrace_abi as abi;
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod this_thread {
-    pub use crate::linux::thread::{emit, reference_point};
+    pub use crate::linux::thread::{commit, emit, reference_point};
 }
 
 /// Records an event: a name, then fields `name` or `name = value`.
@@ -113,8 +118,35 @@ macro_rules! event {
     }};
 }
 
+/// Records an event that must not be dropped: it may use the part of the ring
+/// that is kept for such, and where even that is full, waits, bounded, for the
+/// host to drain. Takes what [`event!`] takes, gives an [`Emit`].
+///
+/// After [`Emit::Recorded`] the event is in memory that the host has too, behind
+/// all that this thread has recorded before, and survives the thread. The host
+/// need not have seen it: see [`reference_point!`] for that.
+///
+/// ```
+/// let sent = 7u64;
+/// if hypertrace::commit!("sent", sent) != hypertrace::Emit::Recorded {
+///     eprintln!("not in the trace");
+/// }
+/// ```
+#[macro_export]
+macro_rules! commit {
+    (client: $client:expr, $name:literal $($fields:tt)*) => {{
+        let (site, fields) = $crate::abi::event_type!($name $($fields)*);
+        $client.commit(site, fields)
+    }};
+    ($name:literal $($fields:tt)*) => {{
+        let (site, fields) = $crate::abi::event_type!($name $($fields)*);
+        $crate::this_thread::commit(site, fields)
+    }};
+}
+
 /// Records an event in order with what the host does, and waits for the host
-/// to have it: one exit. Takes what [`event!`] takes, gives a
+/// to have handled it: one exit from a VM; over a segment a bounded wait for the
+/// host's thread. Takes what [`event!`] takes, gives a
 /// [`Result`]`<`[`Reply`]`, `[`Emit`]`>`.
 ///
 /// ```

@@ -5,7 +5,8 @@
 
 use hypertrace_abi::layout::register;
 
-/// The control region, mapped. Stores trap to the host.
+/// The control region, mapped. Stores trap to the host, or to an emulator's
+/// plugin, or are just stores to a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Control {
     base: *mut u8,
@@ -41,6 +42,12 @@ impl Control {
     pub(crate) fn clock(&self, client: u32) -> u64 {
         // SAFETY: as in `store`.
         unsafe { self.client(client, register::CLOCK).read_volatile() }
+    }
+
+    /// What was stored to EMIT last, where the registers are memory.
+    pub(crate) fn emitted(&self, client: u32) -> u32 {
+        // SAFETY: as in `store`.
+        unsafe { self.client(client, register::EMIT).read_volatile() as u32 }
     }
 
     pub(crate) fn legacy(&self, client: u32, value: u64) {

@@ -11,7 +11,7 @@ use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, Rin
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
 use hypertrace_trace::session_json::StreamJson;
 use hypertrace_trace::stream::DEFAULT_SEGMENT_BYTES;
-use hypertrace_trace::{Session, SessionConfig, Summary};
+use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use kvm_vmm::{Doorbells, Drain};
 use tempfile::TempDir;
 use vmm_sys_util::eventfd::EventFd;
@@ -51,6 +51,21 @@ impl Host {
         segment_bytes: u64,
     ) -> Host {
         let config = SessionConfig { segment_bytes, ..SessionConfig::new(dir.path()) };
+        Host::of(dir, config, geometry, ring_mode)
+    }
+
+    /// A host whose session writes this.
+    pub fn with_output(geometry: Geometry, output: Output) -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let config = SessionConfig { output, ..SessionConfig::new(dir.path()) };
+        let ring_mode = match output {
+            Output::Snapshots => RingMode::Overwrite,
+            Output::Trace | Output::Nothing => RingMode::Discard,
+        };
+        Host::of(dir, config, geometry, ring_mode)
+    }
+
+    fn of(dir: TempDir, config: SessionConfig, geometry: Geometry, ring_mode: RingMode) -> Host {
         let session = Session::create(config).unwrap();
         session.set_events(&"*".parse().unwrap(), true).unwrap();
         let doorbells = Doorbells::new().unwrap();
@@ -125,9 +140,15 @@ impl Recorded {
     /// All events, in order.
     #[track_caller]
     pub fn events(&self) -> Vec<Event> {
-        let session = self.open();
-        let maps = ClockMaps::of(&session).unwrap();
-        let sessions = [(session, maps)];
-        Timeline::new(&sessions).unwrap().map(Result::unwrap).collect()
+        events(self.dir())
     }
+}
+
+/// All events of the session in this directory, in order.
+#[track_caller]
+pub fn events(dir: &Path) -> Vec<Event> {
+    let session = hypertrace_timeline::Session::open(dir).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let sessions = [(session, maps)];
+    Timeline::new(&sessions).unwrap().map(Result::unwrap).collect()
 }

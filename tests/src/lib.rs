@@ -5,6 +5,7 @@
 
 pub mod acts;
 pub mod babeltrace2;
+pub mod c;
 pub mod capability;
 pub mod command;
 pub mod forger;
@@ -18,6 +19,7 @@ pub mod report;
 pub mod simpletrace;
 pub mod slow;
 pub mod syslog;
+pub mod traced;
 pub mod tracefs;
 
 /// The events of the tests' `trace-events` file.

@@ -9,6 +9,7 @@ use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::event::{EVENTS, TraceEvent, trace_events_all};
 use hypertrace_trace::generated::linkme;
 
+#[derive(Clone, Copy)]
 struct Pair;
 
 impl Site for Pair {
@@ -25,6 +26,7 @@ static OTHER_PAIR: TraceEvent = TraceEvent::new::<Pair, (u32,)>(
     7,
 );
 
+#[derive(Clone, Copy)]
 struct Same;
 
 impl Site for Same {

@@ -8,6 +8,7 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use hypertrace::{ProducerState, event};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::Region;
 use hypertrace_tests::forger::Forger;
@@ -16,6 +17,7 @@ use hypertrace_tests::random::Random;
 use hypertrace_tests::simpletrace::{self, Arg, Event, Record};
 use hypertrace_tests::{trace, trace_each_kind};
 use hypertrace_timeline::Value;
+use hypertrace_trace::Output;
 use hypertrace_trace::control::set_declared;
 use tempfile::TempDir;
 
@@ -27,8 +29,13 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// A host whose declared events, of these names only, go to the file `trace` of the directory, too.
 fn host(pattern: &str) -> (MutexGuard<'static, ()>, Host, TempDir) {
+    host_writing(Output::Trace, pattern)
+}
+
+/// The same with a session that writes this.
+fn host_writing(output: Output, pattern: &str) -> (MutexGuard<'static, ()>, Host, TempDir) {
     let alone = alone();
-    let host = Host::new(geometry(2));
+    let host = Host::with_output(geometry(2), output);
     set_declared(&"*".parse().unwrap(), false);
     set_declared(&pattern.parse().unwrap(), true);
     let dir = tempfile::tempdir().unwrap();
@@ -67,6 +74,29 @@ fn every_kind_of_argument_arrives_as_it_was() {
     let bits = Unsigned((-0.5f64).to_bits());
     assert_eq!(read.args("test_address"), [&[Unsigned(0xdead_beef), bits]]);
     assert_eq!(read.records.len(), 6);
+}
+
+#[test]
+fn the_rings_can_be_for_this_file_alone() {
+    let (_alone, host, dir) = host_writing(Output::Nothing, "test_pair");
+    host.session.attach("test");
+    let state = ProducerState::new();
+    let client = host.lease(0, &state, "guest");
+    for number in 0..1_000 {
+        trace::test_pair(1, number);
+        event!(client: &client, "n", number);
+    }
+    pass(&host);
+    let session = host.session.dir().to_owned();
+    let written = std::fs::read_dir(&session).unwrap().count();
+    assert_eq!(written, 0);
+    let info = host.session.execute("info trace").unwrap();
+    assert!(info.contains("session: none") && info.contains("1000 records, 0 dropped"), "{info}");
+    let summary = host.finish().summary;
+    assert_eq!((summary.ring_events, summary.lost), (1_000, 0));
+
+    let Some(read) = simpletrace::read(&dir.path().join("trace")) else { return };
+    assert_eq!(read.args("test_pair").len(), 1_000);
 }
 
 #[test]

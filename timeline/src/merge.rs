@@ -247,8 +247,11 @@ fn ticks<'a>(
     packet: &Packet,
 ) -> Result<Ticks<'a>> {
     let id = packet.stream_id;
+    let clock = session.json().clock(id);
     let found = match stream.domain {
-        Domain::Host => session.json().clock(id).map(Ticks::Host),
+        Domain::Host => clock.map(Ticks::Host),
+        // What stamps with the host's clock needs no map.
+        Domain::Guest if clock.is_some_and(|c| c.domain == Domain::Host) => clock.map(Ticks::Host),
         Domain::Guest => maps.get(id, stream.client).cloned().map(Ticks::Guest),
     };
     found.ok_or_else(|| Error::NotASession {

@@ -152,6 +152,8 @@ fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
             // A client whose lessees read different clocks has several: then
             // the one whose rough map comes nearest. They are far apart.
             match read.min() {
+                // What reads the host's clock says nothing new about it.
+                Some((_, clock, _)) if clock == record.packet.stream_id => {}
                 Some((_, clock, guest)) => {
                     samples.entry((clock, client)).or_default().push(Sample { guest, host });
                 }
@@ -162,20 +164,23 @@ fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
     Ok(samples)
 }
 
-/// The clocks that a client's packets name in an epoch; without any, all of
-/// that epoch.
+/// The clocks that a client's packets name in an epoch, the host's among them
+/// where it is a program of the host; without any, the guests' of that epoch.
 fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
     let json = session.json();
-    let in_epoch = json.clocks.iter().filter(|c| c.domain == Domain::Guest && c.epoch == epoch);
-    let (own, others): (Vec<_>, Vec<_>) = in_epoch.partition(|clock| {
+    let is_guest = |clock: &Clock| clock.domain == Domain::Guest;
+    let in_epoch = json.clocks.iter().filter(|c| !is_guest(c) || c.epoch == epoch);
+    let (own, mut others): (Vec<_>, Vec<_>) = in_epoch.partition(|clock| {
         session
             .streams()
             .iter()
             .filter(|s| (s.domain, s.client) == (Domain::Guest, client))
             .flat_map(|s| &s.segments)
             .any(|s| s.first.stream_id == clock.id)
-            || json.stream(Domain::Guest, client).is_some_and(|s| s.clock == clock.id)
+            || is_guest(clock)
+                && json.stream(Domain::Guest, client).is_some_and(|s| s.clock == clock.id)
     });
+    others.retain(|clock| is_guest(clock));
     if own.is_empty() { others } else { own }
 }
 

@@ -118,9 +118,9 @@ fn a_wrong_value_in_any_field_is_found_at_that_field() {
 
 #[test]
 fn what_the_description_does_not_know_is_found() {
-    // The same packets, of a clock that is not there, of the other domain's.
-    for (stream_id, field) in [(5, 20), (0, 20)] {
-        let packet = Packet::new(1, 0, stream_id).event(10, DISK_READ, &[1, 2]);
+    // The same packets, of a clock that is not there, and of the host with a guest's.
+    for (domain, stream_id, field) in [(1, 5, 20), (0, 1, 20)] {
+        let packet = Packet::new(domain, 0, stream_id).event(10, DISK_READ, &[1, 2]);
         let made = Made::new().stream("g", &[packet]);
         assert_eq!(damage_of(made.path()).1, field);
     }

@@ -7,6 +7,7 @@
 //! else.) Readers convert ticks through doubles, so ticks are counted from a
 //! base near the session's start.
 
+use crate::lane::HOST_CLOCK;
 use crate::metadata::ClockEntry;
 use crate::session_json::ClockJson;
 use hypertrace_abi::clock::ticks;
@@ -254,6 +255,8 @@ pub(crate) struct Clocks {
     /// Host's raw counter when it began.
     began: u64,
     told: Option<u64>,
+    /// Guests stamp with the host's counter.
+    shared: bool,
     /// The maps are not those of the metadata on disk.
     pub changed: bool,
 }
@@ -263,7 +266,14 @@ impl Clocks {
         // What no counter does is not believed.
         let told = told.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.started());
-        Clocks { host, guests: Vec::new(), epoch, began, told, changed: true }
+        Clocks { host, guests: Vec::new(), epoch, began, told, shared: false, changed: true }
+    }
+
+    /// Guests stamp with the host's own counter: its clock is theirs, from when
+    /// the epoch began.
+    pub fn share(&mut self) {
+        self.shared = true;
+        self.host.base = self.host.base.min(self.began.saturating_sub(self.host.frequency));
     }
 
     pub fn epoch(&self) -> u32 {
@@ -319,6 +329,9 @@ impl Clocks {
         timestamp: u64,
         now: u64,
     ) -> u32 {
+        if self.shared && kind == ClockKind::Tsc {
+            return HOST_CLOCK;
+        }
         let like = |c: &GuestClock| c.kind == kind && c.epoch == self.epoch;
         let fits = |c: &GuestClock| like(c) && c.fits(&self.host, timestamp, now);
         let is = |what: &dyn Fn(&GuestClock) -> bool| {

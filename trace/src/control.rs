@@ -49,6 +49,10 @@ impl Session {
     /// If it cannot be made or written, or is something else.
     pub fn set_simple_file(&self, path: &Path) -> Result<(), WriteFailed> {
         let mut engine = self.engine();
+        if engine.recorder.is_some() {
+            let source = std::io::Error::other("a flight recorder writes snapshots only");
+            return Err(WriteFailed { action: "write", path: path.to_owned(), source });
+        }
         // What came before belongs to what was before.
         engine.pass();
         engine.shared.set_simple(path)
@@ -78,6 +82,10 @@ impl Session {
             ["info", "trace"] => Ok(self.info_trace()),
             ["trace-events-all"] => Ok(crate::event::trace_events_all()),
             ["trace-event", pattern, state] => self.trace_event(pattern, switch(state)?),
+            ["snapshot"] => match self.snapshot() {
+                Ok(dir) => Ok(dir.display().to_string()),
+                Err(why) => Err(told(&why)),
+            },
             ["trace-file", "set", _, ..] => {
                 let path = line.split_once("set").map_or("", |(_, path)| path.trim());
                 self.set_simple_file(Path::new(path)).map_err(|e| told(&e))?;
@@ -240,6 +248,7 @@ info trace                         backends, rings and what waits in them
 trace-event NAME|PATTERN on|off    declared events and the guest's, also before their first use
 trace-file on|off|flush|set PATH   the file for QEMU's simpletrace reader
 trace-backend NAME on|off          log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
+snapshot                           what a flight recorder's rings hold, as a session of its own
 trigger list|add RULE|remove N     what reference points do: on NAME [if argN==VALUE] do ACTION, ..
 trace-events-all                   all declarations, for a reader of that file
 help                               this";

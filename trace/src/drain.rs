@@ -2,11 +2,12 @@
 //! that whatever stands on disk is declared, and nothing is given back to a
 //! producer that does not stand on disk.
 
-use crate::lane::{Guests, HOST_CLOCK, Lane, MAX_RESTARTS, OpenLease};
+use crate::classes::Classes;
+use crate::lane::{Guests, HOST_CLOCK, Lane, Lessee, MAX_RESTARTS, OpenLease};
 use crate::packet::{Domain, PacketHeader};
 use crate::shared::Shared;
 use crate::stream::{Stream, WriteFailed};
-use crate::take::{Context, Taken, Taker};
+use crate::take::{Context, Taken, Taker, lease_name};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{ClockKind, id};
 use hypertrace_abi::ring::{Consumer, Fault, Flow, Pulled, is_back};
@@ -32,7 +33,7 @@ pub(crate) fn drain(
 }
 
 /// Reads the schema log. Its room is given back once the texts are on disk.
-fn learn(
+pub(crate) fn learn(
     shared: &mut Shared,
     lane: &mut Lane,
     consumer: &mut Consumer<'_>,
@@ -56,16 +57,35 @@ fn learn(
     Ok(())
 }
 
+/// Of a flight recorder's ring: notes who has it, and takes nothing.
+pub(crate) fn meet(shared: &mut Shared, lane: &mut Lane, consumer: &mut Consumer<'_>) {
+    shared.fit_stage(consumer);
+    shared.buffer.clear();
+    let Shared { buffer, stage, classes, .. } = shared;
+    let scratch = buffer.free();
+    for _ in 0..consumer.most_leases() {
+        let pulled = consumer.pull(stage, |_, record| {
+            let len = record.payload.len();
+            if record.header.id == id::LEASE && len <= scratch.len() {
+                record.payload.copy_to(scratch);
+                lane.lessee = lessee(classes, &scratch[..len]).or(lane.lessee.take());
+            }
+            Flow::Taken
+        });
+        if !pulled.more {
+            break;
+        }
+    }
+    consumer.commit();
+}
+
 fn pull(
     shared: &mut Shared,
     lane: &mut Lane,
     guests: &mut Guests,
     consumer: &mut Consumer<'_>,
 ) -> Result<Drained, WriteFailed> {
-    let stage_words = consumer.stage_words();
-    if shared.stage.len() < stage_words {
-        shared.stage.resize(stage_words, 0);
-    }
+    shared.fit_stage(consumer);
     for _ in 0..MOST_TRIES {
         let now = ticks();
         if let Some(lease) = lane.lease.filter(|l| l.epoch == shared.clocks.epoch())
@@ -271,7 +291,7 @@ fn write(
         sequence: pulled.sequence,
         ..PacketHeader::new(shared.uuid, clock, lane.domain, lane.number, shared.clocks.epoch())
     };
-    if shared.dry {
+    if !shared.open {
         return Ok(());
     }
     let stream = file(shared, lane, &header)?;
@@ -326,7 +346,8 @@ fn forget_pending(guests: &mut Guests, lane: &Lane) {
 struct Next {
     token: u64,
     timestamp: u64,
-    kind: ClockKind,
+    /// If it is a lease record.
+    kind: Option<ClockKind>,
 }
 
 /// Looks at the first record without taking it. It is looked at again when it
@@ -339,17 +360,29 @@ fn peek(shared: &mut Shared, consumer: &mut Consumer<'_>) -> Option<Next> {
     let pulled = consumer.pull(&mut shared.stage, |_, record| {
         let header = record.header;
         let len = record.payload.len();
-        let mut kind = ClockKind::Tsc;
+        let mut kind = None;
         if header.id == id::LEASE && (4..=scratch.len()).contains(&len) {
             record.payload.copy_to(scratch);
-            if scratch[3] == ClockKind::MonotonicRaw as u64 {
-                kind = ClockKind::MonotonicRaw;
-            }
+            kind = Some(clock_kind(scratch[3]));
         }
         found = Some((header.timestamp, kind));
         Flow::Stop
     });
     found.map(|(timestamp, kind)| Next { token: pulled.token, timestamp, kind })
+}
+
+fn clock_kind(word: u64) -> ClockKind {
+    match word == ClockKind::MonotonicRaw as u64 {
+        true => ClockKind::MonotonicRaw,
+        false => ClockKind::Tsc,
+    }
+}
+
+fn lessee(classes: &Classes, payload: &[u64]) -> Option<Lessee> {
+    let class = classes.reserved(id::LEASE)?;
+    class.shape.check(payload)?;
+    let &[token, _pid, _tid, clock, ..] = payload else { return None };
+    Some(Lessee { token, clock: clock_kind(clock), name: lease_name(&class, payload)? })
 }
 
 /// A lease begins: finds its clock. Its first packet begins a new file if the
@@ -364,10 +397,17 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
         lane.restarts = 0;
     }
     let spent = lane.restarts >= MAX_RESTARTS;
+    let mut kind = next.kind.unwrap_or(ClockKind::Tsc);
+    if let (None, Some(lessee)) = (next.kind, &lane.lessee)
+        && lessee.token == next.token
+    {
+        kind = lessee.clock;
+        shared.stats[lane.stats].name.clone_from(&lessee.name);
+    }
     let clock = match (lane.domain, file) {
         (Domain::Host, _) => HOST_CLOCK,
         (Domain::Guest, Some((clock, _))) if spent => clock,
-        (Domain::Guest, _) => shared.clocks.for_guest(lane.clock, next.kind, next.timestamp, now),
+        (Domain::Guest, _) => shared.clocks.for_guest(lane.clock, kind, next.timestamp, now),
     };
     let base = shared.clocks.base(clock);
     let first = next.timestamp.clamp(base, shared.clocks.latest(clock, now).max(base));

@@ -1,28 +1,35 @@
 //! The drain loop's side of a session, behind its one lock.
 
-use crate::drain::{drain, tell};
+use crate::drain::{drain, learn, meet, tell};
 use crate::host_ring::HostConsumer;
 use crate::lane::{Guests, Lane, Stats};
 use crate::packet::Domain;
 use crate::pattern::Pattern;
-use crate::shared::{BOOKS, Shared};
+use crate::recorder::Recorder;
+use crate::session::random_uuid;
+use crate::shared::{BOOKS, HIDDEN, Shared};
 use crate::stream::{Stream, WriteFailed};
 use crate::wanted::TooManyRules;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
 use std::fmt::Write;
+use std::fs::create_dir;
 use std::sync::atomic::Ordering;
 
 pub(crate) struct Engine {
     pub shared: Shared,
     pub guests: Guests,
     hosts: Vec<(HostConsumer, Lane)>,
+    /// Clients that relay others' points.
+    relays: Vec<Lane>,
+    /// If it is a flight recorder.
+    pub recorder: Option<Recorder>,
     pub finished: bool,
 }
 
 impl Engine {
-    pub fn new(mut shared: Shared, hosts: Vec<HostConsumer>) -> Engine {
+    pub fn new(mut shared: Shared, hosts: Vec<HostConsumer>, recorder: Option<Recorder>) -> Engine {
         let hosts = hosts
             .into_iter()
             .zip(0..)
@@ -32,7 +39,19 @@ impl Engine {
                 (consumer, lane)
             })
             .collect();
-        Engine { shared, guests: Guests::default(), hosts, finished: false }
+        let (guests, relays) = (Guests::default(), Vec::new());
+        Engine { shared, guests, hosts, relays, recorder, finished: false }
+    }
+
+    /// Clients below `count` relay others' points: host rings in all but their
+    /// place.
+    pub fn relay(&mut self, count: u32) {
+        // One lane is that of threads which found no ring.
+        let first = self.hosts.len() as u32 + 1;
+        for number in first..first + count {
+            self.relays.push(Lane::new(Domain::Host, number, self.shared.stats.len()));
+            self.shared.stats.push(Stats::new(Domain::Host, number));
+        }
     }
 
     /// One packet of a client.
@@ -40,19 +59,41 @@ impl Engine {
         if self.finished {
             return Drained::default();
         }
+        if let Some(relay) = self.relays.get_mut(client as usize) {
+            let whose = relay.stats;
+            let recorder = self.recorder.as_ref();
+            let result = take(recorder, &mut self.shared, relay, &mut self.guests, consumer);
+            return self.account(whose, result);
+        }
         let Some(mut lane) = self.guests.take(client, &mut self.shared.stats) else {
             return Drained::default();
         };
-        let result = drain(&mut self.shared, &mut lane, &mut self.guests, consumer);
+        let recorder = self.recorder.as_ref();
+        let result = take(recorder, &mut self.shared, &mut lane, &mut self.guests, consumer);
         let whose = lane.stats;
         self.guests.put(lane);
         self.account(whose, result)
     }
 
-    /// Notes how far host rings go.
+    /// Notes how far host rings go; begins the snapshot that was asked for.
     pub fn begin_pass(&mut self) {
         self.shared.partial = false;
         self.note();
+        let Some(dir) = self.recorder.as_mut().and_then(Recorder::begin) else {
+            return;
+        };
+        self.for_each_lane(|shared, lane| {
+            lane.restart();
+            shared.stats[lane.stats].restart();
+        });
+        let shared = &mut self.shared;
+        let begun = create_dir(&dir)
+            .and_then(|()| create_dir(dir.join(HIDDEN)))
+            .map_err(WriteFailed::on("create", &dir))
+            .and_then(|()| shared.begin_trace(&dir, random_uuid()));
+        if let Err(failed) = begun {
+            self.failed(BOOKS, failed);
+        }
     }
 
     fn note(&mut self) {
@@ -64,6 +105,10 @@ impl Engine {
     /// A pass over the host rings alone, which may come in the middle of the
     /// drain loop's: then that goes on as this does.
     pub fn pass(&mut self) {
+        if self.recorder.is_some() {
+            // It would end a snapshot that the guests' rings are still missing in.
+            return;
+        }
         self.shared.partial = true;
         self.note();
         self.end_pass();
@@ -80,12 +125,18 @@ impl Engine {
         }
         self.tell_gaps(HostConsumer::gaps);
         self.shared.simple_pass();
+        if self.recorder.as_ref().is_some_and(|recorder| recorder.taking) {
+            self.end_snapshot();
+        }
         let now = ticks();
         let elapsed = now.saturating_sub(self.shared.told_at);
         if elapsed > self.shared.clocks.host.frequency {
             // Also when it fails: once a second is often enough to try.
             self.shared.told_at = now;
             self.shared.clocks.refresh();
+            if !self.shared.open {
+                return;
+            }
             let told = if self.shared.clocks.changed {
                 self.shared.describe(false)
             } else {
@@ -113,9 +164,9 @@ impl Engine {
 
     /// What there is, for people.
     pub fn describe_trace(&mut self, text: &mut String) {
-        let Engine { shared, guests, hosts, .. } = self;
+        let Engine { shared, guests, hosts, recorder, .. } = self;
         // Writing to a String does not fail.
-        let _ = shared.describe_files(text);
+        let _ = shared.describe_files(text, recorder.as_ref());
         for (consumer, lane) in hosts {
             let stats = &shared.stats[lane.stats];
             if consumer.is_claimed() || stats.is_used() {
@@ -133,7 +184,8 @@ impl Engine {
             return Drained::default();
         };
         let whose = lane.stats;
-        let result = drain(&mut self.shared, lane, &mut self.guests, &mut consumer);
+        let recorder = self.recorder.as_ref();
+        let result = take(recorder, &mut self.shared, lane, &mut self.guests, &mut consumer);
         self.account(whose, result)
     }
 
@@ -146,15 +198,73 @@ impl Engine {
                 drained
             }
             Err(failed) => {
-                self.shared.failed(whose, &failed);
+                self.failed(whose, failed);
                 Drained::default()
             }
         }
     }
 
+    /// A write failed. A snapshot ends there: the rings go on.
+    fn failed(&mut self, whose: usize, failed: WriteFailed) {
+        self.shared.failed(whose, &failed);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.failed.get_or_insert(failed);
+        }
+    }
+
+    /// The snapshot is complete, unless some ring has more to take.
+    fn end_snapshot(&mut self) {
+        let mut unfinished = false;
+        self.for_each_lane(|_, lane| unfinished |= lane.unfinished);
+        if unfinished && self.recorder.as_ref().is_some_and(|recorder| recorder.failed.is_none()) {
+            return;
+        }
+        if self.shared.open {
+            let told = self.tell_all();
+            self.close_all();
+            if let Err(failed) = told.and_then(|()| self.shared.describe(true)) {
+                self.failed(BOOKS, failed);
+            }
+        }
+        self.shared.open = false;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end();
+        }
+    }
+
+    fn for_each_lane(&mut self, mut f: impl FnMut(&mut Shared, &mut Lane)) {
+        let Engine { shared, guests, hosts, relays, .. } = self;
+        let hosts = hosts.iter_mut().map(|(_, lane)| lane).chain(relays);
+        hosts.chain(guests.iter_mut()).for_each(|lane| f(shared, lane));
+    }
+
+    /// Tells the last counters, as far as it goes.
+    fn tell_all(&mut self) -> Result<(), WriteFailed> {
+        let now = ticks();
+        let mut told = Ok(());
+        self.for_each_lane(|shared, lane| {
+            if told.is_ok() {
+                told = tell(shared, lane, now);
+            }
+        });
+        told
+    }
+
+    fn close_all(&mut self) {
+        self.for_each_lane(|_, lane| {
+            // A file that cannot be cut is whole with its filler.
+            let _ = lane.stream.take().map(Stream::close);
+        });
+    }
+
     /// The session's end: what host rings still hold, the last counters, the
     /// last maps. May be called again when it failed.
     pub fn finish(&mut self) -> Result<(), WriteFailed> {
+        if self.recorder.is_some() {
+            // What is in the rings goes with them.
+            self.finished = true;
+            return Ok(());
+        }
         self.begin_pass();
         if let Err(failed) = self.finish_streams() {
             self.shared.simple_pass();
@@ -163,25 +273,19 @@ impl Engine {
         self.finished = true;
         self.tell_gaps(HostConsumer::last_gaps);
         self.shared.simple_close();
-        let Engine { shared, guests, hosts, .. } = self;
-        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
-            // A file that cannot be cut is whole with its filler.
-            let _ = lane.stream.take().map(Stream::close);
+        self.close_all();
+        self.shared.clocks.refresh();
+        if !self.shared.open {
+            return Ok(());
         }
-        shared.clocks.refresh();
-        shared.describe(true)
+        self.shared.describe(true)
     }
 
     fn finish_streams(&mut self) -> Result<(), WriteFailed> {
         for i in 0..self.hosts.len() {
             while self.finish_host(i)?.more {}
         }
-        let now = ticks();
-        let Engine { shared, guests, hosts, .. } = self;
-        for lane in hosts.iter_mut().map(|(_, lane)| lane).chain(guests.iter_mut()) {
-            tell(shared, lane, now)?;
-        }
-        Ok(())
+        self.tell_all()
     }
 
     /// Tells the simple backend what declared events the host rings lost.
@@ -208,4 +312,35 @@ impl Engine {
             None => Ok(Drained::default()),
         }
     }
+}
+
+/// What a pass does with one ring: takes a packet out of it; or, of a flight
+/// recorder's, learns its schemas, and takes what it holds if somebody asked.
+fn take(
+    recorder: Option<&Recorder>,
+    shared: &mut Shared,
+    lane: &mut Lane,
+    guests: &mut Guests,
+    consumer: &mut Consumer<'_>,
+) -> Result<Drained, WriteFailed> {
+    let Some(recorder) = recorder else {
+        return drain(shared, lane, guests, consumer);
+    };
+    if !shared.open || recorder.failed.is_some() {
+        learn(shared, lane, consumer)?;
+        meet(shared, lane, consumer);
+        return Ok(Drained::default());
+    }
+    match lane.until {
+        Some(until) => consumer.up_to(until),
+        None => {
+            consumer.rewind();
+            // A producer cannot keep the snapshot busy.
+            lane.until = Some(consumer.head());
+            consumer.up_to(consumer.head());
+        }
+    }
+    let drained = drain(shared, lane, guests, consumer)?;
+    lane.unfinished = drained.more;
+    Ok(drained)
 }

@@ -33,6 +33,7 @@ use std::sync::{Arc, Once, OnceLock};
 pub(crate) struct HostRing {
     area: Box<[AtomicU64]>,
     geometry: Geometry,
+    mode: RingMode,
     state: ProducerState,
     claimed: AtomicBool,
     /// Whether the thread that has it looks at triggers.
@@ -67,14 +68,10 @@ impl Wake for Waker {
     }
 }
 
-fn words(count: u64) -> Box<[AtomicU64]> {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
-}
-
 impl HostRing {
     /// A ring of this many bytes, and a schema log that is large enough for
     /// any VMM's events.
-    fn new(ring_bytes: u64, waker: &Arc<Waker>) -> Result<HostRing, GeometryError> {
+    fn new(ring_bytes: u64, mode: RingMode, waker: &Arc<Waker>) -> Result<HostRing, GeometryError> {
         let geometry = Geometry {
             clients: 1,
             legacy_args: 1,
@@ -84,8 +81,9 @@ impl HostRing {
         };
         geometry.check()?;
         Ok(HostRing {
-            area: words(geometry.client_stride() / 8),
+            area: (0..geometry.client_stride() / 8).map(|_| AtomicU64::new(0)).collect(),
             geometry,
+            mode,
             state: ProducerState::new(),
             claimed: AtomicBool::new(false),
             looking: AtomicU32::new(0),
@@ -95,7 +93,7 @@ impl HostRing {
     }
 
     fn memory(&self) -> Option<ClientMemory<'_>> {
-        ClientMemory::new(&self.area, &self.geometry, RingMode::Discard)
+        ClientMemory::new(&self.area, &self.geometry, self.mode)
     }
 }
 
@@ -104,9 +102,8 @@ impl HostRing {
 pub(crate) struct HostConsumer {
     ring: Arc<HostRing>,
     state: ConsumerState,
-    /// What stood in page G when a pass began: the consumer sees the ring only
-    /// so far.
-    noted: Box<[AtomicU64]>,
+    /// How far the ring went when a pass began: the consumer sees no more.
+    noted: u64,
     /// When that was.
     noted_at: u64,
     /// Lost declared events that were told.
@@ -115,27 +112,14 @@ pub(crate) struct HostConsumer {
 
 impl HostConsumer {
     pub fn new(ring: Arc<HostRing>) -> HostConsumer {
-        HostConsumer {
-            ring,
-            state: ConsumerState::default(),
-            noted: words(hypertrace_abi::layout::PAGE / 8),
-            noted_at: 0,
-            told: 0,
-        }
+        HostConsumer { ring, state: ConsumerState::default(), noted: 0, noted_at: 0, told: 0 }
     }
 
     /// Notes how far the ring goes now.
     pub fn note(&mut self) {
-        // Head first: the schemas of all records below it are in the log.
-        for word in
-            [guest_page::HEAD, guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::SCHEMA_LEN]
-        {
-            // ORDERING: pairs with the Release of head in `Producer::publish`
-            // and of the log's length in `schema_log::append`; the consumer
-            // that loads from `noted` is this thread.
-            let value = self.ring.area[word].load(Ordering::Acquire);
-            self.noted[word].store(value, Ordering::Relaxed);
-        }
+        // ORDERING: pairs with the Release of head in `Producer::publish`: what
+        // is done after this comes after those records.
+        self.noted = self.ring.area[guest_page::HEAD].load(Ordering::Acquire);
         self.noted_at = ticks();
     }
 
@@ -158,9 +142,9 @@ impl HostConsumer {
 
     /// The ring as far as was noted.
     pub fn consumer(&mut self) -> Option<Consumer<'_>> {
-        let mut memory = self.ring.memory()?;
-        memory.guest = &self.noted;
-        Some(Consumer::new(memory, &mut self.state))
+        let mut consumer = Consumer::new(self.ring.memory()?, &mut self.state);
+        consumer.up_to(self.noted);
+        Some(consumer)
     }
 }
 
@@ -179,8 +163,9 @@ impl HostConsumer {
         let mut state = self.state.clone();
         let mut consumer = Consumer::new(memory, &mut state);
         let (mut waiting, mut newest) = (0u64, VecDeque::new());
+        let mut stage = vec![0; consumer.stage_words()];
         while {
-            let pulled = consumer.pull(&mut [], |_, record| {
+            let pulled = consumer.pull(&mut stage, |_, record| {
                 waiting += 2 + record.payload.len() as u64;
                 if newest.len() == SHOWN {
                     newest.pop_front();
@@ -256,8 +241,10 @@ impl Claim {
         let info =
             LeaseInfo { pid: std::process::id(), tid: thread_id(), clock: ClockKind::Tsc, name };
         let lease = Lease::new(token(), now, &info);
-        let producer =
-            Producer::lease(long.memory()?, &long.state, lease, false).waking(&*long.waker);
+        let mut producer = Producer::lease(long.memory()?, &long.state, lease, false);
+        if ring.mode == RingMode::Discard {
+            producer = producer.waking(&*long.waker);
+        }
         Some(Claim { session, producer, ring })
     }
 
@@ -406,12 +393,12 @@ pub(crate) struct HostRings {
 }
 
 impl HostRings {
-    pub fn new(count: usize, ring_bytes: u64) -> Result<HostRings, GeometryError> {
+    pub fn new(count: usize, ring_bytes: u64, mode: RingMode) -> Result<HostRings, GeometryError> {
         static SESSIONS: StdAtomicU64 = StdAtomicU64::new(1);
         forget_at_fork();
         let waker = Arc::<Waker>::default();
         let rings = (0..count)
-            .map(|_| HostRing::new(ring_bytes, &waker).map(Arc::new))
+            .map(|_| HostRing::new(ring_bytes, mode, &waker).map(Arc::new))
             .collect::<Result<_, _>>()?;
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id();
@@ -502,6 +489,11 @@ impl HostRings {
     /// `false`: another does already.
     pub fn wake_by(&self, call: Box<dyn Fn() + Send + Sync>) -> bool {
         self.waker.call.set(call).is_ok()
+    }
+
+    /// Wakes who empties the rings.
+    pub fn wake(&self) {
+        self.waker.wake();
     }
 
     /// Who empties the rings has come.

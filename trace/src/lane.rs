@@ -5,7 +5,7 @@ use crate::packet::{Domain, PacketHeader};
 use crate::session_json::StreamJson;
 use crate::stream::Stream;
 use crate::text::Escaped;
-use hypertrace_abi::record::Header;
+use hypertrace_abi::record::{ClockKind, Header};
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, LoggedSchema, Losses};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -115,6 +115,12 @@ impl Stats {
         }
     }
 
+    /// The same in another trace: nothing is recorded there yet.
+    pub fn restart(&mut self) {
+        let new = Stats::new(self.domain, self.number);
+        *self = Stats { clock: self.clock, name: std::mem::take(&mut self.name), ..new };
+    }
+
     /// Rings of the pool that no thread claimed are no streams.
     pub fn is_used(&self) -> bool {
         self.domain == Domain::Guest || self.counts.records() > 0 || self.lost() > 0
@@ -198,6 +204,14 @@ pub(crate) struct OpenLease {
     pub first: u64,
 }
 
+/// Who said so in a lease record.
+#[derive(Debug)]
+pub(crate) struct Lessee {
+    pub token: u64,
+    pub clock: ClockKind,
+    pub name: String,
+}
+
 /// One ring's way into its stream.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -224,6 +238,13 @@ pub(crate) struct Lane {
     pub pending: PendingPoints,
     /// When a packet was committed last, host's raw counter.
     pub committed_at: u64,
+    /// In a flight recorder: the last lessee, whose lease record may be
+    /// overwritten by now.
+    pub lessee: Option<Lessee>,
+    /// Where the snapshot that is being taken ends in this ring.
+    pub until: Option<u64>,
+    /// There was more to take at the last look.
+    pub unfinished: bool,
 }
 
 impl Lane {
@@ -245,7 +266,19 @@ impl Lane {
             points: false,
             pending: PendingPoints::default(),
             committed_at: 0,
+            lessee: None,
+            until: None,
+            unfinished: false,
         }
+    }
+
+    /// Goes on in another trace, from the ring's beginning; what is known of
+    /// schemas stays.
+    pub fn restart(&mut self) {
+        (self.stream, self.lease, self.new_file) = (None, None, false);
+        (self.last, self.sequence, self.ring_end, self.restarts) = (0, 0, 0, 0);
+        (self.until, self.unfinished, self.committed_at) = (None, false, 0);
+        self.pending = PendingPoints::default();
     }
 
     /// Takes in a text of its schema log, and declares it where it will be

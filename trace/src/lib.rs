@@ -48,6 +48,7 @@ pub mod metadata;
 pub mod monitor;
 pub mod packet;
 pub mod pattern;
+mod recorder;
 mod session;
 pub mod session_json;
 mod shared;
@@ -95,7 +96,8 @@ pub mod trace {
 }
 
 pub use hypertrace_abi as abi;
-pub use session::{Session, SessionConfig, SessionError, Writer};
+pub use recorder::SnapshotError;
+pub use session::{Output, Session, SessionConfig, SessionError, Writer};
 pub use shared::OnWriteFailed;
 pub use stream::WriteFailed;
 pub use summary::Summary;

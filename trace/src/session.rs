@@ -5,14 +5,15 @@ use crate::clock::{Clocks, HostClock};
 use crate::engine::Engine;
 use crate::host_ring::HostRings;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
-use crate::session_json;
-use crate::shared::{OnWriteFailed, Shared};
+use crate::recorder::{Recorder, SnapshotError};
+use crate::shared::{HIDDEN, OnWriteFailed, Shared, clear};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
 use crate::summary::Summary;
 use crate::trace;
-use crate::trigger::{Callback, TriggerError, Triggers};
+use crate::trigger::{self, Callback, Fired, TriggerError, Triggers};
 use crate::wanted::Mask;
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::GeometryError;
 use hypertrace_abi::record::Flags;
@@ -23,9 +24,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long a snapshot is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a session is to be.
 pub struct SessionConfig {
@@ -46,9 +50,30 @@ pub struct SessionConfig {
     /// Host's raw counter when it began, if that was before the session: a
     /// lease cannot span more time than has passed since.
     pub epoch_began: Option<u64>,
+    /// Clients below this number relay reference points of others: their rings
+    /// are as host rings.
+    pub relays: u32,
+    /// Guests stamp with the host's own counter: programs on this host.
+    pub same_counter: bool,
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
     pub on_write_failed: Option<OnWriteFailed>,
+    /// What is written in `dir`, beside the control socket.
+    pub output: Output,
+}
+
+/// What a session writes in its directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// The trace, all the time.
+    #[default]
+    Trace,
+    /// [Snapshots](Session::snapshot), each a session in a directory of its
+    /// own: a flight recorder. Rings overwrite their oldest records; a
+    /// device's are to be of the same [mode](Session::ring_mode).
+    Snapshots,
+    /// Nothing: what the rings hold goes to the other backends only.
+    Nothing,
 }
 
 impl SessionConfig {
@@ -64,7 +89,10 @@ impl SessionConfig {
             guest_frequency: None,
             epoch: 0,
             epoch_began: None,
+            relays: 0,
+            same_counter: false,
             on_write_failed: None,
+            output: Output::Trace,
         }
     }
 }
@@ -118,6 +146,9 @@ struct Inner {
     triggers: Triggers,
     ended: AtomicBool,
     engine: Mutex<Engine>,
+    ring_mode: RingMode,
+    /// A snapshot is written, or the session has ended.
+    snapshot: Condvar,
 }
 
 impl Inner {
@@ -146,55 +177,70 @@ impl Session {
     /// # Errors
     /// If there is something in the directory, or it cannot be written.
     pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
-        let SessionConfig { dir, .. } = &config;
-        let made = prepare(dir)?;
-        match Session::begin(&config.dir.clone(), config) {
-            Ok(session) => Ok(session),
-            Err(error) => {
-                // The directory was empty, so these are ours.
-                let _ = std::fs::remove_dir_all(made.join(".ctf"));
-                let _ = std::fs::remove_file(made.join(session_json::FILE));
-                Err(error)
-            }
-        }
+        let dir = config.dir.clone();
+        prepare(&dir)?;
+        Session::begin(config).inspect_err(|_| clear(&dir))
     }
 
-    fn begin(dir: &Path, config: SessionConfig) -> Result<Session, SessionError> {
-        let rings = Arc::new(HostRings::new(config.host_rings, config.host_ring_bytes)?);
+    fn begin(config: SessionConfig) -> Result<Session, SessionError> {
+        let ring_mode = match config.output {
+            Output::Snapshots => RingMode::Overwrite,
+            Output::Trace | Output::Nothing => RingMode::Discard,
+        };
+        let rings = HostRings::new(config.host_rings, config.host_ring_bytes, ring_mode)?;
+        let rings = Arc::new(rings);
         let clock = HostClock::start();
         let uuid = random_uuid();
-        let clocks = Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
-        // A trace without metadata cannot be read, so it appears with it.
-        let hidden = dir.join(".ctf");
-        let ctf = dir.join("ctf");
-        std::fs::create_dir(&hidden)
-            .map_err(|source| SessionError::Directory { path: dir.to_owned(), source })?;
-
-        let mut shared = Shared::new(dir.to_owned(), hidden.clone(), uuid, clocks);
+        let mut clocks =
+            Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        if config.same_counter {
+            clocks.share();
+        }
+        let mut shared = Shared::new(config.dir.clone(), uuid, clocks);
         shared.buffer = PacketBuffer::new(config.packet_bytes);
         let least = (shared.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
         shared.segment_bytes =
             config.segment_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
         shared.on_failed = config.on_write_failed;
-        shared.describe(false)?;
-        std::fs::rename(&hidden, &ctf).map_err(WriteFailed::on("create", &ctf))?;
-        shared.ctf = ctf;
         shared.told_at = clock.started();
         shared.missed = rings.missed();
+        if config.output != Output::Trace {
+            // For later, or never.
+            let _ = std::fs::remove_dir(config.dir.join(HIDDEN));
+        }
+        let recorder = match config.output {
+            Output::Snapshots => Some(Recorder::new(config.dir.clone())),
+            Output::Nothing => None,
+            Output::Trace => {
+                shared.begin_trace(&config.dir, uuid)?;
+                None
+            }
+        };
 
-        let engine = Engine::new(shared, rings.consumers());
+        let mut engine = Engine::new(shared, rings.consumers(), recorder);
+        engine.relay(config.relays);
         backend::session_began();
-        Ok(Session {
-            inner: Arc::new(Inner {
-                uuid,
-                dir: dir.to_owned(),
-                host_frequency: clock.frequency,
-                rings,
-                triggers: Triggers::default(),
-                ended: AtomicBool::new(false),
-                engine: Mutex::new(engine),
-            }),
-        })
+        let inner = Arc::new(Inner {
+            uuid,
+            dir: config.dir,
+            host_frequency: clock.frequency,
+            rings,
+            triggers: Triggers::default(),
+            ended: AtomicBool::new(false),
+            engine: Mutex::new(engine),
+            ring_mode,
+            snapshot: Condvar::new(),
+        });
+        if ring_mode == RingMode::Overwrite {
+            let weak = Arc::downgrade(&inner);
+            let snapshot = move |_: &Fired| {
+                // One that cannot be written is told as every failed write is;
+                // one that was waited for in vain comes with the next pass.
+                let _ = weak.upgrade().map(|inner| Session { inner }.snapshot());
+            };
+            inner.triggers.register(trigger::SNAPSHOT, Arc::new(snapshot));
+        }
+        Ok(Session { inner })
     }
 
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
@@ -210,6 +256,46 @@ impl Session {
     /// Ticks per second of the host's raw counter: for the config page.
     pub fn host_frequency(&self) -> u64 {
         self.inner.host_frequency
+    }
+
+    /// What a device's rings are to do when they are full.
+    pub fn ring_mode(&self) -> RingMode {
+        self.inner.ring_mode
+    }
+
+    /// Has what the rings of a flight recorder hold now written as a session,
+    /// and waits until it is; gives its directory, `snapshot-NNNN`. What was
+    /// overwritten before counts as lost there. Not to be called on the drain
+    /// loop's thread, which writes it.
+    ///
+    /// # Errors
+    /// If this is no flight recorder, nobody drains, or it cannot be written.
+    pub fn snapshot(&self) -> Result<PathBuf, SnapshotError> {
+        let number = {
+            let mut engine = self.engine();
+            if engine.finished {
+                return Err(SnapshotError::Ended);
+            }
+            engine.recorder.as_mut().ok_or(SnapshotError::NotARecorder)?.ask()
+        };
+        self.inner.rings.wake();
+        let until = Instant::now() + PATIENCE;
+        let mut engine = self.engine();
+        loop {
+            let recorder = engine.recorder.as_ref().ok_or(SnapshotError::NotARecorder)?;
+            if let Some(outcome) = recorder.outcome(number) {
+                return outcome;
+            }
+            if engine.finished {
+                return Err(SnapshotError::Ended);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(SnapshotError::NobodyDrains);
+            }
+            let waited = self.inner.snapshot.wait_timeout(engine, left);
+            engine = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Its directory.
@@ -303,16 +389,17 @@ impl Session {
         self.engine().shared.device = counters;
     }
 
-    /// From now on packets are built and checked, and not written: what a
-    /// drain costs without its file. For `hypertrace bench`.
-    #[doc(hidden)]
-    pub fn set_dry(&self, dry: bool) {
-        self.engine().shared.dry = dry;
-    }
-
     /// What it holds so far.
     pub fn summary(&self) -> Summary {
         Summary::of(&self.engine(), self.inner.rings.unattached())
+    }
+
+    /// Ends a session in which nothing was recorded as if it had not been
+    /// created, for who finds that it cannot be used after all.
+    pub fn abandon(self) {
+        self.inner.end();
+        self.engine().finished = true;
+        clear(&self.inner.dir);
     }
 
     /// Ends it: drains the host rings, writes the last maps and counters, cuts
@@ -326,6 +413,7 @@ impl Session {
         self.inner.end();
         let mut engine = self.engine();
         engine.finish()?;
+        self.inner.snapshot.notify_all();
         Ok(Summary::of(&engine, self.inner.rings.unattached()))
     }
 }
@@ -404,6 +492,10 @@ impl EventSink for Session {
         }
     }
 
+    fn acts_on_points(&self) -> bool {
+        trace::guest_hypertrace::EVENT.is_wanted() || !self.inner.triggers.is_empty()
+    }
+
     fn begin_pass(&self) {
         // Before the rings are looked at: who fills one later calls again.
         self.inner.rings.woken();
@@ -415,12 +507,17 @@ impl EventSink for Session {
     }
 
     fn end_pass(&self) {
-        self.engine().end_pass();
+        let mut engine = self.engine();
+        engine.end_pass();
+        if engine.recorder.is_some() {
+            self.inner.snapshot.notify_all();
+        }
     }
 }
 
-/// Makes the directory, or sees that it is one and empty.
-fn prepare(dir: &Path) -> Result<PathBuf, SessionError> {
+/// Makes the directory, or sees that it is one and empty; and makes the folder
+/// for the trace, hidden still, so that of two sessions only one finds it so.
+fn prepare(dir: &Path) -> Result<(), SessionError> {
     let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
     match std::fs::metadata(dir) {
         Ok(meta) if !meta.is_dir() => return Err(SessionError::NotADirectory(dir.to_owned())),
@@ -434,11 +531,23 @@ fn prepare(dir: &Path) -> Result<PathBuf, SessionError> {
         }
         Err(e) => return Err(failed(e)),
     }
-    Ok(dir.to_owned())
+    let hidden = dir.join(HIDDEN);
+    match std::fs::create_dir(&hidden) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(SessionError::NotEmpty(dir.to_owned()));
+        }
+        made => made.map_err(failed)?,
+    }
+    // Another may have been here, and be further.
+    if std::fs::read_dir(dir).map_err(failed)?.count() > 1 {
+        let _ = std::fs::remove_dir(&hidden);
+        return Err(SessionError::NotEmpty(dir.to_owned()));
+    }
+    Ok(())
 }
 
 /// A random UUID (version 4).
-fn random_uuid() -> [u8; 16] {
+pub(crate) fn random_uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid));
     if read.is_err() {

@@ -6,12 +6,15 @@ use crate::clock::Clocks;
 use crate::lane::Stats;
 use crate::metadata::{Uuid, tsdl};
 use crate::packet::PacketBuffer;
-use crate::session_json::{FORMAT, SessionJson, VERSION};
+use crate::recorder::Recorder;
+use crate::session_json::{self, FORMAT, SessionJson, VERSION};
 use crate::simple::Simple;
 use crate::stream::{WriteFailed, replace};
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::ring::Consumer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
+use std::fs::{remove_dir_all, remove_file};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -32,11 +35,25 @@ const SIMPLE_SWITCH: Duration = Duration::from_millis(100);
 /// The same at the session's end.
 const SIMPLE_END: Duration = Duration::from_secs(1);
 
+/// Where a trace is made: without metadata it cannot be read, so it appears
+/// with it.
+pub(crate) const HIDDEN: &str = ".ctf";
+
+/// Removes what was made in a directory that was empty.
+pub(crate) fn clear(dir: &Path) {
+    let _ = remove_dir_all(dir.join(HIDDEN));
+    let _ = remove_dir_all(dir.join("ctf"));
+    let _ = remove_file(dir.join(session_json::FILE));
+}
+
 pub(crate) struct Shared {
     /// The session's directory.
     pub dir: PathBuf,
     /// Where the trace is; not yet `dir/ctf` while the session is created.
     pub ctf: PathBuf,
+    /// There is a trace. If not, packets are built and checked, and not
+    /// written. A flight recorder has one only while it takes a snapshot.
+    pub open: bool,
     pub uuid: [u8; 16],
     pub segment_bytes: u64,
     pub buffer: PacketBuffer,
@@ -60,17 +77,16 @@ pub(crate) struct Shared {
     /// The guests' schema logs were not read since the host rings were noted:
     /// a point of which nothing is known waits for the next pass.
     pub partial: bool,
-    /// Packets are built and checked, and not written: for measuring.
-    pub dry: bool,
     /// When `session.json` was written last, host's raw counter.
     pub told_at: u64,
 }
 
 impl Shared {
-    pub fn new(dir: PathBuf, ctf: PathBuf, uuid: [u8; 16], clocks: Clocks) -> Shared {
+    pub fn new(dir: PathBuf, uuid: [u8; 16], clocks: Clocks) -> Shared {
         Shared {
             dir,
-            ctf,
+            ctf: PathBuf::new(),
+            open: false,
             uuid,
             segment_bytes: crate::stream::DEFAULT_SEGMENT_BYTES,
             buffer: PacketBuffer::new(crate::packet::DEFAULT_PACKET_BYTES),
@@ -86,19 +102,42 @@ impl Shared {
             missed: Arc::default(),
             missed_told: 0,
             partial: false,
-            dry: false,
             told_at: 0,
         }
+    }
+
+    /// Begins a trace in a directory that holds [`HIDDEN`] and nothing else.
+    pub fn begin_trace(&mut self, dir: &Path, uuid: [u8; 16]) -> Result<(), WriteFailed> {
+        let (hidden, ctf) = (dir.join(HIDDEN), dir.join("ctf"));
+        (self.dir, self.ctf, self.uuid) = (dir.to_owned(), hidden, uuid);
+        let made = self.describe(false).and_then(|()| {
+            std::fs::rename(&self.ctf, &ctf).map_err(WriteFailed::on("create", &ctf))
+        });
+        if let Err(failed) = made {
+            clear(dir);
+            return Err(failed);
+        }
+        self.ctf = ctf;
+        self.open = true;
+        Ok(())
     }
 
     /// Brings `session.json` and the metadata up to date, if a packet may need
     /// something that they do not say yet.
     #[inline]
     pub fn sync(&mut self) -> Result<(), WriteFailed> {
-        if self.classes.changed || self.clocks.changed {
+        if self.open && (self.classes.changed || self.clocks.changed) {
             self.describe(false)?;
         }
         Ok(())
+    }
+
+    /// Makes room for what this consumer's pull puts aside.
+    pub fn fit_stage(&mut self, consumer: &Consumer<'_>) {
+        let words = consumer.stage_words();
+        if self.stage.len() < words {
+            self.stage.resize(words, 0);
+        }
     }
 
     /// Replaces `session.json`, then the metadata.
@@ -129,8 +168,13 @@ impl Shared {
     }
 
     /// Where everything goes, for people.
-    pub fn describe_files(&self, text: &mut String) -> fmt::Result {
-        writeln!(text, "session: {}, {} writes failed", self.dir.display(), self.failures)?;
+    pub fn describe_files(&self, text: &mut String, recorder: Option<&Recorder>) -> fmt::Result {
+        match recorder {
+            Some(recorder) => write!(text, "{recorder}")?,
+            None if !self.open => write!(text, "session: none")?,
+            None => write!(text, "session: {}", self.dir.display())?,
+        }
+        writeln!(text, ", {} writes failed", self.failures)?;
         match &self.simple {
             None => writeln!(text, "simple: none"),
             Some(simple) => writeln!(

@@ -369,7 +369,7 @@ fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: 
     }
 }
 
-fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
+pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
     match class.shape.values(payload).last()? {
         Value::Str(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
         _ => None,

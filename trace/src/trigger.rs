@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `events PATTERN on\|off` | declared events at once, the guest's in the drain's next pass |
 //! | `kernel DIR on\|off` | at once: the `tracing_on` of a tracefs instance, by one system call |
+//! | `snapshot` | a moment later: a flight recorder's, see [`Session::snapshot`](crate::Session::snapshot) |
 //! | `call NAME` | a moment later: a callback of the VMM's |
 //!
 //! What is done at once is done before the guest goes on. A point is looked up
@@ -44,6 +45,9 @@ use table::{Current, Table};
 pub const MAX_RULES: usize = 256;
 /// Jobs that can wait; what comes while so many do is counted and not done.
 pub const MAX_QUEUED: usize = 1024;
+
+/// The callback that takes a snapshot: a name that no rule can call.
+pub(crate) const SNAPSHOT: &str = " snapshot";
 
 /// What a VMM does at a trigger, on the triggers' own thread.
 pub type Callback = Arc<dyn Fn(&Fired) + Send + Sync>;
@@ -230,6 +234,11 @@ impl Triggers {
             control.removed.push(rule);
         }
         Ok(())
+    }
+
+    /// Whether there is no rule.
+    pub fn is_empty(&self) -> bool {
+        self.control().rules.is_empty()
     }
 
     /// All rules and what became of them, a line each.

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,56 +16,97 @@ use crate::{apt, step};
 /// One download of package lists or packages, on a slow line.
 const DOWNLOAD: Duration = Duration::from_secs(400);
 
-/// A program that tests run and that the distribution has.
+/// Programs that tests run and that the distribution has, fetched together.
 pub struct Tool {
-    /// Its name, on PATH and here
-    pub program: &'static str,
-    /// Where it is in its package, from the root
-    pub path: &'static str,
+    /// What the cache calls it
+    pub name: &'static str,
+    /// Names on PATH, and where each is in its package, from the root
+    pub programs: &'static [(&'static str, &'static str)],
     /// The packages to ask for; their dependencies come along
     pub packages: &'static [&'static str],
+    /// Another architecture of which packages are asked for, `arm64`
+    pub foreign: Option<&'static str>,
     /// Suites of another release of the distribution, the preferred one last; empty: what this machine runs
     pub suites: &'static [&'static str],
     /// Arguments that go first, `{root}` for the folder that stands for `/`
     pub arguments: &'static [&'static str],
     /// Environment variables that name folders; `{lib}` is `usr/lib/TRIPLET` in that folder
     pub environment: &'static [(&'static str, &'static str)],
+    /// Folders whose programs start each other by path, as a compiler's do: each gets a wrapper in its own place
+    pub wrapped: &'static [&'static str],
 }
+
+/// What most of them are.
+const PLAIN: Tool = Tool {
+    name: "",
+    programs: &[],
+    packages: &[],
+    foreign: None,
+    suites: &[],
+    arguments: &[],
+    environment: &[],
+    wrapped: &[],
+};
 
 /// What can be fetched.
 pub const TOOLS: &[Tool] = &[
     Tool {
-        program: "babeltrace2",
-        path: "usr/bin/babeltrace2",
+        name: "babeltrace2",
+        programs: &[("babeltrace2", "usr/bin/babeltrace2")],
         packages: &["babeltrace2"],
-        suites: &[],
-        arguments: &[],
         // It looks for its plugins (the CTF reader is one) in a folder of the system that was compiled in.
         environment: &[
             ("BABELTRACE_PLUGIN_PATH", "{lib}/babeltrace2/plugins"),
             ("LIBBABELTRACE2_PLUGIN_PROVIDER_DIR", "{lib}/babeltrace2/plugin-providers"),
         ],
+        ..PLAIN
     },
     Tool {
-        program: "bpftrace",
-        path: "usr/bin/bpftrace",
+        name: "bpftrace",
+        programs: &[("bpftrace", "usr/bin/bpftrace")],
         packages: &["bpftrace"],
-        suites: &[],
-        arguments: &[],
-        environment: &[],
+        ..PLAIN
+    },
+    Tool {
+        name: "qemu-user",
+        programs: &[
+            ("qemu-x86_64", "usr/bin/qemu-x86_64"),
+            ("qemu-aarch64", "usr/bin/qemu-aarch64"),
+        ],
+        packages: &["qemu-user"],
+        // The last release whose emulators load plugins: those of later ones are static programs.
+        suites: &["bookworm"],
+        ..PLAIN
+    },
+    Tool {
+        name: "aarch64-gcc",
+        programs: &[("aarch64-linux-gnu-gcc", "usr/bin/aarch64-linux-gnu-gcc")],
+        packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+        wrapped: &["usr/bin", "usr/lib/gcc-cross", "usr/libexec/gcc-cross"],
+        ..PLAIN
+    },
+    Tool {
+        name: "aarch64-rust",
+        // Not under its own name: it is not to take the place of the toolchain that builds all else.
+        programs: &[("aarch64-rustc", "usr/bin/rustc")],
+        packages: &["rustc", "libstd-rust-dev:arm64"],
+        foreign: Some("arm64"),
+        suites: &["trixie", "trixie-backports"],
+        arguments: &["--sysroot", "{root}/usr"],
+        ..PLAIN
     },
 ];
 
-/// The tool of that name.
+/// The tool with a program of that name.
 ///
 /// # Errors
 /// There is none; the message lists those there are.
 pub fn find(program: &str) -> Result<&'static Tool, String> {
-    let names: Vec<_> = TOOLS.iter().map(|tool| tool.program).collect();
+    let names = || TOOLS.iter().flat_map(|tool| tool.programs).map(|&(name, _)| name);
     TOOLS
         .iter()
-        .find(|tool| tool.program == program)
-        .ok_or_else(|| format!("not one of: {}", names.join(", ")))
+        .find(|tool| tool.programs.iter().any(|&(name, _)| name == program))
+        .ok_or_else(|| format!("not one of: {}", names().collect::<Vec<_>>().join(", ")))
 }
 
 /// Where fetched programs stay between runs: never in the source tree.
@@ -79,7 +121,7 @@ pub fn cache_folder() -> Result<PathBuf> {
         .context("no place for fetched programs: neither XDG_CACHE_HOME nor HOME is set")
 }
 
-/// Makes sure that the program is in the cache, and gives the folder to put on PATH.
+/// Makes sure that the tool's programs are in the cache, and gives the folder to put on PATH.
 ///
 /// # Errors
 /// apt is not here, the network is not, the archive has no such package: one chain that says which.
@@ -88,10 +130,11 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     let codename = apt::codename(&release);
     let suite = tool.suites.last().copied().or(codename);
     let cache = cache_folder()?;
-    let name = format!("{}-{}", tool.program, suite.unwrap_or("unknown"));
+    let name = format!("{}-{}", tool.name, suite.unwrap_or("unknown"));
     let folder = cache.join(name);
     let bin = folder.join("bin");
-    if bin.join(tool.program).is_file() {
+    let is_there = || tool.programs.iter().all(|(name, _)| bin.join(name).is_file());
+    if is_there() {
         return Ok(bin);
     }
 
@@ -106,7 +149,7 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     let sources = apt::choose(&apt::read(Path::new("/etc/apt")), codename, tool.suites);
     let packages = download(tool, &sources, &aside.path().join("apt"))?;
     unpack(&packages, &aside.path().join("root"))?;
-    write_wrapper(tool, aside.path())?;
+    write_wrappers(tool, aside.path())?;
     let list: String = packages
         .iter()
         .filter_map(|p| file_name(p))
@@ -120,7 +163,7 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
             let _ = aside.keep();
         }
         // Another run was faster.
-        Err(_) if bin.join(tool.program).is_file() => {}
+        Err(_) if is_there() => {}
         Err(error) => bail!("cannot rename to {}: {error}", folder.display()),
     }
     Ok(bin)
@@ -135,7 +178,7 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     ensure!(
         on_path("apt-get").is_some() && on_path("dpkg-deb").is_some(),
         "apt-get is not here: install {} by this system's own means",
-        tool.program
+        tool.name
     );
     ensure!(!sources.is_empty(), "this machine's apt sources name no mirror");
     for needed in ["state/lists/partial", "cache/archives/partial", "none"] {
@@ -148,7 +191,14 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     let dump = dump.map(|dump| dump.stdout).unwrap_or_default();
     let machine = apt::acquire_settings(&String::from_utf8_lossy(&dump));
     let configuration = folder.join("apt.conf");
-    fs::write(&configuration, private_configuration(folder, &machine))?;
+    let mut settings = private_configuration(folder, &machine);
+    if let Some(foreign) = tool.foreign {
+        let native = Command::new("dpkg").arg("--print-architecture").output();
+        let native = native.context("cannot start dpkg")?.stdout;
+        let native = String::from_utf8_lossy(&native);
+        let _ = writeln!(settings, "APT::Architectures {{ {:?}; {foreign:?}; }};", native.trim());
+    }
+    fs::write(&configuration, settings)?;
 
     let apt_get = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
@@ -156,7 +206,7 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
         command.args(["--quiet", "--yes"]).args(arguments);
         command
     };
-    let name = format!("package lists for {} (nothing is installed)", tool.program);
+    let name = format!("package lists for {} (nothing is installed)", tool.name);
     let updated = step::run(&name, apt_get(&["update"]), DOWNLOAD)?;
     ensure!(updated.ok, "no package lists: {}", first_error(&updated.output));
     let mut install = apt_get(&["install", "--download-only", "--no-install-recommends"]);
@@ -164,7 +214,7 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
         install.args(["--target-release", suite]);
     }
     install.args(tool.packages);
-    let name = format!("packages of {} (nothing is installed)", tool.program);
+    let name = format!("packages of {} (nothing is installed)", tool.name);
     let downloaded = step::run(&name, install, DOWNLOAD)?;
     ensure!(downloaded.ok, "no packages: {}", first_error(&downloaded.output));
 
@@ -228,16 +278,57 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes `bin/PROGRAM`, which starts the program wherever the folder stands.
-fn write_wrapper(tool: &Tool, folder: &Path) -> Result<()> {
-    let layout = Layout::find(&folder.join("root"))
-        .with_context(|| format!("the packages of {} hold no C library", tool.program))?;
+/// Writes `bin/PROGRAM` for each program, which starts it wherever the folder stands.
+fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
+    let root = folder.join("root");
+    let layout = Layout::find(&root)
+        .with_context(|| format!("the packages of {} hold no C library", tool.name))?;
+    for start in tool.wrapped {
+        wrap_in_place(&layout, &root, Path::new(start))?;
+    }
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
-    let wrapper = bin.join(tool.program);
-    fs::write(&wrapper, wrapper_text(tool, &layout))?;
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    for &(name, path) in tool.programs {
+        ensure!(root.join(path).exists(), "the packages of {} hold no /{path}", tool.name);
+        write_script(&bin.join(name), &wrapper_text(tool, &layout, name, path))?;
+    }
     Ok(())
+}
+
+fn write_script(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text)?;
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+/// Puts a wrapper in place of each program in a folder of the tree and below; the program itself moves aside. Whoever
+/// starts it by its path, as a compiler does its assembler, then starts it with the right libraries.
+fn wrap_in_place(layout: &Layout, root: &Path, folder: &Path) -> Result<()> {
+    let Ok(entries) = fs::read_dir(root.join(folder)) else {
+        // Releases differ in where a compiler's parts are.
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        let (kind, path) = (entry.file_type()?, entry.path());
+        let inside = folder.join(entry.file_name());
+        if kind.is_dir() {
+            wrap_in_place(layout, root, &inside)?;
+        } else if kind.is_file() && is_program(&path)? {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let aside = format!(".{name}.elf");
+            fs::rename(&path, path.with_file_name(&aside))?;
+            let text = in_place_text(layout, &folder.join(aside), folder.components().count());
+            write_script(&path, &text)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_program(path: &Path) -> Result<bool> {
+    let mut magic = [0; 4];
+    let mut file = fs::File::open(path)?;
+    let executable = file.metadata()?.permissions().mode() & 0o111 != 0;
+    Ok(executable && file.read_exact(&mut magic).is_ok() && magic == *b"\x7fELF")
 }
 
 /// What is where in an unpacked tree, relative to its root.
@@ -250,8 +341,10 @@ struct Layout {
 }
 
 impl Layout {
-    /// The C library's package knows: its loader stands beside `libc.so.6`, in a folder named after the machine.
+    /// The C library's package knows: its loader stands beside `libc.so.6`, in a folder named after the machine. A
+    /// tree can hold another machine's too.
     fn find(root: &Path) -> Option<Self> {
+        let mut found = None;
         for lib in ["usr/lib", "lib"] {
             for entry in fs::read_dir(root.join(lib)).into_iter().flatten().flatten() {
                 let triplet = entry.file_name().to_str()?.to_owned();
@@ -264,46 +357,71 @@ impl Layout {
                     .filter_map(|file| file.file_name().into_string().ok())
                     .find(|name| name.starts_with("ld-linux") || name.starts_with("ld64.so"));
                 if let Some(loader) = loader {
+                    let native = triplet.starts_with(std::env::consts::ARCH);
                     let loader = format!("{lib}/{triplet}/{loader}");
-                    return Some(Layout { loader, triplet });
+                    if native || found.is_none() {
+                        found = Some(Layout { loader, triplet });
+                    }
+                    if native {
+                        return found;
+                    }
                 }
             }
         }
-        None
+        found
+    }
+
+    /// The libraries of the tree, for the loader.
+    fn library_path(&self) -> String {
+        let triplet = &self.triplet;
+        let folders = [
+            format!("usr/lib/{triplet}"),
+            format!("lib/{triplet}"),
+            "usr/lib".to_owned(),
+            "lib".to_owned(),
+        ];
+        folders.map(|folder| format!("$root/{folder}")).join(":")
     }
 }
 
-fn wrapper_text(tool: &Tool, layout: &Layout) -> String {
+fn wrapper_text(tool: &Tool, layout: &Layout, name: &str, path: &str) -> String {
     let Layout { loader, triplet } = layout;
     let expand = |text: &str| {
         text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}")).replace("{root}", "$root")
     };
     let mut text = format!(
         "#!/bin/sh\n\
-         # Starts {} with the libraries it was fetched with, not with the system's.\n\
+         # Starts {name} with the libraries it was fetched with, not with the system's.\n\
          root=$(dirname -- \"$(dirname -- \"$(readlink -f -- \"$0\")\")\")/root\n",
-        tool.program
     );
     for (name, value) in tool.environment {
         let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
     }
-    let folders = [
-        format!("usr/lib/{triplet}"),
-        format!("lib/{triplet}"),
-        "usr/lib".to_owned(),
-        "lib".to_owned(),
-    ];
-    let library_path = folders.map(|folder| format!("$root/{folder}")).join(":");
-    let _ = write!(
-        text,
-        "exec \"$root/{loader}\" --library-path \"{library_path}\" \"$root/{}\"",
-        tool.path
-    );
+    if tool.wrapped.is_empty() {
+        let library_path = layout.library_path();
+        let _ = write!(text, "exec \"$root/{loader}\" --library-path \"{library_path}\"");
+    } else {
+        // It has a wrapper of its own, in its place.
+        text.push_str("exec");
+    }
+    let _ = write!(text, " \"$root/{path}\"");
     for argument in tool.arguments {
         let _ = write!(text, " \"{}\"", expand(argument));
     }
     text.push_str(" \"$@\"\n");
     text
+}
+
+/// For a program that stands `depth` folders below the root. It keeps its name, by which it finds what belongs to it.
+fn in_place_text(layout: &Layout, program: &Path, depth: usize) -> String {
+    let (loader, library_path) = (&layout.loader, layout.library_path());
+    format!(
+        "#!/bin/sh\n\
+         root=$(dirname -- \"$(readlink -f -- \"$0\")\"){}\n\
+         exec \"$root/{loader}\" --library-path \"{library_path}\" --argv0 \"$0\" \"$root/{}\" \"$@\"\n",
+        "/..".repeat(depth),
+        program.display()
+    )
 }
 
 /// Finds a program on PATH.
@@ -319,12 +437,13 @@ mod tests {
     use super::*;
 
     const EMULATOR: Tool = Tool {
-        program: "emulator",
-        path: "usr/bin/emulator",
+        name: "emulator",
+        programs: &[("emulator", "usr/bin/emulator")],
         packages: &["emulator"],
         suites: &["next", "next-backports"],
         arguments: &["-L", "{root}/usr/share/emulator"],
         environment: &[("PLUGINS", "{lib}/emulator/plugins")],
+        ..PLAIN
     };
 
     #[test]
@@ -334,7 +453,7 @@ mod tests {
             triplet: "x86_64-linux-gnu".into(),
         };
 
-        let text = wrapper_text(&EMULATOR, &layout);
+        let text = wrapper_text(&EMULATOR, &layout, "emulator", "usr/bin/emulator");
 
         let lines: Vec<_> = text.lines().skip(2).collect();
         assert_eq!(
@@ -363,6 +482,53 @@ mod tests {
             assert_eq!(layout.triplet, "aarch64-linux-gnu");
             assert_eq!(layout.loader, format!("{lib}/aarch64-linux-gnu/ld-linux-aarch64.so.1"));
         }
+    }
+
+    #[test]
+    fn of_two_machines_libraries_this_ones_are_taken() {
+        let root = tempfile::tempdir().unwrap();
+        let own = format!("{}-linux-gnu", std::env::consts::ARCH);
+        for triplet in ["another-linux-gnu", &own, "zz-linux-gnu"] {
+            let folder = root.path().join("usr/lib").join(triplet);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("libc.so.6"), "").unwrap();
+            fs::write(folder.join("ld-linux.so.2"), "").unwrap();
+        }
+
+        let layout = Layout::find(root.path()).unwrap();
+
+        assert_eq!(layout.triplet, own);
+    }
+
+    #[test]
+    fn programs_that_start_each_other_are_wrapped_where_they_are() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("usr/lib/cc/1");
+        fs::create_dir_all(&folder).unwrap();
+        let make = |name: &str, text: &str, mode| {
+            fs::write(folder.join(name), text).unwrap();
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        make("cc1", "\x7fELF program", 0o755);
+        make("plugin.so", "\x7fELF library", 0o644);
+        make("script", "#!/bin/sh", 0o755);
+        let layout = Layout { loader: "lib/t/ld.so".into(), triplet: "t".into() };
+
+        wrap_in_place(&layout, root.path(), Path::new("usr/lib/cc")).unwrap();
+        wrap_in_place(&layout, root.path(), Path::new("absent")).unwrap();
+
+        let text = fs::read_to_string(folder.join("cc1")).unwrap();
+        let lines: Vec<_> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                r#"root=$(dirname -- "$(readlink -f -- "$0")")/../../../.."#,
+                r#"exec "$root/lib/t/ld.so" --library-path "$root/usr/lib/t:$root/lib/t:$root/usr/lib:$root/lib" --argv0 "$0" "$root/usr/lib/cc/1/.cc1.elf" "$@""#,
+            ]
+        );
+        assert_eq!(fs::read(folder.join(".cc1.elf")).unwrap(), b"\x7fELF program");
+        assert_eq!(fs::read(folder.join("plugin.so")).unwrap(), b"\x7fELF library");
+        assert_eq!(fs::read(folder.join("script")).unwrap(), b"#!/bin/sh");
     }
 
     #[test]

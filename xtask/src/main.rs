@@ -1,7 +1,8 @@
-//! The few jobs cargo cannot do: the whole test run, and fetching the programs that it reads traces with.
+//! The few jobs cargo cannot do: the whole test run, fetching the programs that it needs, the C header.
 
 mod apt;
 mod fetch;
+mod header;
 mod notes;
 mod probe;
 mod soak;
@@ -33,6 +34,8 @@ enum Job {
     ///
     /// Fails unless each backend recorded or dropped exactly what was emitted to it, and memory stayed flat.
     Soak(soak::Options),
+    /// Make guest-lib/include/hypertrace.h from the C library's source
+    Header,
     /// Fetch the programs that tests run, without installing them, and print where they are
     Fetch {
         /// Which ones; all when none is named
@@ -56,11 +59,14 @@ fn run(job: Job) -> Result<bool> {
     match job {
         Job::Test(options) => suite::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
+        Job::Header => header::write(&root()?).map(|()| true),
         Job::Fetch { programs } => {
             let all = fetch::TOOLS.iter().collect();
             for tool in if programs.is_empty() { all } else { programs } {
                 let folder = fetch::fetched(tool)?;
-                println!("{}", folder.join(tool.program).display());
+                for (name, _) in tool.programs {
+                    println!("{}", folder.join(name).display());
+                }
             }
             Ok(true)
         }

@@ -30,13 +30,21 @@ pub struct Machine {
 }
 
 /// The names that have a probe.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 18] = [
     "kvm",
     "tracefs",
     "babeltrace2",
     "python3",
     "readelf",
     "bpftrace",
+    "qemu-x86_64",
+    "qemu-aarch64",
+    "aarch64-gcc",
+    "aarch64-rust",
+    "gcc",
+    "g++",
+    "clang",
+    "clang++",
     "rustfmt",
     "clippy",
     "cargo-deny",
@@ -60,6 +68,12 @@ impl Machine {
                     true => machine.program(name, attaches),
                     false => Err(anyhow::anyhow!("needs root")),
                 },
+                "qemu-x86_64" | "qemu-aarch64" => machine.program(name, loads_plugins),
+                "aarch64-gcc" => machine.program("aarch64-linux-gnu-gcc", links_for_aarch64),
+                "aarch64-rust" => machine.program("aarch64-rustc", compiles_for_aarch64),
+                "gcc" | "g++" | "clang" | "clang++" => {
+                    first_line(Command::new(name).arg("--version")).context("not on PATH")
+                }
                 "python3" => first_line(Command::new("python3").arg("--version"))
                     .context("not on PATH (package python3)"),
                 "readelf" => first_line(Command::new("readelf").arg("--version"))
@@ -88,11 +102,13 @@ impl Machine {
         }
         let tool = fetch::find(name).map_err(anyhow::Error::msg)?;
         let folder = fetch::fetched(tool).context("not on PATH, and cannot be fetched")?;
-        let program = folder.join(tool.program);
+        let program = folder.join(name);
         let version = works(&program).with_context(|| {
             format!("{} does not work (remove it to fetch again)", program.display())
         })?;
-        self.path.push(folder);
+        if !self.path.contains(&folder) {
+            self.path.push(folder);
+        }
         Ok(format!("{version}, {}", program.display()))
     }
 
@@ -203,6 +219,38 @@ fn reads_a_trace(program: &Path) -> Result<String> {
         text.trim(),
         one_line(&read.stderr)
     );
+    first_line(Command::new(program).arg("--version"))
+}
+
+/// An emulator that is a static program, or was built without plugins, has no such option.
+fn loads_plugins(program: &Path) -> Result<String> {
+    let help = Command::new(program).arg("-help").output()?;
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let has_option = help.lines().any(|line| line.starts_with("-plugin"));
+    ensure!(has_option, "it loads no plugins (a static build does not)");
+    first_line(Command::new(program).arg("--version"))
+}
+
+/// The smallest program, static, so that an emulator needs no libraries.
+fn links_for_aarch64(program: &Path) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let (source, made) = (folder.path().join("probe.c"), folder.path().join("probe"));
+    fs::write(&source, "int main(void) { return 0; }\n")?;
+    let ran = Command::new(program).arg("-static").arg("-o").args([&made, &source]).output()?;
+    ensure!(ran.status.success(), "it links no program: {}", one_line(&ran.stderr));
+    first_line(Command::new(program).arg("--version"))
+}
+
+/// The smallest library: needs the standard library for that machine, which a version does not tell.
+fn compiles_for_aarch64(program: &Path) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let source = folder.path().join("probe.rs");
+    fs::write(&source, "pub fn probe() -> String { String::new() }\n")?;
+    let ran = Command::new(program)
+        .args(["--target", "aarch64-unknown-linux-gnu", "--crate-type", "rlib", "--out-dir"])
+        .args([folder.path(), &source])
+        .output()?;
+    ensure!(ran.status.success(), "it compiles no library: {}", one_line(&ran.stderr));
     first_line(Command::new(program).arg("--version"))
 }
 

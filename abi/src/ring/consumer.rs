@@ -258,11 +258,24 @@ impl<'a> Consumer<'a> {
         Consumer { memory, state, head, limit: None }
     }
 
-    /// The same, as if the ring went no farther than `limit`, a head of before.
-    pub fn up_to(self, limit: u64) -> Self {
-        let mut consumer = Consumer { limit: Some(limit), ..self };
-        consumer.head = consumer.limited(consumer.head);
-        consumer
+    /// From now on it is as if the ring went no farther than `limit`, a head of
+    /// before.
+    pub fn up_to(&mut self, limit: u64) {
+        self.limit = Some(limit);
+        self.head = self.limited(self.head);
+    }
+
+    /// How far the ring goes, as far as [`Consumer::pull`] is concerned.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Begins again with the oldest record that a ring in overwrite mode still
+    /// has; what is gone counts as overwritten, all of it once more.
+    pub fn rewind(&mut self) {
+        let faults = self.state.committed.faults;
+        let start = Cursor { sequence: Some(0), faults, ..Cursor::default() };
+        (self.state.committed, self.state.cursor) = (start, start);
     }
 
     fn limited(&self, head: u64) -> u64 {
@@ -348,11 +361,8 @@ impl<'a> Consumer<'a> {
             pulled.begin = cursor.position;
         }
         while is_ahead(head, cursor.position) && !pulled.more {
-            if memory.mode() == RingMode::Overwrite {
-                skip_overwritten(&memory, cursor, load_head(&memory));
-                if !is_ahead(head, cursor.position) {
-                    break;
-                }
+            if memory.mode() == RingMode::Overwrite && !skip_overwritten(&memory, cursor, head) {
+                break;
             }
             let end = block_part(&memory, cursor.position, head);
             let len = end.wrapping_sub(cursor.position);
@@ -401,8 +411,7 @@ impl<'a> Consumer<'a> {
     /// # Panics
     /// As [`Consumer::pull`].
     pub fn forsake(&mut self, stage: &mut [u64]) {
-        // Another lessee's records take a pull of their own, and a block.
-        for _ in 0..=self.memory.capacity() / self.memory.block_words() {
+        for _ in 0..self.most_leases() {
             let pulled = self.pull(stage, |_, _| Flow::Taken);
             let overwritten = &mut self.state.cursor.overwritten;
             *overwritten = overwritten.saturating_add(pulled.records);
@@ -422,6 +431,12 @@ impl<'a> Consumer<'a> {
             // host has read everything below.
             tail.store(self.state.committed.position, Ordering::Release);
         }
+    }
+
+    /// So many calls of [`Consumer::pull`] are enough to take all: another
+    /// lessee's records take a call of their own, and a block.
+    pub fn most_leases(&self) -> u64 {
+        self.memory.capacity() / self.memory.block_words() + 1
     }
 
     /// Texts that the schema log can hold at a time: so many calls of
@@ -528,12 +543,18 @@ fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
     memory.block_start(head).wrapping_add(2 * memory.block_words()).wrapping_sub(memory.capacity())
 }
 
-fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64) {
-    let oldest = oldest(memory, head);
+/// Goes to the oldest position that is there still. `false`: there is none up
+/// to `head`, whose block a later pull begins with; never farther, so that what
+/// a guest stores to its head meanwhile brings nobody beyond.
+fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64) -> bool {
+    let oldest = oldest(memory, load_head(memory));
+    let is_there = !is_ahead(oldest, head);
+    let to = if is_there { oldest } else { memory.block_start(head) };
     // Before the ring was full once, the oldest position lies below zero.
-    if is_ahead(oldest, cursor.position) {
-        cursor.position = oldest;
+    if is_ahead(to, cursor.position) {
+        cursor.position = to;
     }
+    is_there
 }
 
 /// Reads a block's header at `cursor`. `false`: another lessee begins, and

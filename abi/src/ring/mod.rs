@@ -31,9 +31,9 @@ pub use producer::{Emit, Producer, Wake};
 pub use schema_log::SchemaText as LoggedSchema;
 pub use state::ProducerState;
 
-use crate::atomic::AtomicU64;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::config::RingMode;
-use crate::layout::{Geometry, MASK_BYTES, PAGE, WORD};
+use crate::layout::{Geometry, MASK_BYTES, PAGE, WORD, host_page};
 
 /// Words of a block's header.
 pub const BLOCK_HEADER_WORDS: u64 = 2;
@@ -156,6 +156,31 @@ impl<'m> ClientMemory<'m> {
     fn span(&self, position: u64, words: u64) -> &'m [AtomicU64] {
         let start = (position & (self.capacity() - 1)) as usize;
         &self.ring[start..start + words as usize]
+    }
+}
+
+/// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off;
+/// then shows its new version to every client, which copies it. One caller at a
+/// time.
+pub fn set_mask(
+    rings: &[AtomicU64],
+    geometry: &Geometry,
+    mode: RingMode,
+    mask: &[u8; MASK_BYTES as usize],
+    version: u64,
+) {
+    let Some(words) = mask_words(rings) else {
+        return;
+    };
+    for (word, bytes) in words.iter().zip(mask.as_chunks().0) {
+        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+    for client in 0..geometry.clients {
+        if let Some(memory) = ClientMemory::of_rings(rings, client, geometry, mode) {
+            // ORDERING: pairs with the Acquire load of a guest that then
+            // copies the mask.
+            memory.host[host_page::MASK_VERSION].store(version, Ordering::Release);
+        }
     }
 }
 

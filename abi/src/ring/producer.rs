@@ -10,7 +10,7 @@ use super::state::{BY_OTHER, BY_OWNER, KNOWN, ProducerState};
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence, spin_loop};
 use crate::config::RingMode;
-use crate::event::{Event, Fields, SchemaText, Site};
+use crate::event::{Fields, Site, Text};
 use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
 use crate::record::{Flags, HEADER_WORDS, Header, id};
 
@@ -37,20 +37,20 @@ struct What<'a> {
     id: u32,
     flags: Flags,
     /// Must be known to the host first.
-    text: Option<&'a SchemaText>,
+    text: Option<&'a dyn Text>,
     /// Of the payload.
     words: usize,
     /// A full ring is counted.
     last_try: bool,
 }
 
-impl What<'static> {
+impl<'a> What<'a> {
     #[inline(always)]
-    fn event<S: Site, F: Fields>(fields: &F) -> Self {
+    fn event<S: Site, F: Fields>(site: &'a S, fields: &F) -> Self {
         What {
-            id: Event::<S, F>::ID,
+            id: site.id::<F>(),
             flags: Flags::empty(),
-            text: Some(&Event::<S, F>::TEXT),
+            text: Some(site.text::<F>()),
             words: fields.words(),
             last_try: true,
         }
@@ -171,22 +171,24 @@ impl<'m> Producer<'m> {
     /// handler has emitted since, so that a client's timestamps never go
     /// backwards.
     #[inline(always)]
-    pub fn emit_by<S: Site, F: Fields>(&self, _: S, clock: impl Fn() -> u64, fields: F) -> Emit {
-        let what = move || What::event::<S, F>(&fields);
+    pub fn emit_by<S: Site, F: Fields>(&self, site: S, clock: impl Fn() -> u64, fields: F) -> Emit {
+        let site = &site;
+        let what = move || What::event(site, &fields);
         self.emit_with(clock, what, move |out| fields.put(out), |_| {})
     }
 
     /// As [`Producer::emit_by`], with flags. `patient`: this is not the last
     /// try, so a full ring is not counted.
+    #[inline(always)]
     pub fn emit_flagged<S: Site, F: Fields>(
         &self,
-        _: &S,
+        site: &S,
         clock: impl Fn() -> u64,
         flags: Flags,
         fields: F,
         patient: bool,
     ) -> Emit {
-        let what = || What { flags, last_try: !patient, ..What::event::<S, F>(&fields) };
+        let what = || What { flags, last_try: !patient, ..What::event(site, &fields) };
         self.emit_with(clock, what, |out| fields.put(out), |_| {})
     }
 
@@ -343,7 +345,7 @@ impl<'m> Producer<'m> {
     /// (counted) if the event is larger than a slot.
     pub fn slot<S: Site, F: Fields, R>(
         &self,
-        _: S,
+        site: S,
         clock: impl Fn() -> u64,
         seq: u32,
         cpu: u32,
@@ -355,9 +357,9 @@ impl<'m> Producer<'m> {
             self.give_up();
             return Err(Emit::Unleased);
         }
-        let id = Event::<S, F>::ID;
+        let id = site.id::<F>();
         if self.state.known[id as usize % KNOWN].load(Relaxed) != id {
-            schema_log::announce(&self.memory, self.state, &Event::<S, F>::TEXT);
+            schema_log::announce(&self.memory, self.state, site.text::<F>());
         }
         self.tell_losses();
         let payload = fields.words();
@@ -368,7 +370,7 @@ impl<'m> Producer<'m> {
         }
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
         slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
-        slot[1].store(u64::from(Event::<S, F>::NAME_HASH) | u64::from(cpu) << 32, Relaxed);
+        slot[1].store(u64::from(site.name_hash()) | u64::from(cpu) << 32, Relaxed);
         slot[2].store(now, Relaxed);
         slot[3].store(payload as u64, Relaxed);
         fields.put(&slot[SLOT_HEADER_WORDS..]);

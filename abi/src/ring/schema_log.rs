@@ -8,7 +8,7 @@
 use super::ClientMemory;
 use super::state::{KNOWN, KNOWN_MOST, ProducerState};
 use crate::atomic::{AtomicU64, Ordering};
-use crate::event::{Packer, SchemaText as EventText};
+use crate::event::{Packer, Text};
 use crate::layout::{guest_page, host_page};
 use crate::schema::MAX_TEXT;
 
@@ -33,17 +33,18 @@ impl SchemaText {
 
 /// Puts a text into the log, once for this lease. If the log is full the event
 /// goes on without: the host calls it untyped.
-pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &EventText) {
-    let start = text.id as usize % KNOWN;
+pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &dyn Text) {
+    let id = text.id();
+    let start = id as usize % KNOWN;
     let mut slot = None;
     for i in 0..KNOWN {
         let at = (start + i) % KNOWN;
         let known = state.known[at].load(Ordering::Relaxed);
-        if known == text.id {
+        if known == id {
             // Found behind another that hashes like it: most wanted first.
             let first = state.known[start].load(Ordering::Relaxed);
             state.known[at].store(first, Ordering::Relaxed);
-            state.known[start].store(text.id, Ordering::Relaxed);
+            state.known[start].store(id, Ordering::Relaxed);
             return;
         }
         if known == 0 {
@@ -57,16 +58,17 @@ pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &
         let known = state.known_len.load(Ordering::Relaxed);
         // A full table only means that a text may be told again.
         if let Some(at) = slot.filter(|_| known < KNOWN_MOST) {
-            state.known[at].store(text.id, Ordering::Relaxed);
+            state.known[at].store(id, Ordering::Relaxed);
             state.known_len.store(known + 1, Ordering::Relaxed);
         }
     }
 }
 
 /// Appends a text. `None` if the log has no room now.
-fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) -> Option<u64> {
+fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u64> {
     let capacity = memory.schema.len() as u64;
-    let words = 1 + text.len().div_ceil(8) as u64;
+    let len = text.size();
+    let words = 1 + len.div_ceil(8) as u64;
     // ORDERING: pairs with the Release in `Consumer::commit_schemas`: the host
     // has read the words that are overwritten now.
     let seen = memory.host[host_page::SCHEMA_SEEN].load(Ordering::Acquire);
@@ -74,11 +76,11 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &EventText) -> Option<u
         return None;
     }
     let at = |i: u64| &memory.schema[(written.wrapping_add(i) & (capacity - 1)) as usize];
-    at(0).store(u64::from(text.id) | (text.len() as u64) << 32, Ordering::Relaxed);
+    at(0).store(u64::from(text.id()) | (len as u64) << 32, Ordering::Relaxed);
     // The text may wrap around the log's end, so it is packed on the side.
     let side: [AtomicU64; MAX_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
     let mut packer = Packer::new(&side);
-    text.pieces(|piece| packer.bytes(piece));
+    text.pieces(&mut |piece| packer.bytes(piece));
     packer.finish();
     for (i, word) in (1..words).zip(&side) {
         at(i).store(word.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -7,6 +7,7 @@ use hypertrace::abi::clock::ticks;
 use hypertrace::abi::record::ClockKind;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
+use hypertrace_trace::{Output, Session, SessionConfig};
 use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
@@ -58,18 +59,18 @@ pub fn write_floor(context: &mut Context) -> Result<f64> {
 
 /// Into the packet buffer only.
 pub fn buffer(context: &mut Context) -> Result<f64> {
-    drain(context, true)
+    drain(context, Output::Nothing)
 }
 
 /// Into the session's file.
 pub fn file(context: &mut Context) -> Result<f64> {
-    drain(context, false)
+    drain(context, Output::Trace)
 }
 
-fn drain(context: &mut Context, discard: bool) -> Result<f64> {
+fn drain(context: &mut Context, output: Output) -> Result<f64> {
     let scratch = Scratch::new()?;
-    let session = scratch.session()?;
-    session.set_dry(discard);
+    let config = SessionConfig { output, ..SessionConfig::new(scratch.path().join("session")) };
+    let session = Session::create(config)?;
     let geometry = Geometry { clients: 1, ring_bytes: 4 << 20, ..Geometry::default() };
     let config = ChipConfig { vcpu_clients: 1, ..ChipConfig::default() };
     let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());

@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::sink::EventSink;
 use hypertrace_trace::event::TraceEvent;
-use hypertrace_trace::{Session, SessionConfig, Summary};
+use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -83,6 +83,9 @@ impl Host {
         let scratch = Scratch::new()?;
         let mut config = SessionConfig::new(scratch.path().join("session"));
         config.host_rings = rings;
+        if to == To::Simple {
+            config.output = Output::Nothing;
+        }
         config.host_ring_bytes = ring_bytes.unwrap_or(config.host_ring_bytes);
         let session = Session::create(config)?;
         let simple = (to == To::Simple).then(|| scratch.path().join("simple"));

@@ -42,6 +42,7 @@ impl Doorbells {
     /// cheap and STAMP works. Each vCPU has a client.
     pub fn config(&self, session: &Session, vcpus: u32) -> ChipConfig {
         ChipConfig {
+            ring_mode: session.ring_mode(),
             vcpu_clients: vcpus,
             session: session.uuid(),
             guest_frequency: session.host_frequency(),

@@ -6,13 +6,14 @@ use std::fs;
 
 /// The TSC if it ticks at one rate through everything, or if a hypervisor
 /// offers it as a clock; else CLOCK_MONOTONIC_RAW. AArch64's counter always
-/// does.
-pub(super) fn choose(options: &Options) -> Clock {
+/// does, but an emulator's is not the one whose frequency the host told.
+pub(super) fn choose(options: &Options, told: u64) -> Clock {
     if let Some(clock) = options.clock {
         return clock;
     }
-    if cfg!(target_arch = "aarch64") {
-        return Clock::Counter;
+    if let Some(own) = hypertrace_abi::clock::frequency() {
+        let is_told = told == 0 || own.abs_diff(told) <= told / 100;
+        return if is_told { Clock::Counter } else { Clock::MonotonicRaw };
     }
     let text = |path| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = text(options.proc.join("cpuinfo"));

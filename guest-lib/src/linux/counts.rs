@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
 static ABANDONED: AtomicU64 = AtomicU64::new(0);
+static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// What became of this process's clients and events, apart from what the host
@@ -21,6 +22,10 @@ pub struct Counts {
     pub abandoned: u64,
     /// Clients that were left because another had taken them.
     pub taken: u64,
+    /// Reference points that a segment's host did not answer within a second,
+    /// or that nobody waited for because it was dead already. It may have
+    /// recorded them.
+    pub unanswered: u64,
 }
 
 /// What became of this process's clients and events, apart from what the host
@@ -30,6 +35,7 @@ pub fn counts() -> Counts {
         unattached: UNATTACHED.load(Relaxed),
         abandoned: ABANDONED.load(Relaxed),
         taken: TAKEN.load(Relaxed),
+        unanswered: UNANSWERED.load(Relaxed),
     }
 }
 
@@ -45,9 +51,13 @@ pub(super) fn taken() {
     TAKEN.fetch_add(1, Relaxed);
 }
 
+pub(crate) fn unanswered() {
+    UNANSWERED.fetch_add(1, Relaxed);
+}
+
 /// In a forked child.
 pub(super) fn forget() {
-    for count in [&UNATTACHED, &ABANDONED, &TAKEN] {
+    for count in [&UNATTACHED, &ABANDONED, &TAKEN, &UNANSWERED] {
         count.store(0, Relaxed);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::lock::LockFile;
 use super::mapping::{Mapping, MemoryType, memory_type};
-use super::{Options, Place, clock, pci, window};
+use super::{Options, Place, clock, pci, segment, window};
 use crate::channel::Channel;
 use crate::error::OpenError;
 use hypertrace_abi::config::ConfigError;
@@ -17,16 +17,24 @@ pub(super) struct Opened {
     pub mappings: Vec<Mapping>,
     /// Who has which client.
     pub lock: Option<LockFile>,
+    /// What to call the process, where its threads stand beside those of others.
+    pub name: Option<Box<str>>,
 }
 
-/// Where the device is: as told, then as the kernel command line says, then on
-/// the PCI bus.
+/// Where the device is: as told, then as the environment says, then as the
+/// kernel command line does, then on the PCI bus.
 pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
+    if let Some(path) = &options.segment {
+        return Ok(Place::Segment(path.clone()));
+    }
     if let Some(address) = options.window {
         return Ok(Place::Window(address));
     }
     if let Some(function) = &options.function {
         return Ok(Place::Function(pci::devices(options).join(function)));
+    }
+    if let Some(path) = segment::in_environment() {
+        return Ok(Place::Segment(path));
     }
     if let Some(address) = window::on_command_line(options)? {
         return Ok(Place::Window(address));
@@ -42,6 +50,7 @@ pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError
     let mut opened = match place {
         Place::Function(function) => pci::open(function)?,
         Place::Window(address) => window::open(*address, options)?,
+        Place::Segment(path) => return segment::open(path, options),
         // Nothing to map: the program did.
         Place::Installed => return Err(OpenError::Open),
     };
@@ -49,7 +58,7 @@ pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError
     opened.channel = opened
         .channel
         .with_fences(opened.memory_type == MemoryType::Uncached)
-        .with_clock(clock::choose(options));
+        .with_clock(clock::choose(options, opened.channel.frequency()));
     Ok(opened)
 }
 

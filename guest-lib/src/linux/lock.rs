@@ -10,7 +10,7 @@
 use std::fmt::Write;
 use std::fs::File;
 use std::io;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// A file whose bytes stand for clients. Its descriptor is closed on exec.
@@ -91,6 +91,17 @@ impl LockFile {
         };
         self.close();
         self.descriptor.store(own, Relaxed);
+    }
+
+    /// Another descriptor of the file.
+    pub(super) fn file(&self) -> io::Result<File> {
+        let descriptor = self.descriptor.load(Relaxed);
+        if descriptor < 0 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        // SAFETY: our own descriptor, open until this type closes it.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        descriptor.try_clone_to_owned().map(File::from)
     }
 
     /// Moves the file out, if it is open.

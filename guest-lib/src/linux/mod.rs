@@ -7,7 +7,7 @@
 //!           process  the channel, a bitmap of clients, wiped states -+
 //!             | opened once        | one byte per client
 //!             v                    v
-//!           device: pci, window   lock file
+//!  device: segment, pci, window   lock file
 //! ```
 //!
 //! A first event in a signal handler leases a client without allocating; but
@@ -23,6 +23,7 @@ mod pci;
 mod process;
 mod refresher;
 mod seat;
+mod segment;
 mod sys;
 pub(crate) mod thread;
 mod window;
@@ -31,7 +32,8 @@ pub use counts::{Counts, counts};
 pub use mapping::MemoryType;
 pub use thread::{poll, stamp, with_client};
 
-pub(crate) use sys::{cpu, is_root};
+pub(crate) use counts::unanswered;
+pub(crate) use sys::{cpu, is_root, nanoseconds, sleep, wake};
 
 use crate::channel::Channel;
 use crate::error::OpenError;
@@ -43,6 +45,9 @@ use std::path::PathBuf;
 /// Where to look for the device. The default finds the one that there is.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The file of a segment, if that is to be used; else the one that the
+    /// environment variable `HYPERTRACE_SEGMENT` names.
+    pub segment: Option<PathBuf>,
     /// The physical address of the MMIO window, if there is one to be used.
     pub window: Option<u64>,
     /// The PCI function, as in `0000:00:04.0`; else the first one that is a
@@ -61,6 +66,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            segment: None,
             window: None,
             function: None,
             clock: None,
@@ -78,6 +84,8 @@ pub enum Place {
     Function(PathBuf),
     /// The MMIO window at this physical address.
     Window(u64),
+    /// The segment in this file, made by `hypertrace run` or the like.
+    Segment(PathBuf),
     /// The program brought it: [`install`].
     Installed,
 }

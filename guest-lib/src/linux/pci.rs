@@ -66,6 +66,7 @@ pub(super) fn open(function: &Path) -> Result<Opened, OpenError> {
         memory_type: MemoryType::Uncached,
         mappings: vec![data, control, rings],
         lock: Some(LockFile::new(config, 0)),
+        name: None,
     })
 }
 

@@ -15,7 +15,7 @@ use super::lock::LockFile;
 use super::mapping::{Mapping, MemoryType, wiped_on_fork};
 use super::seat::Seat;
 use super::sys::{self, Undisturbed};
-use super::{Info, Options, Place, counts, refresher, thread};
+use super::{Info, Options, Place, counts, refresher, segment, thread};
 use crate::channel::Channel;
 use crate::client::Client;
 use crate::error::OpenError;
@@ -59,6 +59,8 @@ pub(super) struct Process {
     lock: Option<LockFile>,
     mappings: Vec<Mapping>,
     pace: Pace,
+    /// What the process is called, where there are several.
+    name: Option<Box<str>>,
     // Wiped on fork.
     life: &'static Life,
     states: &'static [State],
@@ -141,6 +143,7 @@ pub(super) fn install(channel: Channel<'static>, lock: Option<File>) -> Result<I
         },
         mappings: Vec::new(),
         lock: lock.map(|file| LockFile::new(file, 0)),
+        name: None,
     };
     start(opened, Place::Installed, Options::default()).map(Process::info)
 }
@@ -160,6 +163,11 @@ fn open_now(options: &Options) -> Result<&'static Process, OpenError> {
             memory_type: parent.memory_type,
             mappings: Vec::new(),
             lock: Some(parent.lock.as_ref().and_then(LockFile::take).ok_or(OpenError::NoLock)?),
+            name: None,
+        },
+        Place::Segment(ref path) => match parent.lock.as_ref().and_then(LockFile::take) {
+            Some(lock) => segment::map(lock, path, &options)?,
+            None => device::open(&place, &options)?,
         },
         _ => device::open(&place, &options)?,
     };
@@ -194,6 +202,7 @@ fn start(opened: Opened, place: Place, options: Options) -> Result<&'static Proc
         lock: opened.lock,
         mappings: opened.mappings,
         pace: Pace::new(channel.clock, channel.frequency()),
+        name: opened.name,
         life,
         states,
         seats: (0..count).map(Seat::new).collect(),
@@ -211,6 +220,7 @@ fn lock_path(place: &Place) -> &Path {
     match place {
         Place::Function(function) => function,
         Place::Window(_) => Path::new("physical memory"),
+        Place::Segment(path) => path,
         Place::Installed => Path::new("the lock file"),
     }
 }
@@ -311,8 +321,9 @@ impl Process {
         }
         if let Some(lock) = &self.lock {
             match self.place {
-                // There is no path to open.
-                Place::Installed => lock.reopen(),
+                // There is no path to open, or not for sure: a program may close
+                // the descriptor that it inherited.
+                Place::Installed | Place::Segment(_) => lock.reopen(),
                 _ => lock.close(),
             }
         }
@@ -343,8 +354,13 @@ impl Process {
             return false;
         }
         let mut name = [0; 16];
+        let thread = sys::thread_name(&mut name);
         let mut text = Name::default();
-        text.push(sys::thread_name(&mut name));
+        if let Some(process) = self.name.as_deref().filter(|process| *process != thread) {
+            text.push(process);
+            text.push("/");
+        }
+        text.push(thread);
         if let Some(left) = left {
             // Cannot fail; too long a name is cut off.
             let _ =

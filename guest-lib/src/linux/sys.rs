@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicU32;
 
 /// While it lives, no signal handler runs on this thread, and afterwards errno
 /// is what it was: an event does not disturb the code around it.
@@ -42,6 +43,43 @@ impl Drop for Undisturbed {
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
         }
     }
+}
+
+/// Sleeps on a word that processes share, if it is as `found`, until somebody
+/// wakes it or the time ([`nanoseconds`]) has come: `false`.
+pub(crate) fn sleep(word: &AtomicU32, found: u32, until: u64) -> bool {
+    let Some(left) = until.checked_sub(nanoseconds()).filter(|left| *left > 0) else {
+        return false;
+    };
+    let time = libc::timespec {
+        tv_sec: (left / 1_000_000_000) as libc::time_t,
+        tv_nsec: (left % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: `word` and `time` live through the call, which reads them; errno
+    // is this thread's own.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, found, &raw const time);
+        *libc::__errno_location() = errno;
+    }
+    true
+}
+
+/// Wakes who sleeps on a word.
+pub(crate) fn wake(word: &AtomicU32) {
+    // SAFETY: takes the address only; errno is this thread's own.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Whether the program runs with rights that whoever started it does not have:
+/// then the environment is not to be believed.
+pub(super) fn is_secure() -> bool {
+    // SAFETY: takes a number.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// The CPU that this thread runs on.
@@ -99,7 +137,7 @@ pub(super) fn coarse_ms() -> u64 {
 }
 
 /// Nanoseconds that no one adjusts.
-pub(super) fn nanoseconds() -> u64 {
+pub(crate) fn nanoseconds() -> u64 {
     let now = clock(libc::CLOCK_MONOTONIC_RAW);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

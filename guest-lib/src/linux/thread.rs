@@ -11,7 +11,6 @@ use crate::client::{Client, Reply};
 use crate::error::OpenError;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::Emit;
-use std::marker::PhantomData;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{
@@ -60,32 +59,46 @@ fn client(seat: &'static Seat) -> &'static Client<'static> {
     unsafe { seat.client() }
 }
 
-/// A site to emit at again: its names are in its type.
-struct Again<S>(PhantomData<S>);
-
-impl<S: Site> Site for Again<S> {
-    const NAME: &'static str = S::NAME;
-    const FIELDS: &'static [&'static str] = S::FIELDS;
-}
-
 /// What [`event!`](crate::event) calls.
 #[inline(always)]
-pub fn emit<S: Site, F: Fields>(_: S, fields: F) -> Emit {
+pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let mut emitted = Emit::Unleased;
     if let Some(seat) = current() {
-        emitted = client(seat).emit(Again::<S>(PhantomData), fields);
+        emitted = client(seat).emit(site, fields);
         if matches!(emitted, Emit::Recorded | Emit::Full) {
             return emitted;
         }
     }
-    emit_slowly::<S, F>(emitted, fields)
+    emit_slowly(site, emitted, fields)
 }
 
 #[cold]
 #[inline(never)]
-fn emit_slowly<S: Site, F: Fields>(why: Emit, fields: F) -> Emit {
+fn emit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
     match after(why) {
-        Some(seat) => client(seat).emit(Again::<S>(PhantomData), fields),
+        Some(seat) => client(seat).emit(site, fields),
+        None => why,
+    }
+}
+
+/// What [`commit!`](crate::commit) calls.
+#[inline(always)]
+pub fn commit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
+    let mut emitted = Emit::Unleased;
+    if let Some(seat) = current() {
+        emitted = client(seat).commit(site, fields);
+        if matches!(emitted, Emit::Recorded | Emit::Full) {
+            return emitted;
+        }
+    }
+    commit_slowly(site, emitted, fields)
+}
+
+#[cold]
+#[inline(never)]
+fn commit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
+    match after(why) {
+        Some(seat) => client(seat).commit(site, fields),
         None => why,
     }
 }
@@ -94,16 +107,16 @@ fn emit_slowly<S: Site, F: Fields>(why: Emit, fields: F) -> Emit {
 ///
 /// # Errors
 /// As [`Client::reference_point`]; [`Emit::Unleased`] also without a device.
-pub fn reference_point<S: Site, F: Fields>(_: S, fields: F) -> Result<Reply, Emit> {
+pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, Emit> {
     let mut why = Emit::Unleased;
     if let Some(seat) = current() {
-        match client(seat).reference_point(Again::<S>(PhantomData), fields) {
+        match client(seat).reference_point(site, fields) {
             Ok(reply) => return Ok(reply),
             Err(failed) => why = failed,
         }
     }
     match after(why) {
-        Some(seat) => client(seat).reference_point(Again::<S>(PhantomData), fields),
+        Some(seat) => client(seat).reference_point(site, fields),
         None => Err(why),
     }
 }

@@ -67,6 +67,7 @@ pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError>
         mappings: vec![window],
         // Two windows do not share bytes of the lock file.
         lock: Some(LockFile::new(memory, address)),
+        name: None,
     })
 }
 

@@ -1,8 +1,9 @@
 //! One rule: its text, and what it came to.
 
-use super::{Callback, MAX_RULES};
+use super::{Callback, MAX_RULES, SNAPSHOT};
 use crate::event::{EVENTS, TraceEvent};
 use crate::pattern::Pattern;
+use crate::recorder::SnapshotError;
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::schema::{is_name, name_hash};
 use std::fs::{File, OpenOptions};
@@ -16,8 +17,8 @@ pub enum TriggerError {
     /// It is not one.
     #[error(
         "expected {expected}, found {found:?}: a rule is \"on NAME [if argN==VALUE [and ..]] do \
-         ACTION[, ..]\", an action is \"events PATTERN on|off\", \"kernel DIR on|off\" or \
-         \"call NAME\""
+         ACTION[, ..]\", an action is \"events PATTERN on|off\", \"kernel DIR on|off\", \
+         \"snapshot\" or \"call NAME\""
     )]
     Syntax {
         /// What.
@@ -37,6 +38,9 @@ pub enum TriggerError {
     /// Nobody registered a callback of this name.
     #[error("this VMM has no callback {0:?}")]
     Callback(String),
+    /// There are snapshots of a flight recorder only.
+    #[error(transparent)]
+    NotARecorder(#[from] SnapshotError),
     /// There are enough.
     #[error("more than {MAX_RULES} rules: remove one first")]
     TooMany,
@@ -164,6 +168,10 @@ fn parse_action(
                 Err(source) => Err(TriggerError::Kernel { path, source }),
             }
         }
+        ["snapshot"] => match callback(SNAPSHOT) {
+            Some(callback) => Ok(Action::Call { callback }),
+            None => Err(SnapshotError::NotARecorder.into()),
+        },
         ["call", name] => match callback(name) {
             Some(callback) => Ok(Action::Call { callback }),
             None => Err(TriggerError::Callback(name.to_owned())),

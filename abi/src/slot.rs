@@ -1,0 +1,101 @@
+//! The host's side of a reference point: the v2 slot, copied once, and the
+//! reply.
+
+use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
+use crate::record::id;
+use crate::ring::ClientMemory;
+use crate::sink::{ReferencePoint, Status};
+
+/// What a client stored to EMIT, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Emitted {
+    /// Whose register.
+    pub client: u32,
+    /// The low half of the value: the slot's number.
+    pub seq: u32,
+    /// The host's raw counter at entry.
+    pub host_time: u64,
+    /// The clock epoch, for the reply.
+    pub epoch: u64,
+    /// The enable mask's version, for the reply.
+    pub mask_version: u64,
+}
+
+/// Why a slot is not one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadSlot {
+    /// Its number is not what was stored to EMIT.
+    Sequence,
+    /// It has more words than a slot.
+    Words,
+    /// An id that no event has.
+    Id,
+}
+
+/// Serves a reference point on the thread that sees the store: copies the slot
+/// once, has it recorded, replies. Takes no lock, allocates nothing.
+///
+/// Whatever is wrong with the slot is `record`'s to count, and
+/// [`Status::Invalid`] then. Without a status there is no reply.
+#[inline]
+pub fn serve(
+    memory: &ClientMemory<'_>,
+    emitted: Emitted,
+    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Option<Status>,
+) {
+    let Emitted { client, seq, host_time, .. } = emitted;
+    let slot = &memory.guest[guest_page::SLOT..];
+    let header: [u64; SLOT_HEADER_WORDS] = core::array::from_fn(|i| slot[i].load(Relaxed));
+    let words = usize::from(header[3] as u16);
+    let point = ReferencePoint {
+        client,
+        seq,
+        id: (header[0] >> 32) as u32,
+        name_hash: header[1] as u32,
+        cpu: (header[1] >> 32) as u32,
+        guest_time: header[2],
+        host_time,
+        words: &[],
+    };
+    let bad = if header[0] as u32 != seq {
+        Some(BadSlot::Sequence)
+    } else if words > SLOT_WORDS {
+        Some(BadSlot::Words)
+    } else if point.id < id::FIRST {
+        Some(BadSlot::Id)
+    } else {
+        None
+    };
+    // Most events are short, and zeroing 2 KiB costs as much as all the rest.
+    let status = match bad {
+        Some(bad) => record(Err(bad)),
+        None if words <= 16 => copied::<16, _>(point, &slot[SLOT_HEADER_WORDS..][..words], record),
+        None => copied::<SLOT_WORDS, _>(point, &slot[SLOT_HEADER_WORDS..][..words], record),
+    };
+    let Some(status) = status else { return };
+    let host = memory.host;
+    host[host_page::REPLY_HOST_TIME].store(host_time, Relaxed);
+    host[host_page::REPLY_EPOCH].store(emitted.epoch, Relaxed);
+    host[host_page::REPLY_MASK_VERSION].store(emitted.mask_version, Relaxed);
+    // ORDERING: pairs with the Acquire load of the guest that waits for its
+    // seq: the rest of the reply is there.
+    host[host_page::REPLY].store(u64::from(seq) | (status as u64) << 32, Ordering::Release);
+}
+
+fn copied<const N: usize, R>(
+    point: ReferencePoint<'_>,
+    slot: &[AtomicU64],
+    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> R,
+) -> R {
+    let mut words = [0; N];
+    copy(&mut words, slot);
+    record(Ok(&ReferencePoint { words: &words[..slot.len()], ..point }))
+}
+
+/// Copies a guest's words, each once.
+pub fn copy(to: &mut [u64], from: &[AtomicU64]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = from.load(Relaxed);
+    }
+}

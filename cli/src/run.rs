@@ -1,0 +1,119 @@
+//! `hypertrace run`: a program on this host, traced, with no VM.
+
+use crate::Usage;
+use anyhow::{Context, Result, bail};
+use hypertrace_device::Geometry;
+use hypertrace_trace::SessionConfig;
+use hypertrace_trace::control::told;
+use hypertrace_user::{Config, Program, Session, exit_code};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+
+/// Run a program that traces, with no VM, and keep its session.
+///
+/// The program uses the hypertrace library as it would in a guest: it finds the
+/// session's segment by its environment (HYPERTRACE_SEGMENT), and so does all
+/// that it starts. Its events, those of its threads and its children are drained
+/// until it ends; then this ends too, with its status.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Directory for the session: new or empty
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Keep the segment in this new file, on tmpfs, so that it outlives a crash
+    /// of all who use it (default: in memory)
+    #[arg(long, value_name = "FILE")]
+    segment: Option<PathBuf>,
+
+    /// Threads that can trace at the same time, in all programs
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    clients: u32,
+
+    /// KiB of each thread's ring: a power of two
+    #[arg(long, value_name = "KIB", default_value_t = 1024,
+          value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    ring: u64,
+
+    /// The program and its arguments
+    #[arg(last = true, value_name = "PROG", required = true)]
+    program: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace run --out S -- ./server --port 80
+  hypertrace report S | less            all of it, in order
+  hypertrace ctl S info trace           while it runs
+  hypertrace run --out S --segment /dev/shm/s -- ./server
+                                        and after a crash of this command:
+  hypertrace run --recover /dev/shm/s --out S
+
+Exit code: the program's; 128 and the signal's number if one ended it; 127 if there is no such
+program, 126 if it cannot be run; 1 if the session is not whole, 2 for wrong usage.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let [name, arguments @ ..] = &args.program[..] else {
+        return Err(Usage("no program to run: name it behind --".into()).into());
+    };
+    let program = Program::find(name)?;
+    let failure = Arc::new(OnceLock::new());
+    let session = Session::create(config(args, &failure)?)?;
+    let monitor = session.trace().serve();
+    if let Err(error) = &monitor {
+        let why = told(error);
+        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&why));
+    }
+    let mut command = program.command();
+    command.args(arguments);
+    let ran = hypertrace_user::run(&session, &program, command);
+    drop(monitor);
+    let (summary, written) = session.end();
+    let status = ran?;
+    let code = exit_code(status);
+    let written = match failure.get() {
+        Some(why) => Err(anyhow::anyhow!("{why}")),
+        None => written.map_err(anyhow::Error::from),
+    };
+    let whole = written.with_context(|| {
+        format!(
+            "{} does not hold all that the program did, {} events are lost",
+            args.out.display(),
+            summary.lost
+        )
+    });
+    match whole {
+        Err(why) if code == 0 => Err(why),
+        Err(why) => {
+            eprintln!("hypertrace: {}", crate::escape::Message(&format!("{why:#}")));
+            Ok(ExitCode::from(code))
+        }
+        Ok(()) => Ok(ExitCode::from(code)),
+    }
+}
+
+fn config(args: &Args, failure: &Arc<OnceLock<String>>) -> Result<Config> {
+    if !args.ring.is_power_of_two() {
+        bail!(Usage(format!("--ring {}: a ring's KiB are a power of two", args.ring)));
+    }
+    let ring_bytes = args.ring << 10;
+    let mut trace = SessionConfig::new(&args.out);
+    let first = Arc::clone(failure);
+    trace.on_write_failed = Some(Box::new(move |failed| {
+        // Later ones are for the same reason, or have a worse place to say theirs.
+        let _ = first.set(told(failed));
+    }));
+    let geometry = Geometry {
+        clients: args.clients,
+        ring_bytes,
+        block_bytes: (ring_bytes / 16).min(64 << 10),
+        ..Geometry::default()
+    };
+    let segment = args.segment.clone();
+    Ok(Config { trace, geometry, segment, ..Config::new(&args.out) })
+}

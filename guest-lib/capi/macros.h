@@ -1,0 +1,286 @@
+/*
+ * The macros. They are statements, for C11 and C++17.
+ *
+ * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. Behind it come 0 to 16
+ * fields: a variable, whose name is the field's; or a pair (name, value) in parentheses. Values are
+ * integers, bool, float and double, char * (a string: its bytes up to the zero, 1,024 at most), and
+ * other pointers to objects, which are shown in hexadecimal. A name that is a macro or a keyword
+ * needs a pair with another name.
+ *
+ * The types of fields are those of the values; a call site has one set of them for good.
+ */
+
+/*
+ * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Values are not computed
+ * where the event is switched off, or where there is no device. What cannot be recorded is counted,
+ * and the host shows the count.
+ */
+#define HYPERTRACE_EVENT(...)                                                                      \
+    do {                                                                                           \
+        HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
+        if (HYPERTRACE_IS_ON_(hypertrace_site_)) {                                                 \
+            HYPERTRACE_VALUES_(__VA_ARGS__)                                                        \
+            (void)hypertrace_event(&hypertrace_site_, hypertrace_values_);                         \
+        }                                                                                          \
+    } while (0)
+
+/*
+ * HYPERTRACE_COMMIT(outcome, name, field..): an event that must not be dropped. It may use the part
+ * of the ring that is kept for such, and where even that is full, waits a second at most for the
+ * host to drain. `outcome` is an enum hypertrace_outcome * or NULL. When it is
+ * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host has too, behind all that this
+ * thread has recorded before, and survives this process. The host need not have seen it.
+ */
+#define HYPERTRACE_COMMIT(outcome, ...)                                                            \
+    do {                                                                                           \
+        HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
+        HYPERTRACE_VALUES_(__VA_ARGS__)                                                            \
+        hypertrace_commit(&hypertrace_site_, hypertrace_values_, (outcome));                       \
+    } while (0)
+
+/*
+ * HYPERTRACE_REFERENCE_POINT(reply, name, field..): an event in order with what the host does. The
+ * host has handled it when this is done: one exit from a VM; outside of VMs a wait for the host's
+ * thread, a second at most. `reply` is a struct hypertrace_reply * or NULL.
+ */
+#define HYPERTRACE_REFERENCE_POINT(reply, ...)                                                     \
+    do {                                                                                           \
+        HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
+        HYPERTRACE_VALUES_(__VA_ARGS__)                                                            \
+        hypertrace_reference_point(&hypertrace_site_, hypertrace_values_, (reply));                \
+    } while (0)
+
+/*
+ * HYPERTRACE_REGION_BEGIN(name, id), HYPERTRACE_REGION_END(name, id): a region of interest, as the
+ * events NAME_begin(id) and NAME_end(id). The id, a number, tells one time from another.
+ */
+#define HYPERTRACE_REGION_BEGIN(name, id_)                                                         \
+    HYPERTRACE_EVENT(name "_begin", (id, HYPERTRACE_U64_(id_)))
+#define HYPERTRACE_REGION_END(name, id_) HYPERTRACE_EVENT(name "_end", (id, HYPERTRACE_U64_(id_)))
+
+/* What ends with an underscore is not for programs. */
+
+/* A call site's names and types. The struct is for the compiler to refuse names that are none. */
+#define HYPERTRACE_SITE_(...)                                                                      \
+    struct hypertrace_names_ {                                                                     \
+        char hypertrace_;                                                                          \
+        HYPERTRACE_EACH_(HYPERTRACE_MEMBER_, __VA_ARGS__)                                          \
+    };                                                                                             \
+    static const unsigned char hypertrace_types_[] = {                                             \
+        HYPERTRACE_EACH_(HYPERTRACE_TYPE_OF_, __VA_ARGS__) 0};                                     \
+    static struct hypertrace_site hypertrace_site_ = {                                             \
+        &hypertrace_site_.unknown,                                                                 \
+        "" HYPERTRACE_FIRST_(__VA_ARGS__, ~),                                                      \
+        "" HYPERTRACE_EACH_(HYPERTRACE_NAME_, __VA_ARGS__),                                        \
+        hypertrace_types_,                                                                         \
+        HYPERTRACE_COUNT_(__VA_ARGS__),                                                            \
+        0,                                                                                         \
+        0,                                                                                         \
+        0,                                                                                         \
+        0,                                                                                         \
+        0};
+
+/* A call site's values, in words. */
+#define HYPERTRACE_VALUES_(...)                                                                    \
+    const uint64_t hypertrace_values_[] = {HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0};
+
+/* Relaxed atomic loads: the library changes both while the program runs. */
+#if defined(__GNUC__)
+#define HYPERTRACE_IS_ON_(site)                                                                    \
+    (__atomic_load_n(__atomic_load_n(&(site).off, __ATOMIC_RELAXED), __ATOMIC_RELAXED) == 0)
+#else
+#define HYPERTRACE_IS_ON_(site)                                                                    \
+    (**HYPERTRACE_CAST_(const volatile uint8_t *const volatile *, &(site).off) == 0)
+#endif
+
+/* What a field is: (name, value) or a variable. */
+#define HYPERTRACE_MEMBER_(field) HYPERTRACE_AS_(HYPERTRACE_MEMBER_, field)
+#define HYPERTRACE_MEMBER_BARE_(field) char field;
+#define HYPERTRACE_MEMBER_PAIR_(field) HYPERTRACE_MEMBER_OF_ field
+#define HYPERTRACE_MEMBER_OF_(name, ...) char name;
+
+#define HYPERTRACE_NAME_(field) HYPERTRACE_AS_(HYPERTRACE_NAME_, field)
+#define HYPERTRACE_NAME_BARE_(field) #field ","
+#define HYPERTRACE_NAME_PAIR_(field) HYPERTRACE_NAME_OF_ field
+#define HYPERTRACE_NAME_OF_(name, ...) #name ","
+
+#define HYPERTRACE_TYPE_OF_(field) HYPERTRACE_AS_(HYPERTRACE_TYPE_OF_, field)
+#define HYPERTRACE_TYPE_OF_BARE_(field) HYPERTRACE_TYPE_(field),
+#define HYPERTRACE_TYPE_OF_PAIR_(field) HYPERTRACE_TYPE_OF_PAIRS_ field
+#define HYPERTRACE_TYPE_OF_PAIRS_(name, ...) HYPERTRACE_TYPE_((__VA_ARGS__)),
+
+#define HYPERTRACE_VALUE_(field) HYPERTRACE_AS_(HYPERTRACE_VALUE_, field)
+#define HYPERTRACE_VALUE_BARE_(field) HYPERTRACE_WORD_(field),
+#define HYPERTRACE_VALUE_PAIR_(field) HYPERTRACE_VALUE_OF_ field
+#define HYPERTRACE_VALUE_OF_(name, ...) HYPERTRACE_WORD_((__VA_ARGS__)),
+
+/* Calls macro##BARE_ or macro##PAIR_: in front of a parenthesis, HYPERTRACE_PROBE_ is called. */
+#define HYPERTRACE_AS_(macro, field) HYPERTRACE_JOIN_(macro, HYPERTRACE_KIND_(field))(field)
+#define HYPERTRACE_JOIN_(a, b) HYPERTRACE_JOINED_(a, b)
+#define HYPERTRACE_JOINED_(a, b) a##b
+#define HYPERTRACE_KIND_(field) HYPERTRACE_SECOND_(HYPERTRACE_PROBE_ field, BARE_, ~)
+#define HYPERTRACE_PROBE_(...) ~, PAIR_
+#define HYPERTRACE_SECOND_(...) HYPERTRACE_SECOND_OF_(__VA_ARGS__)
+#define HYPERTRACE_SECOND_OF_(a, b, ...) b
+
+#define HYPERTRACE_FIRST_(name, ...) name
+
+/* macro(field) for each of the fields behind a name; and how many there are. */
+#define HYPERTRACE_EACH_(macro, ...)                                                               \
+    HYPERTRACE_CAT_(HYPERTRACE_EACH_, HYPERTRACE_COUNT_(__VA_ARGS__))(macro, __VA_ARGS__)
+#define HYPERTRACE_CAT_(a, b) HYPERTRACE_CATTED_(a, b)
+#define HYPERTRACE_CATTED_(a, b) a##b##_
+#define HYPERTRACE_COUNT_(...)                                                                     \
+    HYPERTRACE_LAST_(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, ~)
+#define HYPERTRACE_LAST_(name, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
+
+#define HYPERTRACE_EACH_0_(m, name)
+#define HYPERTRACE_EACH_1_(m, name, a) m(a)
+#define HYPERTRACE_EACH_2_(m, name, a, b) m(a) m(b)
+#define HYPERTRACE_EACH_3_(m, name, a, b, c) m(a) m(b) m(c)
+#define HYPERTRACE_EACH_4_(m, name, a, b, c, d) m(a) m(b) m(c) m(d)
+#define HYPERTRACE_EACH_5_(m, name, a, b, c, d, e) m(a) m(b) m(c) m(d) m(e)
+#define HYPERTRACE_EACH_6_(m, name, a, b, c, d, e, f) m(a) m(b) m(c) m(d) m(e) m(f)
+#define HYPERTRACE_EACH_7_(m, name, a, b, c, d, e, f, g) m(a) m(b) m(c) m(d) m(e) m(f) m(g)
+#define HYPERTRACE_EACH_8_(m, name, a, b, c, d, e, f, g, h) m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h)
+#define HYPERTRACE_EACH_9_(m, name, a, b, c, d, e, f, g, h, i)                                     \
+    m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h) m(i)
+#define HYPERTRACE_EACH_10_(m, name, a, b, c, d, e, f, g, h, i, j)                                 \
+    m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h) m(i) m(j)
+#define HYPERTRACE_EACH_11_(m, name, a, b, c, d, e, f, g, h, i, j, k)                              \
+    m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h) m(i) m(j) m(k)
+#define HYPERTRACE_EACH_12_(m, name, a, b, c, d, e, f, g, h, i, j, k, l)                           \
+    m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h) m(i) m(j) m(k) m(l)
+#define HYPERTRACE_EACH_13_(m, name, a, b, c, d, e, f, g, h, i, j, k, l, n)                        \
+    m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h) m(i) m(j) m(k) m(l) m(n)
+#define HYPERTRACE_EACH_14_(m, name, a, b, c, d, e, f, g, h, i, j, k, l, n, o)                     \
+    m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h) m(i) m(j) m(k) m(l) m(n) m(o)
+#define HYPERTRACE_EACH_15_(m, name, a, b, c, d, e, f, g, h, i, j, k, l, n, o, p)                  \
+    m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h) m(i) m(j) m(k) m(l) m(n) m(o) m(p)
+#define HYPERTRACE_EACH_16_(m, name, a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q)               \
+    m(a) m(b) m(c) m(d) m(e) m(f) m(g) m(h) m(i) m(j) m(k) m(l) m(n) m(o) m(p) m(q)
+
+#if defined(__cplusplus)
+
+#define HYPERTRACE_CAST_(type, value) reinterpret_cast<type>(value)
+#define HYPERTRACE_U64_(value) static_cast<uint64_t>(value)
+#define HYPERTRACE_TYPE_(value) (hypertrace_::type_of<decltype(hypertrace_::plain(value))>())
+#define HYPERTRACE_WORD_(value) (hypertrace_::word(hypertrace_::plain(value)))
+
+namespace hypertrace_ {
+
+/* By value: an array is a pointer then, and nothing is const. */
+template <typename T> constexpr T plain(T it) { return it; }
+
+template <typename T> constexpr bool is_string() {
+    return std::is_same<T, char *>::value || std::is_same<T, const char *>::value;
+}
+
+template <typename T> constexpr unsigned char type_of() {
+    if constexpr (std::is_enum<T>::value) {
+        return type_of<typename std::underlying_type<T>::type>();
+    } else if constexpr (std::is_same<T, bool>::value) {
+        return HYPERTRACE_TYPE_BOOL;
+    } else if constexpr (std::is_integral<T>::value) {
+        static_assert(sizeof(T) <= 8, "an integer field has at most 64 bits");
+        return static_cast<unsigned char>(
+            (std::is_signed<T>::value ? HYPERTRACE_TYPE_I8 : HYPERTRACE_TYPE_U8) +
+            (sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3));
+    } else if constexpr (std::is_floating_point<T>::value) {
+        static_assert(sizeof(T) <= sizeof(double), "a long double is no field");
+        return HYPERTRACE_TYPE_F64;
+    } else if constexpr (is_string<T>()) {
+        return HYPERTRACE_TYPE_STR;
+    } else {
+        static_assert(std::is_pointer<T>::value || std::is_null_pointer<T>::value,
+                      "a field is a number, a string or a pointer to an object");
+        return HYPERTRACE_TYPE_X64;
+    }
+}
+
+template <typename T> inline uint64_t word(T value) {
+    if constexpr (std::is_floating_point<T>::value) {
+        const double number = static_cast<double>(value);
+        uint64_t bits = 0;
+        std::memcpy(&bits, &number, sizeof bits);
+        return bits;
+    } else if constexpr (std::is_null_pointer<T>::value) {
+        return 0;
+    } else if constexpr (std::is_pointer<T>::value) {
+        return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
+    } else {
+        /* Signed values are extended by their sign. */
+        return static_cast<uint64_t>(value);
+    }
+}
+
+} // namespace hypertrace_
+
+#else
+
+#define HYPERTRACE_CAST_(type, value) ((type)(value))
+#define HYPERTRACE_U64_(value) ((uint64_t)(value))
+
+#if CHAR_MIN < 0
+#define HYPERTRACE_TYPE_CHAR_ HYPERTRACE_TYPE_I8
+#else
+#define HYPERTRACE_TYPE_CHAR_ HYPERTRACE_TYPE_U8
+#endif
+#if LONG_MAX > 0x7fffffff
+#define HYPERTRACE_TYPE_LONG_ HYPERTRACE_TYPE_I64
+#define HYPERTRACE_TYPE_ULONG_ HYPERTRACE_TYPE_U64
+#else
+#define HYPERTRACE_TYPE_LONG_ HYPERTRACE_TYPE_I32
+#define HYPERTRACE_TYPE_ULONG_ HYPERTRACE_TYPE_U32
+#endif
+
+#define HYPERTRACE_TYPE_(value)                                                                    \
+    _Generic((value),                                                                              \
+        _Bool: HYPERTRACE_TYPE_BOOL,                                                               \
+        char: HYPERTRACE_TYPE_CHAR_,                                                               \
+        signed char: HYPERTRACE_TYPE_I8,                                                           \
+        unsigned char: HYPERTRACE_TYPE_U8,                                                         \
+        short: HYPERTRACE_TYPE_I16,                                                                \
+        unsigned short: HYPERTRACE_TYPE_U16,                                                       \
+        int: HYPERTRACE_TYPE_I32,                                                                  \
+        unsigned int: HYPERTRACE_TYPE_U32,                                                         \
+        long: HYPERTRACE_TYPE_LONG_,                                                               \
+        unsigned long: HYPERTRACE_TYPE_ULONG_,                                                     \
+        long long: HYPERTRACE_TYPE_I64,                                                            \
+        unsigned long long: HYPERTRACE_TYPE_U64,                                                   \
+        float: HYPERTRACE_TYPE_F64,                                                                \
+        double: HYPERTRACE_TYPE_F64,                                                               \
+        char *: HYPERTRACE_TYPE_STR,                                                               \
+        const char *: HYPERTRACE_TYPE_STR,                                                         \
+        default: HYPERTRACE_TYPE_X64)
+
+#define HYPERTRACE_WORD_(value)                                                                    \
+    _Generic((value),                                                                              \
+        _Bool: hypertrace_unsigned_,                                                               \
+        char: hypertrace_signed_,                                                                  \
+        signed char: hypertrace_signed_,                                                           \
+        unsigned char: hypertrace_unsigned_,                                                       \
+        short: hypertrace_signed_,                                                                 \
+        unsigned short: hypertrace_unsigned_,                                                      \
+        int: hypertrace_signed_,                                                                   \
+        unsigned int: hypertrace_unsigned_,                                                        \
+        long: hypertrace_signed_,                                                                  \
+        unsigned long: hypertrace_unsigned_,                                                       \
+        long long: hypertrace_signed_,                                                             \
+        unsigned long long: hypertrace_unsigned_,                                                  \
+        float: hypertrace_double_,                                                                 \
+        double: hypertrace_double_,                                                                \
+        default: hypertrace_pointer_)(value)
+
+static inline uint64_t hypertrace_signed_(int64_t value) { return (uint64_t)value; }
+static inline uint64_t hypertrace_unsigned_(uint64_t value) { return value; }
+static inline uint64_t hypertrace_pointer_(const volatile void *value) {
+    return (uint64_t)(uintptr_t)value;
+}
+static inline uint64_t hypertrace_double_(double value) {
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+#endif

@@ -1,0 +1,177 @@
+//! What the macros call: events of C call sites.
+//!
+//! Unsafe, because sites and values are addresses that a C program tells us.
+#![allow(unsafe_code)]
+
+use crate::site::{self, CallSite, Known, Mixed};
+use hypertrace::abi::event::Words;
+use hypertrace::{Emit, Status, this_thread};
+use std::slice;
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum Outcome {
+    /// It is recorded.
+    Recorded = 0,
+    /// The host does not want it.
+    Filtered = 1,
+    /// The host had no room, or did not answer: counted.
+    Failed = 2,
+    /// The host says that it is none: counted.
+    Invalid = 3,
+    /// Over the client's rate bound: counted.
+    Limited = 4,
+    /// No room: counted.
+    Full = 5,
+    /// In the middle of another event of this thread (a signal handler's):
+    /// counted.
+    Busy = 6,
+    /// This thread has no client, or there is no device: see
+    /// `hypertrace_open`.
+    NoClient = 7,
+    /// Its names and types make no schema: counted.
+    Refused = 8,
+}
+
+impl From<Emit> for Outcome {
+    #[inline(always)]
+    fn from(emit: Emit) -> Outcome {
+        match emit {
+            Emit::Recorded => Outcome::Recorded,
+            Emit::Full => Outcome::Full,
+            Emit::Busy => Outcome::Busy,
+            Emit::Unleased => Outcome::NoClient,
+        }
+    }
+}
+
+/// The host's answer to a reference point.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Reply {
+    /// What became of it. The rest is 0 unless the host has answered.
+    outcome: Outcome,
+    /// This thread's clock before.
+    before: u64,
+    /// The host's raw counter, in its own ticks: between `before` and `after`.
+    host_time: u64,
+    /// This thread's clock after.
+    after: u64,
+    /// The host's clock epoch: it changes when time jumps (restore,
+    /// migration).
+    epoch: u64,
+}
+
+/// What HYPERTRACE_EVENT calls where the event is on.
+///
+/// # Safety
+/// `site` is a call site as the macros make it, and `values` has a word for
+/// each of its fields.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hypertrace_event(site: *mut CallSite, values: *const u64) -> Outcome {
+    // SAFETY: the caller's promise.
+    let Some(known) = (unsafe { Known::of(site) }) else {
+        return refused();
+    };
+    // The macro's own test does not count where the site was new.
+    if !known.is_on() {
+        return Outcome::Filtered;
+    }
+    // SAFETY: the caller's promise.
+    let values = unsafe { slice::from_raw_parts(values, known.count()) };
+    if known.strings() == 0 {
+        this_thread::emit(known, Words(values)).into()
+    } else {
+        // SAFETY: the caller's promise.
+        let mixed = unsafe { Mixed::new(values, known.strings()) };
+        this_thread::emit(known, &mixed).into()
+    }
+}
+
+/// What HYPERTRACE_COMMIT calls. Stores to `outcome` what became of it, unless
+/// that is NULL.
+///
+/// # Safety
+/// As for `hypertrace_event`; `outcome` is NULL or can be stored to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hypertrace_commit(
+    site: *mut CallSite,
+    values: *const u64,
+    outcome: *mut Outcome,
+) {
+    // SAFETY: the caller's promise.
+    let became = match unsafe { Known::of(site) } {
+        None => refused(),
+        Some(known) => {
+            // SAFETY: the caller's promise.
+            let values = unsafe { slice::from_raw_parts(values, known.count()) };
+            if known.strings() == 0 {
+                this_thread::commit(known, Words(values)).into()
+            } else {
+                // SAFETY: the caller's promise.
+                let mixed = unsafe { Mixed::new(values, known.strings()) };
+                this_thread::commit(known, &mixed).into()
+            }
+        }
+    };
+    // SAFETY: null or the caller's.
+    if let Some(outcome) = unsafe { outcome.as_mut() } {
+        *outcome = became;
+    }
+}
+
+/// What HYPERTRACE_REFERENCE_POINT calls. Stores the host's answer to `reply`,
+/// unless that is NULL.
+///
+/// # Safety
+/// As for `hypertrace_event`; `reply` is NULL or can be stored to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hypertrace_reference_point(
+    site: *mut CallSite,
+    values: *const u64,
+    reply: *mut Reply,
+) {
+    // SAFETY: the caller's promise.
+    let answer = match unsafe { Known::of(site) } {
+        None => Err(refused()),
+        Some(known) => {
+            // SAFETY: the caller's promise.
+            let values = unsafe { slice::from_raw_parts(values, known.count()) };
+            if known.strings() == 0 {
+                this_thread::reference_point(known, Words(values))
+            } else {
+                // SAFETY: the caller's promise.
+                let mixed = unsafe { Mixed::new(values, known.strings()) };
+                this_thread::reference_point(known, &mixed)
+            }
+            .map_err(Outcome::from)
+        }
+    };
+    // SAFETY: null or the caller's.
+    let Some(reply) = (unsafe { reply.as_mut() }) else {
+        return;
+    };
+    *reply = match answer {
+        Err(outcome) => Reply { outcome, before: 0, host_time: 0, after: 0, epoch: 0 },
+        Ok(answer) => Reply {
+            outcome: match answer.status {
+                Status::Recorded => Outcome::Recorded,
+                Status::Filtered => Outcome::Filtered,
+                Status::Failed => Outcome::Failed,
+                Status::Invalid => Outcome::Invalid,
+                Status::Limited => Outcome::Limited,
+            },
+            before: answer.before,
+            host_time: answer.host_time,
+            after: answer.after,
+            epoch: answer.epoch,
+        },
+    };
+}
+
+#[cold]
+fn refused() -> Outcome {
+    site::refused();
+    Outcome::Refused
+}

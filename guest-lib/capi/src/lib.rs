@@ -1,0 +1,15 @@
+//! The guest library for C and C++: libhypertrace.a and libhypertrace.so.
+//!
+//! ```text
+//! macro in hypertrace.h -> site    a static of the call site: names, types; id and mask slot once known
+//!   | event is on            |
+//!   v                        v
+//! event: emit, commit, point -> hypertrace::this_thread, as Rust's macros
+//! ```
+//!
+//! `include/hypertrace.h` is made from this crate and from `macros.h` by
+//! `cargo xtask header`.
+
+pub mod event;
+pub mod process;
+pub mod site;

@@ -1,0 +1,466 @@
+//! A call site in C: what the macros say about an event, and what the library
+//! makes of it at the first one.
+//!
+//! Nothing is allocated and nothing waits: a first event may be a signal
+//! handler's, and threads that come to a site at the same time find out the
+//! same.
+//!
+//! Unsafe, because a site is an address that a C program tells us.
+#![allow(unsafe_code)]
+
+use hypertrace::abi::atomic::AtomicU64;
+use hypertrace::abi::event::{Bytes, Field, MAX_STR, Text, Words};
+use hypertrace::abi::schema::{self, FieldType, MAX_FIELDS, MAX_NAME, MAX_TEXT, Schema};
+use hypertrace::{Fields, Site};
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64 as Count, Ordering, Ordering::Relaxed};
+
+/// `uint8_t`; the types of fields, as the macros tell them.
+pub const HYPERTRACE_TYPE_U8: u8 = 0;
+/// `uint16_t`
+pub const HYPERTRACE_TYPE_U16: u8 = 1;
+/// `uint32_t`
+pub const HYPERTRACE_TYPE_U32: u8 = 2;
+/// `uint64_t`
+pub const HYPERTRACE_TYPE_U64: u8 = 3;
+/// `int8_t`
+pub const HYPERTRACE_TYPE_I8: u8 = 4;
+/// `int16_t`
+pub const HYPERTRACE_TYPE_I16: u8 = 5;
+/// `int32_t`
+pub const HYPERTRACE_TYPE_I32: u8 = 6;
+/// `int64_t`
+pub const HYPERTRACE_TYPE_I64: u8 = 7;
+/// `float`, `double`; the value's word is the bits of a `double`
+pub const HYPERTRACE_TYPE_F64: u8 = 8;
+/// `bool`
+pub const HYPERTRACE_TYPE_BOOL: u8 = 9;
+/// A pointer, or a number that people read in hexadecimal
+pub const HYPERTRACE_TYPE_X64: u8 = 10;
+/// `const char *`; the value's word is the address
+pub const HYPERTRACE_TYPE_STR: u8 = 11;
+
+/// A type's code is its place in [`FieldType::ALL`].
+fn field_type(code: u8) -> Option<FieldType> {
+    let ty = *FieldType::ALL.get(usize::from(code))?;
+    (ty != FieldType::Words).then_some(ty)
+}
+
+/// A call site. The macros make one as a static of each; what is not told here
+/// to be filled in is zero at first and the library's own.
+#[repr(C)]
+pub struct CallSite {
+    /// Where it stands whether the event is off: at first `unknown`'s address,
+    /// then a byte of the enable mask. 0 is on.
+    off: *const u8,
+    /// To be filled in: the event's name.
+    name: *const c_char,
+    /// To be filled in: the fields' names, with a comma behind each.
+    fields: *const c_char,
+    /// To be filled in: a `HYPERTRACE_TYPE_` for each field.
+    types: *const u8,
+    /// To be filled in: the number of fields.
+    count: u32,
+    /// Always 0.
+    unknown: u8,
+    state: u32,
+    id: u32,
+    name_hash: u32,
+    /// A bit for each field that is a string.
+    strings: u32,
+}
+
+/// States of a call site, which is new at 0.
+const KNOWN: u32 = 1;
+/// Its names and types make no schema.
+const REFUSED: u32 = 2;
+
+/// A call site whose event has an id.
+#[derive(Clone, Copy)]
+pub(crate) struct Known(*mut CallSite);
+
+impl Known {
+    /// Finds out about a site, once. `None` if its names and types make no
+    /// schema.
+    ///
+    /// # Safety
+    /// The site is one as the macros make it, and stays for the whole call.
+    #[inline(always)]
+    pub(crate) unsafe fn of(site: *mut CallSite) -> Option<Known> {
+        let known = Known(site);
+        // ORDERING: pairs with the Release in `find_out`: the rest is there.
+        match known.word(Word::State).load(Ordering::Acquire) {
+            KNOWN => Some(known),
+            _ => known.find_out(),
+        }
+    }
+
+    /// Whether it is switched on.
+    pub(crate) fn is_on(self) -> bool {
+        hypertrace::is_on(schema_slot(self.name_hash()))
+    }
+
+    /// How many values come with it.
+    #[inline(always)]
+    pub(crate) fn count(self) -> usize {
+        self.get().count as usize
+    }
+
+    /// A bit for each of them that is a string.
+    #[inline(always)]
+    pub(crate) fn strings(self) -> u32 {
+        self.word(Word::Strings).load(Relaxed)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_out(self) -> Option<Known> {
+        let state = self.word(Word::State);
+        if state.load(Relaxed) == REFUSED || self.count() > MAX_FIELDS {
+            state.store(REFUSED, Relaxed);
+            return None;
+        }
+        let mut text = Assembled { bytes: [0; MAX_TEXT], len: 0 };
+        let fits = {
+            let mut fits = true;
+            self.pieces(&mut |piece| fits &= text.push(piece));
+            fits
+        };
+        let types = (0..self.count()).map(|i| self.type_of(i));
+        let whole = types.clone().all(|ty| ty.is_some());
+        let parsed = std::str::from_utf8(&text.bytes[..text.len]).ok().map(Schema::parse);
+        let Some(Ok(schema)) = parsed.filter(|_| fits && whole) else {
+            state.store(REFUSED, Relaxed);
+            return None;
+        };
+        let strings = types
+            .enumerate()
+            .filter(|(_, ty)| *ty == Some(FieldType::Str))
+            .fold(0, |strings, (i, _)| strings | 1 << i);
+        let name_hash = schema::name_hash(schema.name());
+        self.word(Word::Id).store(schema.id(), Relaxed);
+        self.word(Word::NameHash).store(name_hash, Relaxed);
+        self.word(Word::Strings).store(strings, Relaxed);
+        // ORDERING: pairs with the Acquire in `of`.
+        state.store(KNOWN, Ordering::Release);
+        let switch = std::ptr::from_ref(hypertrace::switch(schema_slot(name_hash)));
+        // SAFETY: `of`'s promise; the field is a pointer, and atomic from here on.
+        unsafe { AtomicPtr::from_ptr((&raw mut (*self.0).off).cast()) }
+            .store(switch.cast_mut().cast::<u8>(), Ordering::Release);
+        Some(self)
+    }
+
+    /// What the macros have filled in, and nobody changes.
+    #[inline(always)]
+    fn get(&self) -> Filled {
+        // SAFETY: `of`'s promise.
+        unsafe {
+            Filled {
+                name: (*self.0).name,
+                fields: (*self.0).fields,
+                types: (*self.0).types,
+                count: (*self.0).count,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn word(&self, word: Word) -> &AtomicU32 {
+        // SAFETY: `of`'s promise; the library accesses these words by atomic
+        // operations only.
+        unsafe {
+            AtomicU32::from_ptr(match word {
+                Word::State => &raw mut (*self.0).state,
+                Word::Id => &raw mut (*self.0).id,
+                Word::NameHash => &raw mut (*self.0).name_hash,
+                Word::Strings => &raw mut (*self.0).strings,
+            })
+        }
+    }
+
+    fn type_of(self, field: usize) -> Option<FieldType> {
+        // SAFETY: there are `count` of them.
+        field_type(unsafe { *self.get().types.add(field) })
+    }
+}
+
+/// What the library fills in.
+enum Word {
+    State,
+    Id,
+    NameHash,
+    Strings,
+}
+
+struct Filled {
+    name: *const c_char,
+    fields: *const c_char,
+    types: *const u8,
+    count: u32,
+}
+
+/// The enable mask's slot of a name with this hash.
+fn schema_slot(name_hash: u32) -> usize {
+    (name_hash & 0xfff) as usize
+}
+
+struct Assembled {
+    bytes: [u8; MAX_TEXT],
+    len: usize,
+}
+
+impl Assembled {
+    fn push(&mut self, piece: &[u8]) -> bool {
+        let end = self.len + piece.len();
+        let Some(room) = self.bytes.get_mut(self.len..end) else {
+            return false;
+        };
+        room.copy_from_slice(piece);
+        self.len = end;
+        true
+    }
+}
+
+/// The bytes of a C string, at most so many.
+///
+/// # Safety
+/// `at` is a C string that stays for the result's life, or null.
+unsafe fn bytes<'a>(at: *const c_char, most: usize) -> &'a [u8] {
+    if at.is_null() {
+        return b"(null)";
+    }
+    let mut len = 0;
+    // SAFETY: not beyond the string's end, says the caller.
+    unsafe {
+        while len < most && *at.add(len) != 0 {
+            len += 1;
+        }
+        std::slice::from_raw_parts(at.cast(), len)
+    }
+}
+
+impl Text for Known {
+    fn id(&self) -> u32 {
+        self.word(Word::Id).load(Relaxed)
+    }
+
+    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
+        let Filled { name, fields, count, .. } = self.get();
+        // SAFETY: the macros give string literals. One byte more than a name
+        // can have is enough to be refused.
+        let (name, fields) =
+            unsafe { (bytes(name, MAX_NAME + 1), bytes(fields, MAX_FIELDS * (MAX_NAME + 2))) };
+        piece(name);
+        piece(b"(");
+        let mut names = fields.split(|byte| *byte == b',');
+        for i in 0..count as usize {
+            if i > 0 {
+                piece(b",");
+            }
+            piece(names.next().unwrap_or_default());
+            piece(b":");
+            piece(self.type_of(i).map_or("", FieldType::name).as_bytes());
+        }
+        piece(b")");
+    }
+}
+
+impl Site for Known {
+    const NAME: &'static str = "";
+    const FIELDS: &'static [&'static str] = &[];
+
+    #[inline(always)]
+    fn id<F: Fields>(&self) -> u32 {
+        Text::id(self)
+    }
+
+    #[inline(always)]
+    fn name_hash(&self) -> u32 {
+        self.word(Word::NameHash).load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn text<F: Fields>(&self) -> &dyn Text {
+        self
+    }
+}
+
+/// Values some of which are strings.
+pub(crate) struct Mixed<'a> {
+    values: &'a [u64],
+    /// Of the strings: measured once, since another thread may write to them.
+    lengths: [u16; MAX_FIELDS],
+    strings: u32,
+}
+
+impl<'a> Mixed<'a> {
+    /// # Safety
+    /// The values whose bits are set in `strings` are addresses of C strings
+    /// that stay for this value's life, or 0.
+    pub(crate) unsafe fn new(values: &'a [u64], strings: u32) -> Self {
+        let mut mixed = Mixed { values, lengths: [0; MAX_FIELDS], strings };
+        for (i, &value) in values.iter().enumerate().filter(|(i, _)| strings >> i & 1 == 1) {
+            // SAFETY: the caller's promise.
+            let text = unsafe { bytes(value as usize as *const c_char, MAX_STR + 1) };
+            let mut end = text.len().min(MAX_STR);
+            // Cut off at a character.
+            while end < text.len() && end > 0 && text[end] & 0xc0 == 0x80 {
+                end -= 1;
+            }
+            mixed.lengths[i] = end as u16;
+        }
+        mixed
+    }
+
+    fn string(&self, i: usize) -> Option<Bytes<'_>> {
+        if self.strings >> i & 1 == 0 {
+            return None;
+        }
+        let text: &[u8] = match self.values[i] {
+            0 => b"(null)",
+            // SAFETY: `new`'s promise; so many bytes were there.
+            at => unsafe {
+                std::slice::from_raw_parts(at as usize as *const u8, self.lengths[i].into())
+            },
+        };
+        Some(Bytes(text))
+    }
+}
+
+impl Fields for &Mixed<'_> {
+    const TYPES: &'static [FieldType] = Words::TYPES;
+
+    fn words(self) -> usize {
+        (0..self.values.len()).map(|i| self.string(i).map_or(1, Bytes::words)).sum()
+    }
+
+    fn put(self, out: &[AtomicU64]) {
+        let mut out = out;
+        for i in 0..self.values.len() {
+            let taken = match self.string(i) {
+                Some(text) => {
+                    text.put(out);
+                    text.words()
+                }
+                None => {
+                    out[0].store(self.values[i], Relaxed);
+                    1
+                }
+            };
+            out = &out[taken..];
+        }
+    }
+}
+
+/// Events of refused call sites.
+static REFUSED_EVENTS: Count = Count::new(0);
+
+pub(crate) fn refused() {
+    REFUSED_EVENTS.fetch_add(1, Relaxed);
+}
+
+pub(crate) fn refused_events() -> u64 {
+    REFUSED_EVENTS.load(Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr;
+
+    fn site(
+        name: &'static std::ffi::CStr,
+        fields: &'static std::ffi::CStr,
+        types: &'static [u8],
+    ) -> CallSite {
+        CallSite {
+            off: ptr::null(),
+            name: name.as_ptr(),
+            fields: fields.as_ptr(),
+            types: types.as_ptr(),
+            count: types.len() as u32,
+            unknown: 0,
+            state: 0,
+            id: 0,
+            name_hash: 0,
+            strings: 0,
+        }
+    }
+
+    #[test]
+    fn codes_of_types_are_as_in_the_wires_list() {
+        use FieldType as T;
+        let codes = [
+            (HYPERTRACE_TYPE_U8, T::U8),
+            (HYPERTRACE_TYPE_U16, T::U16),
+            (HYPERTRACE_TYPE_U32, T::U32),
+            (HYPERTRACE_TYPE_U64, T::U64),
+            (HYPERTRACE_TYPE_I8, T::I8),
+            (HYPERTRACE_TYPE_I16, T::I16),
+            (HYPERTRACE_TYPE_I32, T::I32),
+            (HYPERTRACE_TYPE_I64, T::I64),
+            (HYPERTRACE_TYPE_F64, T::F64),
+            (HYPERTRACE_TYPE_BOOL, T::Bool),
+            (HYPERTRACE_TYPE_X64, T::X64),
+            (HYPERTRACE_TYPE_STR, T::Str),
+        ];
+        for (code, ty) in codes {
+            assert_eq!(field_type(code), Some(ty));
+        }
+        assert_eq!(field_type(codes.len() as u8), None);
+    }
+
+    #[test]
+    fn a_site_has_the_id_of_its_text() {
+        let types = &[HYPERTRACE_TYPE_U64, HYPERTRACE_TYPE_STR];
+        let mut site = site(c"disk_read", c"lba,path,", types);
+        // SAFETY: as the macros make it.
+        let known = unsafe { Known::of(&mut site) }.unwrap();
+        assert_eq!(Text::id(&known), schema::id_of("disk_read(lba:u64,path:str)"));
+        assert_eq!(known.name_hash(), schema::name_hash("disk_read"));
+        assert_eq!(known.strings(), 0b10);
+        assert!(ptr::eq(site.off.cast(), hypertrace::switch(schema::mask_slot("disk_read"))));
+    }
+
+    #[test]
+    fn what_makes_no_schema_is_refused() {
+        let one = &[HYPERTRACE_TYPE_U64];
+        let many = &[HYPERTRACE_TYPE_U64; 17];
+        let long = c"a1234567890123456789012345678901234567890123456789012345678901234";
+        for (name, fields, types) in [
+            (c"no name", c"a,", &one[..]),
+            (c"", c"a,", one),
+            (long, c"a,", one),
+            (c"e", c"p->len,", one),
+            (c"e", long, one),
+            (c"e", c"", one),
+            (c"e", c"a,", &[200]),
+            (c"e", c"a,a,", &[1, 1]),
+            (c"e", c"a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,", many),
+        ] {
+            let mut site = site(name, fields, types);
+            for _ in 0..2 {
+                // SAFETY: as the macros make it.
+                assert!(unsafe { Known::of(&mut site) }.is_none(), "{name:?} {fields:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn strings_are_cut_at_a_character_and_null_is_told() {
+        let long = std::ffi::CString::new("ä".repeat(1000)).unwrap();
+        let values = [7, long.as_ptr() as u64, 0];
+        // SAFETY: a C string, and null.
+        let mixed = unsafe { Mixed::new(&values, 0b110) };
+        let out: Vec<_> = (0..(&mixed).words()).map(|_| AtomicU64::new(!0)).collect();
+        (&mixed).put(&out);
+        let words: Vec<_> = out.iter().map(|word| word.load(Relaxed)).collect();
+        let text = "e(n:u64,s:str,t:str)";
+        let shape = Schema::parse(text).unwrap().shape();
+        assert!(shape.check(&words).is_some());
+        let values: Vec<_> = shape.values(&words).collect();
+        let cut = "ä".repeat(512);
+        use schema::Value;
+        assert_eq!(values, [Value::Unsigned(7), Value::Str(cut.as_bytes()), Value::Str(b"(null)")]);
+    }
+}

@@ -1,0 +1,149 @@
+//! What a segment has beside a device's regions: the host's page, and the bells
+//! that do what traps do.
+//!
+//! Unsafe, because that is memory at an address that somebody told us.
+#![allow(unsafe_code)]
+
+use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
+use hypertrace_abi::layout::host_page;
+use hypertrace_abi::layout::local::{ASLEEP, BEAT, BELLS, PAGE_L, STATE, State};
+use hypertrace_abi::ring::ClientMemory;
+
+/// Looks at the reply before the thread sleeps: some microseconds, which is
+/// what a host takes that is awake on another CPU.
+const SPINS: u32 = 200;
+
+/// A segment's config region, mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Local {
+    config: *mut u8,
+}
+
+// SAFETY: all words behind it are accessed by atomic operations only.
+unsafe impl Send for Local {}
+// SAFETY: as above.
+unsafe impl Sync for Local {}
+
+/// The host that did not answer for a second, as [`Local::sign_of_life`] showed
+/// it then: until that changes, nobody waits for it again.
+static DEAD: AtomicU64 = AtomicU64::new(0);
+
+impl Local {
+    /// # Safety
+    /// A segment's config region is mapped at `config`, writable, for as long
+    /// as the result is used.
+    pub(crate) unsafe fn new(config: *mut u8) -> Local {
+        Local { config }
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        // SAFETY: `new`'s promise; an aligned word of page L.
+        unsafe { &*self.config.wrapping_add((PAGE_L + offset) as usize).cast() }
+    }
+
+    /// Has the host look at this client's registers when it looks next.
+    pub(crate) fn tell(&self, client: u32) {
+        // SAFETY: `new`'s promise; the client was checked against the
+        // geometry, whose bells lie inside the region.
+        let bell = unsafe {
+            core::sync::atomic::AtomicU8::from_ptr(
+                self.config.wrapping_add(BELLS as usize + client as usize),
+            )
+        };
+        // ORDERING: pairs with the host's Acquire load: the registers are
+        // stored.
+        bell.store(bell.load(Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Has the host look at this client's registers, now.
+    pub(crate) fn ring(&self, client: u32) {
+        self.tell(client);
+        // ORDERING: pairs with the host's fence between its word and its look
+        // at the bells: one of the two sees what the other did.
+        fence(Ordering::SeqCst);
+        let asleep = self.word(ASLEEP);
+        if asleep.load(Relaxed) != 0 {
+            // A host that is about to sleep does not.
+            asleep.store(0, Relaxed);
+            #[cfg(feature = "std")]
+            crate::linux::wake(asleep);
+        }
+    }
+
+    /// Never 0, and another at every beat of the host's heart.
+    fn sign_of_life(&self) -> u64 {
+        // SAFETY: `new`'s promise; an aligned word of page L.
+        let beat: &AtomicU64 =
+            unsafe { &*self.config.wrapping_add((PAGE_L + BEAT) as usize).cast() };
+        let place = (self.config as u64).rotate_left(17);
+        (beat.load(Relaxed).wrapping_add(1) ^ place).max(1)
+    }
+
+    /// Whether the host has ended, or did not answer and shows no sign of life
+    /// since.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.word(STATE).load(Relaxed) == State::Ended as u32
+            || DEAD.load(Relaxed) == self.sign_of_life()
+    }
+
+    /// Somebody has waited in vain.
+    pub(crate) fn give_up(&self) {
+        DEAD.store(self.sign_of_life(), Relaxed);
+    }
+
+    /// Has the host serve the reference point that this client stored to EMIT,
+    /// and waits, bounded, for its reply. Without one, that is counted.
+    pub(crate) fn ask(&self, client: u32, memory: &ClientMemory<'_>, seq: u32) {
+        let answered = !self.is_dead() && {
+            self.ring(client);
+            self.wait(memory, seq)
+        };
+        #[cfg(feature = "std")]
+        if !answered {
+            crate::linux::unanswered();
+        }
+        let _ = answered;
+    }
+
+    fn wait(&self, memory: &ClientMemory<'_>, seq: u32) -> bool {
+        let reply = &memory.host[host_page::REPLY];
+        // ORDERING: pairs with the Release store of the reply's last word.
+        let has_come = || reply.load(Ordering::Acquire) as u32 == seq;
+        for _ in 0..SPINS {
+            if has_come() {
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        #[cfg(feature = "std")]
+        {
+            let sleeps = &memory.guest[hypertrace_abi::layout::guest_page::SLEEPS];
+            sleeps.store(1, Relaxed);
+            // ORDERING: pairs with the host's fence between its reply and its
+            // look at this word: one of the two sees what the other did.
+            fence(Ordering::SeqCst);
+            // SAFETY: the low half of the reply's word, where a little-endian
+            // machine has its seq.
+            let word = unsafe { AtomicU32::from_ptr(reply.as_ptr().cast()) };
+            let until = crate::linux::nanoseconds() + 1_000_000_000;
+            while self.word(STATE).load(Relaxed) != State::Ended as u32 {
+                let found = word.load(Relaxed);
+                if found == seq || !crate::linux::sleep(word, found, until) {
+                    break;
+                }
+            }
+            sleeps.store(0, Relaxed);
+        }
+        #[cfg(not(feature = "std"))]
+        for _ in 0..crate::client::MOST_TURNS {
+            if has_come() {
+                break;
+            }
+            core::hint::spin_loop();
+        }
+        if !has_come() {
+            self.give_up();
+        }
+        has_come()
+    }
+}

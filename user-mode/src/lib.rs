@@ -1,0 +1,38 @@
+//! The channel of hypertrace with no VM: programs on this host trace through a
+//! segment, a file with the regions of a device in it, which a thread of the
+//! host serves.
+//!
+//! ```no_run
+//! use std::process::Command;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let session = hypertrace_user::Session::create(hypertrace_user::Config::new("S"))?;
+//! let mut command = Command::new("./program");
+//! session.pass_to(&mut command);
+//! command.status()?;
+//! println!("{} records", session.finish()?.records);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The program uses the guest library as it would in a VM, unchanged: it finds
+//! the segment by its environment.
+//!
+//! - [`Segment`] is the file: a memfd, or one on tmpfs that outlives a crash;
+//! - [`Host`] is the thread: it serves reference points, drains rings, and beats;
+//! - [`Session`] puts both to a trace session;
+//! - [`run`] starts a program in it, as `hypertrace run` does;
+//!
+//! It does not watch programs: one that never calls the library leaves nothing,
+//! and costs nothing.
+
+mod futex;
+mod host;
+mod program;
+mod segment;
+mod session;
+
+pub use host::{Host, Policy};
+pub use program::{Program, ProgramError, exit_code, run};
+pub use segment::{Segment, SegmentError};
+pub use session::{Config, Error, Session};

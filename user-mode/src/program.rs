@@ -1,0 +1,205 @@
+//! Running a program in a session: started, waited for, its status handed on.
+//!
+//! Unsafe, because of what happens between fork and exec, and of signals.
+#![allow(unsafe_code)]
+
+use crate::session::Session;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// Why a program cannot be run in a session.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// There is none.
+    #[error("{}: no such program{}", .0.to_string_lossy(), hint(.0))]
+    NotFound(OsString),
+    /// It is not to be executed.
+    #[error("{} is not a program: it cannot be executed", .0.display())]
+    NotExecutable(PathBuf),
+    /// It runs with other rights than its caller.
+    #[error(
+        "{} is setuid or setgid: it runs with other rights and takes no segment from its \
+         environment; run it as its owner",
+        .0.display()
+    )]
+    Privileged(PathBuf),
+    /// The system did not start it.
+    #[error("cannot start {}", path.display())]
+    Start {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ProgramError {
+    /// What a shell would exit with.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            ProgramError::NotFound(_) => 127,
+            _ => 126,
+        }
+    }
+}
+
+fn hint(name: &OsStr) -> &'static str {
+    if name.as_encoded_bytes().contains(&b'/') { "" } else { " in PATH" }
+}
+
+/// A program that is there and can be run in a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    path: PathBuf,
+    name: OsString,
+}
+
+impl Program {
+    /// Looks for it as a shell does: a name with a slash is a path.
+    ///
+    /// # Errors
+    /// If it is not there, cannot be executed, or would not be traced.
+    pub fn find(name: &OsStr) -> Result<Program, ProgramError> {
+        let is_file = |path: &PathBuf| path.metadata().is_ok_and(|meta| meta.is_file());
+        let path = if hint(name).is_empty() {
+            Some(PathBuf::from(name)).filter(|path| path.exists())
+        } else {
+            let folders = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+            let mut found: Vec<PathBuf> =
+                std::env::split_paths(&folders).map(|at| at.join(name)).filter(is_file).collect();
+            // As a shell: the first that can be executed, else the first.
+            found.sort_by_key(|path| !is_executable(path));
+            found.into_iter().next()
+        };
+        let path = path.ok_or_else(|| ProgramError::NotFound(name.to_owned()))?;
+        let failed = |source| ProgramError::Start { path: path.clone(), source };
+        let meta = path.metadata().map_err(failed)?;
+        if !meta.is_file() || !is_executable(&path) {
+            return Err(ProgramError::NotExecutable(path));
+        }
+        // SAFETY: both take nothing and cannot fail.
+        let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+        let mode = meta.permissions().mode();
+        if mode & libc::S_ISUID != 0 && meta.uid() != user
+            || mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 && meta.gid() != group
+        {
+            return Err(ProgramError::Privileged(path));
+        }
+        Ok(Program { path, name: name.to_owned() })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How to start it.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.arg0(&self.name);
+        command
+    }
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: a string that lives through the call.
+    unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
+}
+
+/// Has the started program inherit a descriptor under its number.
+pub(crate) fn inherit(command: &mut Command, descriptor: i32) {
+    // SAFETY: between fork and exec only fcntl is called, which is safe there.
+    unsafe {
+        command.pre_exec(move || match libc::fcntl(descriptor, libc::F_SETFD, 0) {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+}
+
+/// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP go on to
+/// the program, and SIGINT and SIGQUIT, which a terminal sends to both, are the
+/// program's to obey.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn run(
+    session: &Session,
+    program: &Program,
+    mut command: Command,
+) -> Result<ExitStatus, ProgramError> {
+    session.pass_to(&mut command);
+    let failed = |source| ProgramError::Start { path: program.path.clone(), source };
+    let _signals = Signals::catch();
+    let mut child = command.spawn().map_err(failed)?;
+    PROGRAM.store(i32::try_from(child.id()).unwrap_or(0), Relaxed);
+    let status = child.wait();
+    PROGRAM.store(0, Relaxed);
+    status.map_err(failed)
+}
+
+/// What a shell exits with after a program that ended so.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// The program that signals go to, 0 if there is none.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn pass_on(signal: libc::c_int) {
+    let program = PROGRAM.load(Relaxed);
+    if program > 0 && matches!(signal, libc::SIGTERM | libc::SIGHUP) {
+        // SAFETY: kill may be called in a signal handler; a child that has
+        // ended keeps its number until it is waited for.
+        unsafe { libc::kill(program, signal) };
+    }
+}
+
+/// While it lives, signals that would end this process do not.
+struct Signals {
+    before: Vec<(libc::c_int, libc::sigaction)>,
+}
+
+impl Signals {
+    fn catch() -> Signals {
+        let mut before = Vec::new();
+        for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: both structures are plain data that live through the
+            // calls; the handler does what a handler may. A handler, unlike
+            // being ignored, ends at the program's exec.
+            unsafe {
+                let mut old: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &mut old);
+                // Under nohup it stays ignored, for the program too.
+                if old.sa_sigaction == libc::SIG_IGN {
+                    continue;
+                }
+                let mut new: libc::sigaction = std::mem::zeroed();
+                let handler: extern "C" fn(libc::c_int) = pass_on;
+                new.sa_sigaction = handler as libc::sighandler_t;
+                new.sa_flags = libc::SA_RESTART;
+                libc::sigaction(signal, &new, std::ptr::null_mut());
+                before.push((signal, old));
+            }
+        }
+        Signals { before }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for (signal, old) in &self.before {
+            // SAFETY: what stood there before.
+            unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! A session of programs: a trace session, a segment, and the host between.
+
+use crate::host::{Host, Policy};
+use crate::segment::{Segment, SegmentError};
+use hypertrace_abi::config::HostFacts;
+use hypertrace_abi::layout::Geometry;
+use hypertrace_abi::layout::local::ENVIRONMENT;
+use hypertrace_trace::{SessionConfig, SessionError, Summary};
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+/// What a session of programs is to be.
+pub struct Config {
+    /// The trace session. What it says of relays and of the counter is set
+    /// here.
+    pub trace: SessionConfig,
+    /// Clients, of which each thread that traces takes one, and sizes.
+    pub geometry: Geometry,
+    /// A file for the segment, so that it outlives a crash; else it is in
+    /// memory.
+    pub segment: Option<PathBuf>,
+    /// Clients below this number relay points of others, as an emulator's
+    /// plugin does.
+    pub relays: u32,
+    /// When to drain.
+    pub policy: Policy,
+}
+
+impl Config {
+    /// Defaults: 64 threads at a time, rings of 1 MiB, in memory.
+    pub fn new(dir: impl Into<PathBuf>) -> Config {
+        Config {
+            trace: SessionConfig::new(dir),
+            geometry: Geometry { clients: 64, ..Geometry::default() },
+            segment: None,
+            relays: 0,
+            policy: Policy::default(),
+        }
+    }
+}
+
+/// Why there is no session, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The trace session.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The segment.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// The host's thread.
+    #[error("cannot start the thread that serves the segment")]
+    Thread(#[source] io::Error),
+}
+
+impl Error {
+    /// Whether what was asked for is at fault, not the machine.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Error::Session(error) => error.is_bad_input(),
+            Error::Segment(error) => error.is_bad_input(),
+            Error::Thread(_) => false,
+        }
+    }
+}
+
+/// A session that programs trace into.
+pub struct Session {
+    trace: hypertrace_trace::Session,
+    segment: Arc<Segment>,
+    host: Host,
+}
+
+impl Session {
+    /// Makes the session's directory and the segment, and starts the host.
+    ///
+    /// # Errors
+    /// If one of them cannot be had; nothing is left behind then.
+    pub fn create(config: Config) -> Result<Session, Error> {
+        let Config { mut trace, geometry, segment, relays, policy } = config;
+        trace.relays = relays;
+        trace.same_counter = true;
+        let trace = hypertrace_trace::Session::create(trace)?;
+        let facts = HostFacts {
+            session: trace.uuid(),
+            guest_frequency: trace.host_frequency(),
+            host_frequency: trace.host_frequency(),
+            vcpu_clients: relays,
+            ..HostFacts::default()
+        };
+        let segment = match &segment {
+            Some(path) => Segment::create(path, &geometry, &facts),
+            None => Segment::anonymous(&geometry, &facts),
+        };
+        let started = segment.map_err(Error::from).and_then(|segment| {
+            let segment = Arc::new(segment);
+            let attached = trace.clone();
+            let attach = move || {
+                attached.attach("host");
+            };
+            match Host::start(&segment, trace.clone(), policy, attach) {
+                Ok(host) => Ok((segment, host)),
+                Err(why) => {
+                    segment.remove();
+                    Err(Error::Thread(why))
+                }
+            }
+        });
+        match started {
+            Ok((segment, host)) => {
+                trace.wake_by(host.waker());
+                Ok(Session { trace, segment, host })
+            }
+            Err(why) => {
+                // It was made here, and nothing was recorded.
+                trace.abandon();
+                Err(why)
+            }
+        }
+    }
+
+    /// The trace session: for its monitor, its triggers, its control socket.
+    pub fn trace(&self) -> &hypertrace_trace::Session {
+        &self.trace
+    }
+
+    /// The segment: for threads of this process, or programs that are started
+    /// by other means.
+    pub fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    /// Lets a program that is about to be started trace into this session, it
+    /// and all that it starts.
+    pub fn pass_to(&self, command: &mut Command) {
+        command.env(ENVIRONMENT, self.segment.location());
+        if let Some(descriptor) = self.segment.descriptor() {
+            crate::program::inherit(command, descriptor);
+        }
+    }
+
+    /// Drains what is left and ends the session. Programs that still run are
+    /// not traced any more. The segment's file is removed, unless not all of it
+    /// could be written.
+    ///
+    /// # Errors
+    /// If the session cannot be written to its end.
+    pub fn finish(self) -> Result<Summary, Error> {
+        let (summary, written) = self.end();
+        written?;
+        Ok(summary)
+    }
+
+    /// The same, with what was counted also where the session cannot be
+    /// written to its end.
+    pub fn end(self) -> (Summary, Result<(), Error>) {
+        let Session { trace, segment, host } = self;
+        trace.set_device_counters(host.finish());
+        match trace.clone().finish() {
+            Ok(summary) => {
+                if summary.write_failures == 0 {
+                    segment.remove();
+                }
+                (summary, Ok(()))
+            }
+            Err(error) => (trace.summary(), Err(error.into())),
+        }
+    }
+}
