@@ -6,7 +6,7 @@ use hypertrace_tests::capability;
 use serde_json::Value;
 
 /// Rows that need nothing that a machine may lack.
-const ROWS: [&str; 15] = [
+const ROWS: [&str; 18] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -22,6 +22,9 @@ const ROWS: [&str; 15] = [
     "trace_2threads",
     "trigger_match",
     "trigger_miss",
+    "user_commit",
+    "user_acknowledged",
+    "user_acknowledged_asleep",
 ];
 /// Rows that need root and the kernel's tracing, or another tracer.
 const OTHERS: [(&str, &str); 6] = [

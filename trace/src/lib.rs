@@ -49,6 +49,7 @@ pub mod monitor;
 pub mod packet;
 pub mod pattern;
 mod recorder;
+mod resume;
 mod session;
 pub mod session_json;
 mod shared;
@@ -97,6 +98,7 @@ pub mod trace {
 
 pub use hypertrace_abi as abi;
 pub use recorder::SnapshotError;
+pub use resume::Committed;
 pub use session::{Output, Session, SessionConfig, SessionError, Writer};
 pub use shared::OnWriteFailed;
 pub use stream::WriteFailed;

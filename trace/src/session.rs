@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::host_ring::HostRings;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
 use crate::recorder::{Recorder, SnapshotError};
+use crate::resume::{self, Committed};
 use crate::shared::{HIDDEN, OnWriteFailed, Shared, clear};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
 use crate::summary::Summary;
@@ -118,6 +119,14 @@ pub enum SessionError {
     /// A file in it cannot be written.
     #[error(transparent)]
     Write(#[from] WriteFailed),
+    /// It cannot be gone on with.
+    #[error("cannot complete {}: {why}", path.display())]
+    NotResumable {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// Sizes that no host ring can have.
     #[error("cannot make host rings")]
     HostRings(#[from] GeometryError),
@@ -129,7 +138,9 @@ impl SessionError {
     pub fn is_bad_input(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {
-            SessionError::NotADirectory(_) | SessionError::NotEmpty(_) => true,
+            SessionError::NotADirectory(_)
+            | SessionError::NotEmpty(_)
+            | SessionError::NotResumable { .. } => true,
             SessionError::Directory { source, .. } => {
                 !matches!(source.kind(), StorageFull | QuotaExceeded)
             }
@@ -182,7 +193,7 @@ impl Session {
         Session::begin(config).inspect_err(|_| clear(&dir))
     }
 
-    fn begin(config: SessionConfig) -> Result<Session, SessionError> {
+    fn begin(mut config: SessionConfig) -> Result<Session, SessionError> {
         let ring_mode = match config.output {
             Output::Snapshots => RingMode::Overwrite,
             Output::Trace | Output::Nothing => RingMode::Discard,
@@ -197,11 +208,7 @@ impl Session {
             clocks.share();
         }
         let mut shared = Shared::new(config.dir.clone(), uuid, clocks);
-        shared.buffer = PacketBuffer::new(config.packet_bytes);
-        let least = (shared.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
-        shared.segment_bytes =
-            config.segment_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
-        shared.on_failed = config.on_write_failed;
+        set_up(&mut shared, &mut config);
         shared.told_at = clock.started();
         shared.missed = rings.missed();
         if config.output != Output::Trace {
@@ -216,14 +223,49 @@ impl Session {
                 None
             }
         };
-
         let mut engine = Engine::new(shared, rings.consumers(), recorder);
         engine.relay(config.relays);
+        Ok(Session::with(engine, rings))
+    }
+
+    /// Goes on with the session of this UUID that a killed process left in the
+    /// directory: for what the rings of its guests still hold. What it
+    /// committed is [`Session::committed`]; nothing of that is touched.
+    ///
+    /// # Errors
+    /// If there is no such session, or it was ended.
+    pub fn resume(mut config: SessionConfig, uuid: [u8; 16]) -> Result<Session, SessionError> {
+        let dir = config.dir.clone();
+        let found = resume::look(&dir, &uuid)?;
+        let wrong = || SessionError::NotResumable {
+            path: dir.clone(),
+            why: "its session.json tells no clocks".into(),
+        };
+        let rings = HostRings::new(config.host_rings, config.host_ring_bytes, RingMode::Discard)?;
+        let rings = Arc::new(rings);
+        let clocks = Clocks::restore(&found.json.clocks, config.same_counter).ok_or_else(wrong)?;
+        let mut shared = Shared::new(dir.clone(), uuid, clocks);
+        (shared.ctf, shared.open) = (dir.join("ctf"), true);
+        set_up(&mut shared, &mut config);
+        shared.classes = found.classes(&dir)?;
+        shared.told_at = ticks();
+        shared.missed = rings.missed();
+        let mut engine = Engine::new(shared, rings.consumers(), None);
+        engine.relay(config.relays);
+        engine.resume(found);
+        Ok(Session::with(engine, rings))
+    }
+
+    fn with(engine: Engine, rings: Arc<HostRings>) -> Session {
         backend::session_began();
+        let ring_mode = match engine.recorder {
+            Some(_) => RingMode::Overwrite,
+            None => RingMode::Discard,
+        };
         let inner = Arc::new(Inner {
-            uuid,
-            dir: config.dir,
-            host_frequency: clock.frequency,
+            uuid: engine.shared.uuid,
+            dir: engine.shared.dir.clone(),
+            host_frequency: engine.shared.clocks.host.frequency,
             rings,
             triggers: Triggers::default(),
             ended: AtomicBool::new(false),
@@ -240,7 +282,13 @@ impl Session {
             };
             inner.triggers.register(trigger::SNAPSHOT, Arc::new(snapshot));
         }
-        Ok(Session { inner })
+        Session { inner }
+    }
+
+    /// Where a client's ring was committed by the process that was
+    /// [resumed](Session::resume) after. `None`: there was none.
+    pub fn committed(&self, client: u32) -> Option<Committed> {
+        self.engine().committed(client)
     }
 
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
@@ -544,6 +592,14 @@ fn prepare(dir: &Path) -> Result<(), SessionError> {
         return Err(SessionError::NotEmpty(dir.to_owned()));
     }
     Ok(())
+}
+
+/// What the configuration says of buffers and files.
+fn set_up(shared: &mut Shared, config: &mut SessionConfig) {
+    shared.buffer = PacketBuffer::new(config.packet_bytes);
+    let least = (shared.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
+    shared.segment_bytes = config.segment_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
+    shared.on_failed = config.on_write_failed.take();
 }
 
 /// A random UUID (version 4).

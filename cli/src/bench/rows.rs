@@ -1,6 +1,6 @@
 //! The rows: what is measured, against what, and what it should come to.
 
-use super::{device, drain, kvm, peers, ring, trace, tracefs, trigger};
+use super::{device, drain, kvm, peers, ring, trace, tracefs, trigger, user};
 use anyhow::Result;
 
 /// What the rows share: things that are made once.
@@ -179,13 +179,9 @@ pub const ROWS: &[Row] = &[
     )
     .over(Floor::Row("ring_floor"))
     .at_most("<= 1.3 x ring_floor", 1.3),
-    row(
-        "trace_simple_burst",
-        trace::simple_burst,
-        "the same, written to the simple backend's file as well",
-    )
-    .over(Floor::Row("ring_floor"))
-    .at_most("<= 1.3 x ring_floor", 1.3),
+    row("trace_simple_burst", trace::simple_burst, "the same, to the simple backend's file alone")
+        .over(Floor::Row("ring_floor"))
+        .at_most("<= 1.3 x ring_floor", 1.3),
     row(
         "trace_session_sustained",
         trace::session_sustained,
@@ -203,9 +199,9 @@ pub const ROWS: &[Row] = &[
     row(
         "trace_simple_sustained",
         trace::simple_sustained,
-        "the same to both files, 32 + 48 bytes each",
+        "the same to the simple backend's file alone, 48 bytes each",
     )
-    .over(Floor::Part("ring + 80 B write", trace::simple_sustained_floor))
+    .over(Floor::Part("ring + 48 B write", trace::simple_sustained_floor))
     .at_most("<= 1.5 x (ring_floor + write_floor)", 1.5),
     row("trace_simple_lttng", trace::simple_sustained, "trace_simple_sustained, against LTTng-UST")
         .over(Floor::Row("lttng_ust"))
@@ -231,6 +227,25 @@ pub const ROWS: &[Row] = &[
     row("trigger_miss", trigger::miss, "the same, none fires")
         .less(Floor::Part("no rules", trigger::none))
         .at_most("<= 2 ns more", 2.0),
+    row("user_commit", ring::commit, "commit! with two u64, otherwise as ring_emit")
+        .over(Floor::Row("ring_floor"))
+        .at_most("<= 1.3 x ring_floor", 1.3),
+    row("handshake_floor", user::floor_awake, "by hand: slot, store, host that spins, reply"),
+    row(
+        "user_acknowledged",
+        user::awake,
+        "reference_point! with two u64 over a segment, host spinning, session on",
+    )
+    .over(Floor::Row("handshake_floor"))
+    .at_most("<= 1.2 x handshake_floor", 1.2),
+    row("handshake_asleep_floor", user::floor_asleep, "the same, host asleep on a futex"),
+    row(
+        "user_acknowledged_asleep",
+        user::asleep,
+        "reference_point! every 300 us, so that the host sleeps",
+    )
+    .over(Floor::Row("handshake_asleep_floor"))
+    .at_most("<= 1.2 x handshake_asleep_floor", 1.2),
     row("lttng_ust", peers::lttng, "LTTng-UST, two u64, to a file; a full buffer blocks"),
     row("uprobe", tracefs::uprobe, "a call of a function with a uprobe, to an instance"),
     row("sdt_bpftrace", peers::bpftrace, "the sdt backend, counted by bpftrace"),

@@ -50,7 +50,7 @@ impl To {
     fn bytes(self) -> u64 {
         match self {
             To::Session => SESSION_BYTES,
-            To::Simple => SESSION_BYTES + SIMPLE_BYTES,
+            To::Simple => SIMPLE_BYTES,
         }
     }
 }
