@@ -102,6 +102,10 @@ pub struct Segment {
     page: ConfigPage,
     geometry: Geometry,
     mode: RingMode,
+    /// Offsets that every point needs: of the first register page, of the
+    /// rings.
+    registers: u64,
+    rings: u64,
 }
 
 // SAFETY: what is behind `at` is accessed by atomic operations only.
@@ -214,7 +218,10 @@ impl Segment {
             return Err(failed("map", name)(io::Error::last_os_error()));
         }
         let at = at.cast();
-        let segment = Segment { file, path, _lock: lock, at, len, page, geometry, mode };
+        let registers = geometry.window_offset(Region::Control) + geometry.control_pages_offset();
+        let rings = geometry.window_offset(Region::Rings);
+        let segment =
+            Segment { file, path, _lock: lock, at, len, page, geometry, mode, registers, rings };
         if !is_ours {
             let pid = segment.word32(HOST_PID).load(std::sync::atomic::Ordering::Relaxed);
             return Err(SegmentError::Served { path: segment.name().to_owned(), pid });
@@ -290,7 +297,7 @@ impl Segment {
 
     /// The rings region.
     pub(crate) fn rings(&self) -> &[AtomicU64] {
-        self.words(self.geometry.window_offset(Region::Rings), self.geometry.rings_size())
+        self.words(self.rings, self.geometry.rings_size())
     }
 
     /// One client's memory.
@@ -305,9 +312,7 @@ impl Segment {
 
     /// A client's register EMIT. The client is one.
     pub(crate) fn emit(&self, client: u32) -> &AtomicU64 {
-        let pages = self.geometry.window_offset(Region::Control);
-        let pages = pages + self.geometry.control_pages_offset();
-        &self.words(pages + u64::from(client) * PAGE + register::EMIT, WORD)[0]
+        &self.words(self.registers + u64::from(client) * PAGE + register::EMIT, WORD)[0]
     }
 
     /// The bells, eight in a word.

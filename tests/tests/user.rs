@@ -1,0 +1,101 @@
+//! User mode from a program of one's own: a session without `hypertrace run`, and points that
+//! somebody relays for the host, as an emulator's plugin does.
+#![allow(unsafe_code)] // a segment's rings as a slice
+
+use std::sync::Arc;
+
+use hypertrace::{Channel, Client, LeaseInfo, Options, ProducerState, Status};
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::layout::Region;
+use hypertrace_abi::record::{ClockKind, Flags};
+use hypertrace_abi::ring::{ClientMemory, Emit, Lease, Producer};
+use hypertrace_abi::schema::id_of;
+use hypertrace_tests::{babeltrace2, traced};
+use hypertrace_timeline::{Kind, Value};
+use hypertrace_user::{Config, Session};
+
+/// The session's segment, mapped for ever.
+fn channel(session: &Session) -> Channel<'static> {
+    std::mem::forget(Arc::clone(session.segment()));
+    // SAFETY: one more owner than there are was counted, so it stays mapped.
+    unsafe { Channel::at_window(session.segment().address()) }.unwrap()
+}
+
+fn rings(session: &Session) -> &'static [AtomicU64] {
+    let (segment, geometry) = (session.segment(), session.segment().geometry());
+    std::mem::forget(Arc::clone(segment));
+    // SAFETY: as in `channel`; shared memory is accessed by atomic operations only.
+    unsafe {
+        let rings = segment.address().add(geometry.window_offset(Region::Rings) as usize);
+        std::slice::from_raw_parts(rings.cast(), geometry.rings_size() as usize / 8)
+    }
+}
+
+fn info(name: &str) -> LeaseInfo<'_> {
+    LeaseInfo { pid: 1, tid: 0, clock: ClockKind::Tsc, name }
+}
+
+#[test]
+fn a_program_of_ones_own_is_a_session_with_no_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let segment = Some(session.segment().location().into());
+    let info = hypertrace::open(&Options { segment, ..Options::default() }).unwrap();
+    assert!(!info.traps && info.clients == (0..64));
+
+    hypertrace::event!("before");
+    let point = hypertrace::reference_point!("point", n = 7u64).unwrap();
+    assert_eq!(hypertrace::commit!("after"), Emit::Recorded);
+
+    assert_eq!(point.status, Status::Recorded);
+    assert!(point.before <= point.host_time && point.host_time <= point.after);
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.lost, summary.ring_events, summary.reference_points), (0, 1, 2));
+    let mut names = Vec::new();
+    traced::events(dir.path(), |event| names.push(event.name.to_string()));
+    names.retain(|name| name != "lease");
+    assert_eq!(names, ["before", "point", "after"]);
+}
+
+#[test]
+fn relayed_points_are_their_clients() {
+    const CLIENT: u32 = 2;
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config { relays: 2, ..Config::new(dir.path()) }).unwrap();
+    let (state, relay_state) = (ProducerState::new(), ProducerState::new());
+    let client = Client::lease(channel(&session), CLIENT, &state, 7, &info("program")).unwrap();
+    let (rings, geometry) = (rings(&session), *session.segment().geometry());
+    let memory = ClientMemory::of_rings(rings, 1, &geometry, RingMode::Discard).unwrap();
+    let relay = Lease::new(9, ticks(), &info("vcpu 1"));
+    let relay = Producer::lease(memory, &relay_state, relay, false);
+
+    // Tells the schema, as the library does before it stores to EMIT.
+    hypertrace::event!(client: &client, "relayed", n = 1u64);
+    let guest_time = ticks();
+    let prefix = [CLIENT.into(), 3, 5, guest_time];
+    let id = id_of("relayed(n:u64)");
+    let emit = relay.emit_words(ticks(), id, Flags::REFERENCE_POINT, &prefix, &[2]);
+    assert_eq!(emit, Emit::Recorded);
+    client.release();
+    relay.release();
+
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.reference_points, summary.faults.len()), (1, 0));
+    let mut points = Vec::new();
+    let mut sources = Vec::new();
+    traced::events(dir.path(), |event| match event.kind {
+        Kind::ReferencePoint => points.push(event),
+        _ => sources.push(event.source.to_string()),
+    });
+    let [point] = &points[..] else { panic!("{points:?}") };
+    assert_eq!((&*point.source, point.client), ("guest/2 program", Some(CLIENT)));
+    assert_eq!(point.fields[0].1, Value::Unsigned(2));
+    let reference = point.reference.unwrap();
+    assert_eq!((reference.cpu, reference.seq, reference.guest_time), (3, 5, guest_time));
+    assert!(sources.contains(&"vmm/vcpu 1".to_owned()), "{sources:?}");
+    if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
+        assert_eq!(read.clean(), summary.records);
+    }
+}
