@@ -77,7 +77,6 @@
         0,                                                                                         \
         0,                                                                                         \
         0,                                                                                         \
-        0,                                                                                         \
         0};
 
 /* A call site's values, in words. */

@@ -155,13 +155,12 @@ struct hypertrace_site {
      * Always 0.
      */
     uint8_t unknown;
+    /**
+     * 0 while it is new.
+     */
     uint32_t state;
     uint32_t id;
     uint32_t name_hash;
-    /**
-     * A bit for each field that is a string.
-     */
-    uint32_t strings;
 };
 
 /**
@@ -421,7 +420,6 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
         "" HYPERTRACE_EACH_(HYPERTRACE_NAME_, __VA_ARGS__),                                        \
         hypertrace_types_,                                                                         \
         HYPERTRACE_COUNT_(__VA_ARGS__),                                                            \
-        0,                                                                                         \
         0,                                                                                         \
         0,                                                                                         \
         0,                                                                                         \

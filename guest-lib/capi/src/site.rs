@@ -63,36 +63,47 @@ pub struct CallSite {
     count: u32,
     /// Always 0.
     unknown: u8,
+    /// 0 while it is new.
     state: u32,
     id: u32,
     name_hash: u32,
-    /// A bit for each field that is a string.
-    strings: u32,
 }
 
-/// States of a call site, which is new at 0.
-const KNOWN: u32 = 1;
-/// Its names and types make no schema.
-const REFUSED: u32 = 2;
+/// A state with this bit: it is known; a bit for each field that is a string.
+const KNOWN: u32 = 1 << 31;
+/// The state of a site whose names and types make no schema.
+const REFUSED: u32 = 1 << 30;
 
 /// A call site whose event has an id.
 #[derive(Clone, Copy)]
 pub(crate) struct Known(*mut CallSite);
 
 impl Known {
-    /// Finds out about a site, once. `None` if its names and types make no
-    /// schema.
+    /// A site whose fields are scalars, if it was found out about before: what
+    /// most events are.
     ///
     /// # Safety
     /// The site is one as the macros make it, and stays for the whole call.
     #[inline(always)]
+    pub(crate) unsafe fn plain(site: *mut CallSite) -> Option<Known> {
+        let known = Known(site);
+        (known.state() == KNOWN).then_some(known)
+    }
+
+    /// Finds out about a site, once. `None` if its names and types make no
+    /// schema.
+    ///
+    /// # Safety
+    /// As for `plain`.
     pub(crate) unsafe fn of(site: *mut CallSite) -> Option<Known> {
         let known = Known(site);
+        if known.state() & KNOWN != 0 { Some(known) } else { known.find_out() }
+    }
+
+    #[inline(always)]
+    fn state(self) -> u32 {
         // ORDERING: pairs with the Release in `find_out`: the rest is there.
-        match known.word(Word::State).load(Ordering::Acquire) {
-            KNOWN => Some(known),
-            _ => known.find_out(),
-        }
+        self.word(Word::State).load(Ordering::Acquire)
     }
 
     /// Whether it is switched on.
@@ -107,9 +118,8 @@ impl Known {
     }
 
     /// A bit for each of them that is a string.
-    #[inline(always)]
     pub(crate) fn strings(self) -> u32 {
-        self.word(Word::Strings).load(Relaxed)
+        self.state() & !KNOWN
     }
 
     #[cold]
@@ -140,11 +150,10 @@ impl Known {
         let name_hash = schema::name_hash(schema.name());
         self.word(Word::Id).store(schema.id(), Relaxed);
         self.word(Word::NameHash).store(name_hash, Relaxed);
-        self.word(Word::Strings).store(strings, Relaxed);
-        // ORDERING: pairs with the Acquire in `of`.
-        state.store(KNOWN, Ordering::Release);
+        // ORDERING: pairs with the Acquire in `state`.
+        state.store(KNOWN | strings, Ordering::Release);
         let switch = std::ptr::from_ref(hypertrace::switch(schema_slot(name_hash)));
-        // SAFETY: `of`'s promise; the field is a pointer, and atomic from here on.
+        // SAFETY: `plain`'s promise; the field is a pointer, and atomic from here on.
         unsafe { AtomicPtr::from_ptr((&raw mut (*self.0).off).cast()) }
             .store(switch.cast_mut().cast::<u8>(), Ordering::Release);
         Some(self)
@@ -153,7 +162,7 @@ impl Known {
     /// What the macros have filled in, and nobody changes.
     #[inline(always)]
     fn get(&self) -> Filled {
-        // SAFETY: `of`'s promise.
+        // SAFETY: `plain`'s promise.
         unsafe {
             Filled {
                 name: (*self.0).name,
@@ -166,14 +175,13 @@ impl Known {
 
     #[inline(always)]
     fn word(&self, word: Word) -> &AtomicU32 {
-        // SAFETY: `of`'s promise; the library accesses these words by atomic
+        // SAFETY: `plain`'s promise; the library accesses these words by atomic
         // operations only.
         unsafe {
             AtomicU32::from_ptr(match word {
                 Word::State => &raw mut (*self.0).state,
                 Word::Id => &raw mut (*self.0).id,
                 Word::NameHash => &raw mut (*self.0).name_hash,
-                Word::Strings => &raw mut (*self.0).strings,
             })
         }
     }
@@ -189,7 +197,6 @@ enum Word {
     State,
     Id,
     NameHash,
-    Strings,
 }
 
 struct Filled {
@@ -383,7 +390,6 @@ mod tests {
             state: 0,
             id: 0,
             name_hash: 0,
-            strings: 0,
         }
     }
 
