@@ -7,6 +7,7 @@ mod escape;
 mod report;
 mod run;
 mod stat;
+mod threads;
 mod vmm;
 
 use clap::{Parser, Subcommand};
