@@ -351,8 +351,23 @@ impl Fields for Words<'_> {
     }
     #[inline(always)]
     fn put(self, out: &[AtomicU64]) {
-        for (to, &from) in out.iter().zip(self.0) {
-            to.store(from, Relaxed);
+        // Most events are short, and a loop that may be long begins slowly.
+        match (out, self.0) {
+            ([p], &[a]) => p.store(a, Relaxed),
+            ([p, q], &[a, b]) => {
+                p.store(a, Relaxed);
+                q.store(b, Relaxed);
+            }
+            ([p, q, r], &[a, b, c]) => {
+                p.store(a, Relaxed);
+                q.store(b, Relaxed);
+                r.store(c, Relaxed);
+            }
+            _ => {
+                for (to, &from) in out.iter().zip(self.0) {
+                    to.store(from, Relaxed);
+                }
+            }
         }
     }
 }
