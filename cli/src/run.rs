@@ -38,8 +38,13 @@ pub struct Args {
           value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     ring: u64,
 
+    /// Instead of running a program, save what a crash left in this segment:
+    /// complete the session in DIR, or make a new one if DIR is new
+    #[arg(long, value_name = "SEGMENT", conflicts_with_all = ["segment", "program"])]
+    recover: Option<PathBuf>,
+
     /// The program and its arguments
-    #[arg(last = true, value_name = "PROG", required = true)]
+    #[arg(last = true, value_name = "PROG", required_unless_present = "recover")]
     program: Vec<OsString>,
 }
 
@@ -57,6 +62,17 @@ program, 126 if it cannot be run; 1 if the session is not whole, 2 for wrong usa
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(segment) = &args.recover {
+        let summary = hypertrace_user::recover(segment, SessionConfig::new(&args.out))?;
+        println!(
+            "{} holds {} records now, {} lost; {} is not needed any more.",
+            args.out.display(),
+            summary.records,
+            summary.lost,
+            segment.display(),
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
     let [name, arguments @ ..] = &args.program[..] else {
         return Err(Usage("no program to run: name it behind --".into()).into());
     };

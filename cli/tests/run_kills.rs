@@ -59,8 +59,54 @@ fn a_killed_program_is_recorded_to_its_last_commit() {
 
         assert_eq!(running.wait().unwrap().code(), Some(128 + 9));
         let session = dir.path().join("S");
-        commits.push(traced::check_commits(&session, &notes));
+        commits.push(traced::check_commits(&session, &notes, true));
         check_readers(&session);
+    }
+    println!("{} kills, after {commits:?} commits", commits.len());
+}
+
+#[test]
+fn a_killed_run_is_completed_or_made_anew_from_its_segment() {
+    let name = "a_killed_run_is_completed_or_made_anew_from_its_segment";
+    if let Some(notes) = traced::argument() {
+        traced::commit_until_killed(&Notes::at(Path::new(&notes)));
+    }
+    let mut random = Random::seeded();
+    let mut commits = Vec::new();
+    for _ in 0..kills() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let segment = dir.path().join("segment");
+        let options = ["--clients", "4", "--segment", segment.to_str().unwrap()];
+        let (mut running, notes) = start(dir.path(), &options, name);
+        notes.wait(NOTES[1], 1);
+        std::thread::sleep(Duration::from_micros(random.below(50_000)));
+
+        running.kill().unwrap();
+        // It goes on alone for a moment, and counts what nobody takes.
+        std::thread::sleep(Duration::from_micros(random.below(2_000)));
+        kill(notes.get(NOTES[0]));
+        running.wait().unwrap();
+
+        let recover = |session: &Path| {
+            let mut command = HYPERTRACE.command(["run", "--recover"]);
+            run(command.arg(&segment).arg("--out").arg(session))
+        };
+        let session = dir.path().join("S");
+        let before = packets::committed(&session).unwrap().all();
+        HYPERTRACE.report(&session);
+        recover(&session).ok();
+        commits.push(traced::check_commits(&session, &notes, false));
+        check_readers(&session);
+        assert!(packets::committed(&session).unwrap().all() >= before);
+        // Again, there is nothing to complete; and another's session is refused.
+        assert!(recover(&session).failed(2).contains("was ended"));
+        let other = dir.path().join("other");
+        run(HYPERTRACE.command(["run", "--out"]).arg(&other).args(["--", "true"])).ok();
+        assert!(recover(&other).failed(2).contains("UUID"));
+        // A new one has what the dead host had not given back.
+        let new = dir.path().join("new");
+        recover(&new).ok();
+        check_readers(&new);
     }
     println!("{} kills, after {commits:?} commits", commits.len());
 }

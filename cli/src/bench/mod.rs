@@ -17,6 +17,7 @@ mod table;
 mod trace;
 mod tracefs;
 mod trigger;
+mod user;
 
 /// The events of `trace-events`.
 mod events {
