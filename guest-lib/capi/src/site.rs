@@ -142,7 +142,10 @@ impl<'a> Known<'a> {
         let types = (0..self.count()).map(|i| self.0.type_of(i));
         let whole = types.clone().all(|ty| ty.is_some());
         let parsed = std::str::from_utf8(&text.bytes[..text.len]).ok().map(Schema::parse);
-        let Some(Ok(schema)) = parsed.filter(|_| fits && whole) else {
+        let schema = parsed.filter(|_| fits && whole).and_then(Result::ok);
+        // A name with a comma in it must not become two fields.
+        let schema = schema.filter(|schema| schema.fields().len() == self.count());
+        let Some(schema) = schema else {
             state.store(REFUSED, Relaxed);
             return None;
         };
