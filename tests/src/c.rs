@@ -130,11 +130,6 @@ fn target_folder() -> PathBuf {
 }
 
 impl Compiler {
-    /// What it compiles.
-    pub fn language(&self) -> Language {
-        self.language
-    }
-
     /// Makes a program of this source. It has to compile without a warning.
     #[track_caller]
     pub fn program(&self, source: &Path, linked: Linked, folder: &Path) -> PathBuf {
@@ -159,13 +154,25 @@ impl Compiler {
         made
     }
 
-    /// What it says to this source, which it must refuse.
+    /// Holds that it refuses this source.
     #[track_caller]
-    pub fn refuses(&self, source: &Path) -> String {
+    pub fn refuses(&self, source: &Path) {
+        let (command, accepted) = self.check(source);
+        assert!(!accepted, "{command:?} compiled it");
+    }
+
+    /// Holds that it takes this source.
+    #[track_caller]
+    pub fn accepts(&self, source: &Path) {
+        let (command, accepted) = self.check(source);
+        assert!(accepted, "{command:?} does not compile it");
+    }
+
+    #[track_caller]
+    fn check(&self, source: &Path) -> (Command, bool) {
         let mut command = self.compile(source);
         let output = command.arg("-fsyntax-only").output().expect("a compiler that starts");
-        assert!(!output.status.success(), "{command:?} compiled it");
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        (command, output.status.success())
     }
 
     fn compile(&self, source: &Path) -> Command {

@@ -71,9 +71,10 @@ impl Machine {
                 "qemu-x86_64" | "qemu-aarch64" => machine.program(name, loads_plugins),
                 "aarch64-gcc" => machine.program("aarch64-linux-gnu-gcc", links_for_aarch64),
                 "aarch64-rust" => machine.program("aarch64-rustc", compiles_for_aarch64),
-                "gcc" | "g++" | "clang" | "clang++" => {
-                    first_line(Command::new(name).arg("--version")).context("not on PATH")
-                }
+                "gcc" => found_on_path(name, |program| compiles(program, "c")),
+                "g++" => found_on_path(name, |program| compiles(program, "c++")),
+                "clang" => machine.program(name, |program| compiles(program, "c")),
+                "clang++" => machine.program(name, |program| compiles(program, "c++")),
                 "python3" => first_line(Command::new("python3").arg("--version"))
                     .context("not on PATH (package python3)"),
                 "readelf" => first_line(Command::new("readelf").arg("--version"))
@@ -228,6 +229,22 @@ fn loads_plugins(program: &Path) -> Result<String> {
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     let has_option = help.lines().any(|line| line.starts_with("-plugin"));
     ensure!(has_option, "it loads no plugins (a static build does not)");
+    first_line(Command::new(program).arg("--version"))
+}
+
+fn found_on_path(name: &str, works: impl Fn(&Path) -> Result<String>) -> Result<String> {
+    works(&on_path(name).context("not on PATH")?)
+}
+
+/// A compiler may be here without headers, or without a linker.
+fn compiles(program: &Path, language: &str) -> Result<String> {
+    let header = if language == "c" { "stdint.h" } else { "type_traits" };
+    let folder = tempfile::tempdir()?;
+    let (source, made) = (folder.path().join("probe"), folder.path().join("made"));
+    fs::write(&source, format!("#include <{header}>\nint main(void) {{ return 0; }}\n"))?;
+    let ran =
+        Command::new(program).args(["-x", language]).arg(&source).arg("-o").arg(&made).output()?;
+    ensure!(ran.status.success(), "it makes no program: {}", one_line(&ran.stderr));
     first_line(Command::new(program).arg("--version"))
 }
 

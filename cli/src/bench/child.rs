@@ -6,6 +6,7 @@
 
 use super::events;
 use super::ring::ticks_per_ns;
+use super::sigsegv;
 use super::trace::On;
 use anyhow::{Context, Result, bail, ensure};
 use hypertrace::abi::clock::ticks;
@@ -117,6 +118,7 @@ fn answer(line: &str) -> Result<(u64, u64)> {
         ("ftrace", instance) => ftrace(Path::new(instance)),
         ("uprobe", _) => Ok(uprobe()),
         ("sdt", _) => Ok(sdt()),
+        ("sigsegv", _) => sigsegv::serve(),
         _ => bail!("no part {line:?}"),
     }
 }

@@ -12,6 +12,7 @@ mod peers;
 mod ring;
 mod rows;
 mod scratch;
+mod sigsegv;
 mod table;
 mod trace;
 mod tracefs;

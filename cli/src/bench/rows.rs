@@ -1,6 +1,7 @@
 //! The rows: what is measured, against what, and what it should come to.
 
-use super::{device, drain, kvm, peers, ring, trace, tracefs, trigger, user};
+use super::child::Child;
+use super::{device, drain, kvm, peers, ring, sigsegv, trace, tracefs, trigger, user};
 use anyhow::Result;
 
 /// What the rows share: things that are made once.
@@ -12,6 +13,7 @@ pub struct Context {
     pub tracefs: Option<tracefs::Instance>,
     pub lttng: Option<peers::Lttng>,
     pub bpftrace: Option<peers::Bpftrace>,
+    pub sigsegv: Option<Child>,
 }
 
 impl Context {
@@ -23,6 +25,7 @@ impl Context {
             tracefs: None,
             lttng: None,
             bpftrace: None,
+            sigsegv: None,
         })
     }
 
@@ -247,6 +250,7 @@ pub const ROWS: &[Row] = &[
     .over(Floor::Row("handshake_asleep_floor"))
     .at_most("<= 1.2 x handshake_asleep_floor", 1.2),
     row("lttng_ust", peers::lttng, "LTTng-UST, two u64, to a file; a full buffer blocks"),
+    row("sigsegv_2016", sigsegv::event, "user mode of 2016: 2 signals, 4 mprotects an event"),
     row("uprobe", tracefs::uprobe, "a call of a function with a uprobe, to an instance"),
     row("sdt_bpftrace", peers::bpftrace, "the sdt backend, counted by bpftrace"),
     row("kvm_exit_null", kvm::exit_null, "the guest's stores on a device that does nothing"),
