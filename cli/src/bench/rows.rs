@@ -1,6 +1,6 @@
 //! The rows: what is measured, against what, and what it should come to.
 
-use super::{device, drain, kvm, peers, ring, trace, tracefs, trigger};
+use super::{device, drain, kvm, peers, qemu, ring, trace, tracefs, trigger};
 use anyhow::Result;
 
 /// What the rows share: things that are made once.
@@ -12,6 +12,7 @@ pub struct Context {
     pub tracefs: Option<tracefs::Instance>,
     pub lttng: Option<peers::Lttng>,
     pub bpftrace: Option<peers::Bpftrace>,
+    pub qemu: Option<qemu::Bench>,
 }
 
 impl Context {
@@ -23,6 +24,7 @@ impl Context {
             tracefs: None,
             lttng: None,
             bpftrace: None,
+            qemu: None,
         })
     }
 
@@ -295,5 +297,38 @@ pub const ROWS: &[Row] = &[
         compare: Compare::Ratio,
         target: Target::at_most("<= 1.2 x ring_emit", 1.2),
         note: "ring_emit inside the guest",
+    },
+    floor("qemu_plugin_floor", qemu::floor, "a plugin's callback on a store: counter, 32 bytes"),
+    Row {
+        name: "qemu_marked_store",
+        run: qemu::marked_store,
+        floor: Some(Floor::Row("qemu_plugin_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.5 x qemu_plugin_floor", 1.5),
+        note: "the same store, of a reference point with two u64: recorded and answered",
+    },
+    Row {
+        name: "qemu_syscall",
+        run: qemu::syscall,
+        floor: Some(Floor::Row("qemu_marked_store")),
+        compare: Compare::Ratio,
+        target: None,
+        note: "the same by a system call",
+    },
+    Row {
+        name: "qemu_reference_point",
+        run: qemu::point,
+        floor: Some(Floor::Row("qemu_marked_store")),
+        compare: Compare::Ratio,
+        target: None,
+        note: "all of a reference_point!, the emulated library's part with it",
+    },
+    Row {
+        name: "qemu_bystander",
+        run: qemu::bystander,
+        floor: Some(Floor::Part("no plugin", qemu::undisturbed)),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.03 x without the plugin", 1.03),
+        note: "code with no marked store, per sorted number",
     },
 ];
