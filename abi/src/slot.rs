@@ -33,6 +33,55 @@ pub enum BadSlot {
     Id,
 }
 
+/// Looks at the slot of what was emitted: its header, copied once, as a point
+/// whose words are yet to be copied from the second part.
+///
+/// # Errors
+/// What is wrong with it.
+#[inline(always)]
+pub fn read<'m>(
+    memory: &ClientMemory<'m>,
+    emitted: &Emitted,
+) -> Result<(ReferencePoint<'static>, &'m [AtomicU64]), BadSlot> {
+    let slot = &memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
+    let header: [u64; SLOT_HEADER_WORDS] = core::array::from_fn(|i| slot[i].load(Relaxed));
+    let words = usize::from(header[3] as u16);
+    let id = (header[0] >> 32) as u32;
+    if header[0] as u32 != emitted.seq {
+        return Err(BadSlot::Sequence);
+    }
+    if words > SLOT_WORDS {
+        return Err(BadSlot::Words);
+    }
+    if id < id::FIRST {
+        return Err(BadSlot::Id);
+    }
+    let point = ReferencePoint {
+        client: emitted.client,
+        seq: emitted.seq,
+        id,
+        name_hash: header[1] as u32,
+        cpu: (header[1] >> 32) as u32,
+        guest_time: header[2],
+        host_time: emitted.host_time,
+        words: &[],
+    };
+    Ok((point, &slot[SLOT_HEADER_WORDS..][..words]))
+}
+
+/// Answers what was emitted.
+#[inline(always)]
+pub fn reply(memory: &ClientMemory<'_>, emitted: &Emitted, status: Status) {
+    let host = memory.host;
+    host[host_page::REPLY_HOST_TIME].store(emitted.host_time, Relaxed);
+    host[host_page::REPLY_EPOCH].store(emitted.epoch, Relaxed);
+    host[host_page::REPLY_MASK_VERSION].store(emitted.mask_version, Relaxed);
+    let status = u64::from(emitted.seq) | (status as u64) << 32;
+    // ORDERING: pairs with the Acquire load of the guest that waits for its
+    // seq: the rest of the reply is there.
+    host[host_page::REPLY].store(status, Ordering::Release);
+}
+
 /// Serves a reference point on the thread that sees the store: copies the slot
 /// once, has it recorded, replies. Takes no lock, allocates nothing.
 ///
@@ -44,43 +93,15 @@ pub fn serve(
     emitted: Emitted,
     record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Option<Status>,
 ) {
-    let Emitted { client, seq, host_time, .. } = emitted;
-    let slot = &memory.guest[guest_page::SLOT..];
-    let header: [u64; SLOT_HEADER_WORDS] = core::array::from_fn(|i| slot[i].load(Relaxed));
-    let words = usize::from(header[3] as u16);
-    let point = ReferencePoint {
-        client,
-        seq,
-        id: (header[0] >> 32) as u32,
-        name_hash: header[1] as u32,
-        cpu: (header[1] >> 32) as u32,
-        guest_time: header[2],
-        host_time,
-        words: &[],
-    };
-    let bad = if header[0] as u32 != seq {
-        Some(BadSlot::Sequence)
-    } else if words > SLOT_WORDS {
-        Some(BadSlot::Words)
-    } else if point.id < id::FIRST {
-        Some(BadSlot::Id)
-    } else {
-        None
-    };
     // Most events are short, and zeroing 2 KiB costs as much as all the rest.
-    let status = match bad {
-        Some(bad) => record(Err(bad)),
-        None if words <= 16 => copied::<16, _>(point, &slot[SLOT_HEADER_WORDS..][..words], record),
-        None => copied::<SLOT_WORDS, _>(point, &slot[SLOT_HEADER_WORDS..][..words], record),
+    let status = match read(memory, &emitted) {
+        Err(bad) => record(Err(bad)),
+        Ok((point, words)) if words.len() <= 16 => copied::<16, _>(point, words, record),
+        Ok((point, words)) => copied::<SLOT_WORDS, _>(point, words, record),
     };
-    let Some(status) = status else { return };
-    let host = memory.host;
-    host[host_page::REPLY_HOST_TIME].store(host_time, Relaxed);
-    host[host_page::REPLY_EPOCH].store(emitted.epoch, Relaxed);
-    host[host_page::REPLY_MASK_VERSION].store(emitted.mask_version, Relaxed);
-    // ORDERING: pairs with the Acquire load of the guest that waits for its
-    // seq: the rest of the reply is there.
-    host[host_page::REPLY].store(u64::from(seq) | (status as u64) << 32, Ordering::Release);
+    if let Some(status) = status {
+        reply(memory, &emitted, status);
+    }
 }
 
 fn copied<const N: usize, R>(
@@ -94,6 +115,7 @@ fn copied<const N: usize, R>(
 }
 
 /// Copies a guest's words, each once.
+#[inline]
 pub fn copy(to: &mut [u64], from: &[AtomicU64]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = from.load(Relaxed);

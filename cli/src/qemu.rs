@@ -53,14 +53,25 @@ impl Emulator {
         command
     }
 
+    /// How to start a program under it with no plugin.
+    pub fn bare(&self, program: &Program) -> Command {
+        let mut command = self.qemu.command();
+        command.arg("-0").arg(program.name()).arg(program.path());
+        command
+    }
+
+    /// The same emulator with another plugin.
+    pub fn with_plugin(&self, plugin: PathBuf) -> Emulator {
+        Emulator { qemu: self.qemu.clone(), plugin }
+    }
+
     /// The emulator itself.
     pub fn qemu(&self) -> &Program {
         &self.qemu
     }
 }
 
-/// Where the plugin is: where the environment says, or beside this program, as
-/// cargo leaves it, or as a package would place it.
+/// Where the plugin is: where the environment says, or beside this program.
 fn plugin() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
@@ -68,16 +79,24 @@ fn plugin() -> Result<PathBuf> {
         return std::fs::canonicalize(&path)
             .with_context(|| format!("{ENVIRONMENT} names {}", path.display()));
     }
+    beside(PLUGIN)
+}
+
+/// A library of ours that is loaded by another program: beside this one, as
+/// cargo leaves it, or as a package would place it.
+///
+/// # Errors
+/// If it is not there.
+pub fn beside(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let beside = program.parent().unwrap_or(Path::new("/"));
     [beside, &beside.join("deps"), &beside.join("../lib/hypertrace")]
         .into_iter()
-        .map(|folder| folder.join(PLUGIN))
+        .map(|folder| folder.join(name))
         .find(|file| file.is_file())
         .with_context(|| {
             format!(
-                "no {PLUGIN} in {}: build it with `cargo build -p hypertrace-qemu-plugin`, or name \
-                 it by {ENVIRONMENT}",
+                "no {name} in {}: build all with `cargo build`, or name the plugin by {ENVIRONMENT}",
                 beside.display()
             )
         })

@@ -220,8 +220,22 @@ impl<'m> Producer<'m> {
         patient: bool,
     ) -> Emit {
         let words = prefix.len() + payload.len();
+        self.emit_put(clock, id, flags, words, |out| put(out, prefix, payload), patient)
+    }
+
+    /// The same for `words` words that `put` stores.
+    #[inline(always)]
+    pub fn emit_put(
+        &self,
+        clock: impl Fn() -> u64,
+        id: u32,
+        flags: Flags,
+        words: usize,
+        put: impl FnOnce(&[AtomicU64]),
+        patient: bool,
+    ) -> Emit {
         let what = || What { id, flags, text: None, words, last_try: !patient };
-        self.emit_with(clock, what, |out| put(out, prefix, payload), |_| {})
+        self.emit_with(clock, what, put, |_| {})
     }
 
     /// Emits a kernel-stamped point, then calls `fire`, which stores the

@@ -4,10 +4,10 @@
 //! A child says `ready`, then answers each line on its stdin by one line. It
 //! ends when its stdin does, so it cannot outlive who started it.
 
-use super::events;
 use super::ring::ticks_per_ns;
 use super::sigsegv;
 use super::trace::On;
+use super::{emulated, events};
 use anyhow::{Context, Result, bail, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace_trace::backend::{self, Backends, ftrace};
@@ -116,6 +116,7 @@ fn answer(line: &str) -> Result<(u64, u64)> {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("marker", instance) => marker(Path::new(instance)),
         ("ftrace", instance) => ftrace(Path::new(instance)),
+        ("emulated", part) => emulated::answer(part),
         ("uprobe", _) => Ok(uprobe()),
         ("sdt", _) => Ok(sdt()),
         ("sigsegv", _) => sigsegv::serve(),

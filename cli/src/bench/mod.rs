@@ -7,8 +7,10 @@
 mod child;
 mod device;
 mod drain;
+mod emulated;
 mod kvm;
 mod peers;
+mod qemu;
 mod ring;
 mod rows;
 mod scratch;

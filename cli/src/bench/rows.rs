@@ -1,7 +1,7 @@
 //! The rows: what is measured, against what, and what it should come to.
 
 use super::child::Child;
-use super::{device, drain, kvm, peers, ring, sigsegv, trace, tracefs, trigger, user};
+use super::{device, drain, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger, user};
 use anyhow::Result;
 
 /// What the rows share: things that are made once.
@@ -14,6 +14,7 @@ pub struct Context {
     pub lttng: Option<peers::Lttng>,
     pub bpftrace: Option<peers::Bpftrace>,
     pub sigsegv: Option<Child>,
+    pub qemu: Option<qemu::Bench>,
 }
 
 impl Context {
@@ -26,6 +27,7 @@ impl Context {
             lttng: None,
             bpftrace: None,
             sigsegv: None,
+            qemu: None,
         })
     }
 
@@ -270,4 +272,26 @@ pub const ROWS: &[Row] = &[
     row("kvm_ring_emit", kvm::ring_emit, "ring_emit inside the guest")
         .over(Floor::Row("ring_emit"))
         .at_most("<= 1.2 x ring_emit", 1.2),
+    row("qemu_plugin_floor", qemu::floor, "a plugin's callback on a store: counter, 32 bytes"),
+    row(
+        "qemu_marked_store",
+        qemu::marked_store,
+        "the same store, of a reference point with two u64: recorded and answered",
+    )
+    .over(Floor::Row("qemu_plugin_floor"))
+    .at_most("<= 1.5 x qemu_plugin_floor", 1.5),
+    row("qemu_sigsegv_2016", sigsegv::event, "sigsegv_2016, against qemu_marked_store")
+        .over(Floor::Row("qemu_marked_store"))
+        .at_least(">= 500 x qemu_marked_store", 500.0),
+    row("qemu_syscall", qemu::syscall, "the same by a system call")
+        .over(Floor::Row("qemu_marked_store")),
+    row(
+        "qemu_reference_point",
+        qemu::point,
+        "all of a reference_point!, the emulated library's part with it",
+    )
+    .over(Floor::Row("qemu_marked_store")),
+    row("qemu_bystander", qemu::bystander, "code with no marked store, per sorted number")
+        .over(Floor::Part("no plugin", qemu::undisturbed))
+        .at_most("<= 1.03 x without the plugin", 1.03),
 ];

@@ -8,7 +8,7 @@
 use crate::counts::{Counter, count};
 use crate::relay::{self, Vcpu};
 use crate::segment::Segment;
-use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
+use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{host_page, register};
 use hypertrace_abi::record::Flags;
@@ -16,16 +16,10 @@ use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::{ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Emitted};
 
-/// vCPU `index` has stored to this host address. `value` is what, if it does
-/// not stand there.
+/// The vCPU has stored to this host address. `value` is what, if it does not
+/// stand there.
 #[inline(always)]
-pub fn store(
-    segment: &'static Segment,
-    vcpu: &'static Vcpu,
-    index: u32,
-    address: u64,
-    value: Option<u64>,
-) {
+pub fn store(segment: &'static Segment, vcpu: &mut Vcpu, address: u64, value: Option<u64>) {
     // Entry: what the guest did before its store is before this.
     let now = ticks();
     let Some(offset) = vcpu.offset_of(address) else {
@@ -36,7 +30,7 @@ pub fn store(
     };
     let value = || value.unwrap_or_else(|| segment.stored(client, register));
     match register {
-        register::EMIT => emit(segment, vcpu, index, now, client, value() as u32),
+        register::EMIT => emit(segment, vcpu, now, client, value() as u32),
         register::LEASE => {
             if let Some(memory) = segment.client(client) {
                 memory.host[host_page::LEASE].store(value(), Ordering::Release);
@@ -48,14 +42,7 @@ pub fn store(
 }
 
 #[inline(always)]
-fn emit(
-    segment: &'static Segment,
-    vcpu: &'static Vcpu,
-    index: u32,
-    now: u64,
-    client: u32,
-    seq: u32,
-) {
+fn emit(segment: &'static Segment, vcpu: &mut Vcpu, now: u64, client: u32, seq: u32) {
     let Some(memory) = segment.client(client) else {
         return count(Counter::Unassigned);
     };
@@ -66,22 +53,25 @@ fn emit(
         epoch: segment.epoch,
         mask_version: memory.host[host_page::MASK_VERSION].load(Relaxed),
     };
-    slot::serve(&memory, emitted, |point| match point {
-        Ok(point) => record(segment, vcpu, index, point),
+    let status = match slot::read(memory, &emitted) {
+        Ok((point, words)) => record(segment, vcpu, &point, words),
         Err(_) => {
             count(Counter::BadSlot);
             Some(Status::Invalid)
         }
-    });
+    };
+    if let Some(status) = status {
+        slot::reply(memory, &emitted, status);
+    }
 }
 
 /// `None`: this is the host's to do.
 #[inline(always)]
 fn record(
-    segment: &'static Segment,
-    vcpu: &'static Vcpu,
-    index: u32,
+    segment: &Segment,
+    vcpu: &mut Vcpu,
     point: &ReferencePoint<'_>,
+    words: &[AtomicU64],
 ) -> Option<Status> {
     if !segment.is_served() {
         count(Counter::NotServing);
@@ -91,21 +81,32 @@ fn record(
         count(Counter::Triggers);
         return None;
     }
+    let index = vcpu.index();
     let Some(producer) = vcpu.producer(point.host_time) else {
         relay::refused();
         return None;
     };
     let prefix = [point.client.into(), index.into(), point.seq.into(), point.guest_time];
-    let emitted = producer.emit_words_patiently(
+    // From the slot right into the ring: nobody looks at them between.
+    let put = |out: &[AtomicU64]| {
+        let (first, second) = out.split_at(prefix.len());
+        for (to, from) in first.iter().zip(prefix) {
+            to.store(from, Relaxed);
+        }
+        for (to, from) in second.iter().zip(words) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    };
+    let emitted = producer.emit_put(
         || point.host_time,
         point.id,
         Flags::REFERENCE_POINT,
-        &prefix,
-        point.words,
+        prefix.len() + words.len(),
+        put,
         true,
     );
     if emitted == Emit::Recorded {
-        vcpu.recorded.set(vcpu.recorded.get() + 1);
+        vcpu.recorded += 1;
         return Some(Status::Recorded);
     }
     count(Counter::Full);

@@ -226,7 +226,7 @@ extern "C" fn stored(vcpu: c_uint, _: u32, address: u64, guest_base: *mut c_void
 fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Option<u64>) {
     // SAFETY: a callback of this vCPU, on its thread.
     match unsafe { Vcpu::get(&plugin.segment, index) } {
-        Some(vcpu) => device::store(&plugin.segment, vcpu, index, address, value),
+        Some(vcpu) => device::store(&plugin.segment, vcpu, address, value),
         None => relay::refused(),
     }
 }

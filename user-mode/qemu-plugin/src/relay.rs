@@ -12,8 +12,7 @@ use crate::place::{Range, look_up};
 use crate::segment::Segment;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{Lease, LeaseInfo, Producer, ProducerState, Wake};
-use std::cell::Cell;
+use hypertrace_abi::ring::{Lease, LeaseInfo, Producer, ProducerState};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};
 
@@ -24,9 +23,9 @@ const VCPUS: usize = 4096;
 const CLIENTS: usize = 1024;
 /// Mappings of the segment that a vCPU remembers.
 const RANGES: usize = 4;
-/// Ticks of the counter between two things that are done in vain: some
-/// milliseconds, a little less or more.
-const PAUSE: u64 = 1 << 23;
+/// Ticks of the counter between two things that are done in vain: tens of
+/// milliseconds.
+const PAUSE: u64 = 1 << 26;
 
 static TABLE: [AtomicPtr<Vcpu>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
 /// Relays that a vCPU of this process has: the file's locks tell only other
@@ -37,19 +36,18 @@ static TAKEN: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS
 pub struct Vcpu {
     segment: &'static Segment,
     index: u32,
-    ranges: Cell<[Range; RANGES]>,
+    ranges: [Range; RANGES],
     /// When an address was last looked for in vain.
-    missed: Cell<u64>,
-    relay: Cell<Option<Relay>>,
+    missed: u64,
+    relay: Option<Relay>,
     /// When there was no relay to be had.
-    refused: Cell<u64>,
-    state: ProducerState,
+    refused: u64,
+    state: &'static ProducerState,
     /// Points recorded.
-    pub recorded: Cell<u64>,
+    pub recorded: u64,
 }
 
 /// A client of the segment that is this vCPU's.
-#[derive(Clone, Copy)]
 struct Relay {
     client: u32,
     producer: Producer<'static>,
@@ -59,30 +57,35 @@ impl Vcpu {
     /// The calling vCPU's. `None`: its number is too high.
     ///
     /// # Safety
-    /// Called on the thread of the vCPU with this number, as QEMU's callbacks
-    /// are in user mode, where a vCPU is a thread; or no vCPU runs.
+    /// Called once in a callback, on the thread of the vCPU with this number, as
+    /// QEMU's callbacks are in user mode, where a vCPU is a thread.
     #[inline(always)]
-    pub unsafe fn get(segment: &'static Segment, index: u32) -> Option<&'static Vcpu> {
+    pub unsafe fn get(segment: &'static Segment, index: u32) -> Option<&'static mut Vcpu> {
         let entry = TABLE.get(index as usize)?;
         // ORDERING: pairs with the Release in `make`, of a thread that had the
         // number before.
-        // SAFETY: null or a leaked Vcpu, all of which only its thread touches.
-        match unsafe { entry.load(Ordering::Acquire).as_ref() } {
-            Some(vcpu) => Some(vcpu),
-            None => Some(make(segment, index, entry)),
+        let mut vcpu = entry.load(Ordering::Acquire);
+        if vcpu.is_null() {
+            vcpu = make(segment, index, entry);
         }
+        // SAFETY: leaked by `make`; only its thread has a reference, and that
+        // one at a time.
+        Some(unsafe { &mut *vcpu })
     }
 
     /// The calling vCPU's, if it has stored to a register.
     ///
     /// # Safety
     /// As [`Vcpu::get`].
-    pub unsafe fn find(index: u32) -> Option<&'static Vcpu> {
-        // SAFETY: null or a leaked Vcpu, all of which only its thread touches.
-        // ORDERING: as in `get`.
-        TABLE
-            .get(index as usize)
-            .and_then(|entry| unsafe { entry.load(Ordering::Acquire).as_ref() })
+    pub unsafe fn find(index: u32) -> Option<&'static mut Vcpu> {
+        let entry = TABLE.get(index as usize)?;
+        // SAFETY: as in `get`; or null. ORDERING: as there.
+        unsafe { entry.load(Ordering::Acquire).as_mut() }
+    }
+
+    /// Its number.
+    pub fn index(&self) -> u32 {
+        self.index
     }
 
     /// Where in the segment's file a host address is. Looks at the process's
@@ -90,51 +93,48 @@ impl Vcpu {
     /// was in none of those either, so that a program whose marked stores go
     /// nowhere is not slowed by it.
     #[inline(always)]
-    pub fn offset_of(&self, address: u64) -> Option<u64> {
-        let ranges = self.ranges.get();
-        ranges[0].offset_of(address).or_else(|| self.look_further(address))
+    pub fn offset_of(&mut self, address: u64) -> Option<u64> {
+        self.ranges[0].offset_of(address).or_else(|| self.look_further(address))
     }
 
     #[cold]
     #[inline(never)]
-    fn look_further(&self, address: u64) -> Option<u64> {
-        let mut ranges = self.ranges.get();
-        if let Some(at) = ranges.iter().position(|range| range.offset_of(address).is_some()) {
-            ranges.swap(0, at);
-            self.ranges.set(ranges);
-            return ranges[0].offset_of(address);
+    fn look_further(&mut self, address: u64) -> Option<u64> {
+        let known = self.ranges.iter().position(|range| range.offset_of(address).is_some());
+        if let Some(at) = known {
+            self.ranges.swap(0, at);
+            return self.ranges[0].offset_of(address);
         }
         let now = ticks();
-        if now.wrapping_sub(self.missed.get()) < PAUSE {
+        if now.wrapping_sub(self.missed) < PAUSE {
             return None;
         }
         let found = fs::read("/proc/self/maps")
             .ok()
             .and_then(|maps| look_up(&maps, self.segment.address(), address));
         let Some(range) = found else {
-            self.missed.set(now);
+            self.missed = now;
             return None;
         };
-        ranges.rotate_right(1);
-        ranges[0] = range;
-        self.ranges.set(ranges);
+        self.ranges.rotate_right(1);
+        self.ranges[0] = range;
         range.offset_of(address)
     }
 
     /// The ring for this vCPU's points; claims one at first use, as of `now`.
     #[inline(always)]
-    pub fn producer(&'static self, now: u64) -> Option<Producer<'static>> {
-        match self.relay.get() {
-            Some(relay) => Some(relay.producer),
-            None => self.claim(now),
+    pub fn producer(&mut self, now: u64) -> Option<&Producer<'static>> {
+        if self.relay.is_none() {
+            self.claim(now);
         }
+        self.relay.as_ref().map(|relay| &relay.producer)
     }
 
     #[cold]
     #[inline(never)]
-    fn claim(&'static self, now: u64) -> Option<Producer<'static>> {
-        if now.wrapping_sub(self.refused.get()) < PAUSE {
-            return None;
+    fn claim(&mut self, now: u64) {
+        if now.wrapping_sub(self.refused) < PAUSE {
+            return;
         }
         let segment = self.segment;
         let client = (0..segment.relays).find(|&client| {
@@ -149,54 +149,51 @@ impl Vcpu {
             locked
         });
         let Some((client, memory)) = client.and_then(|c| Some((c, segment.client(c)?))) else {
-            self.refused.set(now);
-            return None;
+            self.refused = now;
+            return;
         };
         let name = format!("vcpu {}", self.index);
         // SAFETY: take nothing, and cannot fail.
         let (pid, tid) = unsafe { (libc::getpid() as u32, libc::gettid() as u32) };
         let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name: &name };
         let lease = Lease::new(token(), now, &info);
-        let producer = Producer::lease(memory, &self.state, lease, false);
-        // One for each lease, and small.
-        let waker = Box::leak(Box::new(Waker { segment, client }));
-        let producer = producer.waking(waker);
-        self.relay.set(Some(Relay { client, producer }));
-        Some(producer)
+        let producer = Producer::lease(*memory, self.state, lease, false);
+        let producer = match segment.bells().get(client as usize) {
+            Some(bell) => producer.waking(bell),
+            None => producer,
+        };
+        self.relay = Some(Relay { client, producer });
     }
 
     /// The relay's ring is full.
     #[cold]
     pub fn hurry(&self) {
-        if let Some(relay) = self.relay.get() {
+        if let Some(relay) = &self.relay {
             self.segment.ring(relay.client);
         }
     }
 
     /// The vCPU ends: another can have the relay.
-    pub fn release(&self) {
+    pub fn release(&mut self) {
         let Some(relay) = self.relay.take() else { return };
         relay.producer.release();
         self.segment.unlock(relay.client);
         TAKEN[relay.client as usize].store(false, Ordering::Release);
-        // The next vCPU of this number is another thread, but of the same
-        // process: what is mapped where stays true.
-        self.refused.set(0);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> &'static Vcpu {
-    let vcpu = Box::leak(Box::new(Vcpu {
+fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> *mut Vcpu {
+    let vcpu = Box::into_raw(Box::new(Vcpu {
         segment,
         index,
-        ranges: Cell::default(),
-        missed: Cell::new(0),
-        relay: Cell::new(None),
-        refused: Cell::new(0),
-        state: ProducerState::new(),
-        recorded: Cell::new(0),
+        ranges: [Range::default(); RANGES],
+        missed: 0,
+        relay: None,
+        refused: 0,
+        state: Box::leak(Box::new(ProducerState::new())),
+        recorded: 0,
     }));
     // ORDERING: pairs with the Acquire in `get`.
     entry.store(vcpu, Ordering::Release);
@@ -210,11 +207,11 @@ fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> &'sta
 pub unsafe fn release_all() -> u64 {
     TABLE
         .iter()
-        // SAFETY: as in `get`; the caller's promise.
-        .filter_map(|entry| unsafe { entry.load(Ordering::Acquire).as_ref() })
+        // SAFETY: as in `get`: nobody else has a reference.
+        .filter_map(|entry| unsafe { entry.load(Ordering::Acquire).as_mut() })
         .map(|vcpu| {
             vcpu.release();
-            vcpu.recorded.get()
+            vcpu.recorded
         })
         .sum()
 }
@@ -228,24 +225,6 @@ pub fn forget_all(segment: &Segment) {
     }
     for taken in &TAKEN {
         taken.store(false, Relaxed);
-    }
-}
-
-/// Rings the host when the relay's ring fills.
-struct Waker {
-    segment: &'static Segment,
-    client: u32,
-}
-
-impl std::fmt::Debug for Waker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Waker({})", self.client)
-    }
-}
-
-impl Wake for Waker {
-    fn wake(&self) {
-        self.segment.ring(self.client);
     }
 }
 

@@ -9,13 +9,14 @@ use hypertrace_abi::layout::local::{
     ASLEEP, BELLS, PAGE_L, STATE, State, TRIGGERS, TRIGGERS_BYTES,
 };
 use hypertrace_abi::layout::{Geometry, MIN_BAR, PAGE, Region, WORD, register};
-use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::ring::{ClientMemory, Wake};
 use hypertrace_abi::zerocopy::FromBytes;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU8};
 
 /// Programs that are emulated have QEMU's descriptors, and many expect theirs
@@ -39,9 +40,8 @@ pub enum SegmentError {
 /// A segment, mapped for ever.
 pub struct Segment {
     words: &'static [AtomicU64],
-    rings: &'static [AtomicU64],
+    clients: Box<[ClientMemory<'static>]>,
     geometry: Geometry,
-    mode: RingMode,
     /// The clock epoch, as the config page said.
     pub epoch: u64,
     /// Clients below it are relays.
@@ -49,6 +49,25 @@ pub struct Segment {
     /// Offset of the first client's registers.
     registers: u64,
     descriptor: AtomicI32,
+    bells: OnceLock<Box<[Bell]>>,
+}
+
+/// Rings the host when a relay's ring fills.
+pub struct Bell {
+    segment: &'static Segment,
+    client: u32,
+}
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bell({})", self.client)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(&self) {
+        self.segment.ring(self.client);
+    }
 }
 
 impl Segment {
@@ -85,14 +104,14 @@ impl Segment {
         let words = map(&file, end).map_err(failed("map"))?;
         Ok(Segment {
             words,
-            rings: &words[(rings_at / WORD) as usize..],
+            clients: clients(&words[(rings_at / WORD) as usize..], &geometry, mode),
             geometry,
-            mode,
             epoch: page.epoch,
             relays: u32::try_from(page.vcpu_clients)
                 .map_or(geometry.clients, |relays| relays.min(geometry.clients)),
             registers: geometry.window_offset(Region::Control) + geometry.control_pages_offset(),
             descriptor: AtomicI32::new(out_of_the_way(file).into_raw_fd()),
+            bells: OnceLock::new(),
         })
     }
 
@@ -121,8 +140,8 @@ impl Segment {
 
     /// A client's memory.
     #[inline(always)]
-    pub fn client(&self, client: u32) -> Option<ClientMemory<'static>> {
-        ClientMemory::of_rings(self.rings, client, &self.geometry, self.mode)
+    pub fn client(&self, client: u32) -> Option<&ClientMemory<'static>> {
+        self.clients.get(client as usize)
     }
 
     /// A word of page L.
@@ -148,6 +167,12 @@ impl Segment {
         let bit = u64::from(name_hash) % (TRIGGERS_BYTES * 8);
         let word = &self.words[((PAGE_L + TRIGGERS) / WORD + bit / 64) as usize];
         word.load(Relaxed) >> (bit % 64) & 1 != 0
+    }
+
+    /// A bell for each relay.
+    pub fn bells(&'static self) -> &'static [Bell] {
+        self.bells
+            .get_or_init(|| (0..self.relays).map(|client| Bell { segment: self, client }).collect())
     }
 
     /// Has the host look at a client, now. On the thread of its lessee.
@@ -214,6 +239,17 @@ impl Segment {
         let own = own.map_or(-1, |file| out_of_the_way(file).into_raw_fd());
         self.descriptor.store(own, Relaxed);
     }
+}
+
+/// All clients of the rings region.
+fn clients(
+    rings: &'static [AtomicU64],
+    geometry: &Geometry,
+    mode: RingMode,
+) -> Box<[ClientMemory<'static>]> {
+    (0..geometry.clients)
+        .filter_map(|client| ClientMemory::of_rings(rings, client, geometry, mode))
+        .collect()
 }
 
 /// The same file description, by a descriptor that is seldom in the way.

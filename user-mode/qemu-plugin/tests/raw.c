@@ -164,7 +164,7 @@ static void outside(void)
 		CHECK(own[0] == (uint64_t)n && on_stack == (uint64_t)n);
 	}
 	/* After addresses that were nowhere, the plugin looks less often. */
-	usleep(20000);
+	usleep(100000);
 	/* In the segment, but no register of a lessee's. */
 	marked_store(reg(relays, STAMP), 1);
 	marked_store((char *)reg(relays, EMIT) + 4, 1);

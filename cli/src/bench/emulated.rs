@@ -1,0 +1,195 @@
+//! What the rows under an emulator do there: a child of this program that QEMU
+//! runs.
+//!
+//! Unsafe, because it maps the segment by itself, so that a register is one
+//! store away.
+#![allow(unsafe_code)]
+
+use anyhow::{Context, Result, bail, ensure};
+use hypertrace::abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use hypertrace::abi::clock::ticks;
+use hypertrace::abi::config::ConfigPage;
+use hypertrace::abi::layout::local::ENVIRONMENT;
+use hypertrace::abi::layout::{
+    Geometry, PAGE, Region, SLOT_HEADER_WORDS, WORD, guest_page, host_page, mark, register,
+};
+use hypertrace::abi::zerocopy::FromBytes;
+use std::fs::OpenOptions;
+use std::hint::black_box;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Points of one burst: less of a ring than at which the host is woken.
+const POINTS: u64 = 3500;
+/// Bursts of a run; between two the host drains.
+const BURSTS: u64 = 8;
+/// Of the relay that they go to: the default.
+pub const RING_BYTES: u64 = 1 << 20;
+/// What the host needs to drain a burst, and some.
+const DRAINED: Duration = Duration::from_millis(4);
+/// Rounds of the code that has nothing to do with us.
+const ROUNDS: u64 = 20;
+const SORTED: usize = 4096;
+
+/// The last client's slot, reply and register.
+struct Raw {
+    guest: &'static [AtomicU64],
+    host: &'static [AtomicU64],
+    emit: &'static AtomicU64,
+    seq: AtomicU64,
+}
+
+impl Raw {
+    fn get() -> Result<&'static Raw> {
+        static RAW: OnceLock<Raw> = OnceLock::new();
+        match RAW.get() {
+            Some(raw) => Ok(raw),
+            None => {
+                let raw = Raw::open()?;
+                Ok(RAW.get_or_init(|| raw))
+            }
+        }
+    }
+
+    fn open() -> Result<Raw> {
+        let path = std::env::var_os(ENVIRONMENT).context("there is no segment")?;
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let mut page = [0; size_of::<ConfigPage>()];
+        file.read_exact_at(&mut page, 0)?;
+        let geometry: Geometry = match ConfigPage::read_from_bytes(&page) {
+            Ok(page) => page.geometry()?,
+            Err(_) => bail!("no config page"),
+        };
+        let len = geometry.window_size();
+        // SAFETY: a new mapping of a file that is as long, for ever; accessed
+        // by atomic operations only.
+        let words: &'static [AtomicU64] = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                len as usize,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            );
+            ensure!(at != libc::MAP_FAILED, "cannot map the segment");
+            std::slice::from_raw_parts(at.cast(), (len / WORD) as usize)
+        };
+        let client = geometry.clients - 1;
+        let area = geometry.window_offset(Region::Rings) + geometry.client_offset(client);
+        let page = geometry.window_offset(Region::Control)
+            + geometry.control_pages_offset()
+            + u64::from(client) * PAGE;
+        Ok(Raw {
+            guest: &words[(area / WORD) as usize..],
+            host: &words[((area + PAGE) / WORD) as usize..],
+            emit: &words[((page + register::EMIT) / WORD) as usize],
+            seq: AtomicU64::new(0),
+        })
+    }
+
+    /// Points with two words, made with this store: ticks, and whether the last
+    /// one of every burst was answered.
+    fn points(&self, points: u64, store: impl Fn(&AtomicU64, u64)) -> (u64, bool) {
+        let slot = &self.guest[guest_page::SLOT..];
+        slot[1].store(77, Relaxed);
+        slot[2].store(ticks(), Relaxed);
+        slot[3].store(2, Relaxed);
+        slot[SLOT_HEADER_WORDS].store(1, Relaxed);
+        slot[SLOT_HEADER_WORDS + 1].store(2, Relaxed);
+        let (mut time, mut answered) = (0, true);
+        for _ in 0..BURSTS {
+            std::thread::sleep(DRAINED);
+            let first = self.seq.fetch_add(points, Relaxed) + 1;
+            let start = ticks();
+            for seq in first..first + points {
+                slot[0].store(seq | 1000 << 32, Relaxed);
+                store(self.emit, seq);
+            }
+            time += ticks() - start;
+            let reply = self.host[host_page::REPLY].load(Ordering::Acquire);
+            answered &= reply == first + points - 1;
+        }
+        (time, answered)
+    }
+}
+
+/// The library's own form of a store to a register.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn marked(register: &AtomicU64, value: u64) {
+    // SAFETY: stores to the register.
+    unsafe {
+        std::arch::asm!(
+            "mov [{} + {mark}], {}",
+            in(reg) register.as_ptr().wrapping_byte_sub(mark::DISPLACEMENT as usize),
+            in(reg) value,
+            mark = const mark::DISPLACEMENT,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn marked(_: &AtomicU64, _: u64) {}
+
+fn by_syscall(register: &AtomicU64, value: u64) {
+    // SAFETY: a system call that no kernel has.
+    unsafe { libc::syscall(mark::SYSCALL, register.as_ptr(), value) };
+}
+
+/// A part of the benchmark: ticks and turns.
+pub fn answer(part: &str) -> Result<(u64, u64)> {
+    match part {
+        // Nobody answers.
+        "floor" => Ok((Raw::get()?.points(POINTS, marked).0, POINTS * BURSTS)),
+        "store" => answered(Raw::get()?.points(POINTS, marked)),
+        "syscall" => answered(Raw::get()?.points(POINTS, by_syscall)),
+        "library" => library(),
+        "bystander" => Ok(bystander()),
+        _ => bail!("no part {part:?}"),
+    }
+}
+
+fn answered((ticks, answered): (u64, bool)) -> Result<(u64, u64)> {
+    ensure!(answered, "a point was not recorded");
+    Ok((ticks, POINTS * BURSTS))
+}
+
+/// All that a program does for a point, and the plugin.
+fn library() -> Result<(u64, u64)> {
+    let (mut time, mut failed) = (0, 0);
+    for _ in 0..BURSTS {
+        std::thread::sleep(DRAINED);
+        let start = ticks();
+        for n in 0..POINTS {
+            let reply = hypertrace::reference_point!("bench_point", n, m = 2 * n);
+            failed += u64::from(!reply.is_ok_and(|r| r.status == hypertrace::Status::Recorded));
+        }
+        time += ticks() - start;
+    }
+    ensure!(failed == 0, "{failed} points were not recorded");
+    Ok((time, POINTS * BURSTS))
+}
+
+/// Code that traces nothing: sorts numbers, with calls, branches, loads, stores.
+fn bystander() -> (u64, u64) {
+    let mut state = 1u64;
+    let start = ticks();
+    for _ in 0..ROUNDS {
+        let mut numbers: Vec<u64> = (0..SORTED)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state
+            })
+            .collect();
+        numbers.sort_unstable();
+        state = black_box(numbers[SORTED / 2]) | 1;
+    }
+    (ticks() - start, ROUNDS * SORTED as u64)
+}

@@ -1,0 +1,98 @@
+//! Rows under QEMU's user mode: this program as the guest, with the plugin, with
+//! one that does the least, and with none.
+
+use super::child::Child;
+use super::emulated::RING_BYTES;
+use super::rows::Context;
+use super::scratch::Scratch;
+use crate::qemu::{Emulator, beside};
+use anyhow::{Context as _, Result, ensure};
+use hypertrace_device::Geometry;
+use hypertrace_user::{Config, Program, Session};
+use std::ffi::OsStr;
+
+const QEMU: &str = "qemu-x86_64";
+/// The plugin that does the least.
+const FLOOR: &str = "libhypertrace_qemu_floor.so";
+/// Runs until every page of the rings was touched.
+const WARM_UP: usize = 4;
+
+/// The three guests, and the session of the first.
+pub struct Bench {
+    plugin: Child,
+    floor: Child,
+    bare: Child,
+    _session: Session,
+    _scratch: Scratch,
+}
+
+impl Bench {
+    fn new() -> Result<Bench> {
+        ensure!(cfg!(target_arch = "x86_64"), "the guest is this program, for {QEMU}");
+        let emulator = Emulator::find(OsStr::new(QEMU))?;
+        let program = Program::find(std::env::current_exe()?.as_os_str())?;
+        let scratch = Scratch::new()?;
+        let geometry = Geometry { clients: 4, ring_bytes: RING_BYTES, ..Geometry::default() };
+        let dir = scratch.path().join("session");
+        let session = Session::create(Config { geometry, relays: 1, ..Config::new(dir) })?;
+        let floor = emulator.with_plugin(beside(FLOOR)?);
+        let start = |mut command: std::process::Command| {
+            session.pass_to(&mut command);
+            Child::start(command.args(["bench", "--serve"]))
+        };
+        let mut bench = Bench {
+            plugin: start(emulator.command(&program))?,
+            floor: start(floor.command(&program))?,
+            bare: start(emulator.bare(&program))?,
+            _session: session,
+            _scratch: scratch,
+        };
+        for _ in 0..WARM_UP {
+            bench.points("store")?;
+            bench.floor.ns("emulated floor")?;
+        }
+        Ok(bench)
+    }
+
+    /// Of the guest with the plugin.
+    fn points(&mut self, part: &str) -> Result<f64> {
+        self.plugin.ns(&format!("emulated {part}"))
+    }
+}
+
+fn bench(context: &mut Context) -> Result<&mut Bench> {
+    match &mut context.qemu {
+        Some(bench) => Ok(bench),
+        none => Ok(none.insert(Bench::new().context("no QEMU user mode")?)),
+    }
+}
+
+/// A store that a plugin is called back for, which records the least.
+pub fn floor(context: &mut Context) -> Result<f64> {
+    bench(context)?.floor.ns("emulated floor")
+}
+
+/// The same store, of a reference point.
+pub fn marked_store(context: &mut Context) -> Result<f64> {
+    bench(context)?.points("store")
+}
+
+/// The same by a system call.
+pub fn syscall(context: &mut Context) -> Result<f64> {
+    bench(context)?.points("syscall")
+}
+
+/// All of a reference point, as the library makes it.
+pub fn point(context: &mut Context) -> Result<f64> {
+    bench(context)?.points("library")
+}
+
+/// Other code, with the plugin.
+pub fn bystander(context: &mut Context) -> Result<f64> {
+    bench(context)?.plugin.ns("emulated bystander")
+}
+
+/// Other code, without.
+pub fn undisturbed(context: &mut Context) -> Result<f64> {
+    bench(context)?.bare.ns("emulated bystander")
+}
