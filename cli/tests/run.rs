@@ -278,3 +278,27 @@ fn a_machine_that_gives_no_descriptors_or_no_memory_is_named() {
     run(&mut fits).ok();
     assert!(!segment.exists());
 }
+
+#[test]
+fn a_full_disk_is_said_and_what_is_missing_is_counted() {
+    const EVENTS: u64 = 200_000;
+    let name = "a_full_disk_is_said_and_what_is_missing_is_counted";
+    if traced::argument().is_some() {
+        for n in 0..EVENTS {
+            hypertrace::event!("flood", n, m = n);
+        }
+        return;
+    }
+    let Some(disk) = Mount::new("tmpfs", "size=1m") else { return };
+    let session = disk.path().join("S");
+
+    let said = run(&mut run_test(&session, &["--ring", "16384"], name, "-")).failed(1);
+
+    for part in ["does not hold all", "No space left on device"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let total = HYPERTRACE.stat(&session)["total"].clone();
+    let [events, lost] = ["events", "lost"].map(|count| total[count].as_u64().unwrap());
+    assert!(lost > 0, "{total}");
+    assert!(events + lost >= EVENTS, "{total}");
+}

@@ -327,6 +327,19 @@ impl<S: EventSink> Server<S> {
         more
     }
 
+    /// What is still in the rings, because the sink could not take it, is
+    /// counted as lost.
+    fn forsake(&mut self) {
+        let segment = Arc::clone(&self.doorbell.segment);
+        for (number, client) in (0..).zip(&mut self.clients).filter(|(_, client)| client.is_used) {
+            let Some(memory) = segment.client(number) else { continue };
+            let mut consumer = Consumer::new(memory, &mut client.state);
+            consumer.forsake(&mut vec![0; consumer.stage_words()]);
+            // Nothing to take: the sink looks at the losses.
+            self.sink.drain(number, &mut consumer);
+        }
+    }
+
     /// Tells who records points for the host which ones it must not.
     fn publish_triggers(&mut self) {
         let acts = self.sink.acts_on_points();
@@ -356,6 +369,10 @@ impl<S: EventSink> Server<S> {
         self.take(usize::MAX, true);
         // A point that came meanwhile stands in the host's own ring.
         self.take(1, true);
+        // A segment with a name is kept for what could not be written.
+        if segment.path().is_none() {
+            self.forsake();
+        }
     }
 }
 

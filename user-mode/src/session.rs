@@ -77,7 +77,7 @@ impl Session {
     /// Makes the session's directory and the segment, and starts the host.
     ///
     /// # Errors
-    /// If one of them cannot be had; nothing is left behind then.
+    /// If one of them cannot be had; nothing is left in the directory then.
     pub fn create(config: Config) -> Result<Session, Error> {
         let Config { mut trace, geometry, segment, relays, policy } = config;
         trace.relays = relays;

@@ -176,8 +176,7 @@ impl<'m> Producer<'m> {
         self.emit_with(clock, what, move |out| fields.put(out), |_| {})
     }
 
-    /// As [`Producer::emit_by`], with flags. `patient`: this is not the last
-    /// try, so a full ring is not counted.
+    /// As [`Producer::emit_by`], with flags. `patient`: a full ring is not counted.
     #[inline(always)]
     pub fn emit_flagged<S: Site, F: Fields>(
         &self,
