@@ -6,7 +6,7 @@
 //! as it does natively. So an answer always means what it says.
 
 use crate::counts::{Counter, count};
-use crate::relay::{self, Vcpu};
+use crate::relay::{self, Emitter, Vcpu};
 use crate::segment::Segment;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
@@ -22,33 +22,49 @@ use hypertrace_abi::slot::{self, Emitted};
 pub fn store(segment: &'static Segment, vcpu: &mut Vcpu, address: u64, value: Option<u64>) {
     // Entry: what the guest did before its store is before this.
     let now = ticks();
+    match vcpu.last {
+        Some(emitter) if emitter.address == address => emit(segment, vcpu, now, emitter, value),
+        _ => find(segment, vcpu, now, address, value),
+    }
+}
+
+/// Which register it is.
+#[cold]
+#[inline(never)]
+fn find(segment: &'static Segment, vcpu: &mut Vcpu, now: u64, address: u64, value: Option<u64>) {
     let Some(offset) = vcpu.offset_of(address) else {
         return count(Counter::Outside);
     };
-    let Some((client, register)) = segment.register_at(offset) else {
-        return count(Counter::Unassigned);
-    };
-    let value = || value.unwrap_or_else(|| segment.stored(client, register));
-    match register {
-        register::EMIT => emit(segment, vcpu, now, client, value() as u32),
-        register::LEASE => {
-            if let Some(memory) = segment.client(client) {
-                memory.host[host_page::LEASE].store(value(), Ordering::Release);
-            }
+    let found = segment.register_at(offset).and_then(|(client, register)| {
+        Some((client, register, segment.register(client, register)?, segment.client(client)?))
+    });
+    match found {
+        Some((client, register::EMIT, register, memory)) => {
+            let emitter = Emitter { address, client, register, memory };
+            vcpu.last = Some(emitter);
+            emit(segment, vcpu, now, emitter, value);
         }
-        register::KICK => segment.ring(client),
+        Some((_, register::LEASE, register, memory)) => {
+            let token = value.unwrap_or_else(|| register.load(Relaxed));
+            memory.host[host_page::LEASE].store(token, Ordering::Release);
+        }
+        Some((client, register::KICK, ..)) => segment.ring(client),
         _ => count(Counter::Unassigned),
     }
 }
 
 #[inline(always)]
-fn emit(segment: &'static Segment, vcpu: &mut Vcpu, now: u64, client: u32, seq: u32) {
-    let Some(memory) = segment.client(client) else {
-        return count(Counter::Unassigned);
-    };
+fn emit(
+    segment: &'static Segment,
+    vcpu: &mut Vcpu,
+    now: u64,
+    emitter: Emitter,
+    value: Option<u64>,
+) {
+    let Emitter { client, register, memory, .. } = emitter;
     let emitted = Emitted {
         client,
-        seq,
+        seq: value.unwrap_or_else(|| register.load(Relaxed)) as u32,
         host_time: now,
         epoch: segment.epoch,
         mask_version: memory.host[host_page::MASK_VERSION].load(Relaxed),

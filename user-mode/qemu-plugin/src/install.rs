@@ -224,9 +224,10 @@ extern "C" fn stored(vcpu: c_uint, _: u32, address: u64, guest_base: *mut c_void
 
 #[inline(always)]
 fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Option<u64>) {
-    // SAFETY: a callback of this vCPU, on its thread.
-    match unsafe { Vcpu::get(&plugin.segment, index) } {
-        Some(vcpu) => device::store(&plugin.segment, vcpu, address, value),
+    match Vcpu::get(&plugin.segment, index) {
+        // SAFETY: never freed; in a callback of this vCPU, on its thread, which
+        // has no other reference.
+        Some(mut vcpu) => device::store(&plugin.segment, unsafe { vcpu.as_mut() }, address, value),
         None => relay::refused(),
     }
 }
@@ -253,9 +254,9 @@ extern "C" fn called(
 
 extern "C" fn vcpu_ended(_: Id, index: c_uint) {
     guarded(|_| {
-        // SAFETY: of this vCPU, which runs no more.
-        if let Some(vcpu) = unsafe { Vcpu::find(index) } {
-            vcpu.release();
+        if let Some(mut vcpu) = Vcpu::find(index) {
+            // SAFETY: as in `at_register`.
+            unsafe { vcpu.as_mut() }.release();
         }
     });
 }

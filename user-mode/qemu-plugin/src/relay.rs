@@ -4,16 +4,18 @@
 //! the plugin writes the points of one vCPU, whichever client made them, as a
 //! VMM's vCPU thread writes them into a host ring.
 //!
-//! Unsafe, because a vCPU is found by its number, from that vCPU's own thread.
+//! Unsafe, because at the end one thread speaks for all.
 #![allow(unsafe_code)]
 
 use crate::counts::{Counter, count};
 use crate::place::{Range, look_up};
 use crate::segment::Segment;
+use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::ring::{ClientMemory, Lease, LeaseInfo, Producer, ProducerState};
 use std::fs;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};
 
 /// vCPUs, that is threads of a program, that can have a relay. Also bounds the
@@ -37,6 +39,8 @@ pub struct Vcpu {
     segment: &'static Segment,
     index: u32,
     ranges: [Range; RANGES],
+    /// Where the last point was emitted: most come from there again.
+    pub last: Option<Emitter>,
     /// When an address was last looked for in vain.
     missed: u64,
     relay: Option<Relay>,
@@ -47,6 +51,19 @@ pub struct Vcpu {
     pub recorded: u64,
 }
 
+/// A client's register EMIT, as a vCPU has met it.
+#[derive(Clone, Copy)]
+pub struct Emitter {
+    /// QEMU's address of it in the guest's mapping.
+    pub address: u64,
+    /// Whose it is.
+    pub client: u32,
+    /// The word there.
+    pub register: &'static AtomicU64,
+    /// That client's memory.
+    pub memory: &'static ClientMemory<'static>,
+}
+
 /// A client of the segment that is this vCPU's.
 struct Relay {
     client: u32,
@@ -54,33 +71,21 @@ struct Relay {
 }
 
 impl Vcpu {
-    /// The calling vCPU's. `None`: its number is too high.
-    ///
-    /// # Safety
-    /// Called once in a callback, on the thread of the vCPU with this number, as
-    /// QEMU's callbacks are in user mode, where a vCPU is a thread.
+    /// The vCPU of that number, which its own thread may use for the length of
+    /// a callback: QEMU's user mode calls back on the thread of the vCPU that
+    /// it tells of, once at a time. `None`: the number is too high.
     #[inline(always)]
-    pub unsafe fn get(segment: &'static Segment, index: u32) -> Option<&'static mut Vcpu> {
+    pub fn get(segment: &'static Segment, index: u32) -> Option<NonNull<Vcpu>> {
         let entry = TABLE.get(index as usize)?;
         // ORDERING: pairs with the Release in `make`, of a thread that had the
         // number before.
-        let mut vcpu = entry.load(Ordering::Acquire);
-        if vcpu.is_null() {
-            vcpu = make(segment, index, entry);
-        }
-        // SAFETY: leaked by `make`; only its thread has a reference, and that
-        // one at a time.
-        Some(unsafe { &mut *vcpu })
+        NonNull::new(entry.load(Ordering::Acquire)).or_else(|| make(segment, index, entry))
     }
 
-    /// The calling vCPU's, if it has stored to a register.
-    ///
-    /// # Safety
-    /// As [`Vcpu::get`].
-    pub unsafe fn find(index: u32) -> Option<&'static mut Vcpu> {
-        let entry = TABLE.get(index as usize)?;
-        // SAFETY: as in `get`; or null. ORDERING: as there.
-        unsafe { entry.load(Ordering::Acquire).as_mut() }
+    /// The same, if that vCPU has stored to a register.
+    pub fn find(index: u32) -> Option<NonNull<Vcpu>> {
+        // ORDERING: as in `get`.
+        NonNull::new(TABLE.get(index as usize)?.load(Ordering::Acquire))
     }
 
     /// Its number.
@@ -116,6 +121,8 @@ impl Vcpu {
             self.missed = now;
             return None;
         };
+        // Something else may be mapped where others were.
+        self.last = None;
         self.ranges.rotate_right(1);
         self.ranges[0] = range;
         range.offset_of(address)
@@ -184,11 +191,12 @@ impl Vcpu {
 
 #[cold]
 #[inline(never)]
-fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> *mut Vcpu {
+fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> Option<NonNull<Vcpu>> {
     let vcpu = Box::into_raw(Box::new(Vcpu {
         segment,
         index,
         ranges: [Range::default(); RANGES],
+        last: None,
         missed: 0,
         relay: None,
         refused: 0,
@@ -197,7 +205,7 @@ fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> *mut 
     }));
     // ORDERING: pairs with the Acquire in `get`.
     entry.store(vcpu, Ordering::Release);
-    vcpu
+    NonNull::new(vcpu)
 }
 
 /// Ends all leases and gives how many points were recorded.
@@ -207,7 +215,7 @@ fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> *mut 
 pub unsafe fn release_all() -> u64 {
     TABLE
         .iter()
-        // SAFETY: as in `get`: nobody else has a reference.
+        // SAFETY: leaked by `make`, and nobody has a reference.
         .filter_map(|entry| unsafe { entry.load(Ordering::Acquire).as_mut() })
         .map(|vcpu| {
             vcpu.release();

@@ -8,7 +8,7 @@ use hypertrace_abi::config::{ConfigError, ConfigPage, Features, RingMode};
 use hypertrace_abi::layout::local::{
     ASLEEP, BELLS, PAGE_L, STATE, State, TRIGGERS, TRIGGERS_BYTES,
 };
-use hypertrace_abi::layout::{Geometry, MIN_BAR, PAGE, Region, WORD, register};
+use hypertrace_abi::layout::{Geometry, MIN_BAR, PAGE, Region, WORD};
 use hypertrace_abi::ring::{ClientMemory, Wake};
 use hypertrace_abi::zerocopy::FromBytes;
 use std::fs::{File, OpenOptions};
@@ -40,6 +40,8 @@ pub enum SegmentError {
 /// A segment, mapped for ever.
 pub struct Segment {
     words: &'static [AtomicU64],
+    /// Page L.
+    local: &'static [AtomicU64; (PAGE / WORD) as usize],
     clients: Box<[ClientMemory<'static>]>,
     geometry: Geometry,
     /// The clock epoch, as the config page said.
@@ -102,8 +104,12 @@ impl Segment {
             return Err(none(format!("it has {has} bytes, and its config page says {end}")));
         }
         let words = map(&file, end).map_err(failed("map"))?;
+        let local = words[(PAGE_L / WORD) as usize..]
+            .first_chunk()
+            .ok_or_else(|| none("it has no room for its host's page".into()))?;
         Ok(Segment {
             words,
+            local,
             clients: clients(&words[(rings_at / WORD) as usize..], &geometry, mode),
             geometry,
             epoch: page.epoch,
@@ -130,12 +136,11 @@ impl Segment {
             .then_some((client as u32, register))
     }
 
-    /// What a client stored to one of its registers last.
+    /// The word at one of a client's registers.
     #[inline(always)]
-    pub fn stored(&self, client: u32, register: u64) -> u64 {
-        debug_assert!(client < self.geometry.clients && register < register::END);
+    pub fn register(&self, client: u32, register: u64) -> Option<&'static AtomicU64> {
         let at = self.registers + u64::from(client) * PAGE + register;
-        self.words.get((at / WORD) as usize).map_or(0, |word| word.load(Relaxed))
+        self.words.get((at / WORD) as usize)
     }
 
     /// A client's memory.
@@ -147,7 +152,7 @@ impl Segment {
     /// A word of page L.
     #[inline(always)]
     fn local(&self, offset: u64) -> &'static AtomicU32 {
-        let word = &self.words[((PAGE_L + offset) / WORD) as usize];
+        let word = &self.local[(offset / WORD) as usize];
         // SAFETY: the half of an aligned word that lives for ever; only atomic
         // operations touch it. `offset` is a constant, a multiple of 4.
         unsafe {
@@ -165,7 +170,7 @@ impl Segment {
     #[inline(always)]
     pub fn has_triggers(&self, name_hash: u32) -> bool {
         let bit = u64::from(name_hash) % (TRIGGERS_BYTES * 8);
-        let word = &self.words[((PAGE_L + TRIGGERS) / WORD + bit / 64) as usize];
+        let word = &self.local[(TRIGGERS / WORD + bit / 64) as usize];
         word.load(Relaxed) >> (bit % 64) & 1 != 0
     }
 

@@ -30,7 +30,7 @@ fn check(taken: &Taken, client: u32, seqs: impl Iterator<Item = u64>) {
         assert_eq!(point.words, [client.into(), point.seq]);
         assert_eq!(point.guest_time, 5000 + point.seq);
         assert_eq!(point.vcpu, points[0].vcpu);
-        assert_eq!(point.relay, points[0].relay);
+        assert_eq!((point.relay, point.lessee), (points[0].relay, points[0].lessee));
     }
     assert!(points.windows(2).all(|two| two[0].time <= two[1].time));
 }
@@ -48,13 +48,13 @@ fn points_of_all_threads_arrive_once_and_in_order() {
             check(&taken, client, 1..=1000);
             // The thread that made them is the one that the lease tells of.
             let point = taken.of(client)[0];
-            let lessee = taken.lessees.iter().find(|lessee| lessee.relay == point.relay).unwrap();
+            let lessee = &taken.lessees[point.lessee];
             assert_eq!(lessee.name, format!("vcpu {}", point.vcpu));
             let tid = format!("client {client} tid {}\n", lessee.tid);
             assert!(stdout.contains(&tid), "{stdout}{lessee:?}");
         }
-        let vcpus: BTreeSet<u64> = taken.points.iter().map(|point| point.vcpu).collect();
-        assert_eq!(vcpus.len(), 4);
+        let threads: BTreeSet<u64> = taken.lessees.iter().map(|lessee| lessee.tid).collect();
+        assert_eq!(threads.len(), 4);
     });
 }
 
@@ -96,9 +96,9 @@ fn a_forked_child_has_a_relay_of_its_own() {
         check(&taken, 5, 1..=3);
         let (parent, child) = (taken.of(4)[0].relay, taken.of(5)[0].relay);
         assert_ne!(parent, child);
-        let pid = |relay| taken.lessees.iter().find(|lessee| lessee.relay == relay).unwrap().pid;
-        assert!(stdout.contains(&format!("child {}\n", pid(child))), "{stdout}");
-        assert_ne!(pid(parent), pid(child));
+        let pid = |client| taken.lessees[taken.of(client)[0].lessee].pid;
+        assert!(stdout.contains(&format!("child {}\n", pid(5))), "{stdout}");
+        assert_ne!(pid(4), pid(5));
     });
 }
 

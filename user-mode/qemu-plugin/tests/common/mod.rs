@@ -25,6 +25,8 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub relay: u32,
+    /// Whose the relay was then: its number in [`Taken::lessees`].
+    pub lessee: usize,
     pub client: u64,
     pub vcpu: u64,
     pub seq: u64,
@@ -157,6 +159,7 @@ impl Segment {
                     assert_eq!(header.flags, Flags::REFERENCE_POINT.bits());
                     taken.points.push(Point {
                         relay,
+                        lessee: taken.lessees.len() - 1,
                         client: words[0],
                         vcpu: words[1],
                         seq: words[2],
