@@ -1,10 +1,11 @@
 //! C and C++ programs under `hypertrace run`: what they recorded is in the session, all of it.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hypertrace_tests::c::{self, Compiler, Linked};
-use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::command::{Hypertrace, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, capability};
 use serde_json::{Value, json};
@@ -31,10 +32,22 @@ impl Place {
 
     /// Runs this to its end, traced: what `report` says, and what it printed.
     #[track_caller]
-    fn trace<A: AsRef<std::ffi::OsStr>>(&self, name: &str, program: &[A]) -> (Vec<Line>, String) {
+    fn trace<A: AsRef<OsStr>>(&self, name: &str, program: &[A]) -> (Vec<Line>, String) {
+        self.trace_with::<&str, A>(name, &[], program)
+    }
+
+    /// The same with these options of `run`.
+    #[track_caller]
+    fn trace_with<O: AsRef<OsStr>, A: AsRef<OsStr>>(
+        &self,
+        name: &str,
+        options: &[O],
+        program: &[A],
+    ) -> (Vec<Line>, String) {
         let dir = self.session(name);
         let mut command = HYPERTRACE.command(["run", "--out"]);
-        let printed = run(command.arg(&dir).arg("--").args(program)).ok();
+        command.arg(&dir).args(options).env("HYPERTRACE_QEMU_PLUGIN", plugin());
+        let printed = run(command.arg("--").args(program)).ok();
         (HYPERTRACE.report(&dir), printed)
     }
 
@@ -117,7 +130,8 @@ fn a_session_of_a_c_program_is_clean_ctf() {
     assert!(read.clean() > THREADS * EVENTS);
 }
 
-/// In an emulator that knows nothing of it, the same segment does.
+/// With the plugin its points are recorded on the vCPUs' threads; in an emulator
+/// that knows nothing of it, the same segment does, and the host records them.
 fn emulated(emulator: &str, compiler: Option<Compiler>) {
     let (Some(compiler), Some(emulator_path)) = (compiler, capability::program(emulator)) else {
         return;
@@ -131,6 +145,17 @@ fn emulated(emulator: &str, compiler: Option<Compiler>) {
     assert_eq!((&*untraced, &*printed), ("", ""));
     check_events(&lines);
     nothing_lost(&place.session(emulator));
+
+    let options: [&OsStr; 2] = ["--qemu".as_ref(), emulator_path.as_ref()];
+    let (lines, printed) = place.trace_with("plugin", &options, &with_counts(&[&program]));
+    assert_eq!(printed, "");
+    check_events(&lines);
+    nothing_lost(&place.session("plugin"));
+    let vcpus = lines.iter().filter(|line| line.source.contains("/vcpu "));
+    assert_eq!(vcpus.count() as u64, THREADS, "a lease each");
+    if let Some(read) = babeltrace2::read(&place.session("plugin").join("ctf")) {
+        assert_eq!(read.clean(), lines.len() as u64);
+    }
     capability::used(emulator);
 }
 

@@ -1,10 +1,10 @@
 //! `hypertrace run --qemu`: the same programs, emulated.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::command::{Hypertrace, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, capability, traced};
 
@@ -12,12 +12,6 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
 const EVENTS: u64 = 5000;
 const POINTS: u64 = 500;
-
-/// The plugin, as cargo has built it for this test.
-fn plugin() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().join("libhypertrace_qemu_plugin.so")
-}
 
 /// `run` with these arguments, then this test as the program.
 fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {

@@ -1,13 +1,19 @@
 //! Running `hypertrace`, and holding it to its exit code and to what it said where.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::report::Line;
+
+/// The plugin for qemu-user, as cargo has built it for the test that calls this.
+pub fn plugin() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().join("libhypertrace_qemu_plugin.so")
+}
 
 /// What a program left when it ended.
 #[derive(Debug)]
