@@ -10,8 +10,8 @@ use hypertrace_tests::{babeltrace2, capability, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
-const EVENTS: u64 = 5000;
-const POINTS: u64 = 500;
+const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 250_000 };
+const POINTS: u64 = EVENTS / 100;
 
 /// `run` with these arguments, then this test as the program.
 fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {
