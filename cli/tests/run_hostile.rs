@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hypertrace::Emit;
+use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::ConfigPage;
+use hypertrace_abi::event::Fields;
 use hypertrace_abi::layout::{MASK_BYTES, Region};
+use hypertrace_abi::schema::FieldType;
 use hypertrace_abi::zerocopy::FromBytes;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::random::Random;
@@ -101,6 +104,64 @@ fn a_segment_that_is_corrupted_all_the_time_harms_no_other_client() {
     assert_eq!(count(&session, "honest"), notes.get(0));
     if let Some(read) = babeltrace2::read(&session.join("ctf")) {
         assert_eq!(read.complete(), packets::committed(&session).unwrap().all());
+    }
+}
+
+/// A payload that ends the program while it is written.
+#[derive(Clone, Copy)]
+struct Deadly;
+
+impl Fields for Deadly {
+    const TYPES: &'static [FieldType] = &[FieldType::U64];
+
+    fn words(self) -> usize {
+        1
+    }
+
+    fn put(self, _: &[AtomicU64]) {
+        let me = std::process::id().to_string();
+        let _ = Command::new("kill").args(["-KILL", &me]).status();
+        std::thread::sleep(Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn a_program_that_dies_amid_an_event_leaves_what_it_committed_and_its_client() {
+    let name = "a_program_that_dies_amid_an_event_leaves_what_it_committed_and_its_client";
+    if let Some(notes) = notes() {
+        let lives = notes.get(0);
+        notes.set(0, lives + 1);
+        assert_eq!(hypertrace::commit!("committed", lives), Emit::Recorded);
+        hypertrace::with_client(|client| {
+            assert_eq!(client.index(), 0);
+            let (site, _) = hypertrace_abi::event_type!("deadly", n = 1u64);
+            match lives {
+                0 => drop(client.emit(site, Deadly)),
+                1 => drop(client.reference_point(site, Deadly)),
+                _ => assert!(hypertrace::reference_point!("alive").is_ok()),
+            }
+        });
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (command, notes) = run_test(dir.path(), &["--clients", "1"], name);
+    let (own, program): (Vec<_>, Vec<_>) = (
+        command.get_args().take_while(|arg| *arg != "--").map(ToOwned::to_owned).collect(),
+        command.get_args().skip_while(|arg| *arg != "--").skip(1).map(ToOwned::to_owned).collect(),
+    );
+    let mut script = HYPERTRACE.command(own);
+    script.args(["--", "sh", "-c", r#""$0" "$@"; "$0" "$@"; exec "$0" "$@""#]).args(program);
+    script.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+
+    assert_eq!(run(&mut script).code, Some(0));
+
+    let session = dir.path().join("S");
+    assert_eq!(notes.get(0), 3);
+    assert_eq!((count(&session, "committed"), count(&session, "alive")), (3, 1));
+    assert_eq!(count(&session, "deadly"), 0);
+    assert_eq!(HYPERTRACE.stat(&session)["total"]["faults_total"], 0);
+    if let Some(read) = babeltrace2::read(&session.join("ctf")) {
+        assert_eq!(read.clean(), packets::committed(&session).unwrap().all());
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hypertrace::{Channel, Client, LeaseInfo, Options, ProducerState, Status};
+use hypertrace::{Channel, Client, Clock, LeaseInfo, Options, ProducerState, Status};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
@@ -95,6 +95,42 @@ fn relayed_points_are_their_clients() {
     let reference = point.reference.unwrap();
     assert_eq!((reference.cpu, reference.seq, reference.guest_time), (3, 5, guest_time));
     assert!(sources.contains(&"vmm/vcpu 1".to_owned()), "{sources:?}");
+    if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
+        assert_eq!(read.clean(), summary.records);
+    }
+}
+
+#[test]
+fn a_program_without_a_usable_counter_has_a_clock_of_its_own_beside_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let states = [ProducerState::new(), ProducerState::new()];
+    let clocks = [Clock::MonotonicRaw, Clock::Counter];
+    let clients = [0, 1].map(|n| {
+        let channel = channel(&session).with_clock(clocks[n]);
+        Client::lease(channel, n as u32, &states[n], 7 + n as u64, &info("program")).unwrap()
+    });
+    for n in 0..100u64 {
+        for client in &clients {
+            hypertrace::event!(client: client, "turn", n);
+            hypertrace::reference_point!(client: client, "point", n).unwrap();
+        }
+    }
+    clients.into_iter().for_each(Client::release);
+
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.faults.len(), summary.reference_points), (0, 200));
+    let mut turns = Vec::new();
+    traced::events(dir.path(), |event| {
+        // The host's own counter is exact, the other clock's map has a bound.
+        let is_exact = event.bound_ns == Some(0);
+        if &*event.name == "turn" {
+            assert_eq!(is_exact, event.client == Some(1), "{event:?}");
+            turns.push((event.fields[0].1.clone(), event.client));
+        }
+    });
+    let expected = (0..100).flat_map(|n| [0, 1].map(|c| (Value::Unsigned(n), Some(c))));
+    assert_eq!(turns, expected.collect::<Vec<_>>());
     if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
         assert_eq!(read.clean(), summary.records);
     }
