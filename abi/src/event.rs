@@ -214,19 +214,22 @@ pub trait Site: Copy {
 
     /// The id of the event that has these fields.
     #[inline(always)]
-    fn id<F: Fields>(&self) -> u32 {
+    fn id<F: Fields>(self) -> u32 {
         Event::<Self, F>::ID
     }
 
     /// The hash of the event's name.
     #[inline(always)]
-    fn name_hash(&self) -> u32 {
+    fn name_hash(self) -> u32 {
         const { schema::name_hash(Self::NAME) }
     }
 
     /// What a producer needs on the rare path.
     #[inline(always)]
-    fn text<F: Fields>(&self) -> &dyn Text {
+    fn text<'t, F: Fields>(self) -> &'t dyn Text
+    where
+        Self: 't,
+    {
         &Event::<Self, F>::TEXT
     }
 }
@@ -348,8 +351,23 @@ impl Fields for Words<'_> {
     }
     #[inline(always)]
     fn put(self, out: &[AtomicU64]) {
-        for (to, &from) in out.iter().zip(self.0) {
-            to.store(from, Relaxed);
+        // Most events are short, and a loop that may be long begins slowly.
+        match (out, self.0) {
+            ([p], &[a]) => p.store(a, Relaxed),
+            ([p, q], &[a, b]) => {
+                p.store(a, Relaxed);
+                q.store(b, Relaxed);
+            }
+            ([p, q, r], &[a, b, c]) => {
+                p.store(a, Relaxed);
+                q.store(b, Relaxed);
+                r.store(c, Relaxed);
+            }
+            _ => {
+                for (to, &from) in out.iter().zip(self.0) {
+                    to.store(from, Relaxed);
+                }
+            }
         }
     }
 }

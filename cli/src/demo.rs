@@ -2,6 +2,7 @@
 
 use crate::chain;
 use crate::report;
+use crate::threads;
 use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
@@ -9,7 +10,8 @@ use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_timeline::{ClockMaps, Kind, Session as Recorded, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::{Session, SessionConfig, Summary};
-use kvm_vmm::Machine;
+use hypertrace_user::Config;
+use kvm_vmm::{Machine, run_on_threads};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -104,11 +106,25 @@ pub fn run(args: &Args) -> Result<()> {
         // Later ones are for the same reason, or have a worse place to say theirs.
         let _ = first.set(chain(failed));
     }));
-    let session = Session::create(config)?;
+    let geometry = Geometry {
+        clients: args.vcpus,
+        ring_bytes: RING_BYTES,
+        block_bytes: RING_BYTES / 16,
+        ..Geometry::default()
+    };
+    let host = match &machine {
+        Ok(_) => Host::Device(Device::new(Session::create(config)?, geometry, args.vcpus)?),
+        Err(_) => Host::Segment(hypertrace_user::Session::create(Config {
+            trace: config,
+            geometry,
+            ..Config::new(&dir)
+        })?),
+    };
+    let session = host.session();
     if !args.trace.names_events() {
         session.set_events(&"*".parse()?, true)?;
     }
-    for warning in args.trace.apply(&session).map_err(|e| crate::Usage(chain(&e)))? {
+    for warning in args.trace.apply(session).map_err(|e| crate::Usage(chain(&e)))? {
         eprintln!("hypertrace: {}", crate::escape::Message(&warning));
     }
     let mode = if machine.is_ok() { "kvm" } else { "user" };
@@ -122,14 +138,7 @@ pub fn run(args: &Args) -> Result<()> {
             ),
         }
     }
-    let geometry = Geometry {
-        clients: args.vcpus,
-        ring_bytes: RING_BYTES,
-        block_bytes: RING_BYTES / 16,
-        ..Geometry::default()
-    };
-    let device = Device::new(session, geometry, args.vcpus)?;
-    let monitor = device.session.serve();
+    let monitor = session.serve();
     if let Err(error) = &monitor {
         eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&chain(error)));
     }
@@ -141,13 +150,10 @@ pub fn run(args: &Args) -> Result<()> {
         stamps: STAMPS * times,
         ..GuestArgs::new(Program::Demo)
     };
-    let ran = match machine {
-        Ok(machine) => device.run_traced(machine, &work, args.times).map(|_| ()),
-        Err(_) => device.run_on_threads(args.vcpus, &work).map(|_| ()),
-    };
+    let ran = host.run(machine.ok(), &work, args.times);
     drop(monitor);
     // What was recorded is worth having even if the disk is full or the guest failed.
-    let (summary, written) = device.end();
+    let (summary, written) = host.end();
     if args.json {
         let report = Report {
             mode,
@@ -167,12 +173,54 @@ pub fn run(args: &Args) -> Result<()> {
         print_summary(&summary, &dir);
     }
     let dir = dir.display();
-    if let Some(why) = failure.get().cloned().or(written.err().map(|error| chain(&error))) {
+    if let Some(why) = failure.get().cloned().or(written.err().map(|error| format!("{error:#}"))) {
         // The session is whole, as far as it goes.
         let lost = summary.lost;
         bail!("{why}; {dir} does not hold all that the guest did, {lost} events are lost");
     }
     ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))
+}
+
+/// What serves the guest.
+enum Host {
+    Device(Device),
+    /// Of threads of this process.
+    Segment(hypertrace_user::Session),
+}
+
+impl Host {
+    fn session(&self) -> &Session {
+        match self {
+            Host::Device(device) => &device.session,
+            Host::Segment(session) => session.trace(),
+        }
+    }
+
+    fn run(&self, machine: Option<Machine>, work: &GuestArgs, times: u32) -> Result<()> {
+        match (self, machine) {
+            (Host::Device(device), Some(machine)) => {
+                device.run_traced(machine, work, times)?;
+            }
+            (Host::Segment(session), _) => {
+                run_on_threads(threads::channel(session)?, work.vcpus as usize, work)?;
+            }
+            (Host::Device(_), None) => bail!("a device without a machine"),
+        }
+        Ok(())
+    }
+
+    fn end(self) -> (Summary, Result<()>) {
+        match self {
+            Host::Device(device) => {
+                let (summary, written) = device.end();
+                (summary, written.map_err(Into::into))
+            }
+            Host::Segment(session) => {
+                let (summary, written) = session.end();
+                (summary, written.map_err(Into::into))
+            }
+        }
+    }
 }
 
 /// Some lines around a reference point in the middle of the run.

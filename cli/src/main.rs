@@ -8,6 +8,7 @@ mod qemu;
 mod report;
 mod run;
 mod stat;
+mod threads;
 mod vmm;
 
 use clap::{Parser, Subcommand};

@@ -49,8 +49,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
     relays: Option<u32>,
 
+    /// Instead of running a program, save what a crash left in this segment:
+    /// complete the session in DIR, or make a new one if DIR is new
+    #[arg(long, value_name = "SEGMENT", conflicts_with_all = ["segment", "program"])]
+    recover: Option<PathBuf>,
+
     /// The program and its arguments
-    #[arg(last = true, value_name = "PROG", required = true)]
+    #[arg(last = true, value_name = "PROG", required_unless_present = "recover")]
     program: Vec<OsString>,
 }
 
@@ -70,6 +75,17 @@ program, 126 if it cannot be run; 1 if the session is not whole, 2 for wrong usa
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(segment) = &args.recover {
+        let summary = hypertrace_user::recover(segment, SessionConfig::new(&args.out))?;
+        println!(
+            "{} holds {} records now, {} lost; {} is not needed any more.",
+            args.out.display(),
+            summary.records,
+            summary.lost,
+            segment.display(),
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
     let [name, arguments @ ..] = &args.program[..] else {
         return Err(Usage("no program to run: name it behind --".into()).into());
     };

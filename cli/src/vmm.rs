@@ -6,9 +6,7 @@ use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{COUNTERS, Chip, Counter, Geometry, Memory, Trigger};
 use hypertrace_guest::{Args, layout};
 use hypertrace_trace::{Session, SessionError, Summary};
-use kvm_vmm::{
-    Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in, run_on_threads,
-};
+use kvm_vmm::{Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in};
 use std::sync::Arc;
 use std::time::Duration;
 use vmm_sys_util::eventfd::EventFd;
@@ -61,11 +59,6 @@ impl Device {
     pub fn run_traced(&self, mut machine: Machine, args: &Args, times: u32) -> Result<Outcome> {
         machine.observe(record_in(self.session.clone()));
         self.run_for(machine, args, Answer::Device, LIMIT * times)
-    }
-
-    /// Runs a guest program on threads of this process, over shared memory.
-    pub fn run_on_threads(&self, threads: u32, args: &Args) -> Result<Outcome> {
-        Ok(run_on_threads(&self.chip, threads as usize, args)?)
     }
 
     /// Drains what is left and ends the session.

@@ -1,36 +1,280 @@
 //! `hypertrace run`: programs on this host, traced with no VM.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use hypertrace_tests::babeltrace2;
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::traced;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// `run` with this test as the program.
-fn run_test(dir: &Path, name: &str, argument: &str) -> Command {
+/// `run` with these arguments and this test as the program.
+fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command {
     let mut command = HYPERTRACE.command(["run", "--out"]);
-    command.arg(dir);
+    command.arg(dir).args(options);
     traced::program(&mut command, name, argument);
     command
 }
 
+/// `run` with this shell script.
+fn run_script(dir: &Path, script: &str) -> Command {
+    let mut command = HYPERTRACE.command(["run", "--out"]);
+    command.arg(dir).args(["--", "sh", "-c", script]);
+    command
+}
+
+fn names_of(dir: &Path, event: &str) -> Vec<String> {
+    let lines = HYPERTRACE.report(dir).into_iter();
+    lines.filter(|line| line.event == event).map(|line| line.source).collect()
+}
+
 #[test]
-fn a_program_of_four_threads() {
-    if let Some(argument) = traced::argument() {
-        let (events, points) = argument.split_once(' ').unwrap();
-        assert_eq!(traced::four_threads(events.parse().unwrap(), points.parse().unwrap()), 0);
+fn a_program_of_four_threads_is_recorded_whole() {
+    const EVENTS: u64 = 250_000;
+    const POINTS: u64 = 2_500;
+    if traced::argument().is_some() {
+        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let ran = run(&mut run_test(dir.path(), "a_program_of_four_threads", "1000 10"));
-    println!("{ran:?}");
-    for line in HYPERTRACE.report(dir.path()).iter().take(10) {
-        println!("{line:?}");
-    }
-    println!("{}", HYPERTRACE.stat(dir.path()));
+
+    let name = "a_program_of_four_threads_is_recorded_whole";
+    run(&mut run_test(dir.path(), &[], name, "-")).ok();
+
+    traced::check_four_threads(dir.path(), EVENTS, POINTS);
+    let total = HYPERTRACE.stat(dir.path())["total"].clone();
+    assert_eq!((total["lost"].as_u64(), total["faults_total"].as_u64()), (Some(0), Some(0)));
     let Some(read) = babeltrace2::read(&dir.path().join("ctf")) else { return };
-    println!("{}", read.clean());
+    assert_eq!(Some(read.clean()), total["records"].as_u64());
+}
+
+#[test]
+fn a_program_that_never_calls_the_library_leaves_an_empty_session_and_its_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let sessions = |n: u32| dir.path().join(n.to_string());
+
+    let ended = |n, script| run(&mut run_script(&sessions(n), script)).code;
+
+    assert_eq!(ended(1, "true"), Some(0));
+    assert_eq!(ended(2, "exit 7"), Some(7));
+    assert_eq!(ended(3, "kill -TERM $$"), Some(128 + 15));
+    assert_eq!(ended(4, "kill -KILL $$"), Some(128 + 9));
+    assert_eq!(run(&mut run_script(&sessions(5), "echo said")).ok(), "said\n");
+    for n in 1..=5 {
+        assert_eq!(HYPERTRACE.report(&sessions(n)).len(), 0);
+    }
+}
+
+#[test]
+fn a_fork_and_an_exec_get_clients_of_their_own() {
+    let name = "a_fork_and_an_exec_get_clients_of_their_own";
+    match traced::argument().as_deref() {
+        Some("parent") => {
+            hypertrace::event!("before");
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            traced::program(&mut child, name, "child");
+            // What comes behind the dashes is for `hypertrace run`.
+            let args: Vec<_> = child.get_args().skip(2).map(ToOwned::to_owned).collect();
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(args).env("HYPERTRACE_TEST_PROGRAM", "child");
+            assert!(child.status().unwrap().success());
+            fork(|| hypertrace::event!("forked"));
+            hypertrace::event!("after");
+        }
+        Some(_) => hypertrace::event!("executed"),
+        None => {
+            let dir = tempfile::tempdir().unwrap();
+
+            run(&mut run_test(dir.path(), &[], name, "parent")).ok();
+
+            let [before, forked, executed, after] =
+                ["before", "forked", "executed", "after"].map(|event| names_of(dir.path(), event));
+            assert_eq!([before.len(), forked.len(), executed.len(), after.len()], [1; 4]);
+            assert_eq!(before, after);
+            assert!(before != forked, "{before:?} {forked:?}");
+            let leases = HYPERTRACE.report(dir.path()).into_iter();
+            let mut pids: Vec<_> = leases.filter_map(|line| line.number("pid")).collect();
+            pids.sort();
+            pids.dedup();
+            assert_eq!(pids.len(), 3);
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn fork(child: impl FnOnce()) {
+    // SAFETY: the child calls the library, and ends without a way back to the test harness.
+    unsafe {
+        let id = libc::fork();
+        if id == 0 {
+            child();
+            libc::_exit(0);
+        }
+        assert_eq!(libc::waitpid(id, std::ptr::null_mut(), 0), id);
+    }
+}
+
+#[test]
+fn programs_at_the_same_time_share_a_session() {
+    let name = "programs_at_the_same_time_share_a_session";
+    if traced::argument().is_some() {
+        for n in 0..1000u64 {
+            assert_eq!(hypertrace::commit!("shared", n), hypertrace::Emit::Recorded);
+        }
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = run_script(dir.path(), r#"for i in 1 2 3; do "$0" "$@" & done; wait"#);
+    let mut program = Command::new("-");
+    traced::program(&mut program, name, "-");
+    command.args(program.get_args().skip(1)).env("HYPERTRACE_TEST_PROGRAM", "-");
+
+    run(&mut command);
+
+    let mut sources = names_of(dir.path(), "shared");
+    assert_eq!(sources.len(), 3000);
+    let pids = HYPERTRACE.report(dir.path()).into_iter();
+    let mut pids: Vec<_> =
+        pids.filter(|line| line.event == "lease").filter_map(|line| line.number("pid")).collect();
+    pids.sort();
+    pids.dedup();
+    assert_eq!(pids.len(), 3);
+    sources.dedup();
+    assert!(!sources.is_empty());
+}
+
+/// A `run` that ends with its test, whatever becomes of that.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Goes on to the program. It may have ended.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn events_are_switched_and_triggers_act_while_it_runs() {
+    let name = "events_are_switched_and_triggers_act_while_it_runs";
+    if let Some(notes) = traced::argument() {
+        let notes = traced::Notes::at(Path::new(&notes));
+        notes.set(0, 1);
+        let is_on = || hypertrace::is_on(hypertrace::abi::schema::mask_slot("loud"));
+        while {
+            hypertrace::event!("loud");
+            is_on()
+        } {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        notes.set(0, 2);
+        // The point has the host switch it on again.
+        hypertrace::reference_point!("louder").unwrap();
+        while !is_on() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        hypertrace::event!("loud");
+        notes.set(0, 3);
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notes");
+    let notes = traced::Notes::at(&path);
+    let session = dir.path().join("S");
+    let mut command = run_test(&session, &[], name, path.to_str().unwrap());
+    let mut running = Running(command.stdout(Stdio::null()).spawn().unwrap());
+    let ctl = |words: &str| run(HYPERTRACE.command(["ctl"]).arg(&session).args(words.split(' ')));
+    notes.wait(0, 1);
+
+    ctl("trigger add on louder do events loud on").ok();
+    ctl("trace-event loud off").ok();
+
+    notes.wait(0, 3);
+    assert!(running.0.wait().unwrap().success());
+    assert!(names_of(&session, "loud").len() >= 2);
+}
+
+#[test]
+fn what_cannot_be_run_is_said_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    let file = dir.path().join("program");
+    fs::write(&file, "#!/bin/sh\n").unwrap();
+    let refused = |program: &Path, code| {
+        let said = run(HYPERTRACE.command(["run", "--out"]).arg(&session).arg("--").arg(program));
+        assert!(!session.exists());
+        said.failed(code)
+    };
+
+    let missing = refused(Path::new("/nowhere/program"), 127);
+    assert!(missing.contains("/nowhere/program: no such program"), "{missing}");
+    let missing = refused(Path::new("no-such-program-anywhere"), 127);
+    assert!(missing.contains("no such program in PATH"), "{missing}");
+    assert!(refused(&file, 126).contains("cannot be executed"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
+    if std::os::unix::fs::chown(&file, Some(65534), None).is_ok() {
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
+        assert!(refused(&file, 126).contains("setuid"));
+    } else {
+        println!("not run: a setuid program of another user, as this user cannot make one");
+    }
+    let usage = run(HYPERTRACE.command(["run", "--out"]).arg(&session));
+    assert_eq!(usage.code, Some(2));
+}
+
+#[test]
+fn a_directory_takes_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    run(&mut run_script(dir.path(), "true")).ok();
+    let first = fs::read(dir.path().join("session.json")).unwrap();
+
+    let said = run(&mut run_script(dir.path(), "true")).failed(2);
+
+    assert!(said.contains("not empty"), "{said}");
+    assert_eq!(fs::read(dir.path().join("session.json")).unwrap(), first);
+}
+
+#[test]
+fn two_runs_into_one_new_directory_at_once_are_one_run() {
+    for _ in 0..10 {
+        let dir = tempfile::tempdir().unwrap();
+        let session = dir.path().join("S");
+        let start = || run_script(&session, "sleep 0.1").stderr(Stdio::null()).spawn();
+        let mut both = [start().unwrap(), start().unwrap()];
+        let mut codes = both.each_mut().map(|run| run.wait().unwrap().code());
+        codes.sort();
+        assert_eq!(codes, [Some(0), Some(2)]);
+        HYPERTRACE.report(&session);
+    }
+}
+
+#[test]
+fn a_machine_that_gives_no_descriptors_or_no_memory_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    let mut few = Command::new("sh");
+    few.args(["-c", r#"ulimit -n 4; exec "$0" "$@""#, HYPERTRACE.0, "run", "--out"]);
+    few.arg(&session).args(["--", "true"]);
+    let said = run(&mut few).failed(1);
+    assert!(said.contains("Too many open files"), "{said}");
+
+    let Some(disk) = Mount::new("tmpfs", "size=4m") else { return };
+    let segment = disk.path().join("segment");
+    let mut full = HYPERTRACE.command(["run", "--out"]);
+    full.arg(&session).arg("--segment").arg(&segment).args(["--", "true"]);
+    let said = run(&mut full).failed(1);
+    for part in ["cannot reserve", segment.to_str().unwrap(), "fewer clients", "No space left"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!segment.exists());
+    // The same with less fits, and is gone at the end.
+    let mut fits = HYPERTRACE.command(["run", "--clients", "4", "--ring", "64", "--out"]);
+    fits.arg(dir.path().join("T")).arg("--segment").arg(&segment).args(["--", "true"]);
+    run(&mut fits).ok();
+    assert!(!segment.exists());
 }

@@ -12,8 +12,8 @@
 
 /*
  * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Values are not computed
- * where the event is switched off, or where there is no device. What cannot be recorded is counted,
- * and the host shows the count.
+ * where the event is switched off, or where there is no device, but for the first time at each call
+ * site. What cannot be recorded is counted, and the host shows the count.
  */
 #define HYPERTRACE_EVENT(...)                                                                      \
     do {                                                                                           \
@@ -74,7 +74,6 @@
         "" HYPERTRACE_EACH_(HYPERTRACE_NAME_, __VA_ARGS__),                                        \
         hypertrace_types_,                                                                         \
         HYPERTRACE_COUNT_(__VA_ARGS__),                                                            \
-        0,                                                                                         \
         0,                                                                                         \
         0,                                                                                         \
         0,                                                                                         \

@@ -155,13 +155,12 @@ struct hypertrace_site {
      * Always 0.
      */
     uint8_t unknown;
+    /**
+     * 0 while it is new.
+     */
     uint32_t state;
     uint32_t id;
     uint32_t name_hash;
-    /**
-     * A bit for each field that is a string.
-     */
-    uint32_t strings;
 };
 
 /**
@@ -359,8 +358,8 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
 
 /*
  * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Values are not computed
- * where the event is switched off, or where there is no device. What cannot be recorded is counted,
- * and the host shows the count.
+ * where the event is switched off, or where there is no device, but for the first time at each call
+ * site. What cannot be recorded is counted, and the host shows the count.
  */
 #define HYPERTRACE_EVENT(...)                                                                      \
     do {                                                                                           \
@@ -421,7 +420,6 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
         "" HYPERTRACE_EACH_(HYPERTRACE_NAME_, __VA_ARGS__),                                        \
         hypertrace_types_,                                                                         \
         HYPERTRACE_COUNT_(__VA_ARGS__),                                                            \
-        0,                                                                                         \
         0,                                                                                         \
         0,                                                                                         \
         0,                                                                                         \

@@ -33,13 +33,17 @@ pub fn missing(name: &str, why: impl Display) {
 
 /// Finds a program on PATH, or says that it is missing. `cargo xtask test` puts what it fetched on PATH.
 pub fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
+    let found = on_path(name);
     if found.is_none() {
         missing(name, "not on PATH (`cargo xtask test` fetches what it can for its own run)");
     }
     found
+}
+
+/// Finds a program on PATH.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 /// One line, tab-separated: `used NAME TEST` or `missing NAME WHY`. One write in append mode, so that

@@ -5,6 +5,7 @@
 
 pub mod acts;
 pub mod babeltrace2;
+pub mod c;
 pub mod capability;
 pub mod command;
 pub mod forger;

@@ -276,7 +276,7 @@ impl Soak {
                 return Emitted { points: count, ..Emitted::default() };
             }
         } else {
-            run_on_threads(&host.chip, VCPUS as usize, &args).unwrap();
+            run_on_threads(host.channel(), VCPUS as usize, &args).unwrap();
         }
         Emitted { guest: count, ..Emitted::default() }
     }

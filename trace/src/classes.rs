@@ -130,6 +130,17 @@ impl Classes {
         Some(ClassRef { dense, shape })
     }
 
+    /// Takes in a class as an earlier process numbered it, and declares it for
+    /// clocks below `clocks`. `false`: it does not come out the same.
+    pub fn restore(&mut self, dense: u32, text: &str, point: bool, clocks: u32) -> bool {
+        let Ok(schema) = Schema::parse(text) else { return false };
+        let class = self.intern(&schema, point).filter(|class| class.dense == dense);
+        if !point && class.is_some() {
+            self.see(dense);
+        }
+        class.is_some_and(|class| (0..clocks).all(|clock| self.declare(clock, class.dense)))
+    }
+
     /// The schema of a class that has one.
     pub fn text(&self, dense: u32) -> Option<&str> {
         Some(&*self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text)
@@ -231,6 +242,19 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// With all that the session knows: an id is a text's hash, so the same for
+    /// every client.
+    pub fn of_all(classes: &Classes) -> Table {
+        let mut known = HashMap::new();
+        let plain = classes.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point);
+        for (class, dense) in plain.take(MAX_CLIENT_SCHEMAS) {
+            let plain = ClassRef { dense, shape: class.shape };
+            let schema = Known::Schema { text: Arc::clone(&class.text), plain, reference: None };
+            known.insert(id_of(&class.text), schema);
+        }
+        Table { known }
+    }
+
     /// Takes in a text of the client's schema log. `Some` if it is new.
     pub fn learn(
         &mut self,

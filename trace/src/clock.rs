@@ -66,6 +66,8 @@ pub struct HostClock {
     pub base: u64,
     /// Ticks per second.
     pub frequency: u64,
+    /// It was measured by another process: it stays.
+    fixed: bool,
 }
 
 /// Measured once per process: 10 ms, good to a few parts in a million.
@@ -95,14 +97,26 @@ impl HostClock {
         let frequency = first_frequency();
         let first = Anchor::now();
         // A second of room, for points that were stamped before.
-        HostClock { first, base: first.raw.saturating_sub(frequency), frequency }
+        HostClock { first, base: first.raw.saturating_sub(frequency), frequency, fixed: false }
+    }
+
+    /// The clock as `session.json` tells it.
+    fn restore(told: &ClockJson) -> HostClock {
+        let frequency = told.frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
+        let first = Anchor {
+            raw: told.base.saturating_add(frequency),
+            unix_ns: i128::from(told.offset_ns) + NS,
+            monotonic: Instant::now(),
+        };
+        HostClock { first, base: told.base, frequency, fixed: true }
     }
 
     /// Draws the line from the first anchor through now. Does nothing in the
     /// first 20 ms, when the process's first measure is better.
     pub fn refresh(&mut self) {
         let now = Anchor::now();
-        if now.monotonic.duration_since(self.first.monotonic) >= Duration::from_millis(20)
+        if !self.fixed
+            && now.monotonic.duration_since(self.first.monotonic) >= Duration::from_millis(20)
             && let Some(frequency) = frequency_between(&self.first, &now)
         {
             self.frequency = frequency;
@@ -266,6 +280,36 @@ impl Clocks {
         let told = told.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.started());
         Clocks { host, guests: Vec::new(), epoch, began, told, shared: false, changed: true }
+    }
+
+    /// The clocks of a session that another process left; the host's is told
+    /// first.
+    pub fn restore(told: &[ClockJson], same_counter: bool) -> Option<Clocks> {
+        let (host, guests) = told.split_first()?;
+        let host = HostClock::restore(host);
+        let mut clocks = Clocks::new(host, 0, Some(host.base), None);
+        clocks.shared = same_counter;
+        for guest in guests.iter().take(MAX_CLOCKS - 1) {
+            let kind = match &*guest.kind {
+                "monotonic_raw" => ClockKind::MonotonicRaw,
+                _ => ClockKind::Tsc,
+            };
+            let ns = i128::from(guest.offset_ns) - host.unix_ns(host.base);
+            let ticks = ns * i128::from(host.frequency) / NS;
+            let seen = (i128::from(host.base) + ticks).clamp(0, u64::MAX.into()) as u64;
+            clocks.epoch = clocks.epoch.max(guest.epoch);
+            clocks.guests.push(GuestClock {
+                kind,
+                epoch: guest.epoch,
+                told: FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency),
+                base: guest.base,
+                first: guest.base,
+                began: host.base,
+                best: (guest.base, seen),
+                gained: 0,
+            });
+        }
+        Some(clocks)
     }
 
     /// Guests stamp with the host's own counter: its clock is theirs, from when

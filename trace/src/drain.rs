@@ -285,15 +285,15 @@ fn file<'l>(
     packet: &PacketHeader,
 ) -> Result<&'l mut Stream, WriteFailed> {
     let prefix = lane.prefix();
-    let Lane { stream, new_file, restarts, ring_end, sequence, .. } = lane;
-    let told = stream.as_ref().map_or(0, |stream| stream.last().faults);
+    let Lane { stream, new_file, restarts, ring_end, sequence, files, told, .. } = lane;
+    let faults = stream.as_ref().map_or(lane.faults_told, |stream| stream.last().faults);
     let baseline = PacketHeader {
         timestamp_begin: 0,
         timestamp_end: 0,
         events_discarded: 0,
         ring_begin: *ring_end,
         ring_end: *ring_end,
-        faults: told,
+        faults,
         sequence: *sequence,
         ..*packet
     };
@@ -307,7 +307,8 @@ fn file<'l>(
             Ok(stream)
         }
         None => {
-            let made = Stream::create(&shared.ctf, &prefix, shared.segment_bytes, &baseline)?;
+            let (dir, bytes) = (&shared.ctf, shared.segment_bytes);
+            let made = Stream::go_on(dir, &prefix, *files, *told, bytes, &baseline)?;
             *new_file = false;
             Ok(stream.insert(made))
         }
@@ -363,6 +364,10 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
     let clock = match (lane.domain, file) {
         (Domain::Host, _) => HOST_CLOCK,
         (Domain::Guest, Some((clock, _))) if spent => clock,
+        // Its lease record was taken by an earlier process.
+        (Domain::Guest, None) if next.token == lane.token_told && lane.clock.is_some() => {
+            lane.clock.unwrap_or(HOST_CLOCK)
+        }
         (Domain::Guest, _) => shared.clocks.for_guest(lane.clock, next.kind, next.timestamp, now),
     };
     let base = shared.clocks.base(clock);

@@ -5,6 +5,7 @@ use crate::host_ring::HostConsumer;
 use crate::lane::{Guests, Lane, Stats};
 use crate::packet::Domain;
 use crate::pattern::Pattern;
+use crate::resume::{Committed, Found};
 use crate::shared::{BOOKS, Shared};
 use crate::stream::{Stream, WriteFailed};
 use crate::wanted::TooManyRules;
@@ -20,6 +21,8 @@ pub(crate) struct Engine {
     hosts: Vec<(HostConsumer, Lane)>,
     /// Clients that relay others' points.
     relays: Vec<Lane>,
+    /// What another process left.
+    found: Option<Found>,
     pub finished: bool,
 }
 
@@ -34,7 +37,14 @@ impl Engine {
                 (consumer, lane)
             })
             .collect();
-        Engine { shared, guests: Guests::default(), hosts, relays: Vec::new(), finished: false }
+        Engine {
+            shared,
+            guests: Guests::default(),
+            hosts,
+            relays: Vec::new(),
+            found: None,
+            finished: false,
+        }
     }
 
     /// Clients below `count` relay others' points: host rings in all but their
@@ -46,6 +56,31 @@ impl Engine {
             self.relays.push(Lane::new(Domain::Host, number, self.shared.stats.len()));
             self.shared.stats.push(Stats::new(Domain::Host, number));
         }
+    }
+
+    /// Goes on where another process left off.
+    pub fn resume(&mut self, found: Found) {
+        let Engine { shared, guests, hosts, relays, .. } = self;
+        for number in found.guests() {
+            // Made, if there can be such a client.
+            let _ = guests.lane(number, &mut shared.stats);
+        }
+        let lanes = hosts.iter_mut().map(|(_, lane)| lane).chain(relays).chain(guests.iter_mut());
+        for lane in lanes {
+            let stats = &mut shared.stats[lane.stats];
+            found.resume(lane, stats, &mut shared.classes, &shared.clocks);
+        }
+        self.found = Some(found);
+    }
+
+    /// Where a client's ring was committed by another process.
+    pub fn committed(&mut self, client: u32) -> Option<Committed> {
+        let found = self.found.as_ref()?;
+        let lane = match self.relays.get_mut(client as usize) {
+            Some(relay) => relay,
+            None => self.guests.lane(client, &mut self.shared.stats)?,
+        };
+        Some(found.committed(lane, &self.shared.stats[lane.stats]))
     }
 
     /// One packet of a client.

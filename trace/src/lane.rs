@@ -141,10 +141,7 @@ impl Stats {
 
     pub fn to_json(&self) -> StreamJson {
         StreamJson {
-            domain: match self.domain {
-                Domain::Host => "host".into(),
-                Domain::Guest => "guest".into(),
-            },
+            domain: self.domain.name().into(),
             client: self.number,
             clock: self.clock,
             name: self.name.clone(),
@@ -217,6 +214,12 @@ pub(crate) struct Lane {
     pub sequence: u64,
     pub ring_end: u64,
     pub restarts: u32,
+    /// Files, lost events and faults that an earlier process left, and its last
+    /// lessee.
+    pub files: u32,
+    pub token_told: u64,
+    pub told: u64,
+    pub faults_told: u64,
     /// It had reference points: each of its schemas gets a class for those.
     pub points: bool,
     pub pending: PendingPoints,
@@ -240,6 +243,10 @@ impl Lane {
             sequence: 0,
             ring_end: 0,
             restarts: 0,
+            files: 0,
+            token_told: 0,
+            told: 0,
+            faults_told: 0,
             points: false,
             pending: PendingPoints::default(),
             committed_at: 0,
@@ -281,11 +288,7 @@ impl Lane {
     }
 
     pub fn prefix(&self) -> String {
-        let domain = match self.domain {
-            Domain::Host => "host",
-            Domain::Guest => "guest",
-        };
-        format!("{domain}-{:03}", self.number)
+        format!("{}-{:03}", self.domain.name(), self.number)
     }
 
     /// Forgets what is known of ids by heart: what they mean has changed.

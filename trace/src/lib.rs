@@ -48,6 +48,7 @@ pub mod metadata;
 pub mod monitor;
 pub mod packet;
 pub mod pattern;
+mod resume;
 mod session;
 pub mod session_json;
 mod shared;
@@ -95,6 +96,7 @@ pub mod trace {
 }
 
 pub use hypertrace_abi as abi;
+pub use resume::Committed;
 pub use session::{Session, SessionConfig, SessionError, Writer};
 pub use shared::OnWriteFailed;
 pub use stream::WriteFailed;

@@ -23,6 +23,16 @@ pub enum Domain {
     Guest = 1,
 }
 
+impl Domain {
+    /// Its name in `session.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Domain::Host => "host",
+            Domain::Guest => "guest",
+        }
+    }
+}
+
 /// Packet header and packet context, as they stand in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -5,6 +5,7 @@ use crate::clock::{Clocks, HostClock};
 use crate::engine::Engine;
 use crate::host_ring::HostRings;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
+use crate::resume::{self, Committed};
 use crate::session_json;
 use crate::shared::{OnWriteFailed, Shared};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
@@ -100,6 +101,14 @@ pub enum SessionError {
     /// A file in it cannot be written.
     #[error(transparent)]
     Write(#[from] WriteFailed),
+    /// It cannot be gone on with.
+    #[error("cannot complete {}: {why}", path.display())]
+    NotResumable {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// Sizes that no host ring can have.
     #[error("cannot make host rings")]
     HostRings(#[from] GeometryError),
@@ -111,7 +120,9 @@ impl SessionError {
     pub fn is_bad_input(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {
-            SessionError::NotADirectory(_) | SessionError::NotEmpty(_) => true,
+            SessionError::NotADirectory(_)
+            | SessionError::NotEmpty(_)
+            | SessionError::NotResumable { .. } => true,
             SessionError::Directory { source, .. } => {
                 !matches!(source.kind(), StorageFull | QuotaExceeded)
             }
@@ -161,7 +172,7 @@ impl Session {
         Session::begin(&dir, config).inspect_err(|_| clear(&dir))
     }
 
-    fn begin(dir: &Path, config: SessionConfig) -> Result<Session, SessionError> {
+    fn begin(dir: &Path, mut config: SessionConfig) -> Result<Session, SessionError> {
         let rings = Arc::new(HostRings::new(config.host_rings, config.host_ring_bytes)?);
         let clock = HostClock::start();
         let uuid = random_uuid();
@@ -175,31 +186,62 @@ impl Session {
         let ctf = dir.join("ctf");
 
         let mut shared = Shared::new(dir.to_owned(), hidden.clone(), uuid, clocks);
-        shared.buffer = PacketBuffer::new(config.packet_bytes);
-        let least = (shared.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
-        shared.segment_bytes =
-            config.segment_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
-        shared.on_failed = config.on_write_failed;
+        set_up(&mut shared, &mut config);
         shared.describe(false)?;
         std::fs::rename(&hidden, &ctf).map_err(WriteFailed::on("create", &ctf))?;
         shared.ctf = ctf;
         shared.told_at = clock.started();
         shared.missed = rings.missed();
-
         let mut engine = Engine::new(shared, rings.consumers());
         engine.relay(config.relays);
+        Ok(Session::with(engine, rings))
+    }
+
+    /// Goes on with the session of this UUID that a killed process left in the
+    /// directory: for what the rings of its guests still hold. What it
+    /// committed is [`Session::committed`]; nothing of that is touched.
+    ///
+    /// # Errors
+    /// If there is no such session, or it was ended.
+    pub fn resume(mut config: SessionConfig, uuid: [u8; 16]) -> Result<Session, SessionError> {
+        let dir = config.dir.clone();
+        let found = resume::look(&dir, &uuid)?;
+        let wrong = || SessionError::NotResumable {
+            path: dir.clone(),
+            why: "its session.json tells no clocks".into(),
+        };
+        let rings = Arc::new(HostRings::new(config.host_rings, config.host_ring_bytes)?);
+        let clocks = Clocks::restore(&found.json.clocks, config.same_counter).ok_or_else(wrong)?;
+        let mut shared = Shared::new(dir.clone(), dir.join("ctf"), uuid, clocks);
+        set_up(&mut shared, &mut config);
+        shared.classes = found.classes(&dir)?;
+        shared.told_at = ticks();
+        shared.missed = rings.missed();
+        let mut engine = Engine::new(shared, rings.consumers());
+        engine.relay(config.relays);
+        engine.resume(found);
+        Ok(Session::with(engine, rings))
+    }
+
+    fn with(engine: Engine, rings: Arc<HostRings>) -> Session {
         backend::session_began();
-        Ok(Session {
+        Session {
             inner: Arc::new(Inner {
-                uuid,
-                dir: dir.to_owned(),
-                host_frequency: clock.frequency,
+                uuid: engine.shared.uuid,
+                dir: engine.shared.dir.clone(),
+                host_frequency: engine.shared.clocks.host.frequency,
                 rings,
                 triggers: Triggers::default(),
                 ended: AtomicBool::new(false),
                 engine: Mutex::new(engine),
             }),
-        })
+        }
+    }
+
+    /// Where a client's ring was committed by the process that was
+    /// [resumed](Session::resume) after. `None`: there was none.
+    pub fn committed(&self, client: u32) -> Option<Committed> {
+        self.engine().committed(client)
     }
 
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
@@ -462,6 +504,14 @@ fn prepare(dir: &Path) -> Result<(), SessionError> {
         return Err(SessionError::NotEmpty(dir.to_owned()));
     }
     Ok(())
+}
+
+/// What the configuration says of buffers and files.
+fn set_up(shared: &mut Shared, config: &mut SessionConfig) {
+    shared.buffer = PacketBuffer::new(config.packet_bytes);
+    let least = (shared.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
+    shared.segment_bytes = config.segment_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
+    shared.on_failed = config.on_write_failed.take();
 }
 
 /// Removes what was made in a directory that was empty.

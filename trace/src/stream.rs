@@ -86,14 +86,27 @@ impl Stream {
         segment_bytes: u64,
         baseline: &PacketHeader,
     ) -> Result<Stream, WriteFailed> {
-        let segment = Segment::create(dir, prefix, 0, segment_bytes, baseline)?;
+        Stream::go_on(dir, prefix, 0, 0, segment_bytes, baseline)
+    }
+
+    /// The same behind files that are there: so many, with so many lost events
+    /// told.
+    pub(crate) fn go_on(
+        dir: &Path,
+        prefix: &str,
+        files: u32,
+        told: u64,
+        segment_bytes: u64,
+        baseline: &PacketHeader,
+    ) -> Result<Stream, WriteFailed> {
+        let segment = Segment::create(dir, prefix, files, segment_bytes, baseline)?;
         Ok(Stream {
             dir: dir.to_owned(),
             prefix: prefix.to_owned(),
             segment_bytes,
-            next_segment: 1,
-            told_before: 0,
-            told: 0,
+            next_segment: files.saturating_add(1),
+            told_before: told,
+            told,
             segment,
         })
     }

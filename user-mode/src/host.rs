@@ -92,7 +92,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts it. `attach` is called on its thread before all else.
+    /// Starts it.
     ///
     /// # Errors
     /// If there can be no more threads.
@@ -100,7 +100,6 @@ impl Host {
         segment: &Arc<Segment>,
         sink: S,
         policy: Policy,
-        attach: impl FnOnce() + Send + 'static,
     ) -> io::Result<Host> {
         let doorbell = Arc::new(Doorbell {
             segment: Arc::clone(segment),
@@ -114,10 +113,7 @@ impl Host {
         server.publish_triggers();
         // ORDERING: whoever sees this sees the rest of the page.
         segment.word32(STATE).store(State::Serving as u32, Ordering::Release);
-        let thread = thread::Builder::new().name("user-host".into()).spawn(move || {
-            attach();
-            server.run()
-        })?;
+        let thread = thread::Builder::new().name("host".into()).spawn(move || server.run())?;
         Ok(Host { doorbell, thread: Some(thread) })
     }
 

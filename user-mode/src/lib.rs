@@ -22,6 +22,7 @@
 //! - [`Host`] is the thread: it serves reference points, drains rings, and beats;
 //! - [`Session`] puts both to a trace session;
 //! - [`run`] starts a program in it, as `hypertrace run` does;
+//! - [`recover`](fn@recover) saves what a crash left in a segment.
 //!
 //! It does not watch programs: one that never calls the library leaves nothing,
 //! and costs nothing.
@@ -29,10 +30,12 @@
 mod futex;
 mod host;
 mod program;
+mod recover;
 mod segment;
 mod session;
 
 pub use host::{Host, Policy};
 pub use program::{Program, ProgramError, exit_code, run};
+pub use recover::recover;
 pub use segment::{Segment, SegmentError};
 pub use session::{Config, Error, Session};

@@ -96,11 +96,7 @@ impl Session {
         };
         let started = segment.map_err(Error::from).and_then(|segment| {
             let segment = Arc::new(segment);
-            let attached = trace.clone();
-            let attach = move || {
-                attached.attach("host");
-            };
-            match Host::start(&segment, trace.clone(), policy, attach) {
+            match Host::start(&segment, trace.clone(), policy) {
                 Ok(host) => Ok((segment, host)),
                 Err(why) => {
                     segment.remove();

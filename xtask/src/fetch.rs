@@ -87,6 +87,19 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
+        name: "clang",
+        programs: &[
+            ("clang", "usr/lib/llvm-14/bin/clang"),
+            ("clang++", "usr/lib/llvm-14/bin/clang++"),
+        ],
+        packages: &["clang-14"],
+        suites: &["bookworm"],
+        // It starts itself again, by a name that it would find out to be the loader's.
+        arguments: &["-no-canonical-prefixes"],
+        wrapped: &["usr/lib/llvm-14/bin"],
+        ..PLAIN
+    },
+    Tool {
         name: "aarch64-gcc",
         programs: &[("aarch64-linux-gnu-gcc", "usr/bin/aarch64-linux-gnu-gcc")],
         packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],

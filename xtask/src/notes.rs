@@ -45,7 +45,7 @@ impl Notes {
                 [("capability missing: ", &mut self.missing), ("capability used: ", &mut self.used)]
             {
                 if let Some((_, text)) = line.split_once(kind) {
-                    let in_name = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+                    let in_name = |c: char| c.is_alphanumeric() || "-_+".contains(c);
                     let end = text.find(|c| !in_name(c)).unwrap_or(text.len());
                     let (name, text) = text.split_at(end);
                     insert(notes, name, text.trim_start_matches(':'));

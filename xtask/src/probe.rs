@@ -30,7 +30,7 @@ pub struct Machine {
 }
 
 /// The names that have a probe.
-pub const NAMES: [&str; 12] = [
+pub const NAMES: [&str; 18] = [
     "kvm",
     "tracefs",
     "babeltrace2",
@@ -39,6 +39,12 @@ pub const NAMES: [&str; 12] = [
     "bpftrace",
     "qemu-x86_64",
     "qemu-aarch64",
+    "aarch64-gcc",
+    "aarch64-rust",
+    "gcc",
+    "g++",
+    "clang",
+    "clang++",
     "rustfmt",
     "clippy",
     "cargo-deny",
@@ -63,6 +69,12 @@ impl Machine {
                     false => Err(anyhow::anyhow!("needs root")),
                 },
                 "qemu-x86_64" | "qemu-aarch64" => machine.program(name, loads_plugins),
+                "aarch64-gcc" => machine.program("aarch64-linux-gnu-gcc", links_for_aarch64),
+                "aarch64-rust" => machine.program("aarch64-rustc", compiles_for_aarch64),
+                "gcc" => found_on_path(name, |program| compiles(program, "c")),
+                "g++" => found_on_path(name, |program| compiles(program, "c++")),
+                "clang" => machine.program(name, |program| compiles(program, "c")),
+                "clang++" => machine.program(name, |program| compiles(program, "c++")),
                 "python3" => first_line(Command::new("python3").arg("--version"))
                     .context("not on PATH (package python3)"),
                 "readelf" => first_line(Command::new("readelf").arg("--version"))
@@ -217,6 +229,45 @@ fn loads_plugins(program: &Path) -> Result<String> {
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     let has_option = help.lines().any(|line| line.starts_with("-plugin"));
     ensure!(has_option, "it loads no plugins (a static build does not)");
+    first_line(Command::new(program).arg("--version"))
+}
+
+fn found_on_path(name: &str, works: impl Fn(&Path) -> Result<String>) -> Result<String> {
+    works(&on_path(name).context("not on PATH")?)
+}
+
+/// A compiler may be here without headers, or without a linker.
+fn compiles(program: &Path, language: &str) -> Result<String> {
+    let header = if language == "c" { "stdint.h" } else { "type_traits" };
+    let folder = tempfile::tempdir()?;
+    let (source, made) = (folder.path().join("probe"), folder.path().join("made"));
+    fs::write(&source, format!("#include <{header}>\nint main(void) {{ return 0; }}\n"))?;
+    let ran =
+        Command::new(program).args(["-x", language]).arg(&source).arg("-o").arg(&made).output()?;
+    ensure!(ran.status.success(), "it makes no program: {}", one_line(&ran.stderr));
+    first_line(Command::new(program).arg("--version"))
+}
+
+/// The smallest program, static, so that an emulator needs no libraries.
+fn links_for_aarch64(program: &Path) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let (source, made) = (folder.path().join("probe.c"), folder.path().join("probe"));
+    fs::write(&source, "int main(void) { return 0; }\n")?;
+    let ran = Command::new(program).arg("-static").arg("-o").args([&made, &source]).output()?;
+    ensure!(ran.status.success(), "it links no program: {}", one_line(&ran.stderr));
+    first_line(Command::new(program).arg("--version"))
+}
+
+/// The smallest library: needs the standard library for that machine, which a version does not tell.
+fn compiles_for_aarch64(program: &Path) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let source = folder.path().join("probe.rs");
+    fs::write(&source, "pub fn probe() -> String { String::new() }\n")?;
+    let ran = Command::new(program)
+        .args(["--target", "aarch64-unknown-linux-gnu", "--crate-type", "rlib", "--out-dir"])
+        .args([folder.path(), &source])
+        .output()?;
+    ensure!(ran.status.success(), "it compiles no library: {}", one_line(&ran.stderr));
     first_line(Command::new(program).arg("--version"))
 }
 

@@ -140,6 +140,29 @@ impl Default for ConsumerState {
     }
 }
 
+impl ConsumerState {
+    /// Goes on where another consumer of the ring committed last: at this
+    /// position, with the record of this number if that is known, of this
+    /// lessee, after these faults. Lost events are counted from the begin on.
+    /// The schema log is read from `schemas` on.
+    pub fn resume(
+        position: u64,
+        sequence: Option<u64>,
+        token: u64,
+        faults: [u64; FAULT_KINDS],
+        schemas: u64,
+    ) -> ConsumerState {
+        let at = Cursor { position, sequence, token, faults, overwritten: 0 };
+        ConsumerState {
+            committed: at,
+            cursor: at,
+            schema_seen: schemas,
+            schema_cursor: schemas,
+            ..ConsumerState::default()
+        }
+    }
+}
+
 /// A running total that the guest writes: the host counts its growth.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {

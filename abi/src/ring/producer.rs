@@ -46,7 +46,7 @@ struct What<'a> {
 
 impl<'a> What<'a> {
     #[inline(always)]
-    fn event<S: Site, F: Fields>(site: &'a S, fields: &F) -> Self {
+    fn event<S: Site + 'a, F: Fields>(site: S, fields: &F) -> Self {
         What {
             id: site.id::<F>(),
             flags: Flags::empty(),
@@ -172,7 +172,6 @@ impl<'m> Producer<'m> {
     /// backwards.
     #[inline(always)]
     pub fn emit_by<S: Site, F: Fields>(&self, site: S, clock: impl Fn() -> u64, fields: F) -> Emit {
-        let site = &site;
         let what = move || What::event(site, &fields);
         self.emit_with(clock, what, move |out| fields.put(out), |_| {})
     }
@@ -188,7 +187,7 @@ impl<'m> Producer<'m> {
         fields: F,
         patient: bool,
     ) -> Emit {
-        let what = || What { flags, last_try: !patient, ..What::event(site, &fields) };
+        let what = || What { flags, last_try: !patient, ..What::event(*site, &fields) };
         self.emit_with(clock, what, |out| fields.put(out), |_| {})
     }
 

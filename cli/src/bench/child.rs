@@ -5,6 +5,7 @@
 //! ends when its stdin does, so it cannot outlive who started it.
 
 use super::ring::ticks_per_ns;
+use super::sigsegv;
 use super::trace::On;
 use super::{emulated, events};
 use anyhow::{Context, Result, bail, ensure};
@@ -118,6 +119,7 @@ fn answer(line: &str) -> Result<(u64, u64)> {
         ("emulated", part) => emulated::answer(part),
         ("uprobe", _) => Ok(uprobe()),
         ("sdt", _) => Ok(sdt()),
+        ("sigsegv", _) => sigsegv::serve(),
         _ => bail!("no part {line:?}"),
     }
 }

@@ -14,10 +14,12 @@ mod qemu;
 mod ring;
 mod rows;
 mod scratch;
+mod sigsegv;
 mod table;
 mod trace;
 mod tracefs;
 mod trigger;
+mod user;
 
 /// The events of `trace-events`.
 mod events {

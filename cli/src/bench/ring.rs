@@ -196,6 +196,11 @@ fn emit_pair(client: &Client<'_>, a: u64, b: u64) {
     hypertrace::event!(client: client, "bench_pair", a, b);
 }
 
+#[inline(never)]
+fn commit_pair(client: &Client<'_>, a: u64, b: u64) {
+    let _ = hypertrace::commit!(client: client, "bench_pair", a, b);
+}
+
 fn lease<'m>(rings: &'m [AtomicU64], index: u32, state: &'m ProducerState) -> Result<Client<'m>> {
     let channel = Channel::local(&Bench::page(), rings).map_err(|why| anyhow!("{why}"))?;
     let info = LeaseInfo { pid: 0, tid: index, clock: ClockKind::Tsc, name: "bench" };
@@ -208,6 +213,15 @@ fn memory(rings: &[AtomicU64], index: u32) -> Result<ClientMemory<'_>> {
 }
 
 pub fn emit(context: &mut Context) -> Result<f64> {
+    drained(context, emit_pair)
+}
+
+/// As [`emit`], with commits.
+pub fn commit(context: &mut Context) -> Result<f64> {
+    drained(context, commit_pair)
+}
+
+fn drained(context: &mut Context, emit: impl Fn(&Client<'_>, u64, u64)) -> Result<f64> {
     context.ring.reset();
     let rings = &context.ring.rings;
     let memory = memory(rings, 0)?;
@@ -216,11 +230,11 @@ pub fn emit(context: &mut Context) -> Result<f64> {
     let mut host = ConsumerState::default();
     let mut packet = vec![0u64; 1 << 13];
     let mut losses = 0;
-    emit_pair(&client, 0, 0);
+    emit(&client, 0, 0);
     let total = bursts(
         |_| {
             for i in 0..BURST {
-                emit_pair(&client, i, black_box(i));
+                emit(&client, i, black_box(i));
             }
         },
         || {

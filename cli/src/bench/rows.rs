@@ -1,6 +1,7 @@
 //! The rows: what is measured, against what, and what it should come to.
 
-use super::{device, drain, kvm, peers, qemu, ring, trace, tracefs, trigger};
+use super::child::Child;
+use super::{device, drain, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger, user};
 use anyhow::Result;
 
 /// What the rows share: things that are made once.
@@ -13,6 +14,7 @@ pub struct Context {
     pub lttng: Option<peers::Lttng>,
     pub bpftrace: Option<peers::Bpftrace>,
     pub qemu: Option<qemu::Bench>,
+    pub sigsegv: Option<Child>,
 }
 
 impl Context {
@@ -25,6 +27,7 @@ impl Context {
             lttng: None,
             bpftrace: None,
             qemu: None,
+            sigsegv: None,
         })
     }
 
@@ -262,7 +265,34 @@ pub const ROWS: &[Row] = &[
         target: Target::at_most("<= 2 ns more", 2.0),
         note: "the same, none fires",
     },
+    Row {
+        name: "user_commit",
+        run: ring::commit,
+        floor: Some(Floor::Row("ring_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.3 x ring_floor", 1.3),
+        note: "commit! with two u64, otherwise as ring_emit",
+    },
+    floor("handshake_floor", user::floor_awake, "by hand: slot, store, host that spins, reply"),
+    Row {
+        name: "user_acknowledged",
+        run: user::awake,
+        floor: Some(Floor::Row("handshake_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.2 x handshake_floor", 1.2),
+        note: "reference_point! with two u64 over a segment, host spinning, session on",
+    },
+    floor("handshake_asleep_floor", user::floor_asleep, "the same, host asleep on a futex"),
+    Row {
+        name: "user_acknowledged_asleep",
+        run: user::asleep,
+        floor: Some(Floor::Row("handshake_asleep_floor")),
+        compare: Compare::Ratio,
+        target: Target::at_most("<= 1.2 x handshake_asleep_floor", 1.2),
+        note: "reference_point! every 300 us, so that the host sleeps",
+    },
     floor("lttng_ust", peers::lttng, "LTTng-UST, two u64, to a file; a full buffer blocks"),
+    floor("sigsegv_2016", sigsegv::event, "user mode of 2016: 2 signals, 4 mprotects an event"),
     floor("uprobe", tracefs::uprobe, "a call of a function with a uprobe, to an instance"),
     floor("sdt_bpftrace", peers::bpftrace, "the sdt backend, counted by bpftrace"),
     floor("kvm_exit_null", kvm::exit_null, "the guest's stores on a device that does nothing"),

@@ -64,9 +64,6 @@ pub enum Error {
     /// An access to a device's memory left it.
     #[error("device memory")]
     DeviceMemory(#[from] vm_memory::VolatileMemoryError),
-    /// The device's memory cannot be used as a channel in this process.
-    #[error("cannot use the device's memory from a thread")]
-    Channel(#[source] hypertrace::OpenError),
     /// The host gave no eventfd.
     #[error("cannot make an eventfd")]
     EventFd(#[source] io::Error),

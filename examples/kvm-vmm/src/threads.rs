@@ -1,33 +1,25 @@
 //! The same guest programs on threads of this process, for hosts with no usable KVM.
 //!
-//! They use the device's rings as shared memory: nothing traps, so reference points are records in
-//! the rings, and stamps are records only.
+//! They use a segment, or bare rings: nothing traps, so reference points wait for the host's thread,
+//! or are records in the rings, and stamps are records only.
 
 use std::thread;
 
 use hypertrace::Channel;
-use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{Chip, Region, Trigger};
 use hypertrace_guest::{Args, Board, MAX_VCPUS, Program, run_hosted};
 
 use crate::error::{Error, VcpuError};
 use crate::machine::Outcome;
 
-/// Runs the program that `args` asks for on `threads` threads, thread n as client n of the chip,
+/// Runs the program that `args` asks for on `threads` threads, thread n as client n of the channel,
 /// until all have ended.
 ///
 /// Threads cannot be stopped from outside, so there is no time limit: the programs that can run
 /// here end by themselves (see [`run_hosted`]).
-pub fn run_on_threads<S: EventSink, T: Trigger>(
-    chip: &Chip<S, T>,
-    threads: usize,
-    args: &Args,
-) -> Result<Outcome, Error> {
+pub fn run_on_threads(channel: Channel<'_>, threads: usize, args: &Args) -> Result<Outcome, Error> {
     if !(1..=MAX_VCPUS).contains(&threads) {
         return Err(Error::VcpuCount(threads));
     }
-    let rings = chip.memory().region(Region::Rings).map_or(&[][..], |region| region.words());
-    let channel = Channel::local(chip.config_page(), rings).map_err(Error::Channel)?;
     let args = Args { vcpus: threads as u32, control: 0, device: 0, ecam: 0, ..args.clone() };
     let program = Program::from_number(args.program);
     let board = Board::default();

@@ -5,8 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use common::run;
+use hypertrace::Channel;
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{Chip, Geometry, Memory};
+use hypertrace_device::{Chip, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{
@@ -112,11 +113,17 @@ fn every_event_of_two_vcpus_on_the_pci_bus_is_in_the_session() {
     assert_complete(&host.finish());
 }
 
+/// The device's rings as shared memory.
+fn bare_rings(host: &Host) -> Channel<'_> {
+    let rings = host.chip.memory().region(Region::Rings).unwrap();
+    Channel::local(host.chip.config_page(), rings.words()).unwrap()
+}
+
 #[test]
 fn every_event_of_two_threads_is_in_the_session() {
     let host = Host::new();
 
-    run_on_threads(&host.chip, VCPUS, &demo()).unwrap();
+    run_on_threads(bare_rings(&host), VCPUS, &demo()).unwrap();
 
     assert_complete(&host.finish());
 }
@@ -125,7 +132,7 @@ fn every_event_of_two_threads_is_in_the_session() {
 fn a_program_that_needs_a_machine_does_not_run_on_a_thread() {
     let host = Host::new();
 
-    let error = run_on_threads(&host.chip, 1, &Args::new(Program::Fault)).unwrap_err();
+    let error = run_on_threads(bare_rings(&host), 1, &Args::new(Program::Fault)).unwrap_err();
 
     assert!(matches!(error, Error::Program { code: 127, .. }), "{error:?}");
     host.finish();

@@ -71,6 +71,23 @@ pub struct Reply {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hypertrace_event(site: *mut CallSite, values: *const u64) -> Outcome {
     // SAFETY: the caller's promise.
+    let Some(known) = (unsafe { Known::plain(site) }) else {
+        // SAFETY: as above.
+        return unsafe { other_event(site, values) };
+    };
+    // SAFETY: the caller's promise.
+    let values = unsafe { slice::from_raw_parts(values, known.count()) };
+    this_thread::emit(known, Words(values)).into()
+}
+
+/// An event with strings, or a site's first. A function of its own, so that the
+/// others keep nothing across a call.
+///
+/// # Safety
+/// As for `hypertrace_event`.
+#[inline(never)]
+unsafe fn other_event(site: *mut CallSite, values: *const u64) -> Outcome {
+    // SAFETY: the caller's promise.
     let Some(known) = (unsafe { Known::of(site) }) else {
         return refused();
     };
@@ -80,13 +97,9 @@ pub unsafe extern "C" fn hypertrace_event(site: *mut CallSite, values: *const u6
     }
     // SAFETY: the caller's promise.
     let values = unsafe { slice::from_raw_parts(values, known.count()) };
-    if known.strings() == 0 {
-        this_thread::emit(known, Words(values)).into()
-    } else {
-        // SAFETY: the caller's promise.
-        let mixed = unsafe { Mixed::new(values, known.strings()) };
-        this_thread::emit(known, &mixed).into()
-    }
+    // SAFETY: the caller's promise.
+    let mixed = unsafe { Mixed::new(values, known.strings()) };
+    this_thread::emit(known, &mixed).into()
 }
 
 /// What HYPERTRACE_COMMIT calls. Stores to `outcome` what became of it, unless

@@ -12,6 +12,7 @@ use hypertrace::abi::atomic::AtomicU64;
 use hypertrace::abi::event::{Bytes, Field, MAX_STR, Text, Words};
 use hypertrace::abi::schema::{self, FieldType, MAX_FIELDS, MAX_NAME, MAX_TEXT, Schema};
 use hypertrace::{Fields, Site};
+use std::cell::UnsafeCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64 as Count, Ordering, Ordering::Relaxed};
 
@@ -52,7 +53,7 @@ fn field_type(code: u8) -> Option<FieldType> {
 pub struct CallSite {
     /// Where it stands whether the event is off: at first `unknown`'s address,
     /// then a byte of the enable mask. 0 is on.
-    off: *const u8,
+    off: UnsafeCell<*const u8>,
     /// To be filled in: the event's name.
     name: *const c_char,
     /// To be filled in: the fields' names, with a comma behind each.
@@ -63,36 +64,49 @@ pub struct CallSite {
     count: u32,
     /// Always 0.
     unknown: u8,
-    state: u32,
-    id: u32,
-    name_hash: u32,
-    /// A bit for each field that is a string.
-    strings: u32,
+    /// 0 while it is new.
+    state: UnsafeCell<u32>,
+    id: UnsafeCell<u32>,
+    name_hash: UnsafeCell<u32>,
 }
 
-/// States of a call site, which is new at 0.
-const KNOWN: u32 = 1;
-/// Its names and types make no schema.
-const REFUSED: u32 = 2;
+/// A state with this bit: it is known; a bit for each field that is a string.
+const KNOWN: u32 = 1 << 31;
+/// The state of a site whose names and types make no schema.
+const REFUSED: u32 = 1 << 30;
 
 /// A call site whose event has an id.
 #[derive(Clone, Copy)]
-pub(crate) struct Known(*mut CallSite);
+pub(crate) struct Known<'a>(&'a CallSite);
 
-impl Known {
-    /// Finds out about a site, once. `None` if its names and types make no
-    /// schema.
+impl<'a> Known<'a> {
+    /// A site whose fields are scalars, if it was found out about before: what
+    /// most events are.
     ///
     /// # Safety
     /// The site is one as the macros make it, and stays for the whole call.
     #[inline(always)]
-    pub(crate) unsafe fn of(site: *mut CallSite) -> Option<Known> {
-        let known = Known(site);
+    pub(crate) unsafe fn plain(site: *const CallSite) -> Option<Known<'a>> {
+        // SAFETY: the caller's promise; what changes is in cells.
+        let known = Known(unsafe { &*site });
+        (known.state() == KNOWN).then_some(known)
+    }
+
+    /// Finds out about a site, once. `None` if its names and types make no
+    /// schema.
+    ///
+    /// # Safety
+    /// As for `plain`.
+    pub(crate) unsafe fn of(site: *const CallSite) -> Option<Known<'a>> {
+        // SAFETY: the caller's promise; what changes is in cells.
+        let known = Known(unsafe { &*site });
+        if known.state() & KNOWN != 0 { Some(known) } else { known.find_out() }
+    }
+
+    #[inline(always)]
+    fn state(self) -> u32 {
         // ORDERING: pairs with the Release in `find_out`: the rest is there.
-        match known.word(Word::State).load(Ordering::Acquire) {
-            KNOWN => Some(known),
-            _ => known.find_out(),
-        }
+        word(&self.0.state).load(Ordering::Acquire)
     }
 
     /// Whether it is switched on.
@@ -103,19 +117,18 @@ impl Known {
     /// How many values come with it.
     #[inline(always)]
     pub(crate) fn count(self) -> usize {
-        self.get().count as usize
+        self.0.count as usize
     }
 
     /// A bit for each of them that is a string.
-    #[inline(always)]
     pub(crate) fn strings(self) -> u32 {
-        self.word(Word::Strings).load(Relaxed)
+        self.state() & !KNOWN
     }
 
     #[cold]
     #[inline(never)]
-    fn find_out(self) -> Option<Known> {
-        let state = self.word(Word::State);
+    fn find_out(self) -> Option<Known<'a>> {
+        let state = word(&self.0.state);
         if state.load(Relaxed) == REFUSED || self.count() > MAX_FIELDS {
             state.store(REFUSED, Relaxed);
             return None;
@@ -123,13 +136,16 @@ impl Known {
         let mut text = Assembled { bytes: [0; MAX_TEXT], len: 0 };
         let fits = {
             let mut fits = true;
-            self.pieces(&mut |piece| fits &= text.push(piece));
+            self.0.pieces(&mut |piece| fits &= text.push(piece));
             fits
         };
-        let types = (0..self.count()).map(|i| self.type_of(i));
+        let types = (0..self.count()).map(|i| self.0.type_of(i));
         let whole = types.clone().all(|ty| ty.is_some());
         let parsed = std::str::from_utf8(&text.bytes[..text.len]).ok().map(Schema::parse);
-        let Some(Ok(schema)) = parsed.filter(|_| fits && whole) else {
+        let schema = parsed.filter(|_| fits && whole).and_then(Result::ok);
+        // A name with a comma in it must not become two fields.
+        let schema = schema.filter(|schema| schema.fields().len() == self.count());
+        let Some(schema) = schema else {
             state.store(REFUSED, Relaxed);
             return None;
         };
@@ -138,65 +154,30 @@ impl Known {
             .filter(|(_, ty)| *ty == Some(FieldType::Str))
             .fold(0, |strings, (i, _)| strings | 1 << i);
         let name_hash = schema::name_hash(schema.name());
-        self.word(Word::Id).store(schema.id(), Relaxed);
-        self.word(Word::NameHash).store(name_hash, Relaxed);
-        self.word(Word::Strings).store(strings, Relaxed);
-        // ORDERING: pairs with the Acquire in `of`.
-        state.store(KNOWN, Ordering::Release);
+        word(&self.0.id).store(schema.id(), Relaxed);
+        word(&self.0.name_hash).store(name_hash, Relaxed);
+        // ORDERING: pairs with the Acquire in `state`.
+        state.store(KNOWN | strings, Ordering::Release);
         let switch = std::ptr::from_ref(hypertrace::switch(schema_slot(name_hash)));
-        // SAFETY: `of`'s promise; the field is a pointer, and atomic from here on.
-        unsafe { AtomicPtr::from_ptr((&raw mut (*self.0).off).cast()) }
+        // SAFETY: `plain`'s promise; the field is a pointer, and atomic from here on.
+        unsafe { AtomicPtr::from_ptr(self.0.off.get().cast()) }
             .store(switch.cast_mut().cast::<u8>(), Ordering::Release);
         Some(self)
     }
+}
 
-    /// What the macros have filled in, and nobody changes.
-    #[inline(always)]
-    fn get(&self) -> Filled {
-        // SAFETY: `of`'s promise.
-        unsafe {
-            Filled {
-                name: (*self.0).name,
-                fields: (*self.0).fields,
-                types: (*self.0).types,
-                count: (*self.0).count,
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn word(&self, word: Word) -> &AtomicU32 {
-        // SAFETY: `of`'s promise; the library accesses these words by atomic
-        // operations only.
-        unsafe {
-            AtomicU32::from_ptr(match word {
-                Word::State => &raw mut (*self.0).state,
-                Word::Id => &raw mut (*self.0).id,
-                Word::NameHash => &raw mut (*self.0).name_hash,
-                Word::Strings => &raw mut (*self.0).strings,
-            })
-        }
-    }
-
-    fn type_of(self, field: usize) -> Option<FieldType> {
+impl CallSite {
+    fn type_of(&self, field: usize) -> Option<FieldType> {
         // SAFETY: there are `count` of them.
-        field_type(unsafe { *self.get().types.add(field) })
+        field_type(unsafe { *self.types.add(field) })
     }
 }
 
-/// What the library fills in.
-enum Word {
-    State,
-    Id,
-    NameHash,
-    Strings,
-}
-
-struct Filled {
-    name: *const c_char,
-    fields: *const c_char,
-    types: *const u8,
-    count: u32,
+/// What the library fills in, while others look.
+#[inline(always)]
+fn word(cell: &UnsafeCell<u32>) -> &AtomicU32 {
+    // SAFETY: such a cell is accessed by atomic operations only.
+    unsafe { AtomicU32::from_ptr(cell.get()) }
 }
 
 /// The enable mask's slot of a name with this hash.
@@ -239,13 +220,13 @@ unsafe fn bytes<'a>(at: *const c_char, most: usize) -> &'a [u8] {
     }
 }
 
-impl Text for Known {
+impl Text for CallSite {
     fn id(&self) -> u32 {
-        self.word(Word::Id).load(Relaxed)
+        word(&self.id).load(Relaxed)
     }
 
     fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
-        let Filled { name, fields, count, .. } = self.get();
+        let CallSite { name, fields, count, .. } = *self;
         // SAFETY: the macros give string literals. One byte more than a name
         // can have is enough to be refused.
         let (name, fields) =
@@ -265,23 +246,26 @@ impl Text for Known {
     }
 }
 
-impl Site for Known {
+impl Site for Known<'_> {
     const NAME: &'static str = "";
     const FIELDS: &'static [&'static str] = &[];
 
     #[inline(always)]
-    fn id<F: Fields>(&self) -> u32 {
-        Text::id(self)
+    fn id<F: Fields>(self) -> u32 {
+        Text::id(self.0)
     }
 
     #[inline(always)]
-    fn name_hash(&self) -> u32 {
-        self.word(Word::NameHash).load(Relaxed)
+    fn name_hash(self) -> u32 {
+        word(&self.0.name_hash).load(Relaxed)
     }
 
     #[inline(always)]
-    fn text<F: Fields>(&self) -> &dyn Text {
-        self
+    fn text<'t, F: Fields>(self) -> &'t dyn Text
+    where
+        Self: 't,
+    {
+        self.0
     }
 }
 
@@ -374,16 +358,15 @@ mod tests {
         types: &'static [u8],
     ) -> CallSite {
         CallSite {
-            off: ptr::null(),
+            off: ptr::null::<u8>().into(),
             name: name.as_ptr(),
             fields: fields.as_ptr(),
             types: types.as_ptr(),
             count: types.len() as u32,
             unknown: 0,
-            state: 0,
-            id: 0,
-            name_hash: 0,
-            strings: 0,
+            state: 0.into(),
+            id: 0.into(),
+            name_hash: 0.into(),
         }
     }
 
@@ -413,13 +396,16 @@ mod tests {
     #[test]
     fn a_site_has_the_id_of_its_text() {
         let types = &[HYPERTRACE_TYPE_U64, HYPERTRACE_TYPE_STR];
-        let mut site = site(c"disk_read", c"lba,path,", types);
+        let site = site(c"disk_read", c"lba,path,", types);
         // SAFETY: as the macros make it.
-        let known = unsafe { Known::of(&mut site) }.unwrap();
-        assert_eq!(Text::id(&known), schema::id_of("disk_read(lba:u64,path:str)"));
+        let known = unsafe { Known::of(&site) }.unwrap();
+        assert_eq!(Text::id(known.0), schema::id_of("disk_read(lba:u64,path:str)"));
         assert_eq!(known.name_hash(), schema::name_hash("disk_read"));
         assert_eq!(known.strings(), 0b10);
-        assert!(ptr::eq(site.off.cast(), hypertrace::switch(schema::mask_slot("disk_read"))));
+        assert!(ptr::eq(
+            site.off.into_inner().cast(),
+            hypertrace::switch(schema::mask_slot("disk_read"))
+        ));
     }
 
     #[test]
@@ -438,10 +424,10 @@ mod tests {
             (c"e", c"a,a,", &[1, 1]),
             (c"e", c"a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,", many),
         ] {
-            let mut site = site(name, fields, types);
+            let site = site(name, fields, types);
             for _ in 0..2 {
                 // SAFETY: as the macros make it.
-                assert!(unsafe { Known::of(&mut site) }.is_none(), "{name:?} {fields:?}");
+                assert!(unsafe { Known::of(&site) }.is_none(), "{name:?} {fields:?}");
             }
         }
     }

@@ -1,0 +1,129 @@
+//! The user mode of 2016, by hand: a store to a page that is protected, and a
+//! handler of the signal that it raises. The peer of what takes its place.
+//!
+//! A store that traps has to be done in the end, so one page alone would trap
+//! once only. 2016's channel had two, each open while the other is closed, and an
+//! event was a store to each: two signals, four `mprotect`s.
+//!
+//! Unsafe, because of pages, their protection, and a signal handler.
+#![allow(unsafe_code)]
+
+use super::child::{Child, TURNS};
+use super::rows::Context;
+use anyhow::{Context as _, Result, bail, ensure};
+use hypertrace::abi::clock::ticks;
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+
+/// The larger of the sizes of pages that there are.
+const PAGE: usize = 64 * 1024;
+
+/// The page that an event's argument is stored to; the other follows it.
+static ARGUMENT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+/// Signals that were none of these pages', and `mprotect`s that failed.
+static WRONG: AtomicU64 = AtomicU64::new(0);
+static SIGNALS: AtomicU64 = AtomicU64::new(0);
+/// Where an event goes: as many records as turns, 32 bytes each.
+static RECORDS: [[AtomicU64; 4]; 1024] = [const { [const { AtomicU64::new(0) }; 4] }; 1024];
+static EVENTS: AtomicU64 = AtomicU64::new(0);
+
+/// An event of 2016's user mode.
+pub fn event(context: &mut Context) -> Result<f64> {
+    let child = match &mut context.sigsegv {
+        Some(child) => child,
+        none => none.insert(Child::of_this_program()?),
+    };
+    child.ns("sigsegv")
+}
+
+/// In the child: ticks and turns.
+pub fn serve() -> Result<(u64, u64)> {
+    if ARGUMENT.load(Relaxed).is_null() {
+        install()?;
+    }
+    let argument = ARGUMENT.load(Relaxed);
+    let (signals, events) = (SIGNALS.load(Relaxed), EVENTS.load(Relaxed));
+    let start = ticks();
+    for n in 0..TURNS {
+        // SAFETY: two pages of ours. They are protected, and the handler opens
+        // them; volatile, because that is what they are for.
+        unsafe {
+            argument.cast::<u64>().write_volatile(n);
+            argument.add(PAGE).cast::<u64>().write_volatile(n);
+        }
+    }
+    let time = ticks() - start;
+    let (signals, events) = (SIGNALS.load(Relaxed) - signals, EVENTS.load(Relaxed) - events);
+    ensure!(WRONG.load(Relaxed) == 0, "a signal or an mprotect went wrong");
+    ensure!(
+        (signals, events) == (2 * TURNS, TURNS),
+        "{signals} signals and {events} events of {TURNS}"
+    );
+    Ok((time, TURNS))
+}
+
+fn install() -> Result<()> {
+    // SAFETY: a new mapping, for ever. The handler only does what a handler of a
+    // fault at this very thread may: mprotect(2) is a system call and no more.
+    unsafe {
+        let at = libc::mmap(
+            ptr::null_mut(),
+            2 * PAGE,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error()).context("cannot map two pages");
+        }
+        ARGUMENT.store(at.cast(), Relaxed);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        if libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut()) != 0 {
+            ARGUMENT.store(ptr::null_mut(), Relaxed);
+            bail!("cannot handle SIGSEGV: {}", io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives it to a handler with SA_SIGINFO.
+    let address = unsafe { (*info).si_addr() } as usize;
+    let argument = ARGUMENT.load(Relaxed);
+    match address.wrapping_sub(argument as usize) {
+        offset if offset < PAGE => {
+            protect(argument, libc::PROT_READ | libc::PROT_WRITE);
+            protect(argument.wrapping_add(PAGE), libc::PROT_READ);
+        }
+        offset if offset < 2 * PAGE => {
+            let record = &RECORDS[EVENTS.fetch_add(1, Relaxed) as usize % RECORDS.len()];
+            record[0].store(ticks(), Relaxed);
+            // SAFETY: the page can be read, and this thread has stored to it.
+            record[1].store(unsafe { argument.cast::<u64>().read_volatile() }, Relaxed);
+            record[2].store(1, Relaxed);
+            record[3].store(2, Relaxed);
+            protect(argument, libc::PROT_READ);
+            protect(argument.wrapping_add(PAGE), libc::PROT_READ | libc::PROT_WRITE);
+        }
+        _ => {
+            // Somebody else's: without this handler it ends the process.
+            WRONG.fetch_add(1, Relaxed);
+            // SAFETY: as in `install`.
+            unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+        }
+    }
+    SIGNALS.fetch_add(1, Relaxed);
+}
+
+fn protect(page: *mut u8, protection: libc::c_int) {
+    // SAFETY: a page of ours, which nothing refers to but `serve`.
+    if unsafe { libc::mprotect(page.cast(), PAGE, protection) } != 0 {
+        WRONG.fetch_add(1, Relaxed);
+        // SAFETY: as in `install`. The store would fault for ever.
+        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+    }
+}

@@ -1,0 +1,195 @@
+//! Rows of user mode: a point that a thread of the host answers, against the
+//! same by hand.
+//!
+//! Unsafe, because of futex(2).
+#![allow(unsafe_code)]
+
+use super::rows::Context;
+use super::scratch::Scratch;
+use crate::threads;
+use anyhow::{Result, ensure};
+use hypertrace::abi::clock::ticks;
+use hypertrace::abi::record::ClockKind;
+use hypertrace::{Client, LeaseInfo, ProducerState, Status};
+use hypertrace_device::Geometry;
+use hypertrace_user::{Config, Policy, Session};
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
+use std::thread;
+use std::time::Duration;
+
+/// Points of a run whose host is awake, and asleep.
+const AWAKE: u64 = 50_000;
+const ASLEEP: u64 = 300;
+/// Between points whose host is to sleep.
+const PAUSE: Duration = Duration::from_micros(300);
+/// Looks at the other side's word before sleeping on it.
+const SPINS: u32 = 200;
+
+/// Two threads that hand over to each other, and no more.
+#[derive(Default)]
+struct Handshake {
+    slot: Line<[AtomicU64; 6]>,
+    asked: Line<AtomicU32>,
+    reply: Line<AtomicU32>,
+    host_time: Line<AtomicU64>,
+    host_sleeps: Line<AtomicU32>,
+    guest_sleeps: Line<AtomicU32>,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Line<T>(T);
+
+fn sleep(word: &AtomicU32, found: u32) {
+    let none = std::ptr::null::<libc::timespec>();
+    // SAFETY: the word lives through the call, which only reads it.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, found, none) };
+}
+
+fn wake(word: &AtomicU32) {
+    // SAFETY: takes the address only.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+}
+
+impl Handshake {
+    /// The guest's side of the n-th.
+    fn ask(&self, n: u32) {
+        let now = ticks();
+        for (word, value) in self.slot.0.iter().zip([n.into(), 1, now, 2, n.into(), n.into()]) {
+            word.store(value, Relaxed);
+        }
+        self.asked.0.store(n, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.host_sleeps.0.load(Relaxed) != 0 {
+            self.host_sleeps.0.store(0, Relaxed);
+            wake(&self.host_sleeps.0);
+        }
+        self.wait(&self.reply.0, n);
+        black_box((self.host_time.0.load(Relaxed), ticks()));
+    }
+
+    fn wait(&self, word: &AtomicU32, n: u32) {
+        for _ in 0..SPINS {
+            if word.load(Ordering::Acquire) == n {
+                return;
+            }
+            spin_loop();
+        }
+        self.guest_sleeps.0.store(1, Relaxed);
+        fence(Ordering::SeqCst);
+        while word.load(Ordering::Acquire) != n {
+            sleep(word, n - 1);
+        }
+        self.guest_sleeps.0.store(0, Relaxed);
+    }
+
+    /// The host's side of all of them.
+    fn serve(&self, last: u32, spin: bool) {
+        let mut slot = [0; 6];
+        for n in 1..=last {
+            while self.asked.0.load(Ordering::Acquire) != n {
+                if spin {
+                    spin_loop();
+                    continue;
+                }
+                self.host_sleeps.0.store(1, Relaxed);
+                fence(Ordering::SeqCst);
+                if self.asked.0.load(Relaxed) != n {
+                    sleep(&self.host_sleeps.0, 1);
+                }
+                self.host_sleeps.0.store(0, Relaxed);
+            }
+            self.host_time.0.store(ticks(), Relaxed);
+            for (to, from) in slot.iter_mut().zip(&self.slot.0) {
+                *to = from.load(Relaxed);
+            }
+            black_box(&slot);
+            self.reply.0.store(n, Ordering::Release);
+            fence(Ordering::SeqCst);
+            if self.guest_sleeps.0.load(Relaxed) != 0 {
+                wake(&self.reply.0);
+            }
+        }
+    }
+}
+
+fn by_hand(context: &Context, turns: u64, pause: Option<Duration>) -> f64 {
+    let both = Handshake::default();
+    // One more, until both run.
+    let last = turns as u32 + 1;
+    let mut total = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| both.serve(last, pause.is_none()));
+        both.ask(1);
+        total = timed(2..=last, pause, |n| both.ask(n));
+    });
+    context.ns(total, turns)
+}
+
+/// Ticks of all turns, without the pauses before them.
+fn timed(
+    turns: impl Iterator<Item = u32>,
+    pause: Option<Duration>,
+    mut turn: impl FnMut(u32),
+) -> u64 {
+    let mut total = 0;
+    match pause {
+        None => {
+            let start = ticks();
+            turns.for_each(turn);
+            total = ticks() - start;
+        }
+        Some(pause) => {
+            for n in turns {
+                thread::sleep(pause);
+                let start = ticks();
+                turn(n);
+                total += ticks() - start;
+            }
+        }
+    }
+    total
+}
+
+pub fn floor_awake(context: &mut Context) -> Result<f64> {
+    Ok(by_hand(context, AWAKE, None))
+}
+
+pub fn floor_asleep(context: &mut Context) -> Result<f64> {
+    Ok(by_hand(context, ASLEEP, Some(PAUSE)))
+}
+
+pub fn awake(context: &mut Context) -> Result<f64> {
+    acknowledged(context, AWAKE, None)
+}
+
+pub fn asleep(context: &mut Context) -> Result<f64> {
+    acknowledged(context, ASLEEP, Some(PAUSE))
+}
+
+fn acknowledged(context: &mut Context, turns: u64, pause: Option<Duration>) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let spin = if pause.is_none() { Duration::from_secs(1) } else { Duration::ZERO };
+    let session = Session::create(Config {
+        geometry: Geometry { clients: 1, ..Geometry::default() },
+        policy: Policy { spin, ..Policy::default() },
+        ..Config::new(scratch.path().join("session"))
+    })?;
+    let state = ProducerState::new();
+    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "bench" };
+    let client = Client::lease(threads::channel(&session)?, 0, &state, ticks() | 1, &info)?;
+    let mut recorded = 0;
+    let mut point = |n: u32| {
+        let a = u64::from(n);
+        let reply =
+            hypertrace::reference_point!(client: &client, "bench_pair", a, b = black_box(a));
+        recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
+    };
+    point(1);
+    let total = timed(2..=turns as u32 + 1, pause, point);
+    client.release();
+    session.finish()?;
+    ensure!(recorded == turns + 1, "{recorded} of {} points were recorded", turns + 1);
+    Ok(context.ns(total, turns))
+}

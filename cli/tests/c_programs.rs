@@ -1,0 +1,282 @@
+//! C and C++ programs under `hypertrace run`: what they recorded is in the session, all of it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hypertrace_tests::c::{self, Compiler, Linked};
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::report::Line;
+use hypertrace_tests::{babeltrace2, capability};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+const THREADS: u64 = 4;
+const EVENTS: u64 = if cfg!(debug_assertions) { 2_000 } else { 100_000 };
+const COMMITS: u64 = 500;
+const POINTS: u64 = 50;
+
+/// What programs left: their sessions, and files that were made for them.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Runs this to its end, traced: what `report` says, and what it printed.
+    #[track_caller]
+    fn trace<A: AsRef<std::ffi::OsStr>>(&self, name: &str, program: &[A]) -> (Vec<Line>, String) {
+        let dir = self.session(name);
+        let mut command = HYPERTRACE.command(["run", "--out"]);
+        let printed = run(command.arg(&dir).arg("--").args(program)).ok();
+        (HYPERTRACE.report(&dir), printed)
+    }
+
+    fn session(&self, name: &str) -> PathBuf {
+        self.path().join(format!("session-{name}"))
+    }
+}
+
+fn named<'a>(lines: &'a [Line], event: &'a str) -> impl Iterator<Item = &'a Line> {
+    lines.iter().filter(move |line| line.event == event)
+}
+
+/// Every event of examples/c/events.c, its fields, and the order of each thread's.
+#[track_caller]
+fn check_events(lines: &[Line]) {
+    let expected_of = |event: &str, thread: u64, n: u64| match event {
+        "c_event" => json!({
+            "thread": thread, "n": n, "minus": -((n % 1000) as i64), "half": n as f64 / 2.0,
+            "odd": n % 2 == 1, "text": format!("event {n}"), "where": 0x1000,
+        }),
+        _ => json!({ "thread": thread, "n": n }),
+    };
+    for (event, count) in [("c_event", EVENTS), ("c_commit", COMMITS), ("c_point", POINTS)] {
+        for thread in 0..THREADS {
+            let found = named(lines, event).filter(|line| line.number("thread") == Some(thread));
+            let mut next = 0;
+            for line in found {
+                assert_eq!(Value::Object(line.fields.clone()), expected_of(event, thread, next));
+                assert_eq!(line.reference.is_some(), event == "c_point", "{line:?}");
+                next += 1;
+            }
+            assert_eq!(next, count, "{event} of thread {thread}");
+        }
+    }
+    for event in ["c_work_begin", "c_work_end"] {
+        assert_eq!(named(lines, event).count() as u64, THREADS);
+    }
+}
+
+fn counts() -> [String; 4] {
+    [THREADS, EVENTS, COMMITS, POINTS].map(|count| count.to_string())
+}
+
+fn with_counts(words: &[&Path]) -> Vec<std::ffi::OsString> {
+    words.iter().map(|word| word.into()).chain(counts().map(Into::into)).collect()
+}
+
+fn nothing_lost(session: &Path) {
+    let stat = HYPERTRACE.stat(session);
+    for stream in stat["streams"].as_array().unwrap() {
+        for count in ["lost", "filtered", "faults_total"] {
+            assert_eq!(stream[count], 0, "{count} of {stream}");
+        }
+    }
+}
+
+#[test]
+fn one_program_as_c_and_as_cxx_however_it_is_linked() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        for linked in [Linked::Archive, Linked::Static, Linked::Shared] {
+            let program = compiler.program(&c::source("examples/c/events.c"), linked, place.path());
+            let name = program.file_name().unwrap().to_str().unwrap();
+            let (lines, printed) = place.trace(name, &with_counts(&[&program]));
+            assert_eq!(printed, "");
+            check_events(&lines);
+            nothing_lost(&place.session(name));
+        }
+    }
+}
+
+#[test]
+fn a_session_of_a_c_program_is_clean_ctf() {
+    let Some(compiler) = c::compiler() else { return };
+    let place = Place::new();
+    let program =
+        compiler.program(&c::source("examples/c/events.c"), Linked::Archive, place.path());
+    place.trace("ctf", &with_counts(&[&program]));
+    let Some(read) = babeltrace2::read(&place.session("ctf").join("ctf")) else { return };
+    assert!(read.clean() > THREADS * EVENTS);
+}
+
+/// In an emulator that knows nothing of it, the same segment does.
+fn emulated(emulator: &str, compiler: Option<Compiler>) {
+    let (Some(compiler), Some(emulator_path)) = (compiler, capability::program(emulator)) else {
+        return;
+    };
+    let place = Place::new();
+    let program = compiler.program(&c::source("examples/c/events.c"), Linked::Static, place.path());
+
+    let untraced = run(Command::new(&emulator_path).arg(&program).args(counts())).ok();
+    let (lines, printed) = place.trace(emulator, &with_counts(&[&emulator_path, &program]));
+
+    assert_eq!((&*untraced, &*printed), ("", ""));
+    check_events(&lines);
+    nothing_lost(&place.session(emulator));
+    capability::used(emulator);
+}
+
+#[test]
+fn the_same_program_under_qemu_x86_64() {
+    if cfg!(target_arch = "x86_64") {
+        emulated("qemu-x86_64", c::compiler());
+    }
+}
+
+#[test]
+fn the_same_program_for_aarch64_under_qemu_aarch64() {
+    emulated("qemu-aarch64", c::aarch64());
+}
+
+#[test]
+fn every_type_of_field_and_kind_of_event() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        let program =
+            compiler.program(&c::source("tests/c/fields.c"), Linked::Archive, place.path());
+        let (lines, _) = place.trace(compiler.name, &[&program]);
+
+        let expected = [
+            ("none", json!({})),
+            (
+                "is",
+                json!({"i8": i8::MIN, "i16": i16::MIN, "i32": i32::MIN, "i64": i64::MIN, "ll": i64::MIN}),
+            ),
+            (
+                "us",
+                json!({"u8": u8::MAX, "u16": u16::MAX, "u32": u32::MAX, "u64": u64::MAX, "ull": u64::MAX}),
+            ),
+            (
+                "others",
+                json!({"yes": true, "no": false, "f": 0.5, "d": -1e300, "color": 1, "zero": 0}),
+            ),
+            (
+                "strings",
+                json!({
+                    "array": "array", "pointer": "array", "rest": "rray", "text": "",
+                    "null": "(null)", "utf8": "hällo", "literal": "a, (b)",
+                }),
+            ),
+            ("pointers", json!({"at": 0x1234, "v": 0xffff_8000_0000_0000_u64})),
+            (
+                "most",
+                json!({
+                    "a": 1, "b": 2, "c": 3, "e": 4, "f5": 5, "f6": 6, "f7": 7, "f8": 8, "f9": 9,
+                    "f10": 10, "f11": 11, "f12": 12, "f13": 13, "f14": 14, "f15": 15, "f16": 16,
+                }),
+            ),
+            ("committed", json!({"s": "commit", "a": 1})),
+            ("committed", json!({"s": "again", "a": 1})),
+            ("point", json!({"a": 1, "s": "point"})),
+            ("point", json!({"a": 1, "s": "again"})),
+            ("region_begin", json!({"id": 7})),
+            ("if", json!({})),
+            ("region_end", json!({"id": 7})),
+            ("hypertrace", json!({"client": 0, "args": [1, 2, 3]})),
+            ("hypertrace", json!({"client": 0, "args": [9]})),
+            ("stamp", json!({})),
+        ];
+        let found: Vec<_> = lines
+            .iter()
+            .filter(|line| line.event != "lease")
+            .map(|line| (line.event.as_str(), Value::Object(line.fields.clone())))
+            .collect();
+        assert_eq!(found, expected, "{}", compiler.name);
+
+        // With nobody to trace for: why, and nothing is computed twice.
+        let alone = run(&mut Command::new(&program));
+        assert_eq!(alone.code, Some(4), "{alone:?}");
+    }
+}
+
+#[test]
+fn what_is_no_event_does_not_compile() {
+    let place = Place::new();
+    let text = std::fs::read_to_string(c::source("tests/c/refused.c")).unwrap();
+    for compiler in c::compilers() {
+        for wrong in 1..=6 {
+            let source = place.path().join(format!("refused-{wrong}.c"));
+            std::fs::write(&source, format!("#define WRONG {wrong}\n{text}")).unwrap();
+            compiler.refuses(&source);
+        }
+        let source = place.path().join("right.c");
+        std::fs::write(&source, format!("#define WRONG 0\n{text}")).unwrap();
+        compiler.accepts(&source);
+    }
+}
+
+#[test]
+fn a_forked_child_has_a_client_of_its_own() {
+    let Some(compiler) = c::compiler() else { return };
+    let place = Place::new();
+    let program = compiler.program(&c::source("tests/c/fork.c"), Linked::Archive, place.path());
+
+    let (lines, _) = place.trace("fork", &[&program]);
+
+    let of = |who: &str| {
+        let all = named(&lines, "forked").filter(|line| line.fields["who"] == who);
+        all.map(|line| (line.source.clone(), line.number("n").unwrap())).collect::<Vec<_>>()
+    };
+    let (parent, child) = (of("parent"), of("child"));
+    assert_eq!(parent.len(), 200);
+    assert_eq!(child.iter().map(|(_, n)| *n).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+    assert!(parent.iter().all(|(source, _)| *source != child[0].0));
+    assert_eq!(named(&lines, "done").count(), 1);
+}
+
+#[test]
+fn a_library_that_traces_comes_and_goes() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        let plugin = compiler.plugin(&c::source("tests/c/plugin.c"), place.path());
+        // The program itself has no hypertrace.
+        let program =
+            compiler.program(&c::source("tests/c/dlopen.c"), Linked::Archive, place.path());
+
+        let (lines, _) = place.trace(compiler.name, &[&program, &plugin]);
+
+        let found: Vec<_> = named(&lines, "plugged")
+            .map(|line| (line.number("round").unwrap(), line.number("n").unwrap()))
+            .collect();
+        let expected: Vec<_> = (0..3).flat_map(|round| (0..10).map(move |n| (round, n))).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_signal_handlers_events_are_recorded_or_counted() {
+    let Some(compiler) = c::compiler() else { return };
+    let place = Place::new();
+    let program = compiler.program(&c::source("tests/c/signal.c"), Linked::Archive, place.path());
+
+    let (lines, printed) = place.trace("signal", &[&program]);
+
+    let emitted: Vec<u64> = printed.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    let recorded = ["handler", "amid"].map(|name| named(&lines, name).count() as u64);
+    let stat = HYPERTRACE.stat(&place.session("signal"));
+    let streams = stat["streams"].as_array().unwrap();
+    let lost: u64 = streams.iter().map(|stream| stream["lost"].as_u64().unwrap()).sum();
+    assert_eq!(emitted.iter().sum::<u64>(), recorded.iter().sum::<u64>() + lost);
+    let first = named(&lines, "handler").next().unwrap();
+    assert_eq!(first.number("n"), Some(0));
+    let expected = json!({"signal": 14, "n": 0});
+    assert_eq!(Value::Object(first.fields.clone()), expected);
+}

@@ -1,0 +1,191 @@
+//! `hypertrace run` with programs that break the rules: they harm their own events, no other program's
+//! and not the host, and the session is read to its end.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hypertrace::Emit;
+use hypertrace_abi::config::ConfigPage;
+use hypertrace_abi::layout::{MASK_BYTES, Region};
+use hypertrace_abi::zerocopy::FromBytes;
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::random::Random;
+use hypertrace_tests::traced::{self, Notes};
+use hypertrace_tests::{babeltrace2, packets};
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// `run` with these options and the test `name` as the program, which notes in DIR/notes.
+fn run_test(dir: &Path, options: &[&str], name: &str) -> (Command, Notes) {
+    let path = dir.join("notes");
+    let mut command = HYPERTRACE.command(["run", "--out"]);
+    command.arg(dir.join("S")).args(options);
+    traced::program(&mut command, name, path.to_str().unwrap());
+    (command, Notes::at(&path))
+}
+
+fn notes() -> Option<Notes> {
+    traced::argument().map(|path| Notes::at(Path::new(&path)))
+}
+
+fn count(session: &Path, event: &str) -> u64 {
+    HYPERTRACE.report(session).iter().filter(|line| line.event == event).count() as u64
+}
+
+/// Writes numbers that are likely to be wrong all over the segment but where it is `client`'s, and
+/// over the enable mask, which is everybody's.
+fn corrupt(client: u32, done: &AtomicBool) {
+    let path = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
+    let segment = File::options().read(true).write(true).open(path).unwrap();
+    let mut page = [0; size_of::<ConfigPage>()];
+    segment.read_exact_at(&mut page, 0).unwrap();
+    let geometry = ConfigPage::read_from_bytes(&page).unwrap().geometry().unwrap();
+    let rings = geometry.window_offset(Region::Rings);
+    let own = rings + geometry.client_offset(client);
+    let own = own..own + geometry.client_stride();
+    let mut random = Random::new(7);
+    while !done.load(Ordering::Relaxed) {
+        let place = match random.below(4) {
+            // The config page, page L, the bells.
+            0 => random.below(0x3000),
+            1 => geometry.window_offset(Region::Control) + random.below(geometry.control_size()),
+            // Pages G and H of somebody, where the counters are.
+            2 => {
+                let other = random.below(geometry.clients.into()) as u32;
+                rings + geometry.client_offset(other) + random.below(8192)
+            }
+            _ => rings + MASK_BYTES + random.below(geometry.rings_size() - MASK_BYTES),
+        } / 8
+            * 8;
+        let value = match random.below(3) {
+            0 => random.below(100),
+            1 => u64::MAX - random.below(100),
+            _ => random.number(),
+        };
+        if !own.contains(&place) {
+            segment.write_all_at(&value.to_le_bytes(), place).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_is_corrupted_all_the_time_harms_no_other_client() {
+    let name = "a_segment_that_is_corrupted_all_the_time_harms_no_other_client";
+    if let Some(notes) = notes() {
+        let client = hypertrace::with_client(|client| client.index()).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| corrupt(client, &done));
+            let (begin, mut recorded) = (Instant::now(), 0);
+            while begin.elapsed() < Duration::from_secs(1) {
+                let emit = hypertrace::commit!("honest", recorded);
+                recorded += u64::from(emit == Emit::Recorded);
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            done.store(true, Ordering::Relaxed);
+            notes.set(0, recorded);
+        });
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut command, notes) = run_test(dir.path(), &["--clients", "4"], name);
+
+    assert_eq!(run(&mut command).code, Some(0));
+
+    let session = dir.path().join("S");
+    assert!(notes.get(0) > 1000);
+    assert_eq!(count(&session, "honest"), notes.get(0));
+    if let Some(read) = babeltrace2::read(&session.join("ctf")) {
+        assert_eq!(read.complete(), packets::committed(&session).unwrap().all());
+    }
+}
+
+#[test]
+fn threads_that_find_all_clients_taken_go_on_and_are_counted() {
+    let name = "threads_that_find_all_clients_taken_go_on_and_are_counted";
+    if let Some(notes) = notes() {
+        hypertrace::open(&hypertrace::Options::default()).unwrap();
+        let all = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    hypertrace::event!("tried");
+                    all.wait();
+                });
+            }
+        });
+        notes.set(0, hypertrace::counts().unattached);
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut command, notes) = run_test(dir.path(), &["--clients", "2"], name);
+
+    run(&mut command).ok();
+
+    assert_eq!((count(&dir.path().join("S"), "tried"), notes.get(0)), (2, 2));
+}
+
+#[test]
+fn a_dead_host_costs_a_second_once() {
+    if let Some(notes) = notes() {
+        let point = || {
+            let begin = Instant::now();
+            let reply = hypertrace::reference_point!("point").unwrap();
+            (reply.status, begin.elapsed().as_millis() as u64)
+        };
+        assert_eq!(point().0, hypertrace::Status::Recorded);
+        notes.set(0, std::process::id().into());
+        notes.wait(1, 1);
+        let (first, second) = (point(), point());
+        assert_eq!([first.0, second.0], [hypertrace::Status::Failed; 2]);
+        assert_eq!(hypertrace::counts().unanswered, 2);
+        notes.set(2, first.1);
+        notes.set(3, second.1);
+        notes.set(4, 1);
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut command, notes) = run_test(dir.path(), &[], "a_dead_host_costs_a_second_once");
+    let mut running = command.stdout(Stdio::null()).spawn().unwrap();
+    notes.wait(0, 1);
+
+    running.kill().unwrap();
+    running.wait().unwrap();
+    notes.set(1, 1);
+    notes.wait(4, 1);
+
+    assert!((1000..3000).contains(&notes.get(2)), "{} ms", notes.get(2));
+    assert!(notes.get(3) < 100, "{} ms", notes.get(3));
+}
+
+#[test]
+fn a_segment_that_is_none_is_told_and_events_go_nowhere() {
+    let name = "a_segment_that_is_none_is_told_and_events_go_nowhere";
+    if let Some(wrong) = traced::argument() {
+        let why = hypertrace::open(&hypertrace::Options::default()).unwrap_err().to_string();
+        assert!(why.contains(&wrong) && why.contains("HYPERTRACE_SEGMENT"), "{why}");
+        hypertrace::event!("nowhere");
+        assert_eq!(hypertrace::commit!("nowhere"), Emit::Unleased);
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, vec![7; 1 << 17]).unwrap();
+    for wrong in [Path::new("/nowhere/segment"), &file] {
+        let mut program = Command::new("-");
+        traced::program(&mut program, name, wrong.to_str().unwrap());
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(program.get_args().skip(2)).env("HYPERTRACE_SEGMENT", wrong);
+        command.env("HYPERTRACE_TEST_PROGRAM", wrong);
+        assert_eq!(run(&mut command).code, Some(0));
+    }
+    let recover = |segment: &Path| {
+        run(HYPERTRACE.command(["run", "--recover"]).arg(segment).arg("--out").arg(dir.path()))
+    };
+    assert!(recover(&file).failed(2).contains("is not a segment"));
+    assert!(recover(Path::new("/nowhere/segment")).failed(1).contains("cannot open"));
+}

@@ -1,0 +1,28 @@
+/* What must not compile, one at a time: WRONG says which. */
+#include <hypertrace.h>
+
+struct pair {
+    int a, b;
+};
+
+void wrong(struct pair pair, struct pair *p, const int a);
+
+void wrong(struct pair pair, struct pair *p, const int a) {
+#if WRONG == 1
+    HYPERTRACE_EVENT("twice", a, a);
+#elif WRONG == 2
+    HYPERTRACE_EVENT("no name for a field", p->a);
+#elif WRONG == 3
+    HYPERTRACE_EVENT("no type of field", pair);
+#elif WRONG == 4
+    HYPERTRACE_EVENT("17", a, (f2, 2), (f3, 3), (f4, 4), (f5, 5), (f6, 6), (f7, 7), (f8, 8), (f9, 9),
+                     (f10, 10), (f11, 11), (f12, 12), (f13, 13), (f14, 14), (f15, 15), (f16, 16),
+                     (f17, 17));
+#elif WRONG == 5
+    HYPERTRACE_EVENT("long double", (f, 1.0L));
+#elif WRONG == 6
+    const char *name = "not a literal";
+    HYPERTRACE_EVENT(name, a);
+#endif
+    (void)pair, (void)p, (void)a;
+}

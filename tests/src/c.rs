@@ -1,0 +1,213 @@
+//! C and C++ programs: the compilers of this machine, and the C library for them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::capability;
+
+/// Under these there is nothing to say about the header, nor about our own programs.
+pub const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+/// What a program is compiled as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Language {
+    C11,
+    Cxx17,
+}
+
+/// How a program has the C library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linked {
+    /// libhypertrace.a in a program that is otherwise dynamic
+    Archive,
+    /// No shared library at all
+    Static,
+    /// libhypertrace.so
+    Shared,
+}
+
+/// The compilers that this machine may have.
+pub const COMPILERS: [(&str, Language); 4] = [
+    ("gcc", Language::C11),
+    ("g++", Language::Cxx17),
+    ("clang", Language::C11),
+    ("clang++", Language::Cxx17),
+];
+
+/// A compiler, and the library for what it makes.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    /// The capability that it is.
+    pub name: &'static str,
+    program: PathBuf,
+    language: Language,
+    /// Where libhypertrace.a and libhypertrace.so are.
+    library: PathBuf,
+}
+
+/// The root of the source tree.
+pub fn root() -> &'static Path {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("a package in the workspace")
+}
+
+/// A C program of the tree, by its path from the root.
+pub fn source(path: &str) -> PathBuf {
+    root().join(path)
+}
+
+/// The compilers that are here; says which are not.
+pub fn compilers() -> Vec<Compiler> {
+    let here = COMPILERS.iter().filter_map(|&(name, language)| {
+        let program = capability::program(name)?;
+        Some(Compiler { name, program, language, library: library().to_owned() })
+    });
+    here.collect()
+}
+
+/// The C compiler that is here, or says that none is.
+pub fn compiler() -> Option<Compiler> {
+    let program = capability::program("gcc")?;
+    Some(Compiler { name: "gcc", program, language: Language::C11, library: library().to_owned() })
+}
+
+/// The compiler for aarch64, with a library for it; says what is missing.
+pub fn aarch64() -> Option<Compiler> {
+    let on_path = |capability: &str, program: &str| {
+        let found = capability::on_path(program);
+        if found.is_none() {
+            let why = "not on PATH (`cargo xtask test` fetches it for its own run)";
+            capability::missing(capability, format!("{program} is {why}"));
+        }
+        found
+    };
+    let program = on_path("aarch64-gcc", "aarch64-linux-gnu-gcc")?;
+    let rustc = on_path("aarch64-rust", "aarch64-rustc")?;
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        let target = "aarch64-unknown-linux-gnu";
+        // Another rustc than this tree's: what one has built the other cannot use.
+        let folder = target_folder().join("aarch64");
+        let mut cargo = cargo();
+        // Of the two libraries, one needs no linker.
+        cargo
+            .args(["rustc", "--release", "--package", "hypertrace-c", "--crate-type", "staticlib"])
+            .args(["--target", target])
+            .env("RUSTC", &rustc)
+            .env("CARGO_TARGET_DIR", &folder);
+        succeed(&mut cargo);
+        folder.join(target).join("release")
+    });
+    capability::used("aarch64-rust");
+    let language = Language::C11;
+    Some(Compiler { name: "aarch64-gcc", program, language, library: library.clone() })
+}
+
+/// Where libhypertrace.a and libhypertrace.so are, for this machine.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let folder = target_folder();
+        let mut cargo = cargo();
+        cargo.args(["build", "--release", "--package", "hypertrace-c"]);
+        succeed(cargo.env("CARGO_TARGET_DIR", &folder));
+        folder.join("release")
+    })
+}
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root()).args(["--quiet", "--locked"]);
+    cargo
+}
+
+/// Where cargo puts what it builds: test programs are in `PROFILE/deps` there.
+fn target_folder() -> PathBuf {
+    let program = std::env::current_exe().expect("a test knows its program");
+    program.ancestors().nth(3).expect("a test program is in the target folder").to_owned()
+}
+
+impl Compiler {
+    /// Makes a program of this source. It has to compile without a warning.
+    #[track_caller]
+    pub fn program(&self, source: &Path, linked: Linked, folder: &Path) -> PathBuf {
+        let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+        let made = folder.join(format!("{stem}-{}-{linked:?}", self.name));
+        let mut command = self.compile(source);
+        command.arg("-o").arg(&made);
+        self.link(&mut command, linked);
+        succeed(&mut command);
+        capability::used(self.name);
+        made
+    }
+
+    /// Makes a shared library of this source, which has libhypertrace.so.
+    #[track_caller]
+    pub fn plugin(&self, source: &Path, folder: &Path) -> PathBuf {
+        let made = folder.join("plugin.so");
+        let mut command = self.compile(source);
+        command.args(["-fPIC", "-shared", "-o"]).arg(&made);
+        self.link(&mut command, Linked::Shared);
+        succeed(&mut command);
+        made
+    }
+
+    /// Holds that it refuses this source.
+    #[track_caller]
+    pub fn refuses(&self, source: &Path) {
+        let (command, accepted) = self.check(source);
+        assert!(!accepted, "{command:?} compiled it");
+    }
+
+    /// Holds that it takes this source.
+    #[track_caller]
+    pub fn accepts(&self, source: &Path) {
+        let (command, accepted) = self.check(source);
+        assert!(accepted, "{command:?} does not compile it");
+    }
+
+    #[track_caller]
+    fn check(&self, source: &Path) -> (Command, bool) {
+        let mut command = self.compile(source);
+        let output = command.arg("-fsyntax-only").output().expect("a compiler that starts");
+        (command, output.status.success())
+    }
+
+    fn compile(&self, source: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        match self.language {
+            Language::C11 => command.args(["-std=c11", "-x", "c"]),
+            Language::Cxx17 => command.args(["-std=c++17", "-x", "c++"]),
+        };
+        // POSIX threads are beyond ISO C.
+        command.args(WARNINGS).args(["-O2", "-D_POSIX_C_SOURCE=200809L", "-I"]);
+        command.arg(root().join("guest-lib/include"));
+        command.arg(source).args(["-x", "none"]);
+        command
+    }
+
+    fn link(&self, command: &mut Command, linked: Linked) {
+        match linked {
+            Linked::Archive => {
+                command.arg(self.library.join("libhypertrace.a"));
+            }
+            Linked::Static => {
+                command.arg("-static").arg(self.library.join("libhypertrace.a"));
+            }
+            Linked::Shared => {
+                command.arg("-L").arg(&self.library).arg("-lhypertrace");
+                command.arg(format!("-Wl,-rpath,{}", self.library.display()));
+            }
+        }
+        command.args(["-lpthread", "-ldl", "-lm"]);
+    }
+}
+
+#[track_caller]
+fn succeed(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}\n{text}");
+}
