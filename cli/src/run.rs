@@ -49,6 +49,7 @@ pub struct Args {
     /// --clients with --qemu, else none). For an emulator that is PROG itself
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
     relays: Option<u32>,
+
     /// Instead of running a program, save what a crash left in this segment:
     /// complete the session in DIR, or make a new one if DIR is new
     #[arg(long, value_name = "SEGMENT", conflicts_with_all = ["segment", "program"])]

@@ -79,6 +79,14 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
+        name: "qemu-system",
+        programs: &[("qemu-system-x86_64", "usr/bin/qemu-system-x86_64")],
+        packages: &["qemu-system-x86"],
+        // Of the releases that take a plugin of API 2: the backports' one wants 7.
+        suites: &["trixie"],
+        ..PLAIN
+    },
+    Tool {
         name: "clang",
         programs: &[
             ("clang", "usr/lib/llvm-14/bin/clang"),
