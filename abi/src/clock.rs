@@ -22,6 +22,24 @@ pub fn ticks() -> u64 {
     compile_error!("hypertrace needs a raw counter: x86-64 or AArch64")
 }
 
+/// Reads the counter when all loads before this are done: what another thread
+/// did before a store that was seen has an earlier time.
+#[inline(always)]
+pub fn ticks_after_loads() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: LFENCE, of SSE2, which every x86-64 has, waits and does nothing
+    // else.
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: waits for loads and then empties the pipeline.
+    unsafe {
+        core::arch::asm!("dmb ishld", "isb", options(nostack));
+    }
+    ticks()
+}
+
 /// Ticks per second of the counter, where the CPU tells: on AArch64.
 pub fn frequency() -> Option<u64> {
     #[cfg(target_arch = "aarch64")]

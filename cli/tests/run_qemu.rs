@@ -56,7 +56,12 @@ fn a_program_does_the_same_natively_and_emulated() {
         (lines, dir)
     });
     let [native, emulated] = sessions.each_ref().map(|(lines, _)| by_thread(lines));
-    assert_eq!(native, emulated);
+    assert_eq!(native.len(), emulated.len());
+    for (native, emulated) in native.iter().zip(&emulated) {
+        let differs = native.1.iter().zip(emulated.1).find(|(native, emulated)| native != emulated);
+        assert_eq!(differs, None, "(native, emulated) of thread {}", native.0);
+        assert_eq!(native.1.len(), emulated.1.len());
+    }
     for events in emulated.values() {
         assert_eq!(events.len() as u64, EVENTS + 2 * POINTS);
     }

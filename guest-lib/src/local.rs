@@ -95,7 +95,10 @@ impl Local {
     /// and waits, bounded, for its reply. Without one, that is counted.
     pub(crate) fn ask(&self, client: u32, memory: &ClientMemory<'_>, seq: u32) {
         let answered = !self.is_dead() && {
-            memory.guest[guest_page::ASKED].store(1 << 32 | u64::from(seq), Relaxed);
+            let asked = &memory.guest[guest_page::ASKED];
+            // ORDERING: pairs with the Acquire of the host, which may be
+            // looking already: slot and register are stored.
+            asked.store(1 << 32 | u64::from(seq), Ordering::Release);
             self.ring(client);
             self.wait(memory, seq)
         };

@@ -3,7 +3,7 @@
 use crate::futex;
 use crate::segment::Segment;
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed, fence};
-use hypertrace_abi::clock::ticks;
+use hypertrace_abi::clock::{ticks, ticks_after_loads};
 use hypertrace_abi::layout::guest_page::{ASKED, HEAD, LOST_BUSY, LOST_FULL, SCHEMA_LEN, SLEEPS};
 use hypertrace_abi::layout::local::{
     ASLEEP, BEAT, BEAT_MS, BEGAN, HOST_PID, STATE, State, TRIGGERS, TRIGGERS_BYTES,
@@ -418,16 +418,19 @@ fn answer<S: EventSink>(
     mask_version: u64,
     counts: &mut Counts,
 ) -> bool {
-    let host_time = ticks();
     let Some(memory) = segment.client(client) else { return false };
     let seq = segment.emit(client).load(Relaxed) as u32;
     let reply = &memory.host[host_page::REPLY];
     // It rang for something else; what an emulator's plugin is just about to
     // answer must not be answered twice.
-    let asked = memory.guest[ASKED].load(Relaxed);
+    // ORDERING: pairs with the Release of who asks, which may have rung for
+    // something else and ask only now: the slot is there.
+    let asked = memory.guest[ASKED].load(Ordering::Acquire);
     if asked != 1 << 32 | u64::from(seq) || reply.load(Relaxed) as u32 == seq {
         return false;
     }
+    // Not before this: the point was made after all that its thread did before.
+    let host_time = ticks_after_loads();
     let emitted = Emitted { client, seq, host_time, epoch: segment.page().epoch, mask_version };
     slot::serve(&memory, emitted, |point| {
         Some(match point {
