@@ -338,6 +338,14 @@ pub const ROWS: &[Row] = &[
         note: "the same store, of a reference point with two u64: recorded and answered",
     },
     Row {
+        name: "qemu_marked_store_2016",
+        run: qemu::marked_store,
+        floor: Some(Floor::Row("sigsegv_2016")),
+        compare: Compare::Speedup,
+        target: Target::at_least(">= 500 x faster than sigsegv_2016", 500.0),
+        note: "qemu_marked_store, against the way of 2016",
+    },
+    Row {
         name: "qemu_syscall",
         run: qemu::syscall,
         floor: Some(Floor::Row("qemu_marked_store")),
