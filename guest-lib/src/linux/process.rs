@@ -28,6 +28,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, Ordering::Relaxed};
 use std::time::Duration;
 
+/// How long an event waits for another thread that opens a channel.
+const MOST_MS: u32 = 1000;
+
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// An event has looked for a device, in vain.
@@ -102,9 +105,14 @@ pub(super) fn for_event() -> Result<&'static Process, Missing> {
     if is_hopeless() {
         return Err(Missing::Nobody);
     }
-    let _opening = Opening::begin().ok_or(Missing::Now)?;
+    // Another thread may be opening it just now: what comes meanwhile would be
+    // lost.
+    let _opening = Opening::wait_for(MOST_MS).ok_or(Missing::Now)?;
     if let Some(process) = ours() {
         return Ok(process);
+    }
+    if is_hopeless() {
+        return Err(Missing::Nobody);
     }
     let is_child = inherited().is_some();
     open_now(&Options::default()).map_err(|_| {
@@ -277,11 +285,21 @@ impl Opening {
 
     fn wait() -> Opening {
         loop {
-            if let Some(opening) = Opening::begin() {
+            if let Some(opening) = Opening::wait_for(u32::MAX) {
                 return opening;
+            }
+        }
+    }
+
+    /// `None` if another thread has it for so many milliseconds.
+    fn wait_for(most_ms: u32) -> Option<Opening> {
+        for _ in 0..most_ms {
+            if let Some(opening) = Opening::begin() {
+                return Some(opening);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        None
     }
 }
 
