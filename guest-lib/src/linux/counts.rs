@@ -13,8 +13,8 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 #[non_exhaustive]
 pub struct Counts {
     /// Events of threads that had no client: no client was free, the thread
-    /// was ending, or the device was just being opened. Not those of a process
-    /// without a device.
+    /// was ending, or another took more than a second to open the device. Not
+    /// those of a process without a device.
     pub unattached: u64,
     /// Clients that a thread left behind because it found an emit on them
     /// under way for 10 ms: a signal handler has jumped out of it. The thread
