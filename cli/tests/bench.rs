@@ -6,7 +6,7 @@ use hypertrace_tests::capability;
 use serde_json::Value;
 
 /// Rows that need nothing that a machine may lack.
-const ROWS: [&str; 18] = [
+const ROWS: [&str; 19] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -25,15 +25,17 @@ const ROWS: [&str; 18] = [
     "user_commit",
     "user_acknowledged",
     "user_acknowledged_asleep",
+    "sigsegv_2016",
 ];
 /// Rows that need root and the kernel's tracing, or another tracer.
-const OTHERS: [(&str, &str); 6] = [
+const OTHERS: [(&str, &str); 7] = [
     ("trace_session_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
     ("trace_marker_floor", "tracefs"),
     ("trace_ftrace", "tracefs"),
     ("uprobe", "tracefs"),
     ("sdt_bpftrace", "bpftrace"),
+    ("uftrace_pg", "uftrace"),
 ];
 
 /// One run of each of these rows.

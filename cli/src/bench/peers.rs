@@ -143,3 +143,37 @@ pub fn bpftrace(context: &mut Context) -> Result<f64> {
     };
     bpftrace.ns()
 }
+
+/// Calls that uftrace records.
+const UFTRACE_CALLS: u64 = 200_000;
+
+/// A call of a function built with `-pg`, recorded by uftrace to a file: its
+/// entry and its exit.
+pub fn uftrace(_: &mut Context) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let source = scratch.path().join("uftrace.c");
+    std::fs::write(&source, include_str!("uftrace/uftrace.c"))?;
+    let run = |command: &mut Command| -> Result<String> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        // A program built with -pg leaves a file where it is.
+        let output = command
+            .current_dir(scratch.path())
+            .output()
+            .with_context(|| format!("cannot start {name}"))?;
+        let why = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{name}: {}", why.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    // First, as there is no use in the rest without it.
+    run(Command::new("uftrace").arg("--version")).context("no uftrace")?;
+    run(Command::new("cc").args(["-O2", "-pg", "-o", "program"]).arg(&source))?;
+    let calls = UFTRACE_CALLS.to_string();
+    let record = ["record", "--no-event", "-d", "data", "./program", &calls];
+    let ns = run(Command::new("uftrace").args(record))?;
+    let report = run(Command::new("uftrace").args(["report", "-d", "data", "-f", "call"]))?;
+    // And the one that makes what the thread needs.
+    let all = format!("{} pair", UFTRACE_CALLS + 1);
+    let is_whole = report.lines().any(|line| line.split_whitespace().eq(all.split(' ')));
+    ensure!(is_whole, "uftrace has not recorded all {UFTRACE_CALLS} calls:\n{report}");
+    ns.trim().parse().with_context(|| format!("the program said {ns:?}"))
+}

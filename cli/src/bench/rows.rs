@@ -252,6 +252,7 @@ pub const ROWS: &[Row] = &[
     .over(Floor::Row("handshake_asleep_floor"))
     .at_most("<= 1.2 x handshake_asleep_floor", 1.2),
     row("lttng_ust", peers::lttng, "LTTng-UST, two u64, to a file; a full buffer blocks"),
+    row("uftrace_pg", peers::uftrace, "a call of a function built with -pg, to a file by uftrace"),
     row("sigsegv_2016", sigsegv::event, "user mode of 2016: 2 signals, 4 mprotects an event"),
     row("uprobe", tracefs::uprobe, "a call of a function with a uprobe, to an instance"),
     row("sdt_bpftrace", peers::bpftrace, "the sdt backend, counted by bpftrace"),
