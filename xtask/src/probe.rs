@@ -30,7 +30,7 @@ pub struct Machine {
 }
 
 /// The names that have a probe.
-pub const NAMES: [&str; 18] = [
+pub const NAMES: [&str; 19] = [
     "kvm",
     "tracefs",
     "babeltrace2",
@@ -39,6 +39,7 @@ pub const NAMES: [&str; 18] = [
     "bpftrace",
     "qemu-x86_64",
     "qemu-aarch64",
+    "qemu-system-x86_64",
     "aarch64-gcc",
     "aarch64-rust",
     "gcc",
@@ -68,7 +69,9 @@ impl Machine {
                     true => machine.program(name, attaches),
                     false => Err(anyhow::anyhow!("needs root")),
                 },
-                "qemu-x86_64" | "qemu-aarch64" => machine.program(name, loads_plugins),
+                "qemu-x86_64" | "qemu-aarch64" | "qemu-system-x86_64" => {
+                    machine.program(name, loads_plugins)
+                }
                 "aarch64-gcc" => machine.program("aarch64-linux-gnu-gcc", links_for_aarch64),
                 "aarch64-rust" => machine.program("aarch64-rustc", compiles_for_aarch64),
                 "gcc" => found_on_path(name, |program| compiles(program, "c")),

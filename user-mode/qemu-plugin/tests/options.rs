@@ -97,6 +97,7 @@ fn a_whole_machine_is_refused() {
         .into();
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("hypertrace plugin: this is qemu-system-x86_64:"), "{ran:?}");
+    capability::used("qemu-system-x86_64");
 }
 
 #[test]
