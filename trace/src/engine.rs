@@ -59,16 +59,14 @@ impl Engine {
 
     /// Goes on where another process left off.
     pub fn resume(&mut self, found: Found) {
-        let Engine { shared, guests, hosts, relays, .. } = self;
         for number in found.guests() {
             // Made, if there can be such a client.
-            let _ = guests.lane(number, &mut shared.stats);
+            let _ = self.guests.lane(number, &mut self.shared.stats);
         }
-        let lanes = hosts.iter_mut().map(|(_, lane)| lane).chain(relays).chain(guests.iter_mut());
-        for lane in lanes {
+        self.for_each_lane(|shared, lane| {
             let stats = &mut shared.stats[lane.stats];
             found.resume(lane, stats, &mut shared.classes, &shared.clocks);
-        }
+        });
         self.found = Some(found);
     }
 
