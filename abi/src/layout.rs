@@ -72,12 +72,13 @@ pub mod guest_page {
     /// Over a segment: nonzero while the client sleeps on the reply's u32 seq, a
     /// shared futex.
     pub const SLEEPS: usize = 24;
-    /// Over a segment: 1 << 32 | seq of the point that the host is asked to
-    /// serve. Other points are an emulator's plugin's, even if it has not
-    /// replied yet.
-    pub const ASKED: usize = 25;
     /// The v2 slot: four header words, then up to 256 words.
     pub const SLOT: usize = 0x400 / 8;
+    /// The slot's header word with the number of its words, u16. Over a segment
+    /// its upper half is the seq of the point that the host is asked to serve,
+    /// or 0: then the point is an emulator's plugin's, even if that has not
+    /// replied yet.
+    pub const SLOT_LEN: usize = SLOT + 3;
 }
 
 /// Page H of a client: written by the host. Word indices.

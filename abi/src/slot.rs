@@ -33,6 +33,27 @@ pub enum BadSlot {
     Id,
 }
 
+/// Over a segment: asks the host to serve the point in the slot, whose number,
+/// nonzero, this is. The one store that an awake host waits for, on the slot's
+/// own cache line.
+#[inline(always)]
+pub fn ask(memory: &ClientMemory<'_>, seq: u32) {
+    let len = &memory.guest[guest_page::SLOT_LEN];
+    let words = u64::from(len.load(Relaxed) as u16);
+    // ORDERING: pairs with the Acquire in `asked`: the slot is there.
+    len.store(words | u64::from(seq) << 32, Ordering::Release);
+}
+
+/// What the client asks the host to serve, if there has been no reply to that.
+#[inline(always)]
+pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
+    // ORDERING: pairs with the Release in `ask`.
+    let len = memory.guest[guest_page::SLOT_LEN].load(Ordering::Acquire);
+    let seq = (len >> 32) as u32;
+    let answered = memory.host[host_page::REPLY].load(Relaxed) as u32;
+    (seq != 0 && seq != answered).then_some(seq)
+}
+
 /// Looks at the slot of what was emitted: its header, copied once, as a point
 /// whose words are yet to be copied from the second part.
 ///

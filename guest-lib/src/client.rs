@@ -174,7 +174,8 @@ impl<'m> Client<'m> {
                 why => Err(why),
             };
         };
-        let seq = self.seq.load(Relaxed).wrapping_add(1);
+        // Not 0: that asks for nothing.
+        let seq = self.seq.load(Relaxed).wrapping_add(1).max(1);
         self.seq.store(seq, Relaxed);
         let host = self.producer.memory().host;
         let reply = self.producer.slot(

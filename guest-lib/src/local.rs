@@ -5,9 +5,10 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
-use hypertrace_abi::layout::local::{ASLEEP, BEAT, BELLS, PAGE_L, STATE, State};
+use hypertrace_abi::layout::local::{BEAT, BELLS, PAGE_L, STATE, State, WATCH, watch};
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::slot;
 
 /// Looks at the reply before the thread sleeps: some microseconds, which is
 /// what a host takes that is awake on another CPU.
@@ -61,12 +62,13 @@ impl Local {
         // ORDERING: pairs with the host's fence between its word and its look
         // at the bells: one of the two sees what the other did.
         fence(Ordering::SeqCst);
-        let asleep = self.word(ASLEEP);
-        if asleep.load(Relaxed) != 0 {
-            // A host that is about to sleep does not.
-            asleep.store(0, Relaxed);
+        let watches = self.word(WATCH);
+        // A host that is about to sleep does not.
+        if watches.load(Relaxed) == watch::ASLEEP
+            && watches.compare_exchange(watch::ASLEEP, watch::BELLS, Relaxed, Relaxed).is_ok()
+        {
             #[cfg(feature = "std")]
-            crate::linux::wake(asleep);
+            crate::linux::wake(watches);
         }
     }
 
@@ -95,11 +97,13 @@ impl Local {
     /// and waits, bounded, for its reply. Without one, that is counted.
     pub(crate) fn ask(&self, client: u32, memory: &ClientMemory<'_>, seq: u32) {
         let answered = !self.is_dead() && {
-            let asked = &memory.guest[guest_page::ASKED];
-            // ORDERING: pairs with the Acquire of the host, which may be
-            // looking already: slot and register are stored.
-            asked.store(1 << 32 | u64::from(seq), Ordering::Release);
-            self.ring(client);
+            slot::ask(memory, seq);
+            // ORDERING: pairs with the host's fence between its word and its
+            // last look at the slot: one of the two sees what the other did.
+            fence(Ordering::SeqCst);
+            if self.word(WATCH).load(Relaxed) != watch::CLIENT + client {
+                self.ring(client);
+            }
             self.wait(memory, seq)
         };
         #[cfg(feature = "std")]

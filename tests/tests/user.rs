@@ -3,12 +3,15 @@
 #![allow(unsafe_code)] // a segment's rings as a slice
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use hypertrace::{Channel, Client, Clock, LeaseInfo, Options, ProducerState, Status};
-use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::Region;
+use hypertrace_abi::layout::local::{PAGE_L, WATCH, watch};
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, Producer};
 use hypertrace_abi::schema::id_of;
@@ -134,4 +137,82 @@ fn a_program_without_a_usable_counter_has_a_clock_of_its_own_beside_others() {
     if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
         assert_eq!(read.clean(), summary.records);
     }
+}
+
+#[test]
+fn points_are_answered_though_a_program_says_that_the_host_is_awake() {
+    const POINTS: u64 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let state = ProducerState::new();
+    let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
+    // SAFETY: an aligned word of page L, mapped as in `channel`.
+    let watches = unsafe {
+        AtomicU32::from_ptr(session.segment().address().add((PAGE_L + WATCH) as usize).cast())
+    };
+    let (done, mut recorded) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // As one that is killed between its bell and the wake: nobody wakes the host then.
+            loop {
+                watches.store(watch::BELLS, Relaxed);
+                std::thread::sleep(Duration::from_micros(50));
+                if done.load(Relaxed) {
+                    break;
+                }
+            }
+        });
+        for n in 0..POINTS {
+            // Longer than the host stays awake.
+            std::thread::sleep(Duration::from_micros(300));
+            let reply = hypertrace::reference_point!(client: &client, "point", n);
+            recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
+        }
+        done.store(true, Relaxed);
+    });
+    assert_eq!(recorded, POINTS);
+    client.release();
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.lost, summary.reference_points), (0, POINTS));
+}
+
+#[test]
+fn each_thread_is_answered_whichever_the_host_looks_at() {
+    const THREADS: u64 = 3;
+    const POINTS: u64 = 2_000;
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let channel = channel(&session);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let state = ProducerState::new();
+                let client =
+                    Client::lease(channel, thread as u32, &state, 7 + thread, &info("t")).unwrap();
+                for n in 0..POINTS {
+                    if n % 100 == thread * 30 {
+                        // The host looks at another's slot meanwhile, or sleeps.
+                        std::thread::sleep(Duration::from_micros(100));
+                    }
+                    let reply = hypertrace::reference_point!(client: &client, "of", thread, n);
+                    let status = reply.map(|reply| reply.status);
+                    assert_eq!(status, Ok(Status::Recorded), "point {n} of {thread}");
+                }
+                client.release();
+            });
+        }
+    });
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.lost, summary.reference_points), (0, THREADS * POINTS));
+    let mut next = [0; THREADS as usize];
+    traced::events(dir.path(), |event| {
+        if event.kind == Kind::ReferencePoint {
+            let [(_, Value::Unsigned(thread)), (_, n)] = &event.fields[..] else {
+                panic!("{event:?}")
+            };
+            assert_eq!(*n, Value::Unsigned(next[*thread as usize]), "{event:?}");
+            next[*thread as usize] += 1;
+        }
+    });
+    assert_eq!(next, [POINTS; THREADS as usize]);
 }

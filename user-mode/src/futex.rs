@@ -2,17 +2,13 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::time::Duration;
 
-/// Sleeps while the word is as `found`, at most this long.
-pub(crate) fn sleep(word: &AtomicU32, found: u32, most: Duration) {
-    let time = libc::timespec {
-        tv_sec: most.as_secs() as libc::time_t,
-        tv_nsec: most.subsec_nanos() as libc::c_long,
-    };
-    // SAFETY: `word` and `time` live through the call, which only reads them.
+/// Sleeps while the word is as `found`, until somebody wakes it.
+pub(crate) fn sleep(word: &AtomicU32, found: u32) {
+    let for_ever = std::ptr::null::<libc::timespec>();
+    // SAFETY: `word` lives through the call, which only reads it.
     unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, found, &raw const time);
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, found, for_ever);
     }
 }
 

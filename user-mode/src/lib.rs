@@ -27,8 +27,10 @@
 //! It does not watch programs: one that never calls the library leaves nothing,
 //! and costs nothing.
 
+mod drain;
 mod futex;
 mod host;
+mod points;
 mod program;
 mod recover;
 mod segment;

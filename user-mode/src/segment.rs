@@ -6,7 +6,7 @@
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64};
 use hypertrace_abi::config::{ConfigError, ConfigPage, HostFacts, RingMode};
 use hypertrace_abi::layout::local::{BELLS, HOST_LOCK, HOST_PID, PAGE_L};
-use hypertrace_abi::layout::{Geometry, GeometryError, PAGE, Region, WORD, register};
+use hypertrace_abi::layout::{Geometry, GeometryError, PAGE, Region, WORD};
 use hypertrace_abi::ring::ClientMemory;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -102,9 +102,7 @@ pub struct Segment {
     page: ConfigPage,
     geometry: Geometry,
     mode: RingMode,
-    /// Offsets that every point needs: of the first register page, of the
-    /// rings.
-    registers: u64,
+    /// Offset of the rings.
     rings: u64,
 }
 
@@ -218,10 +216,8 @@ impl Segment {
             return Err(failed("map", name)(io::Error::last_os_error()));
         }
         let at = at.cast();
-        let registers = geometry.window_offset(Region::Control) + geometry.control_pages_offset();
         let rings = geometry.window_offset(Region::Rings);
-        let segment =
-            Segment { file, path, _lock: lock, at, len, page, geometry, mode, registers, rings };
+        let segment = Segment { file, path, _lock: lock, at, len, page, geometry, mode, rings };
         if !is_ours {
             let pid = segment.word32(HOST_PID).load(std::sync::atomic::Ordering::Relaxed);
             return Err(SegmentError::Served { path: segment.name().to_owned(), pid });
@@ -308,11 +304,6 @@ impl Segment {
     /// What a full ring does.
     pub(crate) fn mode(&self) -> RingMode {
         self.mode
-    }
-
-    /// A client's register EMIT. The client is one.
-    pub(crate) fn emit(&self, client: u32) -> &AtomicU64 {
-        &self.words(self.registers + u64::from(client) * PAGE + register::EMIT, WORD)[0]
     }
 
     /// The bells, eight in a word.

@@ -14,10 +14,8 @@ pub const PAGE_L: u64 = 0x1000;
 /// (wrapping) to say "look at my registers". Written by the lessee only.
 pub const BELLS: u64 = 0x2000;
 
-/// u32 in page L: 1 while the host sleeps on this word, a shared futex. Who
-/// wakes it stores 0 first, so that a host which is just about to sleep does
-/// not.
-pub const ASLEEP: u64 = 0;
+/// u32 in page L, a shared futex: what the host looks at, one of [`watch`].
+pub const WATCH: u64 = 0;
 /// u64 in page L: the host adds 1 at every pass of its loop, at least every
 /// [`BEAT_MS`].
 pub const BEAT: u64 = 64;
@@ -38,6 +36,18 @@ pub const BEAT_MS: u64 = 50;
 /// The byte of the file that a host locks (open file description lock) while
 /// it serves; byte *n* is client *n*'s.
 pub const HOST_LOCK: u64 = 1 << 16;
+
+/// What the host looks at.
+pub mod watch {
+    /// All bells.
+    pub const BELLS: u32 = 0;
+    /// Nothing: it sleeps on this word. Who wakes it stores [`BELLS`] first, so
+    /// that a host which is just about to sleep does not.
+    pub const ASLEEP: u32 = 1;
+    /// All bells, and the slot of client *n* with `CLIENT` + *n*: that client
+    /// need not ring for a reference point.
+    pub const CLIENT: u32 = 2;
+}
 
 /// What the host says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -381,10 +381,11 @@ impl<'m> Producer<'m> {
             return Err(Emit::Full);
         }
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
+        // First the word that a host may be looking at for the point before.
+        slot[3].store(payload as u64, Relaxed);
         slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
         slot[1].store(u64::from(site.name_hash()) | u64::from(cpu) << 32, Relaxed);
         slot[2].store(now, Relaxed);
-        slot[3].store(payload as u64, Relaxed);
         fields.put(&slot[SLOT_HEADER_WORDS..]);
         // ORDERING: the store to EMIT is a volatile access that the CPU orders
         // after these: x86 by itself, others and write-combining mappings by

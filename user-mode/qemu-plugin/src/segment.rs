@@ -6,7 +6,7 @@
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::config::{ConfigError, ConfigPage, Features, RingMode};
 use hypertrace_abi::layout::local::{
-    ASLEEP, BELLS, PAGE_L, STATE, State, TRIGGERS, TRIGGERS_BYTES,
+    BELLS, PAGE_L, STATE, State, TRIGGERS, TRIGGERS_BYTES, WATCH, watch,
 };
 use hypertrace_abi::layout::{Geometry, MIN_BAR, PAGE, Region, WORD};
 use hypertrace_abi::ring::{ClientMemory, Wake};
@@ -194,13 +194,14 @@ impl Segment {
         // ORDERING: pairs with the host's fence between its word and its look
         // at the bells: one of the two sees what the other did.
         fence(Ordering::SeqCst);
-        let asleep = self.local(ASLEEP);
-        if asleep.load(Relaxed) != 0 {
-            // A host that is about to sleep does not.
-            asleep.store(0, Relaxed);
+        let watches = self.local(WATCH);
+        // A host that is about to sleep does not.
+        if watches.load(Relaxed) == watch::ASLEEP
+            && watches.compare_exchange(watch::ASLEEP, watch::BELLS, Relaxed, Relaxed).is_ok()
+        {
             // SAFETY: wakes whoever waits on the word, and does no more.
             unsafe {
-                libc::syscall(libc::SYS_futex, asleep.as_ptr(), libc::FUTEX_WAKE, 1);
+                libc::syscall(libc::SYS_futex, watches.as_ptr(), libc::FUTEX_WAKE, 1);
             }
         }
     }

@@ -1,0 +1,166 @@
+//! Draining rings, and the thread that does it while nobody else does.
+
+use crate::host::{Counts, Shared};
+use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::layout::WORD;
+use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, SCHEMA_LEN};
+use hypertrace_abi::layout::local::{BEAT, TRIGGERS, TRIGGERS_BYTES};
+use hypertrace_abi::ring::{self, Consumer, ConsumerState};
+use hypertrace_abi::sink::EventSink;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Every so many passes look at all clients, also at those that never rang.
+const ALL_EVERY: u64 = 256;
+
+/// What it takes to drain.
+pub(crate) struct Drain<S> {
+    shared: Arc<Shared>,
+    sink: Arc<S>,
+    packets: usize,
+    clients: Vec<ConsumerState>,
+    acts_on_points: Option<bool>,
+    passes: u64,
+}
+
+/// Drains once in a period while the thread that answers points sleeps; all
+/// that is left, at the end.
+pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Counts {
+    // A panic in a sink leaves counters behind, nothing half-written.
+    let lock = || drain.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = Arc::clone(&lock().shared);
+    while !shared.stop_drain.load(Relaxed) {
+        let more = shared.sleeps.load(Relaxed) && lock().pass(&mut || {});
+        if !more {
+            thread::park_timeout(period);
+        }
+    }
+    let mut drain = lock();
+    drain.end();
+    vec![("passes", drain.passes)]
+}
+
+impl<S: EventSink> Drain<S> {
+    pub(crate) fn new(shared: Arc<Shared>, sink: Arc<S>, packets: usize) -> Drain<S> {
+        let (_, all) = shared.segment.clients();
+        let clients = (0..all).map(|_| ConsumerState::default()).collect();
+        Drain { shared, sink, packets, clients, acts_on_points: None, passes: 0 }
+    }
+
+    /// Takes up to some packets of every client, with a call of `between` after
+    /// each. Whether some has more.
+    pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> bool {
+        self.shared.is_drain_due.store(false, Relaxed);
+        let Shared { segment, mask_version, sleeps, .. } = &*self.shared;
+        let beat = &segment.page_l(BEAT, WORD)[0];
+        beat.store(beat.load(Relaxed).wrapping_add(1), Relaxed);
+        self.passes += 1;
+        self.sink.update_mask(&mut |mask| {
+            let version = mask_version.load(Relaxed) + 1;
+            mask_version.store(version, Relaxed);
+            ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
+        });
+        // A program that dies, or lies, between its bell and the wake.
+        if sleeps.load(Relaxed) && !self.shared.is_asleep() {
+            self.shared.wake_points();
+        }
+        self.publish_triggers();
+        if self.passes.is_multiple_of(ALL_EVERY) {
+            self.look_at_all();
+        }
+        let more = self.take(self.packets, false, between);
+        if more {
+            self.shared.is_drain_due.store(true, Relaxed);
+        }
+        self.shared.last_pass.store(ticks(), Relaxed);
+        more
+    }
+
+    /// Finds clients that were used though they never rang.
+    fn look_at_all(&self) {
+        let segment = &self.shared.segment;
+        let (_, all) = segment.clients();
+        for client in (0..all).filter(|client| !self.shared.is_used(*client)) {
+            let Some(memory) = segment.client(client) else { continue };
+            let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY];
+            if words.iter().any(|word| memory.guest[*word].load(Relaxed) != 0) {
+                self.shared.set_used(client);
+            }
+        }
+    }
+
+    /// Drains the clients that are used: their schema logs before the relays'
+    /// points that may need them. `only`: as far as their rings go now.
+    fn take(&mut self, packets: usize, only: bool, between: &mut dyn FnMut()) -> bool {
+        let Drain { shared, sink, clients, .. } = self;
+        let segment = &shared.segment;
+        let (relays, all) = segment.clients();
+        let head = |client| {
+            let memory = segment.client(client);
+            // ORDERING: as in the consumer's own load.
+            memory.map_or(0, |memory| memory.guest[HEAD].load(Ordering::Acquire))
+        };
+        sink.begin_pass();
+        let noted: Vec<u64> = (0..if only { all } else { relays }).map(head).collect();
+        let mut more = false;
+        for client in (relays..all).chain(0..relays) {
+            if !shared.is_used(client) {
+                continue;
+            }
+            let index = client as usize;
+            for turn in 0..packets.max(1) {
+                let Some(memory) = segment.client(client) else { break };
+                let mut consumer = Consumer::new(memory, &mut clients[index]);
+                if let Some(head) = noted.get(index) {
+                    consumer.up_to(*head);
+                }
+                let is_more = sink.drain(client, &mut consumer).more;
+                between();
+                if !is_more {
+                    break;
+                }
+                more |= turn + 1 == packets;
+            }
+        }
+        sink.end_pass();
+        more
+    }
+
+    /// What is still in the rings, because the sink could not take it, is
+    /// counted as lost.
+    fn forsake(&mut self) {
+        let Drain { shared, sink, clients, .. } = self;
+        for (client, state) in (0..).zip(clients).filter(|(client, _)| shared.is_used(*client)) {
+            let Some(memory) = shared.segment.client(client) else { continue };
+            let mut consumer = Consumer::new(memory, state);
+            consumer.forsake(&mut vec![0; consumer.stage_words()]);
+            // Nothing to take: the sink looks at the losses.
+            sink.drain(client, &mut consumer);
+        }
+    }
+
+    /// Tells who records points for the host which ones it must not.
+    pub(crate) fn publish_triggers(&mut self) {
+        let acts = self.sink.acts_on_points();
+        if self.acts_on_points.replace(acts) != Some(acts) {
+            for word in self.shared.segment.page_l(TRIGGERS, TRIGGERS_BYTES) {
+                word.store(if acts { u64::MAX } else { 0 }, Relaxed);
+            }
+        }
+    }
+
+    /// The rings as far as they go now.
+    fn end(&mut self) {
+        self.look_at_all();
+        // More than any ring has packets.
+        self.take(usize::MAX, true, &mut || {});
+        // A point that came meanwhile stands in the host's own ring.
+        self.take(1, true, &mut || {});
+        // A segment with a name is kept for what could not be written.
+        if self.shared.segment.path().is_none() {
+            self.forsake();
+        }
+    }
+}

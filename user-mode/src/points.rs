@@ -1,0 +1,247 @@
+//! The thread that answers reference points: it looks at bells, drains now and
+//! then, and sleeps until one rings.
+
+use crate::drain::Drain;
+use crate::futex;
+use crate::host::{Counts, Policy, Shared};
+use crate::segment::Segment;
+use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed, fence};
+use hypertrace_abi::clock::{ticks, ticks_after_loads};
+use hypertrace_abi::layout::guest_page::SLEEPS;
+use hypertrace_abi::layout::host_page;
+use hypertrace_abi::layout::local::{STATE, State, WATCH, watch};
+use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::sink::{EventSink, Status};
+use hypertrace_abi::slot::{self, BadSlot, Emitted};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// What is counted, in this order.
+const COUNTERS: [&str; 6] = [
+    "reference_points",
+    "not_recorded",
+    "bad_sequence",
+    "bad_words",
+    "bad_id",
+    "rings_without_point",
+];
+const POINTS: usize = 0;
+const NOT_RECORDED: usize = 1;
+const BAD: usize = 2;
+const RINGS: usize = 5;
+
+/// Looks at the bells between two at the clock.
+const LOOKS: u32 = 16;
+
+/// Looks in vain at a client's slot until another that rings takes its place.
+const IN_VAIN: u32 = 64;
+
+/// What that thread has.
+struct Points<'s, S> {
+    shared: &'s Shared,
+    segment: &'s Segment,
+    sink: &'s S,
+    /// Every client's.
+    memories: Vec<ClientMemory<'s>>,
+    /// The bells, as they were seen last.
+    seen: Vec<u64>,
+    /// Whose slot is looked at as well: most points come from where the last
+    /// one did.
+    watched: Option<u32>,
+    /// Looks at that slot in vain.
+    in_vain: u32,
+    counts: [u64; COUNTERS.len()],
+}
+
+/// Answers until it is stopped.
+pub(crate) fn run<S: EventSink>(
+    shared: &Shared,
+    sink: &S,
+    drain: &Mutex<Drain<S>>,
+    policy: Policy,
+) -> Counts {
+    let segment = &*shared.segment;
+    let (_, all) = segment.clients();
+    let mut points = Points {
+        shared,
+        segment,
+        sink,
+        memories: (0..all).filter_map(|client| segment.client(client)).collect(),
+        seen: vec![0; segment.bells().len()],
+        watched: None,
+        in_vain: 0,
+        counts: [0; _],
+    };
+    points.run(drain, policy);
+    points.end();
+    COUNTERS.into_iter().zip(points.counts).collect()
+}
+
+impl<S: EventSink> Points<'_, S> {
+    fn run(&mut self, drain: &Mutex<Drain<S>>, policy: Policy) {
+        // The counter: a point is served in less time than a clock takes.
+        let frequency = match self.segment.page().host_frequency {
+            0 => 1_000_000_000,
+            told => told,
+        };
+        let in_ticks =
+            |time: Duration| (time.as_nanos() * u128::from(frequency) / 1_000_000_000) as u64;
+        let (period, spin) = (in_ticks(policy.period), in_ticks(policy.spin));
+        let looks = if spin == 0 { 1 } else { LOOKS };
+        let mut last_point = ticks();
+        while !self.shared.stop_points.load(Relaxed) {
+            let mut served = false;
+            // To read the counter takes as long as to look.
+            for _ in 0..looks {
+                served = self.serve();
+                if served {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            let now = ticks();
+            if served {
+                last_point = now;
+            }
+            let stays = now.saturating_sub(last_point) < spin;
+            let since_pass = now.saturating_sub(self.shared.last_pass.load(Relaxed));
+            // Who goes to sleep leaves the pass to the other thread.
+            if self.shared.is_drain_due.load(Relaxed) || stays && since_pass >= period {
+                if let Ok(mut drain) = drain.try_lock() {
+                    drain.pass(&mut || {
+                        self.serve();
+                    });
+                }
+            } else if !stays {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Sleeps unless somebody has rung.
+    fn sleep(&mut self) {
+        let segment = self.segment;
+        let watches = segment.word32(WATCH);
+        watches.store(watch::ASLEEP, Relaxed);
+        self.shared.sleeps.store(true, Relaxed);
+        // ORDERING: pairs with the fence between a bell, or a slot, and the
+        // ringer's look at this word: one of the two sees what the other did.
+        fence(Ordering::SeqCst);
+        let has_rung = segment.bells().iter().zip(&self.seen);
+        let has_rung = has_rung.into_iter().any(|(bell, seen)| bell.load(Relaxed) != *seen);
+        let watched = self.watched.and_then(|client| self.memories.get(client as usize));
+        let has_asked = watched.is_some_and(|memory| slot::asked(memory).is_some());
+        if !has_asked {
+            self.watched = None;
+            let [stop, due] = [&self.shared.stop_points, &self.shared.is_drain_due];
+            if !has_rung && !stop.load(Relaxed) && !due.load(Relaxed) {
+                futex::sleep(watches, watch::ASLEEP);
+            }
+        }
+        self.shared.sleeps.store(false, Relaxed);
+        watches.store(watch::BELLS, Relaxed);
+    }
+
+    /// Looks at all that rang, and at the one that need not. Whether there was
+    /// a point.
+    fn serve(&mut self) -> bool {
+        let mut served = false;
+        if let Some(client) = self.watched {
+            served = self.answer(client);
+            self.in_vain = if served { 0 } else { self.in_vain.saturating_add(1) };
+        }
+        for (at, bell) in self.segment.bells().iter().enumerate() {
+            // ORDERING: pairs with the Release of who rings: its registers are
+            // stored.
+            let now = bell.load(Ordering::Acquire);
+            let mut changed = now ^ self.seen[at];
+            self.seen[at] = now;
+            while changed != 0 {
+                let byte = changed.trailing_zeros() / 8;
+                changed &= !(0xff << (8 * byte));
+                let client = at as u32 * 8 + byte;
+                if !self.shared.set_used(client) {
+                    continue;
+                }
+                if !self.answer(client) {
+                    self.counts[RINGS] += 1;
+                    self.shared.is_drain_due.store(true, Relaxed);
+                    continue;
+                }
+                served = true;
+                if let Some(before) = self.watch(client) {
+                    self.answer(before);
+                }
+            }
+        }
+        served
+    }
+
+    /// Has this client not ring any more, unless another is just busy. Gives
+    /// who has to ring from now on, and may have asked before it knew.
+    fn watch(&mut self, client: u32) -> Option<u32> {
+        let before = self.watched.filter(|before| *before != client);
+        if before.is_some() && self.in_vain < IN_VAIN {
+            return None;
+        }
+        self.watched = Some(client);
+        self.in_vain = 0;
+        self.segment.word32(WATCH).store(watch::CLIENT + client, Relaxed);
+        // ORDERING: pairs with the fence between a slot and its client's look
+        // at this word: one of the two sees what the other did.
+        fence(Ordering::SeqCst);
+        before
+    }
+
+    /// Serves the point that the client asks for. `false`: there is none.
+    fn answer(&mut self, client: u32) -> bool {
+        let Some(memory) = self.memories.get(client as usize) else { return false };
+        // It may have rung for something else, and what an emulator's plugin is
+        // just about to answer must not be answered twice.
+        let Some(seq) = slot::asked(memory) else { return false };
+        // Not before this: the point was made after all that its thread did before.
+        let host_time = ticks_after_loads();
+        let (epoch, mask_version) =
+            (self.segment.page().epoch, self.shared.mask_version.load(Relaxed));
+        let emitted = Emitted { client, seq, host_time, epoch, mask_version };
+        let Points { sink, counts, .. } = self;
+        slot::serve(memory, emitted, |point| {
+            Some(match point {
+                Ok(point) => {
+                    let status = sink.reference_point(point);
+                    counts[POINTS] += 1;
+                    counts[NOT_RECORDED] += u64::from(status == Status::Failed);
+                    status
+                }
+                Err(bad) => {
+                    counts[BAD
+                        + match bad {
+                            BadSlot::Sequence => 0,
+                            BadSlot::Words => 1,
+                            BadSlot::Id => 2,
+                        }] += 1;
+                    Status::Invalid
+                }
+            })
+        });
+        // ORDERING: pairs with the fence between the sleeper's word and its
+        // look at the reply: one of the two sees what the other did.
+        fence(Ordering::SeqCst);
+        if memory.guest[SLEEPS].load(Relaxed) != 0 {
+            futex::wake_low(&memory.host[host_page::REPLY]);
+        }
+        true
+    }
+
+    /// No more points.
+    fn end(&mut self) {
+        self.segment.word32(STATE).store(State::Ended as u32, Ordering::SeqCst);
+        self.serve();
+        // Who waits finds that it is over.
+        for memory in &self.memories {
+            if memory.guest[SLEEPS].load(Relaxed) != 0 {
+                futex::wake_low(&memory.host[host_page::REPLY]);
+            }
+        }
+    }
+}
