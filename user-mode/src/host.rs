@@ -10,7 +10,7 @@ use hypertrace_abi::layout::local::{
 };
 use hypertrace_abi::layout::{WORD, host_page};
 use hypertrace_abi::ring::{self, Consumer, ConsumerState};
-use hypertrace_abi::sink::{EventSink, Status};
+use hypertrace_abi::sink::{EventSink, NameSet, Status};
 use hypertrace_abi::slot::{self, BadSlot, Emitted};
 use std::collections::BTreeMap;
 use std::io;
@@ -163,7 +163,8 @@ struct Server<S> {
     clients: Vec<Client>,
     bells: Bells,
     mask_version: u64,
-    acts_on_points: Option<bool>,
+    /// The names that page L says.
+    handled: NameSet,
     counts: Counts,
 }
 
@@ -191,7 +192,7 @@ impl<S: EventSink> Server<S> {
             clients,
             bells,
             mask_version: 0,
-            acts_on_points: None,
+            handled: NameSet::EMPTY,
             counts,
         }
     }
@@ -342,11 +343,15 @@ impl<S: EventSink> Server<S> {
 
     /// Tells who records points for the host which ones it must not.
     fn publish_triggers(&mut self) {
-        let acts = self.sink.acts_on_points();
-        if self.acts_on_points.replace(acts) != Some(acts) {
-            for word in self.doorbell.segment.page_l(TRIGGERS, TRIGGERS_BYTES) {
-                word.store(if acts { u64::MAX } else { 0 }, Relaxed);
+        let mut names = NameSet::EMPTY;
+        self.sink.points_to_handle(&mut names);
+        if names != self.handled {
+            for (word, bits) in
+                self.doorbell.segment.page_l(TRIGGERS, TRIGGERS_BYTES).iter().zip(names.0)
+            {
+                word.store(bits, Relaxed);
             }
+            self.handled = names;
         }
     }
 
