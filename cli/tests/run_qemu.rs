@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+use std::{fs, thread};
 
+use hypertrace::{Emit, Reply};
 use hypertrace_tests::command::{Hypertrace, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, capability, traced};
@@ -12,6 +16,8 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
 const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 250_000 };
 const POINTS: u64 = EVENTS / 100;
+/// Threads that do nothing.
+const IDLE: usize = 3;
 
 /// `run` with these arguments, then this test as the program.
 fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {
@@ -70,6 +76,80 @@ fn a_program_does_the_same_natively_and_emulated() {
         sessions[1].0.iter().filter(|line| line.event == "acknowledged").collect();
     assert_eq!(points.len() as u64, POINTS * traced::THREADS);
     capability::used(QEMU);
+}
+
+/// Points of each name in [`switch_and_look`].
+const SWITCHES: u64 = 100;
+
+/// The program of the test below: what a trigger has done stands in the file when the point returns.
+fn switch_and_look(folder: &Path) {
+    let (go, tracing_on) = (folder.join("go"), folder.join("tracing_on"));
+    while !go.exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let is = |state: &str, reply: Result<Reply, Emit>| {
+        assert_eq!(reply.unwrap().status, hypertrace::Status::Recorded);
+        assert_eq!(fs::read_to_string(&tracing_on).unwrap(), state);
+    };
+    for n in 0..SWITCHES {
+        is("0", hypertrace::reference_point!("plain", n));
+        is("1", hypertrace::reference_point!("switching", n));
+        fs::write(&tracing_on, "0").unwrap();
+    }
+}
+
+#[test]
+fn a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins() {
+    if let Some(folder) = traced::argument() {
+        // With others before it, so that its number is not that of a CPU here.
+        let (done, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        thread::scope(|scope| {
+            for _ in 0..IDLE {
+                scope.spawn(|| wait.lock().unwrap().recv().is_err());
+            }
+            scope.spawn(move || {
+                switch_and_look(Path::new(&folder));
+                drop(done);
+            });
+        });
+        return;
+    }
+    if capability::program(QEMU).is_none() {
+        return;
+    }
+    let name = "a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins";
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("S");
+    fs::write(folder.path().join("tracing_on"), "0").unwrap();
+    let argument = folder.path().to_str().unwrap();
+    let mut command = run_test(&dir, &["--qemu", QEMU], name, argument);
+    let running = thread::spawn(move || run(&mut command));
+    let rule = format!("on switching do kernel {argument} on");
+    let add = || run(HYPERTRACE.command(["ctl"]).arg(&dir).args(["trigger", "add", &rule]));
+    while add().code != Some(0) {
+        assert!(!running.is_finished(), "{:?}", running.join());
+        thread::sleep(Duration::from_millis(10));
+    }
+    // Some passes of the host's.
+    thread::sleep(Duration::from_millis(100));
+    fs::write(folder.path().join("go"), "").unwrap();
+    let ran = running.join().unwrap();
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
+
+    let lines = HYPERTRACE.report(&dir);
+    let of = |name: &str| -> Vec<&Line> { lines.iter().filter(|l| l.event == name).collect() };
+    let (plain, switching) = (of("plain"), of("switching"));
+    assert_eq!((plain.len() as u64, switching.len() as u64), (SWITCHES, SWITCHES));
+    // The host has handled those that the trigger is about, the plugin all others.
+    let stat = HYPERTRACE.stat(&dir);
+    assert_eq!(stat["device"]["reference_points"], SWITCHES, "{stat}");
+    let vcpu = plain[0].reference.unwrap().cpu;
+    assert!(
+        vcpu as usize > IDLE && stat.to_string().contains(&format!("\"vcpu {vcpu}\"")),
+        "{stat}"
+    );
+    assert!(plain.iter().all(|line| line.reference.unwrap().cpu == vcpu), "{plain:?}");
 }
 
 #[test]
