@@ -39,19 +39,13 @@ fn by_thread(lines: &[Line]) -> BTreeMap<u64, Vec<(String, u64)>> {
     threads
 }
 
-#[test]
-fn a_program_does_the_same_natively_and_emulated() {
-    if traced::argument().is_some() {
-        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
-        return;
-    }
-    if capability::program(QEMU).is_none() {
-        return;
-    }
-    let name = "a_program_does_the_same_natively_and_emulated";
+/// Runs the program of a test natively and emulated, with this in its environment, and compares what was recorded.
+#[track_caller]
+fn does_the_same(name: &str, environment: &[(&str, &str)]) {
     let sessions = [&[][..], &["--qemu", QEMU]].map(|arguments| {
         let dir = tempfile::tempdir().unwrap();
-        let ran = run(&mut run_test(dir.path(), arguments, name, "-"));
+        let mut command = run_test(dir.path(), arguments, name, "-");
+        let ran = run(command.envs(environment.iter().copied()));
         assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
         let lines = HYPERTRACE.report(dir.path());
         if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
@@ -70,12 +64,31 @@ fn a_program_does_the_same_natively_and_emulated() {
         assert_eq!(events.len() as u64, EVENTS + 2 * POINTS);
     }
     // They were recorded on the vCPUs' own threads, not by the host for them.
-    let stat = HYPERTRACE.stat(sessions[1].1.path());
-    assert!(stat.to_string().contains("\"vcpu 3\""), "{stat}");
-    let points: Vec<&Line> =
-        sessions[1].0.iter().filter(|line| line.event == "acknowledged").collect();
-    assert_eq!(points.len() as u64, POINTS * traced::THREADS);
+    let [native, emulated] = sessions.each_ref().map(|(_, dir)| HYPERTRACE.stat(dir.path()));
+    assert_eq!(native["device"]["reference_points"], POINTS * traced::THREADS, "{native}");
+    assert_eq!(emulated["device"]["reference_points"], 0, "{emulated}");
+    assert!(emulated.to_string().contains("\"vcpu 3\""), "{emulated}");
+    let points = sessions[1].0.iter().filter(|line| line.event == "acknowledged");
+    assert_eq!(points.count() as u64, POINTS * traced::THREADS);
     capability::used(QEMU);
+}
+
+#[test]
+fn a_program_does_the_same_natively_and_emulated() {
+    if traced::argument().is_some() {
+        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
+    } else if capability::program(QEMU).is_some() {
+        does_the_same("a_program_does_the_same_natively_and_emulated", &[]);
+    }
+}
+
+#[test]
+fn and_by_system_calls_too() {
+    if traced::argument().is_some() {
+        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
+    } else if capability::program(QEMU).is_some() {
+        does_the_same("and_by_system_calls_too", &[("HYPERTRACE_STORE", "syscall")]);
+    }
 }
 
 /// Points of each name in [`switch_and_look`].

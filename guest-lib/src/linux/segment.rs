@@ -10,7 +10,8 @@ use super::mapping::{Mapping, MemoryType};
 use super::{Options, clock, sys};
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
-use hypertrace_abi::layout::local::ENVIRONMENT;
+use crate::mmio::Store;
+use hypertrace_abi::layout::local::{ENVIRONMENT, STORE_ENVIRONMENT};
 use hypertrace_abi::layout::{MIN_BAR, Region};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,13 +56,28 @@ pub(super) fn map(lock: LockFile, path: &Path, options: &Options) -> Result<Open
     if channel.traps() {
         return Err(wrong("it is a device's: its config page says TRAPS".into()));
     }
+    let channel = channel.with_clock(clock::choose(options, channel.frequency()));
     Ok(Opened {
-        channel: channel.with_clock(clock::choose(options, channel.frequency())),
+        channel: channel.with_store(store(options)?),
         memory_type: MemoryType::WriteBack,
         mappings: vec![mapping],
         lock: Some(lock),
         name: process_name(options),
     })
+}
+
+/// How to store to registers: as told, then as the environment says.
+fn store(options: &Options) -> Result<Store, OpenError> {
+    if let Some(store) = options.store {
+        return Ok(store);
+    }
+    let told = std::env::var_os(STORE_ENVIRONMENT).filter(|told| !told.is_empty());
+    match told.filter(|_| !sys::is_secure()) {
+        None => Ok(Store::default()),
+        Some(told) if told == "marked" => Ok(Store::Marked),
+        Some(told) if told == "syscall" => Ok(Store::Syscall),
+        Some(told) => Err(OpenError::Store(told.to_string_lossy().into_owned())),
+    }
 }
 
 /// The kernel's name of the process.
