@@ -213,6 +213,35 @@ fn what_is_missing_is_told() {
 }
 
 #[test]
+fn programs_and_threads_have_their_own_names() {
+    if traced::argument().is_some() {
+        hypertrace::event!("of_the_test");
+        let named = thread::Builder::new().name("named".into());
+        named.spawn(|| hypertrace::event!("of_named")).unwrap().join().unwrap();
+        return;
+    }
+    let name = "programs_and_threads_have_their_own_names";
+    let own = std::env::current_exe().unwrap();
+    let own = &own.file_name().unwrap().to_str().unwrap()[..15];
+    for arguments in [&[][..], &["--qemu", QEMU]] {
+        if !arguments.is_empty() && capability::program(QEMU).is_none() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let ran = run(&mut run_test(dir.path(), arguments, name, "-"));
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
+        let lines = HYPERTRACE.report(dir.path());
+        let named = |event: &str| {
+            let line = lines.iter().find(|line| line.event == event).unwrap();
+            line.source.split_once(' ').unwrap().1.to_owned()
+        };
+        assert_eq!(named("of_the_test"), format!("{own}/{}", &name[..15]), "{arguments:?}");
+        assert_eq!(named("of_named"), format!("{own}/named"), "{arguments:?}");
+    }
+    capability::used(QEMU);
+}
+
+#[test]
 fn the_exit_code_is_the_programs() {
     if capability::program(QEMU).is_none() {
         return;
