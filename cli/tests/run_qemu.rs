@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use hypertrace::{Emit, Reply};
 use hypertrace_tests::command::{Hypertrace, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, capability, traced};
+use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
@@ -97,7 +98,9 @@ const SWITCHES: u64 = 100;
 /// The program of the test below: what a trigger has done stands in the file when the point returns.
 fn switch_and_look(folder: &Path) {
     let (go, tracing_on) = (folder.join("go"), folder.join("tracing_on"));
+    let begin = Instant::now();
     while !go.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "nobody says go");
         thread::sleep(Duration::from_millis(1));
     }
     let is = |state: &str, reply: Result<Reply, Emit>| {
@@ -111,58 +114,87 @@ fn switch_and_look(folder: &Path) {
     }
 }
 
-#[test]
-fn a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins() {
-    if let Some(folder) = traced::argument() {
-        // With others before it, so that its number is not that of a CPU here.
-        let (done, wait) = mpsc::channel::<()>();
-        let wait = Mutex::new(wait);
-        thread::scope(|scope| {
-            for _ in 0..IDLE {
-                scope.spawn(|| wait.lock().unwrap().recv().is_err());
-            }
-            scope.spawn(move || {
-                switch_and_look(Path::new(&folder));
-                drop(done);
-            });
+/// The same among others, so that its vCPU's number is not that of a CPU here.
+fn switch_and_look_among_others(folder: &str) {
+    let (done, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    thread::scope(|scope| {
+        for _ in 0..IDLE {
+            scope.spawn(|| wait.lock().unwrap().recv().is_err());
+        }
+        scope.spawn(move || {
+            switch_and_look(Path::new(folder));
+            drop(done);
         });
-        return;
-    }
-    if capability::program(QEMU).is_none() {
-        return;
-    }
-    let name = "a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins";
+    });
+}
+
+/// Runs that as the program of the test `name`, with a trigger on its points `switching` and these commands of
+/// `ctl`: what was recorded of its two kinds of points, and what `stat` says.
+#[track_caller]
+fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("S");
     fs::write(folder.path().join("tracing_on"), "0").unwrap();
     let argument = folder.path().to_str().unwrap();
     let mut command = run_test(&dir, &["--qemu", QEMU], name, argument);
     let running = thread::spawn(move || run(&mut command));
-    let rule = format!("on switching do kernel {argument} on");
-    let add = || run(HYPERTRACE.command(["ctl"]).arg(&dir).args(["trigger", "add", &rule]));
-    while add().code != Some(0) {
-        assert!(!running.is_finished(), "{:?}", running.join());
-        thread::sleep(Duration::from_millis(10));
+    let trigger = format!("trigger add on switching do kernel {argument} on");
+    for command in [&*trigger].iter().chain(commands) {
+        let say = || run(HYPERTRACE.command(["ctl"]).arg(&dir).args(command.split(' ')));
+        while say().code != Some(0) {
+            assert!(!running.is_finished(), "{:?}", running.join());
+            thread::sleep(Duration::from_millis(10));
+        }
     }
     // Some passes of the host's.
     thread::sleep(Duration::from_millis(100));
     fs::write(folder.path().join("go"), "").unwrap();
     let ran = running.join().unwrap();
     assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
-
     let lines = HYPERTRACE.report(&dir);
-    let of = |name: &str| -> Vec<&Line> { lines.iter().filter(|l| l.event == name).collect() };
-    let (plain, switching) = (of("plain"), of("switching"));
-    assert_eq!((plain.len() as u64, switching.len() as u64), (SWITCHES, SWITCHES));
-    // The host has handled those that the trigger is about, the plugin all others.
-    let stat = HYPERTRACE.stat(&dir);
+    let points = ["plain", "switching"].map(|name| {
+        let points: Vec<Line> = lines.iter().filter(|line| line.event == name).cloned().collect();
+        assert_eq!(points.len() as u64, SWITCHES, "{name}");
+        points
+    });
+    (points, HYPERTRACE.stat(&dir))
+}
+
+#[test]
+fn a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins() {
+    if let Some(folder) = traced::argument() {
+        return switch_and_look_among_others(&folder);
+    }
+    if capability::program(QEMU).is_none() {
+        return;
+    }
+
+    let name = "a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins";
+    let ([plain, _], stat) = switched(name, &[]);
+
     assert_eq!(stat["device"]["reference_points"], SWITCHES, "{stat}");
     let vcpu = plain[0].reference.unwrap().cpu;
-    assert!(
-        vcpu as usize > IDLE && stat.to_string().contains(&format!("\"vcpu {vcpu}\"")),
-        "{stat}"
-    );
+    assert!(vcpu as usize > IDLE, "{plain:?}");
+    assert!(stat.to_string().contains(&format!("\"vcpu {vcpu}\"")), "{stat}");
     assert!(plain.iter().all(|line| line.reference.unwrap().cpu == vcpu), "{plain:?}");
+    capability::used(QEMU);
+}
+
+#[test]
+fn all_points_are_the_hosts_while_it_makes_an_event_of_each() {
+    if let Some(folder) = traced::argument() {
+        return switch_and_look_among_others(&folder);
+    }
+    if capability::program(QEMU).is_none() {
+        return;
+    }
+
+    let name = "all_points_are_the_hosts_while_it_makes_an_event_of_each";
+    let (_, stat) = switched(name, &["trace-event guest_hypertrace on"]);
+
+    assert_eq!(stat["device"]["reference_points"], 2 * SWITCHES, "{stat}");
+    capability::used(QEMU);
 }
 
 #[test]

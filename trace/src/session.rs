@@ -402,7 +402,10 @@ impl Session {
     /// # Errors
     /// If it is not one, or names what is not there.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
-        self.inner.triggers.add(rule, self.inner.rings.all_looking())
+        let number = self.inner.triggers.add(rule, self.inner.rings.all_looking())?;
+        // Somebody may take points in the host's place until the next pass.
+        self.inner.rings.wake();
+        Ok(number)
     }
 
     /// Removes a trigger.
