@@ -15,10 +15,10 @@ pub enum Store {
     /// By an instruction that an emulator's plugin knows from all others.
     #[default]
     Marked,
-    /// By any instruction, and then the system call
-    /// [`mark::SYSCALL`](hypertrace_abi::layout::mark::SYSCALL), for an
-    /// emulator that does not let its plugin see the instruction. No kernel has
-    /// that call: natively it costs its time and does nothing.
+    /// By any instruction, and then a system call of a
+    /// [number](hypertrace_abi::layout::mark::SYSCALL) that no kernel has, for
+    /// an emulator that does not let its plugin see the instruction. Natively
+    /// it costs its time and does nothing.
     Syscall,
 }
 
