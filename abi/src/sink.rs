@@ -3,6 +3,8 @@
 //! The device knows the guest's memory and no schema; the sink knows schemas
 //! and files and no guest. The VMM wires one to the other.
 
+use crate::layout::WORD;
+use crate::layout::local::TRIGGERS_BYTES;
 use crate::ring::Consumer;
 
 /// What became of a reference point; also the reply's status word.
@@ -52,17 +54,42 @@ pub struct Drained {
     pub more: bool,
 }
 
+/// Names of events, by their hash: a bit for each `hash % 4096`, as page L of a
+/// segment has them. Names of one bit go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameSet(pub [u64; NAME_SET_WORDS]);
+
+/// Words of a [`NameSet`].
+pub const NAME_SET_WORDS: usize = (TRIGGERS_BYTES / WORD) as usize;
+
+impl NameSet {
+    /// No name.
+    pub const EMPTY: NameSet = NameSet([0; NAME_SET_WORDS]);
+
+    /// Adds a name, by its hash.
+    pub fn set(&mut self, name_hash: u32) {
+        let bit = name_hash as usize % (NAME_SET_WORDS * 64);
+        self.0[bit / 64] |= 1 << (bit % 64);
+    }
+
+    /// Adds all that there are.
+    pub fn set_all(&mut self) {
+        self.0 = [u64::MAX; NAME_SET_WORDS];
+    }
+}
+
 /// The trace engine, as a device sees it.
 pub trait EventSink: Send + Sync {
     /// On the vCPU's thread: records the point or counts it. Takes no lock,
     /// allocates nothing, waits for nothing.
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
 
-    /// On the drain loop's thread: whether a reference point may make the host
-    /// do something, so that [`EventSink::reference_point`] has to be called
-    /// for it; else it may be recorded for the host, in a relay's ring.
-    fn acts_on_points(&self) -> bool {
-        true
+    /// On the drain loop's thread, at a pass's begin: sets in `names`, which is
+    /// empty, what reference points may make the host do something, so that
+    /// [`EventSink::reference_point`] has to be called for them. All others
+    /// may be recorded for the host, in a relay's ring.
+    fn points_to_handle(&self, names: &mut NameSet) {
+        names.set_all();
     }
 
     /// On the drain loop's thread: a pass over all clients begins. Whatever a

@@ -6,12 +6,14 @@ use hypertrace_tests::capability;
 use serde_json::Value;
 
 /// Rows that need nothing that a machine may lack.
-const ROWS: [&str; 19] = [
+const ROWS: [&str; 23] = [
     "tsc",
     "ring_floor",
     "write_floor",
     "ring_emit",
     "ring_emit_disabled",
+    "ring_emit_2threads",
+    "ring_drain",
     "ring_drain_file",
     "device_reference_point",
     "trace_disabled",
@@ -23,20 +25,35 @@ const ROWS: [&str; 19] = [
     "trigger_match",
     "trigger_miss",
     "user_commit",
+    "handshake_floor",
     "user_acknowledged",
+    "handshake_asleep_floor",
     "user_acknowledged_asleep",
     "sigsegv_2016",
 ];
-/// Rows that need root and the kernel's tracing, or another tracer.
-const OTHERS: [(&str, &str); 7] = [
+/// Rows that need root and the kernel's tracing, another tracer, or a CPU that is another's.
+const OTHERS: [(&str, &str); 19] = [
     ("trace_session_lttng", "lttng-ust"),
+    ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
     ("trace_marker_floor", "tracefs"),
     ("trace_ftrace", "tracefs"),
     ("uprobe", "tracefs"),
     ("sdt_bpftrace", "bpftrace"),
     ("uftrace_pg", "uftrace"),
+    ("kvm_exit_null", "kvm"),
+    ("kvm_reference_point", "kvm"),
+    ("kvm_reference_point_2vcpu", "kvm"),
+    ("kvm_stamp", "kvm"),
+    ("kvm_ring_emit", "kvm"),
+    ("qemu_plugin_floor", QEMU),
+    ("qemu_marked_store", QEMU),
+    ("qemu_marked_store_2016", QEMU),
+    ("qemu_syscall", QEMU),
+    ("qemu_reference_point", QEMU),
+    ("qemu_bystander", QEMU),
 ];
+const QEMU: &str = "qemu-x86_64";
 
 /// One run of each of these rows.
 fn report(bench: &mut Command, rows: &[&str]) -> Value {
@@ -89,6 +106,8 @@ fn what_the_machine_lacks_is_said_and_not_measured() {
             capability::used(needed);
         } else {
             assert!(is_missing(row), "{row}");
+            // Who has the emulator has all that these rows need.
+            assert!(needed != QEMU || capability::on_path(QEMU).is_none(), "{row}");
             capability::missing(needed, row["note"].as_str().unwrap());
         }
     }
@@ -98,12 +117,29 @@ fn what_the_machine_lacks_is_said_and_not_measured() {
 fn without_any_other_program_there_are_no_peers() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
 
-    let names = OTHERS.map(|(name, _)| name);
+    let names = OTHERS.iter().filter(|(_, needed)| *needed != "kvm").map(|(name, _)| *name);
+    let names: Vec<&str> = names.collect();
     let report = report(bench.env("PATH", "/nowhere"), &names);
 
     for name in names {
         assert!(is_missing(row(&report, name)), "{report}");
     }
+}
+
+#[test]
+fn every_row_is_tested() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+    let output = bench.args(["bench", "nosuch"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let (_, known) = text.trim_end().split_once("there are ").unwrap();
+
+    let mut known: Vec<&str> = known.split(", ").collect();
+    let mut tested: Vec<&str> =
+        ROWS.into_iter().chain(OTHERS.into_iter().map(|(name, _)| name)).collect();
+
+    known.sort_unstable();
+    tested.sort_unstable();
+    assert_eq!(known, tested);
 }
 
 #[test]

@@ -87,6 +87,16 @@ fn check_events(lines: &[Line]) {
     }
 }
 
+/// Its threads, to which it gives no names, are called as the program is.
+#[track_caller]
+fn check_name(lines: &[Line], program: &Path) {
+    let name = program.file_name().unwrap().to_str().unwrap();
+    let name = name.get(..15).unwrap_or(name);
+    for line in named(lines, "c_event") {
+        assert_eq!(line.source.split_once(' ').unwrap().1, name, "{line:?}");
+    }
+}
+
 fn counts() -> [String; 4] {
     [THREADS, EVENTS, COMMITS, POINTS].map(|count| count.to_string())
 }
@@ -114,6 +124,7 @@ fn one_program_as_c_and_as_cxx_however_it_is_linked() {
             let (lines, printed) = place.trace(name, &with_counts(&[&program]));
             assert_eq!(printed, "");
             check_events(&lines);
+            check_name(&lines, &program);
             nothing_lost(&place.session(name));
         }
     }
@@ -144,12 +155,14 @@ fn emulated(emulator: &str, compiler: Option<Compiler>) {
 
     assert_eq!((&*untraced, &*printed), ("", ""));
     check_events(&lines);
+    check_name(&lines, &program);
     nothing_lost(&place.session(emulator));
 
     let options: [&OsStr; 2] = ["--qemu".as_ref(), emulator_path.as_ref()];
     let (lines, printed) = place.trace_with("plugin", &options, &with_counts(&[&program]));
     assert_eq!(printed, "");
     check_events(&lines);
+    check_name(&lines, &program);
     nothing_lost(&place.session("plugin"));
     let vcpus = lines.iter().filter(|line| line.source.contains("/vcpu "));
     assert_eq!(vcpus.count() as u64, THREADS, "a lease each");

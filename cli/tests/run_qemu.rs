@@ -3,15 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, mpsc};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
+use hypertrace::{Emit, Reply};
 use hypertrace_tests::command::{Hypertrace, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, capability, traced};
+use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
 const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 250_000 };
 const POINTS: u64 = EVENTS / 100;
+/// Threads that do nothing.
+const IDLE: usize = 3;
 
 /// `run` with these arguments, then this test as the program.
 fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {
@@ -33,19 +40,13 @@ fn by_thread(lines: &[Line]) -> BTreeMap<u64, Vec<(String, u64)>> {
     threads
 }
 
-#[test]
-fn a_program_does_the_same_natively_and_emulated() {
-    if traced::argument().is_some() {
-        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
-        return;
-    }
-    if capability::program(QEMU).is_none() {
-        return;
-    }
-    let name = "a_program_does_the_same_natively_and_emulated";
+/// Runs the program of a test natively and emulated, with this in its environment, and compares what was recorded.
+#[track_caller]
+fn does_the_same(name: &str, environment: &[(&str, &str)]) {
     let sessions = [&[][..], &["--qemu", QEMU]].map(|arguments| {
         let dir = tempfile::tempdir().unwrap();
-        let ran = run(&mut run_test(dir.path(), arguments, name, "-"));
+        let mut command = run_test(dir.path(), arguments, name, "-");
+        let ran = run(command.envs(environment.iter().copied()));
         assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
         let lines = HYPERTRACE.report(dir.path());
         if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
@@ -64,11 +65,135 @@ fn a_program_does_the_same_natively_and_emulated() {
         assert_eq!(events.len() as u64, EVENTS + 2 * POINTS);
     }
     // They were recorded on the vCPUs' own threads, not by the host for them.
-    let stat = HYPERTRACE.stat(sessions[1].1.path());
-    assert!(stat.to_string().contains("\"vcpu 3\""), "{stat}");
-    let points: Vec<&Line> =
-        sessions[1].0.iter().filter(|line| line.event == "acknowledged").collect();
-    assert_eq!(points.len() as u64, POINTS * traced::THREADS);
+    let [native, emulated] = sessions.each_ref().map(|(_, dir)| HYPERTRACE.stat(dir.path()));
+    assert_eq!(native["device"]["reference_points"], POINTS * traced::THREADS, "{native}");
+    assert_eq!(emulated["device"]["reference_points"], 0, "{emulated}");
+    assert!(emulated.to_string().contains("\"vcpu 3\""), "{emulated}");
+    let points = sessions[1].0.iter().filter(|line| line.event == "acknowledged");
+    assert_eq!(points.count() as u64, POINTS * traced::THREADS);
+    capability::used(QEMU);
+}
+
+#[test]
+fn a_program_does_the_same_natively_and_emulated() {
+    if traced::argument().is_some() {
+        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
+    } else if capability::program(QEMU).is_some() {
+        does_the_same("a_program_does_the_same_natively_and_emulated", &[]);
+    }
+}
+
+#[test]
+fn and_by_system_calls_too() {
+    if traced::argument().is_some() {
+        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
+    } else if capability::program(QEMU).is_some() {
+        does_the_same("and_by_system_calls_too", &[("HYPERTRACE_STORE", "syscall")]);
+    }
+}
+
+/// Points of each name in [`switch_and_look`].
+const SWITCHES: u64 = 100;
+
+/// The program of the test below: what a trigger has done stands in the file when the point returns.
+fn switch_and_look(folder: &Path) {
+    let (go, tracing_on) = (folder.join("go"), folder.join("tracing_on"));
+    let begin = Instant::now();
+    while !go.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "nobody says go");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let is = |state: &str, reply: Result<Reply, Emit>| {
+        assert_eq!(reply.unwrap().status, hypertrace::Status::Recorded);
+        assert_eq!(fs::read_to_string(&tracing_on).unwrap(), state);
+    };
+    for n in 0..SWITCHES {
+        is("0", hypertrace::reference_point!("plain", n));
+        is("1", hypertrace::reference_point!("switching", n));
+        fs::write(&tracing_on, "0").unwrap();
+    }
+}
+
+/// The same among others, so that its vCPU's number is not that of a CPU here.
+fn switch_and_look_among_others(folder: &str) {
+    let (done, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    thread::scope(|scope| {
+        for _ in 0..IDLE {
+            scope.spawn(|| wait.lock().unwrap().recv().is_err());
+        }
+        scope.spawn(move || {
+            switch_and_look(Path::new(folder));
+            drop(done);
+        });
+    });
+}
+
+/// Runs that as the program of the test `name`, with a trigger on its points `switching` and these commands of
+/// `ctl`: what was recorded of its two kinds of points, and what `stat` says.
+#[track_caller]
+fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("S");
+    fs::write(folder.path().join("tracing_on"), "0").unwrap();
+    let argument = folder.path().to_str().unwrap();
+    let mut command = run_test(&dir, &["--qemu", QEMU], name, argument);
+    let running = thread::spawn(move || run(&mut command));
+    let trigger = format!("trigger add on switching do kernel {argument} on");
+    for command in [&*trigger].iter().chain(commands) {
+        let say = || run(HYPERTRACE.command(["ctl"]).arg(&dir).args(command.split(' ')));
+        while say().code != Some(0) {
+            assert!(!running.is_finished(), "{:?}", running.join());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    // Some passes of the host's.
+    thread::sleep(Duration::from_millis(100));
+    fs::write(folder.path().join("go"), "").unwrap();
+    let ran = running.join().unwrap();
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
+    let lines = HYPERTRACE.report(&dir);
+    let points = ["plain", "switching"].map(|name| {
+        let points: Vec<Line> = lines.iter().filter(|line| line.event == name).cloned().collect();
+        assert_eq!(points.len() as u64, SWITCHES, "{name}");
+        points
+    });
+    (points, HYPERTRACE.stat(&dir))
+}
+
+#[test]
+fn a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins() {
+    if let Some(folder) = traced::argument() {
+        return switch_and_look_among_others(&folder);
+    }
+    if capability::program(QEMU).is_none() {
+        return;
+    }
+
+    let name = "a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins";
+    let ([plain, _], stat) = switched(name, &[]);
+
+    assert_eq!(stat["device"]["reference_points"], SWITCHES, "{stat}");
+    let vcpu = plain[0].reference.unwrap().cpu;
+    assert!(vcpu as usize > IDLE, "{plain:?}");
+    assert!(stat.to_string().contains(&format!("\"vcpu {vcpu}\"")), "{stat}");
+    assert!(plain.iter().all(|line| line.reference.unwrap().cpu == vcpu), "{plain:?}");
+    capability::used(QEMU);
+}
+
+#[test]
+fn all_points_are_the_hosts_while_it_makes_an_event_of_each() {
+    if let Some(folder) = traced::argument() {
+        return switch_and_look_among_others(&folder);
+    }
+    if capability::program(QEMU).is_none() {
+        return;
+    }
+
+    let name = "all_points_are_the_hosts_while_it_makes_an_event_of_each";
+    let (_, stat) = switched(name, &["trace-event guest_hypertrace on"]);
+
+    assert_eq!(stat["device"]["reference_points"], 2 * SWITCHES, "{stat}");
     capability::used(QEMU);
 }
 
@@ -117,6 +242,35 @@ fn what_is_missing_is_told() {
     let mut command = HYPERTRACE.command(["run", "--clients", "1000", "--relays", "100", "--out"]);
     let told = run(command.arg(&out).args(["--", "/bin/true"])).failed(2);
     assert!(told.contains("more than the 1024"), "{told}");
+}
+
+#[test]
+fn programs_and_threads_have_their_own_names() {
+    if traced::argument().is_some() {
+        hypertrace::event!("of_the_test");
+        let named = thread::Builder::new().name("named".into());
+        named.spawn(|| hypertrace::event!("of_named")).unwrap().join().unwrap();
+        return;
+    }
+    let name = "programs_and_threads_have_their_own_names";
+    let own = std::env::current_exe().unwrap();
+    let own = &own.file_name().unwrap().to_str().unwrap()[..15];
+    for arguments in [&[][..], &["--qemu", QEMU]] {
+        if !arguments.is_empty() && capability::program(QEMU).is_none() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let ran = run(&mut run_test(dir.path(), arguments, name, "-"));
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
+        let lines = HYPERTRACE.report(dir.path());
+        let named = |event: &str| {
+            let line = lines.iter().find(|line| line.event == event).unwrap();
+            line.source.split_once(' ').unwrap().1.to_owned()
+        };
+        assert_eq!(named("of_the_test"), format!("{own}/{}", &name[..15]), "{arguments:?}");
+        assert_eq!(named("of_named"), format!("{own}/named"), "{arguments:?}");
+    }
+    capability::used(QEMU);
 }
 
 #[test]

@@ -214,6 +214,12 @@ struct hypertrace_options {
      * says, if it does.
      */
     uint64_t window;
+    /**
+     * Tell an emulator's plugin of points by a system call that no kernel has,
+     * not by the form of a store; false: as HYPERTRACE_STORE in the environment
+     * says, if it does.
+     */
+    bool by_syscall;
 };
 
 /**

@@ -146,6 +146,16 @@ impl<'m> Channel<'m> {
         Channel { clock, ..self }
     }
 
+    /// Stores to registers in this way, if they are a segment's.
+    #[cfg(feature = "std")]
+    pub fn with_store(self, store: crate::Store) -> Self {
+        let control = match self.local {
+            Some(_) => self.control.map(|control| control.with_store(store)),
+            None => self.control,
+        };
+        Channel { control, ..self }
+    }
+
     /// Clients that the device has.
     pub fn clients(&self) -> u32 {
         self.geometry.clients

@@ -23,6 +23,9 @@ pub enum OpenError {
     /// address.
     #[cfg(feature = "std")]
     Address(String, std::path::PathBuf),
+    /// What the environment variable `HYPERTRACE_STORE` says is no way to store.
+    #[cfg(feature = "std")]
+    Store(String),
     /// The process has a channel already.
     #[cfg(feature = "std")]
     Open,
@@ -80,6 +83,13 @@ impl core::fmt::Display for OpenError {
                 "{}: hypertrace.mmio={found} is not an address: give it as 0x and hexadecimal \
                  digits, a multiple of the page size",
                 cmdline.display(),
+            ),
+            #[cfg(feature = "std")]
+            OpenError::Store(found) => write!(
+                f,
+                "the environment variable {}={found} names no way to store to a segment's \
+                 registers: it is marked or syscall, or not set",
+                hypertrace_abi::layout::local::STORE_ENVIRONMENT,
             ),
             #[cfg(feature = "std")]
             OpenError::Open => f.write_str(

@@ -63,6 +63,8 @@ pub use linux::{
 pub use mask::is_on;
 #[doc(hidden)]
 pub use mask::switch;
+#[cfg(feature = "std")]
+pub use mmio::Store;
 pub use region::Region;
 pub use time::Clock;
 

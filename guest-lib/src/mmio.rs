@@ -7,6 +7,21 @@
 use hypertrace_abi::layout::mark;
 use hypertrace_abi::layout::register;
 
+/// How a program stores to the registers of a segment. Those of a device are
+/// stored to in one way only.
+#[cfg(feature = "std")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Store {
+    /// By an instruction that an emulator's plugin knows from all others.
+    #[default]
+    Marked,
+    /// By any instruction, and then a system call of a
+    /// [number](hypertrace_abi::layout::mark::SYSCALL) that no kernel has, for
+    /// an emulator that does not let its plugin see the instruction. Natively
+    /// it costs its time and does nothing.
+    Syscall,
+}
+
 /// The control region, mapped. Stores trap to the host, or to an emulator's
 /// plugin, or are just stores to a segment.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +29,9 @@ pub(crate) struct Control {
     base: *mut u8,
     pages: usize,
     stride: usize,
+    /// As [`Store`] says.
+    #[cfg(feature = "std")]
+    by_syscall: bool,
 }
 
 // SAFETY: registers may be stored to from any thread; the device orders that.
@@ -26,7 +44,19 @@ impl Control {
     /// `base` is the start of the control region of a device with this layout,
     /// mapped for as long as the result is used.
     pub(crate) unsafe fn new(base: *mut u8, pages: usize, stride: usize) -> Control {
-        Control { base, pages, stride }
+        Control {
+            base,
+            pages,
+            stride,
+            #[cfg(feature = "std")]
+            by_syscall: false,
+        }
+    }
+
+    /// Has all stores done in this way. Only where registers are memory.
+    #[cfg(feature = "std")]
+    pub(crate) fn with_store(self, store: Store) -> Control {
+        Control { by_syscall: store == Store::Syscall, ..self }
     }
 
     fn client(&self, client: u32, register: u64) -> *mut u64 {
@@ -36,9 +66,19 @@ impl Control {
     }
 
     pub(crate) fn store(&self, client: u32, register: u64, value: u64) {
+        let to = self.client(client, register);
+        #[cfg(feature = "std")]
+        if self.by_syscall {
+            // For a host, which looks here when it is asked. What was stored
+            // before stands there too when the call is made: it is a C
+            // function, which may read all memory.
+            // SAFETY: as below.
+            unsafe { to.write_volatile(value) };
+            return crate::linux::tell_plugin(to, value);
+        }
         // SAFETY: `new`'s promise; client and register were checked against
         // the layout, and registers are aligned.
-        unsafe { store(self.client(client, register), value) }
+        unsafe { store(to, value) }
     }
 
     pub(crate) fn clock(&self, client: u32) -> u64 {

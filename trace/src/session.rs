@@ -19,7 +19,7 @@ use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::GeometryError;
 use hypertrace_abi::record::Flags;
 use hypertrace_abi::ring::{Consumer, Emit};
-use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
@@ -402,7 +402,10 @@ impl Session {
     /// # Errors
     /// If it is not one, or names what is not there.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
-        self.inner.triggers.add(rule, self.inner.rings.all_looking())
+        let number = self.inner.triggers.add(rule, self.inner.rings.all_looking())?;
+        // Somebody may take points in the host's place until the next pass.
+        self.inner.rings.wake();
+        Ok(number)
     }
 
     /// Removes a trigger.
@@ -540,8 +543,13 @@ impl EventSink for Session {
         }
     }
 
-    fn acts_on_points(&self) -> bool {
-        trace::guest_hypertrace::EVENT.is_wanted() || !self.inner.triggers.is_empty()
+    fn points_to_handle(&self, names: &mut NameSet) {
+        if trace::guest_hypertrace::EVENT.is_wanted() {
+            // An event of the host's own for each point, whatever its name.
+            names.set_all();
+        } else {
+            self.inner.triggers.names(names);
+        }
     }
 
     fn begin_pass(&self) {

@@ -28,7 +28,7 @@ pub use rule::TriggerError;
 
 use crate::pattern::Pattern;
 use crossbeam_queue::ArrayQueue;
-use hypertrace_abi::sink::ReferencePoint;
+use hypertrace_abi::sink::{NameSet, ReferencePoint};
 use rule::{Action, Rule};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -236,9 +236,9 @@ impl Triggers {
         Ok(())
     }
 
-    /// Whether there is no rule.
-    pub fn is_empty(&self) -> bool {
-        self.control().rules.is_empty()
+    /// Adds the names that there are rules on.
+    pub fn names(&self, names: &mut NameSet) {
+        self.control().rules.iter().for_each(|rule| names.set(rule.hash));
     }
 
     /// All rules and what became of them, a line each.

@@ -10,8 +10,8 @@ use hypertrace_abi::event::Hex;
 use hypertrace_abi::event_type;
 use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::Emit;
-use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace_abi::schema::{id_of, name_hash};
+use hypertrace_abi::sink::{EventSink, NameSet, ReferencePoint, Status};
 use hypertrace_trace::Session;
 use hypertrace_trace::limits::{MAX_CLOCKS, MAX_RESTARTS};
 use hypertrace_trace::session_json::SessionJson;
@@ -495,6 +495,27 @@ fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
     assert!(summary.time_faults > 0);
     assert_eq!(summary.ring_events, 6 * u64::from(MAX_RESTARTS));
     assert!(json(&session).clocks.len() <= 2 * MAX_CLOCKS);
+}
+
+#[test]
+fn the_host_handles_points_that_have_triggers_and_no_others() {
+    let (_dir, session) = session(|_| ());
+    let handled = || {
+        let mut names = NameSet::EMPTY;
+        session.points_to_handle(&mut names);
+        names
+    };
+    let names = |names: &[&str]| {
+        let mut set = NameSet::EMPTY;
+        names.iter().for_each(|name| set.set(name_hash(name)));
+        set
+    };
+    assert_eq!(handled(), NameSet::EMPTY);
+    session.add_trigger("on begin:measured do events nothing_* on").unwrap();
+    let second = session.add_trigger("on failed if arg1==7 do events nothing_* off").unwrap();
+    assert_eq!(handled(), names(&["measured_begin", "failed"]));
+    session.remove_trigger(second).unwrap();
+    assert_eq!(handled(), names(&["measured_begin"]));
 }
 
 /// CLOCK_MONOTONIC_RAW, nanoseconds.

@@ -7,7 +7,7 @@ use hypertrace_abi::layout::WORD;
 use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, SCHEMA_LEN};
 use hypertrace_abi::layout::local::{BEAT, TRIGGERS, TRIGGERS_BYTES};
 use hypertrace_abi::ring::{self, Consumer, ConsumerState};
-use hypertrace_abi::sink::EventSink;
+use hypertrace_abi::sink::{EventSink, NameSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,8 @@ pub(crate) struct Drain<S> {
     sink: Arc<S>,
     packets: usize,
     clients: Vec<ConsumerState>,
-    acts_on_points: Option<bool>,
+    /// The names that page L says.
+    handled: NameSet,
     passes: u64,
 }
 
@@ -46,7 +47,7 @@ impl<S: EventSink> Drain<S> {
     pub(crate) fn new(shared: Arc<Shared>, sink: Arc<S>, packets: usize) -> Drain<S> {
         let (_, all) = shared.segment.clients();
         let clients = (0..all).map(|_| ConsumerState::default()).collect();
-        Drain { shared, sink, packets, clients, acts_on_points: None, passes: 0 }
+        Drain { shared, sink, packets, clients, handled: NameSet::EMPTY, passes: 0 }
     }
 
     /// Takes up to some packets of every client, with a call of `between` after
@@ -143,11 +144,14 @@ impl<S: EventSink> Drain<S> {
 
     /// Tells who records points for the host which ones it must not.
     pub(crate) fn publish_triggers(&mut self) {
-        let acts = self.sink.acts_on_points();
-        if self.acts_on_points.replace(acts) != Some(acts) {
-            for word in self.shared.segment.page_l(TRIGGERS, TRIGGERS_BYTES) {
-                word.store(if acts { u64::MAX } else { 0 }, Relaxed);
+        let mut names = NameSet::EMPTY;
+        self.sink.points_to_handle(&mut names);
+        if names != self.handled {
+            let words = self.shared.segment.page_l(TRIGGERS, TRIGGERS_BYTES);
+            for (word, bits) in words.iter().zip(names.0) {
+                word.store(bits, Relaxed);
             }
+            self.handled = names;
         }
     }
 

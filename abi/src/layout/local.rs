@@ -7,6 +7,9 @@
 
 /// How a program finds the segment: the environment variable with its path.
 pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
+/// How it stores to the segment's registers, `marked` (the default) or
+/// `syscall`: see [`mark`](super::mark).
+pub const STORE_ENVIRONMENT: &str = "HYPERTRACE_STORE";
 
 /// Page L, written by the host: offset in the config region.
 pub const PAGE_L: u64 = 0x1000;

@@ -28,6 +28,10 @@ pub struct Options {
     /// The physical address of the MMIO window; 0: what the kernel command line
     /// says, if it does.
     window: u64,
+    /// Tell an emulator's plugin of points by a system call that no kernel has,
+    /// not by the form of a store; false: as HYPERTRACE_STORE in the environment
+    /// says, if it does.
+    by_syscall: bool,
 }
 
 /// Opens the device, or the segment of `hypertrace run`, for this process. An
@@ -85,6 +89,7 @@ unsafe fn open(options: *const Options) -> Result<(), String> {
                 string(options.function).map(|name| name.to_string_lossy().into_owned());
         }
         wanted.window = (options.window != 0).then_some(options.window);
+        wanted.store = options.by_syscall.then_some(hypertrace::Store::Syscall);
     }
     hypertrace::open(&wanted).map(drop).map_err(|why| {
         let mut text = why.to_string();

@@ -2,6 +2,7 @@
 
 use super::lock::LockFile;
 use super::mapping::{Mapping, MemoryType, memory_type};
+use super::segment::ProcessName;
 use super::{Options, Place, clock, pci, segment, window};
 use crate::channel::Channel;
 use crate::error::OpenError;
@@ -18,7 +19,7 @@ pub(super) struct Opened {
     /// Who has which client.
     pub lock: Option<LockFile>,
     /// What to call the process, where its threads stand beside those of others.
-    pub name: Option<Box<str>>,
+    pub name: Option<ProcessName>,
 }
 
 /// Where the device is: as told, then as the environment says, then as the

@@ -33,10 +33,11 @@ pub use mapping::MemoryType;
 pub use thread::{poll, stamp, with_client};
 
 pub(crate) use counts::unanswered;
-pub(crate) use sys::{cpu, is_root, nanoseconds, sleep, wake};
+pub(crate) use sys::{cpu, is_root, nanoseconds, sleep, tell_plugin, wake};
 
 use crate::channel::Channel;
 use crate::error::OpenError;
+use crate::mmio::Store;
 use crate::time::Clock;
 use std::fs::File;
 use std::ops::Range;
@@ -55,6 +56,9 @@ pub struct Options {
     pub function: Option<String>,
     /// The clock to stamp with; else the TSC where it is steady.
     pub clock: Option<Clock>,
+    /// How to store to a segment's registers; else as the environment variable
+    /// `HYPERTRACE_STORE` says (`marked`, `syscall`), else [`Store::Marked`].
+    pub store: Option<Store>,
     /// Where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,
     /// Where procfs is mounted, for `cmdline` and `cpuinfo`: `/proc`.
@@ -70,6 +74,7 @@ impl Default for Options {
             window: None,
             function: None,
             clock: None,
+            store: None,
             sysfs: "/sys".into(),
             proc: "/proc".into(),
             memory: "/dev/mem".into(),

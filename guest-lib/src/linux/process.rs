@@ -14,6 +14,7 @@ use super::device::{self, Opened};
 use super::lock::LockFile;
 use super::mapping::{Mapping, MemoryType, wiped_on_fork};
 use super::seat::Seat;
+use super::segment::ProcessName;
 use super::sys::{self, Undisturbed};
 use super::{Info, Options, Place, counts, refresher, segment, thread};
 use crate::channel::Channel;
@@ -63,7 +64,7 @@ pub(super) struct Process {
     mappings: Vec<Mapping>,
     pace: Pace,
     /// What the process is called, where there are several.
-    name: Option<Box<str>>,
+    name: Option<ProcessName>,
     // Wiped on fork.
     life: &'static Life,
     states: &'static [State],
@@ -374,11 +375,15 @@ impl Process {
         let mut name = [0; 16];
         let thread = sys::thread_name(&mut name);
         let mut text = Name::default();
-        if let Some(process) = self.name.as_deref().filter(|process| *process != thread) {
-            text.push(process);
-            text.push("/");
+        match &self.name {
+            Some(process) if process.is_of_all(thread) => text.push(&process.name),
+            Some(process) => {
+                text.push(&process.name);
+                text.push("/");
+                text.push(thread);
+            }
+            None => text.push(thread),
         }
-        text.push(thread);
         if let Some(left) = left {
             // Cannot fail; too long a name is cut off.
             let _ =

@@ -10,7 +10,8 @@ use super::mapping::{Mapping, MemoryType};
 use super::{Options, clock, sys};
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
-use hypertrace_abi::layout::local::ENVIRONMENT;
+use crate::mmio::Store;
+use hypertrace_abi::layout::local::{ENVIRONMENT, STORE_ENVIRONMENT};
 use hypertrace_abi::layout::{MIN_BAR, Region};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,8 +56,9 @@ pub(super) fn map(lock: LockFile, path: &Path, options: &Options) -> Result<Open
     if channel.traps() {
         return Err(wrong("it is a device's: its config page says TRAPS".into()));
     }
+    let channel = channel.with_clock(clock::choose(options, channel.frequency()));
     Ok(Opened {
-        channel: channel.with_clock(clock::choose(options, channel.frequency())),
+        channel: channel.with_store(store(options)?),
         memory_type: MemoryType::WriteBack,
         mappings: vec![mapping],
         lock: Some(lock),
@@ -64,10 +66,58 @@ pub(super) fn map(lock: LockFile, path: &Path, options: &Options) -> Result<Open
     })
 }
 
-/// The kernel's name of the process.
-fn process_name(options: &Options) -> Option<Box<str>> {
-    let name = std::fs::read_to_string(options.proc.join("self/comm")).ok()?;
-    Some(name.trim_end().into())
+/// How to store to registers: as told, then as the environment says.
+fn store(options: &Options) -> Result<Store, OpenError> {
+    if let Some(store) = options.store {
+        return Ok(store);
+    }
+    let told = std::env::var_os(STORE_ENVIRONMENT).filter(|told| !told.is_empty());
+    match told.filter(|_| !sys::is_secure()) {
+        None => Ok(Store::default()),
+        Some(told) if told == "marked" => Ok(Store::Marked),
+        Some(told) if told == "syscall" => Ok(Store::Syscall),
+        Some(told) => Err(OpenError::Store(told.to_string_lossy().into_owned())),
+    }
+}
+
+/// What the process is called, and its threads that were given no name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ProcessName {
+    /// The process.
+    pub name: Box<str>,
+    /// Under an emulator, threads have its name, not the program's.
+    pub emulator: Option<Box<str>>,
+}
+
+impl ProcessName {
+    /// Whether this is the name of a thread that was given none.
+    pub(super) fn is_of_all(&self, thread: &str) -> bool {
+        *thread == *self.name || self.emulator.as_deref() == Some(thread)
+    }
+}
+
+/// The kernel's name of the process, or the emulator's: QEMU's user mode shows
+/// the program where one looks by way of `self`, and itself by `thread-self`.
+fn process_name(options: &Options) -> Option<ProcessName> {
+    let in_proc = |file: &str| options.proc.join(file);
+    let stat = std::fs::read_to_string(in_proc("self/stat")).ok()?;
+    let exe = |of: &str| std::fs::read_link(in_proc(of).join("exe")).ok();
+    let emulator =
+        exe("thread-self").filter(|real| exe("self").is_some_and(|shown| shown != *real));
+    Some(ProcessName {
+        name: name_in_stat(&stat)?.into(),
+        emulator: emulator.and_then(|real| {
+            let file = real.file_name()?.to_str()?;
+            // As the kernel cuts it off.
+            Some(file.get(..file.len().min(15))?.into())
+        }),
+    })
+}
+
+/// A name may have parentheses of its own.
+fn name_in_stat(stat: &str) -> Option<&str> {
+    let (_, behind) = stat.split_once('(')?;
+    Some(behind.rsplit_once(')')?.0)
 }
 
 fn unusable(path: &Path, source: io::Error) -> OpenError {
@@ -77,5 +127,20 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
         hint: "HYPERTRACE_SEGMENT names the file that `hypertrace run` has made, or a descriptor \
                of it that has to be inherited",
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_is_called_what_the_kernel_calls_it() {
+        assert_eq!(name_in_stat("12 (a) S 1"), Some("a"));
+        assert_eq!(name_in_stat("12 (a) (b)) S 1"), Some("a) (b)"));
+        assert_eq!(name_in_stat("12 a S 1"), None);
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let name = process_name(&Options::default()).unwrap();
+        assert_eq!((&*name.name, name.emulator), (comm.trim_end(), None));
     }
 }

@@ -4,6 +4,7 @@
 //! handler: none allocates or takes a lock.
 #![allow(unsafe_code)]
 
+use hypertrace_abi::layout::mark;
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU32;
 
@@ -71,6 +72,18 @@ pub(crate) fn wake(word: &AtomicU32) {
     unsafe {
         let errno = *libc::__errno_location();
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Tells an emulator's plugin of a store to a register. A kernel has no such
+/// call, and says so.
+pub(crate) fn tell_plugin(register: *mut u64, value: u64) {
+    // SAFETY: a kernel that does not know the call does nothing, a plugin does
+    // what the store would do; errno is this thread's own.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::syscall(mark::SYSCALL as libc::c_long, register, value);
         *libc::__errno_location() = errno;
     }
 }

@@ -2,8 +2,10 @@
 //! is packaged (docs/devel/tcg-plugins in QEMU's sources describes it).
 //!
 //! All of it is in API 1 (QEMU 4.2 to 8.2) and in 2 to 6 (9.0 and later), with
-//! one difference: from 3 on, [`qemu_plugin_insn_data`] copies. API 7 changes
-//! every callback.
+//! one difference: from 3 on, [`qemu_plugin_insn_data`] copies. API 7 (QEMU
+//! 11.1) changes every callback, which gets a word of the plugin's in place of
+//! the plugin's number, and how each is registered; and it has no function that
+//! 6 has not, by which [`choose`] could tell it.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code, non_upper_case_globals)]
