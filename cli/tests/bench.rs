@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use hypertrace_tests::capability;
+use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that need nothing that a machine may lack.
@@ -28,7 +28,7 @@ const ROWS: [&str; 19] = [
     "sigsegv_2016",
 ];
 /// Rows that need root and the kernel's tracing, or another tracer.
-const OTHERS: [(&str, &str); 7] = [
+const OTHERS: [(&str, &str); 9] = [
     ("trace_session_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
     ("trace_marker_floor", "tracefs"),
@@ -36,6 +36,8 @@ const OTHERS: [(&str, &str); 7] = [
     ("uprobe", "tracefs"),
     ("sdt_bpftrace", "bpftrace"),
     ("uftrace_pg", "uftrace"),
+    ("c_emit", "cc"),
+    ("c_disabled", "cc"),
 ];
 
 /// One run of each of these rows.
@@ -81,7 +83,9 @@ fn rows_have_times_ratios_and_verdicts() {
 #[test]
 fn what_the_machine_lacks_is_said_and_not_measured() {
     let names = OTHERS.map(|(name, _)| name);
-    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &names);
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+    bench.env("HYPERTRACE_C_LIBRARY", c::library().join("libhypertrace.a"));
+    let report = report(&mut bench, &names);
 
     for (name, needed) in OTHERS {
         let row = row(&report, name);

@@ -8,6 +8,7 @@ use hypertrace_tests::c::{self, Compiler, Linked};
 use hypertrace_tests::command::{Hypertrace, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, capability};
+use hypertrace_user::{Config, Session};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -229,6 +230,40 @@ fn every_type_of_field_and_kind_of_event() {
         // With nobody to trace for: why, and nothing is computed twice.
         let alone = run(&mut Command::new(&program));
         assert_eq!(alone.code, Some(4), "{alone:?}");
+    }
+}
+
+/// Names as long as can be.
+const OFF: &str = "off_1234567890_1234567890_1234567890_1234567890_1234567890_12345";
+const KEPT: &str = "kept_1234567890_1234567890_1234567890_1234567890_1234567890_1234";
+
+#[test]
+fn what_the_host_switches_off_is_not_even_computed() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        for compiler in [compiler.plain(), compiler] {
+            for linked in [Linked::Archive, Linked::Static, Linked::Shared] {
+                let program =
+                    compiler.program(&c::source("tests/c/switched.c"), linked, place.path());
+                let dir = tempfile::tempdir_in(place.path()).unwrap();
+                let session = Session::create(Config::new(dir.path())).unwrap();
+                for name in ["off", "off_begin", OFF] {
+                    session.trace().execute(&format!("trace-event {name} off")).unwrap();
+                }
+
+                let mut command = Command::new(program);
+                session.pass_to(&mut command);
+                let computed = run(&mut command).ok();
+
+                session.finish().unwrap();
+                let lines = HYPERTRACE.report(dir.path());
+                let kept: Vec<_> = named(&lines, "kept").filter_map(|l| l.number("n")).collect();
+                assert!(kept.ends_with(&(1..=100).collect::<Vec<_>>()), "{kept:?}");
+                assert_eq!(named(&lines, KEPT).count(), kept.len());
+                assert!(!lines.iter().any(|line| line.event.starts_with("off")));
+                assert_eq!(computed, "0", "{compiler:?} {linked:?}");
+            }
+        }
     }
 }
 

@@ -62,7 +62,6 @@ pub use linux::{
 };
 pub use mask::is_on;
 #[doc(hidden)]
-pub use mask::switch;
 pub use region::Region;
 pub use time::Clock;
 
