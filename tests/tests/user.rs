@@ -94,7 +94,7 @@ fn relayed_points_are_their_clients() {
     assert_eq!(point.fields[0].1, Value::Unsigned(2));
     let reference = point.reference.unwrap();
     assert_eq!((reference.cpu, reference.seq, reference.guest_time), (3, 5, guest_time));
-    assert!(sources.contains(&"vmm/vcpu 1".to_owned()), "{sources:?}");
+    assert!(sources.contains(&"host/vcpu 1".to_owned()), "{sources:?}");
     if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
         assert_eq!(read.clean(), summary.records);
     }

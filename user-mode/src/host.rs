@@ -118,7 +118,7 @@ impl Host {
         server.publish_triggers();
         // ORDERING: whoever sees this sees the rest of the page.
         segment.word32(STATE).store(State::Serving as u32, Ordering::Release);
-        let thread = thread::Builder::new().name("host".into()).spawn(move || server.run())?;
+        let thread = thread::Builder::new().name("segment".into()).spawn(move || server.run())?;
         Ok(Host { doorbell, thread: Some(thread) })
     }
 
