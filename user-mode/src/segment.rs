@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -275,6 +276,12 @@ impl Segment {
     /// this very process is made of.
     pub fn address(&self) -> *mut u8 {
         self.at
+    }
+
+    /// The addresses of the mapping.
+    pub(crate) fn range(&self) -> Range<usize> {
+        let at = self.at as usize;
+        at..at + self.len
     }
 
     /// Clients that relay others' points, and all.
