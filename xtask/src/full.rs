@@ -83,6 +83,11 @@ pub struct Options {
 /// Something is wrong with the machine rather than with what is tested.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let machine = Machine::probe();
+    // So that a check's time is its own.
+    let build = cargo_test(root, &machine, &["--no-run"]);
+    if !step::run("build", build, LIMIT)?.ok {
+        return Ok(false);
+    }
     let mut table = Table::new();
     table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
     table.set_header(["check", "size", "", "took"]);
@@ -99,6 +104,17 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     Ok(good)
 }
 
+fn cargo_test(root: &Path, machine: &Machine, arguments: &[&str]) -> Command {
+    let mut command = Command::new(cargo());
+    command
+        .args(["test", "--release", "-p", "hypertrace-cli"])
+        .args(arguments)
+        .current_dir(root)
+        .env("PATH", machine.search_path())
+        .env("CARGO_TERM_COLOR", "never");
+    command
+}
+
 impl Check {
     fn run(&self, root: &Path, options: &Options, machine: &Machine) -> Result<String> {
         for needed in self.needs {
@@ -108,15 +124,10 @@ impl Check {
             }
         }
         let [file, name] = self.test;
-        let mut command = Command::new(cargo());
+        let mut command = cargo_test(root, machine, &["--test", file, "--", "--exact", name]);
         command
-            .args(["test", "--release", "-p", "hypertrace-cli", "--test", file, "--"])
-            .args(["--exact", name])
-            .current_dir(root)
-            .env("PATH", machine.search_path())
             .env("HYPERTRACE_TEST_KILLS", options.kills.to_string())
-            .env("HYPERTRACE_TEST_EVENTS", options.events.to_string())
-            .env("CARGO_TERM_COLOR", "never");
+            .env("HYPERTRACE_TEST_EVENTS", options.events.to_string());
         let finished = step::run(self.what, command, LIMIT).context("cannot run cargo")?;
         let mut notes = Notes::default();
         notes.read_output(&finished.output);
