@@ -79,10 +79,10 @@ fn plugin() -> Result<PathBuf> {
         return std::fs::canonicalize(&path)
             .with_context(|| format!("{ENVIRONMENT} names {}", path.display()));
     }
-    beside(PLUGIN)
+    beside(PLUGIN).with_context(|| format!("{ENVIRONMENT} names none"))
 }
 
-/// A library of ours that is loaded by another program: beside this one, as
+/// A library of ours that another program has: beside this one, as
 /// cargo leaves it, or as a package would place it.
 ///
 /// # Errors
@@ -94,12 +94,7 @@ pub fn beside(name: &str) -> Result<PathBuf> {
         .into_iter()
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
-        .with_context(|| {
-            format!(
-                "no {name} in {}: build all with `cargo build`, or name the plugin by {ENVIRONMENT}",
-                beside.display()
-            )
-        })
+        .with_context(|| format!("no {name} in {}: build all with `cargo build`", beside.display()))
 }
 
 /// As QEMU's options want it: a comma doubled.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Show the events of one or several sessions in order of time.
 ///
 /// A line is: seconds since the session's start, seconds since the line
-/// before, who (guest/CLIENT and the name it gave itself, or vmm/THREAD), the
-/// event, its fields. Behind a reference point stand the guest's CPU and the
+/// before, who (guest/CLIENT and the name it gave itself, or vmm/THREAD, or
+/// host/THREAD where programs ran with no VMM), the event, its fields. Behind a reference point stand the guest's CPU and the
 /// point's number: @cpu0#17. Guests' clocks are mapped to the host's; the error
 /// bound is in the output of --json.
 #[derive(Debug, clap::Args)]

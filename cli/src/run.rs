@@ -94,6 +94,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
     let failure = Arc::new(OnceLock::new());
     let session = Session::create(config(args, &failure)?)?;
+    if let Some(path) = &args.segment {
+        let said = format!(
+            "hypertrace: {} was cut off while it was in use: {} holds what was drained before; leave \
+             that file alone, or do without --segment",
+            path.display(),
+            args.out.display()
+        );
+        let watched = session.segment().end_if_cut(&crate::escape::Message(&said).to_string());
+        watched.context("cannot watch the segment for being cut off")?;
+    }
     let monitor = session.trace().serve();
     if let Err(error) = &monitor {
         let why = told(error);

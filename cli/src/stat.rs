@@ -49,9 +49,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write")
 }
 
-fn source(stat: &StreamStat) -> String {
+fn source(session: &Session, stat: &StreamStat) -> String {
     match stat.stream {
-        Some((Domain::Host, ring)) => format!("vmm/{ring}"),
+        Some((Domain::Host, ring)) => format!("{}/{ring}", session.json().host()),
         Some((Domain::Guest, client)) => format!("guest/{client}"),
         None => "total".into(),
     }
@@ -73,7 +73,7 @@ fn to_text(session: &Session, stat: &SessionStat) -> String {
             row.filtered,
             row.faults,
         ];
-        let text = [source(row), Escaped(row.name.as_bytes()).to_string()];
+        let text = [source(session, row), Escaped(row.name.as_bytes()).to_string()];
         table.add_row(text.into_iter().chain(numbers.map(|n| n.to_string())));
     }
     for column in table.column_iter_mut().skip(2) {
@@ -95,11 +95,11 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
             ("overwritten", row.lost_overwritten),
         ];
         let causes = causes.into_iter().filter(|(_, n)| *n > 0);
-        list(out, &format!("lost by {}", source(row)), causes)?;
+        list(out, &format!("lost by {}", source(session, row)), causes)?;
     }
     for row in &stat.streams {
         let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
-        list(out, &format!("faults of {}", source(row)), kinds)?;
+        list(out, &format!("faults of {}", source(session, row)), kinds)?;
     }
     let device = session.json().device.iter().map(|(k, n)| (k.as_str(), *n));
     list(out, "device", device.filter(|(_, n)| *n > 0))?;

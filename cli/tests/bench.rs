@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use hypertrace_tests::capability;
+use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that need nothing that a machine may lack.
@@ -32,7 +32,7 @@ const ROWS: [&str; 23] = [
     "sigsegv_2016",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, or a CPU that is another's.
-const OTHERS: [(&str, &str); 19] = [
+const OTHERS: [(&str, &str); 21] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
@@ -52,6 +52,8 @@ const OTHERS: [(&str, &str); 19] = [
     ("qemu_syscall", QEMU),
     ("qemu_reference_point", QEMU),
     ("qemu_bystander", QEMU),
+    ("c_emit", "cc"),
+    ("c_disabled", "cc"),
 ];
 const QEMU: &str = "qemu-x86_64";
 
@@ -98,7 +100,9 @@ fn rows_have_times_ratios_and_verdicts() {
 #[test]
 fn what_the_machine_lacks_is_said_and_not_measured() {
     let names = OTHERS.map(|(name, _)| name);
-    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &names);
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+    bench.env("HYPERTRACE_C_LIBRARY", c::library().join("libhypertrace.a"));
+    let report = report(&mut bench, &names);
 
     for (name, needed) in OTHERS {
         let row = row(&report, name);

@@ -7,16 +7,15 @@ use std::process::Command;
 use hypertrace_tests::c::{self, Compiler, Linked};
 use hypertrace_tests::command::{Hypertrace, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, capability};
+use hypertrace_tests::{babeltrace2, capability, traced};
+use hypertrace_user::{Config, Session};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 const THREADS: u64 = 4;
-const EVENTS: u64 = if cfg!(debug_assertions) { 2_000 } else { 100_000 };
-const COMMITS: u64 = 500;
-const POINTS: u64 = 50;
+const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 100_000 };
 
 /// What programs left: their sessions, and files that were made for them.
 struct Place(TempDir);
@@ -33,22 +32,21 @@ impl Place {
     /// Runs this to its end, traced: what `report` says, and what it printed.
     #[track_caller]
     fn trace<A: AsRef<OsStr>>(&self, name: &str, program: &[A]) -> (Vec<Line>, String) {
-        self.trace_with::<&str, A>(name, &[], program)
+        let printed = self.run::<&str, A>(name, &[], program);
+        (HYPERTRACE.report(&self.session(name)), printed)
     }
 
-    /// The same with these options of `run`.
+    /// Runs this to its end, traced with these options of `run`: what it printed.
     #[track_caller]
-    fn trace_with<O: AsRef<OsStr>, A: AsRef<OsStr>>(
+    fn run<O: AsRef<OsStr>, A: AsRef<OsStr>>(
         &self,
         name: &str,
         options: &[O],
         program: &[A],
-    ) -> (Vec<Line>, String) {
-        let dir = self.session(name);
+    ) -> String {
         let mut command = HYPERTRACE.command(["run", "--out"]);
-        command.arg(&dir).args(options).env("HYPERTRACE_QEMU_PLUGIN", plugin());
-        let printed = run(command.arg("--").args(program)).ok();
-        (HYPERTRACE.report(&dir), printed)
+        command.arg(self.session(name)).args(options).env("HYPERTRACE_QEMU_PLUGIN", plugin());
+        run(command.arg("--").args(program)).ok()
     }
 
     fn session(&self, name: &str) -> PathBuf {
@@ -60,58 +58,65 @@ fn named<'a>(lines: &'a [Line], event: &'a str) -> impl Iterator<Item = &'a Line
     lines.iter().filter(move |line| line.event == event)
 }
 
-/// Every event of examples/c/events.c, its fields, and the order of each thread's.
-#[track_caller]
-fn check_events(lines: &[Line]) {
-    let expected_of = |event: &str, thread: u64, n: u64| match event {
-        "c_event" => json!({
-            "thread": thread, "n": n, "minus": -((n % 1000) as i64), "half": n as f64 / 2.0,
-            "odd": n % 2 == 1, "text": format!("event {n}"), "where": 0x1000,
-        }),
-        _ => json!({ "thread": thread, "n": n }),
-    };
-    for (event, count) in [("c_event", EVENTS), ("c_commit", COMMITS), ("c_point", POINTS)] {
-        for thread in 0..THREADS {
-            let found = named(lines, event).filter(|line| line.number("thread") == Some(thread));
-            let mut next = 0;
-            for line in found {
-                assert_eq!(Value::Object(line.fields.clone()), expected_of(event, thread, next));
-                assert_eq!(line.reference.is_some(), event == "c_point", "{line:?}");
-                next += 1;
-            }
-            assert_eq!(next, count, "{event} of thread {thread}");
-        }
-    }
-    for event in ["c_work_begin", "c_work_end"] {
-        assert_eq!(named(lines, event).count() as u64, THREADS);
-    }
+/// THREADS, EVENTS, COMMITS, POINTS of examples/c/events.c.
+fn counts() -> [u64; 4] {
+    let (events, points) = traced::sizes(EVENTS);
+    [THREADS, events, points, points]
 }
 
-/// Its threads, to which it gives no names, are called as the program is.
+/// Every event of examples/c/events.c, its fields, and the order of each thread's; nothing is lost,
+/// and others read as many. Gives how many leases there are of emulated threads.
 #[track_caller]
-fn check_name(lines: &[Line], program: &Path) {
+fn check_events(session: &Path, program: &Path) -> u64 {
     let name = program.file_name().unwrap().to_str().unwrap();
     let name = name.get(..15).unwrap_or(name);
-    for line in named(lines, "c_event") {
+    let [threads, events, commits, points] = counts();
+    let names = ["c_event", "c_commit", "c_point"];
+    let mut next = vec![[0; 3]; threads as usize];
+    let (mut works, mut vcpus, mut all) = ([0; 2], 0, 0);
+    HYPERTRACE.report_each(session, |line| {
+        all += 1;
+        vcpus += u64::from(line.source.contains("/vcpu "));
+        let Some(at) = names.iter().position(|name| *name == line.event) else {
+            let work = ["c_work_begin", "c_work_end"].iter().position(|name| *name == line.event);
+            match work {
+                Some(work) => works[work] += 1,
+                None => assert_eq!(line.event, "lease"),
+            }
+            return;
+        };
+        let thread = line.number("thread").unwrap();
+        let n = next[thread as usize][at];
+        let expected = match at {
+            0 => json!({
+                "thread": thread, "n": n, "minus": -((n % 1000) as i64), "half": n as f64 / 2.0,
+                "odd": n % 2 == 1, "text": format!("event {n}"), "where": 0x1000,
+            }),
+            _ => json!({ "thread": thread, "n": n }),
+        };
+        assert_eq!(line.reference.is_some(), at == 2, "{line:?}");
+        // Its threads, to which it gives no names, are called as it is.
         assert_eq!(line.source.split_once(' ').unwrap().1, name, "{line:?}");
-    }
-}
-
-fn counts() -> [String; 4] {
-    [THREADS, EVENTS, COMMITS, POINTS].map(|count| count.to_string())
-}
-
-fn with_counts(words: &[&Path]) -> Vec<std::ffi::OsString> {
-    words.iter().map(|word| word.into()).chain(counts().map(Into::into)).collect()
-}
-
-fn nothing_lost(session: &Path) {
+        assert_eq!(Value::Object(line.fields), expected);
+        next[thread as usize][at] += 1;
+    });
+    assert_eq!(next, vec![[events, commits, points]; threads as usize]);
+    assert_eq!(works, [threads; 2]);
     let stat = HYPERTRACE.stat(session);
     for stream in stat["streams"].as_array().unwrap() {
         for count in ["lost", "filtered", "faults_total"] {
             assert_eq!(stream[count], 0, "{count} of {stream}");
         }
     }
+    if let Some(read) = babeltrace2::count(&session.join("ctf")) {
+        assert_eq!(read, all);
+    }
+    vcpus
+}
+
+fn with_counts(words: &[&Path]) -> Vec<std::ffi::OsString> {
+    let counts = counts().map(|count| count.to_string().into());
+    words.iter().map(|word| word.into()).chain(counts).collect()
 }
 
 #[test]
@@ -121,24 +126,20 @@ fn one_program_as_c_and_as_cxx_however_it_is_linked() {
         for linked in [Linked::Archive, Linked::Static, Linked::Shared] {
             let program = compiler.program(&c::source("examples/c/events.c"), linked, place.path());
             let name = program.file_name().unwrap().to_str().unwrap();
-            let (lines, printed) = place.trace(name, &with_counts(&[&program]));
-            assert_eq!(printed, "");
-            check_events(&lines);
-            check_name(&lines, &program);
-            nothing_lost(&place.session(name));
+            assert_eq!(place.run::<&str, _>(name, &[], &with_counts(&[&program])), "");
+            check_events(&place.session(name), &program);
         }
     }
 }
 
 #[test]
-fn a_session_of_a_c_program_is_clean_ctf() {
+fn the_c_program_is_recorded_whole() {
     let Some(compiler) = c::compiler() else { return };
     let place = Place::new();
     let program =
         compiler.program(&c::source("examples/c/events.c"), Linked::Archive, place.path());
-    place.trace("ctf", &with_counts(&[&program]));
-    let Some(read) = babeltrace2::read(&place.session("ctf").join("ctf")) else { return };
-    assert!(read.clean() > THREADS * EVENTS);
+    assert_eq!(place.run::<&str, _>("whole", &[], &with_counts(&[&program])), "");
+    check_events(&place.session("whole"), &program);
 }
 
 /// With the plugin its points are recorded on the vCPUs' threads; in an emulator
@@ -150,25 +151,14 @@ fn emulated(emulator: &str, compiler: Option<Compiler>) {
     let place = Place::new();
     let program = compiler.program(&c::source("examples/c/events.c"), Linked::Static, place.path());
 
-    let untraced = run(Command::new(&emulator_path).arg(&program).args(counts())).ok();
-    let (lines, printed) = place.trace(emulator, &with_counts(&[&emulator_path, &program]));
-
+    let untraced = run(Command::new(&emulator_path).args(with_counts(&[&program]))).ok();
+    let printed = place.run::<&str, _>("host", &[], &with_counts(&[&emulator_path, &program]));
     assert_eq!((&*untraced, &*printed), ("", ""));
-    check_events(&lines);
-    check_name(&lines, &program);
-    nothing_lost(&place.session(emulator));
+    assert_eq!(check_events(&place.session("host"), &program), 0);
 
     let options: [&OsStr; 2] = ["--qemu".as_ref(), emulator_path.as_ref()];
-    let (lines, printed) = place.trace_with("plugin", &options, &with_counts(&[&program]));
-    assert_eq!(printed, "");
-    check_events(&lines);
-    check_name(&lines, &program);
-    nothing_lost(&place.session("plugin"));
-    let vcpus = lines.iter().filter(|line| line.source.contains("/vcpu "));
-    assert_eq!(vcpus.count() as u64, THREADS, "a lease each");
-    if let Some(read) = babeltrace2::read(&place.session("plugin").join("ctf")) {
-        assert_eq!(read.clean(), lines.len() as u64);
-    }
+    assert_eq!(place.run("plugin", &options, &with_counts(&[&program])), "");
+    assert_eq!(check_events(&place.session("plugin"), &program), THREADS, "a lease each");
     capability::used(emulator);
 }
 
@@ -242,6 +232,40 @@ fn every_type_of_field_and_kind_of_event() {
         // With nobody to trace for: why, and nothing is computed twice.
         let alone = run(&mut Command::new(&program));
         assert_eq!(alone.code, Some(4), "{alone:?}");
+    }
+}
+
+/// Names as long as can be.
+const OFF: &str = "off_1234567890_1234567890_1234567890_1234567890_1234567890_12345";
+const KEPT: &str = "kept_1234567890_1234567890_1234567890_1234567890_1234567890_1234";
+
+#[test]
+fn what_the_host_switches_off_is_not_even_computed() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        for compiler in [compiler.plain(), compiler] {
+            for linked in [Linked::Archive, Linked::Static, Linked::Shared] {
+                let program =
+                    compiler.program(&c::source("tests/c/switched.c"), linked, place.path());
+                let dir = tempfile::tempdir_in(place.path()).unwrap();
+                let session = Session::create(Config::new(dir.path())).unwrap();
+                for name in ["off", "off_begin", OFF] {
+                    session.trace().execute(&format!("trace-event {name} off")).unwrap();
+                }
+
+                let mut command = Command::new(program);
+                session.pass_to(&mut command);
+                let computed = run(&mut command).ok();
+
+                session.finish().unwrap();
+                let lines = HYPERTRACE.report(dir.path());
+                let kept: Vec<_> = named(&lines, "kept").filter_map(|l| l.number("n")).collect();
+                assert!(kept.ends_with(&(1..=100).collect::<Vec<_>>()), "{kept:?}");
+                assert_eq!(named(&lines, KEPT).count(), kept.len());
+                assert!(!lines.iter().any(|line| line.event.starts_with("off")));
+                assert_eq!(computed, "0", "{compiler:?} {linked:?}");
+            }
+        }
     }
 }
 

@@ -224,6 +224,34 @@ fn a_dead_host_costs_a_second_once() {
 }
 
 #[test]
+fn a_segment_that_is_cut_off_ends_run_with_a_word_and_what_was_drained() {
+    let name = "a_segment_that_is_cut_off_ends_run_with_a_word_and_what_was_drained";
+    if let Some(segment) = traced::argument() {
+        for n in 0..1000u64 {
+            assert_eq!(hypertrace::commit!("committed", n), Emit::Recorded);
+        }
+        // Until they are drained.
+        std::thread::sleep(Duration::from_millis(200));
+        File::options().write(true).open(segment).unwrap().set_len(0).unwrap();
+        // Now or a little later, at the library's next look.
+        std::thread::sleep(Duration::from_secs(2));
+        return;
+    }
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (segment, out) = (dir.path().join("segment"), dir.path().join("S"));
+    let mut command = HYPERTRACE.command(["run", "--clients", "4", "--segment"]);
+    command.arg(&segment).arg("--out").arg(&out);
+    traced::program(&mut command, name, segment.to_str().unwrap());
+
+    let told = run(&mut command).failed(1);
+
+    assert!(told.contains(segment.to_str().unwrap()), "{told}");
+    assert!(told.contains("was cut off while it was in use"), "{told}");
+    assert_eq!(count(&out, "committed"), 1000);
+    assert_eq!(HYPERTRACE.stat(&out)["finished"], false);
+}
+
+#[test]
 fn a_segment_that_is_none_is_told_and_events_go_nowhere() {
     let name = "a_segment_that_is_none_is_told_and_events_go_nowhere";
     if let Some(wrong) = traced::argument() {

@@ -1,6 +1,5 @@
 //! `hypertrace run --qemu`: the same programs, emulated.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
@@ -16,7 +15,6 @@ use serde_json::Value;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
 const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 250_000 };
-const POINTS: u64 = EVENTS / 100;
 /// Threads that do nothing.
 const IDLE: usize = 3;
 
@@ -28,56 +26,37 @@ fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Comma
     command
 }
 
-/// What each thread did, in order: event and which one it was.
-fn by_thread(lines: &[Line]) -> BTreeMap<u64, Vec<(String, u64)>> {
-    let mut threads = BTreeMap::<_, Vec<_>>::new();
-    for line in lines {
-        if let Some(thread) = line.number("thread") {
-            let which = line.number("n").or(line.number("point")).unwrap();
-            threads.entry(thread).or_default().push((line.event.clone(), which));
-        }
-    }
-    threads
-}
-
-/// Runs the program of a test natively and emulated, with this in its environment, and compares what was recorded.
+/// Runs the program of a test natively and emulated, with this in its environment, and holds each to
+/// what it does.
 #[track_caller]
 fn does_the_same(name: &str, environment: &[(&str, &str)]) {
-    let sessions = [&[][..], &["--qemu", QEMU]].map(|arguments| {
+    let (events, points) = traced::sizes(EVENTS);
+    for arguments in [&[][..], &["--qemu", QEMU]] {
         let dir = tempfile::tempdir().unwrap();
         let mut command = run_test(dir.path(), arguments, name, "-");
         let ran = run(command.envs(environment.iter().copied()));
         assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
-        let lines = HYPERTRACE.report(dir.path());
-        if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
-            read.clean();
+
+        traced::check_four_threads(dir.path(), events, points);
+        let stat = HYPERTRACE.stat(dir.path());
+        let total = &stat["total"];
+        assert_eq!((total["lost"].as_u64(), total["faults_total"].as_u64()), (Some(0), Some(0)));
+        // They were recorded on the vCPUs' own threads, not by the host for them.
+        assert_eq!(stat.to_string().contains("\"vcpu "), !arguments.is_empty(), "{stat}");
+        if let Some(read) = babeltrace2::count(&dir.path().join("ctf")) {
+            assert_eq!(Some(read), total["records"].as_u64());
         }
-        (lines, dir)
-    });
-    let [native, emulated] = sessions.each_ref().map(|(lines, _)| by_thread(lines));
-    assert_eq!(native.len(), emulated.len());
-    for (native, emulated) in native.iter().zip(&emulated) {
-        let differs = native.1.iter().zip(emulated.1).find(|(native, emulated)| native != emulated);
-        assert_eq!(differs, None, "(native, emulated) of thread {}", native.0);
-        assert_eq!(native.1.len(), emulated.1.len());
+        let by_host = if arguments.is_empty() { points * traced::THREADS } else { 0 };
+        assert_eq!(stat["device"]["reference_points"], by_host, "{stat}");
     }
-    for events in emulated.values() {
-        assert_eq!(events.len() as u64, EVENTS + 2 * POINTS);
-    }
-    // They were recorded on the vCPUs' own threads, not by the host for them.
-    let [native, emulated] = sessions.each_ref().map(|(_, dir)| HYPERTRACE.stat(dir.path()));
-    assert_eq!(native["device"]["reference_points"], POINTS * traced::THREADS, "{native}");
-    assert_eq!(emulated["device"]["reference_points"], 0, "{emulated}");
-    assert!(emulated.to_string().contains("\"vcpu 3\""), "{emulated}");
-    let points = sessions[1].0.iter().filter(|line| line.event == "acknowledged");
-    assert_eq!(points.count() as u64, POINTS * traced::THREADS);
     capability::used(QEMU);
 }
 
 #[test]
 fn a_program_does_the_same_natively_and_emulated() {
     if traced::argument().is_some() {
-        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
+        let (events, points) = traced::sizes(EVENTS);
+        assert_eq!(traced::four_threads(events, points), 0);
     } else if capability::program(QEMU).is_some() {
         does_the_same("a_program_does_the_same_natively_and_emulated", &[]);
     }
@@ -86,7 +65,8 @@ fn a_program_does_the_same_natively_and_emulated() {
 #[test]
 fn and_by_system_calls_too() {
     if traced::argument().is_some() {
-        assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
+        let (events, points) = traced::sizes(EVENTS);
+        assert_eq!(traced::four_threads(events, points), 0);
     } else if capability::program(QEMU).is_some() {
         does_the_same("and_by_system_calls_too", &[("HYPERTRACE_STORE", "syscall")]);
     }

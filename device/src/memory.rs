@@ -6,9 +6,9 @@
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::layout::{Geometry, GeometryError, Region, WORD};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use thiserror::Error;
 use vm_memory::mmap::MmapRegionError;
@@ -166,18 +166,9 @@ impl Memory {
 }
 
 fn memfd(bytes: u64) -> io::Result<File> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a NUL-terminated string that lives through the call.
-    let fd = unsafe { libc::memfd_create(c"hypertrace".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `fd` was just created and belongs to nobody else.
-    let file = unsafe { File::from_raw_fd(fd) };
+    let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = File::from(file);
     file.set_len(bytes)?;
-    // SAFETY: fcntl on a descriptor of ours with an integer argument.
-    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(file)
 }

@@ -12,13 +12,13 @@
 
 /*
  * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Values are not computed
- * where the event is switched off, or where there is no device, but for the first time at each call
- * site. What cannot be recorded is counted, and the host shows the count.
+ * where the event is switched off, or where there is no device, but for the first time. What cannot
+ * be recorded is counted, and the host shows the count.
  */
 #define HYPERTRACE_EVENT(...)                                                                      \
     do {                                                                                           \
         HYPERTRACE_SITE_(__VA_ARGS__)                                                              \
-        if (HYPERTRACE_IS_ON_(hypertrace_site_)) {                                                 \
+        if (HYPERTRACE_IS_ON_(hypertrace_site_, HYPERTRACE_FIRST_(__VA_ARGS__, ~))) {              \
             HYPERTRACE_VALUES_(__VA_ARGS__)                                                        \
             (void)hypertrace_event(&hypertrace_site_, hypertrace_values_);                         \
         }                                                                                          \
@@ -69,12 +69,10 @@
     static const unsigned char hypertrace_types_[] = {                                             \
         HYPERTRACE_EACH_(HYPERTRACE_TYPE_OF_, __VA_ARGS__) 0};                                     \
     static struct hypertrace_site hypertrace_site_ = {                                             \
-        &hypertrace_site_.unknown,                                                                 \
         "" HYPERTRACE_FIRST_(__VA_ARGS__, ~),                                                      \
         "" HYPERTRACE_EACH_(HYPERTRACE_NAME_, __VA_ARGS__),                                        \
         hypertrace_types_,                                                                         \
         HYPERTRACE_COUNT_(__VA_ARGS__),                                                            \
-        0,                                                                                         \
         0,                                                                                         \
         0,                                                                                         \
         0};
@@ -83,13 +81,31 @@
 #define HYPERTRACE_VALUES_(...)                                                                    \
     const uint64_t hypertrace_values_[] = {HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0};
 
-/* Relaxed atomic loads: the library changes both while the program runs. */
-#if defined(__GNUC__)
-#define HYPERTRACE_IS_ON_(site)                                                                    \
-    (__atomic_load_n(__atomic_load_n(&(site).off, __ATOMIC_RELAXED), __ATOMIC_RELAXED) == 0)
+/*
+ * Whether an event is off: a byte for each hash of a name, 0 is on. The library changes it while
+ * the program runs.
+ */
+#if defined(__cplusplus)
+extern "C"
 #else
-#define HYPERTRACE_IS_ON_(site)                                                                    \
-    (**HYPERTRACE_CAST_(const volatile uint8_t *const volatile *, &(site).off) == 0)
+extern
+#endif
+    const uint8_t hypertrace_off_[4096];
+
+#if defined(__GNUC__)
+#define HYPERTRACE_LOAD_(type, from, order) __atomic_load_n(&(from), __ATOMIC_##order)
+#else
+#define HYPERTRACE_LOAD_(type, from, order) (*HYPERTRACE_CAST_(const volatile type *, &(from)))
+#endif
+
+#if defined(__OPTIMIZE__) || defined(__cplusplus)
+#define HYPERTRACE_IS_ON_(site, name)                                                              \
+    (HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[HYPERTRACE_SLOT_(name)], RELAXED) == 0)
+#else
+/* The hash is not known before the program runs. The library finds it at the first event. */
+#define HYPERTRACE_IS_ON_(site, name)                                                              \
+    (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \
+     HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[(site).name_hash & 4095], RELAXED) == 0)
 #endif
 
 /* What a field is: (name, value) or a variable. */
@@ -166,7 +182,20 @@
 #define HYPERTRACE_TYPE_(value) (hypertrace_::type_of<decltype(hypertrace_::plain(value))>())
 #define HYPERTRACE_WORD_(value) (hypertrace_::word(hypertrace_::plain(value)))
 
+/* A number at once, not at run time. */
+#define HYPERTRACE_SLOT_(name)                                                                     \
+    (std::integral_constant<size_t, hypertrace_::slot("" name, sizeof("" name) - 1)>::value)
+
 namespace hypertrace_ {
+
+/* FNV-1a, its low 12 bits. */
+constexpr size_t slot(const char *name, size_t length) {
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < length; i++) {
+        hash = (hash ^ static_cast<unsigned char>(name[i])) * 16777619u;
+    }
+    return hash & 4095;
+}
 
 /* By value: an array is a pointer then, and nothing is const. */
 template <typename T> constexpr T plain(T it) { return it; }
@@ -270,6 +299,36 @@ template <typename T> inline uint64_t word(T value) {
         float: hypertrace_double_,                                                                 \
         double: hypertrace_double_,                                                                \
         default: hypertrace_pointer_)(value)
+
+#if defined(__OPTIMIZE__)
+/*
+ * FNV-1a, its low 12 bits. Not a loop, so that compilers make a number of it however long the name
+ * is: 64 bytes at most.
+ */
+#define HYPERTRACE_SLOT_(name) (hypertrace_slot_("" name, sizeof("" name) - 1))
+#define HYPERTRACE_HASH_1_(i)                                                                      \
+    if ((i) < length) {                                                                            \
+        hash = (hash ^ (unsigned char)name[i]) * 16777619u;                                        \
+    }
+#define HYPERTRACE_HASH_4_(i)                                                                      \
+    HYPERTRACE_HASH_1_(i)                                                                          \
+    HYPERTRACE_HASH_1_((i) + 1) HYPERTRACE_HASH_1_((i) + 2) HYPERTRACE_HASH_1_((i) + 3)
+#define HYPERTRACE_HASH_16_(i)                                                                     \
+    HYPERTRACE_HASH_4_(i)                                                                          \
+    HYPERTRACE_HASH_4_((i) + 4) HYPERTRACE_HASH_4_((i) + 8) HYPERTRACE_HASH_4_((i) + 12)
+#if defined(__GNUC__)
+__attribute__((always_inline))
+#endif
+static inline size_t
+hypertrace_slot_(const char *name, size_t length) {
+    uint32_t hash = 2166136261u;
+    HYPERTRACE_HASH_16_(0)
+    HYPERTRACE_HASH_16_(16)
+    HYPERTRACE_HASH_16_(32)
+    HYPERTRACE_HASH_16_(48)
+    return hash & 4095;
+}
+#endif
 
 static inline uint64_t hypertrace_signed_(int64_t value) { return (uint64_t)value; }
 static inline uint64_t hypertrace_unsigned_(uint64_t value) { return value; }

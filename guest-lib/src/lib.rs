@@ -61,8 +61,6 @@ pub use linux::{
     Counts, Info, MemoryType, Options, Place, counts, install, open, poll, stamp, with_client,
 };
 pub use mask::is_on;
-#[doc(hidden)]
-pub use mask::switch;
 #[cfg(feature = "std")]
 pub use mmio::Store;
 pub use region::Region;

@@ -1,4 +1,7 @@
 //! The enable mask's private copy: the hot path loads nothing shared.
+//!
+//! Unsafe, because C programs know it by a name that nothing else may have.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::ring;
@@ -8,6 +11,8 @@ const SLOTS: usize = 4096;
 /// 0 is on, 1 is off. One copy for the whole program: a name is on or off for
 /// all of its threads. All on at first, so that the first event looks for a
 /// device.
+// SAFETY: no other symbol of any library is called so.
+#[cfg_attr(feature = "c", unsafe(export_name = "hypertrace_off_"))]
 static MASK: [AtomicU8; SLOTS] = [const { AtomicU8::new(0) }; SLOTS];
 /// The version that was copied, or one of the two below.
 static VERSION: AtomicU64 = AtomicU64::new(NEVER);
@@ -28,12 +33,6 @@ const TRIES: usize = 8;
 #[inline(always)]
 pub fn is_on(slot: usize) -> bool {
     MASK[slot].load(Relaxed) == 0
-}
-
-/// Where [`is_on`] looks, for call sites that keep the address.
-#[doc(hidden)]
-pub fn switch(slot: usize) -> &'static AtomicU8 {
-    &MASK[slot]
 }
 
 /// Copies the mask if the host says that it has changed.

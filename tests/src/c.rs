@@ -43,6 +43,7 @@ pub struct Compiler {
     pub name: &'static str,
     program: PathBuf,
     language: Language,
+    optimizes: bool,
     /// Where libhypertrace.a and libhypertrace.so are.
     library: PathBuf,
 }
@@ -62,15 +63,16 @@ pub fn source(path: &str) -> PathBuf {
 pub fn compilers() -> Vec<Compiler> {
     let here = COMPILERS.iter().filter_map(|&(name, language)| {
         let program = capability::program(name)?;
-        Some(Compiler { name, program, language, library: library().to_owned() })
+        Some(Compiler { name, program, language, optimizes: true, library: library().to_owned() })
     });
     here.collect()
 }
 
 /// The C compiler that is here, or says that none is.
 pub fn compiler() -> Option<Compiler> {
-    let program = capability::program("gcc")?;
-    Some(Compiler { name: "gcc", program, language: Language::C11, library: library().to_owned() })
+    let (program, language) = (capability::program("gcc")?, Language::C11);
+    let library = library().to_owned();
+    Some(Compiler { name: "gcc", program, language, optimizes: true, library })
 }
 
 /// The compiler for aarch64, with a library for it; says what is missing.
@@ -102,7 +104,8 @@ pub fn aarch64() -> Option<Compiler> {
     });
     capability::used("aarch64-rust");
     let language = Language::C11;
-    Some(Compiler { name: "aarch64-gcc", program, language, library: library.clone() })
+    let library = library.clone();
+    Some(Compiler { name: "aarch64-gcc", program, language, optimizes: true, library })
 }
 
 /// Where libhypertrace.a and libhypertrace.so are, for this machine.
@@ -130,6 +133,11 @@ fn target_folder() -> PathBuf {
 }
 
 impl Compiler {
+    /// The same without optimisation.
+    pub fn plain(&self) -> Compiler {
+        Compiler { optimizes: false, ..self.clone() }
+    }
+
     /// Makes a program of this source. It has to compile without a warning.
     #[track_caller]
     pub fn program(&self, source: &Path, linked: Linked, folder: &Path) -> PathBuf {
@@ -182,7 +190,8 @@ impl Compiler {
             Language::Cxx17 => command.args(["-std=c++17", "-x", "c++"]),
         };
         // POSIX threads are beyond ISO C.
-        command.args(WARNINGS).args(["-O2", "-D_POSIX_C_SOURCE=200809L", "-I"]);
+        let level = if self.optimizes { "-O2" } else { "-O0" };
+        command.args(WARNINGS).args([level, "-D_POSIX_C_SOURCE=200809L", "-I"]);
         command.arg(root().join("guest-lib/include"));
         command.arg(source).args(["-x", "none"]);
         command

@@ -1,8 +1,9 @@
 //! Running `hypertrace`, and holding it to its exit code and to what it said where.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -109,6 +110,17 @@ impl Hypertrace {
     pub fn report(&self, dir: &Path) -> Vec<Line> {
         let text = run(self.command(["report", "--json"]).arg(dir)).ok();
         text.lines().map(Line::parse).collect()
+    }
+
+    /// The same, a line at a time: for sessions that are too large to be held.
+    #[track_caller]
+    pub fn report_each(&self, dir: &Path, mut each: impl FnMut(Line)) {
+        let mut command = self.command(["report", "--json"]);
+        let mut report = command.arg(dir).stdout(Stdio::piped()).spawn().unwrap();
+        for line in BufReader::new(report.stdout.take().unwrap()).lines() {
+            each(Line::parse(&line.unwrap()));
+        }
+        assert!(report.wait().unwrap().success(), "report of {}", dir.display());
     }
 
     /// `stat --json` of a session.

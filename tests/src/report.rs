@@ -11,7 +11,7 @@ pub struct Line {
     pub ts_ns: i64,
     /// How far off that may be; `None` is unknown.
     pub bound_ns: Option<u64>,
-    /// Who, such as `guest/0 worker`, `vmm/vcpu0`.
+    /// Who, such as `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`.
     pub source: String,
     /// Its name.
     pub event: String,

@@ -52,6 +52,14 @@ pub fn four_threads(events: u64, points: u64) -> u64 {
     failed.into_inner()
 }
 
+/// How many events and points of each strength a thread records: so many events, or as many as
+/// `HYPERTRACE_TEST_EVENTS` says, and a hundredth of that.
+pub fn sizes(events: u64) -> (u64, u64) {
+    let told = std::env::var("HYPERTRACE_TEST_EVENTS").ok();
+    let events = told.map_or(events, |told| told.parse().expect("HYPERTRACE_TEST_EVENTS"));
+    (events, events / 100)
+}
+
 /// How often a point comes.
 fn every(events: u64, points: u64) -> u64 {
     (events / points.max(1)).max(1)

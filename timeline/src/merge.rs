@@ -60,7 +60,7 @@ pub struct Event {
     pub bound_ns: Option<u64>,
     /// Which of the sessions.
     pub session: usize,
-    /// Who: `guest/0 worker`, `vmm/vcpu0`. The name behind the client is the
+    /// Who: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`. The name behind the client is the
     /// guest's own: escape it.
     pub source: Arc<str>,
     /// The event's name.

@@ -25,6 +25,8 @@ struct Kind {
 struct Whole {
     uuid: String,
     started_unix_ns: i64,
+    #[serde(default)]
+    programs: bool,
     clocks: Vec<Clock>,
     events: Vec<EventJson>,
     #[serde(default)]
@@ -41,6 +43,8 @@ pub struct SessionJson {
     pub uuid: [u8; 16],
     /// When the session began.
     pub started_unix_ns: i64,
+    /// Whether the guests are programs of the host itself: there is no VMM.
+    pub programs: bool,
     /// Clocks; each is a stream class.
     pub clocks: Vec<Clock>,
     /// Event classes, besides the reserved ones.
@@ -165,12 +169,18 @@ impl SessionJson {
         Ok(SessionJson {
             uuid,
             started_unix_ns: whole.started_unix_ns,
+            programs: whole.programs,
             clocks: whole.clocks,
             events: whole.events,
             streams: whole.streams,
             device: whole.device,
             finished: whole.finished,
         })
+    }
+
+    /// What the host's side is called: `vmm`, or `host` where there is none.
+    pub fn host(&self) -> &'static str {
+        if self.programs { "host" } else { "vmm" }
     }
 
     /// A clock by its id.

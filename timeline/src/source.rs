@@ -1,5 +1,5 @@
 //! What to call the one who did it: a client by its lessee's name, a thread
-//! of the VMM by its own.
+//! of the VMM, or of the host where there is none, by its own.
 
 use crate::class::Value;
 use crate::packet::Domain;
@@ -20,6 +20,8 @@ pub(crate) struct Source {
 pub(crate) struct Names {
     /// Each session's name, for where there are several.
     sessions: Vec<String>,
+    /// What each session calls its host's side.
+    hosts: Vec<&'static str>,
     lessees: HashMap<Source, Lessee>,
 }
 
@@ -34,9 +36,10 @@ struct Lessee {
 impl Names {
     /// With the names in `session.json`, until lease records are met.
     pub fn new<'a>(sessions: impl Iterator<Item = &'a Session>) -> Names {
-        let mut names = Names { sessions: Vec::new(), lessees: HashMap::new() };
+        let mut names = Names { sessions: Vec::new(), hosts: Vec::new(), lessees: HashMap::new() };
         for (number, session) in sessions.enumerate() {
             names.sessions.push(session_name(session));
+            names.hosts.push(session.json().host());
             for stream in &session.json().streams {
                 let source =
                     Source { session: number, domain: stream.domain, client: stream.client };
@@ -79,9 +82,11 @@ impl Names {
         }
     }
 
-    /// `guest/0 worker`, `vmm/vcpu0`, and with several sessions `S1:` in front.
+    /// `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` where there is no VMM, and
+    /// with several sessions `S1:` in front.
     pub fn get(&mut self, source: Source, several: bool) -> Arc<str> {
         let session = self.sessions.get(source.session).map_or("", String::as_str);
+        let host = self.hosts.get(source.session).copied().unwrap_or("vmm");
         let lessee = self.lessees.entry(source).or_default();
         let shown = lessee.shown.get_or_insert_with(|| {
             let prefix = if several { format!("{session}:") } else { String::new() };
@@ -89,9 +94,9 @@ impl Names {
             match (source.domain, lessee.name.as_str()) {
                 (Domain::Guest, "") => format!("{prefix}guest/{client}"),
                 (Domain::Guest, name) => format!("{prefix}guest/{client} {name}"),
-                (Domain::Host, "") => format!("{prefix}vmm/{client}"),
+                (Domain::Host, "") => format!("{prefix}{host}/{client}"),
                 (Domain::Host, name) if name.starts_with("vmm/") => format!("{prefix}{name}"),
-                (Domain::Host, name) => format!("{prefix}vmm/{name}"),
+                (Domain::Host, name) => format!("{prefix}{host}/{name}"),
             }
             .into()
         });

@@ -270,7 +270,7 @@ pub(crate) struct Clocks {
     began: u64,
     told: Option<u64>,
     /// Guests stamp with the host's counter.
-    shared: bool,
+    pub shared: bool,
     /// The maps are not those of the metadata on disk.
     pub changed: bool,
 }

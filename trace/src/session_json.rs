@@ -27,6 +27,9 @@ pub struct SessionJson {
     pub uuid: String,
     /// When the session was created, Unix time.
     pub started_unix_ns: u64,
+    /// Whether the guests are programs of the host itself: there is no VMM.
+    #[serde(default)]
+    pub programs: bool,
     /// Clocks; the index is the id.
     pub clocks: Vec<ClockJson>,
     /// Event classes, besides the reserved ones.

@@ -158,6 +158,7 @@ impl Shared {
             version: VERSION,
             uuid: Uuid(&self.uuid).to_string(),
             started_unix_ns: self.clocks.host.started_unix_ns().try_into().unwrap_or(0),
+            programs: self.clocks.shared,
             clocks: self.clocks.to_json(),
             events: self.classes.to_json(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),

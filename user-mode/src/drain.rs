@@ -20,10 +20,19 @@ pub(crate) struct Drain<S> {
     shared: Arc<Shared>,
     sink: Arc<S>,
     packets: usize,
-    clients: Vec<ConsumerState>,
+    clients: Vec<Client>,
+    /// The bells, as they were seen last.
+    bells: Vec<u64>,
     /// The names that page L says.
-    handled: NameSet,
+    handled: Option<NameSet>,
     passes: u64,
+}
+
+/// One client, as the host knows it.
+struct Client {
+    state: ConsumerState,
+    /// It rang once, or has written, so it is or was leased.
+    is_used: bool,
 }
 
 /// Drains once in a period while the thread that answers points sleeps; all
@@ -45,9 +54,11 @@ pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Co
 
 impl<S: EventSink> Drain<S> {
     pub(crate) fn new(shared: Arc<Shared>, sink: Arc<S>, packets: usize) -> Drain<S> {
-        let (_, all) = shared.segment.clients();
-        let clients = (0..all).map(|_| ConsumerState::default()).collect();
-        Drain { shared, sink, packets, clients, handled: NameSet::EMPTY, passes: 0 }
+        let (relays, all) = shared.segment.clients();
+        let client = |n| Client { state: ConsumerState::default(), is_used: n < relays };
+        let clients = (0..all).map(client).collect();
+        let bells = vec![0; shared.segment.bells().len()];
+        Drain { shared, sink, packets, clients, bells, handled: None, passes: 0 }
     }
 
     /// Takes up to some packets of every client, with a call of `between` after
@@ -80,14 +91,28 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Finds clients that were used though they never rang.
-    fn look_at_all(&self) {
+    fn look_at_all(&mut self) {
         let segment = &self.shared.segment;
-        let (_, all) = segment.clients();
-        for client in (0..all).filter(|client| !self.shared.is_used(*client)) {
-            let Some(memory) = segment.client(client) else { continue };
-            let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY];
-            if words.iter().any(|word| memory.guest[*word].load(Relaxed) != 0) {
-                self.shared.set_used(client);
+        for (number, client) in (0..).zip(&mut self.clients) {
+            if let Some(memory) = segment.client(number).filter(|_| !client.is_used) {
+                let is_touched = |word: &usize| memory.guest[*word].load(Relaxed) != 0;
+                let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY];
+                client.is_used = words.iter().any(is_touched);
+            }
+        }
+    }
+
+    /// Finds clients that rang.
+    fn look_at_bells(&mut self) {
+        let bells = self.shared.segment.bells().iter().zip(&mut self.bells);
+        for ((bell, seen), clients) in bells.zip(self.clients.chunks_mut(WORD as usize)) {
+            let now = bell.load(Relaxed);
+            if now != *seen {
+                let rang = (now ^ *seen).to_le_bytes();
+                *seen = now;
+                for (client, rang) in clients.iter_mut().zip(rang) {
+                    client.is_used |= rang != 0;
+                }
             }
         }
     }
@@ -95,25 +120,27 @@ impl<S: EventSink> Drain<S> {
     /// Drains the clients that are used: their schema logs before the relays'
     /// points that may need them. `only`: as far as their rings go now.
     fn take(&mut self, packets: usize, only: bool, between: &mut dyn FnMut()) -> bool {
-        let Drain { shared, sink, clients, .. } = self;
-        let segment = &shared.segment;
+        let segment = Arc::clone(&self.shared.segment);
         let (relays, all) = segment.clients();
         let head = |client| {
             let memory = segment.client(client);
             // ORDERING: as in the consumer's own load.
             memory.map_or(0, |memory| memory.guest[HEAD].load(Ordering::Acquire))
         };
-        sink.begin_pass();
+        self.sink.begin_pass();
         let noted: Vec<u64> = (0..if only { all } else { relays }).map(head).collect();
+        // After that: whose points were noted has rung before.
+        self.look_at_bells();
+        let Drain { sink, clients, .. } = self;
         let mut more = false;
         for client in (relays..all).chain(0..relays) {
-            if !shared.is_used(client) {
+            let index = client as usize;
+            if !clients[index].is_used {
                 continue;
             }
-            let index = client as usize;
             for turn in 0..packets.max(1) {
                 let Some(memory) = segment.client(client) else { break };
-                let mut consumer = Consumer::new(memory, &mut clients[index]);
+                let mut consumer = Consumer::new(memory, &mut clients[index].state);
                 if let Some(head) = noted.get(index) {
                     consumer.up_to(*head);
                 }
@@ -133,12 +160,12 @@ impl<S: EventSink> Drain<S> {
     /// counted as lost.
     fn forsake(&mut self) {
         let Drain { shared, sink, clients, .. } = self;
-        for (client, state) in (0..).zip(clients).filter(|(client, _)| shared.is_used(*client)) {
-            let Some(memory) = shared.segment.client(client) else { continue };
-            let mut consumer = Consumer::new(memory, state);
+        for (number, client) in (0..).zip(clients).filter(|(_, client)| client.is_used) {
+            let Some(memory) = shared.segment.client(number) else { continue };
+            let mut consumer = Consumer::new(memory, &mut client.state);
             consumer.forsake(&mut vec![0; consumer.stage_words()]);
             // Nothing to take: the sink looks at the losses.
-            sink.drain(client, &mut consumer);
+            sink.drain(number, &mut consumer);
         }
     }
 
@@ -146,12 +173,12 @@ impl<S: EventSink> Drain<S> {
     pub(crate) fn publish_triggers(&mut self) {
         let mut names = NameSet::EMPTY;
         self.sink.points_to_handle(&mut names);
-        if names != self.handled {
+        if self.handled != Some(names) {
             let words = self.shared.segment.page_l(TRIGGERS, TRIGGERS_BYTES);
             for (word, bits) in words.iter().zip(names.0) {
                 word.store(bits, Relaxed);
             }
-            self.handled = names;
+            self.handled = Some(names);
         }
     }
 

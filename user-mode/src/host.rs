@@ -52,8 +52,6 @@ pub(crate) type Counts = Vec<(&'static str, u64)>;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) segment: Arc<Segment>,
-    /// By client: it rang once, or has written, so it is or was leased.
-    used: Box<[AtomicBool]>,
     /// Version of the enable mask.
     pub(crate) mask_version: AtomicU64,
     /// The thread that answers points sleeps, or is about to.
@@ -66,17 +64,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Whether this client is to be drained.
-    pub(crate) fn is_used(&self, client: u32) -> bool {
-        self.used.get(client as usize).is_some_and(|used| used.load(Relaxed))
-    }
-
-    /// It is from now on. `false`: there is no such client.
-    pub(crate) fn set_used(&self, client: u32) -> bool {
-        let used = self.used.get(client as usize);
-        used.inspect(|used| used.store(true, Relaxed)).is_some()
-    }
-
     /// Has the thread that is awake, or the one that drains, do a pass.
     fn wake_drain(&self, drain: &Thread) {
         self.is_drain_due.store(true, Relaxed);
@@ -123,10 +110,8 @@ impl Host {
         sink: S,
         policy: Policy,
     ) -> io::Result<Host> {
-        let (relays, all) = segment.clients();
         let shared = Arc::new(Shared {
             segment: Arc::clone(segment),
-            used: (0..all).map(|client| AtomicBool::new(client < relays)).collect(),
             mask_version: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
             is_drain_due: AtomicBool::new(false),
@@ -151,7 +136,7 @@ impl Host {
         let mut host =
             Host { shared, points: None, drain_thread: drain.thread().clone(), drain: Some(drain) };
         let points = thread::Builder::new()
-            .name("host".into())
+            .name("segment".into())
             .spawn(move || points::run(&of_points, &*sink, &for_points, policy))?;
         host.points = Some(points);
         Ok(host)

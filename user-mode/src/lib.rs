@@ -27,6 +27,7 @@
 //! It does not watch programs: one that never calls the library leaves nothing,
 //! and costs nothing.
 
+mod cut;
 mod drain;
 mod futex;
 mod host;

@@ -160,9 +160,6 @@ impl<S: EventSink> Points<'_, S> {
                 let byte = changed.trailing_zeros() / 8;
                 changed &= !(0xff << (8 * byte));
                 let client = at as u32 * 8 + byte;
-                if !self.shared.set_used(client) {
-                    continue;
-                }
                 if !self.answer(client) {
                     self.counts[RINGS] += 1;
                     self.shared.is_drain_due.store(true, Relaxed);

@@ -8,10 +8,12 @@ use hypertrace_abi::config::{ConfigError, ConfigPage, HostFacts, RingMode};
 use hypertrace_abi::layout::local::{BELLS, HOST_LOCK, HOST_PID, PAGE_L};
 use hypertrace_abi::layout::{Geometry, GeometryError, PAGE, Region, WORD};
 use hypertrace_abi::ring::ClientMemory;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, IntoBytes};
@@ -272,6 +274,12 @@ impl Segment {
         self.at
     }
 
+    /// The addresses of the mapping.
+    pub(crate) fn range(&self) -> Range<usize> {
+        let at = self.at as usize;
+        at..at + self.len
+    }
+
     /// Clients that relay others' points, and all.
     pub(crate) fn clients(&self) -> (u32, u32) {
         let all = self.geometry.clients;
@@ -373,18 +381,9 @@ fn take(file: &File) -> io::Result<bool> {
 }
 
 fn memfd(bytes: u64) -> io::Result<File> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a NUL-terminated string that lives through the call.
-    let fd = unsafe { libc::memfd_create(c"hypertrace".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `fd` was just created and belongs to nobody else.
-    let file = unsafe { File::from_raw_fd(fd) };
+    let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = File::from(file);
     file.set_len(bytes)?;
-    // SAFETY: fcntl on a descriptor of ours with an integer argument.
-    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(file)
 }

@@ -1,7 +1,9 @@
-//! The few jobs cargo cannot do: the whole test run, fetching the programs that it needs, the C header.
+//! The few jobs cargo cannot do: the whole test run, tests at full size, fetching the programs that they need, the C
+//! header.
 
 mod apt;
 mod fetch;
+mod full;
 mod header;
 mod notes;
 mod probe;
@@ -30,6 +32,11 @@ enum Job {
     /// Fetches the programs that are not here into a cache folder ($XDG_CACHE_HOME/hypertrace, ~/.cache/hypertrace);
     /// needs no root and installs nothing. Ends with a table of capabilities: here or not, used by a test or not.
     Test(suite::Options),
+    /// Run the tests that kill and those of four threads at full size, and print what became of each
+    ///
+    /// A hundred kills each; a million events and ten thousand points of each strength in each of four threads, in
+    /// Rust and in C, natively and under emulators. Some minutes, some GB below the temporary folder.
+    Full(full::Options),
     /// Trace everything at full rate to slow disks for long, and print what became of it
     ///
     /// Fails unless each backend recorded or dropped exactly what was emitted to it, and memory stayed flat.
@@ -58,6 +65,7 @@ fn main() -> ExitCode {
 fn run(job: Job) -> Result<bool> {
     match job {
         Job::Test(options) => suite::run(&root()?, &options),
+        Job::Full(options) => full::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
         Job::Header => header::write(&root()?).map(|()| true),
         Job::Fetch { programs } => {

@@ -1,5 +1,6 @@
 //! What this machine can do, tried for real: a device node, a name on PATH or a version alone says little.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -114,6 +115,14 @@ impl Machine {
             self.path.push(folder);
         }
         Ok(format!("{version}, {}", program.display()))
+    }
+
+    /// PATH for test commands.
+    pub fn search_path(&self) -> OsString {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let all = self.path.iter().cloned().chain(std::env::split_paths(&path));
+        // Cannot be joined if a folder's name has a colon: then PATH stays as it is, and tests say what is missing.
+        std::env::join_paths(all).unwrap_or(path)
     }
 
     /// Whether the probe of that name found it, or its reason.

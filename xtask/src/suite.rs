@@ -1,6 +1,5 @@
 //! `cargo xtask test`: every step of the test run, and the table that says what it did not show.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -219,20 +218,12 @@ impl Run<'_> {
         command
             .args(arguments)
             .current_dir(self.root)
-            .env("PATH", self.path())
+            .env("PATH", self.machine.search_path())
             .env("HYPERTRACE_CAPABILITIES", &self.capability_file)
             .env("CARGO_TARGET_DIR", &self.target)
             // The output is read here.
             .env("CARGO_TERM_COLOR", "never");
         command
-    }
-
-    fn path(&self) -> OsString {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let fetched = self.machine.path.iter().cloned();
-        let all = fetched.chain(std::env::split_paths(&path));
-        // Cannot be joined if a folder's name has a colon: then PATH stays as it is, and tests say what is missing.
-        std::env::join_paths(all).unwrap_or(path)
     }
 
     /// Prints what came of it all; true if it is good.

@@ -4,6 +4,7 @@
 //! the paired ratios: what the machine does to one it does to the other.
 //! `docs/benchmarks.md` explains each row.
 
+mod c;
 mod child;
 mod device;
 mod drain;

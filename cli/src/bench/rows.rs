@@ -1,7 +1,7 @@
 //! The rows: what is measured, against what, and what it should come to.
 
 use super::child::Child;
-use super::{device, drain, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger, user};
+use super::{c, device, drain, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger, user};
 use anyhow::Result;
 
 /// What the rows share: things that are made once.
@@ -15,6 +15,7 @@ pub struct Context {
     pub bpftrace: Option<peers::Bpftrace>,
     pub sigsegv: Option<Child>,
     pub qemu: Option<qemu::Bench>,
+    pub c: Option<c::Program>,
 }
 
 impl Context {
@@ -28,6 +29,7 @@ impl Context {
             bpftrace: None,
             sigsegv: None,
             qemu: None,
+            c: None,
         })
     }
 
@@ -158,6 +160,12 @@ pub const ROWS: &[Row] = &[
     )
     .speedup_of(Floor::Part("one thread", ring::emit_one_thread))
     .at_least(">= 1.9 x one thread's throughput", 1.9),
+    row("c_emit", c::emit, "HYPERTRACE_EVENT with two uint64_t, from C; host every 200 us")
+        .over(Floor::Row("ring_floor"))
+        .at_most("<= 1.3 x ring_floor", 1.3),
+    row("c_disabled", c::disabled, "the same, switched off; ratio is the difference in ns")
+        .less(Floor::Part("empty loop", c::empty))
+        .at_most("<= 0.5 ns over an empty loop", 0.5),
     row("ring_drain", drain::buffer, "copy and every check, into a packet buffer")
         .at_most("<= 7 ns a record", 7.0),
     row("ring_drain_file", drain::file, "the same, into the session's file on tmpfs")

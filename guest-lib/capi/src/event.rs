@@ -91,7 +91,7 @@ unsafe fn other_event(site: *mut CallSite, values: *const u64) -> Outcome {
     let Some(known) = (unsafe { Known::of(site) }) else {
         return refused();
     };
-    // The macro's own test does not count where the site was new.
+    // The macro has looked before there was a mask to look at.
     if !known.is_on() {
         return Outcome::Filtered;
     }

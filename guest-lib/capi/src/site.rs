@@ -14,7 +14,7 @@ use hypertrace::abi::schema::{self, FieldType, MAX_FIELDS, MAX_NAME, MAX_TEXT, S
 use hypertrace::{Fields, Site};
 use std::cell::UnsafeCell;
 use std::ffi::c_char;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64 as Count, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64 as Count, Ordering, Ordering::Relaxed};
 
 /// `uint8_t`; the types of fields, as the macros tell them.
 pub const HYPERTRACE_TYPE_U8: u8 = 0;
@@ -51,9 +51,6 @@ fn field_type(code: u8) -> Option<FieldType> {
 /// to be filled in is zero at first and the library's own.
 #[repr(C)]
 pub struct CallSite {
-    /// Where it stands whether the event is off: at first `unknown`'s address,
-    /// then a byte of the enable mask. 0 is on.
-    off: UnsafeCell<*const u8>,
     /// To be filled in: the event's name.
     name: *const c_char,
     /// To be filled in: the fields' names, with a comma behind each.
@@ -62,8 +59,6 @@ pub struct CallSite {
     types: *const u8,
     /// To be filled in: the number of fields.
     count: u32,
-    /// Always 0.
-    unknown: u8,
     /// 0 while it is new.
     state: UnsafeCell<u32>,
     id: UnsafeCell<u32>,
@@ -158,10 +153,6 @@ impl<'a> Known<'a> {
         word(&self.0.name_hash).store(name_hash, Relaxed);
         // ORDERING: pairs with the Acquire in `state`.
         state.store(KNOWN | strings, Ordering::Release);
-        let switch = std::ptr::from_ref(hypertrace::switch(schema_slot(name_hash)));
-        // SAFETY: `plain`'s promise; the field is a pointer, and atomic from here on.
-        unsafe { AtomicPtr::from_ptr(self.0.off.get().cast()) }
-            .store(switch.cast_mut().cast::<u8>(), Ordering::Release);
         Some(self)
     }
 }
@@ -350,7 +341,6 @@ pub(crate) fn refused_events() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ptr;
 
     fn site(
         name: &'static std::ffi::CStr,
@@ -358,12 +348,10 @@ mod tests {
         types: &'static [u8],
     ) -> CallSite {
         CallSite {
-            off: ptr::null::<u8>().into(),
             name: name.as_ptr(),
             fields: fields.as_ptr(),
             types: types.as_ptr(),
             count: types.len() as u32,
-            unknown: 0,
             state: 0.into(),
             id: 0.into(),
             name_hash: 0.into(),
@@ -402,10 +390,6 @@ mod tests {
         assert_eq!(Text::id(known.0), schema::id_of("disk_read(lba:u64,path:str)"));
         assert_eq!(known.name_hash(), schema::name_hash("disk_read"));
         assert_eq!(known.strings(), 0b10);
-        assert!(ptr::eq(
-            site.off.into_inner().cast(),
-            hypertrace::switch(schema::mask_slot("disk_read"))
-        ));
     }
 
     #[test]

@@ -1,0 +1,95 @@
+//! Rows of C: a program that this machine's compiler makes of the header and
+//! libhypertrace.a.
+
+use super::child::Child;
+use super::ring::{BURST, BURSTS};
+use super::rows::Context;
+use super::scratch::Scratch;
+use crate::qemu::beside;
+use anyhow::{Context as _, Result, anyhow, ensure};
+use hypertrace_device::Geometry;
+use hypertrace_trace::Output;
+use hypertrace_user::{Config, Policy, Session};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+const SOURCES: [(&str, &str); 2] = [
+    ("rows.c", include_str!("c/rows.c")),
+    ("hypertrace.h", include_str!("../../../guest-lib/include/hypertrace.h")),
+];
+const LIBRARY: &str = "libhypertrace.a";
+/// Where the library is, if it is not beside this program.
+const ENVIRONMENT: &str = "HYPERTRACE_C_LIBRARY";
+
+/// The program.
+pub struct Program {
+    path: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Program {
+    fn new() -> Result<Program> {
+        let library = match std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()) {
+            Some(path) => path.into(),
+            None => beside(LIBRARY).with_context(|| format!("{ENVIRONMENT} names none"))?,
+        };
+        let scratch = Scratch::new()?;
+        for (name, text) in SOURCES {
+            std::fs::write(scratch.path().join(name), text)?;
+        }
+        let output = Command::new("cc")
+            .args(["-O2", "-I.", "-o", "rows", "rows.c"])
+            .arg(library)
+            .args(["-lpthread", "-ldl", "-lm"])
+            .current_dir(scratch.path())
+            .output()
+            .context("cannot start cc")?;
+        let why = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cc: {}", why.trim());
+        Ok(Program { path: scratch.path().join("rows"), _scratch: scratch })
+    }
+}
+
+/// Answers of the program, in a session of a run: the last one.
+fn ask(context: &mut Context, parts: &[&str]) -> Result<(f64, u64)> {
+    let program = match &mut context.c {
+        Some(program) => program,
+        none => none.insert(Program::new().context("no program in C")?),
+    };
+    let scratch = Scratch::new()?;
+    let mut config = Config::new(scratch.path().join("session"));
+    config.trace.output = Output::Nothing;
+    config.geometry = Geometry { clients: 1, ring_bytes: 4 << 20, ..Geometry::default() };
+    config.policy = Policy { period: Duration::from_micros(200), ..Policy::default() };
+    let session = Session::create(config)?;
+    session.trace().execute("trace-event c_off off").map_err(|why| anyhow!("{why}"))?;
+    let mut command = Command::new(&program.path);
+    session.pass_to(&mut command);
+    let mut child = Child::start(&mut command)?;
+    let answers: Result<Vec<f64>> = parts.iter().map(|part| child.ns(part)).collect();
+    drop(child);
+    let summary = session.finish()?;
+    ensure!(summary.lost == 0, "{} records lost", summary.lost);
+    let ns = answers?.last().copied().context("nothing was asked")?;
+    Ok((ns, summary.ring_events))
+}
+
+/// As `ring_emit`.
+pub fn emit(context: &mut Context) -> Result<f64> {
+    // The first time, the ring's pages are new.
+    let (ns, recorded) = ask(context, &["emit", "emit"])?;
+    let all = 2 * BURST * BURSTS + 1;
+    ensure!(recorded == all, "{recorded} of {all} were recorded");
+    Ok(ns)
+}
+
+/// An event that is off.
+pub fn disabled(context: &mut Context) -> Result<f64> {
+    Ok(ask(context, &["disabled"])?.0)
+}
+
+/// The loop around it.
+pub fn empty(context: &mut Context) -> Result<f64> {
+    Ok(ask(context, &["empty"])?.0)
+}
