@@ -163,8 +163,8 @@ struct Server<S> {
     clients: Vec<Client>,
     bells: Bells,
     mask_version: u64,
-    /// The names that page L says.
-    handled: NameSet,
+    /// The names that page L says, once this host has stored them there.
+    handled: Option<NameSet>,
     counts: Counts,
 }
 
@@ -185,16 +185,7 @@ impl<S: EventSink> Server<S> {
         let policy = Policy { period: policy.period.min(Duration::from_millis(BEAT_MS)), ..policy };
         let bells = Bells { seen, is_drain_due: false };
         let counts = Counts::default();
-        Server {
-            doorbell,
-            sink,
-            policy,
-            clients,
-            bells,
-            mask_version: 0,
-            handled: NameSet::EMPTY,
-            counts,
-        }
+        Server { doorbell, sink, policy, clients, bells, mask_version: 0, handled: None, counts }
     }
 
     fn run(mut self) -> Counts {
@@ -345,13 +336,13 @@ impl<S: EventSink> Server<S> {
     fn publish_triggers(&mut self) {
         let mut names = NameSet::EMPTY;
         self.sink.points_to_handle(&mut names);
-        if names != self.handled {
+        if self.handled != Some(names) {
             for (word, bits) in
                 self.doorbell.segment.page_l(TRIGGERS, TRIGGERS_BYTES).iter().zip(names.0)
             {
                 word.store(bits, Relaxed);
             }
-            self.handled = names;
+            self.handled = Some(names);
         }
     }
 
