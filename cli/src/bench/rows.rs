@@ -161,7 +161,7 @@ pub const ROWS: &[Row] = &[
     .speedup_of(Floor::Part("one thread", ring::emit_one_thread))
     .at_least(">= 1.9 x one thread's throughput", 1.9),
     row("c_emit", c::emit, "HYPERTRACE_EVENT with two uint64_t, from C; host every 200 us")
-        .over(Floor::Row("ring_floor"))
+        .over(Floor::Part("ring_floor", c::floor))
         .at_most("<= 1.3 x ring_floor", 1.3),
     row("c_disabled", c::disabled, "the same, switched off; ratio is the difference in ns")
         .less(Floor::Part("empty loop", c::empty))
