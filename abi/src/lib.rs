@@ -20,6 +20,7 @@ pub mod clock;
 pub mod config;
 pub mod event;
 pub mod layout;
+mod prefetch;
 pub mod record;
 pub mod ring;
 pub mod schema;

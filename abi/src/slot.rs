@@ -16,9 +16,16 @@ pub struct Emitted {
     pub seq: u32,
     /// The host's raw counter at entry.
     pub host_time: u64,
-    /// The clock epoch, for the reply.
+}
+
+/// What is replied to it, beside its number and time.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// What became of it.
+    pub status: Status,
+    /// The clock epoch.
     pub epoch: u64,
-    /// The enable mask's version, for the reply.
+    /// The enable mask's version.
     pub mask_version: u64,
 }
 
@@ -33,12 +40,15 @@ pub enum BadSlot {
     Id,
 }
 
-/// Over a segment: asks the host to serve the point in the slot, whose number,
-/// nonzero, this is. The one store that an awake host waits for, on the slot's
-/// own cache line.
+/// Over a segment: asks the host to serve the point in the slot, made on this
+/// CPU, whose number, nonzero, this is. The last is the one store that an awake
+/// host waits for, on the slot's own cache line.
 #[inline(always)]
-pub fn ask(memory: &ClientMemory<'_>, seq: u32) {
-    let len = &memory.guest[guest_page::SLOT_LEN];
+pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
+    let [.., who, _, len] = &memory.guest[guest_page::SLOT..=guest_page::SLOT_LEN] else {
+        return;
+    };
+    who.store(u64::from(who.load(Relaxed) as u32) | u64::from(cpu) << 32, Relaxed);
     let words = u64::from(len.load(Relaxed) as u16);
     // ORDERING: pairs with the Acquire in `asked`: the slot is there.
     len.store(words | u64::from(seq) << 32, Ordering::Release);
@@ -54,17 +64,17 @@ pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
     (seq != 0 && seq != answered).then_some(seq)
 }
 
-/// Looks at the slot of what was emitted: its header, copied once, as a point
-/// whose words are yet to be copied from the second part.
+/// Looks at the slot in page G of what was emitted: its header, copied once, as a
+/// point whose words are yet to be copied from the second part.
 ///
 /// # Errors
 /// What is wrong with it.
 #[inline(always)]
 pub fn read<'m>(
-    memory: &ClientMemory<'m>,
+    page: &'m [AtomicU64],
     emitted: &Emitted,
 ) -> Result<(ReferencePoint<'static>, &'m [AtomicU64]), BadSlot> {
-    let slot = &memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
+    let slot = &page[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
     let header: [u64; SLOT_HEADER_WORDS] = core::array::from_fn(|i| slot[i].load(Relaxed));
     let words = usize::from(header[3] as u16);
     let id = (header[0] >> 32) as u32;
@@ -90,39 +100,36 @@ pub fn read<'m>(
     Ok((point, &slot[SLOT_HEADER_WORDS..][..words]))
 }
 
-/// Answers what was emitted.
+/// Answers what was emitted, in page H.
 #[inline(always)]
-pub fn reply(memory: &ClientMemory<'_>, emitted: &Emitted, status: Status) {
-    let host = memory.host;
-    host[host_page::REPLY_HOST_TIME].store(emitted.host_time, Relaxed);
-    host[host_page::REPLY_EPOCH].store(emitted.epoch, Relaxed);
-    host[host_page::REPLY_MASK_VERSION].store(emitted.mask_version, Relaxed);
-    let status = u64::from(emitted.seq) | (status as u64) << 32;
+pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: Answer) {
+    page[host_page::REPLY_HOST_TIME].store(emitted.host_time, Relaxed);
+    page[host_page::REPLY_EPOCH].store(answer.epoch, Relaxed);
+    page[host_page::REPLY_MASK_VERSION].store(answer.mask_version, Relaxed);
+    let status = u64::from(emitted.seq) | (answer.status as u64) << 32;
     // ORDERING: pairs with the Acquire load of the guest that waits for its
     // seq: the rest of the reply is there.
-    host[host_page::REPLY].store(status, Ordering::Release);
+    page[host_page::REPLY].store(status, Ordering::Release);
 }
 
 /// Serves a reference point on the thread that sees the store: copies the slot
 /// once, has it recorded, replies. Takes no lock, allocates nothing.
 ///
 /// Whatever is wrong with the slot is `record`'s to count, and
-/// [`Status::Invalid`] then. Without a status there is no reply.
+/// [`Status::Invalid`] then.
 #[inline]
 pub fn serve(
     memory: &ClientMemory<'_>,
     emitted: Emitted,
-    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Option<Status>,
+    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Answer,
 ) {
     // Most events are short, and zeroing 2 KiB costs as much as all the rest.
-    let status = match read(memory, &emitted) {
+    let answer = match read(memory.guest, &emitted) {
         Err(bad) => record(Err(bad)),
         Ok((point, words)) if words.len() <= 16 => copied::<16, _>(point, words, record),
         Ok((point, words)) => copied::<SLOT_WORDS, _>(point, words, record),
     };
-    if let Some(status) = status {
-        reply(memory, &emitted, status);
-    }
+    reply(memory.host, &emitted, answer);
 }
 
 fn copied<const N: usize, R>(

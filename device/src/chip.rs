@@ -9,7 +9,7 @@ use hypertrace_abi::layout::{Geometry, PAGE, Region, WORD, host_page, register};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
-use hypertrace_abi::slot::{self, BadSlot, Emitted};
+use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
 use std::sync::Mutex;
 use vm_memory::Bytes;
 use zerocopy::IntoBytes;
@@ -311,15 +311,9 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         let Some(memory) = self.client_memory(client) else {
             return;
         };
-        let emitted = Emitted {
-            client,
-            seq: value as u32,
-            host_time: now,
-            epoch: self.config.epoch,
-            mask_version: self.mask_version.load(Relaxed),
-        };
+        let emitted = Emitted { client, seq: value as u32, host_time: now };
         slot::serve(&memory, emitted, |point| {
-            Some(match point {
+            let status = match point {
                 Ok(point) => self.record(point),
                 Err(bad) => {
                     self.counts.add(match bad {
@@ -329,7 +323,9 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
                     });
                     Status::Invalid
                 }
-            })
+            };
+            let mask_version = self.mask_version.load(Relaxed);
+            Answer { status, epoch: self.config.epoch, mask_version }
         });
     }
 

@@ -95,9 +95,9 @@ impl Local {
 
     /// Has the host serve the reference point that this client stored to EMIT,
     /// and waits, bounded, for its reply. Without one, that is counted.
-    pub(crate) fn ask(&self, client: u32, memory: &ClientMemory<'_>, seq: u32) {
+    pub(crate) fn ask(&self, client: u32, memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
         let answered = !self.is_dead() && {
-            slot::ask(memory, seq);
+            slot::ask(memory, cpu, seq);
             // ORDERING: pairs with the host's fence between its word and its
             // last look at the slot: one of the two sees what the other did.
             fence(Ordering::SeqCst);

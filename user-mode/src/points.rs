@@ -12,7 +12,7 @@ use hypertrace_abi::layout::host_page;
 use hypertrace_abi::layout::local::{STATE, State, WATCH, watch};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::sink::{EventSink, Status};
-use hypertrace_abi::slot::{self, BadSlot, Emitted};
+use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -198,12 +198,10 @@ impl<S: EventSink> Points<'_, S> {
         let Some(seq) = slot::asked(memory) else { return false };
         // Not before this: the point was made after all that its thread did before.
         let host_time = ticks_after_loads();
-        let (epoch, mask_version) =
-            (self.segment.page().epoch, self.shared.mask_version.load(Relaxed));
-        let emitted = Emitted { client, seq, host_time, epoch, mask_version };
-        let Points { sink, counts, .. } = self;
+        let emitted = Emitted { client, seq, host_time };
+        let Points { sink, counts, segment, shared, .. } = self;
         slot::serve(memory, emitted, |point| {
-            Some(match point {
+            let status = match point {
                 Ok(point) => {
                     let status = sink.reference_point(point);
                     counts[POINTS] += 1;
@@ -219,7 +217,9 @@ impl<S: EventSink> Points<'_, S> {
                         }] += 1;
                     Status::Invalid
                 }
-            })
+            };
+            let mask_version = shared.mask_version.load(Relaxed);
+            Answer { status, epoch: segment.page().epoch, mask_version }
         });
         // ORDERING: pairs with the fence between the sleeper's word and its
         // look at the reply: one of the two sees what the other did.

@@ -6,7 +6,7 @@
 //! as it does natively. So an answer always means what it says.
 
 use crate::counts::{Counter, count};
-use crate::relay::{self, Emitter, Vcpu};
+use crate::relay::{self, Emitter, Vcpu, stored_at};
 use crate::segment::Segment;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
@@ -14,7 +14,10 @@ use hypertrace_abi::layout::{host_page, register};
 use hypertrace_abi::record::Flags;
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::{ReferencePoint, Status};
-use hypertrace_abi::slot::{self, Emitted};
+use hypertrace_abi::slot::{self, Answer, Emitted};
+
+/// Words before a relayed point's own.
+const PREFIX: usize = 4;
 
 /// The vCPU has stored to this host address. `value` is what, if it does not
 /// stand there.
@@ -35,20 +38,27 @@ fn find(segment: &'static Segment, vcpu: &mut Vcpu, now: u64, address: u64, valu
     let Some(offset) = vcpu.offset_of(address) else {
         return count(Counter::Outside);
     };
-    let found = segment.register_at(offset).and_then(|(client, register)| {
-        Some((client, register, segment.register(client, register)?, segment.client(client)?))
-    });
-    match found {
-        Some((client, register::EMIT, register, memory)) => {
-            let emitter = Emitter { address, client, register, memory };
+    let found = segment
+        .register_at(offset)
+        .and_then(|(client, register)| Some((client, register, segment.client(client)?)));
+    let Some((client, register, memory)) = found else {
+        return count(Counter::Unassigned);
+    };
+    match register {
+        register::EMIT => {
+            let (Some(guest), Some(host)) = (memory.guest.first_chunk(), memory.host.first_chunk())
+            else {
+                return count(Counter::Unassigned);
+            };
+            let emitter = Emitter { address, client, guest: vcpu.as_guest(segment, guest), host };
             vcpu.last = Some(emitter);
             emit(segment, vcpu, now, emitter, value);
         }
-        Some((_, register::LEASE, register, memory)) => {
-            let token = value.unwrap_or_else(|| register.load(Relaxed));
+        register::LEASE => {
+            let token = value.unwrap_or_else(|| stored_at(address));
             memory.host[host_page::LEASE].store(token, Ordering::Release);
         }
-        Some((client, register::KICK, ..)) => segment.ring(client),
+        register::KICK => segment.ring(client),
         _ => count(Counter::Unassigned),
     }
 }
@@ -61,23 +71,19 @@ fn emit(
     emitter: Emitter,
     value: Option<u64>,
 ) {
-    let Emitter { client, register, memory, .. } = emitter;
-    let emitted = Emitted {
-        client,
-        seq: value.unwrap_or_else(|| register.load(Relaxed)) as u32,
-        host_time: now,
-        epoch: segment.epoch,
-        mask_version: memory.host[host_page::MASK_VERSION].load(Relaxed),
-    };
-    let status = match slot::read(memory, &emitted) {
-        Ok((point, words)) => record(segment, vcpu, &point, words),
+    let Emitter { address, client, guest, host } = emitter;
+    let emitted =
+        Emitted { client, seq: value.unwrap_or_else(|| stored_at(address)) as u32, host_time: now };
+    let status = match slot::read(guest, &emitted) {
+        Ok((point, words)) => record(segment, vcpu, point, words),
         Err(_) => {
             count(Counter::BadSlot);
             Some(Status::Invalid)
         }
     };
     if let Some(status) = status {
-        slot::reply(memory, &emitted, status);
+        let mask_version = host[host_page::MASK_VERSION].load(Relaxed);
+        slot::reply(host, &emitted, Answer { status, epoch: segment.epoch, mask_version });
     }
 }
 
@@ -86,7 +92,7 @@ fn emit(
 fn record(
     segment: &Segment,
     vcpu: &mut Vcpu,
-    point: &ReferencePoint<'_>,
+    point: ReferencePoint<'_>,
     words: &[AtomicU64],
 ) -> Option<Status> {
     if !segment.is_served() {
@@ -102,22 +108,25 @@ fn record(
         relay::refused();
         return None;
     };
-    let prefix = [point.client.into(), index.into(), point.seq.into(), point.guest_time];
-    // From the slot right into the ring: nobody looks at them between.
-    let put = |out: &[AtomicU64]| {
-        let (first, second) = out.split_at(prefix.len());
-        for (to, from) in first.iter().zip(prefix) {
-            to.store(from, Relaxed);
-        }
-        for (to, from) in second.iter().zip(words) {
+    let ReferencePoint { client, seq, guest_time, host_time, id, .. } = point;
+    // From the slot right into the ring: nobody looks at them between. By
+    // value: what is only looked at has to be in memory, and stores are what
+    // this path is made of.
+    let put = move |out: &[AtomicU64]| {
+        let Some((prefix, out)) = out.split_first_chunk::<PREFIX>() else { return };
+        prefix[0].store(client.into(), Relaxed);
+        prefix[1].store(index.into(), Relaxed);
+        prefix[2].store(seq.into(), Relaxed);
+        prefix[3].store(guest_time, Relaxed);
+        for (to, from) in out.iter().zip(words) {
             to.store(from.load(Relaxed), Relaxed);
         }
     };
     let emitted = producer.emit_put(
-        || point.host_time,
-        point.id,
+        move || host_time,
+        id,
         Flags::REFERENCE_POINT,
-        prefix.len() + words.len(),
+        PREFIX + words.len(),
         put,
         true,
     );

@@ -18,6 +18,13 @@ impl Range {
         let at = address.wrapping_sub(self.start);
         (at < self.len).then(|| self.offset.wrapping_add(at))
     }
+
+    /// Where `len` bytes from this offset of the file are, if all of them are in
+    /// this mapping.
+    pub fn address_of(&self, offset: u64, len: u64) -> Option<u64> {
+        let at = offset.checked_sub(self.offset)?;
+        (at.checked_add(len)? <= self.len).then(|| self.start.wrapping_add(at))
+    }
 }
 
 /// Looks an address up in the text of `/proc/self/maps`: the mapping that it is
@@ -69,6 +76,10 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         assert_eq!(range.offset_of(0x7f00_0001_0108), Some(0x2108));
         assert_eq!(range.offset_of(0x7f00_0002_0000), None);
         assert_eq!(range.offset_of(0), None);
+        assert_eq!(range.address_of(0x2108, 0xfef8), Some(0x7f00_0001_0108));
+        assert_eq!(range.address_of(0x2108, 0xfef9), None);
+        assert_eq!(range.address_of(0x1ff8, 8), None);
+        assert_eq!(range.address_of(8, u64::MAX), None);
     }
 
     #[test]

@@ -12,8 +12,9 @@ use crate::place::{Range, look_up};
 use crate::segment::Segment;
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::layout::{PAGE, WORD};
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{ClientMemory, Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::ring::{Lease, LeaseInfo, Producer, ProducerState};
 use std::fs;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};
@@ -51,6 +52,9 @@ pub struct Vcpu {
     pub recorded: u64,
 }
 
+/// A page of a client's.
+pub type Page = [AtomicU64; (PAGE / WORD) as usize];
+
 /// A client's register EMIT, as a vCPU has met it.
 #[derive(Clone, Copy)]
 pub struct Emitter {
@@ -58,10 +62,11 @@ pub struct Emitter {
     pub address: u64,
     /// Whose it is.
     pub client: u32,
-    /// The word there.
-    pub register: &'static AtomicU64,
-    /// That client's memory.
-    pub memory: &'static ClientMemory<'static>,
+    /// Its page G, where the guest has it mapped: to load by another address
+    /// what the guest has just stored waits until the store is in the cache.
+    pub guest: &'static Page,
+    /// Its page H.
+    pub host: &'static Page,
 }
 
 /// A client of the segment that is this vCPU's.
@@ -100,6 +105,19 @@ impl Vcpu {
     #[inline(always)]
     pub fn offset_of(&mut self, address: u64) -> Option<u64> {
         self.ranges[0].offset_of(address).or_else(|| self.look_further(address))
+    }
+
+    /// This page of our own mapping as the guest has it mapped, if it is in the
+    /// mapping that the last address was in; else as it is.
+    pub fn as_guest(&self, segment: &Segment, page: &'static Page) -> &'static Page {
+        match self.ranges[0].address_of(segment.offset_of(page), PAGE) {
+            // SAFETY: the guest has just written a slot there, and rings; that
+            // it is the same file, the kernel has told. A guest that unmaps it
+            // under its own store loses its own memory, as it would by any
+            // store of its own. Only loaded from, atomically.
+            Some(at) => unsafe { &*(at as *const Page) },
+            None => page,
+        }
     }
 
     #[cold]
@@ -234,6 +252,14 @@ pub fn forget_all(segment: &Segment) {
     for taken in &TAKEN {
         taken.store(false, Relaxed);
     }
+}
+
+/// What the guest has stored to a register, by its own address of it.
+#[inline(always)]
+pub fn stored_at(address: u64) -> u64 {
+    // SAFETY: aligned, as registers are, and the guest's store there is done;
+    // otherwise as in `as_guest`.
+    unsafe { (*(address as *const AtomicU64)).load(Relaxed) }
 }
 
 /// Random, nonzero.

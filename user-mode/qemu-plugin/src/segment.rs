@@ -136,11 +136,9 @@ impl Segment {
             .then_some((client as u32, register))
     }
 
-    /// The word at one of a client's registers.
-    #[inline(always)]
-    pub fn register(&self, client: u32, register: u64) -> Option<&'static AtomicU64> {
-        let at = self.registers + u64::from(client) * PAGE + register;
-        self.words.get((at / WORD) as usize)
+    /// Where these words of our mapping are in the file.
+    pub fn offset_of(&self, words: &[AtomicU64]) -> u64 {
+        (words.as_ptr() as u64).wrapping_sub(self.address())
     }
 
     /// A client's memory.
