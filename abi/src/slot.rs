@@ -1,7 +1,7 @@
 //! The host's side of a reference point: the v2 slot, copied once, and the
 //! reply.
 
-use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
 use crate::record::id;
 use crate::ring::ClientMemory;
@@ -126,19 +126,26 @@ pub fn serve(
     // Most events are short, and zeroing 2 KiB costs as much as all the rest.
     let answer = match read(memory.guest, &emitted) {
         Err(bad) => record(Err(bad)),
-        Ok((point, words)) if words.len() <= 16 => copied::<16, _>(point, words, record),
-        Ok((point, words)) => copied::<SLOT_WORDS, _>(point, words, record),
+        Ok((point, words)) if words.len() <= 16 => copied::<16>(memory, point, words, record),
+        Ok((point, words)) => copied::<SLOT_WORDS>(memory, point, words, record),
     };
     reply(memory.host, &emitted, answer);
 }
 
-fn copied<const N: usize, R>(
+fn copied<const N: usize>(
+    memory: &ClientMemory<'_>,
     point: ReferencePoint<'_>,
     slot: &[AtomicU64],
-    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> R,
-) -> R {
+    record: impl FnOnce(Result<&ReferencePoint<'_>, BadSlot>) -> Answer,
+) -> Answer {
     let mut words = [0; N];
     copy(&mut words, slot);
+    // ORDERING: pairs with the Release fence in `Producer::slot`: of a guest
+    // that has not waited, and wrote the next one meanwhile, this is no mixture.
+    fence(Ordering::Acquire);
+    if memory.guest[guest_page::SLOT].load(Relaxed) as u32 != point.seq {
+        return record(Err(BadSlot::Sequence));
+    }
     record(Ok(&ReferencePoint { words: &words[..slot.len()], ..point }))
 }
 

@@ -401,7 +401,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         let (seq, clock) = (n as u32, hypertrace_abi::clock::ticks);
         let (site, fields) = event_type!("honest_point", n = n, inverse = !n);
         let producer = self.client().producer();
-        let fire = |before| {
+        let fire = |before, seq: u32| {
             self.register(HONEST, register::EMIT, seq.into());
             let word = |at: usize| producer.memory().host[at].load(Ordering::Acquire);
             let reply = word(host_page::REPLY);
@@ -409,7 +409,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
             assert!(word(host_page::REPLY_HOST_TIME) >= before, "it was there before it came");
             reply >> 32
         };
-        match producer.slot(site, clock, seq, 7, fields, fire) {
+        match producer.slot(site, clock, || seq, 7, fields, fire) {
             Ok(0) => self.account.points.push(n),
             Ok(status) => assert!(status == 2 || status == 4, "status {status}"),
             Err(why) => panic!("{why:?}: it fits, and nobody interrupts"),

@@ -27,9 +27,8 @@ fn reads_back(event: &EventDecl) {
     let again = parse("f", &declaration).expect("what was read");
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].declaration(), declaration);
-    let types = |event: &EventDecl| {
-        event.arguments().iter().map(|a| a.ty().kind().c()).collect::<Vec<_>>()
-    };
+    let types =
+        |event: &EventDecl| event.arguments().iter().map(|a| a.ty().kind().c()).collect::<Vec<_>>();
     assert_eq!(types(&again[0]), types(event));
 }
 

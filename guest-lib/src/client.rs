@@ -174,18 +174,20 @@ impl<'m> Client<'m> {
                 why => Err(why),
             };
         };
-        // Not 0: that asks for nothing.
-        let seq = self.seq.load(Relaxed).wrapping_add(1).max(1);
-        self.seq.store(seq, Relaxed);
         let host = self.producer.memory().host;
         let reply = self.producer.slot(
             site,
             || clock.now(),
-            seq,
+            || {
+                // Not 0: that asks for nothing.
+                let seq = self.seq.load(Relaxed).wrapping_add(1).max(1);
+                self.seq.store(seq, Relaxed);
+                seq
+            },
             // A plugin knows better, and under it to ask costs most of a point.
             if self.channel.local.is_some() { 0 } else { self.cpu() },
             fields,
-            |before| {
+            |before, seq| {
                 control.store(self.index, register::EMIT, seq.into());
                 // ORDERING: pairs with the Release store of the reply's last word.
                 let mut reply = host[host_page::REPLY].load(Ordering::Acquire);

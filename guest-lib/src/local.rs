@@ -5,14 +5,20 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
+#[cfg(feature = "std")]
+use hypertrace_abi::layout::guest_page;
+use hypertrace_abi::layout::host_page;
 use hypertrace_abi::layout::local::{BEAT, BELLS, PAGE_L, STATE, State, WATCH, watch};
-use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::slot;
 
 /// Looks at the reply before the thread sleeps: some microseconds, which is
 /// what a host takes that is awake on another CPU.
 const SPINS: u32 = 200;
+
+/// Nanoseconds until a thread that sleeps on the reply rings once more.
+#[cfg(feature = "std")]
+const RING_AGAIN: u64 = 10_000_000;
 
 /// A segment's config region, mapped.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +110,7 @@ impl Local {
             if self.word(WATCH).load(Relaxed) != watch::CLIENT + client {
                 self.ring(client);
             }
-            self.wait(memory, seq)
+            self.wait(client, memory, seq)
         };
         #[cfg(feature = "std")]
         if !answered {
@@ -113,7 +119,7 @@ impl Local {
         let _ = answered;
     }
 
-    fn wait(&self, memory: &ClientMemory<'_>, seq: u32) -> bool {
+    fn wait(&self, client: u32, memory: &ClientMemory<'_>, seq: u32) -> bool {
         let reply = &memory.host[host_page::REPLY];
         // ORDERING: pairs with the Release store of the reply's last word.
         let has_come = || reply.load(Ordering::Acquire) as u32 == seq;
@@ -133,19 +139,29 @@ impl Local {
             // SAFETY: the low half of the reply's word, where a little-endian
             // machine has its seq.
             let word = unsafe { AtomicU32::from_ptr(reply.as_ptr().cast()) };
-            let until = crate::linux::nanoseconds() + 1_000_000_000;
-            while self.word(STATE).load(Relaxed) != State::Ended as u32 {
-                let found = word.load(Relaxed);
-                if found == seq || !crate::linux::sleep(word, found, until) {
+            let begin = crate::linux::nanoseconds();
+            for until in [begin + RING_AGAIN, begin + 1_000_000_000] {
+                while self.word(STATE).load(Relaxed) != State::Ended as u32 {
+                    let found = word.load(Relaxed);
+                    if found == seq || !crate::linux::sleep(word, found, until) {
+                        break;
+                    }
+                }
+                if has_come() {
                     break;
                 }
+                // Its bell may have come around to where the host last saw it.
+                self.ring(client);
             }
             sleeps.store(0, Relaxed);
         }
         #[cfg(not(feature = "std"))]
-        for _ in 0..crate::client::MOST_TURNS {
+        for turn in 0..crate::client::MOST_TURNS {
             if has_come() {
                 break;
+            }
+            if turn == crate::client::MOST_TURNS / 100 {
+                self.ring(client);
             }
             core::hint::spin_loop();
         }

@@ -223,3 +223,39 @@ fn each_thread_is_answered_whichever_the_host_looks_at() {
     });
     assert_eq!(next, [POINTS; THREADS as usize]);
 }
+
+#[test]
+fn the_end_comes_though_a_program_has_the_host_sleep_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(Config::new(dir.path())).unwrap();
+    let state = ProducerState::new();
+    let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
+    assert_eq!(hypertrace::commit!(client: &client, "committed", n = 1u64), Emit::Recorded);
+    let elsewhere = AtomicU32::new(0);
+    // SAFETY: an aligned word of page L, mapped as in `channel`; futex(2) takes the two addresses.
+    let moved = || unsafe {
+        let watches = session.segment().address().add((PAGE_L + WATCH) as usize);
+        let (none, most) = (0, 1);
+        let to = elsewhere.as_ptr();
+        libc::syscall(libc::SYS_futex, watches, libc::FUTEX_REQUEUE, none, most, to)
+    };
+    while moved() != 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    let reply = hypertrace::reference_point!(client: &client, "unanswered", n = 2u64);
+    assert_eq!(reply.map(|reply| reply.status), Ok(Status::Failed));
+    client.release();
+    let summary = session.finish().unwrap();
+
+    assert_eq!((summary.ring_events, summary.lost), (0, 0));
+    let told = std::fs::read(dir.path().join("session.json")).unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    assert_eq!(told["device"]["not_woken"], 1, "{told}");
+    let mut names = Vec::new();
+    traced::events(dir.path(), |event| names.push(event.name.to_string()));
+    assert!(names.contains(&"committed".to_owned()), "{names:?}");
+    // It wakes at the end of the test, and finds nothing to do.
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_futex, elsewhere.as_ptr(), libc::FUTEX_WAKE, 1) };
+}

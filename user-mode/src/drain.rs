@@ -8,6 +8,7 @@ use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, SCHEMA_LEN}
 use hypertrace_abi::layout::local::{BEAT, TRIGGERS, TRIGGERS_BYTES};
 use hypertrace_abi::ring::{self, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, NameSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -35,21 +36,34 @@ struct Client {
     is_used: bool,
 }
 
+/// A sink's, which are told on stderr.
+pub(crate) const PANICS: &str = "panics";
+
 /// Drains once in a period while the thread that answers points sleeps; all
 /// that is left, at the end.
 pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Counts {
     // A panic in a sink leaves counters behind, nothing half-written.
     let lock = || drain.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = Arc::clone(&lock().shared);
+    let mut panics = 0;
     while !shared.stop_drain.load(Relaxed) {
-        let more = shared.sleeps.load(Relaxed) && lock().pass(&mut || {});
+        let mut pass = || lock().pass(&mut || {});
+        let more = panics == 0
+            && shared.sleeps.load(Relaxed)
+            && catch_unwind(AssertUnwindSafe(&mut pass)).unwrap_or_else(|_| {
+                panics += 1;
+                false
+            });
         if !more {
             thread::park_timeout(period);
         }
     }
-    let mut drain = lock();
-    drain.end();
-    vec![("passes", drain.passes)]
+    panics += u64::from(catch_unwind(AssertUnwindSafe(|| lock().end())).is_err());
+    let mut counts = vec![("passes", lock().passes)];
+    if panics > 0 {
+        counts.push((PANICS, panics));
+    }
+    counts
 }
 
 impl<S: EventSink> Drain<S> {
@@ -64,7 +78,9 @@ impl<S: EventSink> Drain<S> {
     /// Takes up to some packets of every client, with a call of `between` after
     /// each. Whether some has more.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> bool {
-        self.shared.is_drain_due.store(false, Relaxed);
+        // ORDERING: pairs with the Release of who asks: what it asks for is seen
+        // by this pass, or it asks again.
+        self.shared.is_drain_due.swap(false, Ordering::Acquire);
         let Shared { segment, mask_version, sleeps, .. } = &*self.shared;
         let beat = &segment.page_l(BEAT, WORD)[0];
         beat.store(beat.load(Relaxed).wrapping_add(1), Relaxed);
@@ -138,18 +154,25 @@ impl<S: EventSink> Drain<S> {
             if !clients[index].is_used {
                 continue;
             }
-            for turn in 0..packets.max(1) {
-                let Some(memory) = segment.client(client) else { break };
+            let mut left = packets.max(1);
+            let mut room = segment.geometry().ring_bytes / WORD;
+            while let Some(memory) = segment.client(client) {
                 let mut consumer = Consumer::new(memory, &mut clients[index].state);
                 if let Some(head) = noted.get(index) {
                     consumer.up_to(*head);
                 }
-                let is_more = sink.drain(client, &mut consumer).more;
+                let drained = sink.drain(client, &mut consumer);
                 between();
-                if !is_more {
+                left -= 1;
+                room = room.saturating_sub(drained.words.max(1));
+                if !drained.more || left == 0 {
+                    more |= drained.more;
                     break;
                 }
-                more |= turn + 1 == packets;
+                if only && room == 0 {
+                    // No ring has more, whatever a program says of it.
+                    break;
+                }
             }
         }
         sink.end_pass();
@@ -185,7 +208,6 @@ impl<S: EventSink> Drain<S> {
     /// The rings as far as they go now.
     fn end(&mut self) {
         self.look_at_all();
-        // More than any ring has packets.
         self.take(usize::MAX, true, &mut || {});
         // A point that came meanwhile stands in the host's own ring.
         self.take(1, true, &mut || {});

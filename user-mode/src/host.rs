@@ -2,11 +2,11 @@
 //! is awake; and one that drains them while the other sleeps.
 //!
 //! Two, because who sleeps until a program rings needs no timer then: to disarm
-//! one takes longer than to answer. And no more than one of them is busy, so
+//! one takes longer than to answer. And seldom is more than one of them busy, so
 //! that a program that waits for an answer, and the host that looks for the
 //! next, leave rings undrained on no machine.
 
-use crate::drain::{self, Drain};
+use crate::drain::{self, Drain, PANICS};
 use crate::futex;
 use crate::points;
 use crate::segment::Segment;
@@ -20,7 +20,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// When and how much to drain, and how long to stay awake.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Has the thread that is awake, or the one that drains, do a pass.
     fn wake_drain(&self, drain: &Thread) {
-        self.is_drain_due.store(true, Relaxed);
+        self.is_drain_due.store(true, Ordering::Release);
         // ORDERING: pairs with the fence in `Points::sleep`: its last look at
         // the word above, or this.
         fence(Ordering::SeqCst);
@@ -151,24 +151,54 @@ impl Host {
     /// Drains what is left and ends: gives what it has counted.
     pub fn finish(mut self) -> BTreeMap<String, u64> {
         let counts = self.end();
-        counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+        let mut sums = BTreeMap::new();
+        for (name, count) in counts {
+            *sums.entry(name.to_owned()).or_default() += count;
+        }
+        sums
     }
 
     fn end(&mut self) -> Counts {
-        // The last point before the last pass. They panic only if the sink
-        // does, and that has been reported on stderr.
+        // The last point before the last pass.
+        self.shared.segment.word32(STATE).store(State::Ended as u32, Relaxed);
         self.shared.stop_points.store(true, Relaxed);
-        self.shared.wake_points();
-        let mut counts = join(&mut self.points);
+        let mut counts = self.end_points();
         self.shared.stop_drain.store(true, Relaxed);
         self.drain_thread.unpark();
         counts.extend(join(&mut self.drain));
         counts
     }
+
+    /// Has the thread that answers points end. It sleeps on a word that programs
+    /// can get at: one that does its worst can keep it from being woken. Then it
+    /// is left to sleep, which is counted; it holds nothing that is needed.
+    fn end_points(&mut self) -> Counts {
+        let begin = Instant::now();
+        while let Some(points) = &self.points
+            && !points.is_finished()
+        {
+            self.shared.wake_points();
+            // One that does not sleep has a pass to end.
+            if self.shared.sleeps.load(Relaxed) && begin.elapsed() > MOST_WAKING {
+                self.points = None;
+                return vec![("not_woken", 1)];
+            }
+            thread::sleep(begin.elapsed().min(Duration::from_millis(1)));
+        }
+        join(&mut self.points)
+    }
 }
 
+/// How long to try to wake a thread that does not wake.
+const MOST_WAKING: Duration = Duration::from_secs(1);
+
+/// What such a thread has counted; a panic, if that was its end.
 fn join(thread: &mut Option<JoinHandle<Counts>>) -> Counts {
-    thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    match thread.take().map(JoinHandle::join) {
+        Some(Ok(counts)) => counts,
+        Some(Err(_)) => vec![(PANICS, 1)],
+        None => Counts::new(),
+    }
 }
 
 impl Drop for Host {

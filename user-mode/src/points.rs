@@ -9,11 +9,12 @@ use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::clock::{ticks, ticks_after_loads};
 use hypertrace_abi::layout::guest_page::SLEEPS;
 use hypertrace_abi::layout::host_page;
-use hypertrace_abi::layout::local::{STATE, State, WATCH, watch};
+use hypertrace_abi::layout::local::{WATCH, watch};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::sink::{EventSink, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
-use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
 /// What is counted, in this order.
@@ -53,6 +54,15 @@ struct Points<'s, S> {
     counts: [u64; COUNTERS.len()],
 }
 
+/// Whoever is gone, also by a panic, sleeps: the other thread drains.
+struct Gone<'s>(&'s AtomicBool);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Answers until it is stopped.
 pub(crate) fn run<S: EventSink>(
     shared: &Shared,
@@ -70,10 +80,12 @@ pub(crate) fn run<S: EventSink>(
         seen: vec![0; segment.bells().len()],
         watched: None,
         in_vain: 0,
-        counts: [0; _],
+        counts: [0; COUNTERS.len()],
     };
+    let gone = Gone(&shared.sleeps);
     points.run(drain, policy);
     points.end();
+    drop(gone);
     COUNTERS.into_iter().zip(points.counts).collect()
 }
 
@@ -107,11 +119,18 @@ impl<S: EventSink> Points<'_, S> {
             let since_pass = now.saturating_sub(self.shared.last_pass.load(Relaxed));
             // Who goes to sleep leaves the pass to the other thread.
             if self.shared.is_drain_due.load(Relaxed) || stays && since_pass >= period {
-                if let Ok(mut drain) = drain.try_lock() {
-                    drain.pass(&mut || {
-                        self.serve();
-                    });
-                }
+                let mut drain = match drain.try_lock() {
+                    Ok(drain) => drain,
+                    // A panic in a sink leaves counters behind, nothing
+                    // half-written.
+                    Err(TryLockError::Poisoned(drain)) => drain.into_inner(),
+                    Err(TryLockError::WouldBlock) => continue,
+                };
+                drain.pass(&mut || {
+                    if self.serve() {
+                        last_point = ticks();
+                    }
+                });
             } else if !stays {
                 self.sleep();
             }
@@ -129,17 +148,18 @@ impl<S: EventSink> Points<'_, S> {
         fence(Ordering::SeqCst);
         let has_rung = segment.bells().iter().zip(&self.seen);
         let has_rung = has_rung.into_iter().any(|(bell, seen)| bell.load(Relaxed) != *seen);
-        let watched = self.watched.and_then(|client| self.memories.get(client as usize));
-        let has_asked = watched.is_some_and(|memory| slot::asked(memory).is_some());
-        if !has_asked {
-            self.watched = None;
+        let has_asked = |client: &u32| {
+            self.memories.get(*client as usize).is_some_and(|memory| slot::asked(memory).is_some())
+        };
+        self.watched = self.watched.filter(has_asked);
+        if self.watched.is_none() {
             let [stop, due] = [&self.shared.stop_points, &self.shared.is_drain_due];
             if !has_rung && !stop.load(Relaxed) && !due.load(Relaxed) {
                 futex::sleep(watches, watch::ASLEEP);
             }
         }
         self.shared.sleeps.store(false, Relaxed);
-        watches.store(watch::BELLS, Relaxed);
+        watches.store(self.watched.map_or(watch::BELLS, |client| watch::CLIENT + client), Relaxed);
     }
 
     /// Looks at all that rang, and at the one that need not. Whether there was
@@ -162,7 +182,7 @@ impl<S: EventSink> Points<'_, S> {
                 let client = at as u32 * 8 + byte;
                 if !self.answer(client) {
                     self.counts[RINGS] += 1;
-                    self.shared.is_drain_due.store(true, Relaxed);
+                    self.shared.is_drain_due.store(true, Ordering::Release);
                     continue;
                 }
                 served = true;
@@ -232,7 +252,9 @@ impl<S: EventSink> Points<'_, S> {
 
     /// No more points.
     fn end(&mut self) {
-        self.segment.word32(STATE).store(State::Ended as u32, Ordering::SeqCst);
+        // ORDERING: pairs with the fence between the sleeper's word and its
+        // look at the state, which says that this is the end.
+        fence(Ordering::SeqCst);
         self.serve();
         // Who waits finds that it is over.
         for memory in &self.memories {

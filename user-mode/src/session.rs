@@ -1,5 +1,6 @@
 //! A session of programs: a trace session, a segment, and the host between.
 
+use crate::drain::PANICS;
 use crate::host::{Host, Policy};
 use crate::segment::{Segment, SegmentError};
 use hypertrace_abi::config::HostFacts;
@@ -50,8 +51,8 @@ pub enum Error {
     /// The segment.
     #[error(transparent)]
     Segment(#[from] SegmentError),
-    /// The host's thread.
-    #[error("cannot start the thread that serves the segment")]
+    /// The host's threads.
+    #[error("cannot start the threads that serve the segment")]
     Thread(#[source] io::Error),
 }
 
@@ -153,10 +154,12 @@ impl Session {
     /// written to its end.
     pub fn end(self) -> (Summary, Result<(), Error>) {
         let Session { trace, segment, host } = self;
-        trace.set_device_counters(host.finish());
+        let counts = host.finish();
+        let is_whole = counts.get(PANICS).is_none_or(|panics| *panics == 0);
+        trace.set_device_counters(counts);
         match trace.clone().finish() {
             Ok(summary) => {
-                if summary.write_failures == 0 {
+                if is_whole && summary.write_failures == 0 {
                     segment.remove();
                 }
                 (summary, Ok(()))

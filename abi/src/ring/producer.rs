@@ -355,7 +355,7 @@ impl<'m> Producer<'m> {
     }
 
     /// Writes the v2 slot for this event and calls `fire` with its timestamp,
-    /// which stores `seq` to EMIT: nothing else of this client comes between
+    /// and the slot's number, which stores that to EMIT: nothing else of this client comes between
     /// the timestamp and `fire`'s end. The event's schema and every earlier
     /// record of the client are visible then.
     ///
@@ -366,10 +366,10 @@ impl<'m> Producer<'m> {
         &self,
         site: S,
         clock: impl Fn() -> u64,
-        seq: u32,
+        seq: impl FnOnce() -> u32,
         cpu: u32,
         fields: F,
-        fire: impl FnOnce(u64) -> R,
+        fire: impl FnOnce(u64, u32) -> R,
     ) -> Result<R, Emit> {
         let now = self.enter(clock)?;
         if !self.state.is_leased() {
@@ -387,10 +387,15 @@ impl<'m> Producer<'m> {
             self.count(&self.state.lost_full);
             return Err(Emit::Full);
         }
+        // In here: no handler's point can take the same number.
+        let seq = seq();
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
         // First the word that a host may be looking at for the point before.
         slot[3].store(payload as u64, Relaxed);
         slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
+        // ORDERING: pairs with the Acquire fence in `slot::serve`: a host that
+        // is late and finds any of what follows, finds the number too.
+        fence(Ordering::Release);
         slot[1].store(u64::from(site.name_hash()) | u64::from(cpu) << 32, Relaxed);
         slot[2].store(now, Relaxed);
         fields.put(&slot[SLOT_HEADER_WORDS..]);
@@ -403,7 +408,7 @@ impl<'m> Producer<'m> {
         // Whether the host had it, should a jump leave it here.
         self.state.asked.store(1 << 32 | u64::from(seq), Relaxed);
         compiler_fence(Ordering::SeqCst);
-        let fired = fire(now);
+        let fired = fire(now, seq);
         compiler_fence(Ordering::SeqCst);
         self.state.asked.store(0, Relaxed);
         self.leave(now);

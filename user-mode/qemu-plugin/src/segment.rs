@@ -237,9 +237,11 @@ impl Segment {
             .write(true)
             .custom_flags(libc::O_CLOEXEC)
             .open(format!("/proc/self/fd/{inherited}"));
-        // SAFETY: our own descriptor, which nobody else in this thread-less
-        // child uses.
-        drop(unsafe { File::from_raw_fd(inherited) });
+        if inherited >= 0 {
+            // SAFETY: our own descriptor, which nobody else in this thread-less
+            // child uses.
+            drop(unsafe { File::from_raw_fd(inherited) });
+        }
         let own = own.map_or(-1, |file| out_of_the_way(file).into_raw_fd());
         self.descriptor.store(own, Relaxed);
     }
