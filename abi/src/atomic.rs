@@ -2,7 +2,8 @@
 //!
 //! Shared memory is a slice of [`AtomicU64`]: one writer per word, plain loads
 //! and stores only. A locked instruction on a page that is mapped uncached
-//! locks the bus, so no read-modify-write is offered here.
+//! locks the bus, so the ring does no read-modify-write; a segment's words, which
+//! are plain memory, may.
 
 #[cfg(not(loom))]
 pub use core::{

@@ -1,6 +1,6 @@
 //! The channel of hypertrace with no VM: programs on this host trace through a
-//! segment, a file with the regions of a device in it, which a thread of the
-//! host serves.
+//! segment, a file with the regions of a device in it, which two threads of the
+//! host serve.
 //!
 //! ```no_run
 //! use std::process::Command;
@@ -19,7 +19,7 @@
 //! the segment by its environment.
 //!
 //! - [`Segment`] is the file: a memfd, or one on tmpfs that outlives a crash;
-//! - [`Host`] is the thread: it serves reference points, drains rings, and beats;
+//! - [`Host`] is the threads: they answer reference points, drain rings, and beat;
 //! - [`Session`] puts both to a trace session;
 //! - [`run`] starts a program in it, as `hypertrace run` does;
 //! - [`recover`](fn@recover) saves what a crash left in a segment.

@@ -384,6 +384,6 @@ fn memfd(bytes: u64) -> io::Result<File> {
     let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let file = File::from(file);
     file.set_len(bytes)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }

@@ -11,7 +11,7 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 /// `syscall`: see [`mark`](super::mark).
 pub const STORE_ENVIRONMENT: &str = "HYPERTRACE_STORE";
 
-/// Page L, written by the host: offset in the config region.
+/// Page L, written by the host, but for [`WATCH`]: offset in the config region.
 pub const PAGE_L: u64 = 0x1000;
 /// The bells: offset in the config region. A byte for each client, which adds 1
 /// (wrapping) to say "look at my registers". Written by the lessee only.
