@@ -94,7 +94,6 @@ impl<S: EventSink> Drain<S> {
         if sleeps.load(Relaxed) && !self.shared.is_asleep() {
             self.shared.wake_points();
         }
-        self.publish_triggers();
         if self.passes.is_multiple_of(ALL_EVERY) {
             self.look_at_all();
         }
@@ -144,6 +143,8 @@ impl<S: EventSink> Drain<S> {
             memory.map_or(0, |memory| memory.guest[HEAD].load(Ordering::Acquire))
         };
         self.sink.begin_pass();
+        // After that: who adds a trigger later has a pass of its own begin.
+        self.publish_triggers();
         let noted: Vec<u64> = (0..if only { all } else { relays }).map(head).collect();
         // After that: whose points were noted has rung before.
         self.look_at_bells();
@@ -154,23 +155,22 @@ impl<S: EventSink> Drain<S> {
             if !clients[index].is_used {
                 continue;
             }
-            let mut left = packets.max(1);
-            let mut room = segment.geometry().ring_bytes / WORD;
-            while let Some(memory) = segment.client(client) {
+            // No ring has more than that, whatever a program says of it.
+            let mut room = if only { segment.geometry().ring_bytes / WORD } else { u64::MAX };
+            for turn in 1.. {
+                let Some(memory) = segment.client(client) else { break };
                 let mut consumer = Consumer::new(memory, &mut clients[index].state);
                 if let Some(head) = noted.get(index) {
                     consumer.up_to(*head);
                 }
                 let drained = sink.drain(client, &mut consumer);
                 between();
-                left -= 1;
                 room = room.saturating_sub(drained.words.max(1));
-                if !drained.more || left == 0 {
-                    more |= drained.more;
+                if !drained.more || room == 0 {
                     break;
                 }
-                if only && room == 0 {
-                    // No ring has more, whatever a program says of it.
+                if turn >= packets {
+                    more = true;
                     break;
                 }
             }
