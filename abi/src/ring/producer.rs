@@ -224,22 +224,34 @@ impl<'m> Producer<'m> {
         patient: bool,
     ) -> Emit {
         let words = prefix.len() + payload.len();
-        self.emit_put(clock, id, flags, words, |out| put(out, prefix, payload), patient)
+        let what = || What { id, flags, text: None, words, last_try: !patient };
+        self.emit_with(clock, what, |out| put(out, prefix, payload), |_| {})
     }
 
-    /// The same for `words` words that `put` stores.
+    /// Emits a record of `words` words that `put` stores, at `now`, nonzero and
+    /// no earlier than the last; a full ring is not counted. Only for a thread
+    /// on which nothing that emits to this ring can interrupt it: it keeps no
+    /// account for that, which is half of an emit's stores.
     #[inline(always)]
-    pub fn emit_put(
+    pub fn emit_alone(
         &self,
-        clock: impl Fn() -> u64,
+        now: u64,
         id: u32,
         flags: Flags,
         words: usize,
         put: impl FnOnce(&[AtomicU64]),
-        patient: bool,
     ) -> Emit {
-        let what = || What { id, flags, text: None, words, last_try: !patient };
-        self.emit_with(clock, what, put, |_| {})
+        let what = What { id, flags, text: None, words, last_try: false };
+        let head = self.state.head.load(Relaxed);
+        let head = match head + what.record_words() <= self.state.limit.load(Relaxed) {
+            true => head,
+            false => match self.make_room(what) {
+                Ok(head) => head,
+                Err(why) => return why,
+            },
+        };
+        self.record(head, now, what, put);
+        Emit::Recorded
     }
 
     /// Emits a kernel-stamped point, then calls `fire`, which stores the
@@ -303,6 +315,15 @@ impl<'m> Producer<'m> {
         put: impl FnOnce(&[AtomicU64]),
         fire: impl FnOnce(u64),
     ) -> Emit {
+        self.record(head, now, what, put);
+        fire(now);
+        self.leave(now);
+        Emit::Recorded
+    }
+
+    /// Writes the record and publishes it.
+    #[inline(always)]
+    fn record(&self, head: u64, now: u64, what: What<'_>, put: impl FnOnce(&[AtomicU64])) {
         let words = what.record_words();
         let record = self.memory.span(head, words);
         // The host's CPU has read what is overwritten there.
@@ -312,9 +333,6 @@ impl<'m> Producer<'m> {
         record[1].store(Header::meta(what.id, what.words as u16, what.flags.bits()), Relaxed);
         put(&record[HEADER_WORDS..]);
         self.publish(head + words);
-        fire(now);
-        self.leave(now);
-        Emit::Recorded
     }
 
     /// Enters an emit and gives its timestamp, nonzero; nothing else of this
