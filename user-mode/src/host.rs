@@ -2,9 +2,9 @@
 //! is awake; and one that drains them while the other sleeps.
 //!
 //! Two, because who sleeps until a program rings needs no timer then: to disarm
-//! one takes longer than to answer. And seldom is more than one of them busy, so
-//! that a program that waits for an answer, and the host that looks for the
-//! next, leave rings undrained on no machine.
+//! one takes longer than to answer. The one that is awake drains by itself, as the
+//! other gets no CPU where there are two: the program that asks has the first, and
+//! who looks for its next point the second.
 
 use crate::drain::{self, Drain, PANICS};
 use crate::futex;
@@ -161,7 +161,8 @@ impl Host {
     fn end(&mut self) -> Counts {
         // The last point before the last pass.
         self.shared.segment.word32(STATE).store(State::Ended as u32, Relaxed);
-        self.shared.stop_points.store(true, Relaxed);
+        // ORDERING: pairs with the fence in `Points::end`: the state comes first.
+        self.shared.stop_points.store(true, Ordering::Release);
         let mut counts = self.end_points();
         self.shared.stop_drain.store(true, Relaxed);
         self.drain_thread.unpark();

@@ -244,9 +244,7 @@ impl<S: EventSink> Points<'_, S> {
         // ORDERING: pairs with the fence between the sleeper's word and its
         // look at the reply: one of the two sees what the other did.
         fence(Ordering::SeqCst);
-        if memory.guest[SLEEPS].load(Relaxed) != 0 {
-            futex::wake_low(&memory.host[host_page::REPLY]);
-        }
+        wake(memory);
         true
     }
 
@@ -257,10 +255,13 @@ impl<S: EventSink> Points<'_, S> {
         fence(Ordering::SeqCst);
         self.serve();
         // Who waits finds that it is over.
-        for memory in &self.memories {
-            if memory.guest[SLEEPS].load(Relaxed) != 0 {
-                futex::wake_low(&memory.host[host_page::REPLY]);
-            }
-        }
+        self.memories.iter().for_each(wake);
+    }
+}
+
+/// Wakes the client that sleeps on its reply, if it does.
+fn wake(memory: &ClientMemory<'_>) {
+    if memory.guest[SLEEPS].load(Relaxed) != 0 {
+        futex::wake_low(&memory.host[host_page::REPLY]);
     }
 }

@@ -231,7 +231,7 @@ impl<'m> Producer<'m> {
     /// Emits a record of `words` words that `put` stores, at `now`, nonzero and
     /// no earlier than the last; a full ring is not counted. Only for a thread
     /// on which nothing that emits to this ring can interrupt it: it keeps no
-    /// account for that, which is half of an emit's stores.
+    /// account for that.
     #[inline(always)]
     pub fn emit_alone(
         &self,
@@ -373,9 +373,9 @@ impl<'m> Producer<'m> {
     }
 
     /// Writes the v2 slot for this event and calls `fire` with its timestamp,
-    /// and the slot's number, which stores that to EMIT: nothing else of this client comes between
-    /// the timestamp and `fire`'s end. The event's schema and every earlier
-    /// record of the client are visible then.
+    /// and the slot's number, which stores that to EMIT: nothing else of this
+    /// client comes between the timestamp and `fire`'s end. The event's schema
+    /// and every earlier record of the client are visible then.
     ///
     /// # Errors
     /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`]
