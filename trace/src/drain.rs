@@ -27,7 +27,9 @@ pub(crate) fn drain(
     let drained = learn(shared, lane, consumer).and_then(|()| pull(shared, lane, guests, consumer));
     if drained.is_err() {
         consumer.rollback();
-        consumer.rollback_schemas();
+        // The records stay in the ring. What the producer dropped meanwhile is
+        // known all the same.
+        note(shared, lane, consumer);
     }
     drained
 }
@@ -49,9 +51,16 @@ pub(crate) fn learn(
         }
     }
     if read > 0 {
+        lane.learned = Some(shared.classes.version());
+    }
+    let Some(version) = lane.learned else {
+        return Ok(());
+    };
+    if shared.open && !shared.classes.is_described(version) && shared.may_describe(ticks()) {
         shared.sync()?;
-        // Nothing was pulled: this keeps the faults only.
-        consumer.commit();
+    }
+    if !shared.open || shared.classes.is_described(version) {
+        lane.learned = None;
         consumer.commit_schemas();
     }
     Ok(())
@@ -125,18 +134,22 @@ fn pull_packet(
     now: u64,
 ) -> (Pulled, Taken) {
     shared.buffer.clear();
+    let may_describe = shared.may_describe(now);
     let context = Context {
         domain: lane.domain,
         clock,
         lease,
         table: &mut lane.table,
         partial: shared.partial,
+        payer: lane.payer,
+        open: shared.open,
+        may_describe,
         classes: &mut shared.classes,
         clocks: &mut shared.clocks,
         guests,
         stats: &mut shared.stats,
     };
-    let mut taker = Taker::new(shared.buffer.free(), &mut lane.cache, lane.last, now, context);
+    let mut taker = Taker::new(&mut shared.buffer, &mut lane.cache, lane.last, now, context);
     let pulled = consumer.pull(&mut shared.stage, |faults, record| taker.visit(faults, record));
     (pulled, taker.finish())
 }
@@ -196,7 +209,7 @@ fn commit(
     now: u64,
 ) -> Result<Drained, WriteFailed> {
     // Nothing but what was not wanted: a later packet tells how much.
-    if taken.words > 0 {
+    if !shared.buffer.is_empty() {
         let committed = write(shared, lane, consumer, pulled, &taken);
         if let Err(failed) = committed {
             forget_pending(guests, lane);
@@ -274,10 +287,11 @@ fn write(
             note(shared, lane, consumer);
         }
     }
-    shared.sync()?;
+    if taken.needs_description {
+        shared.sync()?;
+    }
     let clock = lane.clock.unwrap_or(HOST_CLOCK);
-    let begin = shared.buffer.free().first().copied().unwrap_or(0);
-    shared.buffer.take(taken.words, taken.pad);
+    let begin = shared.buffer.events().first().copied().unwrap_or(0);
     let stats = &shared.stats[lane.stats];
     let header = PacketHeader {
         timestamp_begin: begin,
@@ -424,11 +438,11 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
         lane.forget();
         lane.clock = Some(clock);
         shared.stats[lane.stats].clock = clock;
-        for dense in lane.table.dense() {
-            shared.classes.declare(clock, dense);
-        }
     }
     lane.lease = Some(OpenLease { token: next.token, epoch: shared.clocks.epoch(), first });
     // Before a file or a packet needs it.
-    shared.sync()
+    if shared.clocks.changed {
+        shared.sync()?;
+    }
+    Ok(())
 }

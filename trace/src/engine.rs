@@ -1,5 +1,6 @@
 //! The drain loop's side of a session, behind its one lock.
 
+use crate::budget::Payer;
 use crate::drain::{drain, learn, meet, tell};
 use crate::host_ring::HostConsumer;
 use crate::lane::{Guests, Lane, Stats};
@@ -37,7 +38,8 @@ impl Engine {
             .into_iter()
             .zip(0..)
             .map(|(consumer, number)| {
-                let lane = Lane::new(Domain::Host, number, shared.stats.len());
+                let mut lane = Lane::new(Domain::Host, number, shared.stats.len());
+                lane.payer = Payer::Host;
                 shared.stats.push(Stats::new(Domain::Host, number));
                 (consumer, lane)
             })
@@ -166,7 +168,7 @@ impl Engine {
             let told = if self.shared.clocks.changed {
                 self.shared.describe(false)
             } else {
-                self.shared.write_json(false)
+                self.shared.write_json(false).map(drop)
             };
             match told {
                 Ok(()) => self.shared.works(BOOKS),
@@ -196,7 +198,7 @@ impl Engine {
         for (consumer, lane) in hosts {
             let stats = &shared.stats[lane.stats];
             if consumer.is_claimed() || stats.is_used() {
-                let _ = consumer.describe(text, lane, stats);
+                let _ = consumer.describe(text, lane, stats, &shared.classes);
             }
         }
         for lane in guests.iter_mut() {

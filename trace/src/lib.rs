@@ -35,6 +35,7 @@
 #[cfg(feature = "clap")]
 pub mod args;
 pub mod backend;
+mod budget;
 mod classes;
 pub mod clock;
 pub mod control;
@@ -115,7 +116,9 @@ pub mod generated {
 
 /// How far a guest can make a session grow.
 pub mod limits {
-    pub use crate::classes::{MAX_CLASSES, MAX_CLIENT_SCHEMAS, MAX_DECLARED, MAX_TEXT_BYTES};
+    pub use crate::budget::{BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES};
+    pub use crate::classes::MAX_CLIENT_SCHEMAS;
     pub use crate::clock::MAX_CLOCKS;
     pub use crate::lane::{MAX_CLIENTS, MAX_RESTARTS, MOST_LOST};
+    pub use hypertrace_abi::ring::MAX_NAME_BYTES;
 }

@@ -111,12 +111,9 @@ impl Found {
     /// The event classes, with the ids that they had, declared for all clocks.
     pub fn classes(&self, dir: &Path) -> Result<Classes, SessionError> {
         let mut classes = Classes::new();
-        let known = |(id, text, point): (u32, &str, bool)| {
-            classes.restore(id, text, point, self.json.clocks.len() as u32).then_some(())
-        };
-        let events = self.json.events.iter();
-        let restored = events.map(|e| (e.id, &*e.schema, e.reference_point)).map(known);
-        restored.collect::<Option<()>>().ok_or_else(|| SessionError::NotResumable {
+        let clocks = self.json.clocks.len() as u32;
+        let restored = self.json.events.iter().all(|event| classes.restore(event, clocks));
+        restored.then_some(()).ok_or_else(|| SessionError::NotResumable {
             path: dir.to_owned(),
             why: "the event classes in its session.json are damaged".into(),
         })?;

@@ -558,6 +558,10 @@ impl EventSink for Session {
         self.engine().begin_pass();
     }
 
+    fn last_pass(&self) {
+        self.engine().shared.last_pass = true;
+    }
+
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         self.engine().drain(client, consumer)
     }

@@ -73,6 +73,10 @@ pub struct EventJson {
     pub schema: String,
     /// Whether client, cpu, seq and guest time stand before the fields.
     pub reference_point: bool,
+    /// Clocks whose stream classes have it. `None`, from versions that did not
+    /// say so: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<Vec<u32>>,
 }
 
 /// What one stream holds and what it lost.
@@ -105,17 +109,18 @@ pub struct StreamJson {
 }
 
 impl SessionJson {
-    /// Replaces the file in the session's directory.
+    /// Replaces the file in the session's directory. Returns its size in bytes.
     ///
     /// # Errors
     /// If it cannot be written: the old one stays.
-    pub fn write(&self, dir: &Path) -> Result<(), WriteFailed> {
+    pub fn write(&self, dir: &Path) -> Result<u64, WriteFailed> {
         let mut text = serde_json::to_vec_pretty(self).map_err(|e| WriteFailed {
             action: "encode",
             path: dir.join(FILE),
             source: e.into(),
         })?;
         text.push(b'\n');
-        replace(dir, FILE, &text)
+        replace(dir, FILE, &text)?;
+        Ok(text.len() as u64)
     }
 }

@@ -14,12 +14,13 @@ pub struct LeaseInfo<'a> {
     pub tid: u32,
     /// What the records' timestamps are.
     pub clock: ClockKind,
-    /// A name for people; cut off at 64 bytes.
+    /// A name for people; cut to [`MAX_NAME_BYTES`].
     pub name: &'a str,
 }
 
-const LEASE_NAME: usize = 64;
-const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + LEASE_NAME).div_ceil(8);
+/// Bytes of a lessee's name.
+pub const MAX_NAME_BYTES: usize = 64;
+const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + MAX_NAME_BYTES).div_ceil(8);
 
 /// A lease record's payload, kept until it stands in the ring.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,7 @@ pub struct Lease {
 impl Lease {
     /// `token` is nonzero and random, `now` the lease's time.
     pub fn new(token: u64, now: u64, info: &LeaseInfo<'_>) -> Lease {
-        let mut end = info.name.len().min(LEASE_NAME);
+        let mut end = info.name.len().min(MAX_NAME_BYTES);
         while !info.name.is_char_boundary(end) {
             end -= 1;
         }
