@@ -98,7 +98,7 @@ pub mod trace {
 }
 
 pub use hypertrace_abi as abi;
-pub use recorder::SnapshotError;
+pub use recorder::{SnapshotError, SnapshotLimit};
 pub use resume::Committed;
 pub use session::{Output, Session, SessionConfig, SessionError, Writer};
 pub use shared::OnWriteFailed;

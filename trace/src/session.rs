@@ -5,7 +5,7 @@ use crate::clock::{Clocks, HostClock};
 use crate::engine::Engine;
 use crate::host_ring::HostRings;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
-use crate::recorder::{Recorder, SnapshotError};
+use crate::recorder::{Asker, Recorder, SnapshotError, SnapshotLimit};
 use crate::resume::{self, Committed};
 use crate::shared::{HIDDEN, OnWriteFailed, Shared, clear};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
@@ -61,6 +61,8 @@ pub struct SessionConfig {
     pub on_write_failed: Option<OnWriteFailed>,
     /// What is written in `dir`, beside the control socket.
     pub output: Output,
+    /// How many snapshots guests may take, by triggers.
+    pub guests_snapshots: SnapshotLimit,
 }
 
 /// What a session writes in its directory.
@@ -94,6 +96,7 @@ impl SessionConfig {
             same_counter: false,
             on_write_failed: None,
             output: Output::Trace,
+            guests_snapshots: SnapshotLimit::default(),
         }
     }
 }
@@ -216,7 +219,7 @@ impl Session {
             let _ = std::fs::remove_dir(config.dir.join(HIDDEN));
         }
         let recorder = match config.output {
-            Output::Snapshots => Some(Recorder::new(config.dir.clone())),
+            Output::Snapshots => Some(Recorder::new(config.dir.clone(), config.guests_snapshots)),
             Output::Nothing => None,
             Output::Trace => {
                 shared.begin_trace(&config.dir, uuid)?;
@@ -278,7 +281,7 @@ impl Session {
             let snapshot = move |_: &Fired| {
                 // One that cannot be written is told as every failed write is;
                 // one that was waited for in vain comes with the next pass.
-                let _ = weak.upgrade().map(|inner| Session { inner }.snapshot());
+                let _ = weak.upgrade().map(|inner| Session { inner }.snapshot_for(Asker::Guest));
             };
             inner.triggers.register(trigger::SNAPSHOT, Arc::new(snapshot));
         }
@@ -319,12 +322,16 @@ impl Session {
     /// # Errors
     /// If this is no flight recorder, nobody drains, or it cannot be written.
     pub fn snapshot(&self) -> Result<PathBuf, SnapshotError> {
+        self.snapshot_for(Asker::Owner)
+    }
+
+    fn snapshot_for(&self, asker: Asker) -> Result<PathBuf, SnapshotError> {
         let number = {
             let mut engine = self.engine();
             if engine.finished {
                 return Err(SnapshotError::Ended);
             }
-            engine.recorder.as_mut().ok_or(SnapshotError::NotARecorder)?.ask()
+            engine.recorder.as_mut().ok_or(SnapshotError::NotARecorder)?.ask(asker)?
         };
         self.inner.rings.wake();
         let until = Instant::now() + PATIENCE;
