@@ -25,6 +25,7 @@ pub(crate) fn drain(
     consumer: &mut Consumer<'_>,
 ) -> Result<Drained, WriteFailed> {
     let drained = learn(shared, lane, consumer).and_then(|()| pull(shared, lane, guests, consumer));
+    consumer.set_write_failed(drained.is_err());
     if drained.is_err() {
         consumer.rollback();
         // The records stay in the ring. What the producer dropped meanwhile is
@@ -172,7 +173,7 @@ fn nothing(
 }
 
 /// Brings the lane's counters up to date.
-fn note(shared: &mut Shared, lane: &Lane, consumer: &mut Consumer<'_>) {
+pub(crate) fn note(shared: &mut Shared, lane: &Lane, consumer: &mut Consumer<'_>) {
     let stats = &mut shared.stats[lane.stats];
     stats.lost = consumer.losses();
     stats.faults = consumer.faults();

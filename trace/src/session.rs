@@ -474,6 +474,20 @@ impl Session {
         self.inner.snapshot.notify_all();
         Ok(Summary::of(&engine, self.inner.rings.unattached()))
     }
+
+    /// Ends it as [`Session::finish`] does, also where it cannot be written to
+    /// its end: what is missing then is counted as lost in the summary, and in
+    /// the files as far as they have room for that.
+    pub fn end(self) -> (Summary, Result<(), SessionError>) {
+        self.inner.end();
+        let mut engine = self.engine();
+        let finished = engine.finish();
+        if finished.is_err() {
+            engine.give_up();
+        }
+        self.inner.snapshot.notify_all();
+        (Summary::of(&engine, self.inner.rings.unattached()), finished.map_err(Into::into))
+    }
 }
 
 /// A thread that drains the VMM's own rings. Dropped, it drains once more and

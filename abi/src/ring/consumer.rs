@@ -456,6 +456,15 @@ impl<'a> Consumer<'a> {
         }
     }
 
+    /// Tells the producer whether what it records can be written. While it
+    /// cannot, a producer does not wait for room.
+    pub fn set_write_failed(&mut self, failed: bool) {
+        let told = &self.memory.host[host_page::WRITE_FAILED];
+        if told.load(Relaxed) != u64::from(failed) {
+            told.store(failed.into(), Relaxed);
+        }
+    }
+
     /// So many calls of [`Consumer::pull`] are enough to take all: another
     /// lessee's records take a call of their own, and a block.
     pub fn most_leases(&self) -> u64 {
