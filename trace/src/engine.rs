@@ -2,20 +2,19 @@
 
 use crate::drain::{drain, learn, meet, tell};
 use crate::host_ring::HostConsumer;
-use crate::lane::{Guests, Lane, Stats};
+use crate::lane::{Guests, Lane, MAX_CLIENTS, Stats};
 use crate::packet::Domain;
 use crate::pattern::Pattern;
 use crate::recorder::Recorder;
 use crate::resume::{Committed, Found};
 use crate::session::random_uuid;
 use crate::shared::{BOOKS, HIDDEN, Shared};
-use crate::stream::{Stream, WriteFailed};
+use crate::stream::WriteFailed;
 use crate::wanted::TooManyRules;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
 use std::fmt::Write;
-use std::fs::create_dir;
 use std::sync::atomic::Ordering;
 
 pub(crate) struct Engine {
@@ -51,7 +50,7 @@ impl Engine {
     pub fn relay(&mut self, count: u32) {
         // One lane is that of threads which found no ring.
         let first = self.hosts.len() as u32 + 1;
-        for number in first..first + count {
+        for number in first..first + count.min(MAX_CLIENTS) {
             self.relays.push(Lane::new(Domain::Host, number, self.shared.stats.len()));
             self.shared.stats.push(Stats::new(Domain::Host, number));
         }
@@ -67,6 +66,8 @@ impl Engine {
             let stats = &mut shared.stats[lane.stats];
             found.resume(lane, stats, &mut shared.classes, &shared.clocks);
         });
+        let others: Vec<Stats> = found.others(&self.shared.stats).collect();
+        self.shared.stats.extend(others);
         self.found = Some(found);
     }
 
@@ -113,10 +114,10 @@ impl Engine {
             shared.stats[lane.stats].restart();
         });
         let shared = &mut self.shared;
-        let begun = create_dir(&dir)
-            .and_then(|()| create_dir(dir.join(HIDDEN)))
-            .map_err(WriteFailed::on("create", &dir))
-            .and_then(|()| shared.begin_trace(&dir, random_uuid()));
+        let begun = dir.and_then(|dir| {
+            dir.create(HIDDEN).map_err(WriteFailed::on("create", dir.path()))?;
+            shared.begin_trace(dir, random_uuid())
+        });
         if let Err(failed) = begun {
             self.failed(BOOKS, failed);
         }
@@ -252,7 +253,7 @@ impl Engine {
                 self.failed(BOOKS, failed);
             }
         }
-        self.shared.open = false;
+        (self.shared.open, self.shared.files) = (false, None);
         if let Some(recorder) = &mut self.recorder {
             recorder.end();
         }
@@ -277,9 +278,11 @@ impl Engine {
     }
 
     fn close_all(&mut self) {
-        self.for_each_lane(|_, lane| {
-            // A file that cannot be cut is whole with its filler.
-            let _ = lane.stream.take().map(Stream::close);
+        self.for_each_lane(|shared, lane| {
+            if let (Some(stream), Some(files)) = (lane.stream.take(), &mut shared.files) {
+                // A file that cannot be cut is whole with its filler.
+                let _ = stream.close(files);
+            }
         });
     }
 

@@ -41,6 +41,8 @@ pub mod control;
 mod drain;
 mod engine;
 pub mod event;
+mod files;
+mod folder;
 mod gaps;
 mod host_ring;
 mod lane;
@@ -96,6 +98,7 @@ pub mod trace {
     }
 }
 
+pub use folder::Share;
 pub use hypertrace_abi as abi;
 pub use recorder::SnapshotError;
 pub use resume::Committed;
@@ -117,5 +120,24 @@ pub mod generated {
 pub mod limits {
     pub use crate::classes::{MAX_CLASSES, MAX_CLIENT_SCHEMAS, MAX_DECLARED, MAX_TEXT_BYTES};
     pub use crate::clock::MAX_CLOCKS;
+    pub use crate::clock::MAX_SESSION_CLOCKS;
     pub use crate::lane::{MAX_CLIENTS, MAX_RESTARTS, MOST_LOST};
+
+    /// Host rings that a session has at most.
+    pub const MAX_HOST_RINGS: usize = 1024;
+    /// Streams of the host: its rings, the one of threads without a ring, and
+    /// relays.
+    pub const MAX_HOST_STREAMS: u32 = MAX_HOST_RINGS as u32 + 1 + MAX_CLIENTS;
+    /// Bytes of a lessee's name that `session.json` shows.
+    pub const MAX_NAME_BYTES: usize = 256;
+    /// Bytes of a `session.json` at most, for readers: schemas by their text
+    /// ([`MAX_TEXT_BYTES`]) and 128 bytes beside each ([`MAX_CLASSES`]), 384 for
+    /// each clock ([`MAX_SESSION_CLOCKS`]), 3 KiB for each stream (a name whose
+    /// every byte is escaped, counts of everything), and 256 KiB for the rest,
+    /// a device's counters among it.
+    pub const MAX_SESSION_JSON: u64 = (MAX_TEXT_BYTES
+        + MAX_CLASSES * 128
+        + MAX_SESSION_CLOCKS * 384
+        + (MAX_CLIENTS + MAX_HOST_STREAMS) as usize * 3072
+        + (256 << 10)) as u64;
 }

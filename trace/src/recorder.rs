@@ -1,6 +1,7 @@
 //! A flight recorder: rings overwrite their oldest records, and what they hold
 //! is written as a session of its own when somebody asks: a snapshot.
 
+use crate::folder::Folder;
 use crate::stream::WriteFailed;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ pub(crate) type Outcome = Result<PathBuf, SnapshotError>;
 #[derive(Debug)]
 pub(crate) struct Recorder {
     /// Where they go.
-    root: PathBuf,
+    root: Folder,
     /// The last one that was begun.
     begun: u64,
     /// The last one that somebody asked for.
@@ -49,7 +50,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub fn new(root: PathBuf) -> Recorder {
+    pub fn new(root: Folder) -> Recorder {
         Recorder {
             root,
             begun: 0,
@@ -67,15 +68,16 @@ impl Recorder {
         self.asked
     }
 
-    /// Begins what was asked for: its directory, which does not exist yet.
-    pub fn begin(&mut self) -> Option<PathBuf> {
+    /// Begins what was asked for: makes its directory.
+    pub fn begin(&mut self) -> Option<Result<Folder, WriteFailed>> {
         if self.taking || self.asked <= self.begun {
             return None;
         }
         self.begun += 1;
         self.taking = true;
         self.failed = None;
-        Some(self.dir(self.begun))
+        let made = self.root.create(&name(self.begun));
+        Some(made.map_err(WriteFailed::on("create", &self.dir(self.begun))))
     }
 
     /// It is written, or cannot be.
@@ -98,13 +100,17 @@ impl Recorder {
     }
 
     fn dir(&self, number: u64) -> PathBuf {
-        self.root.join(format!("snapshot-{number:04}"))
+        self.root.path().join(name(number))
     }
+}
+
+fn name(number: u64) -> String {
+    format!("snapshot-{number:04}")
 }
 
 /// For people.
 impl std::fmt::Display for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "flight recorder: {}, {} snapshots", self.root.display(), self.begun)
+        write!(f, "flight recorder: {}, {} snapshots", self.root.path().display(), self.begun)
     }
 }

@@ -7,6 +7,7 @@
 use crate::classes::{ClassRef, Classes, Table};
 use crate::clock::Clocks;
 use crate::lane::{CACHE, Cached, Counts, Guests, Lane, OpenLease, Stats};
+use crate::limits::MAX_NAME_BYTES;
 use crate::packet::Domain;
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clock::ticks;
@@ -371,7 +372,13 @@ fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: 
 
 pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
     match class.shape.values(payload).last()? {
-        Value::Str(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::Str(bytes) => {
+            let mut name = String::from_utf8_lossy(bytes).into_owned();
+            // A guest's; session.json has one for each client.
+            let most = (0..=MAX_NAME_BYTES).rev().find(|at| name.is_char_boundary(*at));
+            name.truncate(most.unwrap_or(0));
+            Some(name)
+        }
         _ => None,
     }
 }
