@@ -88,7 +88,7 @@ pub(crate) enum Declared {
 
 /// Bytes of a class in `session.json`, besides its text: names of the fields,
 /// indentation.
-const CLASS_BYTES: usize = 128;
+pub(crate) const CLASS_BYTES: usize = 128;
 /// Bytes of a declaration, besides the class's body: its frame in the metadata,
 /// the clock's number in `session.json`.
 const DECLARATION_BYTES: usize = 64;

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Most clocks of an epoch, the host's among them; a hostile guest could ask
 /// for one per lease.
 pub const MAX_CLOCKS: usize = 64;
+/// Most clocks of a session: epochs beyond use the last ones.
+pub const MAX_SESSION_CLOCKS: usize = 4096;
 
 /// Frequencies that a guest's counter may be told to have.
 pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
@@ -290,7 +292,7 @@ impl Clocks {
         let host = HostClock::restore(host);
         let mut clocks = Clocks::new(host, 0, Some(host.base), None);
         clocks.shared = same_counter;
-        for guest in guests.iter().take(MAX_CLOCKS - 1) {
+        for guest in guests.iter().take(MAX_SESSION_CLOCKS - 1) {
             let kind = match &*guest.kind {
                 "monotonic_raw" => ClockKind::MonotonicRaw,
                 _ => ClockKind::Tsc,
@@ -389,7 +391,7 @@ impl Clocks {
             return number(index);
         }
         let used = self.guests.iter().filter(|clock| clock.epoch == self.epoch).count();
-        if used + 1 < MAX_CLOCKS {
+        if used + 1 < MAX_CLOCKS && self.guests.len() + 1 < MAX_SESSION_CLOCKS {
             let (host, began) = (&self.host, self.began);
             let clock = GuestClock::new(kind, self.epoch, self.told, host, began, timestamp, now);
             self.guests.push(clock);

@@ -65,7 +65,7 @@ impl Session {
     /// If the socket cannot be made.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         let session = self.clone();
-        Monitor::start(self.dir(), move |line| session.execute(line))
+        Monitor::start_in(self.folder().clone(), move |line| session.execute(line))
     }
 
     /// Executes a command of the monitor's; gives its text.

@@ -6,7 +6,7 @@ use crate::classes::Classes;
 use crate::lane::{Guests, HOST_CLOCK, Lane, Lessee, MAX_RESTARTS, OpenLease};
 use crate::packet::{Domain, PacketHeader};
 use crate::shared::Shared;
-use crate::stream::{Stream, WriteFailed};
+use crate::stream::{Files, Stream, WriteFailed};
 use crate::take::{Context, Taken, Taker, lease_name};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{ClockKind, id};
@@ -195,7 +195,10 @@ pub(crate) fn tell(shared: &mut Shared, lane: &mut Lane, now: u64) -> Result<(),
         faults: stats.faults(),
         ..last.following(lane.sequence, 0)
     };
-    stream.tell(&mut shared.buffer, &header, lane.sequence)?;
+    let Some(files) = &mut shared.files else {
+        return Ok(());
+    };
+    stream.tell(files, &mut shared.buffer, &header, lane.sequence)?;
     lane.committed_at = now;
     Ok(())
 }
@@ -306,21 +309,22 @@ fn write(
         sequence: pulled.sequence,
         ..PacketHeader::new(shared.uuid, clock, lane.domain, lane.number, shared.clocks.epoch())
     };
-    if !shared.open {
+    let Some(files) = shared.files.as_mut().filter(|_| shared.open) else {
         return Ok(());
-    }
-    let stream = file(shared, lane, &header)?;
-    stream.append(&mut shared.buffer, &header, next)
+    };
+    let stream = file(files, shared.segment_bytes, lane, &header)?;
+    stream.append(files, &mut shared.buffer, &header, next)
 }
 
 /// The stream, in a file that can take this packet.
 fn file<'l>(
-    shared: &Shared,
+    files: &mut Files,
+    segment_bytes: u64,
     lane: &'l mut Lane,
     packet: &PacketHeader,
 ) -> Result<&'l mut Stream, WriteFailed> {
     let prefix = lane.prefix();
-    let Lane { stream, new_file, restarts, ring_end, sequence, files, told, .. } = lane;
+    let Lane { stream, new_file, restarts, ring_end, sequence, files: number, told, .. } = lane;
     let faults = stream.as_ref().map_or(lane.faults_told, |stream| stream.last().faults);
     let baseline = PacketHeader {
         timestamp_begin: 0,
@@ -335,15 +339,14 @@ fn file<'l>(
     match stream {
         Some(stream) => {
             if *new_file {
-                stream.next_segment(&baseline)?;
+                stream.next_segment(files, &baseline)?;
                 *restarts += 1;
                 *new_file = false;
             }
             Ok(stream)
         }
         None => {
-            let (dir, bytes) = (&shared.ctf, shared.segment_bytes);
-            let made = Stream::go_on(dir, &prefix, *files, *told, bytes, &baseline)?;
+            let made = Stream::go_on(files, &prefix, *number, *told, segment_bytes, &baseline)?;
             *new_file = false;
             Ok(stream.insert(made))
         }

@@ -3,20 +3,19 @@
 use crate::budget::Payer;
 use crate::drain::{drain, learn, meet, note, tell};
 use crate::host_ring::HostConsumer;
-use crate::lane::{Guests, Lane, Stats};
+use crate::lane::{Guests, Lane, MAX_CLIENTS, Stats};
 use crate::packet::Domain;
 use crate::pattern::Pattern;
 use crate::recorder::Recorder;
 use crate::resume::{Committed, Found};
 use crate::session::random_uuid;
 use crate::shared::{BOOKS, HIDDEN, Shared};
-use crate::stream::{Stream, WriteFailed};
+use crate::stream::WriteFailed;
 use crate::wanted::TooManyRules;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
 use std::fmt::Write;
-use std::fs::create_dir;
 use std::sync::atomic::Ordering;
 
 pub(crate) struct Engine {
@@ -53,7 +52,7 @@ impl Engine {
     pub fn relay(&mut self, count: u32) {
         // One lane is that of threads which found no ring.
         let first = self.hosts.len() as u32 + 1;
-        for number in first..first + count {
+        for number in first..first + count.min(MAX_CLIENTS) {
             self.relays.push(Lane::new(Domain::Host, number, self.shared.stats.len()));
             self.shared.stats.push(Stats::new(Domain::Host, number));
         }
@@ -69,6 +68,8 @@ impl Engine {
             let stats = &mut shared.stats[lane.stats];
             found.resume(lane, stats, &mut shared.classes, &shared.clocks);
         });
+        let others: Vec<Stats> = found.others(&self.shared.stats).collect();
+        self.shared.stats.extend(others);
         self.found = Some(found);
     }
 
@@ -116,10 +117,10 @@ impl Engine {
             shared.stats[lane.stats].restart();
         });
         let shared = &mut self.shared;
-        let begun = create_dir(&dir)
-            .and_then(|()| create_dir(dir.join(HIDDEN)))
-            .map_err(WriteFailed::on("create", &dir))
-            .and_then(|()| shared.begin_trace(&dir, random_uuid()));
+        let begun = dir.and_then(|dir| {
+            dir.create(HIDDEN).map_err(WriteFailed::on("create", dir.path()))?;
+            shared.begin_trace(dir, random_uuid())
+        });
         if let Err(failed) = begun {
             self.failed(BOOKS, failed);
         }
@@ -255,7 +256,7 @@ impl Engine {
                 self.failed(BOOKS, failed);
             }
         }
-        self.shared.open = false;
+        (self.shared.open, self.shared.files) = (false, None);
         if let Some(recorder) = &mut self.recorder {
             recorder.end();
         }
@@ -280,9 +281,11 @@ impl Engine {
     }
 
     fn close_all(&mut self) {
-        self.for_each_lane(|_, lane| {
-            // A file that cannot be cut is whole with its filler.
-            let _ = lane.stream.take().map(Stream::close);
+        self.for_each_lane(|shared, lane| {
+            if let (Some(stream), Some(files)) = (lane.stream.take(), &mut shared.files) {
+                // A file that cannot be cut is whole with its filler.
+                let _ = stream.close(files);
+            }
         });
     }
 

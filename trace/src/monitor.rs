@@ -56,6 +56,7 @@ mod sys;
 
 pub use socket::connect;
 
+use crate::folder::{Folder, MOST_TRIES, Share};
 use socket::{Entry, listen};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read};
@@ -136,8 +137,26 @@ impl Monitor {
         Monitor::start_with(dir, PATIENCE, execute)
     }
 
+    /// The same in a directory that is open already.
+    pub(crate) fn start_in(
+        dir: Folder,
+        execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
+    ) -> Result<Monitor, MonitorError> {
+        Monitor::serve(dir, PATIENCE, execute)
+    }
+
     fn start_with(
         dir: &Path,
+        patience: Duration,
+        execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
+    ) -> Result<Monitor, MonitorError> {
+        let folder = Folder::open(dir, Share::Owner)
+            .map_err(|source| MonitorError::Directory { path: dir.to_owned(), source })?;
+        Monitor::serve(folder, patience, execute)
+    }
+
+    fn serve(
+        dir: Folder,
         patience: Duration,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
     ) -> Result<Monitor, MonitorError> {
@@ -155,7 +174,7 @@ impl Monitor {
 
     /// Where the socket is.
     pub fn path(&self) -> &Path {
-        &self.entry.path
+        self.entry.path()
     }
 }
 
@@ -188,7 +207,7 @@ struct Server<E> {
 
 impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
     fn serve(mut self) {
-        let mut fds = Vec::new();
+        let (mut fds, mut interrupted) = (Vec::new(), 0);
         loop {
             let now = Instant::now();
             self.accept_from = self.accept_from.filter(|from| *from > now);
@@ -198,13 +217,16 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
             fds.push(sys::pollfd(&self.listener, accepting));
             fds.extend(self.clients.iter().map(|c| sys::pollfd(&c.stream, c.waits_for())));
             match sys::poll(&mut fds, self.timeout(now)) {
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == ErrorKind::Interrupted && interrupted < MOST_TRIES => {
+                    interrupted += 1;
+                    continue;
+                }
                 Err(_) => {
                     // Everything is tried then; nothing of it blocks.
                     thread::sleep(BACK_OFF);
                     fds.iter_mut().for_each(|fd| fd.revents = libc::POLLIN);
                 }
-                Ok(()) => {}
+                Ok(()) => interrupted = 0,
             }
 
             if fds[0].revents != 0 && is_closed(&self.wake) {
@@ -347,6 +369,7 @@ impl Client {
     }
 
     fn send(&mut self) -> io::Result<()> {
+        let mut interrupted = 0;
         while self.sent < self.output.len() {
             match sys::send(&self.stream, &self.output[self.sent..]) {
                 Ok(n) => {
@@ -354,7 +377,9 @@ impl Client {
                     self.moved = Instant::now();
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted && interrupted < MOST_TRIES => {
+                    interrupted += 1;
+                }
                 Err(e) => return Err(e),
             }
         }

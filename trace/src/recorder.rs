@@ -1,6 +1,7 @@
 //! A flight recorder: rings overwrite their oldest records, and what they hold
 //! is written as a session of its own when somebody asks: a snapshot.
 
+use crate::folder::Folder;
 use crate::stream::WriteFailed;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ pub(crate) type Outcome = Result<PathBuf, SnapshotError>;
 #[derive(Debug)]
 pub(crate) struct Recorder {
     /// Where they go.
-    root: PathBuf,
+    root: Folder,
     /// The last one that was begun.
     begun: u64,
     /// The last one that somebody asked for.
@@ -86,7 +87,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub fn new(root: PathBuf, limit: SnapshotLimit) -> Recorder {
+    pub fn new(root: Folder, limit: SnapshotLimit) -> Recorder {
         Recorder {
             limit,
             triggered: 0,
@@ -122,15 +123,16 @@ impl Recorder {
         Ok(self.asked)
     }
 
-    /// Begins what was asked for: its directory, which does not exist yet.
-    pub fn begin(&mut self) -> Option<PathBuf> {
+    /// Begins what was asked for: makes its directory.
+    pub fn begin(&mut self) -> Option<Result<Folder, WriteFailed>> {
         if self.taking || self.asked <= self.begun {
             return None;
         }
         self.begun += 1;
         self.taking = true;
         self.failed = None;
-        Some(self.dir(self.begun))
+        let made = self.root.create(&name(self.begun));
+        Some(made.map_err(WriteFailed::on("create", &self.dir(self.begun))))
     }
 
     /// It is written, or cannot be.
@@ -153,15 +155,19 @@ impl Recorder {
     }
 
     fn dir(&self, number: u64) -> PathBuf {
-        self.root.join(format!("snapshot-{number:04}"))
+        self.root.path().join(name(number))
     }
+}
+
+fn name(number: u64) -> String {
+    format!("snapshot-{number:04}")
 }
 
 /// For people.
 impl std::fmt::Display for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Recorder { begun, refused, .. } = self;
-        write!(f, "flight recorder: {}, {begun} snapshots", self.root.display())?;
+        write!(f, "flight recorder: {}, {begun} snapshots", self.root.path().display())?;
         match refused {
             0 => Ok(()),
             refused => write!(f, ", {refused} refused to the guest's triggers"),

@@ -1,23 +1,30 @@
 //! Going on with a session that a killed process left: what its files say.
 //!
-//! The packets on disk are the truth about how far each ring was committed;
-//! `session.json` and the metadata were replaced before the packets that need
-//! them. New packets go to new files behind the old ones, which are whole.
+//! The packets on disk are the truth about how far each ring was committed, and
+//! about what was recorded; `session.json` and the metadata were replaced before
+//! the packets that need them, and its counts may be a second old. New packets
+//! go to new files behind the old ones, which are whole.
+//!
+//! The files may be anybody's: each number is checked before it is used, and
+//! what cannot be is an error with file and byte.
+
+mod scan;
 
 use crate::classes::{Classes, Table};
-use crate::clock::Clocks;
-use crate::lane::{Lane, Stats};
+use crate::clock::{Clocks, FREQUENCIES};
+use crate::folder::{Folder, Share, read_at};
+use crate::lane::{Counts, Lane, MAX_CLIENTS, MOST_LOST, Stats};
+use crate::limits::{MAX_CLASSES, MAX_DESCRIPTION, MAX_SESSION_CLOCKS};
 use crate::metadata::Uuid;
-use crate::packet::{Domain, HEADER_BYTES, MAGIC, PacketHeader};
-use crate::session::SessionError;
+use crate::packet::{Domain, PacketHeader};
+use crate::session::{SessionError, own};
 use crate::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
-use hypertrace_abi::ring::{FAULT_KINDS, Fault};
+use crate::shared::CTF;
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
-use zerocopy::FromBytes;
 
 /// Where a client's ring was committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,12 +42,12 @@ pub struct Committed {
 /// What was found of one stream.
 #[derive(Debug)]
 struct FoundStream {
-    /// Number behind that of its last file.
-    files: u32,
     /// What its last file ends with.
     last: PacketHeader,
     /// Lost events that all of its files tell.
     told: u64,
+    /// Records in all of its files.
+    counts: Counts,
 }
 
 /// A session as it was left.
@@ -48,66 +55,125 @@ struct FoundStream {
 pub(crate) struct Found {
     pub json: SessionJson,
     streams: BTreeMap<(u32, u32), FoundStream>,
+    /// Reference points in streams of the host, by the client that made them.
+    points: BTreeMap<u32, u64>,
+    /// Number behind that of every file.
+    files: u32,
+}
+
+/// Opens the directory, which must be this user's.
+pub(crate) fn open(dir: &Path, share: Share) -> Result<Folder, SessionError> {
+    own(dir, share)?.ok_or_else(|| SessionError::Directory {
+        path: dir.to_owned(),
+        source: io::ErrorKind::NotFound.into(),
+    })
 }
 
 /// Looks at a directory with a session of this UUID that was not ended.
-pub(crate) fn look(dir: &Path, uuid: &[u8; 16]) -> Result<Found, SessionError> {
-    let wrong = |why: &str| SessionError::NotResumable { path: dir.to_owned(), why: why.into() };
-    let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
-    let text = match std::fs::read(dir.join(FILE)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(wrong("it holds something else than a session"));
-        }
-        read => read.map_err(failed)?,
-    };
-    let json: SessionJson = serde_json::from_slice(&text).map_err(|e| wrong(&e.to_string()))?;
+pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError> {
+    let path = dir.path();
+    let wrong = |why: String| SessionError::NotResumable { path: path.to_owned(), why };
+    let failed = |source| SessionError::Directory { path: path.to_owned(), source };
+    let json = read_json(dir)?;
     if json.format != FORMAT || json.version != VERSION {
-        return Err(wrong("its session.json is of another format"));
+        return Err(wrong("its session.json is of another format".into()));
     }
     if json.uuid != Uuid(uuid).to_string() {
-        return Err(wrong("its UUID is another's: it is not the session of these programs"));
+        let why = "its UUID is another's: it is not the session of these programs";
+        return Err(wrong(why.into()));
     }
     if json.finished {
-        return Err(wrong("its session was ended: there is nothing to complete"));
+        return Err(wrong("its session was ended: there is nothing to complete".into()));
     }
-    let mut streams = BTreeMap::<(u32, u32), FoundStream>::new();
-    for entry in std::fs::read_dir(dir.join("ctf")).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let number = path.file_name().and_then(|name| name.to_str()?.rsplit_once('-'));
-        let Some(number) = number.filter(|(prefix, _)| !prefix.starts_with('.')) else { continue };
-        let Ok(number) = number.1.parse::<u32>() else { continue };
-        let Some(last) = last_header(&path).map_err(failed)? else { continue };
-        let found = streams.entry((last.domain, last.client));
-        let found = found.or_insert(FoundStream { files: 0, last, told: 0 });
-        found.told = found.told.saturating_add(last.events_discarded);
-        if number >= found.files {
-            (found.files, found.last) = (number.saturating_add(1), last);
+    check(&json).map_err(|why| wrong(format!("its session.json is damaged: {why}")))?;
+
+    let known = scan::Known::of(&json, uuid);
+    let ctf = dir.folder(CTF).map_err(failed)?;
+    let mut found = Found { json, streams: BTreeMap::new(), points: BTreeMap::new(), files: 0 };
+    for name in ctf.all_names().map_err(failed)? {
+        let Some(number) = name.to_str().and_then(number) else { continue };
+        // The next number must be one, too.
+        if number >= u32::MAX / 2 {
+            return Err(wrong(format!("no file is so late in a stream: {}", name.display())));
         }
+        found.files = found.files.max(number + 1);
+        let damaged =
+            |why: String| SessionError::NotResumable { path: path.join(CTF).join(&name), why };
+        let file = ctf.file(&name, OFlags::RDONLY).map_err(|why| damaged(why.to_string()))?;
+        let Some(scanned) = scan::scan(file, &known).map_err(damaged)? else { continue };
+        found.add(scanned);
     }
-    Ok(Found { json, streams })
+    Ok(found)
 }
 
-/// The last packet's header in a stream's file. In one that was being written,
-/// it is the filler's, which carries all counters.
-fn last_header(path: &Path) -> io::Result<Option<PacketHeader>> {
-    let file = File::open(path)?;
-    let len = file.metadata()?.len();
-    let (mut at, mut last) = (0, None);
-    while at + HEADER_BYTES as u64 <= len {
-        let mut bytes = [0; HEADER_BYTES];
-        file.read_exact_at(&mut bytes, at)?;
-        let Ok(header) = PacketHeader::read_from_bytes(&bytes) else { break };
-        let size = header.packet_size / 8;
-        if header.magic != MAGIC || size < HEADER_BYTES as u64 {
-            break;
+/// The number in a stream file's name; none: it is another file.
+fn number(name: &str) -> Option<u32> {
+    let (prefix, number) = name.rsplit_once('-')?;
+    number.parse().ok().filter(|_| !prefix.starts_with('.'))
+}
+
+fn read_json(dir: &Folder) -> Result<SessionJson, SessionError> {
+    let wrong = |why: String| SessionError::NotResumable { path: dir.path().to_owned(), why };
+    let (file, stat) = match dir.file(FILE, OFlags::RDONLY) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(wrong("it holds something else than a session".into()));
         }
-        last = Some(header);
-        at = at.saturating_add(size);
+        opened => opened.map_err(|e| wrong(format!("its {FILE}: {e}")))?,
+    };
+    let len = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if len > MAX_DESCRIPTION {
+        return Err(wrong(format!(
+            "its {FILE} has {len} bytes, and no session has one of more than {MAX_DESCRIPTION}"
+        )));
     }
-    Ok(last)
+    let mut text = vec![0; len as usize];
+    let read = read_at(&file, &mut text, 0).map_err(|e| wrong(format!("its {FILE}: {e}")))?;
+    serde_json::from_slice(text.get(..read).unwrap_or_default()).map_err(|e| wrong(e.to_string()))
+}
+
+/// Checks the numbers that are used of it.
+fn check(json: &SessionJson) -> Result<(), String> {
+    for (clock, id) in json.clocks.iter().zip(0..) {
+        let domain = if id == 0 { Domain::Host } else { Domain::Guest };
+        if clock.id != id || clock.domain != domain.name() {
+            return Err(format!("clock {id} is not where it belongs"));
+        }
+        if !FREQUENCIES.contains(&clock.frequency) {
+            return Err(format!("clock {id} has a frequency of {}", clock.frequency));
+        }
+    }
+    for (what, count, most) in [
+        ("clocks", json.clocks.len(), MAX_SESSION_CLOCKS),
+        ("events", json.events.len(), MAX_CLASSES),
+    ] {
+        if count > most {
+            return Err(format!("it has {count} {what}, and a session has at most {most}"));
+        }
+    }
+    let most = json.streams.iter().flat_map(|stream| stream.faults.values()).max();
+    match most {
+        Some(most) if *most > MOST_LOST => Err(format!("no stream has {most} faults of a kind")),
+        _ => Ok(()),
+    }
 }
 
 impl Found {
+    fn add(&mut self, scanned: scan::Scanned) {
+        let scan::Scanned { last, counts, points } = scanned;
+        for (client, more) in points {
+            *self.points.entry(client).or_default() += more;
+        }
+        let found = self.streams.entry((last.domain, last.client));
+        let found = found.or_insert(FoundStream { last, told: 0, counts: Counts::default() });
+        found.told = found.told.saturating_add(last.events_discarded).min(MOST_LOST);
+        found.counts.add(&counts);
+        // As readers order them.
+        let place = |p: &PacketHeader| (p.epoch, p.faults, p.ring_end, p.sequence);
+        if place(&last) >= place(&found.last) {
+            found.last = last;
+        }
+    }
+
     /// The event classes, with the ids that they had, declared for all clocks.
     pub fn classes(&self, dir: &Path) -> Result<Classes, SessionError> {
         let mut classes = Classes::new();
@@ -120,10 +186,11 @@ impl Found {
         Ok(classes)
     }
 
-    /// Clients that have streams.
+    /// Clients that have streams, or points in others'.
     pub fn guests(&self) -> impl Iterator<Item = u32> {
         let guest = Domain::Guest as u32;
-        self.streams.keys().filter(move |(domain, _)| *domain == guest).map(|(_, client)| *client)
+        let own = self.streams.keys().filter(move |(domain, _)| *domain == guest);
+        own.map(|(_, client)| *client).chain(self.points.keys().copied())
     }
 
     /// Where the stream of a lane ended.
@@ -135,22 +202,52 @@ impl Found {
         clocks: &Clocks,
     ) {
         lane.table = Table::of_all(classes);
+        lane.files = self.files;
+        if lane.domain == Domain::Guest {
+            stats.reference_points = self.points.get(&lane.number).copied().unwrap_or(0);
+        }
         let Some(found) = self.streams.get(&(lane.domain as u32, lane.number)) else { return };
         let last = &found.last;
-        (lane.files, lane.told) = (found.files, found.told);
+        lane.told = found.told;
         lane.ring_end = last.ring_end;
         lane.sequence = last.sequence;
         lane.clock = Some(last.stream_id);
         lane.last = clocks.base(last.stream_id).saturating_add(last.timestamp_end);
         lane.faults_told = last.faults;
         lane.token_told = last.lease_token;
-        let said = self.json.streams.iter();
-        let mut said = said.filter(|s| (&*s.domain, s.client) == (lane.domain.name(), lane.number));
-        if let Some(said) = said.next() {
-            restore(stats, said);
-        }
+        self.restore(found, stats);
+    }
+
+    /// Streams of the host that no lane goes on with.
+    pub fn others<'f>(&'f self, stats: &'f [Stats]) -> impl Iterator<Item = Stats> + 'f {
+        let others = self.streams.iter().filter(move |((domain, number), _)| {
+            *domain == Domain::Host as u32
+                && !stats.iter().any(|s| s.domain == Domain::Host && s.number == *number)
+        });
+        others.map(|((_, number), found)| {
+            let mut stats = Stats::new(Domain::Host, *number);
+            self.restore(found, &mut stats);
+            stats
+        })
+    }
+
+    fn restore(&self, found: &FoundStream, stats: &mut Stats) {
+        let last = &found.last;
+        stats.counts = found.counts;
         stats.clock = last.stream_id;
         stats.filtered = last.events_filtered;
+        let is_its =
+            |s: &&StreamJson| (&*s.domain, s.client) == (stats.domain.name(), stats.number);
+        stats.lost.full = found.told;
+        if let Some(said) = self.json.streams.iter().find(is_its) {
+            stats.name.clone_from(&said.name);
+            let Losses { full, busy, overwritten } = &mut stats.lost;
+            (*busy, *overwritten) = (said.lost_busy, said.lost_overwritten);
+            *full = full.saturating_sub(*busy).saturating_sub(*overwritten);
+            for kind in Fault::ALL {
+                stats.faults[kind as usize] = said.faults.get(kind.name()).copied().unwrap_or(0);
+            }
+        }
         // What the file tells, session.json may not know of yet.
         let known = stats.faults();
         stats.faults[Fault::Sequence as usize] += last.faults.saturating_sub(known);
@@ -167,12 +264,14 @@ impl Found {
     }
 }
 
-fn restore(stats: &mut Stats, said: &StreamJson) {
-    stats.name.clone_from(&said.name);
-    stats.counts.events = said.events;
-    stats.counts.stamps = said.stamps;
-    stats.counts.reference_points = said.reference_points;
-    for kind in Fault::ALL {
-        stats.faults[kind as usize] = said.faults.get(kind.name()).copied().unwrap_or(0);
+/// Whether there can be such a stream.
+fn is_stream(domain: u32, number: u32) -> bool {
+    domain <= Domain::Guest as u32 && number < most_of(domain)
+}
+
+fn most_of(domain: u32) -> u32 {
+    match domain == Domain::Guest as u32 {
+        true => MAX_CLIENTS,
+        false => crate::limits::MAX_HOST_STREAMS,
     }
 }

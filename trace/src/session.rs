@@ -3,11 +3,13 @@
 use crate::backend;
 use crate::clock::{Clocks, HostClock};
 use crate::engine::Engine;
+use crate::folder::{Folder, Share, retry};
 use crate::host_ring::HostRings;
+use crate::limits::MAX_HOST_RINGS;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
 use crate::recorder::{Asker, Recorder, SnapshotError, SnapshotLimit};
 use crate::resume::{self, Committed};
-use crate::shared::{HIDDEN, OnWriteFailed, Shared, clear};
+use crate::shared::{CTF, HIDDEN, OnWriteFailed, Shared, clear};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
 use crate::summary::Summary;
 use crate::trace;
@@ -20,9 +22,10 @@ use hypertrace_abi::layout::GeometryError;
 use hypertrace_abi::record::Flags;
 use hypertrace_abi::ring::{Consumer, Emit};
 use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,7 +43,15 @@ pub struct SessionConfig {
     pub segment_bytes: u64,
     /// Bytes of the largest packet: the drain's only buffer for records.
     pub packet_bytes: usize,
-    /// Host rings: threads of the VMM that can trace at the same time.
+    /// Stream files that are open at the same time, at least one: there is one
+    /// for each client and each thread that traces, and a VMM has other uses for
+    /// its descriptors. The one that was written least recently is closed when
+    /// another is needed.
+    pub open_files: usize,
+    /// The users that may read what is written.
+    pub share: Share,
+    /// Host rings: threads of the VMM that can trace at the same time, at most
+    /// [`MAX_HOST_RINGS`].
     pub host_rings: usize,
     /// Bytes of a host ring, a power of two from 64 KiB.
     pub host_ring_bytes: u64,
@@ -81,12 +92,15 @@ pub enum Output {
 
 impl SessionConfig {
     /// Defaults: segments of 64 MiB, packets of 64 KiB, 16 host rings of 256
-    /// KiB, guests whose TSC counts as the host's.
+    /// KiB, at most 64 open files and no more than a quarter of RLIMIT_NOFILE,
+    /// readable for the owner alone, guests whose TSC counts as the host's.
     pub fn new(dir: impl Into<PathBuf>) -> SessionConfig {
         SessionConfig {
             dir: dir.into(),
             segment_bytes: DEFAULT_SEGMENT_BYTES,
             packet_bytes: DEFAULT_PACKET_BYTES,
+            open_files: default_open_files(),
+            share: Share::default(),
             host_rings: 16,
             host_ring_bytes: 256 * 1024,
             guest_frequency: None,
@@ -110,6 +124,20 @@ pub enum SessionError {
     /// There is something in it already; nothing was touched.
     #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
     NotEmpty(PathBuf),
+    /// It belongs to another user, who could exchange and read what is written.
+    #[error(
+        "{} belongs to user {owner}, not to user {user} who runs this; give a directory of your \
+         own, or a new one",
+        path.display()
+    )]
+    NotOwned {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Whose this process is.
+        user: u32,
+    },
     /// It cannot be made or read.
     #[error("cannot use {} as a session directory; give one that can be written", path.display())]
     Directory {
@@ -143,6 +171,7 @@ impl SessionError {
         match self {
             SessionError::NotADirectory(_)
             | SessionError::NotEmpty(_)
+            | SessionError::NotOwned { .. }
             | SessionError::NotResumable { .. } => true,
             SessionError::Directory { source, .. } => {
                 !matches!(source.kind(), StorageFull | QuotaExceeded)
@@ -154,7 +183,7 @@ impl SessionError {
 
 struct Inner {
     uuid: [u8; 16],
-    dir: PathBuf,
+    dir: Folder,
     host_frequency: u64,
     rings: Arc<HostRings>,
     triggers: Triggers,
@@ -191,17 +220,20 @@ impl Session {
     /// # Errors
     /// If there is something in the directory, or it cannot be written.
     pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
-        let dir = config.dir.clone();
-        prepare(&dir)?;
-        Session::begin(config).inspect_err(|_| clear(&dir))
+        let dir = prepare(&config.dir, config.share)?;
+        Session::begin(config, dir.clone()).inspect_err(|_| clear(&dir))
     }
 
-    fn begin(mut config: SessionConfig) -> Result<Session, SessionError> {
+    fn begin(mut config: SessionConfig, dir: Folder) -> Result<Session, SessionError> {
         let ring_mode = match config.output {
             Output::Snapshots => RingMode::Overwrite,
             Output::Trace | Output::Nothing => RingMode::Discard,
         };
-        let rings = HostRings::new(config.host_rings, config.host_ring_bytes, ring_mode)?;
+        let rings = HostRings::new(
+            config.host_rings.min(MAX_HOST_RINGS),
+            config.host_ring_bytes,
+            ring_mode,
+        )?;
         let rings = Arc::new(rings);
         let clock = HostClock::start();
         let uuid = random_uuid();
@@ -210,19 +242,19 @@ impl Session {
         if config.same_counter {
             clocks.share();
         }
-        let mut shared = Shared::new(config.dir.clone(), uuid, clocks);
+        let mut shared = Shared::new(dir.clone(), uuid, clocks);
         set_up(&mut shared, &mut config);
         shared.told_at = clock.started();
         shared.missed = rings.missed();
         if config.output != Output::Trace {
             // For later, or never.
-            let _ = std::fs::remove_dir(config.dir.join(HIDDEN));
+            let _ = dir.remove_folder(HIDDEN);
         }
         let recorder = match config.output {
-            Output::Snapshots => Some(Recorder::new(config.dir.clone(), config.guests_snapshots)),
+            Output::Snapshots => Some(Recorder::new(dir, config.guests_snapshots)),
             Output::Nothing => None,
             Output::Trace => {
-                shared.begin_trace(&config.dir, uuid)?;
+                shared.begin_trace(dir, uuid)?;
                 None
             }
         };
@@ -238,19 +270,25 @@ impl Session {
     /// # Errors
     /// If there is no such session, or it was ended.
     pub fn resume(mut config: SessionConfig, uuid: [u8; 16]) -> Result<Session, SessionError> {
-        let dir = config.dir.clone();
+        let path = config.dir.clone();
+        let dir = resume::open(&path, config.share)?;
         let found = resume::look(&dir, &uuid)?;
         let wrong = || SessionError::NotResumable {
-            path: dir.clone(),
+            path: path.clone(),
             why: "its session.json tells no clocks".into(),
         };
-        let rings = HostRings::new(config.host_rings, config.host_ring_bytes, RingMode::Discard)?;
+        let rings = HostRings::new(
+            config.host_rings.min(MAX_HOST_RINGS),
+            config.host_ring_bytes,
+            RingMode::Discard,
+        )?;
         let rings = Arc::new(rings);
         let clocks = Clocks::restore(&found.json.clocks, config.same_counter).ok_or_else(wrong)?;
-        let mut shared = Shared::new(dir.clone(), uuid, clocks);
-        (shared.ctf, shared.open) = (dir.join("ctf"), true);
+        let mut shared = Shared::new(dir, uuid, clocks);
         set_up(&mut shared, &mut config);
-        shared.classes = found.classes(&dir)?;
+        shared.open_trace(CTF)?;
+        shared.open = true;
+        shared.classes = found.classes(&path)?;
         shared.told_at = ticks();
         shared.missed = rings.missed();
         let mut engine = Engine::new(shared, rings.consumers(), None);
@@ -355,6 +393,10 @@ impl Session {
 
     /// Its directory.
     pub fn dir(&self) -> &Path {
+        self.inner.dir.path()
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
         &self.inner.dir
     }
 
@@ -596,35 +638,64 @@ impl EventSink for Session {
     }
 }
 
-/// Makes the directory, or sees that it is one and empty; and makes the folder
-/// for the trace, hidden still, so that of two sessions only one finds it so.
-fn prepare(dir: &Path) -> Result<(), SessionError> {
+/// Makes the directory, or sees that it is one of this user and empty; and makes
+/// the folder for the trace, hidden still, so that of two sessions only one
+/// finds it so.
+fn prepare(dir: &Path, share: Share) -> Result<Folder, SessionError> {
     let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
-    match std::fs::metadata(dir) {
-        Ok(meta) if !meta.is_dir() => return Err(SessionError::NotADirectory(dir.to_owned())),
-        Ok(_) => {
-            if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
-                return Err(SessionError::NotEmpty(dir.to_owned()));
+    let not_empty = || SessionError::NotEmpty(dir.to_owned());
+    let folder = match own(dir, share)? {
+        Some(folder) => folder,
+        None => match Folder::create_path(dir, share) {
+            // Another's, just now.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                own(dir, share)?.ok_or_else(not_empty)?
             }
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(dir).map_err(failed)?;
-        }
-        Err(e) => return Err(failed(e)),
+            made => made.map_err(failed)?,
+        },
+    };
+    if !folder.names(1).map_err(failed)?.is_empty() {
+        return Err(not_empty());
     }
-    let hidden = dir.join(HIDDEN);
-    match std::fs::create_dir(&hidden) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(SessionError::NotEmpty(dir.to_owned()));
-        }
+    folder.set_mode().map_err(failed)?;
+    match folder.create(HIDDEN) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(not_empty()),
         made => made.map_err(failed)?,
-    }
+    };
     // Another may have been here, and be further.
-    if std::fs::read_dir(dir).map_err(failed)?.count() > 1 {
-        let _ = std::fs::remove_dir(&hidden);
-        return Err(SessionError::NotEmpty(dir.to_owned()));
+    if folder.names(2).map_err(failed)?.len() > 1 {
+        let _ = folder.remove_folder(HIDDEN);
+        return Err(not_empty());
     }
-    Ok(())
+    Ok(folder)
+}
+
+/// A directory that is there, and a link to it if it is one, which must be this
+/// user's: in another's, that user could exchange and read what is written.
+pub(crate) fn own(dir: &Path, share: Share) -> Result<Option<Folder>, SessionError> {
+    let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
+    let user = rustix::process::geteuid().as_raw();
+    let check = |owner: u32| {
+        let path = dir.to_owned();
+        if owner == user { Ok(()) } else { Err(SessionError::NotOwned { path, owner, user }) }
+    };
+    match rustix::fs::lstat(dir).map_err(io::Error::from) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => check(found.map_err(failed)?.st_uid)?,
+    }
+    let folder = Folder::open(dir, share).map_err(|e| match e.kind() {
+        io::ErrorKind::NotADirectory => SessionError::NotADirectory(dir.to_owned()),
+        _ => failed(e),
+    })?;
+    check(folder.stat().map_err(failed)?.st_uid)?;
+    Ok(Some(folder))
+}
+
+/// Stream files that are open at a time, unless the session says otherwise: a
+/// quarter of what the process may have, at most 64.
+fn default_open_files() -> usize {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    most.map_or(64, |most| (most / 4).clamp(1, 64) as usize)
 }
 
 /// What the configuration says of buffers and files.
@@ -632,14 +703,15 @@ fn set_up(shared: &mut Shared, config: &mut SessionConfig) {
     shared.buffer = PacketBuffer::new(config.packet_bytes);
     let least = (shared.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
     shared.segment_bytes = config.segment_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
+    shared.open_files = config.open_files;
     shared.on_failed = config.on_write_failed.take();
 }
 
 /// A random UUID (version 4).
 pub(crate) fn random_uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid));
-    if read.is_err() {
+    let read = retry(|| getrandom(&mut uuid[..], GetRandomFlags::empty()));
+    if !matches!(read, Ok(16)) {
         // Different in every process and call, which is what it is for.
         for (i, half) in uuid.chunks_exact_mut(8).enumerate() {
             let hash = RandomState::new().hash_one((i, ticks(), std::process::id()));

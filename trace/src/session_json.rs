@@ -4,10 +4,10 @@
 //! clock bases, losses by cause. The file is replaced by rename, always before
 //! the metadata that it goes with.
 
-use crate::stream::{WriteFailed, replace};
+use crate::folder::Folder;
+use crate::stream::WriteFailed;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// The file's name in a session's directory.
 pub const FILE: &str = "session.json";
@@ -113,14 +113,14 @@ impl SessionJson {
     ///
     /// # Errors
     /// If it cannot be written: the old one stays.
-    pub fn write(&self, dir: &Path) -> Result<u64, WriteFailed> {
+    pub(crate) fn write(&self, dir: &Folder) -> Result<u64, WriteFailed> {
         let mut text = serde_json::to_vec_pretty(self).map_err(|e| WriteFailed {
             action: "encode",
-            path: dir.join(FILE),
+            path: dir.path().join(FILE),
             source: e.into(),
         })?;
         text.push(b'\n');
-        replace(dir, FILE, &text)?;
+        dir.replace(FILE, &text)?;
         Ok(text.len() as u64)
     }
 }

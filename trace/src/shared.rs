@@ -4,19 +4,19 @@
 use crate::budget::Rate;
 use crate::classes::Classes;
 use crate::clock::Clocks;
+use crate::folder::Folder;
 use crate::lane::Stats;
 use crate::metadata::{Uuid, tsdl};
 use crate::packet::PacketBuffer;
 use crate::recorder::Recorder;
 use crate::session_json::{self, FORMAT, SessionJson, VERSION};
 use crate::simple::Simple;
-use crate::stream::{WriteFailed, replace};
+use crate::stream::{Files, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
-use std::fs::{remove_dir_all, remove_file};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -39,19 +39,23 @@ const SIMPLE_END: Duration = Duration::from_secs(1);
 /// Where a trace is made: without metadata it cannot be read, so it appears
 /// with it.
 pub(crate) const HIDDEN: &str = ".ctf";
+/// Its name from then on.
+pub(crate) const CTF: &str = "ctf";
 
 /// Removes what was made in a directory that was empty.
-pub(crate) fn clear(dir: &Path) {
-    let _ = remove_dir_all(dir.join(HIDDEN));
-    let _ = remove_dir_all(dir.join("ctf"));
-    let _ = remove_file(dir.join(session_json::FILE));
+pub(crate) fn clear(dir: &Folder) {
+    let _ = dir.remove_folder(HIDDEN);
+    let _ = dir.remove_folder(CTF);
+    let _ = dir.remove(session_json::FILE);
 }
 
 pub(crate) struct Shared {
-    /// The session's directory.
-    pub dir: PathBuf,
-    /// Where the trace is; not yet `dir/ctf` while the session is created.
-    pub ctf: PathBuf,
+    /// The session's directory; of a flight recorder, the last snapshot's.
+    pub dir: Folder,
+    /// The trace's files, in [`HIDDEN`] while the session is created.
+    pub files: Option<Files>,
+    /// As in [`SessionConfig`](crate::SessionConfig).
+    pub open_files: usize,
     /// There is a trace. If not, packets are built and checked, and not
     /// written. A flight recorder has one only while it takes a snapshot.
     pub open: bool,
@@ -87,10 +91,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(dir: PathBuf, uuid: [u8; 16], clocks: Clocks) -> Shared {
+    pub fn new(dir: Folder, uuid: [u8; 16], clocks: Clocks) -> Shared {
         Shared {
             dir,
-            ctf: PathBuf::new(),
+            files: None,
+            open_files: 1,
             open: false,
             uuid,
             segment_bytes: crate::stream::DEFAULT_SEGMENT_BYTES,
@@ -114,19 +119,28 @@ impl Shared {
     }
 
     /// Begins a trace in a directory that holds [`HIDDEN`] and nothing else.
-    pub fn begin_trace(&mut self, dir: &Path, uuid: [u8; 16]) -> Result<(), WriteFailed> {
-        let (hidden, ctf) = (dir.join(HIDDEN), dir.join("ctf"));
-        (self.dir, self.ctf, self.uuid) = (dir.to_owned(), hidden, uuid);
+    pub fn begin_trace(&mut self, dir: Folder, uuid: [u8; 16]) -> Result<(), WriteFailed> {
+        let path = dir.path().join(CTF);
+        (self.dir, self.uuid) = (dir, uuid);
         self.classes.forget_described();
-        let made = self.describe(false).and_then(|()| {
-            std::fs::rename(&self.ctf, &ctf).map_err(WriteFailed::on("create", &ctf))
-        });
-        if let Err(failed) = made {
-            clear(dir);
-            return Err(failed);
+        let begun = self
+            .open_trace(HIDDEN)
+            .and_then(|()| self.describe(false))
+            .and_then(|()| self.dir.rename(HIDDEN, CTF).map_err(WriteFailed::on("create", &path)));
+        if begun.is_err() {
+            self.files = None;
+            clear(&self.dir);
         }
-        self.ctf = ctf;
-        self.open = true;
+        self.files = self.files.take().map(|files| files.moved(path));
+        self.open = begun.is_ok();
+        begun
+    }
+
+    /// Opens the folder of the trace, which has this name.
+    pub fn open_trace(&mut self, name: &str) -> Result<(), WriteFailed> {
+        let path = self.dir.path().join(name);
+        let folder = self.dir.folder(name).map_err(WriteFailed::on("open", &path))?;
+        self.files = Some(Files::new(folder, self.open_files));
         Ok(())
     }
 
@@ -163,7 +177,9 @@ impl Shared {
         // Spent also where a write fails: the work was done.
         self.rate.spend(json.as_ref().map_or(0, |bytes| *bytes) + text.len() as u64);
         json?;
-        replace(&self.ctf, "metadata", text.as_bytes())?;
+        if let Some(files) = &self.files {
+            files.folder().replace("metadata", text.as_bytes())?;
+        }
         self.classes.described();
         self.clocks.changed = false;
         Ok(())
@@ -191,7 +207,7 @@ impl Shared {
         match recorder {
             Some(recorder) => write!(text, "{recorder}")?,
             None if !self.open => write!(text, "session: none")?,
-            None => write!(text, "session: {}", self.dir.display())?,
+            None => write!(text, "session: {}", self.dir.path().display())?,
         }
         writeln!(text, ", {} writes failed", self.failures)?;
         match &self.simple {
@@ -218,7 +234,7 @@ impl Shared {
             return Ok(());
         }
         let same = same.is_some();
-        let mut new = Simple::create(path, &self.clocks.host, now)?;
+        let mut new = Simple::create(path, &self.dir, &self.clocks.host, now)?;
         if let Some(mut old) = self.simple.take() {
             let (left, closed) =
                 if same { (old.forsake(), Ok(())) } else { old.close(SIMPLE_SWITCH) };

@@ -21,6 +21,7 @@ mod out;
 
 use crate::clock::HostClock;
 use crate::event::{EVENTS, TraceEvent};
+use crate::folder::Folder;
 use crate::stream::WriteFailed;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::FieldType;
@@ -120,8 +121,13 @@ impl Simple {
     ///
     /// # Errors
     /// If it cannot be made or written, or is something else.
-    pub fn create(path: &Path, clock: &HostClock, now: u64) -> Result<Simple, WriteFailed> {
-        let out = Out::create(path).map_err(WriteFailed::on("begin a trace in", path))?;
+    pub fn create(
+        path: &Path,
+        session: &Folder,
+        clock: &HostClock,
+        now: u64,
+    ) -> Result<Simple, WriteFailed> {
+        let out = Out::create(path, session).map_err(WriteFailed::on("begin a trace in", path))?;
         let declared = EVENTS.iter().filter_map(|event| Some((event.schema(), kind(event)?)));
         let mut hashed = HashMap::new();
         for event in EVENTS {

@@ -8,10 +8,10 @@
 //! process may be killed anywhere and leaves a file that reads to its end.
 //! Only `pwrite` is used: a full disk is an error and never a signal.
 
+use crate::files::FileId;
+pub use crate::files::Files;
 use crate::packet::{HEADER_BYTES, PacketBuffer, PacketHeader};
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use zerocopy::IntoBytes;
 
@@ -45,14 +45,16 @@ impl WriteFailed {
 /// One segment file.
 #[derive(Debug)]
 struct Segment {
-    file: File,
-    path: PathBuf,
+    file: FileId,
     /// Where the filler begins.
     at: u64,
     /// The filler as it stands in the file.
     filler: PacketHeader,
     /// It says more than the last packet, so it must stay.
     amended: bool,
+    /// A write of a header failed and so did that of the filler over it: what
+    /// is in the file there is neither.
+    torn: bool,
 }
 
 /// One stream: a row of segment files.
@@ -63,7 +65,6 @@ struct Segment {
 /// written less what earlier files told.
 #[derive(Debug)]
 pub struct Stream {
-    dir: PathBuf,
     prefix: String,
     segment_bytes: u64,
     next_segment: u32,
@@ -81,30 +82,29 @@ impl Stream {
     /// # Errors
     /// If the file cannot be made; nothing is left behind then.
     pub fn create(
-        dir: &Path,
+        files: &mut Files,
         prefix: &str,
         segment_bytes: u64,
         baseline: &PacketHeader,
     ) -> Result<Stream, WriteFailed> {
-        Stream::go_on(dir, prefix, 0, 0, segment_bytes, baseline)
+        Stream::go_on(files, prefix, 0, 0, segment_bytes, baseline)
     }
 
     /// The same behind files that are there: so many, with so many lost events
     /// told.
     pub(crate) fn go_on(
-        dir: &Path,
+        files: &mut Files,
         prefix: &str,
-        files: u32,
+        number: u32,
         told: u64,
         segment_bytes: u64,
         baseline: &PacketHeader,
     ) -> Result<Stream, WriteFailed> {
-        let segment = Segment::create(dir, prefix, files, segment_bytes, baseline)?;
+        let segment = Segment::create(files, prefix, number, segment_bytes, baseline)?;
         Ok(Stream {
-            dir: dir.to_owned(),
             prefix: prefix.to_owned(),
             segment_bytes,
-            next_segment: files.saturating_add(1),
+            next_segment: number.saturating_add(1),
             told_before: told,
             told,
             segment,
@@ -118,6 +118,7 @@ impl Stream {
     /// If a write fails or is short: the stream is as before.
     pub fn append(
         &mut self,
+        files: &mut Files,
         buffer: &mut PacketBuffer,
         header: &PacketHeader,
         next_sequence: u64,
@@ -125,11 +126,11 @@ impl Stream {
         let bytes = buffer.padded_bytes() as u64;
         if bytes + HEADER_BYTES as u64 > self.segment.left(self.segment_bytes) {
             let baseline = self.segment.filler;
-            self.next_segment(&baseline)?;
+            self.next_segment(files, &baseline)?;
         }
         let told = header.events_discarded.max(self.told);
         let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
-        self.segment.append(buffer, &header, next_sequence, self.segment_bytes)?;
+        self.segment.append(files, buffer, &header, next_sequence, self.segment_bytes)?;
         self.told = told;
         Ok(())
     }
@@ -142,15 +143,16 @@ impl Stream {
     /// If not even that can be written.
     pub fn tell(
         &mut self,
+        files: &mut Files,
         buffer: &mut PacketBuffer,
         header: &PacketHeader,
         next_sequence: u64,
     ) -> Result<(), WriteFailed> {
         buffer.clear();
-        self.append(buffer, header, next_sequence).or_else(|_| {
+        self.append(files, buffer, header, next_sequence).or_else(|_| {
             let told = header.events_discarded.max(self.told);
             let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
-            self.segment.amend(&header, next_sequence)?;
+            self.segment.amend(files, &header, next_sequence)?;
             self.told = told;
             Ok(())
         })
@@ -161,17 +163,16 @@ impl Stream {
     ///
     /// # Errors
     /// If the new file cannot be made: the stream is as before.
-    pub fn next_segment(&mut self, baseline: &PacketHeader) -> Result<(), WriteFailed> {
-        let next = Segment::create(
-            &self.dir,
-            &self.prefix,
-            self.next_segment,
-            self.segment_bytes,
-            baseline,
-        )?;
+    pub fn next_segment(
+        &mut self,
+        files: &mut Files,
+        baseline: &PacketHeader,
+    ) -> Result<(), WriteFailed> {
+        let next =
+            Segment::create(files, &self.prefix, self.next_segment, self.segment_bytes, baseline)?;
         self.next_segment = self.next_segment.saturating_add(1);
         // The old file is whole with its filler; to cut it is tidiness.
-        let _ = self.segment.close();
+        let _ = self.segment.close(files);
         self.segment = next;
         self.told_before = self.told;
         Ok(())
@@ -197,22 +198,20 @@ impl Stream {
     ///
     /// # Errors
     /// If it cannot be cut: it is whole as it is.
-    pub fn close(self) -> Result<(), WriteFailed> {
-        self.segment.close()
+    pub fn close(mut self, files: &mut Files) -> Result<(), WriteFailed> {
+        self.segment.close(files)
     }
 }
 
 impl Segment {
     fn create(
-        dir: &Path,
+        files: &mut Files,
         prefix: &str,
         number: u32,
         segment_bytes: u64,
         baseline: &PacketHeader,
     ) -> Result<Segment, WriteFailed> {
         let name = format!("{prefix}-{number:04}");
-        let hidden = dir.join(format!(".{name}"));
-        let path = dir.join(name);
         let unit = HEADER_BYTES as u64;
         let baseline = PacketHeader {
             content_size: unit * 8,
@@ -221,29 +220,12 @@ impl Segment {
             ..*baseline
         };
         let filler = baseline.following(baseline.sequence, segment_bytes - unit);
-
-        let write = || -> io::Result<File> {
-            // What an earlier try left under the hidden name is ours.
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(&hidden)?;
-            file.set_len(segment_bytes)?;
-            let mut head = [0; 2 * HEADER_BYTES];
-            head[..HEADER_BYTES].copy_from_slice(baseline.as_bytes());
-            head[HEADER_BYTES..].copy_from_slice(filler.as_bytes());
-            pwrite(&file, &head, 0)?;
-            std::fs::rename(&hidden, &path)?;
-            Ok(file)
-        };
-        match write() {
-            Ok(file) => Ok(Segment { file, path, at: unit, filler, amended: false }),
-            Err(source) => {
-                let _ = std::fs::remove_file(&hidden);
-                Err(WriteFailed { action: "create", path, source })
-            }
+        let mut head = [0; 2 * HEADER_BYTES];
+        head[..HEADER_BYTES].copy_from_slice(baseline.as_bytes());
+        head[HEADER_BYTES..].copy_from_slice(filler.as_bytes());
+        match files.create(&name, segment_bytes, &head) {
+            Ok(file) => Ok(Segment { file, at: unit, filler, amended: false, torn: false }),
+            Err(source) => Err(WriteFailed { action: "create", path: files.path(&name), source }),
         }
     }
 
@@ -253,6 +235,7 @@ impl Segment {
 
     fn append(
         &mut self,
+        files: &mut Files,
         buffer: &mut PacketBuffer,
         header: &PacketHeader,
         next_sequence: u64,
@@ -268,14 +251,9 @@ impl Segment {
         let sealed = buffer.seal(&header, &filler);
         let (head, body) = sealed.split_at(HEADER_BYTES);
 
-        pwrite(&self.file, body, self.at + HEADER_BYTES as u64)
-            .map_err(WriteFailed::on("write", &self.path))?;
-        if let Err(source) = pwrite(&self.file, head, self.at) {
-            // The kernel copies 128 bytes of one page or none; a file system
-            // that does otherwise gets the filler back.
-            let _ = pwrite(&self.file, self.filler.as_bytes(), self.at);
-            return Err(WriteFailed { action: "write", path: self.path.clone(), source });
-        }
+        self.mend(files)?;
+        self.write(files, body, self.at + HEADER_BYTES as u64)?;
+        self.write_header(files, head)?;
         self.at += bytes;
         self.filler = filler;
         self.amended = false;
@@ -283,52 +261,55 @@ impl Segment {
     }
 
     /// Puts newer counters into the filler, by one write of 128 bytes.
-    fn amend(&mut self, header: &PacketHeader, next_sequence: u64) -> Result<(), WriteFailed> {
+    fn amend(
+        &mut self,
+        files: &mut Files,
+        header: &PacketHeader,
+        next_sequence: u64,
+    ) -> Result<(), WriteFailed> {
         let bytes = self.filler.packet_size / 8;
         let filler = header.following(next_sequence, bytes);
-        pwrite(&self.file, filler.as_bytes(), self.at)
-            .map_err(WriteFailed::on("write", &self.path))?;
+        self.mend(files)?;
+        self.write_header(files, filler.as_bytes())?;
         self.filler = filler;
         self.amended = true;
         Ok(())
     }
 
-    fn close(&self) -> Result<(), WriteFailed> {
-        if self.amended {
-            return Ok(());
-        }
-        self.file.set_len(self.at).map_err(WriteFailed::on("shorten", &self.path))
+    /// Replaces the filler's header.
+    fn write_header(&mut self, files: &mut Files, header: &[u8]) -> Result<(), WriteFailed> {
+        self.write(files, header, self.at).inspect_err(|_| {
+            // The kernel copies 128 bytes of one page or none; a file system
+            // that does otherwise gets the filler back.
+            self.torn = true;
+            let _ = self.mend(files);
+        })
     }
-}
 
-/// Writes all of it; what remains of a short write is tried again, so that the
-/// reason shows.
-fn pwrite(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.write_at(bytes, at) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                bytes = &bytes[n..];
-                at += n as u64;
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+    /// Writes the filler over what a failed write left of another header.
+    fn mend(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
+        if self.torn {
+            self.write(files, self.filler.as_bytes(), self.at)?;
+            self.torn = false;
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Replaces a file by rename, so that a reader sees the old or the new one.
-///
-/// # Errors
-/// If it cannot be written: the old one stays.
-pub(crate) fn replace(dir: &Path, name: &str, text: &[u8]) -> Result<(), WriteFailed> {
-    let hidden = dir.join(format!(".{name}.new"));
-    let path = dir.join(name);
-    std::fs::write(&hidden, text).and_then(|()| std::fs::rename(&hidden, &path)).map_err(|source| {
-        let _ = std::fs::remove_file(&hidden);
-        WriteFailed { action: "write", path, source }
-    })
+    fn write(&self, files: &mut Files, bytes: &[u8], at: u64) -> Result<(), WriteFailed> {
+        let written = files.write(&self.file, bytes, at);
+        written.map_err(|source| self.failed("write", files, source))
+    }
+
+    fn close(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
+        // What cannot be mended is cut off, whatever it tells.
+        let keep = self.amended && self.mend(files).is_ok();
+        let end = (!keep).then_some(self.at);
+        files.close(&self.file, end).map_err(|source| self.failed("shorten", files, source))
+    }
+
+    fn failed(&self, action: &'static str, files: &Files, source: io::Error) -> WriteFailed {
+        WriteFailed { action, path: files.path(self.file.name()), source }
+    }
 }
 
 #[cfg(test)]
@@ -359,13 +340,14 @@ mod tests {
     #[test]
     fn a_new_stream_is_a_baseline_and_a_filler() {
         let dir = tempfile::tempdir().unwrap();
-        let stream = Stream::create(dir.path(), "host-000", 1 << 20, &header()).unwrap();
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        let stream = Stream::create(&mut files, "host-000", 1 << 20, &header()).unwrap();
         let path = dir.path().join("host-000-0000");
         let found = packets(&path);
         assert_eq!(found.len(), 2);
         assert_eq!(found[1].packet_size, ((1 << 20) - 128) * 8);
 
-        stream.close().unwrap();
+        stream.close(&mut files).unwrap();
 
         assert_eq!(packets(&path).len(), 1);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 128);
@@ -374,7 +356,8 @@ mod tests {
     #[test]
     fn there_is_exactly_one_filler_and_it_carries_the_counters() {
         let dir = tempfile::tempdir().unwrap();
-        let mut stream = Stream::create(dir.path(), "s", 1 << 20, &header()).unwrap();
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        let mut stream = Stream::create(&mut files, "s", 1 << 20, &header()).unwrap();
         let mut buffer = PacketBuffer::new(0);
         for n in 1..=3 {
             buffer.clear();
@@ -383,7 +366,7 @@ mod tests {
             h.timestamp_end = n * 10;
             h.ring_end = n * 4;
             h.events_discarded = n;
-            stream.append(&mut buffer, &h, n).unwrap();
+            stream.append(&mut files, &mut buffer, &h, n).unwrap();
         }
 
         let found = packets(&dir.path().join("s-0000"));
@@ -400,7 +383,8 @@ mod tests {
     fn a_packet_that_does_not_fit_opens_a_segment_with_a_baseline() {
         let dir = tempfile::tempdir().unwrap();
         let size = 128 * 10;
-        let mut stream = Stream::create(dir.path(), "s", size, &header()).unwrap();
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        let mut stream = Stream::create(&mut files, "s", size, &header()).unwrap();
         let mut buffer = PacketBuffer::new(0);
         for n in 1..=9 {
             buffer.clear();
@@ -408,7 +392,7 @@ mod tests {
             let mut h = header();
             h.events_discarded = n;
             h.timestamp_end = n;
-            stream.append(&mut buffer, &h, n).unwrap();
+            stream.append(&mut files, &mut buffer, &h, n).unwrap();
         }
         assert_eq!(stream.segments(), 3);
         // 1 + 4 x 2 units leave one for the filler, which is cut off then.
@@ -424,10 +408,9 @@ mod tests {
     #[test]
     fn a_failed_creation_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
-        let gone = dir.path().join("gone");
-        assert!(Stream::create(&gone, "s", 1 << 20, &header()).is_err());
+        let mut files = Files::at(dir.path(), 1).unwrap();
         std::fs::create_dir(dir.path().join("s-0000")).unwrap();
-        assert!(Stream::create(dir.path(), "s", 1 << 20, &header()).is_err());
+        assert!(Stream::create(&mut files, "s", 1 << 20, &header()).is_err());
         assert!(!dir.path().join(".s-0000").exists());
     }
 }

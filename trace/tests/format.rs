@@ -6,7 +6,7 @@ use hypertrace_abi::record::Header;
 use hypertrace_abi::schema::Schema;
 use hypertrace_trace::metadata::{ClassEntry, ClockEntry, class_body, tsdl};
 use hypertrace_trace::packet::{Domain, PacketBuffer, PacketHeader};
-use hypertrace_trace::stream::Stream;
+use hypertrace_trace::stream::{Files, Stream};
 use std::path::Path;
 
 const UUID: [u8; 16] = [0x5a; 16];
@@ -20,6 +20,7 @@ fn clock(id: u32, name: &str, offset_ns: i128) -> ClockEntry {
 /// A trace of one stream, packet by packet.
 struct Trace {
     dir: tempfile::TempDir,
+    files: Files,
     stream: Stream,
     buffer: PacketBuffer,
     header: PacketHeader,
@@ -37,8 +38,9 @@ impl Trace {
             bodies.iter().zip(16..).map(|(body, id)| ClassEntry { stream_id: 0, id, body });
         std::fs::write(dir.path().join("metadata"), tsdl(&UUID, clocks, classes)).unwrap();
         let header = PacketHeader::new(UUID, 0, Domain::Guest, 0, 0);
-        let stream = Stream::create(dir.path(), "guest-000", segment_bytes, &header).unwrap();
-        Trace { dir, stream, buffer: PacketBuffer::new(0), header, sequence: 0 }
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        let stream = Stream::create(&mut files, "guest-000", segment_bytes, &header).unwrap();
+        Trace { dir, files, stream, buffer: PacketBuffer::new(0), header, sequence: 0 }
     }
 
     fn path(&self) -> &Path {
@@ -59,7 +61,7 @@ impl Trace {
     }
 
     fn commit(&mut self) {
-        self.stream.append(&mut self.buffer, &self.header, self.sequence).unwrap();
+        self.stream.append(&mut self.files, &mut self.buffer, &self.header, self.sequence).unwrap();
         self.buffer.clear();
         self.header.timestamp_begin = 0;
         self.header.sequence = self.sequence;
@@ -177,8 +179,8 @@ fn an_empty_stream_and_a_negative_offset_are_read() {
     let trace = Trace::new(&[("tick()", false)], &clocks, 1 << 20);
     assert_eq!(common::read_clean(trace.path()).map_or(0, |l| l.len()), 0);
     let path = trace.path().to_owned();
-    let Trace { dir: _dir, stream, .. } = trace;
-    stream.close().unwrap();
+    let Trace { dir: _dir, mut files, stream, .. } = trace;
+    stream.close(&mut files).unwrap();
     assert_eq!(common::read_clean(&path).map_or(0, |l| l.len()), 0);
 }
 

@@ -6,9 +6,13 @@
 //! for; what it does not take waits here.
 
 use super::HEADER;
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use crate::folder::{Folder, read_at, retry, set_len};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{fchmod, openat, stat, statat};
+use std::fs::{File, Metadata};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zerocopy::IntoBytes;
 
@@ -31,8 +35,8 @@ pub(super) struct Out {
 impl Out {
     /// Begins a file with its header. One that is there must be empty or begin
     /// so, and is replaced.
-    pub fn create(path: &Path) -> io::Result<Out> {
-        let mut file = open(path)?;
+    pub fn create(path: &Path, session: &Folder) -> io::Result<Out> {
+        let mut file = open(path, session)?;
         let meta = file.metadata()?;
         if meta.is_file() {
             empty(&mut file)?;
@@ -83,7 +87,8 @@ impl Out {
             if self.broken {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            let why = match self.file.write(&self.bytes[self.sent..]) {
+            let bytes = &self.bytes[self.sent..];
+            let why = match retry(|| rustix::io::write(&self.file, bytes)) {
                 Ok(0) => io::ErrorKind::WriteZero.into(),
                 Ok(n) => {
                     self.sent += n;
@@ -92,7 +97,6 @@ impl Out {
                 Err(why) => why,
             };
             match why.kind() {
-                io::ErrorKind::Interrupted => continue,
                 io::ErrorKind::WouldBlock => return Ok(()),
                 io::ErrorKind::BrokenPipe => self.broken = true,
                 _ => self.cut(),
@@ -108,7 +112,7 @@ impl Out {
         if self.is_file() && self.sent > self.whole {
             let end = self.before + self.whole as u64;
             // If it cannot be cut, the same bytes will be written there again.
-            let _ = self.file.set_len(end);
+            let _ = set_len(&self.file, end);
             if self.file.seek(SeekFrom::Start(end)).is_ok() {
                 self.sent = self.whole;
             }
@@ -140,41 +144,67 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-fn open(path: &Path) -> io::Result<File> {
+/// Opens what is there, or makes a file with the modes of the session's. In the
+/// session's own directory no link is followed.
+fn open(path: &Path, session: &Folder) -> io::Result<File> {
     let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let mut options = OpenOptions::new();
+    let inside = path.file_name().filter(|_| is_in(path, session));
+    let (at, name, follow) = match inside {
+        Some(name) => (session.as_fd(), name, OFlags::NOFOLLOW),
+        None => (CWD, path.as_os_str(), OFlags::empty()),
+    };
+    let stat_flags = match inside {
+        Some(_) => AtFlags::SYMLINK_NOFOLLOW,
+        None => AtFlags::empty(),
+    };
     // Whoever reads a pipe or a terminal must not hold up the drain.
-    options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    let kind = match std::fs::metadata(path) {
-        Ok(meta) => Some(meta.file_type()),
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | follow;
+    let open = |more: OFlags, mode| retry(|| openat(at, name, flags | more, mode)).map(File::from);
+    let kind = match retry(|| statat(at, name, stat_flags)) {
+        Ok(stat) => Some(FileType::from_raw_mode(stat.st_mode)),
         Err(why) if why.kind() == io::ErrorKind::NotFound => None,
         Err(why) => return Err(why),
     };
     match kind {
-        Some(kind) if kind.is_fifo() => {
-            options.open(path).map_err(|why| match why.raw_os_error() {
+        Some(FileType::Fifo) => {
+            open(OFlags::WRONLY, Mode::empty()).map_err(|why| match why.raw_os_error() {
                 Some(libc::ENXIO) => refused("nobody reads this pipe; start its reader first"),
                 _ => why,
             })
         }
-        Some(kind) if kind.is_char_device() => options.open(path),
+        Some(FileType::CharacterDevice) => open(OFlags::WRONLY, Mode::empty()),
         // To be told what is there, a file has to be read.
-        Some(kind) if kind.is_file() => options.read(true).open(path),
-        None => options.read(true).create(true).truncate(false).open(path),
-        Some(kind) if kind.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Some(FileType::RegularFile) => open(OFlags::RDWR, Mode::empty()),
+        None => {
+            let mode = session.share().file_mode();
+            let file = open(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)?;
+            retry(|| fchmod(&file, mode))?;
+            Ok(file)
+        }
+        Some(FileType::Directory) => Err(io::ErrorKind::IsADirectory.into()),
         Some(_) => Err(refused("it is no file and no pipe; nothing was written")),
     }
 }
 
+/// Whether the directory of a path is the session's.
+fn is_in(path: &Path, session: &Folder) -> bool {
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let id = |stat: Stat| (stat.st_dev, stat.st_ino);
+    let here = session.stat().map(id);
+    matches!((here, stat(dir).map(id)), (Ok(here), Ok(there)) if here == there)
+}
+
 /// Sees that a file is one of this kind, or none yet, and empties it.
 fn empty(file: &mut File) -> io::Result<()> {
-    let mut head = Vec::new();
-    let header = HEADER.as_bytes();
-    Read::by_ref(file).take(header.len() as u64).read_to_end(&mut head)?;
-    if !header.starts_with(&head) {
+    let mut head = [0; size_of_val(&HEADER)];
+    let read = read_at(&*file, &mut head, 0)?;
+    if !HEADER.as_bytes().starts_with(&head[..read]) {
         let why = "it is there and is no simple trace; nothing was overwritten";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
-    file.set_len(0)?;
+    set_len(&*file, 0)?;
     file.rewind()
 }
