@@ -57,11 +57,14 @@ pub(super) fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
     }
     // At a block's start: the block before holds the last record.
     let start = memory.block_start(head - 1);
-    let load = |at| memory.word(at).load(Relaxed);
-    let mut sequence = load(start);
-    let mut at = start + BLOCK_HEADER_WORDS;
+    let len = head - start;
+    let load = |at| memory.word(start + at).load(Relaxed);
+    let mut sequence = load(0);
+    let mut at = BLOCK_HEADER_WORDS;
     let mut last = None;
-    while at + HEADER_WORDS as u64 <= head {
+    // Bound: `len` is at most a block, and each turn moves `at` on. Counted from
+    // the block's start, as a head near 2^64 would have a sum wrap.
+    while at + HEADER_WORDS as u64 <= len {
         let header = Header::from_words(load(at), load(at + 1));
         if header.id == id::PAD {
             break;
