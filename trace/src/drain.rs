@@ -117,7 +117,11 @@ fn pull(
             return nothing(shared, lane, consumer, &nobody, now);
         };
         consumer.rollback();
-        open(shared, lane, &next, now)?;
+        if !open(shared, lane, &next, now)? {
+            // Its clock would be a new one, and the files that describe clocks
+            // are not to be replaced yet.
+            return Ok(Drained { words: 0, more: true });
+        }
     }
     // A producer that changes its lessee between any two looks.
     consumer.rollback();
@@ -404,9 +408,9 @@ fn lessee(classes: &Classes, payload: &[u64]) -> Option<Lessee> {
     Some(Lessee { token, clock: clock_kind(clock), name: lease_name(&class, payload)? })
 }
 
-/// A lease begins: finds its clock. Its first packet begins a new file if the
+/// A lease begins: finds its clock, or returns false if that must wait. Its first packet begins a new file if the
 /// one that is open is of another stream class, or already further in time.
-fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(), WriteFailed> {
+fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<bool, WriteFailed> {
     let file = lane.stream.as_ref().map(|stream| {
         let last = stream.last();
         (last.stream_id, shared.clocks.base(last.stream_id).saturating_add(last.timestamp_end))
@@ -430,7 +434,13 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
         (Domain::Guest, None) if next.token == lane.token_told && lane.clock.is_some() => {
             lane.clock.unwrap_or(HOST_CLOCK)
         }
-        (Domain::Guest, _) => shared.clocks.for_guest(lane.clock, kind, next.timestamp, now),
+        (Domain::Guest, _) => {
+            let may_add = shared.may_describe(now);
+            match shared.clocks.for_guest(lane.clock, kind, next.timestamp, now, may_add) {
+                Some(clock) => clock,
+                None => return Ok(false),
+            }
+        }
     };
     let base = shared.clocks.base(clock);
     let first = next.timestamp.clamp(base, shared.clocks.latest(clock, now).max(base));
@@ -448,5 +458,5 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
     if shared.clocks.changed {
         shared.sync()?;
     }
-    Ok(())
+    Ok(true)
 }

@@ -337,7 +337,7 @@ impl Context<'_> {
         };
         lane.pending.points += 1;
         if guest_time != 0 {
-            learn_time(self.clocks, lane, guest_time, header.timestamp);
+            learn_time(self.clocks, lane, guest_time, header.timestamp, self.may_describe);
         }
         let class = if header.id < id::FIRST {
             match header.id {
@@ -387,16 +387,17 @@ impl Context<'_> {
 }
 
 /// A reference point is a bound of the guest's clock: what it says was before.
-fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: u64) {
-    let clock = match lane.clock {
-        Some(clock) => clock,
-        None => {
-            let kind = hypertrace_abi::record::ClockKind::Tsc;
-            let clock = clocks.for_guest(None, kind, guest_time, host_time);
-            lane.clock = Some(clock);
-            clock
-        }
-    };
+fn learn_time(
+    clocks: &mut Clocks,
+    lane: &mut Lane,
+    guest_time: u64,
+    host_time: u64,
+    may_add: bool,
+) {
+    let kind = hypertrace_abi::record::ClockKind::Tsc;
+    let found = || clocks.for_guest(None, kind, guest_time, host_time, may_add);
+    let Some(clock) = lane.clock.or_else(found) else { return };
+    lane.clock = Some(clock);
     let host = clocks.host;
     if let Some(guest) = clocks.guest_mut(clock)
         && guest.fits(&host, guest_time, host_time)
