@@ -436,7 +436,9 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<b
         }
         (Domain::Guest, _) => {
             let may_add = shared.may_describe(now);
-            match shared.clocks.for_guest(lane.clock, kind, next.timestamp, now, may_add) {
+            let current = lane.clock;
+            let clocks = &mut shared.clocks;
+            match clocks.for_guest(lane.stats, current, kind, next.timestamp, now, may_add) {
                 Some(clock) => clock,
                 None => return Ok(false),
             }
