@@ -248,6 +248,8 @@ pub(crate) struct Lane {
     pub until: Option<u64>,
     /// There was more to take at the last look.
     pub unfinished: bool,
+    /// Passes since all of its schema log was read.
+    pub behind: u32,
 }
 
 impl Lane {
@@ -276,6 +278,7 @@ impl Lane {
             lessee: None,
             until: None,
             unfinished: false,
+            behind: 0,
         }
     }
 
