@@ -20,6 +20,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
+use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_tests::babeltrace2;
 use hypertrace_tests::forger::{Forger, collision};
@@ -135,7 +136,7 @@ impl Passes {
     /// One pass, measured.
     fn pass(&mut self, chip: &Device) -> bool {
         let before = thread_time();
-        let more = chip.drain_pass(8);
+        let more = chip.drain_pass(DrainPolicy::default().budget);
         let cpu = thread_time() - before;
         let steps = chip.sink().steps.swap(0, Relaxed);
         let words = chip.sink().words.swap(0, Relaxed);
@@ -447,17 +448,12 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
         done.store(true, Relaxed);
         drain.join().unwrap()
     });
-    drain_all(&chip);
+    chip.sink().last_pass();
+    chip.drain_all();
+    chip.forsake();
     drop(chip);
     let summary = session.finish().unwrap();
     Round { dir, summary, emitted, passes, resident_kib }
-}
-
-/// The rest, when nobody runs any more.
-fn drain_all(chip: &Device) {
-    chip.sink().last_pass();
-    while chip.drain_pass(8) {}
-    chip.forsake();
 }
 
 /// KiB of this process that are in memory.
