@@ -520,10 +520,9 @@ fn short_pass(session: &Session, guest: &mut Guest, is_paused: bool) {
 fn a_point_waits_for_its_text_while_there_is_no_time_to_read_it() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(1);
-    let mut forger = Forger::new(&guest, 1);
     let texts: Vec<String> = (0..200).map(|n| format!("p{n}()")).collect();
     for text in &texts {
-        log_text(&mut forger, &guest, text);
+        guest.log(text);
     }
     point(&session, 1, &texts[199]);
     for _ in 0..3 {
@@ -541,7 +540,6 @@ fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
     let (_dir, session) = common::session(|_| ());
     let mut honest = Guest::new(0);
     let mut hostile = Guest::new(1);
-    let mut forger = Forger::new(&hostile, 1);
     honest.emit(event_type!("honest", i = 1u64));
     honest.pass(&session);
     // Of the first no text ever comes; the second is in the same ring.
@@ -560,7 +558,7 @@ fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
     let mut passes = 0;
     while session.summary().reference_points < 2 {
         for _ in 0..100 {
-            log_text(&mut forger, &hostile, "known()");
+            hostile.log("known()");
         }
         short_pass(&session, &mut hostile, passes % 2 == 0);
         passes += 1;
@@ -574,8 +572,7 @@ fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
 fn a_session_ends_though_a_point_waits_for_a_log_that_nobody_reads() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(1);
-    let mut forger = Forger::new(&guest, 1);
-    log_text(&mut forger, &guest, "p()");
+    guest.log("p()");
     point(&session, 1, "p()");
     short_pass(&session, &mut guest, true);
     assert_eq!(session.summary().reference_points, 0);
