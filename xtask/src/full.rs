@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use comfy_table::{Table, presets};
 
 use crate::notes::Notes;
@@ -14,54 +14,108 @@ use crate::step;
 /// No check takes this long; one that does hangs.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// What a line of the table is about, the test that shows it, and what that needs of the machine.
+/// A line of the table, the test that shows it, and what that needs of the machine.
 struct Check {
     what: &'static str,
     /// File and name
     test: [&'static str; 2],
+    build: Build,
+    size: Size,
     needs: &'static [&'static str],
 }
 
-const CHECKS: [Check; 8] = [
+/// The way a test is built.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Build {
+    /// Tests of the program, as users run it
+    Program,
+    /// End-to-end tests, optimized, with overflow checks and debug assertions
+    Checked,
+    /// The same under AddressSanitizer, by the nightly toolchain
+    AddressSanitizer,
+}
+
+/// What a check's size is counted in.
+#[derive(Clone, Copy)]
+enum Size {
+    Kills,
+    Events,
+    Seconds,
+    Faults,
+}
+
+const STORM: [&str; 2] = ["storm", "a_storm_harms_nobody"];
+
+/// What a check is where it says nothing else.
+const PLAIN: Check = Check {
+    what: "",
+    test: ["", ""],
+    build: Build::Program,
+    size: Size::Events,
+    needs: &["babeltrace2"],
+};
+
+const CHECKS: [Check; 10] = [
+    Check {
+        what: "storm of hostile vCPUs, overflow checks",
+        test: STORM,
+        build: Build::Checked,
+        size: Size::Seconds,
+        ..PLAIN
+    },
+    Check {
+        what: "storm of hostile vCPUs, AddressSanitizer",
+        test: STORM,
+        build: Build::AddressSanitizer,
+        size: Size::Seconds,
+        ..PLAIN
+    },
     Check {
         what: "kills of the demo",
         test: ["kills", "a_killed_demo_is_read_to_its_end"],
-        needs: &["babeltrace2"],
+        size: Size::Kills,
+        ..PLAIN
     },
     Check {
         what: "kills of a program",
         test: ["run_kills", "a_killed_program_is_recorded_to_its_last_commit"],
-        needs: &["babeltrace2"],
+        size: Size::Kills,
+        ..PLAIN
     },
     Check {
         what: "kills of run, recovered",
         test: ["run_kills", "a_killed_run_is_completed_or_made_anew_from_its_segment"],
-        needs: &["babeltrace2"],
+        size: Size::Kills,
+        ..PLAIN
     },
     Check {
         what: "four threads, Rust, natively",
         test: ["run", "a_program_of_four_threads_is_recorded_whole"],
-        needs: &["babeltrace2"],
+        ..PLAIN
     },
     Check {
         what: "four threads, Rust, natively and under qemu-x86_64",
         test: ["run_qemu", "a_program_does_the_same_natively_and_emulated"],
         needs: &["babeltrace2", "qemu-x86_64"],
+        ..PLAIN
     },
     Check {
         what: "four threads, C, natively",
         test: ["c_programs", "the_c_program_is_recorded_whole"],
         needs: &["babeltrace2", "gcc"],
+        ..PLAIN
     },
     Check {
         what: "four threads, C, under qemu-x86_64, with the plugin and without",
         test: ["c_programs", "the_same_program_under_qemu_x86_64"],
         needs: &["babeltrace2", "gcc", "qemu-x86_64"],
+        ..PLAIN
     },
     Check {
         what: "four threads, C, under qemu-aarch64, with the plugin and without",
         test: ["c_programs", "the_same_program_for_aarch64_under_qemu_aarch64"],
         needs: &["babeltrace2", "aarch64-gcc", "aarch64-rust", "qemu-aarch64"],
+        ..PLAIN
     },
 ];
 
@@ -75,6 +129,18 @@ pub struct Options {
     /// Events of each of four threads; a hundredth of that are points of each strength
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..))]
     events: u64,
+
+    /// Seconds of each storm; under AddressSanitizer half as many
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(6..))]
+    seconds: u64,
+
+    /// Runs with faults injected into writes
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    faults: u64,
+
+    /// Only checks whose line has this in it
+    #[arg(long)]
+    only: Option<String>,
 }
 
 /// Runs all checks, and prints a line for each; false if one failed, or could not be run here.
@@ -83,52 +149,112 @@ pub struct Options {
 /// Something is wrong with the machine rather than with what is tested.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let machine = Machine::probe();
-    // So that a check's time is its own.
-    let build = cargo_test(root, &machine, &["--no-run"]);
-    if !step::run("build", build, LIMIT)?.ok {
-        return Ok(false);
-    }
+    let only = options.only.as_deref().unwrap_or_default();
+    let checks: Vec<&Check> = CHECKS.iter().filter(|check| check.what.contains(only)).collect();
+    ensure!(!checks.is_empty(), "no check has {only:?} in its line");
     let mut table = Table::new();
     table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
     table.set_header(["check", "size", "", "took"]);
-    let sizes = [format!("{} kills", options.kills), format!("4 x {} events", options.events)];
-    let mut good = true;
-    for check in &CHECKS {
-        let begin = Instant::now();
-        let became = check.run(root, options, &machine)?;
+    let (mut good, mut figures) = (true, Vec::new());
+    for check in checks {
+        let mut took = Duration::ZERO;
+        let became = check.run(root, options, &machine, &mut figures, &mut took)?;
         good &= became == "ok";
-        let size = &sizes[usize::from(!check.what.starts_with("kills"))];
-        table.add_row([check.what, size, &became, &step::duration(begin.elapsed())]);
+        let size = match check.size {
+            Size::Kills => format!("{} kills", options.kills),
+            Size::Events => format!("4 x {} events", options.events),
+            Size::Seconds => format!("{} s", check.seconds(options)),
+            Size::Faults => format!("{} runs", options.faults),
+        };
+        table.add_row([check.what, &size, &became, &step::duration(took)]);
     }
+    figures.iter().for_each(|figure| println!("{figure}"));
     println!("\n{table}");
     Ok(good)
 }
 
-fn cargo_test(root: &Path, machine: &Machine, arguments: &[&str]) -> Command {
-    let mut command = Command::new(cargo());
-    command
-        .args(["test", "--release", "-p", "hypertrace-cli"])
-        .args(arguments)
-        .current_dir(root)
-        .env("PATH", machine.search_path())
-        .env("CARGO_TERM_COLOR", "never");
-    command
-}
-
 impl Check {
-    fn run(&self, root: &Path, options: &Options, machine: &Machine) -> Result<String> {
+    fn seconds(&self, options: &Options) -> u64 {
+        match self.build {
+            Build::AddressSanitizer => options.seconds / 2,
+            Build::Program | Build::Checked => options.seconds,
+        }
+    }
+
+    /// `cargo test` with these arguments.
+    fn command(&self, root: &Path, machine: &Machine, arguments: &[&str]) -> Command {
+        let [file, _] = self.test;
+        let mut command = match self.build {
+            Build::Program => Command::new(cargo()),
+            Build::Checked => Command::new(cargo()),
+            Build::AddressSanitizer => {
+                let mut command = Command::new("rustup");
+                // Both name the stable toolchain that runs this.
+                command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+                command.env("RUSTFLAGS", "-Zsanitizer=address");
+                command.env("CARGO_TARGET_DIR", root.join("target/asan"));
+                // Freed memory that it keeps for a while is not what the test is to measure.
+                command.env("ASAN_OPTIONS", "quarantine_size_mb=64");
+                command.env("HYPERTRACE_STORM_RESIDENT_MIB", "2048");
+                command.args(["run", "nightly", "cargo"]);
+                command
+            }
+        };
+        command.arg("test");
+        command.args(match self.build {
+            Build::Program => &["--release", "-p", "hypertrace-cli"][..],
+            Build::Checked => &["--profile", "checked", "-p", "hypertrace-tests"],
+            // Named, so that build scripts and proc macros are built without it.
+            Build::AddressSanitizer => {
+                &["--profile", "checked", "-p", "hypertrace-tests", "--target", TARGET]
+            }
+        });
+        command
+            .args(["--test", file])
+            .args(arguments)
+            .current_dir(root)
+            .env("PATH", machine.search_path())
+            .env("CARGO_TERM_COLOR", "never");
+        command
+    }
+
+    fn run(
+        &self,
+        root: &Path,
+        options: &Options,
+        machine: &Machine,
+        figures: &mut Vec<String>,
+        took: &mut Duration,
+    ) -> Result<String> {
         for needed in self.needs {
             if let Err(why) = machine.found(needed) {
                 step::skipped(self.what, why);
                 return Ok(format!("not run: no {needed}"));
             }
         }
-        let [file, name] = self.test;
-        let mut command = cargo_test(root, machine, &["--test", file, "--", "--exact", name]);
+        if self.build == Build::AddressSanitizer && !has_nightly() {
+            step::skipped(self.what, "no nightly toolchain");
+            return Ok("not run: no nightly toolchain".to_owned());
+        }
+        // So that a check's time is its own.
+        let build = self.command(root, machine, &["--no-run"]);
+        if !step::run(&format!("{}: build", self.what), build, LIMIT)?.ok {
+            return Ok("FAILED to build".to_owned());
+        }
+        let [_, name] = self.test;
+        let mut command = self.command(root, machine, &["--", "--exact", name, "--nocapture"]);
         command
             .env("HYPERTRACE_TEST_KILLS", options.kills.to_string())
-            .env("HYPERTRACE_TEST_EVENTS", options.events.to_string());
-        let finished = step::run(self.what, command, LIMIT).context("cannot run cargo")?;
+            .env("HYPERTRACE_TEST_EVENTS", options.events.to_string())
+            .env("HYPERTRACE_TEST_FAULTS", options.faults.to_string())
+            .env("HYPERTRACE_STORM_SECONDS", self.seconds(options).to_string());
+        let begin = Instant::now();
+        // A storm is read as well, which takes longer.
+        let limit = LIMIT + Duration::from_secs(4 * options.seconds);
+        let finished = step::run(self.what, command, limit).context("cannot run cargo")?;
+        *took = begin.elapsed();
+        let is_figure = |line: &&str| line.starts_with("figure: ");
+        figures.extend(finished.output.lines().filter(is_figure).map(str::to_owned));
         let mut notes = Notes::default();
         notes.read_output(&finished.output);
         Ok(match notes.missing.keys().next() {
@@ -139,4 +265,12 @@ impl Check {
             None => "ok".to_owned(),
         })
     }
+}
+
+/// What a sanitizer's build is for.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+fn has_nightly() -> bool {
+    let version = Command::new("rustup").args(["run", "nightly", "rustc", "--version"]).output();
+    version.is_ok_and(|out| out.status.success())
 }
