@@ -127,8 +127,7 @@ impl Stats {
     }
 
     pub fn lost(&self) -> u64 {
-        let Losses { full, busy, overwritten } = self.lost;
-        full.saturating_add(busy).saturating_add(overwritten).min(MOST_LOST)
+        self.lost.total().min(MOST_LOST)
     }
 
     pub fn faults(&self) -> u64 {
@@ -161,6 +160,7 @@ impl Stats {
             stamps: self.counts.stamps,
             lost_full: self.lost.full.min(MOST_LOST),
             lost_busy: self.lost.busy.min(MOST_LOST),
+            lost_unattached: self.lost.unattached.min(MOST_LOST),
             lost_overwritten: self.lost.overwritten.min(MOST_LOST),
             filtered: self.filtered,
             faults: self.faults_by_kind(),

@@ -4,6 +4,7 @@ use crate::backend;
 use crate::clock::{Clocks, HostClock};
 use crate::engine::Engine;
 use crate::host_ring::HostRings;
+use crate::lane::MOST_LOST;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
 use crate::recorder::{Recorder, SnapshotError};
 use crate::resume::{self, Committed};
@@ -550,6 +551,10 @@ impl EventSink for Session {
         } else {
             self.inner.triggers.names(names);
         }
+    }
+
+    fn unattached(&self, total: u64) {
+        self.engine().shared.unattached = total.min(MOST_LOST);
     }
 
     fn begin_pass(&self) {

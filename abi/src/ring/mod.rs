@@ -24,7 +24,7 @@ mod schema_log;
 mod state;
 
 pub use consumer::{
-    Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Losses, Payload, Pulled, Record,
+    Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Losses, Payload, Pulled, Record, Total,
 };
 pub use lease::{Lease, LeaseInfo};
 pub use producer::{Emit, Producer, Wake};

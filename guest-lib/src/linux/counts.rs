@@ -1,8 +1,10 @@
-//! What the library itself has to tell about: no host sees these events.
+//! Counts of this process, apart from those of its clients' rings.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
+/// Those of [`UNATTACHED`] that no host was told of yet.
+static UNTOLD: AtomicU64 = AtomicU64::new(0);
 static ABANDONED: AtomicU64 = AtomicU64::new(0);
 static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -14,7 +16,9 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 pub struct Counts {
     /// Events of threads that had no client: no client was free, the thread
     /// was ending, or another took more than a second to open the device. Not
-    /// those of a process without a device.
+    /// those of a process without a device. The host is told within some
+    /// 10 ms, and when a thread or the process ends, by a client that the
+    /// process has; over a segment also without one.
     pub unattached: u64,
     /// Clients that a thread left behind because it found an emit on them
     /// under way for 10 ms: a signal handler has jumped out of it. The thread
@@ -41,6 +45,13 @@ pub fn counts() -> Counts {
 
 pub(super) fn unattached() {
     UNATTACHED.fetch_add(1, Relaxed);
+    UNTOLD.fetch_add(1, Relaxed);
+}
+
+/// Events of threads without a client that no host was told of yet: whoever
+/// tells it takes them.
+pub(super) fn untold() -> &'static AtomicU64 {
+    &UNTOLD
 }
 
 pub(super) fn abandoned() {
@@ -57,7 +68,7 @@ pub(crate) fn unanswered() {
 
 /// In a forked child.
 pub(super) fn forget() {
-    for count in [&UNATTACHED, &ABANDONED, &TAKEN, &UNANSWERED] {
+    for count in [&UNATTACHED, &UNTOLD, &ABANDONED, &TAKEN, &UNANSWERED] {
         count.store(0, Relaxed);
     }
 }

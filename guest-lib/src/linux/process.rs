@@ -23,7 +23,7 @@ use crate::error::OpenError;
 use crate::mask;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::ring::{ClientMemory, LeaseInfo, Producer, ProducerState};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, Ordering::Relaxed};
@@ -31,6 +31,9 @@ use std::time::Duration;
 
 /// How long an event waits for another thread that opens a channel.
 const MOST_MS: u32 = 1000;
+
+/// Looks for a client whose totals nobody else publishes just now.
+const MOST_TURNS: u32 = 64;
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -425,6 +428,52 @@ impl Process {
         word.fetch_and(!bit, Ordering::Release);
     }
 
+    /// Tells the host of events of threads without a client: in the account of a
+    /// client that any thread of the process has, else in a segment's own. Without
+    /// either, the process keeps the count for when it gets a client. Called by
+    /// a process that [is ours](Process::is_ours).
+    pub(super) fn tell_unattached(&self) {
+        let untold = counts::untold();
+        if untold.load(Relaxed) == 0 {
+            return;
+        }
+        // A handler that jumped out would leave a client's totals to nobody.
+        let _undisturbed = Undisturbed::begin();
+        for _ in 0..MOST_TURNS {
+            let mut leased = self.leased().peekable();
+            let nobody = leased.peek().is_none();
+            let mut told =
+                leased.map(|(memory, state)| Producer::tell_unattached(&memory, state, untold));
+            if told.any(|told| told) {
+                return;
+            }
+            if let Some(local) = &self.channel.local {
+                return local.tell_unattached(untold.swap(0, Relaxed));
+            }
+            if nobody {
+                return;
+            }
+            // Another thread publishes totals of the only client.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Clients that threads of this process have: memory and private state.
+    fn leased(&self) -> impl Iterator<Item = (ClientMemory<'static>, &ProducerState)> {
+        self.channel.leasable().enumerate().filter_map(|(slot, client)| {
+            let (word, bit) = self.bit(slot);
+            let state = &self.states[slot].0;
+            if word.load(Relaxed) & bit == 0 || !state.is_leased() {
+                return None;
+            }
+            let memory = self.channel.memory(client).ok()?;
+            // The words of a client that another process took are that one's.
+            let is_taken = self.channel.traps()
+                && memory.host[host_page::LEASE].load(Relaxed) != state.token();
+            (!is_taken).then_some((memory, state))
+        })
+    }
+
     /// What does itself while threads emit or sleep: the mask, who else took
     /// one of our clients, losses that their threads have not told. Called on
     /// the refresher's thread; touches of other threads' private state only
@@ -460,6 +509,7 @@ impl Process {
         if !mask_is_fresh {
             self.refresh_mask(clients.start);
         }
+        self.tell_unattached();
     }
 
     fn refresh_mask(&self, client: u32) {
