@@ -250,7 +250,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
             Some(left) => *left -= 1,
         }
     }
-    println!("    seconds         since last    source        event");
+    print!("{}", lines.header());
     for event in &before {
         print!("{}", lines.text(event, event.ts_ns.saturating_sub(start)));
     }

@@ -4,6 +4,7 @@ mod bench;
 mod ctl;
 mod demo;
 mod escape;
+mod losses;
 mod qemu;
 mod report;
 mod run;

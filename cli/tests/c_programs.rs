@@ -44,7 +44,7 @@ impl Place {
         options: &[O],
         program: &[A],
     ) -> String {
-        let mut command = HYPERTRACE.command(["run", "--out"]);
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
         command.arg(self.session(name)).args(options).env("HYPERTRACE_QEMU_PLUGIN", plugin());
         run(command.arg("--").args(program)).ok()
     }

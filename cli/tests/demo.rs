@@ -52,6 +52,12 @@ fn for_a_person_it_shows_an_excerpt_a_summary_and_what_to_do_next() {
     for part in ["request", "200000 guest events", "2000 reference points", "0 lost, 0 faults"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    // The header stands above its columns.
+    let header = shown.lines().find(|line| line.trim_start().starts_with("seconds")).unwrap();
+    let line = shown.lines().find(|line| line.contains("  request ")).unwrap();
+    assert_eq!(header.find("seconds").unwrap() + 7, line.find("  +").unwrap());
+    assert_eq!(header.find("source"), line.find("guest/").or(line.find("host/")));
+    assert_eq!(header.find("event"), line.find("request "));
     let next = format!("hypertrace report {}", session.display());
     assert!(shown.contains(&next), "{shown}");
 }
