@@ -123,6 +123,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => (&program, program.command()),
     };
     command.args(arguments);
+    if let Some((file, privilege)) = started.privilege() {
+        let warning = format!(
+            "{} will not be traced: {privilege}, so it ignores the environment, which names the \
+             session; to trace it, run a copy without these rights",
+            file.display()
+        );
+        eprintln!("hypertrace: {}", crate::escape::Message(&warning));
+    }
     let ran = hypertrace_user::run(&session, started, command);
     drop(monitor);
     let (summary, written) = session.end();

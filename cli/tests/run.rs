@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -221,15 +222,88 @@ fn what_cannot_be_run_is_said_and_leaves_nothing() {
     let missing = refused(Path::new("no-such-program-anywhere"), 127);
     assert!(missing.contains("no such program in PATH"), "{missing}");
     assert!(refused(&file, 126).contains("cannot be executed"));
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
-    if std::os::unix::fs::chown(&file, Some(65534), None).is_ok() {
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
-        assert!(refused(&file, 126).contains("setuid"));
-    } else {
-        println!("not run: a setuid program of another user, as this user cannot make one");
-    }
     let usage = run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&session));
     assert_eq!(usage.code, Some(2));
+}
+
+/// A copy of `true` that anybody can execute, and who else's it is.
+fn copy_of_true(dir: &Path, mode: u32, owner: Option<(u32, u32)>) -> std::io::Result<PathBuf> {
+    let copy = dir.join("true");
+    // One that is there would keep its owner.
+    let _ = fs::remove_file(&copy);
+    fs::copy("/bin/true", &copy)?;
+    if let Some((user, group)) = owner {
+        std::os::unix::fs::chown(&copy, Some(user), Some(group))?;
+    }
+    fs::set_permissions(&copy, fs::Permissions::from_mode(mode))?;
+    Ok(copy)
+}
+
+/// Said loudly: files here give nobody rights.
+fn is_nosuid(dir: &Path) -> bool {
+    let flags = rustix::fs::statvfs(dir).unwrap().f_flag;
+    let is = flags.contains(rustix::fs::StatVfsMountFlags::NOSUID);
+    if is {
+        println!("not run: {} is mounted nosuid", dir.display());
+    }
+    is
+}
+
+#[test]
+fn a_program_with_other_rights_is_named_and_started() {
+    const NOBODY: u32 = 65534;
+    let dir = tempfile::tempdir().unwrap();
+    let started = |copy: &Path, name: &str| {
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        command.arg(dir.path().join(name)).arg("--").arg(copy);
+        run(&mut command)
+    };
+    if is_nosuid(dir.path()) {
+        return;
+    }
+    if copy_of_true(dir.path(), 0o4755, Some((NOBODY, NOBODY))).is_err() {
+        println!("not run: programs with rights of others, as this user cannot make any");
+        return;
+    }
+    for (mode, part) in [(0o4755, "setuid to user 65534"), (0o2755, "setgid to group 65534")] {
+        let copy = copy_of_true(dir.path(), mode, Some((NOBODY, NOBODY))).unwrap();
+        let said = started(&copy, part).failed(0);
+        assert!(said.contains("true will not be traced: it is") && said.contains(part), "{said}");
+    }
+    let copy = copy_of_true(dir.path(), 0o4755, None).unwrap();
+    started(&copy, "its owner's").ok();
+    let copy = copy_of_true(dir.path(), 0o755, Some((NOBODY, NOBODY))).unwrap();
+    started(&copy, "no bits").ok();
+}
+
+#[test]
+fn a_program_with_file_capabilities_is_named_and_started() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    if is_nosuid(dir.path()) {
+        return;
+    }
+    let copy = copy_of_true(dir.path(), 0o755, None).unwrap();
+    // Version 2, effective: CAP_NET_RAW.
+    let raw = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let given =
+        rustix::fs::setxattr(&copy, "security.capability", &raw, rustix::fs::XattrFlags::empty());
+    if let Err(why) = given {
+        println!("not run: a program with file capabilities, as this user cannot make one: {why}");
+        return;
+    }
+    // A copy of the command, as it may be where only root gets at it.
+    let command = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &command).unwrap();
+    let mut as_nobody = Command::new(command);
+    as_nobody.args(["run", "--quiet", "--out"]).arg(dir.path().join("S")).arg("--").arg(&copy);
+
+    let said = run(as_nobody.current_dir("/").uid(65534).gid(65534)).failed(0);
+
+    assert!(said.contains("true will not be traced: it has file capabilities"), "{said}");
+    // Root has them anyway.
+    let mut as_root = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    run(as_root.arg(dir.path().join("T")).arg("--").arg(&copy)).ok();
 }
 
 #[test]

@@ -32,12 +32,14 @@ mod drain;
 mod futex;
 mod host;
 mod points;
+mod privilege;
 mod program;
 mod recover;
 mod segment;
 mod session;
 
 pub use host::{Host, Policy};
+pub use privilege::Privilege;
 pub use program::{Program, ProgramError, exit_code, run};
 pub use recover::recover;
 pub use segment::{Segment, SegmentError};

@@ -3,10 +3,10 @@
 //! Unsafe, because of what happens between fork and exec, and of signals.
 #![allow(unsafe_code)]
 
+use crate::privilege::{self, Privilege};
 use crate::session::Session;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -21,13 +21,6 @@ pub enum ProgramError {
     /// It is not to be executed.
     #[error("{} is not a program: it cannot be executed", .0.display())]
     NotExecutable(PathBuf),
-    /// It runs with other rights than its caller.
-    #[error(
-        "{} is setuid or setgid: it runs with other rights and takes no segment from its \
-         environment; run it as its owner",
-        .0.display()
-    )]
-    Privileged(PathBuf),
     /// The system did not start it.
     #[error("cannot start {}", path.display())]
     Start {
@@ -64,7 +57,7 @@ impl Program {
     /// Looks for it as a shell does: a name with a slash is a path.
     ///
     /// # Errors
-    /// If it is not there, cannot be executed, or would not be traced.
+    /// If it is not there or cannot be executed.
     pub fn find(name: &OsStr) -> Result<Program, ProgramError> {
         let is_file = |path: &PathBuf| path.metadata().is_ok_and(|meta| meta.is_file());
         let path = if hint(name).is_empty() {
@@ -83,15 +76,14 @@ impl Program {
         if !meta.is_file() || !is_executable(&path) {
             return Err(ProgramError::NotExecutable(path));
         }
-        // SAFETY: both take nothing and cannot fail.
-        let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
-        let mode = meta.permissions().mode();
-        if mode & libc::S_ISUID != 0 && meta.uid() != user
-            || mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 && meta.gid() != group
-        {
-            return Err(ProgramError::Privileged(path));
-        }
         Ok(Program { path, name: name.to_owned() })
+    }
+
+    /// Returns why it would not be traced, and the file that is the reason (of a
+    /// script, its interpreter): it is started with more rights than this process has,
+    /// and takes no segment from its environment.
+    pub fn privilege(&self) -> Option<(PathBuf, Privilege)> {
+        privilege::of(&self.path)
     }
 
     /// Where it is.
