@@ -9,7 +9,7 @@ use hypertrace_device::Geometry;
 use hypertrace_trace::control::told;
 use hypertrace_trace::session_json::StreamJson;
 use hypertrace_trace::{SessionConfig, Summary};
-use hypertrace_user::{Config, Program, Session, exit_code};
+use hypertrace_user::{Config, Program, Session, Signals, exit_code};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -102,6 +102,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let program = Program::find(name)?;
     let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
     let failure = Arc::new(OnceLock::new());
+    // Until the session has ended: a signal must not leave it unfinished.
+    let _signals = Signals::catch();
     let session = Session::create(config(args, &failure)?)?;
     if let Some(path) = &args.segment {
         let said = format!(

@@ -1,6 +1,7 @@
 //! `hypertrace demo` as a person or a script runs it: under KVM, nothing lost, readable by anybody.
 
 use hypertrace_tests::command::{Demo, Hypertrace, run};
+use hypertrace_tests::interrupt::demo_ends_cleanly;
 use hypertrace_tests::{babeltrace2, capability, kvm, packets};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -60,4 +61,13 @@ fn for_a_person_it_shows_an_excerpt_a_summary_and_what_to_do_next() {
     assert_eq!(header.find("event"), line.find("request "));
     let next = format!("hypertrace report {}", session.display());
     assert!(shown.contains(&next), "{shown}");
+}
+
+#[test]
+fn a_signal_ends_it_and_keeps_what_was_recorded() {
+    for signal in ["INT", "TERM"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut demo = HYPERTRACE.command(["demo", "--times", "10000", "--out"]);
+        demo_ends_cleanly(HYPERTRACE, demo.arg(dir.path()), dir.path(), signal);
+    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hypertrace_tests::babeltrace2;
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::traced;
 
@@ -505,5 +506,31 @@ fn a_process_that_finds_no_client_has_its_events_counted() {
             let shown = run(HYPERTRACE.command(["stat"]).arg(dir.path())).ok();
             assert!(shown.contains("lost by programs without a client: no free client 1000"));
         }
+    }
+}
+
+/// `run` of a program in a process group of its own, which the signal is sent to as a terminal
+/// does, once `ready` appears. Gives its exit code.
+fn interrupted(dir: &Path, script: &str) -> Option<i32> {
+    let ready = dir.join("ready");
+    let mut command = run_script(&dir.join("S"), script);
+    with_default_signals(command.env("READY", &ready)).process_group(0);
+    let mut running = Running(command.spawn().unwrap());
+    while !ready.exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    send("INT", -i64::from(running.0.id()));
+    running.0.wait().unwrap().code()
+}
+
+#[test]
+fn an_interrupt_ends_the_program_and_its_session_is_whole() {
+    for (script, code) in [
+        (r#"touch "$READY"; while :; do sleep 1; done"#, 130),
+        (r#"trap "exit 7" INT; touch "$READY"; while :; do sleep 0.1; done"#, 7),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(interrupted(dir.path(), script), Some(code), "{script}");
+        assert_eq!(HYPERTRACE.stat(&dir.path().join("S"))["finished"], true);
     }
 }

@@ -40,7 +40,7 @@ mod session;
 
 pub use host::{Host, Policy};
 pub use privilege::Privilege;
-pub use program::{Program, ProgramError, exit_code, run};
+pub use program::{Program, ProgramError, Signals, exit_code, run};
 pub use recover::recover;
 pub use segment::{Segment, SegmentError};
 pub use session::{Config, Error, Session};

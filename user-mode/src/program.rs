@@ -137,7 +137,13 @@ pub fn run(
     let failed = |source| ProgramError::Start { path: program.path.clone(), source };
     let _signals = Signals::catch();
     let mut child = command.spawn().map_err(failed)?;
-    PROGRAM.store(i32::try_from(child.id()).unwrap_or(0), Relaxed);
+    let program = i32::try_from(child.id()).unwrap_or(0);
+    PROGRAM.store(program, Relaxed);
+    let early = EARLY.swap(0, Relaxed);
+    if early != 0 && program > 0 {
+        // SAFETY: as in `pass_on`. The program did not get it from a terminal: it was not there.
+        unsafe { libc::kill(program, early) };
+    }
     let status = child.wait();
     PROGRAM.store(0, Relaxed);
     status.map_err(failed)
@@ -152,22 +158,31 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 /// The program that signals go to, 0 if there is none.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 
+/// A signal that came before the program was there, 0 if none did.
+static EARLY: AtomicI32 = AtomicI32::new(0);
+
 extern "C" fn pass_on(signal: libc::c_int) {
     let program = PROGRAM.load(Relaxed);
-    if program > 0 && matches!(signal, libc::SIGTERM | libc::SIGHUP) {
+    if program == 0 {
+        EARLY.store(signal, Relaxed);
+    } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
         // SAFETY: kill may be called in a signal handler; a child that has
         // ended keeps its number until it is waited for.
         unsafe { libc::kill(program, signal) };
     }
 }
 
-/// While it lives, signals that would end this process do not.
-struct Signals {
+/// While it lives, signals that would end this process do not: they are the program's of
+/// [`run`], also those that come before it is started. For who creates a session before, and has
+/// to end it after.
+#[derive(Debug)]
+pub struct Signals {
     before: Vec<(libc::c_int, libc::sigaction)>,
 }
 
 impl Signals {
-    fn catch() -> Signals {
+    /// Begins to catch them.
+    pub fn catch() -> Signals {
         let mut before = Vec::new();
         for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
             // SAFETY: both structures are plain data that live through the
