@@ -637,10 +637,12 @@ impl<'m> Producer<'m> {
         state: &ProducerState,
         untold: &AtomicU64,
     ) -> bool {
+        // ORDERING: pairs with the Release below and in `release`: the last turn's total.
         if state.telling.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err() {
             return false;
         }
-        // As in `tell_losses_of`.
+        // Looked at in our turn, as in `tell_losses_of`. ORDERING: pairs with the Release in
+        // `lease`: the total is that lease's.
         let leased = state.token.load(Ordering::Acquire) != 0;
         if leased {
             let more = untold.swap(0, Relaxed);
@@ -648,6 +650,7 @@ impl<'m> Producer<'m> {
             state.lost_unattached.store(total, Relaxed);
             memory.guest[guest_page::LOST_UNATTACHED].store(total, Relaxed);
         }
+        // ORDERING: pairs with the Acquire of the next turn.
         state.telling.store(0, Ordering::Release);
         leased
     }

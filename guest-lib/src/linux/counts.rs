@@ -1,10 +1,12 @@
 //! Counts of this process, apart from those of its clients' rings.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
 /// Those of [`UNATTACHED`] that no host was told of yet.
 static UNTOLD: AtomicU64 = AtomicU64::new(0);
+/// A thread tells the host of those.
+static TELLING: AtomicBool = AtomicBool::new(false);
 static ABANDONED: AtomicU64 = AtomicU64::new(0);
 static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -48,10 +50,23 @@ pub(super) fn unattached() {
     UNTOLD.fetch_add(1, Relaxed);
 }
 
-/// Events of threads without a client that no host was told of yet: whoever
-/// tells it takes them.
-pub(super) fn untold() -> &'static AtomicU64 {
-    &UNTOLD
+/// Whether the host was told of all events of threads without a client.
+pub(super) fn is_told() -> bool {
+    UNTOLD.load(Relaxed) == 0 && !TELLING.load(Relaxed)
+}
+
+/// Begins to tell the host of those that it was not told of: gives them, for the
+/// caller to take. `None` if another thread is at it. One at a time, so that a process
+/// which ends can wait for counts that were taken and do not stand anywhere yet.
+pub(super) fn begin_telling() -> Option<&'static AtomicU64> {
+    // ORDERING: pairs with the Release in `end_telling`.
+    (!TELLING.swap(true, Ordering::Acquire)).then_some(&UNTOLD)
+}
+
+/// Ends the turn that [`begin_telling`] gave.
+pub(super) fn end_telling() {
+    // ORDERING: pairs with the Acquire in `begin_telling`: what was taken is published.
+    TELLING.store(false, Ordering::Release);
 }
 
 pub(super) fn abandoned() {
@@ -71,4 +86,5 @@ pub(super) fn forget() {
     for count in [&UNATTACHED, &UNTOLD, &ABANDONED, &TAKEN, &UNANSWERED] {
         count.store(0, Relaxed);
     }
+    TELLING.store(false, Relaxed);
 }

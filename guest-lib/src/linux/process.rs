@@ -29,11 +29,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How long an event waits for another thread that opens a channel.
+/// How long to wait for another thread: an event for one that opens a channel, the end of a
+/// thread for one that tells the host of lost events.
 const MOST_MS: u32 = 1000;
-
-/// Looks for a client whose totals nobody else publishes just now.
-const MOST_TURNS: u32 = 64;
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -268,6 +266,7 @@ extern "C" fn at_exit() {
     if let Some(process) = ours() {
         thread::end();
         process.look_after();
+        process.tell_last_unattached();
     }
 }
 
@@ -430,31 +429,38 @@ impl Process {
 
     /// Tells the host of events of threads without a client: in the account of a
     /// client that any thread of the process has, else in a segment's own. Without
-    /// either, the process keeps the count for when it gets a client. Called by
-    /// a process that [is ours](Process::is_ours).
-    pub(super) fn tell_unattached(&self) {
-        let untold = counts::untold();
-        if untold.load(Relaxed) == 0 {
-            return;
+    /// either, the process keeps the count for when it gets a client. Returns `true` if
+    /// another thread was at it, which may have missed the caller's. Called by a
+    /// process that [is ours](Process::is_ours).
+    pub(super) fn tell_unattached(&self) -> bool {
+        if counts::is_told() {
+            return false;
         }
-        // A handler that jumped out would leave a client's totals to nobody.
+        // A handler that jumped out would leave the turn to nobody.
         let _undisturbed = Undisturbed::begin();
-        for _ in 0..MOST_TURNS {
-            let mut leased = self.leased().peekable();
-            let nobody = leased.peek().is_none();
-            let mut told =
-                leased.map(|(memory, state)| Producer::tell_unattached(&memory, state, untold));
-            if told.any(|told| told) {
+        let Some(untold) = counts::begin_telling() else {
+            return true;
+        };
+        let mut leased = self.leased().peekable();
+        let has_client = leased.peek().is_some();
+        let mut told =
+            leased.map(|(memory, state)| Producer::tell_unattached(&memory, state, untold));
+        let told = told.any(|told| told);
+        if !told && let Some(local) = &self.channel.local {
+            local.tell_unattached(untold.swap(0, Relaxed));
+        }
+        counts::end_telling();
+        !told && has_client && self.channel.local.is_none()
+    }
+
+    /// The same where there is no later: at the end of a thread, or of the process,
+    /// which must not cut off another thread that is at it.
+    pub(super) fn tell_last_unattached(&self) {
+        for _ in 0..MOST_MS {
+            if !self.tell_unattached() {
                 return;
             }
-            if let Some(local) = &self.channel.local {
-                return local.tell_unattached(untold.swap(0, Relaxed));
-            }
-            if nobody {
-                return;
-            }
-            // Another thread publishes totals of the only client.
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

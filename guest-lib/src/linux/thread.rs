@@ -170,7 +170,7 @@ fn after(why: Emit) -> Option<&'static Seat> {
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
                 {
-                    process.tell_unattached();
+                    process.tell_last_unattached();
                 }
             }
             seat
@@ -292,7 +292,7 @@ pub(super) fn end() {
     CURRENT.with(|current| current.store(null_mut(), Relaxed));
     // Before its client is given back, which may be the process's only one.
     if let Some(process) = process::ours() {
-        process.tell_unattached();
+        process.tell_last_unattached();
     }
     HELD.with(|held| {
         while let Some(seat) = Seat::pop_from(held) {
