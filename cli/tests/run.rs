@@ -1,7 +1,7 @@
 //! `hypertrace run`: programs on this host, traced with no VM.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -252,8 +252,9 @@ fn is_nosuid(dir: &Path) -> bool {
 
 #[test]
 fn a_program_with_other_rights_is_named_and_started() {
-    const NOBODY: u32 = 65534;
     let dir = tempfile::tempdir().unwrap();
+    let mine = dir.path().metadata().unwrap();
+    let other = Some((mine.uid() + 1, mine.gid() + 1));
     let started = |copy: &Path, name: &str| {
         let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
         command.arg(dir.path().join(name)).arg("--").arg(copy);
@@ -262,18 +263,18 @@ fn a_program_with_other_rights_is_named_and_started() {
     if is_nosuid(dir.path()) {
         return;
     }
-    if copy_of_true(dir.path(), 0o4755, Some((NOBODY, NOBODY))).is_err() {
+    if copy_of_true(dir.path(), 0o4755, other).is_err() {
         println!("not run: programs with rights of others, as this user cannot make any");
         return;
     }
-    for (mode, part) in [(0o4755, "setuid to user 65534"), (0o2755, "setgid to group 65534")] {
-        let copy = copy_of_true(dir.path(), mode, Some((NOBODY, NOBODY))).unwrap();
+    for (mode, part) in [(0o4755, "setuid to user"), (0o2755, "setgid to group")] {
+        let copy = copy_of_true(dir.path(), mode, other).unwrap();
         let said = started(&copy, part).failed(0);
         assert!(said.contains("true will not be traced: it is") && said.contains(part), "{said}");
     }
     let copy = copy_of_true(dir.path(), 0o4755, None).unwrap();
     started(&copy, "its owner's").ok();
-    let copy = copy_of_true(dir.path(), 0o755, Some((NOBODY, NOBODY))).unwrap();
+    let copy = copy_of_true(dir.path(), 0o755, other).unwrap();
     started(&copy, "no bits").ok();
 }
 
