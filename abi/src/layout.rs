@@ -67,6 +67,9 @@ pub mod guest_page {
     pub const LOST_FULL: usize = 8;
     /// Running total of events dropped inside an interrupted emit.
     pub const LOST_BUSY: usize = 9;
+    /// Running total of events of threads without a client, of any process that
+    /// held this one: such a process counts them on a client that it has.
+    pub const LOST_UNATTACHED: usize = 10;
     /// Running total of words written to the schema log.
     pub const SCHEMA_LEN: usize = 16;
     /// Over a segment: nonzero while the client sleeps on the reply's u32 seq, a

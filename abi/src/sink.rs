@@ -109,6 +109,13 @@ pub trait EventSink: Send + Sync {
     /// from them.
     fn last_pass(&self) {}
 
+    /// On the drain loop's thread: takes the running total of events that were
+    /// lost in processes which hold no client, and so no ring that tells them. Never
+    /// decreasing.
+    fn unattached(&self, total: u64) {
+        let _ = total;
+    }
+
     /// On the drain loop's thread: takes at most one packet of records out of
     /// the client's ring, commits it, and advances the ring's tail.
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained;

@@ -676,3 +676,30 @@ fn a_head_that_jumps_while_it_is_read_brings_no_pull_beyond_the_head_of_its_begi
     });
     assert!(pulled.begin <= pulled.end && pulled.end <= end, "{pulled:?}");
 }
+
+#[test]
+fn events_without_a_client_are_a_total_that_goes_on_across_lessees() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let tell = |untold: u64| {
+        let untold = AtomicU64::new(untold);
+        let told = Producer::tell_unattached(&memory.client(), &state, &untold);
+        (told, untold.into_inner())
+    };
+    assert_eq!(tell(1), (false, 1), "nobody has the client");
+    let first = memory.producer(&state, 7);
+    assert_eq!(tell(5), (true, 0));
+    first.release();
+    assert_eq!(tell(1), (false, 1));
+    memory.producer(&state, 8);
+    assert_eq!(tell(3), (true, 0));
+
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    let losses = consumer.losses();
+    assert_eq!((losses.unattached, losses.total()), (8, 8));
+    assert_eq!(consumer.faults(), [0; 13]);
+    // A total that cannot be is a fault, and no loss.
+    memory.guest[guest_page::LOST_UNATTACHED].store(u64::MAX / 2, Ordering::Relaxed);
+    assert_eq!(consumer.losses().unattached, 8);
+    assert_eq!(consumer.faults()[Fault::Losses as usize], 1);
+}

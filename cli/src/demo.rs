@@ -1,5 +1,8 @@
 //! `hypertrace demo`: a guest and its VMM on one timeline, in a few seconds.
 
+use crate::escape::Message;
+use crate::interrupt::Interrupts;
+use crate::losses::grouped;
 use crate::report;
 use crate::threads;
 use crate::vmm::Device;
@@ -14,8 +17,13 @@ use hypertrace_user::Config;
 use kvm_vmm::{Machine, run_on_threads};
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 /// What each vCPU does.
 const EVENTS: u64 = 100_000;
@@ -23,6 +31,9 @@ const REFERENCE_POINTS: u64 = 1_000;
 const STAMPS: u64 = 100;
 /// Less than a sixth of what a vCPU emits: it is drained while the guest runs.
 const RING_BYTES: u64 = 512 << 10;
+
+/// How often to look whether a signal came.
+const SIGNAL_PERIOD: Duration = Duration::from_millis(20);
 
 /// Lines of the excerpt before and behind the first reference point.
 const BEFORE: usize = 8;
@@ -73,7 +84,8 @@ Examples:
   hypertrace ctl S info trace           what it is doing
   hypertrace report S | less            all of it, in order
 
-Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty).";
+Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty); after SIGINT or
+SIGTERM 128 and the signal's number: the session holds what was recorded until then.";
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -89,7 +101,8 @@ struct Report<'a> {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let interrupts = Interrupts::catch();
     let machine = match Machine::new(args.vcpus as usize) {
         Ok(machine) => Ok(machine),
         Err(kvm_vmm::Error::Unusable(why)) => Err(why),
@@ -125,7 +138,7 @@ pub fn run(args: &Args) -> Result<()> {
         session.set_events(&"*".parse()?, true)?;
     }
     for warning in args.trace.apply(session).map_err(|e| crate::Usage(told(&e)))? {
-        eprintln!("hypertrace: {}", crate::escape::Message(&warning));
+        eprintln!("hypertrace: {}", Message(&warning));
     }
     let mode = if machine.is_ok() { "kvm" } else { "user" };
     if !args.json {
@@ -137,10 +150,12 @@ pub fn run(args: &Args) -> Result<()> {
                 args.vcpus
             ),
         }
+        println!("The session is in {}", Message(&dir.display().to_string()));
+        io::stdout().flush()?;
     }
     let monitor = session.serve();
     if let Err(error) = &monitor {
-        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&told(error)));
+        eprintln!("hypertrace: no control socket: {}", Message(&told(error)));
     }
     let times = u64::from(args.times);
     let work = GuestArgs {
@@ -154,6 +169,10 @@ pub fn run(args: &Args) -> Result<()> {
     drop(monitor);
     // What was recorded is worth having even if the disk is full or the guest failed.
     let (summary, written) = host.end();
+    drop(interrupts);
+    if let Some(signal) = Interrupts::came() {
+        return interrupted(signal, &summary, written, &dir);
+    }
     if args.json {
         let report = Report {
             mode,
@@ -178,7 +197,27 @@ pub fn run(args: &Args) -> Result<()> {
         let lost = summary.lost;
         bail!("{why}; {dir} does not hold all that the guest did, {lost} events are lost");
     }
-    ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))
+    ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what is left after a signal; its exit code is a shell's.
+fn interrupted(
+    signal: i32,
+    summary: &Summary,
+    written: Result<()>,
+    dir: &Path,
+) -> Result<ExitCode> {
+    let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
+    let (records, lost, dir) = (summary.records, summary.lost, dir.display());
+    written.with_context(|| format!("ended by {name}; {dir} does not hold all of it"))?;
+    let said = format!(
+        "ended by {name}: {dir} holds what was recorded until then, {} records, {} lost",
+        grouped(records),
+        grouped(lost)
+    );
+    eprintln!("hypertrace: {}", Message(&said));
+    Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)))
 }
 
 /// What serves the guest.
@@ -198,11 +237,25 @@ impl Host {
 
     fn run(&self, machine: Option<Machine>, work: &GuestArgs, times: u32) -> Result<()> {
         match (self, machine) {
-            (Host::Device(device), Some(machine)) => {
+            (Host::Device(device), Some(mut machine)) => {
+                machine.stop_when(|| Interrupts::came().is_some());
                 device.run_traced(machine, work, times)?;
             }
             (Host::Segment(session), _) => {
-                run_on_threads(threads::channel(session)?, work.vcpus as usize, work)?;
+                // Threads cannot be stopped: after a signal they are left to the process's end.
+                let (channel, work) = (threads::channel(session)?, work.clone());
+                let (ended, end) = mpsc::channel();
+                thread::spawn(move || {
+                    // Nobody listens any more after a signal.
+                    let _ = ended.send(run_on_threads(channel, work.vcpus as usize, &work));
+                });
+                while Interrupts::came().is_none() {
+                    match end.recv_timeout(SIGNAL_PERIOD) {
+                        Ok(ran) => return Ok(ran.map(drop)?),
+                        Err(RecvTimeoutError::Timeout) => {}
+                        Err(RecvTimeoutError::Disconnected) => bail!("the guest's thread panicked"),
+                    }
+                }
             }
             (Host::Device(_), None) => bail!("a device without a machine"),
         }
@@ -250,7 +303,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
             Some(left) => *left -= 1,
         }
     }
-    println!("    seconds         since last    source        event");
+    print!("{}", lines.header());
     for event in &before {
         print!("{}", lines.text(event, event.ts_ns.saturating_sub(start)));
     }

@@ -4,6 +4,8 @@ mod bench;
 mod ctl;
 mod demo;
 mod escape;
+mod interrupt;
+mod losses;
 mod qemu;
 mod report;
 mod run;
@@ -47,7 +49,10 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        Command::Demo(args) => demo::run(&args),
+        Command::Demo(args) => match demo::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Report(args) => report::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Ctl(args) => ctl::run(&args),

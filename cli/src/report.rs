@@ -1,8 +1,10 @@
 //! `hypertrace report`: the timeline, line by line.
 
-use crate::escape::{Escaped, Json};
+use crate::escape::{Escaped, Json, JsonText};
+use crate::losses::{causes, grouped};
 use anyhow::Context;
-use hypertrace_timeline::{ClockMaps, Domain, Event, Session, Timeline, Value};
+use hypertrace_timeline::{ClockMaps, Domain, Entry, Event, Lost, Session, Timeline, Value};
+use serde_json::json;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -14,7 +16,8 @@ use std::sync::Arc;
 /// A line is: seconds since the session's start, seconds since the line
 /// before, who (guest/CLIENT and the name it gave itself, or vmm/THREAD, or
 /// host/THREAD where programs ran with no VMM), the event, its fields. Behind a reference point stand the guest's CPU and the
-/// point's number: @cpu0#17. Guests' clocks are mapped to the host's; the error
+/// point's number: @cpu0#17. Where events were lost, a line says how many: "... 1,234
+/// events lost here (ring full)", whatever --event asks for. Guests' clocks are mapped to the host's; the error
 /// bound is in the output of --json.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -24,7 +27,9 @@ pub struct Args {
     dirs: Vec<PathBuf>,
 
     /// One JSON object per line: ts_ns (Unix time), bound_ns (null: unknown),
-    /// source, event, fields; reference points also have reference
+    /// source, event, fields; reference points also have reference. Where events
+    /// were lost: type ("lost"), ts_ns (null: unknown), source, client, events (how
+    /// many), why
     #[arg(long)]
     json: bool,
 
@@ -77,12 +82,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut left = args.limit.unwrap_or(u64::MAX);
 
-    for event in Timeline::new(&sessions)? {
-        if left == 0 {
-            break;
-        }
-        let event = match event {
-            Ok(event) => event,
+    let mut timeline = Timeline::new(&sessions)?;
+    while left > 0
+        && let Some(entry) = timeline.next_entry()
+    {
+        let event = match entry {
+            Ok(Entry::Event(event)) => event,
+            Ok(Entry::Lost(lost)) => {
+                let since = lost.ts_ns.map(|at| at.saturating_sub(start));
+                if args.admits_lost(&lost, since) {
+                    let line = match args.json {
+                        true => lines.json_lost(&lost),
+                        false => lines.text_lost(&lost, since),
+                    };
+                    out.write_all(line.as_bytes()).context("cannot write")?;
+                }
+                continue;
+            }
             Err(error) => {
                 // What comes before the damage is worth having.
                 out.flush().context("cannot write")?;
@@ -108,6 +124,13 @@ impl Args {
         self.from.is_none_or(|from| since >= from)
             && (self.event.is_empty() || self.event.iter().any(|g| matches(g, &event.name)))
             && (self.client.is_empty() || event.client.is_some_and(|c| self.client.contains(&c)))
+    }
+
+    /// Whatever its name, an event that is asked for may be among those that are lost.
+    fn admits_lost(&self, lost: &Lost, since: Option<i64>) -> bool {
+        since.is_none_or(|since| {
+            self.from.is_none_or(|from| since >= from) && self.to.is_none_or(|to| since <= to)
+        }) && (self.client.is_empty() || lost.client.is_some_and(|c| self.client.contains(&c)))
     }
 }
 
@@ -150,18 +173,8 @@ impl Lines {
         buffer.push_str("  ");
         seconds(buffer, since.saturating_sub(self.last.unwrap_or(since)), 2, "+");
         self.last = Some(since);
-        buffer.push_str("  ");
-        if !self.sources.contains_key(&event.source) {
-            let shown = Escaped(event.source.as_bytes()).to_string();
-            let width = shown.chars().count();
-            self.source_width = self.source_width.max(width.min(Self::MOST));
-            self.sources.insert(event.source.clone(), (shown, width));
-        }
-        if let Some((shown, width)) = self.sources.get(&event.source) {
-            buffer.push_str(shown);
-            pad(buffer, *width, self.source_width);
-        }
-        buffer.push_str("  ");
+        self.source(&event.source);
+        let Lines { buffer, .. } = self;
         buffer.push_str(&event.name);
         if !event.fields.is_empty() || event.reference.is_some() {
             pad(buffer, event.name.len(), self.event_width);
@@ -179,6 +192,72 @@ impl Lines {
         }
         buffer.push('\n');
         buffer
+    }
+
+    /// Adds the column of sources.
+    fn source(&mut self, source: &Arc<str>) {
+        let Lines { buffer, .. } = self;
+        buffer.push_str("  ");
+        if !self.sources.contains_key(source) {
+            let shown = Escaped(source.as_bytes()).to_string();
+            let width = shown.chars().count();
+            self.source_width = self.source_width.max(width.min(Self::MOST));
+            self.sources.insert(source.clone(), (shown, width));
+        }
+        if let Some((shown, width)) = self.sources.get(source) {
+            buffer.push_str(shown);
+            pad(buffer, *width, self.source_width);
+        }
+        buffer.push_str("  ");
+    }
+
+    /// The line above the columns.
+    pub(crate) fn header(&mut self) -> &str {
+        self.buffer.clear();
+        self.buffer.push_str("      seconds    since last");
+        self.source(&"source".into());
+        self.buffer.push_str("event\n");
+        &self.buffer
+    }
+
+    fn text_lost(&mut self, lost: &Lost, since: Option<i64>) -> &str {
+        self.buffer.clear();
+        match since {
+            Some(since) => {
+                seconds(&mut self.buffer, since, 3, "");
+                self.buffer.push_str("  ");
+                let last = self.last.unwrap_or(since);
+                seconds(&mut self.buffer, since.saturating_sub(last), 2, "+");
+                self.last = Some(since);
+            }
+            None => self.buffer.push_str("            -             -"),
+        }
+        self.source(&lost.source);
+        let place = if since.is_some() { "here" } else { "at an unknown time" };
+        let events = if lost.events == 1 { "event" } else { "events" };
+        // Writing to a String does not fail.
+        let _ = write!(self.buffer, "... {} {events} lost {place}", grouped(lost.events));
+        let mut separator = " (";
+        for (cause, _) in causes(lost.causes) {
+            let _ = write!(self.buffer, "{separator}{cause}");
+            separator = ", ";
+        }
+        self.buffer.push_str(if separator == ", " { ")\n" } else { "\n" });
+        &self.buffer
+    }
+
+    fn json_lost(&mut self, lost: &Lost) -> &str {
+        let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
+        let line = json!({
+            "type": "lost",
+            "ts_ns": lost.ts_ns,
+            "source": &*lost.source,
+            "client": lost.client,
+            "events": lost.events,
+            "why": why,
+        });
+        self.buffer = format!("{}\n", JsonText(&line.to_string()));
+        &self.buffer
     }
 
     fn json(&mut self, event: &Event) -> &str {

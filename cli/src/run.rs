@@ -1,13 +1,17 @@
 //! `hypertrace run`: a program on this host, traced, with no VM.
 
 use crate::Usage;
+use crate::losses::{causes, grouped};
 use crate::qemu::Emulator;
 use anyhow::{Context, Result, bail};
+use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
-use hypertrace_trace::SessionConfig;
 use hypertrace_trace::control::told;
-use hypertrace_user::{Config, Program, Session, exit_code};
+use hypertrace_trace::session_json::StreamJson;
+use hypertrace_trace::{SessionConfig, Summary};
+use hypertrace_user::{Config, Program, Session, Signals, exit_code};
 use std::ffi::OsString;
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -55,6 +59,11 @@ pub struct Args {
     #[arg(long, value_name = "SEGMENT", conflicts_with_all = ["segment", "program"])]
     recover: Option<PathBuf>,
 
+    /// Say nothing at the end: by default, a line on stderr tells how many
+    /// events were recorded and lost, why, and what helps
+    #[arg(long, short)]
+    quiet: bool,
+
     /// The program and its arguments
     #[arg(last = true, value_name = "PROG", required_unless_present = "recover")]
     program: Vec<OsString>,
@@ -93,6 +102,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let program = Program::find(name)?;
     let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
     let failure = Arc::new(OnceLock::new());
+    // Until the session has ended: a signal must not leave it unfinished.
+    let _signals = Signals::catch();
     let session = Session::create(config(args, &failure)?)?;
     if let Some(path) = &args.segment {
         let said = format!(
@@ -114,11 +125,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => (&program, program.command()),
     };
     command.args(arguments);
+    if let Some((file, privilege)) = started.privilege() {
+        let warning = format!(
+            "{} will not be traced: {privilege}, so it ignores the environment, which names the \
+             session; to trace it, run a copy without these rights",
+            file.display()
+        );
+        eprintln!("hypertrace: {}", crate::escape::Message(&warning));
+    }
     let ran = hypertrace_user::run(&session, started, command);
     drop(monitor);
     let (summary, written) = session.end();
     let status = ran?;
     let code = exit_code(status);
+    if !args.quiet {
+        eprintln!("hypertrace: {}", crate::escape::Message(&closing(args, &summary)));
+    }
     let written = match failure.get() {
         Some(why) => Err(anyhow::anyhow!("{why}")),
         None => written.map_err(anyhow::Error::from),
@@ -138,6 +160,45 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         Ok(()) => Ok(ExitCode::from(code)),
     }
+}
+
+/// The closing line: what was recorded and lost, why, and what helps.
+fn closing(args: &Args, summary: &Summary) -> String {
+    let events =
+        summary.ring_events + summary.reference_points + summary.stamps + summary.host_events;
+    let mut line = format!("{} events in {}, ", grouped(events), args.out.display());
+    if summary.lost == 0 {
+        line.push_str("none lost");
+    } else {
+        let sum = |count: fn(&StreamJson) -> u64| {
+            summary.streams.iter().map(count).fold(0, u64::saturating_add)
+        };
+        let losses = Losses {
+            full: sum(|stream| stream.lost_full),
+            busy: sum(|stream| stream.lost_busy),
+            unattached: summary.lost_unattached,
+            overwritten: sum(|stream| stream.lost_overwritten),
+        };
+        let (ring, clients) = (args.ring, args.clients);
+        let hints = [
+            ("ring full", format!("raise --ring, {ring} KiB now")),
+            ("emit interrupted", "by a signal handler that emits".into()),
+            ("no free client", format!("raise --clients, {clients} now")),
+            ("overwritten", "left in the ring, or not readable".into()),
+        ];
+        let causes = causes(losses).map(|(cause, n)| {
+            let hint = hints.iter().find(|(of, _)| *of == cause).map_or("", |(_, hint)| hint);
+            format!("{} {cause} ({hint})", grouped(n))
+        });
+        let causes = causes.collect::<Vec<_>>().join(", ");
+        // Writing to a String does not fail.
+        let _ = write!(line, "{} lost: {causes}", grouped(summary.lost));
+    }
+    let faults: u64 = summary.faults.values().sum();
+    if faults > 0 {
+        let _ = write!(line, "; {} faults, see hypertrace stat", grouped(faults));
+    }
+    line
 }
 
 fn config(args: &Args, failure: &Arc<OnceLock<String>>) -> Result<Config> {

@@ -1,8 +1,10 @@
 //! `hypertrace stat`: what a session holds, and what it lost.
 
 use crate::escape::{Escaped, JsonText};
+use crate::losses::causes;
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
+use hypertrace_abi::ring::Losses;
 use hypertrace_timeline::{Domain, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -89,14 +91,17 @@ fn to_text(session: &Session, stat: &SessionStat) -> String {
 /// What only some sessions have.
 fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt::Result {
     for row in &stat.streams {
-        let causes = [
-            ("ring full", row.lost_full),
-            ("emit interrupted", row.lost_busy),
-            ("overwritten", row.lost_overwritten),
-        ];
-        let causes = causes.into_iter().filter(|(_, n)| *n > 0);
-        list(out, &format!("lost by {}", source(session, row)), causes)?;
+        let losses = Losses {
+            full: row.lost_full,
+            busy: row.lost_busy,
+            unattached: row.lost_unattached,
+            overwritten: row.lost_overwritten,
+        };
+        list(out, &format!("lost by {}", source(session, row)), causes(losses))?;
     }
+    let unattached = session.json().lost_unattached;
+    let unattached = Losses { unattached, ..Losses::default() };
+    list(out, "lost by programs without a client", causes(unattached))?;
     for row in &stat.streams {
         let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
         list(out, &format!("faults of {}", source(session, row)), kinds)?;
@@ -175,6 +180,7 @@ fn row(stat: &StreamStat) -> Value {
         ("lost", stat.lost),
         ("lost_full", stat.lost_full),
         ("lost_busy", stat.lost_busy),
+        ("lost_unattached", stat.lost_unattached),
         ("lost_overwritten", stat.lost_overwritten),
         ("filtered", stat.filtered),
         ("faults_total", stat.faults),

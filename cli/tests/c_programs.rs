@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hypertrace_tests::c::{self, Compiler, Linked};
-use hypertrace_tests::command::{Hypertrace, plugin, run};
+use hypertrace_tests::command::{Hypertrace, Ran, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, capability, traced};
 use hypertrace_user::{Config, Session};
@@ -44,7 +44,7 @@ impl Place {
         options: &[O],
         program: &[A],
     ) -> String {
-        let mut command = HYPERTRACE.command(["run", "--out"]);
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
         command.arg(self.session(name)).args(options).env("HYPERTRACE_QEMU_PLUGIN", plugin());
         run(command.arg("--").args(program)).ok()
     }
@@ -138,8 +138,18 @@ fn the_c_program_is_recorded_whole() {
     let place = Place::new();
     let program =
         compiler.program(&c::source("examples/c/events.c"), Linked::Archive, place.path());
+    says_what_to_do(Command::new(&program).args(with_counts(&[])));
     assert_eq!(place.run::<&str, _>("whole", &[], &with_counts(&[&program])), "");
     check_events(&place.session("whole"), &program);
+}
+
+/// Without a session the program runs all the same, and says how to start it in one.
+#[track_caller]
+fn says_what_to_do(command: &mut Command) {
+    let Ran { code, stdout, stderr } = run(command);
+    assert_eq!((code, &*stdout), (Some(0), ""), "{stderr}");
+    assert!(stderr.starts_with("not traced: "), "{stderr}");
+    assert!(stderr.ends_with("start it with: hypertrace run --out DIR -- PROG\n"), "{stderr}");
 }
 
 /// With the plugin its points are recorded on the vCPUs' threads; in an emulator
@@ -151,9 +161,9 @@ fn emulated(emulator: &str, compiler: Option<Compiler>) {
     let place = Place::new();
     let program = compiler.program(&c::source("examples/c/events.c"), Linked::Static, place.path());
 
-    let untraced = run(Command::new(&emulator_path).args(with_counts(&[&program]))).ok();
+    says_what_to_do(Command::new(&emulator_path).args(with_counts(&[&program])));
     let printed = place.run::<&str, _>("host", &[], &with_counts(&[&emulator_path, &program]));
-    assert_eq!((&*untraced, &*printed), ("", ""));
+    assert_eq!(printed, "");
     assert_eq!(check_events(&place.session("host"), &program), 0);
 
     let options: [&OsStr; 2] = ["--qemu".as_ref(), emulator_path.as_ref()];

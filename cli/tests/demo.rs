@@ -1,6 +1,7 @@
 //! `hypertrace demo` as a person or a script runs it: under KVM, nothing lost, readable by anybody.
 
 use hypertrace_tests::command::{Demo, Hypertrace, run};
+use hypertrace_tests::interrupt::demo_ends_cleanly;
 use hypertrace_tests::{babeltrace2, capability, kvm, packets};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -52,6 +53,21 @@ fn for_a_person_it_shows_an_excerpt_a_summary_and_what_to_do_next() {
     for part in ["request", "200000 guest events", "2000 reference points", "0 lost, 0 faults"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    // The header stands above its columns.
+    let header = shown.lines().find(|line| line.trim_start().starts_with("seconds")).unwrap();
+    let line = shown.lines().find(|line| line.contains("  request ")).unwrap();
+    assert_eq!(header.find("seconds").unwrap() + 7, line.find("  +").unwrap());
+    assert_eq!(header.find("source"), line.find("guest/").or(line.find("host/")));
+    assert_eq!(header.find("event"), line.find("request "));
     let next = format!("hypertrace report {}", session.display());
     assert!(shown.contains(&next), "{shown}");
+}
+
+#[test]
+fn a_signal_ends_it_and_keeps_what_was_recorded() {
+    for signal in ["INT", "TERM"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut demo = HYPERTRACE.command(["demo", "--times", "10000", "--out"]);
+        demo_ends_cleanly(HYPERTRACE, demo.arg(dir.path()), dir.path(), signal);
+    }
 }

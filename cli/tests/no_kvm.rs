@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use hypertrace_tests::command::{Demo, Hypertrace, run};
+use hypertrace_tests::interrupt::demo_ends_cleanly;
 use hypertrace_tests::{babeltrace2, namespace};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -57,4 +58,13 @@ fn a_person_is_told_why() {
 
     assert!(shown.contains("KVM is not usable here (there is no /dev/kvm)"), "{shown}");
     assert!(shown.contains("200000 guest events, 2000 reference points"), "{shown}");
+}
+
+#[test]
+fn a_signal_ends_it_and_keeps_what_was_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut demo = HYPERTRACE.command(["demo", "--times", "10000", "--out"]);
+    demo.arg(dir.path());
+    let Some(mut demo) = hidden(NO_DEVICE, demo) else { return };
+    demo_ends_cleanly(HYPERTRACE, &mut demo, dir.path(), "INT");
 }

@@ -105,6 +105,108 @@ fn filters_choose_by_event_client_time_and_number() {
     assert_eq!(count(&["-n", "0"]), 0);
 }
 
+/// Packets of client 0 that lose 2 after 20 us, 1,000 after 40 us, and 3 that only an empty packet
+/// tells; client 1 lost 4 and has no file; 5 are of a process without a client.
+fn lossy(causes: &str) -> Made {
+    let streams = format!(
+        r#"[{{"domain":"guest","client":0,"name":"w",{causes}}},
+            {{"domain":"guest","client":1,"name":"","lost_unattached":4}}]"#
+    );
+    let json = json(&clocks(), EVENTS, &streams);
+    let json = json.replacen("\"device\"", "\"lost_unattached\":5,\"device\"", 1);
+    let first =
+        Packet::guest(0).event(10_000, DISK_READ, &[1, 1]).event(20_000, DISK_READ, &[2, 2]);
+    let first = first.with64(56, 2);
+    let second = Packet::guest(0).after(&first).event(40_000, DISK_READ, &[3, 3]).with64(56, 1_002);
+    let third = Packet::guest(0).after(&second).event(50_000, DISK_READ, &[4, 4]).with64(56, 1_002);
+    let last = Packet::guest(0).after(&third).with64(56, 1_005);
+    Made::with_json(&json)
+        .stream("guest-000-0000", &[Packet::guest(0), first, second, third, last])
+        .stream(
+            "host-003-0000",
+            &[
+                Packet::host(3),
+                Packet::host(3).event(30_000, VCPU_EXIT, &[6]).event(45_000, VCPU_EXIT, &[7]),
+            ],
+        )
+}
+
+#[test]
+fn a_line_says_where_how_many_events_were_lost() {
+    let made = lossy(r#""lost_full":1005"#);
+    let text = ok(&["report", path(&made)]);
+    let expected = [
+        "  0.000010000  +0.000000000  guest/0 w     disk_read   lba=1 len=1",
+        "  0.000020000  +0.000010000  guest/0 w     disk_read   lba=2 len=2",
+        "  0.000020000  +0.000000000  guest/0 w     ... 2 events lost here (ring full)",
+        "  0.000030000  +0.000010000  vmm/3         vcpu_exit   reason=6",
+        "  0.000040000  +0.000010000  guest/0 w     disk_read   lba=3 len=3",
+        "  0.000040000  +0.000000000  guest/0 w     ... 1,000 events lost here (ring full)",
+        "  0.000045000  +0.000005000  vmm/3         vcpu_exit   reason=7",
+        "  0.000050000  +0.000005000  guest/0 w     disk_read   lba=4 len=4",
+        "  0.000050000  +0.000000000  guest/0 w     ... 3 events lost here (ring full)",
+        "            -             -  guest/1       ... 4 events lost at an unknown time (no free client)",
+        "            -             -                ... 5 events lost at an unknown time (no free client)",
+    ];
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, expected, "{text}");
+    let total: serde_json::Value =
+        serde_json::from_str(&ok(&["stat", path(&made), "--json"])).unwrap();
+    assert_eq!(total["total"]["lost"], 1_014);
+}
+
+#[test]
+fn a_json_line_says_where_how_many_events_were_lost() {
+    let made = lossy(r#""lost_full":1000,"lost_busy":5"#);
+    let text = ok(&["report", path(&made), "--json"]);
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let (lost, events): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line["type"] == "lost");
+    assert_eq!((lost.len(), events.len()), (5, 6));
+    assert!(events.iter().all(|event| event.get("type").is_none()));
+    let expected = serde_json::json!({
+        "type": "lost", "ts_ns": START_NS + 20_000, "source": "guest/0 w", "client": 0,
+        "events": 2, "why": ["ring full", "emit interrupted"],
+    });
+    assert_eq!(*lost[0], expected);
+    assert_eq!(lost.iter().map(|line| line["events"].as_u64().unwrap()).sum::<u64>(), 1_014);
+    assert_eq!(
+        (&lost[4]["ts_ns"], &lost[4]["client"]),
+        (&serde_json::json!(null), &serde_json::json!(null))
+    );
+}
+
+#[test]
+fn overwritten_events_were_before_those_of_their_packet() {
+    let made = lossy(r#""lost_overwritten":1005"#);
+    let text = ok(&["report", path(&made), "-n", "4", "-c", "0"]);
+    let what: Vec<&str> =
+        text.lines().map(|line| line.split_once("  guest/0 w     ").unwrap().1).collect();
+    let expected = [
+        "... 2 events lost here (overwritten)",
+        "disk_read   lba=1 len=1",
+        "disk_read   lba=2 len=2",
+        "... 1,000 events lost here (overwritten)",
+        "disk_read   lba=3 len=3",
+        "disk_read   lba=4 len=4",
+    ];
+    assert_eq!(what, expected, "{text}");
+}
+
+#[test]
+fn losses_are_shown_whatever_events_are_asked_for_and_within_the_time_that_is() {
+    let made = lossy(r#""lost_full":1005"#);
+    let lost = |args: &[&str]| {
+        let mut all = vec!["report", path(&made)];
+        all.extend(args);
+        ok(&all).lines().filter(|line| line.contains(" lost ")).count()
+    };
+    assert_eq!(lost(&["-e", "nothing"]), 5);
+    assert_eq!(lost(&["-c", "0"]), 3);
+    assert_eq!(lost(&["--to", "30us"]), 1);
+    assert_eq!(lost(&["-n", "2"]), 0);
+}
+
 #[test]
 fn several_sessions_make_one_timeline() {
     let (a, b) = (session(), session());

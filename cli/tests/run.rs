@@ -1,13 +1,15 @@
 //! `hypertrace run`: programs on this host, traced with no VM.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hypertrace_tests::babeltrace2;
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::traced;
 
@@ -15,7 +17,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// `run` with these arguments and this test as the program.
 fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command {
-    let mut command = HYPERTRACE.command(["run", "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir).args(options);
     traced::program(&mut command, name, argument);
     command
@@ -23,7 +25,7 @@ fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command
 
 /// `run` with this shell script.
 fn run_script(dir: &Path, script: &str) -> Command {
-    let mut command = HYPERTRACE.command(["run", "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir).args(["--", "sh", "-c", script]);
     command
 }
@@ -207,7 +209,11 @@ fn what_cannot_be_run_is_said_and_leaves_nothing() {
     let file = dir.path().join("program");
     fs::write(&file, "#!/bin/sh\n").unwrap();
     let refused = |program: &Path, code| {
-        let said = run(HYPERTRACE.command(["run", "--out"]).arg(&session).arg("--").arg(program));
+        let said = run(HYPERTRACE
+            .command(["run", "--quiet", "--out"])
+            .arg(&session)
+            .arg("--")
+            .arg(program));
         assert!(!session.exists());
         said.failed(code)
     };
@@ -217,15 +223,89 @@ fn what_cannot_be_run_is_said_and_leaves_nothing() {
     let missing = refused(Path::new("no-such-program-anywhere"), 127);
     assert!(missing.contains("no such program in PATH"), "{missing}");
     assert!(refused(&file, 126).contains("cannot be executed"));
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
-    if std::os::unix::fs::chown(&file, Some(65534), None).is_ok() {
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o4755)).unwrap();
-        assert!(refused(&file, 126).contains("setuid"));
-    } else {
-        println!("not run: a setuid program of another user, as this user cannot make one");
-    }
-    let usage = run(HYPERTRACE.command(["run", "--out"]).arg(&session));
+    let usage = run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&session));
     assert_eq!(usage.code, Some(2));
+}
+
+/// A copy of `true` that anybody can execute, and who else's it is.
+fn copy_of_true(dir: &Path, mode: u32, owner: Option<(u32, u32)>) -> std::io::Result<PathBuf> {
+    let copy = dir.join("true");
+    // One that is there would keep its owner.
+    let _ = fs::remove_file(&copy);
+    fs::copy("/bin/true", &copy)?;
+    if let Some((user, group)) = owner {
+        std::os::unix::fs::chown(&copy, Some(user), Some(group))?;
+    }
+    fs::set_permissions(&copy, fs::Permissions::from_mode(mode))?;
+    Ok(copy)
+}
+
+/// Said loudly: files here give nobody rights.
+fn is_nosuid(dir: &Path) -> bool {
+    let flags = rustix::fs::statvfs(dir).unwrap().f_flag;
+    let is = flags.contains(rustix::fs::StatVfsMountFlags::NOSUID);
+    if is {
+        println!("not run: {} is mounted nosuid", dir.display());
+    }
+    is
+}
+
+#[test]
+fn a_program_with_other_rights_is_named_and_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let mine = dir.path().metadata().unwrap();
+    let other = Some((mine.uid() + 1, mine.gid() + 1));
+    let started = |copy: &Path, name: &str| {
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        command.arg(dir.path().join(name)).arg("--").arg(copy);
+        run(&mut command)
+    };
+    if is_nosuid(dir.path()) {
+        return;
+    }
+    if copy_of_true(dir.path(), 0o4755, other).is_err() {
+        println!("not run: programs with rights of others, as this user cannot make any");
+        return;
+    }
+    for (mode, part) in [(0o4755, "setuid to user"), (0o2755, "setgid to group")] {
+        let copy = copy_of_true(dir.path(), mode, other).unwrap();
+        let said = started(&copy, part).failed(0);
+        assert!(said.contains("true will not be traced: it is") && said.contains(part), "{said}");
+    }
+    let copy = copy_of_true(dir.path(), 0o4755, None).unwrap();
+    started(&copy, "its owner's").ok();
+    let copy = copy_of_true(dir.path(), 0o755, other).unwrap();
+    started(&copy, "no bits").ok();
+}
+
+#[test]
+fn a_program_with_file_capabilities_is_named_and_started() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    if is_nosuid(dir.path()) {
+        return;
+    }
+    let copy = copy_of_true(dir.path(), 0o755, None).unwrap();
+    // Version 2, effective: CAP_NET_RAW.
+    let raw = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let given =
+        rustix::fs::setxattr(&copy, "security.capability", &raw, rustix::fs::XattrFlags::empty());
+    if let Err(why) = given {
+        println!("not run: a program with file capabilities, as this user cannot make one: {why}");
+        return;
+    }
+    // A copy of the command, as it may be where only root gets at it.
+    let command = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &command).unwrap();
+    let mut as_nobody = Command::new(command);
+    as_nobody.args(["run", "--quiet", "--out"]).arg(dir.path().join("S")).arg("--").arg(&copy);
+
+    let said = run(as_nobody.current_dir("/").uid(65534).gid(65534)).failed(0);
+
+    assert!(said.contains("true will not be traced: it has file capabilities"), "{said}");
+    // Root has them anyway.
+    let mut as_root = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    run(as_root.arg(dir.path().join("T")).arg("--").arg(&copy)).ok();
 }
 
 #[test]
@@ -266,7 +346,7 @@ fn a_machine_that_gives_no_descriptors_or_no_memory_is_named() {
 
     let Some(disk) = Mount::new("tmpfs", "size=4m") else { return };
     let segment = disk.path().join("segment");
-    let mut full = HYPERTRACE.command(["run", "--out"]);
+    let mut full = HYPERTRACE.command(["run", "--quiet", "--out"]);
     full.arg(&session).arg("--segment").arg(&segment).args(["--", "true"]);
     let said = run(&mut full).failed(1);
     for part in ["cannot reserve", segment.to_str().unwrap(), "fewer clients", "No space left"] {
@@ -274,7 +354,8 @@ fn a_machine_that_gives_no_descriptors_or_no_memory_is_named() {
     }
     assert!(!segment.exists());
     // The same with less fits, and is gone at the end.
-    let mut fits = HYPERTRACE.command(["run", "--clients", "4", "--ring", "64", "--out"]);
+    let mut fits =
+        HYPERTRACE.command(["run", "--quiet", "--clients", "4", "--ring", "64", "--out"]);
     fits.arg(dir.path().join("T")).arg("--segment").arg(&segment).args(["--", "true"]);
     run(&mut fits).ok();
     assert!(!segment.exists());
@@ -302,4 +383,155 @@ fn a_full_disk_is_said_and_what_is_missing_is_counted() {
     let [events, lost] = ["events", "lost"].map(|count| total[count].as_u64().unwrap());
     assert!(lost > 0, "{total}");
     assert!(events + lost >= EVENTS, "{total}");
+}
+
+#[test]
+fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
+    const THREADS: u64 = 200;
+    const EVENTS: u64 = 100;
+    let name = "two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly";
+    if traced::argument().is_some() {
+        let all = std::sync::Barrier::new(THREADS as usize);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    (0..EVENTS).for_each(|n| hypertrace::event!("step", n));
+                    all.wait();
+                });
+            }
+        });
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+
+    run(&mut run_test(dir.path(), &[], name, "-")).ok();
+
+    let total = HYPERTRACE.stat(dir.path())["total"].clone();
+    let [events, lost, unattached] =
+        ["events", "lost", "lost_unattached"].map(|count| total[count].as_u64().unwrap());
+    assert_eq!(events + lost, THREADS * EVENTS);
+    assert!(unattached >= (THREADS - 64) * EVENTS, "{total}");
+}
+
+#[test]
+fn the_closing_line_says_how_many_events_were_lost_why_and_what_helps() {
+    const EVENTS: u64 = 1_000_000;
+    let name = "the_closing_line_says_how_many_events_were_lost_why_and_what_helps";
+    if traced::argument().is_some() {
+        let all = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    hypertrace::event!("first");
+                    all.wait();
+                });
+            }
+        });
+        (0..EVENTS).for_each(|n| hypertrace::event!("flood", n, m = n));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["run", "--clients", "1", "--ring", "64", "--out"]);
+    traced::program(command.arg(dir.path()), name, "-");
+
+    let ran = run(&mut command);
+
+    let total = HYPERTRACE.stat(dir.path())["total"].clone();
+    let count = |count: &str| total[count].as_u64().unwrap();
+    assert_eq!((ran.code, count("events") + count("lost")), (Some(0), EVENTS + 2));
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    for part in [
+        "events in ",
+        " ring full (raise --ring, 64 KiB now)",
+        " no free client (raise --clients, 1 now)",
+    ] {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+    // The same numbers stand in the report, where they were lost.
+    let lost = HYPERTRACE.losses(dir.path());
+    assert_eq!(lost.iter().map(|lost| lost.events).sum::<u64>(), count("lost"));
+    let events: Vec<_> = HYPERTRACE.report(dir.path());
+    let times = |event: &str| {
+        events.iter().filter(|e| e.event == event).map(|e| e.ts_ns).collect::<Vec<_>>()
+    };
+    let flood = times("flood");
+    let within = |at: i64| flood.first().unwrap() <= &at && &at <= flood.last().unwrap();
+    assert!(lost.iter().any(|lost| lost.ts_ns.is_some_and(within)), "{lost:?}");
+    if let Some(read) = babeltrace2::read(&dir.path().join("ctf")) {
+        assert_eq!(read.complete(), count("records"));
+    }
+}
+
+#[test]
+fn a_run_that_lost_nothing_says_so_and_a_quiet_one_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_in = |name: &str, options: &[&str]| {
+        let session = dir.path().join(name);
+        let mut command = HYPERTRACE.command(["run", "--out"]);
+        command.arg(&session).args(options).args(["--", "true"]);
+        (run(&mut command), session)
+    };
+
+    let (said, session) = run_in("S", &[]);
+    let expected = format!("hypertrace: 0 events in {}, none lost\n", session.display());
+    assert_eq!((said.code, &*said.stderr, &*said.stdout), (Some(0), &*expected, ""));
+    run_in("T", &["--quiet"]).0.ok();
+    run_in("U", &["-q"]).0.ok();
+}
+
+#[test]
+fn a_process_that_finds_no_client_has_its_events_counted() {
+    const EVENTS: u64 = 1000;
+    let name = "a_process_that_finds_no_client_has_its_events_counted";
+    match traced::argument().as_deref() {
+        Some("parent") => {
+            // Takes the only client.
+            hypertrace::event!("step");
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(std::env::args().skip(1)).env("HYPERTRACE_TEST_PROGRAM", "child");
+            assert!(child.stdout(Stdio::null()).status().unwrap().success());
+        }
+        Some(_) => (0..EVENTS).for_each(|n| hypertrace::event!("step", n)),
+        None => {
+            let dir = tempfile::tempdir().unwrap();
+
+            run(&mut run_test(dir.path(), &["--clients", "1"], name, "parent")).ok();
+
+            let stat = HYPERTRACE.stat(dir.path());
+            let total = |count: &str| stat["total"][count].as_u64().unwrap();
+            assert_eq!(
+                (total("events"), total("lost"), total("lost_unattached")),
+                (1, EVENTS, EVENTS)
+            );
+            assert_eq!(stat["streams"][0]["lost"], 0, "{stat}");
+            let shown = run(HYPERTRACE.command(["stat"]).arg(dir.path())).ok();
+            assert!(shown.contains("lost by programs without a client: no free client 1000"));
+        }
+    }
+}
+
+/// `run` of a program in a process group of its own, which the signal is sent to as a terminal
+/// does, once `ready` appears. Gives its exit code.
+fn interrupted(dir: &Path, script: &str) -> Option<i32> {
+    let ready = dir.join("ready");
+    let mut command = run_script(&dir.join("S"), script);
+    with_default_signals(command.env("READY", &ready)).process_group(0);
+    let mut running = Running(command.spawn().unwrap());
+    while !ready.exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    send("INT", -i64::from(running.0.id()));
+    running.0.wait().unwrap().code()
+}
+
+#[test]
+fn an_interrupt_ends_the_program_and_its_session_is_whole() {
+    for (script, code) in [
+        (r#"touch "$READY"; while :; do sleep 1; done"#, 130),
+        (r#"trap "exit 7" INT; touch "$READY"; while :; do sleep 0.1; done"#, 7),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(interrupted(dir.path(), script), Some(code), "{script}");
+        assert_eq!(HYPERTRACE.stat(&dir.path().join("S"))["finished"], true);
+    }
 }

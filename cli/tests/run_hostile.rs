@@ -25,7 +25,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// `run` with these options and the test `name` as the program, which notes in DIR/notes.
 fn run_test(dir: &Path, options: &[&str], name: &str) -> (Command, Notes) {
     let path = dir.join("notes");
-    let mut command = HYPERTRACE.command(["run", "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir.join("S")).args(options);
     traced::program(&mut command, name, path.to_str().unwrap());
     (command, Notes::at(&path))
@@ -239,7 +239,7 @@ fn a_segment_that_is_cut_off_ends_run_with_a_word_and_what_was_drained() {
     }
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let (segment, out) = (dir.path().join("segment"), dir.path().join("S"));
-    let mut command = HYPERTRACE.command(["run", "--clients", "4", "--segment"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--clients", "4", "--segment"]);
     command.arg(&segment).arg("--out").arg(&out);
     traced::program(&mut command, name, segment.to_str().unwrap());
 

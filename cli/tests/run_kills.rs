@@ -20,7 +20,7 @@ fn kills() -> u64 {
 fn start(dir: &Path, options: &[&str], name: &str) -> (Child, Notes) {
     let path = dir.join("notes");
     let notes = Notes::at(&path);
-    let mut command = HYPERTRACE.command(["run", "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir.join("S")).args(options);
     traced::program(&mut command, name, path.to_str().unwrap());
     (command.stdout(Stdio::null()).spawn().unwrap(), notes)
@@ -101,7 +101,7 @@ fn a_killed_run_is_completed_or_made_anew_from_its_segment() {
         // Again, there is nothing to complete; and another's session is refused.
         assert!(recover(&session).failed(2).contains("was ended"));
         let other = dir.path().join("other");
-        run(HYPERTRACE.command(["run", "--out"]).arg(&other).args(["--", "true"])).ok();
+        run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&other).args(["--", "true"])).ok();
         assert!(recover(&other).failed(2).contains("UUID"));
         // A new one has what the dead host had not given back.
         let new = dir.path().join("new");

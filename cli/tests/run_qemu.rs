@@ -20,7 +20,7 @@ const IDLE: usize = 3;
 
 /// `run` with these arguments, then this test as the program.
 fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {
-    let mut command = HYPERTRACE.command(["run", "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir).args(arguments).env("HYPERTRACE_QEMU_PLUGIN", plugin());
     traced::program(&mut command, name, argument);
     command
@@ -186,7 +186,7 @@ fn the_plugin_may_be_loaded_by_hand() {
     }
     let Some(qemu) = capability::program(QEMU) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--relays", "4", "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--relays", "4", "--out"]);
     command.arg(dir.path()).arg("--").arg(qemu).arg("-plugin").arg(plugin());
     let mut program = Command::new("-");
     traced::program(&mut program, "the_plugin_may_be_loaded_by_hand", "-");
@@ -204,7 +204,7 @@ fn what_is_missing_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
     let refused = |qemu: &str, plugin: &str| {
-        let mut command = HYPERTRACE.command(["run", "--out"]);
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
         command.arg(&out).args(["--qemu", qemu, "--", "/bin/true"]);
         command.env("HYPERTRACE_QEMU_PLUGIN", plugin);
         let ran = run(&mut command);
@@ -219,7 +219,8 @@ fn what_is_missing_is_told() {
         let told = refused(QEMU, "/nowhere/plugin.so").failed(1);
         assert!(told.contains("HYPERTRACE_QEMU_PLUGIN names /nowhere/plugin.so"), "{told}");
     }
-    let mut command = HYPERTRACE.command(["run", "--clients", "1000", "--relays", "100", "--out"]);
+    let mut command =
+        HYPERTRACE.command(["run", "--quiet", "--clients", "1000", "--relays", "100", "--out"]);
     let told = run(command.arg(&out).args(["--", "/bin/true"])).failed(2);
     assert!(told.contains("more than the 1024"), "{told}");
 }
@@ -259,7 +260,7 @@ fn the_exit_code_is_the_programs() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--qemu", QEMU, "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--qemu", QEMU, "--out"]);
     command.arg(dir.path()).env("HYPERTRACE_QEMU_PLUGIN", plugin());
     let ran = run(command.args(["--", "sh", "-c", "exit 7"]));
     assert_eq!((ran.code, &*ran.stderr), (Some(7), ""));

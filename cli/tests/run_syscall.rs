@@ -27,7 +27,7 @@ fn calls(log: &Path) -> u64 {
 
 /// `run` of strace, of what is appended.
 fn traced_by_strace(strace: &Path, dir: &Path, log: &Path) -> Command {
-    let mut command = HYPERTRACE.command(["run", "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir).arg("--").arg(strace).args(["-f", "-qq", "-o"]).arg(log);
     command
 }
@@ -90,7 +90,7 @@ fn what_is_no_way_to_store_is_told() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut command = HYPERTRACE.command(["run", "--out"]);
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir.path()).env(LIBRARY_ENVIRONMENT, "smoke");
     traced::program(&mut command, "what_is_no_way_to_store_is_told", "-");
     let ran = run(&mut command);
@@ -122,7 +122,7 @@ fn the_plugin_takes_the_calls_of_both_kinds_of_guest() {
         let folder = tempfile::tempdir().unwrap();
         let program = compiled(&compiler, folder.path());
         let dir = folder.path().join("S");
-        let mut command = HYPERTRACE.command(["run", "--qemu", emulator, "--out"]);
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--qemu", emulator, "--out"]);
         command.arg(&dir).env("HYPERTRACE_QEMU_PLUGIN", plugin()).env("QEMU_LOG", "plugin");
         let ran = run(command.arg("--").arg(program));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);

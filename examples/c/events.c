@@ -100,8 +100,12 @@ int main(int argc, char **argv) {
         perror("calloc");
         return 1;
     }
-    /* Not needed to trace, only to know. */
-    const bool traced = hypertrace_open(NULL, NULL, 0);
+    /* Not needed to trace, only to know, and to say what to do. */
+    char why[1024];
+    const bool traced = hypertrace_open(NULL, why, sizeof why);
+    if (!traced) {
+        fprintf(stderr, "not traced: %s\n", why);
+    }
 
     size_t started = 0;
     for (; started < threads; started++) {

@@ -70,7 +70,8 @@ impl core::fmt::Display for OpenError {
                 f,
                 "no hypertrace device: {} has no PCI function {:04x}:{:04x} nor one with subsystem \
                  id {:04x}, and {} has no hypertrace.mmio=ADDRESS; start the VM with the device, \
-                 or tell the address of its window",
+                 or tell the address of its window; if this is a program on the host itself, start \
+                 it with: hypertrace run --out DIR -- PROG",
                 devices.display(),
                 hypertrace_abi::layout::PCI_VENDOR,
                 hypertrace_abi::layout::PCI_DEVICE,

@@ -24,7 +24,8 @@
 //!
 //! With the feature `std` (Linux), the library finds the device at the first
 //! event, and leases a client for each thread at that thread's first. [`open`]
-//! does it earlier and tells what it found, or why not:
+//! does it earlier and tells what it found, or why not and what to do: "not traced: no
+//! hypertrace device: ..., start it with: hypertrace run --out DIR -- PROG".
 //!
 //! ```
 //! match hypertrace::open(&hypertrace::Options::default()) {

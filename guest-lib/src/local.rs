@@ -8,6 +8,8 @@ use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, 
 #[cfg(feature = "std")]
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::layout::host_page;
+#[cfg(feature = "std")]
+use hypertrace_abi::layout::local::LOST_UNATTACHED;
 use hypertrace_abi::layout::local::{BEAT, BELLS, PAGE_L, STATE, State, WATCH, watch};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::slot;
@@ -76,6 +78,16 @@ impl Local {
             #[cfg(feature = "std")]
             crate::linux::wake(watches);
         }
+    }
+
+    /// Tells the host of events that were lost in a process which holds no
+    /// client. Other processes do the same to this word.
+    #[cfg(feature = "std")]
+    pub(crate) fn tell_unattached(&self, events: u64) {
+        // SAFETY: `new`'s promise; an aligned word of page L.
+        let total: &AtomicU64 =
+            unsafe { &*self.config.wrapping_add((PAGE_L + LOST_UNATTACHED) as usize).cast() };
+        total.fetch_add(events, Relaxed);
     }
 
     /// Never 0, and another at every beat of the host's heart.

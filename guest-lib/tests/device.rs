@@ -257,7 +257,14 @@ fn errors_say_what_is_wrong_where_and_what_to_do() {
         let at = none.root.path().to_str().unwrap();
         assert_says(
             &refusal(&none),
-            &["no hypertrace device", at, "1af4:10f0", "hypertrace.mmio=", "start the VM"],
+            &[
+                "no hypertrace device",
+                at,
+                "1af4:10f0",
+                "hypertrace.mmio=",
+                "start the VM",
+                "start it with: hypertrace run --out DIR -- PROG",
+            ],
         );
         fs::write(none.options.proc.join("cmdline"), "hypertrace.mmio=here\n").unwrap();
         assert_says(&refusal(&none), &["hypertrace.mmio=here is not an address", "0x"]);

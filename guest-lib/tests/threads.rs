@@ -4,7 +4,7 @@ mod common;
 
 use common::{Host, TICK, alone, emit, wait_until};
 use hypertrace::{Counts, counts};
-use std::sync::{Barrier, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -164,5 +164,34 @@ fn reference_points_stamps_and_2016_events_go_to_the_threads_client() {
         assert_eq!(host.seen.count("irq(line:u8)"), 1);
         assert_eq!(host.seen.total(), 3);
         assert_eq!((host.seen.backwards, host.faults()), (0, vec![]));
+    });
+}
+
+#[test]
+fn events_of_threads_without_a_client_are_told_by_the_next_that_has_one() {
+    alone("events_of_threads_without_a_client_are_told_by_the_next_that_has_one", || {
+        const THREADS: u64 = 200;
+        let (mut host, _) = Host::install(64, 0, 1 << 16);
+        let all = Arc::new(Barrier::new(THREADS as usize));
+
+        host.while_draining(|| {
+            let threads = (0..THREADS).map(|_| {
+                let all = Arc::clone(&all);
+                thread::spawn(move || {
+                    emit(100);
+                    all.wait();
+                    emit(100);
+                })
+            });
+            threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+            // If the last thread that ended had no client, its count waits for this one's.
+            emit(1);
+        });
+
+        let lost = host.losses();
+        assert!(lost.unattached >= (THREADS - 64) * 100, "{lost:?}");
+        assert_eq!(lost.unattached, counts().unattached);
+        assert_eq!(host.seen.count(TICK) + lost.total(), THREADS * 200 + 1);
+        assert_eq!(host.faults(), []);
     });
 }

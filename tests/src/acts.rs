@@ -72,6 +72,7 @@ fn counter() -> impl Strategy<Value = usize> {
         guest_page::HEAD,
         guest_page::LOST_FULL,
         guest_page::LOST_BUSY,
+        guest_page::LOST_UNATTACHED,
         guest_page::SCHEMA_LEN,
         guest_page::SLOT,
         guest_page::SLOT + 3,

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::report::Line;
+use crate::report::{Line, Lost};
 
 /// The plugin for qemu-user, as cargo has built it for the test that calls this.
 pub fn plugin() -> PathBuf {
@@ -105,20 +105,27 @@ impl Hypertrace {
         command
     }
 
-    /// `report --json`: all of a session.
+    /// `report --json`: all events of a session.
     #[track_caller]
     pub fn report(&self, dir: &Path) -> Vec<Line> {
         let text = run(self.command(["report", "--json"]).arg(dir)).ok();
-        text.lines().map(Line::parse).collect()
+        text.lines().filter_map(Line::parse).collect()
     }
 
-    /// The same, a line at a time: for sessions that are too large to be held.
+    /// Where `report --json` says that events were lost.
+    #[track_caller]
+    pub fn losses(&self, dir: &Path) -> Vec<Lost> {
+        let text = run(self.command(["report", "--json"]).arg(dir)).ok();
+        text.lines().filter_map(Lost::parse).collect()
+    }
+
+    /// [`Hypertrace::report`], a line at a time: for sessions that are too large to be held.
     #[track_caller]
     pub fn report_each(&self, dir: &Path, mut each: impl FnMut(Line)) {
         let mut command = self.command(["report", "--json"]);
         let mut report = command.arg(dir).stdout(Stdio::piped()).spawn().unwrap();
         for line in BufReader::new(report.stdout.take().unwrap()).lines() {
-            each(Line::parse(&line.unwrap()));
+            Line::parse(&line.unwrap()).into_iter().for_each(&mut each);
         }
         assert!(report.wait().unwrap().success(), "report of {}", dir.display());
     }

@@ -32,11 +32,34 @@ pub struct Reference {
     pub guest_time: u64,
 }
 
-impl Line {
-    /// One line of the output.
+/// A place where events were lost.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)] // as the program's help says
+pub struct Lost {
+    pub r#type: String,
+    pub ts_ns: Option<i64>,
+    pub source: String,
+    pub client: Option<u32>,
+    pub events: u64,
+    pub why: Vec<String>,
+}
+
+impl Lost {
+    /// One line of the output, if it is one of these.
     #[track_caller]
-    pub fn parse(text: &str) -> Line {
-        serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    pub fn parse(text: &str) -> Option<Lost> {
+        let is_lost = text.contains(r#""type":"lost""#);
+        is_lost.then(|| serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}")))
+    }
+}
+
+impl Line {
+    /// One line of the output, unless it tells of lost events.
+    #[track_caller]
+    pub fn parse(text: &str) -> Option<Line> {
+        let parsed = || serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        Lost::parse(text).is_none().then(parsed)
     }
 
     /// A field that is a number.

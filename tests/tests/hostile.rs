@@ -37,6 +37,7 @@ fn check(recorded: &Recorded, emitted: u64, is_complete: bool) {
     assert!(numbers.is_sorted_by(|a, b| a < b), "in order, none twice");
     let StreamJson { events, lost_full, lost_busy, lost_overwritten, faults, .. } =
         recorded.client(HONEST);
+    assert_eq!(recorded.client(HONEST).lost_unattached, 0);
     assert_eq!((numbers.len() as u64, faults.len()), (*events, 0));
     // Of a flight recorder that was not drained in time, the lease may be gone, too.
     let lost = lost_full + lost_busy + lost_overwritten;

@@ -20,6 +20,8 @@
 //! # }
 //! ```
 //!
+//! [`Timeline::next_entry`] gives the places where events were lost, too.
+//!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! A file's unfinished end is no damage: sessions survive a kill at any
 //! instant. Memory is bounded by the number of streams (64 KiB each) and, while
@@ -44,7 +46,7 @@ mod stream;
 
 pub use class::{Class, Classes, Reference, Value};
 pub use error::{Error, Result};
-pub use merge::{Event, Kind, Timeline};
+pub use merge::{Entry, Event, Kind, Lost, Timeline};
 pub use packet::{Domain, Packet};
 pub use reference::ClockMaps;
 pub use session::Session;

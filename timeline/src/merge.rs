@@ -6,13 +6,14 @@ use crate::error::{Error, Result};
 use crate::packet::{Domain, Packet};
 use crate::reference::ClockMaps;
 use crate::session::Session;
-use crate::session_json::Clock;
+use crate::session_json::{Clock, StreamJson};
 use crate::source::{Names, Source};
 use crate::stream::{Record, Records, Stream};
 use hypertrace_abi::record::{Flags, id};
+use hypertrace_abi::ring::Losses;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 /// What kind of event it is.
@@ -78,7 +79,45 @@ pub struct Event {
     pub reference: Option<Reference>,
 }
 
+/// Events that were lost, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Unix time of the event before the place, of the one after it where events
+    /// were overwritten. `None`: nothing tells where.
+    pub ts_ns: Option<i64>,
+    /// Which of the sessions.
+    pub session: usize,
+    /// Whose, as in [`Event`]; empty for processes that had no client.
+    pub source: Arc<str>,
+    /// The guest client.
+    pub client: Option<u32>,
+    /// How many, exactly.
+    pub events: u64,
+    /// Causes of all losses of this source, as `session.json` says: packets say
+    /// only how many. All zeros: not known.
+    pub causes: Losses,
+}
+
+impl Lost {
+    fn by(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
+        let client = (from.domain == Domain::Guest).then_some(from.client);
+        Lost { ts_ns: None, session: from.session, source, client, events, causes }
+    }
+}
+
+/// What comes next on the timeline.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    /// An event.
+    Event(Event),
+    /// Events are missing here.
+    Lost(Lost),
+}
+
 /// All events of one or several sessions in order of time.
+///
+/// As an iterator it gives the events alone; [`Timeline::next_entry`] tells
+/// where some were lost, too.
 ///
 /// Within a stream nothing is reordered. Among streams, a guest's events stand
 /// before a reference point if the guest emitted them before, and behind it if
@@ -91,6 +130,8 @@ pub struct Timeline<'a> {
     several: bool,
     /// Damage behind the event that was given last.
     failed: Option<Error>,
+    /// Losses whose place is not known: they come last.
+    unplaced: VecDeque<Lost>,
 }
 
 /// Where a stream's next event goes. Fields in order of weight.
@@ -116,6 +157,25 @@ struct Input<'a> {
     clock: Option<(u32, Ticks<'a>)>,
     last: i128,
     next: Option<Pending>,
+    /// An event behind a loss that is `next`, and its time.
+    held: Option<(i128, Pending)>,
+    losses: InputLosses,
+}
+
+/// What an input's packets say of lost events.
+#[derive(Debug, Default)]
+struct InputLosses {
+    /// Overwritten events were before a packet's first event, dropped ones come
+    /// after its last: the ring was full of what is in the packet.
+    are_before: bool,
+    /// Of packets up to the present one.
+    total: u64,
+    /// Those that come after the present packet.
+    owed: u64,
+    /// Packets so far.
+    packets: u64,
+    /// Of a stream that has no event to put them to.
+    unplaced: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -126,9 +186,10 @@ enum Ticks<'a> {
 
 /// An event that was read but is not due; its source is known only then.
 #[derive(Debug)]
-struct Pending {
-    event: Event,
-    token: u64,
+enum Pending {
+    Event(Event, u64),
+    /// So many are lost.
+    Lost(u64),
 }
 
 impl<'a> Timeline<'a> {
@@ -143,9 +204,16 @@ impl<'a> Timeline<'a> {
             names: Names::new(sessions.iter().map(|(s, _)| s)),
             several: sessions.len() > 1,
             failed: None,
+            unplaced: VecDeque::new(),
         };
         for (number, (session, maps)) in sessions.iter().enumerate() {
             for stream in session.streams() {
+                let said = session.json().stream(stream.domain, stream.client);
+                let causes = said.map_or(Losses::default(), StreamJson::causes);
+                let losses = InputLosses {
+                    are_before: causes.overwritten > 0 && causes.total() == causes.overwritten,
+                    ..InputLosses::default()
+                };
                 let mut input = Input {
                     session,
                     number,
@@ -155,41 +223,102 @@ impl<'a> Timeline<'a> {
                     clock: None,
                     last: i128::MIN,
                     next: None,
+                    held: None,
+                    losses,
                 };
                 if let Some(time) = input.advance()? {
                     let host = stream.domain == Domain::Host;
                     timeline.heap.push(Reverse(Key { time, host, input: timeline.inputs.len() }));
                     timeline.inputs.push(input);
+                } else {
+                    let from = Source { session: number, ..Source::of(stream) };
+                    timeline.lose_somewhere(from, input.losses.unplaced, causes);
                 }
+            }
+            for said in &session.json().streams {
+                let (domain, client) = (said.domain, said.client);
+                if !session.streams().iter().any(|s| (s.domain, s.client) == (domain, client)) {
+                    let from = Source { session: number, domain, client };
+                    timeline.lose_somewhere(from, said.lost(), said.causes());
+                }
+            }
+            let unattached = session.json().lost_unattached;
+            if unattached > 0 {
+                timeline.unplaced.push_back(Lost {
+                    ts_ns: None,
+                    session: number,
+                    source: Arc::default(),
+                    client: None,
+                    events: unattached,
+                    causes: Losses { unattached, ..Losses::default() },
+                });
             }
         }
         Ok(timeline)
     }
 
-    fn take(&mut self) -> Option<Event> {
+    /// Notes losses of a stream that has no event to put them to.
+    fn lose_somewhere(&mut self, from: Source, events: u64, causes: Losses) {
+        if events > 0 {
+            let source = self.names.get(from, self.several);
+            self.unplaced.push_back(Lost::by(from, source, events, causes));
+        }
+    }
+
+    /// The next event, or the next place where some were lost. The places of one
+    /// stream say exactly how many it lost, together; each is as exact as a packet:
+    /// the drop itself may be up to a ring's content away.
+    ///
+    /// # Errors
+    /// As the iterator's; ends after one.
+    pub fn next_entry(&mut self) -> Option<Result<Entry>> {
+        match self.failed.take() {
+            Some(error) => {
+                self.heap.clear();
+                self.unplaced.clear();
+                Some(Err(error))
+            }
+            None => {
+                let next = self.take();
+                next.or_else(|| self.unplaced.pop_front().map(Entry::Lost)).map(Ok)
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<Entry> {
         let mut first = self.heap.peek_mut()?;
         let input = self.inputs.get_mut(first.0.input)?;
-        let Pending { mut event, token } = input.next.take()?;
-        let stream = input.stream;
+        let next = input.next.take()?;
+        let time = first.0.time;
+        let from = Source { session: input.number, ..Source::of(input.stream) };
+        let causes = input.session.json().stream(from.domain, from.client);
         match input.advance() {
             Ok(Some(time)) => first.0.time = time,
             Ok(None) => drop(PeekMut::pop(first)),
             Err(error) => self.failed = Some(error),
         }
-        let from = Source { session: event.session, domain: stream.domain, client: stream.client };
+        let (mut event, token) = match next {
+            Pending::Event(event, token) => (event, token),
+            Pending::Lost(events) => {
+                let causes = causes.map_or(Losses::default(), StreamJson::causes);
+                let source = self.names.get(from, self.several);
+                let lost = Lost::by(from, source, events, causes);
+                return Some(Entry::Lost(Lost { ts_ns: Some(nanoseconds(time)), ..lost }));
+            }
+        };
         if event.kind == Kind::Lease {
             self.names.lease(from, &event.fields);
         } else {
             self.names.token(from, token);
         }
-        event.source = match (stream.domain, event.client) {
+        event.source = match (from.domain, event.client) {
             // What a vCPU thread recorded for a client comes from the client.
             (Domain::Host, Some(client)) => {
                 self.names.get(Source { domain: Domain::Guest, client, ..from }, self.several)
             }
             _ => self.names.get(from, self.several),
         };
-        Some(event)
+        Some(Entry::Event(event))
     }
 }
 
@@ -198,20 +327,25 @@ impl Iterator for Timeline<'_> {
 
     /// Ends after an error.
     fn next(&mut self) -> Option<Result<Event>> {
-        match self.failed.take() {
-            Some(error) => {
-                self.heap.clear();
-                Some(Err(error))
+        loop {
+            match self.next_entry()? {
+                Ok(Entry::Event(event)) => return Some(Ok(event)),
+                Ok(Entry::Lost(_)) => {}
+                Err(error) => return Some(Err(error)),
             }
-            None => self.take().map(Ok),
         }
     }
 }
 
 impl<'a> Input<'a> {
-    /// Reads the next event and tells its time.
+    /// Reads the next event, or finds where some were lost, and tells its time.
     fn advance(&mut self) -> Result<Option<i128>> {
-        let Some(record) = self.records.read()? else { return Ok(None) };
+        if let Some((time, event)) = self.held.take() {
+            self.last = time;
+            self.next = Some(event);
+            return Ok(Some(time));
+        }
+        let Some(record) = self.records.read()? else { return Ok(self.end()) };
         let id = record.packet.stream_id;
         let ticks = match &self.clock {
             Some((known, ticks)) if *known == id => ticks,
@@ -229,13 +363,57 @@ impl<'a> Input<'a> {
         };
         // Where the clock changes, a map may begin before the last one ended.
         let time = (self.session.origin() + i128::from(units)).max(self.last);
+        let event = decode(&record, self.stream, self.number, time, bound);
+        let event = Pending::Event(event, record.packet.lease_token);
+        let lost = self.losses.at_event(&self.records);
+        if lost > 0 {
+            let at = if self.losses.are_before { time } else { self.last };
+            self.held = Some((time, event));
+            self.next = Some(Pending::Lost(lost));
+            return Ok(Some(at));
+        }
         self.last = time;
-        self.next = Some(Pending {
-            token: record.packet.lease_token,
-            event: decode(&record, self.stream, self.number, time, bound),
-        });
+        self.next = Some(event);
         Ok(Some(time))
     }
+
+    /// At the stream's end: what was lost since its last event.
+    fn end(&mut self) -> Option<i128> {
+        let lost = self.losses.at_end(&self.records);
+        if lost == 0 {
+            return None;
+        }
+        if self.last == i128::MIN {
+            self.losses.unplaced = lost;
+            return None;
+        }
+        self.next = Some(Pending::Lost(lost));
+        Some(self.last)
+    }
+}
+
+impl InputLosses {
+    /// Lost events that come before the record that was read last.
+    fn at_event(&mut self, records: &Records<'_>) -> u64 {
+        if records.packets() == self.packets {
+            return 0;
+        }
+        self.packets = records.packets();
+        let more = records.lost() - self.total;
+        self.total = records.lost();
+        if self.are_before { more } else { std::mem::replace(&mut self.owed, more) }
+    }
+
+    /// Lost events that come after the last record.
+    fn at_end(&mut self, records: &Records<'_>) -> u64 {
+        let more = records.lost() - self.total;
+        self.total = records.lost();
+        more + std::mem::take(&mut self.owed)
+    }
+}
+
+fn nanoseconds(time: i128) -> i64 {
+    time.div_euclid(FRACTION.into()).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 /// How a stream class's packets tell time. What was opened has all of its
@@ -280,9 +458,8 @@ fn decode(
             _ => None,
         },
     };
-    let ns = time.div_euclid(FRACTION.into());
     Event {
-        ts_ns: ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
+        ts_ns: nanoseconds(time),
         bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
         session,
         source: Arc::default(),

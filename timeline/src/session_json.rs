@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::packet::Domain;
+use hypertrace_abi::ring::Losses;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -32,6 +33,8 @@ struct Whole {
     #[serde(default)]
     streams: Vec<StreamJson>,
     #[serde(default)]
+    lost_unattached: u64,
+    #[serde(default)]
     device: BTreeMap<String, u64>,
     finished: bool,
 }
@@ -51,6 +54,8 @@ pub struct SessionJson {
     pub events: Vec<EventJson>,
     /// What the writer says of each stream.
     pub streams: Vec<StreamJson>,
+    /// Events lost in processes that had no client, and so of no stream.
+    pub lost_unattached: u64,
     /// Counters of the device.
     pub device: BTreeMap<String, u64>,
     /// Whether the session was ended by its owner.
@@ -109,6 +114,9 @@ pub struct StreamJson {
     /// Lost inside an interrupted emit.
     #[serde(default)]
     pub lost_busy: u64,
+    /// Lost by threads that had no client.
+    #[serde(default)]
+    pub lost_unattached: u64,
     /// Lost because the ring went round.
     #[serde(default)]
     pub lost_overwritten: u64,
@@ -118,6 +126,23 @@ pub struct StreamJson {
     /// Guest faults by kind.
     #[serde(default)]
     pub faults: BTreeMap<String, u64>,
+}
+
+impl StreamJson {
+    /// Lost events, all causes.
+    pub fn lost(&self) -> u64 {
+        self.causes().total()
+    }
+
+    /// Lost events by their causes.
+    pub fn causes(&self) -> Losses {
+        Losses {
+            full: self.lost_full,
+            busy: self.lost_busy,
+            unattached: self.lost_unattached,
+            overwritten: self.lost_overwritten,
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for Domain {
@@ -173,6 +198,7 @@ impl SessionJson {
             clocks: whole.clocks,
             events: whole.events,
             streams: whole.streams,
+            lost_unattached: whole.lost_unattached,
             device: whole.device,
             finished: whole.finished,
         })

@@ -4,6 +4,7 @@
 use crate::class::Value;
 use crate::packet::Domain;
 use crate::session::Session;
+use crate::stream::Stream;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -13,6 +14,13 @@ pub(crate) struct Source {
     pub session: usize,
     pub domain: Domain,
     pub client: u32,
+}
+
+impl Source {
+    /// A stream, of the first session.
+    pub fn of(stream: &Stream) -> Source {
+        Source { session: 0, domain: stream.domain, client: stream.client }
+    }
 }
 
 /// Names as of now: a lease record changes them as the timeline passes it.

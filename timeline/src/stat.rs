@@ -33,6 +33,9 @@ pub struct StreamStat {
     pub lost_full: u64,
     /// Inside an interrupted emit, as `session.json` says.
     pub lost_busy: u64,
+    /// By threads that had no client, as `session.json` says. A total has those
+    /// of processes without any client too.
+    pub lost_unattached: u64,
     /// Because the ring went round, as `session.json` says.
     pub lost_overwritten: u64,
     /// Passed the mask, and nobody wanted them.
@@ -84,21 +87,26 @@ impl SessionStat {
             stat.name.clone_from(&said.name);
             stat.lost_full = said.lost_full;
             stat.lost_busy = said.lost_busy;
+            stat.lost_unattached = said.lost_unattached;
             stat.lost_overwritten = said.lost_overwritten;
             stat.faults_by_kind.clone_from(&said.faults);
             if !session.streams().iter().any(|s| (s.domain, s.client) == (said.domain, said.client))
             {
                 // It has no packets that could say so.
                 let add = |sum: u64, n: u64| sum.saturating_add(n);
-                stat.lost = add(add(said.lost_full, said.lost_busy), said.lost_overwritten);
+                stat.lost = said.lost();
                 stat.filtered = said.filtered;
                 stat.faults = said.faults.values().copied().fold(0, add);
             }
         }
         let streams: Vec<StreamStat> = streams.into_values().collect();
         let maps = ClockMaps::of(session)?;
+        let mut total = streams.iter().fold(StreamStat::default(), StreamStat::add);
+        let unattached = session.json().lost_unattached;
+        total.lost = total.lost.saturating_add(unattached);
+        total.lost_unattached = total.lost_unattached.saturating_add(unattached);
         Ok(SessionStat {
-            total: streams.iter().fold(StreamStat::default(), StreamStat::add),
+            total,
             streams,
             clocks: maps
                 .iter()
@@ -124,6 +132,7 @@ impl StreamStat {
         self.lost = self.lost.saturating_add(other.lost);
         self.lost_full = self.lost_full.saturating_add(other.lost_full);
         self.lost_busy = self.lost_busy.saturating_add(other.lost_busy);
+        self.lost_unattached = self.lost_unattached.saturating_add(other.lost_unattached);
         self.lost_overwritten = self.lost_overwritten.saturating_add(other.lost_overwritten);
         self.filtered = self.filtered.saturating_add(other.filtered);
         self.faults = self.faults.saturating_add(other.faults);

@@ -117,6 +117,8 @@ impl Stream {
             window: vec![0; WINDOW].into_boxed_slice(),
             at: 0,
             filled: 0,
+            lost: 0,
+            packets: 0,
         }
     }
 }
@@ -147,6 +149,10 @@ pub struct Records<'a> {
     at: usize,
     /// Words that were read.
     filled: usize,
+    /// Lost events of all packets so far.
+    lost: u64,
+    /// Packets with events so far.
+    packets: u64,
 }
 
 /// The packet that is being read.
@@ -160,9 +166,31 @@ struct Open {
     end: u64,
     /// Timestamp of the record before.
     last: u64,
+    /// Lost events that this file's packets said so far, and all that they say.
+    discarded: u64,
+    discarded_last: u64,
+}
+
+impl Open {
+    /// Adds to `lost` what a packet's running total grew by.
+    fn lose(&mut self, lost: &mut u64, discarded: u64) {
+        *lost = lost.saturating_add(discarded.saturating_sub(self.discarded));
+        self.discarded = discarded.max(self.discarded);
+    }
 }
 
 impl<'a> Records<'a> {
+    /// Lost events up to and with the packet of the last record; at the end, all of
+    /// the stream.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Packets with events, up to and with that of the last record.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
     /// The next record.
     ///
     /// # Errors
@@ -239,14 +267,25 @@ impl<'a> Records<'a> {
             if self.open.is_none() {
                 let Some(segment) = self.segments.next() else { return Ok(false) };
                 let packets = Packets::open_until(&segment.path, segment.end)?;
-                self.open =
-                    Some(Open { packets, packet: segment.first, offset: 0, end: 0, last: 0 });
+                // To other readers each file is a stream of its own, which begins without
+                // losses; its first packet is the baseline.
+                self.open = Some(Open {
+                    packets,
+                    packet: segment.first,
+                    offset: 0,
+                    end: 0,
+                    last: 0,
+                    discarded: segment.first.discarded,
+                    discarded_last: segment.last.discarded,
+                });
             }
             let Some(open) = &mut self.open else { return Ok(false) };
             let packet = if open.packets.is_done() { None } else { open.packets.next()? };
             match packet {
                 Some(packet) if packet.is_empty() => {}
                 Some(packet) => {
+                    open.lose(&mut self.lost, packet.discarded);
+                    self.packets += 1;
                     open.packet = packet;
                     open.offset = packet.at + HEADER_BYTES;
                     open.end = packet.at + packet.content.next_multiple_of(8);
@@ -254,7 +293,11 @@ impl<'a> Records<'a> {
                     (self.at, self.filled) = (0, 0);
                     return Ok(true);
                 }
-                None => self.open = None,
+                None => {
+                    // Packets without events behind the last one with some.
+                    open.lose(&mut self.lost, open.discarded_last);
+                    self.open = None;
+                }
             }
         }
     }

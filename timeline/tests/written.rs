@@ -191,7 +191,10 @@ fn accounts_agree_with_the_writers() {
         assert_eq!(*events, said.events);
         assert_eq!(*reference_points, said.reference_points);
         assert_eq!(*stamps, said.stamps);
-        assert_eq!(*lost, said.lost_full + said.lost_busy + said.lost_overwritten);
+        assert_eq!(
+            *lost,
+            said.lost_full + said.lost_busy + said.lost_unattached + said.lost_overwritten
+        );
         assert_eq!(*filtered, said.filtered);
         assert_eq!(*faults, said.faults.values().sum::<u64>());
     }

@@ -244,17 +244,18 @@ pub(crate) fn tell(shared: &mut Shared, lane: &mut Lane, now: u64) -> Result<(),
         return Ok(());
     };
     let stats = &shared.stats[lane.stats];
-    let last = stream.last();
+    // Its position in the ring stays: records that nobody wanted are in no packet.
+    let last = *stream.last();
     let header = PacketHeader {
         events_discarded: stats.lost(),
         events_filtered: stats.filtered,
         faults: stats.faults(),
-        ..last.following(lane.sequence, 0)
+        ..last.following(last.sequence, 0)
     };
     let Some(files) = &mut shared.files else {
         return Ok(());
     };
-    stream.tell(files, &mut shared.buffer, &header, lane.sequence)?;
+    stream.tell(files, &mut shared.buffer, &header, last.sequence)?;
     lane.committed_at = now;
     Ok(())
 }
@@ -380,16 +381,21 @@ fn file<'l>(
     packet: &PacketHeader,
 ) -> Result<&'l mut Stream, WriteFailed> {
     let prefix = lane.prefix();
-    let Lane { stream, new_file, restarts, ring_end, sequence, files: number, told, .. } = lane;
-    let faults = stream.as_ref().map_or(lane.faults_told, |stream| stream.last().faults);
+    let Lane { stream, new_file, restarts, files: number, told, .. } = lane;
+    // Where the last packet ended, not the last record: those that nobody wanted
+    // are in no packet, and a ring can go back meanwhile.
+    let (ring_end, sequence, faults) = match stream.as_ref().map(Stream::last) {
+        Some(last) => (last.ring_end, last.sequence, last.faults),
+        None => (lane.ring_told, lane.sequence_told, lane.faults_told),
+    };
     let baseline = PacketHeader {
         timestamp_begin: 0,
         timestamp_end: 0,
         events_discarded: 0,
-        ring_begin: *ring_end,
-        ring_end: *ring_end,
+        ring_begin: ring_end,
+        ring_end,
         faults,
-        sequence: *sequence,
+        sequence,
         ..*packet
     };
     match stream {

@@ -128,8 +128,7 @@ impl Stats {
     }
 
     pub fn lost(&self) -> u64 {
-        let Losses { full, busy, overwritten } = self.lost;
-        full.saturating_add(busy).saturating_add(overwritten).min(MOST_LOST)
+        self.lost.total().min(MOST_LOST)
     }
 
     pub fn faults(&self) -> u64 {
@@ -162,6 +161,7 @@ impl Stats {
             stamps: self.counts.stamps,
             lost_full: self.lost.full.min(MOST_LOST),
             lost_busy: self.lost.busy.min(MOST_LOST),
+            lost_unattached: self.lost.unattached.min(MOST_LOST),
             lost_overwritten: self.lost.overwritten.min(MOST_LOST),
             filtered: self.filtered,
             faults: self.faults_by_kind(),
@@ -242,6 +242,10 @@ pub(crate) struct Lane {
     pub token_told: u64,
     pub told: u64,
     pub faults_told: u64,
+    /// Where its last packet ended in the ring, and the number of the record
+    /// after it.
+    pub ring_told: u64,
+    pub sequence_told: u64,
     pub pending: PendingPoints,
     /// When a packet was committed last, host's raw counter.
     pub committed_at: u64,
@@ -278,6 +282,8 @@ impl Lane {
             token_told: 0,
             told: 0,
             faults_told: 0,
+            ring_told: 0,
+            sequence_told: 0,
             pending: PendingPoints::default(),
             committed_at: 0,
             lessee: None,

@@ -214,6 +214,7 @@ impl Found {
         lane.clock = Some(last.stream_id);
         lane.last = clocks.base(last.stream_id).saturating_add(last.timestamp_end);
         lane.faults_told = last.faults;
+        (lane.ring_told, lane.sequence_told) = (last.ring_end, last.sequence);
         lane.token_told = last.lease_token;
         self.restore(found, stats);
     }
@@ -241,9 +242,11 @@ impl Found {
         stats.lost.full = found.told;
         if let Some(said) = self.json.streams.iter().find(is_its) {
             stats.name.clone_from(&said.name);
-            let Losses { full, busy, overwritten } = &mut stats.lost;
+            let Losses { full, busy, overwritten, unattached } = &mut stats.lost;
             (*busy, *overwritten) = (said.lost_busy, said.lost_overwritten);
-            *full = full.saturating_sub(*busy).saturating_sub(*overwritten);
+            *unattached = said.lost_unattached;
+            let others = [*busy, *overwritten, *unattached];
+            *full = others.into_iter().fold(*full, u64::saturating_sub);
             for kind in Fault::ALL {
                 stats.faults[kind as usize] = said.faults.get(kind.name()).copied().unwrap_or(0);
             }

@@ -5,6 +5,7 @@ use crate::clock::{Clocks, HostClock};
 use crate::engine::Engine;
 use crate::folder::{Folder, Share, retry};
 use crate::host_ring::HostRings;
+use crate::lane::MOST_LOST;
 use crate::limits::MAX_HOST_RINGS;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
 use crate::recorder::{Asker, Recorder, SnapshotError, SnapshotLimit};
@@ -613,6 +614,10 @@ impl EventSink for Session {
         } else {
             self.inner.triggers.names(names);
         }
+    }
+
+    fn unattached(&self, total: u64) {
+        self.engine().shared.unattached = total.min(MOST_LOST);
     }
 
     fn begin_pass(&self) {

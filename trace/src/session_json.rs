@@ -36,6 +36,9 @@ pub struct SessionJson {
     pub events: Vec<EventJson>,
     /// Streams: one per client of the guest, one per host ring.
     pub streams: Vec<StreamJson>,
+    /// Events lost in processes that had no client, and so of no stream.
+    #[serde(default)]
+    pub lost_unattached: u64,
     /// Counters of the device, as the VMM gives them.
     #[serde(default)]
     pub device: BTreeMap<String, u64>,
@@ -100,6 +103,9 @@ pub struct StreamJson {
     pub lost_full: u64,
     /// Lost inside an interrupted emit.
     pub lost_busy: u64,
+    /// Lost by threads that had no client, in processes that had this one.
+    #[serde(default)]
+    pub lost_unattached: u64,
     /// Lost because the ring went round (flight recorder).
     pub lost_overwritten: u64,
     /// Passed the mask and not wanted.

@@ -81,6 +81,8 @@ pub(crate) struct Shared {
     pub simple: Option<Simple>,
     /// Declared events of threads that found no host ring, running.
     pub missed: Arc<AtomicU64>,
+    /// Events lost in processes that hold no client, running.
+    pub unattached: u64,
     /// Those that the simple backend's file knows of.
     pub missed_told: u64,
     /// The guests' schema logs were not read since the host rings were noted:
@@ -115,6 +117,7 @@ impl Shared {
             failing: BTreeSet::new(),
             simple: None,
             missed: Arc::default(),
+            unattached: 0,
             missed_told: 0,
             partial: false,
             behind: 0,
@@ -200,6 +203,7 @@ impl Shared {
             clocks: self.clocks.to_json(),
             events: self.classes.to_json(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
+            lost_unattached: self.unattached,
             device: self.device.clone(),
             finished,
         }

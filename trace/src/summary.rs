@@ -27,6 +27,8 @@ pub struct Summary {
     pub time_faults: u64,
     /// Lost events, all causes, of guests and of the VMM.
     pub lost: u64,
+    /// Of these, events of guests' threads that had no client.
+    pub lost_unattached: u64,
     /// Events that passed the mask and were not wanted.
     pub filtered: u64,
     /// Guest faults by kind.
@@ -44,7 +46,8 @@ impl Summary {
     pub(crate) fn of(engine: &Engine, unattached: u64) -> Summary {
         let shared = &engine.shared;
         let mut summary = Summary {
-            lost: unattached,
+            lost: unattached.saturating_add(shared.unattached),
+            lost_unattached: shared.unattached,
             write_failures: shared.failures,
             snapshots_refused: engine.recorder.as_ref().map_or(0, |recorder| recorder.refused),
             streams: shared.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
@@ -62,6 +65,8 @@ impl Summary {
                 Domain::Host => summary.host_events += counts.events,
             }
             summary.lost = summary.lost.saturating_add(stats.lost()).min(MOST_LOST);
+            let unattached = summary.lost_unattached.saturating_add(stats.lost.unattached);
+            summary.lost_unattached = unattached.min(MOST_LOST);
             summary.filtered = summary.filtered.saturating_add(stats.filtered);
             for (kind, n) in stats.faults_by_kind() {
                 let total = summary.faults.entry(kind).or_default();

@@ -160,7 +160,11 @@ impl Forger {
                 self.poke(word as usize, value);
             }
             1 => {
-                let at = self.random.pick(&[guest_page::LOST_FULL, guest_page::LOST_BUSY]);
+                let at = self.random.pick(&[
+                    guest_page::LOST_FULL,
+                    guest_page::LOST_BUSY,
+                    guest_page::LOST_UNATTACHED,
+                ]);
                 let value = self.random.odd();
                 self.poke(at, value);
             }

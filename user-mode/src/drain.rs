@@ -4,9 +4,9 @@ use crate::host::{Counts, Shared};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::{in_ticks, ticks};
 use hypertrace_abi::layout::WORD;
-use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, SCHEMA_LEN};
-use hypertrace_abi::layout::local::{BEAT, TRIGGERS, TRIGGERS_BYTES};
-use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
+use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN};
+use hypertrace_abi::layout::local::{self, BEAT, TRIGGERS, TRIGGERS_BYTES};
+use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState, Total};
 use hypertrace_abi::sink::{Drained, EventSink, NameSet};
 use hypertrace_abi::turns::{Account, Turn, Turns, drain_rest};
 use std::ops::Range;
@@ -33,6 +33,10 @@ pub(crate) struct Drain<S> {
     /// The names that page L says.
     handled: Option<NameSet>,
     passes: u64,
+    /// Events lost in processes that hold no client.
+    unattached: Total,
+    /// Looks at that total that found a number which cannot be.
+    bad_totals: u64,
 }
 
 /// One client, as the host knows it.
@@ -66,6 +70,9 @@ pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Co
     }
     panics += u64::from(catch_unwind(AssertUnwindSafe(|| lock().end())).is_err());
     let mut counts = vec![("passes", lock().passes)];
+    if lock().bad_totals > 0 {
+        counts.push(("bad_totals", lock().bad_totals));
+    }
     if panics > 0 {
         counts.push((PANICS, panics));
     }
@@ -81,7 +88,19 @@ impl<S: EventSink> Drain<S> {
         let share = in_ticks(budget, shared.segment.page().host_frequency);
         let accounts = |of: Range<u32>| (Turns::default(), of.map(Account::new).collect());
         let (relays, others) = (accounts(0..relays), accounts(relays..all));
-        Drain { shared, sink, share, clients, relays, others, bells, handled: None, passes: 0 }
+        Drain {
+            shared,
+            sink,
+            share,
+            clients,
+            relays,
+            others,
+            bells,
+            handled: None,
+            passes: 0,
+            unattached: Total::default(),
+            bad_totals: 0,
+        }
     }
 
     /// Drains every client for a share of time, with a call of `between` after
@@ -120,9 +139,21 @@ impl<S: EventSink> Drain<S> {
         for (number, client) in (0..).zip(&mut self.clients) {
             if let Some(memory) = segment.client(number).filter(|_| !client.is_used) {
                 let is_touched = |word: &usize| memory.guest[*word].load(Relaxed) != 0;
-                let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY];
+                let words = [HEAD, SCHEMA_LEN, LOST_FULL, LOST_BUSY, LOST_UNATTACHED];
                 client.is_used = words.iter().any(is_touched);
             }
+        }
+    }
+
+    /// Tells the sink of events that were lost in processes which hold no client.
+    fn look_at_total(&mut self) {
+        let word = &self.shared.segment.page_l(local::LOST_UNATTACHED, WORD)[0];
+        let before = self.unattached.counted();
+        if !self.unattached.look(word.load(Relaxed)) {
+            self.bad_totals += 1;
+        }
+        if self.unattached.counted() != before {
+            self.sink.unattached(self.unattached.counted());
         }
     }
 
@@ -145,6 +176,7 @@ impl<S: EventSink> Drain<S> {
     /// to schemas that the pass reads before it takes them.
     fn begin(&mut self) -> Vec<u64> {
         self.sink.begin_pass();
+        self.look_at_total();
         // After that: who adds a trigger later has a pass of its own begin.
         self.publish_triggers();
         let segment = &self.shared.segment;

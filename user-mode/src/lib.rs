@@ -32,13 +32,15 @@ mod drain;
 mod futex;
 mod host;
 mod points;
+mod privilege;
 mod program;
 mod recover;
 mod segment;
 mod session;
 
 pub use host::{Host, Policy};
-pub use program::{Program, ProgramError, exit_code, run};
+pub use privilege::Privilege;
+pub use program::{Program, ProgramError, Signals, exit_code, run};
 pub use recover::recover;
 pub use segment::{Segment, SegmentError};
 pub use session::{Config, Error, Session};

@@ -3,10 +3,10 @@
 //! Unsafe, because of what happens between fork and exec, and of signals.
 #![allow(unsafe_code)]
 
+use crate::privilege::{self, Privilege};
 use crate::session::Session;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -21,13 +21,6 @@ pub enum ProgramError {
     /// It is not to be executed.
     #[error("{} is not a program: it cannot be executed", .0.display())]
     NotExecutable(PathBuf),
-    /// It runs with other rights than its caller.
-    #[error(
-        "{} is setuid or setgid: it runs with other rights and takes no segment from its \
-         environment; run it as its owner",
-        .0.display()
-    )]
-    Privileged(PathBuf),
     /// The system did not start it.
     #[error("cannot start {}", path.display())]
     Start {
@@ -64,7 +57,7 @@ impl Program {
     /// Looks for it as a shell does: a name with a slash is a path.
     ///
     /// # Errors
-    /// If it is not there, cannot be executed, or would not be traced.
+    /// If it is not there or cannot be executed.
     pub fn find(name: &OsStr) -> Result<Program, ProgramError> {
         let is_file = |path: &PathBuf| path.metadata().is_ok_and(|meta| meta.is_file());
         let path = if hint(name).is_empty() {
@@ -83,15 +76,14 @@ impl Program {
         if !meta.is_file() || !is_executable(&path) {
             return Err(ProgramError::NotExecutable(path));
         }
-        // SAFETY: both take nothing and cannot fail.
-        let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
-        let mode = meta.permissions().mode();
-        if mode & libc::S_ISUID != 0 && meta.uid() != user
-            || mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 && meta.gid() != group
-        {
-            return Err(ProgramError::Privileged(path));
-        }
         Ok(Program { path, name: name.to_owned() })
+    }
+
+    /// Returns why it would not be traced, and the file that is the reason (of a
+    /// script, its interpreter): it is started with more rights than this process has,
+    /// and takes no segment from its environment.
+    pub fn privilege(&self) -> Option<(PathBuf, Privilege)> {
+        privilege::of(&self.path)
     }
 
     /// Where it is.
@@ -145,7 +137,13 @@ pub fn run(
     let failed = |source| ProgramError::Start { path: program.path.clone(), source };
     let _signals = Signals::catch();
     let mut child = command.spawn().map_err(failed)?;
-    PROGRAM.store(i32::try_from(child.id()).unwrap_or(0), Relaxed);
+    let program = i32::try_from(child.id()).unwrap_or(0);
+    PROGRAM.store(program, Relaxed);
+    let early = EARLY.swap(0, Relaxed);
+    if early != 0 && program > 0 {
+        // SAFETY: as in `pass_on`. The program did not get it from a terminal: it was not there.
+        unsafe { libc::kill(program, early) };
+    }
     let status = child.wait();
     PROGRAM.store(0, Relaxed);
     status.map_err(failed)
@@ -160,22 +158,31 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 /// The program that signals go to, 0 if there is none.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 
+/// A signal that came before the program was there, 0 if none did.
+static EARLY: AtomicI32 = AtomicI32::new(0);
+
 extern "C" fn pass_on(signal: libc::c_int) {
     let program = PROGRAM.load(Relaxed);
-    if program > 0 && matches!(signal, libc::SIGTERM | libc::SIGHUP) {
+    if program == 0 {
+        EARLY.store(signal, Relaxed);
+    } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
         // SAFETY: kill may be called in a signal handler; a child that has
         // ended keeps its number until it is waited for.
         unsafe { libc::kill(program, signal) };
     }
 }
 
-/// While it lives, signals that would end this process do not.
-struct Signals {
+/// While it lives, signals that would end this process do not: they are the program's of
+/// [`run`], also those that come before it is started. For who creates a session before, and has
+/// to end it after.
+#[derive(Debug)]
+pub struct Signals {
     before: Vec<(libc::c_int, libc::sigaction)>,
 }
 
 impl Signals {
-    fn catch() -> Signals {
+    /// Begins to catch them.
+    pub fn catch() -> Signals {
         let mut before = Vec::new();
         for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
             // SAFETY: both structures are plain data that live through the

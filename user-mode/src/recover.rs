@@ -6,9 +6,9 @@
 use crate::segment::Segment;
 use crate::session::Error;
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
-use hypertrace_abi::layout::local::BEGAN;
+use hypertrace_abi::layout::local::{BEGAN, LOST_UNATTACHED};
 use hypertrace_abi::layout::{WORD, guest_page, host_page};
-use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState};
+use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Total};
 use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::turns::drain_rest;
 use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
@@ -35,6 +35,10 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> 
         Session::resume(trace, segment.page().session)?
     };
     session.begin_pass();
+    let mut unattached = Total::default();
+    if unattached.look(segment.page_l(LOST_UNATTACHED, WORD)[0].load(Relaxed)) {
+        session.unattached(unattached.counted());
+    }
     // Schemas before the points that may need them.
     for client in (relays..all).chain(0..relays) {
         if let Some(memory) = segment.client(client) {

@@ -11,7 +11,7 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 /// `syscall`: see [`mark`](super::mark).
 pub const STORE_ENVIRONMENT: &str = "HYPERTRACE_STORE";
 
-/// Page L, written by the host, but for [`WATCH`]: offset in the config region.
+/// Page L, written by the host, but for [`WATCH`] and [`LOST_UNATTACHED`]: offset in the config region.
 pub const PAGE_L: u64 = 0x1000;
 /// The bells: offset in the config region. A byte for each client, which adds 1
 /// (wrapping) to say "look at my registers". Written by the lessee only.
@@ -28,6 +28,9 @@ pub const STATE: u64 = 128;
 pub const HOST_PID: u64 = 132;
 /// u64 in page L: the host's raw counter when the segment was made.
 pub const BEGAN: u64 = 136;
+/// u64 in page L: running total of events of threads without a client, in
+/// processes that hold none. Many may do so, each by an atomic add.
+pub const LOST_UNATTACHED: u64 = 192;
 /// In page L, [`TRIGGERS_BYTES`] bytes: bit `hash(name) % 4096` is set if a
 /// point of this name must be handled by the host itself, not for it.
 pub const TRIGGERS: u64 = 0x200;

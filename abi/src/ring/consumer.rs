@@ -91,6 +91,8 @@ pub struct Losses {
     pub full: u64,
     /// Dropped by the producer: inside an interrupted emit.
     pub busy: u64,
+    /// Dropped by threads without a client, of a process that held this one.
+    pub unattached: u64,
     /// Written, but gone before they were taken: overwritten, skipped because
     /// what stood before them could not be read, or left in the ring when the
     /// host could not keep them at the end.
@@ -100,7 +102,8 @@ pub struct Losses {
 impl Losses {
     /// All causes together.
     pub fn total(&self) -> u64 {
-        self.full.saturating_add(self.busy).saturating_add(self.overwritten)
+        let Losses { full, busy, unattached, overwritten } = *self;
+        [busy, unattached, overwritten].into_iter().fold(full, u64::saturating_add)
     }
 }
 
@@ -130,6 +133,7 @@ pub struct ConsumerState {
     cursor: Cursor,
     lost_full: Total,
     lost_busy: Total,
+    lost_unattached: Total,
     schema_seen: u64,
     schema_cursor: u64,
     /// Up to here the schema log is being read; it may take several consumers.
@@ -144,6 +148,7 @@ impl Default for ConsumerState {
             cursor: start,
             lost_full: Total::default(),
             lost_busy: Total::default(),
+            lost_unattached: Total::default(),
             schema_seen: 0,
             schema_cursor: 0,
             mark: None,
@@ -176,7 +181,7 @@ impl ConsumerState {
 
 /// A running total that the guest writes: the host counts its growth.
 #[derive(Clone, Copy, Debug, Default)]
-struct Total {
+pub struct Total {
     said: u64,
     counted: u64,
 }
@@ -185,8 +190,14 @@ impl Total {
     /// More than any producer can drop between two looks.
     const MOST: u64 = 1 << 48;
 
-    /// `false` if the word cannot be a running total.
-    fn look(&mut self, word: u64) -> bool {
+    /// What was counted so far.
+    pub fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    /// Counts the growth since the last look. `false`, and nothing counted, if the word
+    /// cannot be a running total.
+    pub fn look(&mut self, word: u64) -> bool {
         let growth = word.wrapping_sub(self.said);
         self.said = word;
         let sane = growth < Total::MOST;
@@ -397,12 +408,15 @@ impl<'a> Consumer<'a> {
         let state = &mut *self.state;
         let full = state.lost_full.look(guest[guest_page::LOST_FULL].load(Relaxed));
         let busy = state.lost_busy.look(guest[guest_page::LOST_BUSY].load(Relaxed));
+        let word = guest[guest_page::LOST_UNATTACHED].load(Relaxed);
+        let unattached = state.lost_unattached.look(word);
         let losses = Losses {
             full: state.lost_full.counted,
             busy: state.lost_busy.counted,
+            unattached: state.lost_unattached.counted,
             overwritten: state.cursor.overwritten,
         };
-        if !full || !busy {
+        if !full || !busy || !unattached {
             self.fault(Fault::Losses);
         }
         losses

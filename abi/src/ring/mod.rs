@@ -25,6 +25,7 @@ mod state;
 
 pub use consumer::{
     Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Logged, Losses, Payload, Pulled, Record,
+    Total,
 };
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, Producer, Wake};

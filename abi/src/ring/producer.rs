@@ -130,6 +130,8 @@ impl<'m> Producer<'m> {
         state.fresh.store(1, Relaxed);
         state.lost_full.store(guest[guest_page::LOST_FULL].load(Relaxed), Relaxed);
         state.lost_busy.store(guest[guest_page::LOST_BUSY].load(Relaxed), Relaxed);
+        let unattached = guest[guest_page::LOST_UNATTACHED].load(Relaxed);
+        state.lost_unattached.store(unattached, Relaxed);
         state.untold.store(0, Relaxed);
         state.asked.store(0, Relaxed);
         state.last.store(lease.words[0], Relaxed);
@@ -624,6 +626,33 @@ impl<'m> Producer<'m> {
             tell(memory, state);
         }
         state.telling.store(0, Ordering::Release);
+    }
+
+    /// Moves `untold`, events of threads of this process without a client, to the
+    /// running total of a client that any of its threads has, and publishes it.
+    /// `false`, and nothing moved, if the client is not leased, or just now
+    /// publishes other totals. No signal handler may leave the call by a jump.
+    pub fn tell_unattached(
+        memory: &ClientMemory<'_>,
+        state: &ProducerState,
+        untold: &AtomicU64,
+    ) -> bool {
+        // ORDERING: pairs with the Release below and in `release`: the last turn's total.
+        if state.telling.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err() {
+            return false;
+        }
+        // Looked at in our turn, as in `tell_losses_of`. ORDERING: pairs with the Release in
+        // `lease`: the total is that lease's.
+        let leased = state.token.load(Ordering::Acquire) != 0;
+        if leased {
+            let more = untold.swap(0, Relaxed);
+            let total = state.lost_unattached.load(Relaxed).wrapping_add(more);
+            state.lost_unattached.store(total, Relaxed);
+            memory.guest[guest_page::LOST_UNATTACHED].store(total, Relaxed);
+        }
+        // ORDERING: pairs with the Acquire of the next turn.
+        state.telling.store(0, Ordering::Release);
+        leased
     }
 
     /// Outside of any emit, at `now`: announces the lease if it is not yet,

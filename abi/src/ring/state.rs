@@ -35,6 +35,8 @@ pub struct ProducerState {
     pub(super) fresh: AtomicU64,
     pub(super) lost_full: AtomicU64,
     pub(super) lost_busy: AtomicU64,
+    /// Written only in the turn that `telling` gives.
+    pub(super) lost_unattached: AtomicU64,
     pub(super) untold: AtomicU64,
     /// Whose turn it is to tell losses: one writer at a time, so that the told
     /// totals never go backwards.
@@ -64,6 +66,7 @@ macro_rules! zero_state {
             fresh: $zero64,
             lost_full: $zero64,
             lost_busy: $zero64,
+            lost_unattached: $zero64,
             untold: $zero64,
             telling: $zero64,
             asked: $zero64,

@@ -98,6 +98,9 @@ pub enum Error {
         /// The console, with everything but printable ASCII escaped: it is the guest's text.
         console: String,
     },
+    /// Somebody asked for it: [`Machine::stop_when`](crate::Machine::stop_when).
+    #[error("the guest was stopped")]
+    Stopped,
     /// The guest was still running when its time was up. It has been stopped.
     #[error("the guest was stopped: {running} of its vCPUs still ran after {limit:?}")]
     TimedOut {

@@ -28,7 +28,12 @@ pub struct Machine {
     shared: Shared,
     /// Memory slots and doorbells that stand while the machine does.
     parts: Vec<Box<dyn Send>>,
+    /// Asked while it runs whether to stop.
+    is_asked_to_stop: Option<fn() -> bool>,
 }
+
+/// How often a machine asks whether to stop.
+const STOP_PERIOD: Duration = Duration::from_millis(20);
 
 /// What a program that ended well leaves.
 #[derive(Debug)]
@@ -63,6 +68,7 @@ impl Machine {
                 stop: AtomicBool::new(false),
             },
             parts: Vec::new(),
+            is_asked_to_stop: None,
         })
     }
 
@@ -82,6 +88,11 @@ impl Machine {
         self.shared.observer = observer;
     }
 
+    /// Has the machine ask, some 50 times a second while it runs, whether to stop.
+    pub fn stop_when(&mut self, is_asked: fn() -> bool) {
+        self.is_asked_to_stop = Some(is_asked);
+    }
+
     pub(crate) fn observer(&self) -> Observer {
         Arc::clone(&self.shared.observer)
     }
@@ -93,8 +104,9 @@ impl Machine {
 
     /// Runs the program that `args` asks for, on every vCPU at once, until all have ended.
     ///
-    /// # Errors The first vCPU that fails or ends with a code other than 0 stops the others; so
-    /// does the end of `limit`. No vCPU is running when this returns.
+    /// # Errors
+    /// The first vCPU that fails or ends with a code other than 0 stops the others; so does the end
+    /// of `limit`, and whoever [asks](Machine::stop_when). No vCPU is running when this returns.
     pub fn run(self, args: &Args, limit: Duration) -> Result<Outcome, Error> {
         let deadline = Instant::now() + limit;
         let kick = kick_signal()?;
@@ -126,13 +138,20 @@ impl Machine {
 
         let mut running = threads.len();
         while running > 0 && failed.is_none() {
-            match ends.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            if self.is_asked_to_stop.is_some_and(|is_asked| is_asked()) {
+                failed = Some(Error::Stopped);
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = self.is_asked_to_stop.map_or(left, |_| left.min(STOP_PERIOD));
+            match ends.recv_timeout(wait) {
                 Ok((_, Ok(Some(0)) | Ok(None))) => running -= 1,
                 Ok((vcpu, Ok(Some(code)))) => {
                     let console = shared.control.take_console().escape_ascii().to_string();
                     failed = Some(Error::Program { vcpu, code, console });
                 }
                 Ok((vcpu, Err(source))) => failed = Some(Error::Vcpu { vcpu, source }),
+                Err(RecvTimeoutError::Timeout) if wait < left => {}
                 Err(RecvTimeoutError::Timeout) => failed = Some(Error::TimedOut { running, limit }),
                 // Not before every thread has said its end.
                 Err(RecvTimeoutError::Disconnected) => break,

@@ -1,8 +1,12 @@
-//! What the library itself has to tell about: no host sees these events.
+//! Counts of this process, apart from those of its clients' rings.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
+/// Those of [`UNATTACHED`] that no host was told of yet.
+static UNTOLD: AtomicU64 = AtomicU64::new(0);
+/// A thread tells the host of those.
+static TELLING: AtomicBool = AtomicBool::new(false);
 static ABANDONED: AtomicU64 = AtomicU64::new(0);
 static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -14,7 +18,9 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 pub struct Counts {
     /// Events of threads that had no client: no client was free, the thread
     /// was ending, or another took more than a second to open the device. Not
-    /// those of a process without a device.
+    /// those of a process without a device. The host is told within some
+    /// 10 ms, and when a thread or the process ends, by a client that the
+    /// process has; over a segment also without one.
     pub unattached: u64,
     /// Clients that a thread left behind because it found an emit on them
     /// under way for 10 ms: a signal handler has jumped out of it. The thread
@@ -41,6 +47,26 @@ pub fn counts() -> Counts {
 
 pub(super) fn unattached() {
     UNATTACHED.fetch_add(1, Relaxed);
+    UNTOLD.fetch_add(1, Relaxed);
+}
+
+/// Whether the host was told of all events of threads without a client.
+pub(super) fn is_told() -> bool {
+    UNTOLD.load(Relaxed) == 0 && !TELLING.load(Relaxed)
+}
+
+/// Begins to tell the host of those that it was not told of: gives them, for the
+/// caller to take. `None` if another thread is at it. One at a time, so that a process
+/// which ends can wait for counts that were taken and do not stand anywhere yet.
+pub(super) fn begin_telling() -> Option<&'static AtomicU64> {
+    // ORDERING: pairs with the Release in `end_telling`.
+    (!TELLING.swap(true, Ordering::Acquire)).then_some(&UNTOLD)
+}
+
+/// Ends the turn that [`begin_telling`] gave.
+pub(super) fn end_telling() {
+    // ORDERING: pairs with the Acquire in `begin_telling`: what was taken is published.
+    TELLING.store(false, Ordering::Release);
 }
 
 pub(super) fn abandoned() {
@@ -57,7 +83,8 @@ pub(crate) fn unanswered() {
 
 /// In a forked child.
 pub(super) fn forget() {
-    for count in [&UNATTACHED, &ABANDONED, &TAKEN, &UNANSWERED] {
+    for count in [&UNATTACHED, &UNTOLD, &ABANDONED, &TAKEN, &UNANSWERED] {
         count.store(0, Relaxed);
     }
+    TELLING.store(false, Relaxed);
 }

@@ -23,13 +23,14 @@ use crate::error::OpenError;
 use crate::mask;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::ring::{ClientMemory, LeaseInfo, Producer, ProducerState};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How long an event waits for another thread that opens a channel.
+/// How long to wait for another thread: an event for one that opens a channel, the end of a
+/// thread for one that tells the host of lost events.
 const MOST_MS: u32 = 1000;
 
 /// The last channel that was opened, here or in an ancestor.
@@ -265,6 +266,7 @@ extern "C" fn at_exit() {
     if let Some(process) = ours() {
         thread::end();
         process.look_after();
+        process.tell_last_unattached();
     }
 }
 
@@ -425,6 +427,59 @@ impl Process {
         word.fetch_and(!bit, Ordering::Release);
     }
 
+    /// Tells the host of events of threads without a client: in the account of a
+    /// client that any thread of the process has, else in a segment's own. Without
+    /// either, the process keeps the count for when it gets a client. Returns `true` if
+    /// another thread was at it, which may have missed the caller's. Called by a
+    /// process that [is ours](Process::is_ours).
+    pub(super) fn tell_unattached(&self) -> bool {
+        if counts::is_told() {
+            return false;
+        }
+        // A handler that jumped out would leave the turn to nobody.
+        let _undisturbed = Undisturbed::begin();
+        let Some(untold) = counts::begin_telling() else {
+            return true;
+        };
+        let mut leased = self.leased().peekable();
+        let has_client = leased.peek().is_some();
+        let mut told =
+            leased.map(|(memory, state)| Producer::tell_unattached(&memory, state, untold));
+        let told = told.any(|told| told);
+        if !told && let Some(local) = &self.channel.local {
+            local.tell_unattached(untold.swap(0, Relaxed));
+        }
+        counts::end_telling();
+        !told && has_client && self.channel.local.is_none()
+    }
+
+    /// The same where there is no later: at the end of a thread, or of the process,
+    /// which must not cut off another thread that is at it.
+    pub(super) fn tell_last_unattached(&self) {
+        for _ in 0..MOST_MS {
+            if !self.tell_unattached() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Clients that threads of this process have: memory and private state.
+    fn leased(&self) -> impl Iterator<Item = (ClientMemory<'static>, &ProducerState)> {
+        self.channel.leasable().enumerate().filter_map(|(slot, client)| {
+            let (word, bit) = self.bit(slot);
+            let state = &self.states[slot].0;
+            if word.load(Relaxed) & bit == 0 || !state.is_leased() {
+                return None;
+            }
+            let memory = self.channel.memory(client).ok()?;
+            // The words of a client that another process took are that one's.
+            let is_taken = self.channel.traps()
+                && memory.host[host_page::LEASE].load(Relaxed) != state.token();
+            (!is_taken).then_some((memory, state))
+        })
+    }
+
     /// What does itself while threads emit or sleep: the mask, who else took
     /// one of our clients, losses that their threads have not told. Called on
     /// the refresher's thread; touches of other threads' private state only
@@ -460,6 +515,7 @@ impl Process {
         if !mask_is_fresh {
             self.refresh_mask(clients.start);
         }
+        self.tell_unattached();
     }
 
     fn refresh_mask(&self, client: u32) {

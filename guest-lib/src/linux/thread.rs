@@ -134,6 +134,9 @@ pub fn stamp() -> Emit {
 /// Takes over a changed enable mask and tells the host what this thread has
 /// dropped, at once. A thread of the library does that every 10 ms anyway.
 pub fn poll() {
+    if let Some(process) = process::ours() {
+        process.tell_unattached();
+    }
     let Some(seat) = current() else {
         return;
     };
@@ -163,6 +166,12 @@ fn after(why: Emit) -> Option<&'static Seat> {
             let seat = attach();
             if seat.is_none() && !process::is_hopeless() {
                 counts::unattached();
+                // The thread's end will not come again.
+                if ENDED.with(|ended| ended.load(Relaxed))
+                    && let Some(process) = process::ours()
+                {
+                    process.tell_last_unattached();
+                }
             }
             seat
         }
@@ -207,6 +216,7 @@ fn attach() -> Option<&'static Seat> {
     if seat.is_none() {
         pause();
     }
+    process.tell_unattached();
     seat
 }
 
@@ -253,10 +263,11 @@ fn sit(seat: Option<&'static Seat>) {
     let to = seat.map_or(null_mut(), |seat| std::ptr::from_ref(seat).cast_mut());
     if let Some(seat) = seat {
         HELD.with(|held| seat.push_to(held));
-        // SAFETY: the key exists, since a channel was opened. Any value but
-        // null has the destructor called.
-        unsafe { libc::pthread_setspecific(KEY.load(Relaxed), to.cast()) };
     }
+    // Also without a client: the thread's lost events are told at its end.
+    // SAFETY: the key exists, since a channel was opened. Any value but null
+    // has the destructor called, which does not look at it.
+    unsafe { libc::pthread_setspecific(KEY.load(Relaxed), (&raw const KEY).cast()) };
     compiler_fence(SeqCst);
     CURRENT.with(|current| current.store(to, Relaxed));
 }
@@ -272,12 +283,17 @@ fn is_paused() -> bool {
     })
 }
 
-/// The thread ends: gives its clients back, tells their losses, and settles
-/// emits that were left by a jump.
+/// Ends the thread's use of the library: gives its clients back, tells their
+/// losses and those of threads without one, and settles emits that were left by a
+/// jump.
 pub(super) fn end() {
     let _undisturbed = Undisturbed::begin();
     ENDED.with(|ended| ended.store(true, Relaxed));
     CURRENT.with(|current| current.store(null_mut(), Relaxed));
+    // Before its client is given back, which may be the process's only one.
+    if let Some(process) = process::ours() {
+        process.tell_last_unattached();
+    }
     HELD.with(|held| {
         while let Some(seat) = Seat::pop_from(held) {
             seat.process().give_back(seat);

@@ -228,6 +228,7 @@ impl Host {
             let losses = consumer.losses();
             sum.full += losses.full;
             sum.busy += losses.busy;
+            sum.unattached += losses.unattached;
             sum.overwritten += losses.overwritten;
         }
         sum

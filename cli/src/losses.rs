@@ -1,0 +1,41 @@
+//! How lost events are named: the same words in `run`, `stat` and `report`.
+
+use hypertrace_abi::ring::Losses;
+
+/// Gives each cause that there is, by name, and its count.
+pub fn causes(losses: Losses) -> impl Iterator<Item = (&'static str, u64)> {
+    let Losses { full, busy, unattached, overwritten } = losses;
+    let causes = [
+        ("ring full", full),
+        ("emit interrupted", busy),
+        ("no free client", unattached),
+        ("overwritten", overwritten),
+    ];
+    causes.into_iter().filter(|(_, n)| *n > 0)
+}
+
+/// Writes a number with a comma between thousands.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (n, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (13_600, "13,600")] {
+            assert_eq!(grouped(n), text);
+        }
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
+}

@@ -1,0 +1,60 @@
+//! Signals as a person sends them, and what a command leaves then.
+#![allow(unsafe_code)] // signal(2) between fork and exec
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::command::Hypertrace;
+
+/// Has the command obey SIGINT and SIGTERM, also where the tests run in the background of a shell,
+/// which ignores SIGINT there.
+pub fn with_default_signals(command: &mut Command) -> &mut Command {
+    // SAFETY: signal(2) may be called between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGINT, libc::SIGTERM] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Sends a signal, such as `INT`, to a process, or to a group of them if the number is negative.
+#[track_caller]
+pub fn send(signal: &str, process: i64) {
+    let mut kill = Command::new("kill");
+    kill.args(["-s", signal, "--", &process.to_string()]);
+    assert!(kill.status().unwrap().success(), "{kill:?}");
+}
+
+/// Starts `demo`, to run for minutes, ends it by this signal once it has recorded something, and
+/// holds it to what it promises for that.
+#[track_caller]
+pub fn demo_ends_cleanly(hypertrace: Hypertrace, demo: &mut Command, dir: &Path, signal: &str) {
+    let demo = with_default_signals(demo).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let said = lines.find(|line| line.as_ref().unwrap().starts_with("The session is in ")).unwrap();
+    assert!(said.unwrap().ends_with(dir.to_str().unwrap()));
+    while !dir.join("ctf/guest-000-0000").exists() {
+        assert!(demo.try_wait().unwrap().is_none(), "it ended by itself");
+        thread::sleep(Duration::from_millis(1));
+    }
+
+    send(signal, demo.id().into());
+
+    let mut stderr = String::new();
+    demo.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let code = 128 + if signal == "INT" { libc::SIGINT } else { libc::SIGTERM };
+    assert_eq!(demo.wait().unwrap().code(), Some(code), "{stderr}");
+    assert_eq!((stderr.lines().count(), lines.count()), (1, 0), "{stderr}");
+    assert!(stderr.contains(&format!("ended by SIG{signal}: {}", dir.display())), "{stderr}");
+    let stat = hypertrace.stat(dir);
+    assert_eq!(stat["finished"], true);
+    assert!(stat["total"]["events"].as_u64().unwrap() > 0, "{stat}");
+}
