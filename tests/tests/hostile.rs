@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hypertrace::ProducerState;
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_device::{Geometry, RingMode};
 use hypertrace_tests::acts::{Act, Actor, act};
 use hypertrace_tests::babeltrace2;
+use hypertrace_tests::forger::Forger;
 use hypertrace_tests::host::{Host, Recorded};
 use hypertrace_timeline::Value;
 use hypertrace_trace::session_json::StreamJson;
@@ -127,4 +129,46 @@ fn all_at_once() {
 #[test]
 fn all_at_once_into_a_flight_recorder() {
     attack_from_two_vcpus(RingMode::Overwrite);
+}
+
+/// Records that are filtered move the ring's position and are in no packet.
+#[test]
+fn a_ring_that_goes_back_while_nothing_is_wanted_leaves_files_that_fit_each_other() {
+    let host = Host::new(geometry());
+    let mut forger = Forger::new(&host.chip, HOSTILE);
+    let unwanted = forger.tell("unwanted(i:u64)");
+    let block = 4096 / 8;
+    forger.head = 2 * block;
+    forger.block(0, 1);
+    (0..20).for_each(|i| forger.record(ticks(), unwanted, 1, 0, &[i]));
+    forger.publish();
+    // Recorded, as far as it goes: what is before head's block was never written.
+    host.chip.drain_all();
+    forger.record(ticks(), unwanted, 1, 0, &[20]);
+    forger.publish();
+    host.chip.drain_all();
+    host.session.set_events(&"unwanted".parse().unwrap(), false).unwrap();
+    forger.head = 0;
+    forger.publish();
+    host.chip.drain_all();
+    forger.block(0, 1);
+    forger.record(ticks(), unwanted, 1, 0, &[21]);
+    forger.publish();
+    host.chip.drain_all();
+    // Another lessee, whose clock does not fit, begins a file.
+    let e = forger.tell("e(x:u64)");
+    forger.head = block;
+    forger.block(1, 2);
+    forger.record(1 << 50, e, 1, 0, &[7]);
+    forger.publish();
+    host.chip.drain_all();
+
+    let recorded = host.finish();
+
+    let faults = &recorded.summary.faults;
+    assert!(faults["head"] > 0 && recorded.summary.filtered > 0, "{:?}", recorded.summary);
+    let files = std::fs::read_dir(recorded.ctf()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert!(names.filter(|name| name.starts_with("guest-001-")).count() > 1);
+    assert_eq!(recorded.events().len() as u64, recorded.summary.records);
 }
