@@ -6,7 +6,7 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that need nothing that a machine may lack.
-const ROWS: [&str; 23] = [
+const ROWS: [&str; 24] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -15,6 +15,7 @@ const ROWS: [&str; 23] = [
     "ring_emit_2threads",
     "ring_drain",
     "ring_drain_file",
+    "drain_hostile",
     "device_reference_point",
     "trace_disabled",
     "trace_session_burst",

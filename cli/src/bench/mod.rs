@@ -9,6 +9,7 @@ mod child;
 mod device;
 mod drain;
 mod emulated;
+mod hostile;
 mod kvm;
 mod peers;
 mod qemu;

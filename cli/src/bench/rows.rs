@@ -1,7 +1,9 @@
 //! The rows: what is measured, against what, and what it should come to.
 
 use super::child::Child;
-use super::{c, device, drain, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger, user};
+use super::{
+    c, device, drain, hostile, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger, user,
+};
 use anyhow::Result;
 
 /// What the rows share: things that are made once.
@@ -171,6 +173,13 @@ pub const ROWS: &[Row] = &[
     row("ring_drain_file", drain::file, "the same, into the session's file on tmpfs")
         .over(Floor::Row("write_floor"))
         .at_most("<= 1.8 x write_floor", 1.8),
+    row(
+        "drain_hostile",
+        hostile::beside,
+        "drain time per record of a client beside 15 hostile ones; ratio is its part of its share",
+    )
+    .speedup_of(Floor::Part("fair share", hostile::fair))
+    .at_least(">= 0.9 x its fair share", 0.9),
     row(
         "device_reference_point",
         device::reference_point,

@@ -1,0 +1,232 @@
+//! The row of hostile clients: what of the drain an honest one gets beside 15 of them.
+
+use super::rows::Context;
+use super::scratch::Scratch;
+use anyhow::{Context as _, Result, ensure};
+use hypertrace::abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use hypertrace::abi::clock::ticks;
+use hypertrace::abi::event_type;
+use hypertrace::abi::layout::{guest_page, host_page};
+use hypertrace::abi::record::{ClockKind, Header};
+use hypertrace::abi::ring::ClientMemory;
+use hypertrace::abi::schema::id_of;
+use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
+use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
+use hypertrace_trace::{Session, SessionConfig};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+const CLIENTS: u32 = 16;
+/// The last: nobody comes after it.
+const HONEST: u32 = CLIENTS - 1;
+/// Small blocks: a lessee takes one at least.
+const GEOMETRY: Geometry = Geometry {
+    clients: CLIENTS,
+    legacy_args: 1,
+    ring_bytes: 1 << 20,
+    block_bytes: 1 << 10,
+    schema_bytes: 1 << 14,
+};
+/// Drain time of one run, in shares of a pass.
+const SHARES: u64 = 2_000;
+
+/// Beside the others: the time per record of the honest client.
+pub fn beside(_: &mut Context) -> Result<f64> {
+    run(true)
+}
+
+/// The fair share: with the whole thread to itself, 16 times as long.
+pub fn fair(_: &mut Context) -> Result<f64> {
+    Ok(run(false)? * f64::from(CLIENTS))
+}
+
+fn run(beside: bool) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let session = Session::create(SessionConfig::new(scratch.path().join("session")))?;
+    let config = ChipConfig { host_frequency: session.host_frequency(), ..ChipConfig::default() };
+    let chip = Chip::new(Memory::anonymous(GEOMETRY)?, &config, session.clone(), ());
+    let rings = chip.memory().region(Region::Rings).context("the device has no rings")?.words();
+    let channel = Channel::local(chip.config_page(), rings)?;
+    let state = ProducerState::new();
+    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "honest" };
+    let client = Client::lease(channel, HONEST, &state, ticks() | 1, &info)?;
+    // The other CPU has as much to do, and may share its core with this one.
+    let elsewhere: Vec<AtomicU64> = match beside {
+        true => Vec::new(),
+        false => (0..GEOMETRY.rings_size() / 8).map(|_| AtomicU64::new(0)).collect(),
+    };
+    let rings = if beside { rings } else { &elsewhere };
+    let hostile = |i| Hostile::new(rings, i).map(Mutex::new);
+    let hostile: Option<Vec<_>> = (0..HONEST).map(hostile).collect();
+    let hostile = hostile.context("the rings do not fit their geometry")?;
+    let policy = DrainPolicy::default();
+    let done = AtomicBool::new(false);
+    let mut total = 0;
+    let fill = || {
+        for hostile in &hostile {
+            let mut hostile = hostile.lock().unwrap_or_else(PoisonError::into_inner);
+            if !beside {
+                hostile.empty();
+            }
+            hostile.fill();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                fill();
+            }
+        });
+        let end = policy.budget.as_nanos() as u64 * SHARES;
+        while total < end {
+            // Rings that are never empty, filled while nobody counts.
+            fill();
+            while emit(&client) == Emit::Recorded {}
+            let begin = cpu_ns();
+            chip.drain_pass(policy.budget);
+            total += cpu_ns() - begin;
+        }
+        done.store(true, Relaxed);
+    });
+    let summary = session.finish()?;
+    let own = |s: &&hypertrace_trace::session_json::StreamJson| {
+        (&*s.domain, s.client) == ("guest", HONEST)
+    };
+    let honest = summary.streams.iter().find(own).context("the honest client has no stream")?;
+    ensure!(honest.faults.is_empty(), "the honest client was accused: {:?}", honest.faults);
+    ensure!(honest.events > 0, "nothing was drained of the honest client");
+    Ok(total as f64 / honest.events as f64)
+}
+
+/// Nanoseconds that this thread has had a CPU: what others run here meanwhile is
+/// no client's doing.
+fn cpu_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[inline(never)]
+fn emit(client: &Client<'_>) -> Emit {
+    let (site, fields) = event_type!("honest", a = 1u64, b = 2u64);
+    client.emit(site, fields)
+}
+
+/// What a hostile client does.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Tells a text again and again.
+    KnownTexts,
+    /// Tells a new text each time.
+    NewTexts,
+    /// Has another lessee for each record.
+    Lessees,
+    /// Has blocks with nothing in them.
+    Pads,
+    /// Stores what it likes to head.
+    Heads,
+    /// Has timestamps that cannot be.
+    Times,
+}
+
+const KINDS: [Kind; 6] =
+    [Kind::KnownTexts, Kind::NewTexts, Kind::Lessees, Kind::Pads, Kind::Heads, Kind::Times];
+
+/// A client that costs the host as much as it can.
+struct Hostile<'m> {
+    memory: ClientMemory<'m>,
+    kind: Kind,
+    head: u64,
+    logged: u64,
+    number: u64,
+}
+
+impl<'m> Hostile<'m> {
+    fn new(rings: &'m [AtomicU64], client: u32) -> Option<Hostile<'m>> {
+        let memory = ClientMemory::of_rings(rings, client, &GEOMETRY, RingMode::Discard)?;
+        let kind = KINDS[client as usize % KINDS.len()];
+        Some(Hostile { memory, kind, head: 0, logged: 0, number: 1 })
+    }
+
+    /// Fills up what the host has emptied.
+    fn fill(&mut self) {
+        match self.kind {
+            Kind::KnownTexts => while self.tell("known(x:u64)") {},
+            Kind::NewTexts => {
+                while self.tell(&format!("new{}(x:u64)", self.number)) {
+                    self.number += 1;
+                }
+            }
+            Kind::Lessees => self.blocks(|number| (number, 1, ticks())),
+            Kind::Pads => self.blocks(|_| (7, 0, 0)),
+            Kind::Times => {
+                self.blocks(|number| (7, 60, if number % 2 == 0 { 1 } else { u64::MAX }))
+            }
+            Kind::Heads => {
+                self.number = self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7) | 1;
+                let head = [8, 1 << 62, self.number, self.number % 131_072];
+                let head = head[self.number as usize / 2 % 4];
+                self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
+            }
+        }
+    }
+
+    /// Has it all taken, as by a host.
+    fn empty(&mut self) {
+        self.memory.host[host_page::TAIL].store(self.head, Ordering::Release);
+        self.memory.host[host_page::SCHEMA_SEEN].store(self.logged, Ordering::Release);
+    }
+
+    /// Appends a text, if there is room.
+    fn tell(&mut self, text: &str) -> bool {
+        let log = self.memory.schema;
+        let words = 1 + text.len().div_ceil(8) as u64;
+        let seen = self.memory.host[host_page::SCHEMA_SEEN].load(Ordering::Acquire);
+        if self.logged + words > seen + log.len() as u64 {
+            return false;
+        }
+        let mut put = |word: u64| {
+            log[self.logged as usize % log.len()].store(word, Relaxed);
+            self.logged += 1;
+        };
+        put(u64::from(id_of(text)) | (text.len() as u64) << 32);
+        for bytes in text.as_bytes().chunks(8) {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            put(u64::from_le_bytes(word));
+        }
+        self.memory.guest[guest_page::SCHEMA_LEN].store(self.logged, Ordering::Release);
+        true
+    }
+
+    /// Writes blocks, as far as there is room: each of a lessee, with as many
+    /// records of no payload and a timestamp, then a pad.
+    fn blocks(&mut self, of: impl Fn(u64) -> (u64, u64, u64)) {
+        let block = self.memory.block_words();
+        let tail = self.memory.host[host_page::TAIL].load(Ordering::Acquire);
+        while self.head + block <= tail + self.memory.capacity() {
+            let (token, records, _) = of(self.number);
+            self.word(self.number);
+            self.word(token);
+            for _ in 0..records {
+                let (_, _, timestamp) = of(self.number);
+                self.word(timestamp);
+                self.word(Header::meta(99, 0, 0));
+                self.number += 1;
+            }
+            self.number += u64::from(records == 0);
+            self.word(0);
+            self.word(0);
+            self.head = self.head.next_multiple_of(block);
+            self.memory.guest[guest_page::HEAD].store(self.head, Ordering::Release);
+        }
+    }
+
+    fn word(&mut self, value: u64) {
+        let ring = self.memory.ring;
+        ring[self.head as usize % ring.len()].store(value, Relaxed);
+        self.head += 1;
+    }
+}
