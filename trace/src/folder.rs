@@ -31,6 +31,7 @@ const MOST_NAMES: usize = 1 << 20;
 /// write to it. The control socket and a segment's file are the owner's alone,
 /// always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Share {
     /// None: directories of mode 0700, files of mode 0600.
     #[default]
