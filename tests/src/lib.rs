@@ -13,6 +13,7 @@ pub mod host;
 pub mod kvm;
 pub mod namespace;
 pub mod packets;
+pub mod peak;
 pub mod probes;
 pub mod random;
 pub mod report;

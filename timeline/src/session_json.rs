@@ -1,18 +1,28 @@
 //! `session.json`: what a session says about itself.
 
 use crate::error::{Error, Result};
+use crate::file::{NotOpened, Opened, open, read_at};
 use crate::packet::Domain;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 /// Its name in a session's directory.
 pub const FILE: &str = "session.json";
 const FORMAT: &str = "hypertrace-session";
 const VERSION: u64 = 1;
-/// More than the schemas of a full table; what is larger is not ours.
-const MAX_BYTES: u64 = 256 << 20;
+/// Most event classes of a session.
+pub const MAX_EVENTS: usize = 4096;
+/// Most clocks of a session.
+pub const MAX_CLOCKS: usize = 4096;
+/// Most streams of a session: 1,024 clients, as many relays, 1,024 rings of the
+/// host and one more.
+pub const MAX_STREAMS: usize = 3073;
+/// Most bytes of a `session.json`: 1 MiB of schemas and 128 bytes beside each,
+/// 384 for each clock, 3 KiB for each stream, 256 KiB for the rest.
+pub const MAX_BYTES: u64 =
+    (1 << 20) + (MAX_EVENTS * 128 + MAX_CLOCKS * 384 + MAX_STREAMS * 3072) as u64 + (256 << 10);
 
 /// What must be right before the rest can be looked at.
 #[derive(Deserialize)]
@@ -138,13 +148,19 @@ impl SessionJson {
     pub fn read(dir: &Path) -> Result<SessionJson> {
         let path = dir.join(FILE);
         let wrong = |why: String| Error::Description { path: path.clone(), why };
-        let mut text = Vec::new();
-        std::fs::File::open(&path)
-            .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut text))
-            .map_err(|e| missing(dir, &path, e))?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(wrong("too large for the description of a session".into()));
+        let Opened { file, len } = open(&path).map_err(|why| match why {
+            NotOpened::Kind(found) => wrong(format!("expected a regular file, found {found}")),
+            NotOpened::Io(source) => missing(dir, &path, source),
+        })?;
+        if len > MAX_BYTES {
+            return Err(wrong(format!(
+                "{len} bytes are too many for the description of a session, which has at most \
+                 {MAX_BYTES}"
+            )));
         }
+        let mut text = vec![0; len as usize];
+        let read = read_at(&file, &mut text, 0).map_err(Error::io(&path))?;
+        text.truncate(read);
         // First what it is: a newer version may have another shape.
         let kind: Kind = serde_json::from_slice(&text)
             .map_err(|e| wrong(format!("not the description of a hypertrace session: {e}")))?;
@@ -165,6 +181,15 @@ impl SessionJson {
         let uuid = uuid(&whole.uuid).ok_or_else(|| {
             wrong(format!("expected a uuid of the form 8-4-4-4-12, found {:?}", whole.uuid))
         })?;
+        for (what, count, most) in [
+            ("events", whole.events.len(), MAX_EVENTS),
+            ("clocks", whole.clocks.len(), MAX_CLOCKS),
+            ("streams", whole.streams.len(), MAX_STREAMS),
+        ] {
+            if count > most {
+                return Err(wrong(format!("expected at most {most} {what}, found {count}")));
+            }
+        }
         check_clocks(&whole.clocks).map_err(wrong)?;
         Ok(SessionJson {
             uuid,
