@@ -10,6 +10,7 @@ pub mod capability;
 pub mod command;
 pub mod forger;
 pub mod host;
+pub mod inject;
 pub mod kvm;
 pub mod namespace;
 pub mod packets;
