@@ -87,6 +87,9 @@ pub mod host_page {
     pub const TAIL: usize = 0;
     /// Words of the schema log that the host holds on disk.
     pub const SCHEMA_SEEN: usize = 1;
+    /// Nonzero while the host cannot write what it takes out of this ring: room
+    /// in a full ring is not worth waiting for.
+    pub const WRITE_FAILED: usize = 2;
     /// The token last stored to LEASE (trapping transports).
     pub const LEASE: usize = 8;
     /// Version of the enable mask; changes when the mask does.

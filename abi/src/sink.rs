@@ -104,6 +104,11 @@ pub trait EventSink: Send + Sync {
         let _ = set;
     }
 
+    /// On the drain loop's thread: no producer runs any more, so the passes from
+    /// now on take all there will ever be. The sink need not protect others
+    /// from them.
+    fn last_pass(&self) {}
+
     /// On the drain loop's thread: takes at most one packet of records out of
     /// the client's ring, commits it, and advances the ring's tail.
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained;

@@ -55,6 +55,15 @@ impl Memory {
     }
 }
 
+/// Ends another thread's loop, also when an assertion fails.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 type Seen = (u64, u32, Vec<u64>);
 
 fn pull(memory: &Memory, state: &mut ConsumerState, most: usize, seen: &mut Vec<Seen>) -> Pulled {
@@ -328,6 +337,49 @@ proptest! {
     }
 
     #[test]
+    fn a_head_that_moves_all_the_time_bounds_every_pull_by_the_ring(
+        heads in proptest::collection::vec(
+            prop_oneof![
+                0u64..2048,
+                (1u64 << 62) - 2048..(1u64 << 62) + 2048,
+                (1u64 << 63) - 2048..(1u64 << 63) + 2048,
+                u64::MAX - 2048..=u64::MAX,
+                any::<u64>(),
+            ],
+            2..16,
+        ),
+        overwrite: bool,
+        are_records: bool,
+    ) {
+        let mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
+        let mut memory = ring_of_empty_records();
+        memory.mode = mode;
+        if !are_records {
+            // Pads in every block, and lengths that leave it.
+            memory.ring.iter().step_by(3).for_each(|w| w.store(u64::MAX << 32, Ordering::Relaxed));
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _done = Done(&done);
+                for head in heads.iter().cycle().take(20_000) {
+                    memory.guest[guest_page::HEAD].store(*head, Ordering::Relaxed);
+                    // So that a pull finds each at its begin, and another in its middle.
+                    (0..32).for_each(|_| std::hint::spin_loop());
+                }
+            });
+            let mut host = ConsumerState::default();
+            let mut pulls = 0;
+            while !done.load(Ordering::Relaxed) {
+                let mut consumer = Consumer::new(memory.client(), &mut host);
+                bounded_pull(&mut consumer, memory.ring.len());
+                pulls += 1;
+                if pulls % 3 > 0 { consumer.commit() } else { consumer.rollback() }
+            }
+        });
+    }
+
+    #[test]
     fn any_memory_is_read_without_harm(
         ring in proptest::collection::vec(any::<u64>(), 256),
         pages in proptest::collection::vec((0usize..20, any::<u64>()), 0..10),
@@ -361,13 +413,116 @@ proptest! {
     }
 }
 
-#[test]
-fn a_head_that_jumps_while_it_is_read_brings_no_pull_beyond_the_head_of_its_begin() {
+/// A ring in which every word that is read belongs to a record without a payload.
+fn ring_of_empty_records() -> Memory {
     let memory = Memory::new(1 << 10, 64, RingMode::Overwrite);
-    // Whatever is read is a record: one without a payload.
     for word in memory.ring.iter().skip(1).step_by(2) {
         word.store(id::FIRST.into(), Ordering::Relaxed);
     }
+    memory
+}
+
+/// One pull that must end within the ring's capacity: words of the records that
+/// were visited.
+fn bounded_pull(consumer: &mut Consumer<'_>, capacity: usize) -> usize {
+    let mut stage = vec![0; consumer.stage_words()];
+    let (faults, mut visited) = (consumer.faults(), 0);
+    let end = consumer.head();
+    let pulled = consumer.pull(&mut stage, |_, record| {
+        visited += 2 + record.payload.len();
+        assert!(visited <= capacity, "a pull visits more than the ring holds");
+        Flow::Taken
+    });
+    assert!(pulled.end.wrapping_sub(end) as i64 <= 0, "beyond the head of its begin: {pulled:?}");
+    // Blocks without a record are steps, too: each counts three faults at most.
+    let counted: u64 = consumer.faults().iter().zip(faults).map(|(now, before)| now - before).sum();
+    assert!(counted <= 1 + 3 * (capacity as u64 / 64 + 2), "{counted} faults");
+    visited
+}
+
+#[test]
+fn a_head_that_goes_back_while_it_is_read_bounds_a_pull_by_the_ring() {
+    for tail in [0, 8] {
+        let memory = ring_of_empty_records();
+        let head = |value: u64| memory.guest[guest_page::HEAD].store(value, Ordering::Relaxed);
+        let mut state = ConsumerState::default();
+        head(tail);
+        pull(&memory, &mut state, usize::MAX, &mut Vec::new());
+        head(1 << 62);
+        let mut consumer = Consumer::new(memory.client(), &mut state);
+        head(8);
+        assert!(bounded_pull(&mut consumer, 1 << 10) > 0);
+    }
+}
+
+#[test]
+fn a_producer_that_laps_the_consumer_to_the_word_is_not_accused() {
+    let memory = Memory::new(256, 16, RingMode::Overwrite);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let producer = memory.producer(&state, 7);
+    let head = || memory.guest[guest_page::HEAD].load(Ordering::Relaxed);
+    let mut now = 1;
+    let mut emit_to = |target: u64| {
+        // A record that ends its block: so head can be at a block's begin.
+        while head() < target {
+            now += 1;
+            let left = 16 - head() % 16;
+            let words = if left == 16 || left < 2 { 12 } else { left as usize - 2 };
+            producer.emit_words(now, 99, Flags::empty(), &[], &[0; 12][..words]);
+        }
+        assert_eq!(head(), target);
+        now
+    };
+    // The lease record and one more fill a block.
+    emit_to(64);
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    // The oldest position that is there is the head that the consumer knows.
+    let emitted = emit_to(64 + 256 - 2 * 16);
+    let mut stage = [0; 16];
+    let pulled = consumer.pull(&mut stage, |_, _| Flow::Taken);
+    assert_eq!((pulled.records, pulled.end, consumer.faults()), (0, 64, [0; 13]));
+    consumer.commit();
+    let mut seen = Vec::new();
+    pull(&memory, &mut host, usize::MAX, &mut seen);
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    assert_eq!(consumer.faults(), [0; 13]);
+    assert_eq!(seen.len() as u64 + consumer.losses().total(), emitted);
+}
+
+#[test]
+fn a_head_near_the_end_of_all_numbers_does_not_keep_a_lessee_from_ending() {
+    let memory = ring_of_empty_records();
+    let state = ProducerState::new();
+    let producer = memory.producer(&state, 7);
+    /// A field whose emit is left in the middle, as by `siglongjmp`.
+    #[derive(Clone, Copy)]
+    struct Jumps;
+    impl hypertrace_abi::event::Field for Jumps {
+        const TYPE: hypertrace_abi::schema::FieldType = hypertrace_abi::schema::FieldType::U64;
+        fn words(self) -> usize {
+            1
+        }
+        fn put(self, _: &[AtomicU64]) {
+            std::panic::resume_unwind(Box::new(()));
+        }
+    }
+    let (site, fields) = event_type!("jumps", x = Jumps);
+    let left = std::panic::AssertUnwindSafe(|| producer.emit(site, 4, fields));
+    std::panic::catch_unwind(left).unwrap_err();
+    assert_eq!(state.interrupted_since(), Some(4));
+    // A program that shares the segment.
+    for word in memory.ring.iter().skip(1).step_by(2) {
+        word.store(0xffff << 32 | u64::from(id::FIRST), Ordering::Relaxed);
+    }
+    memory.guest[guest_page::HEAD].store(u64::MAX, Ordering::Relaxed);
+    producer.release();
+    assert!(!state.is_leased());
+    assert_eq!(memory.guest[guest_page::LOST_BUSY].load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_head_that_jumps_while_it_is_read_brings_no_pull_beyond_the_head_of_its_begin() {
+    let memory = ring_of_empty_records();
     let head = |value: u64| memory.guest[guest_page::HEAD].store(value, Ordering::Relaxed);
     let mut state = ConsumerState::default();
     let begin = 1 << 60;

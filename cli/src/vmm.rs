@@ -74,10 +74,6 @@ impl Device {
         let count = |counter: Counter| (counter.name().to_owned(), self.chip.count(counter));
         let counters: [_; COUNTERS] = Counter::ALL.map(count);
         self.session.set_device_counters(counters.into_iter().collect());
-        let session = self.session.clone();
-        match self.session.finish() {
-            Ok(summary) => (summary, Ok(())),
-            Err(error) => (session.summary(), Err(error)),
-        }
+        self.session.end()
     }
 }

@@ -42,13 +42,23 @@ impl Channel<'static> {
     /// of a hypertrace device or a segment, or at least a readable page.
     pub unsafe fn at_window(base: *mut u8) -> Result<Self, OpenError> {
         // SAFETY: the caller's promise; the config region comes first.
-        let page = unsafe { read_config(base) };
+        unsafe { Channel::in_window(&read_config(base), base) }
+    }
+
+    /// Makes a channel of a window or segment at `base` by this copy of its
+    /// config page. The page itself is not read again: a program that can write
+    /// it may have changed it since the copy was checked.
+    ///
+    /// # Safety
+    /// All regions that `page` describes are mapped at `base`, writable, for
+    /// ever.
+    pub(crate) unsafe fn in_window(page: &ConfigPage, base: *mut u8) -> Result<Self, OpenError> {
         let geometry = page.geometry()?;
         let at = |region| base.wrapping_add(geometry.window_offset(region) as usize);
         // SAFETY: the window holds all regions at these offsets.
         unsafe {
             let channel = Channel::at_regions(
-                &page,
+                page,
                 at(Region::Data),
                 at(Region::Control),
                 at(Region::Rings),
@@ -188,6 +198,8 @@ impl<'m> Channel<'m> {
     }
 }
 
+/// Copies the config page, each word once. What is checked and used is this copy.
+///
 /// # Safety
 /// A readable page is mapped at `at`.
 pub(crate) unsafe fn read_config(at: *const u8) -> ConfigPage {

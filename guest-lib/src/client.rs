@@ -6,7 +6,7 @@ use crate::local::Local;
 use crate::mask;
 use crate::time::Clock;
 use core::cell::Cell;
-use hypertrace_abi::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
+use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::Features;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{WORD, host_page, register};
@@ -253,7 +253,7 @@ impl<'m> Client<'m> {
             return true;
         }
         self.kick();
-        let mut patience = Patience::new(&self.channel);
+        let mut patience = Patience::new(&self.channel, self.producer.memory().host);
         while !done && patience.wait() {
             done = self.producer.has_room(words);
         }
@@ -296,7 +296,7 @@ impl<'m> Client<'m> {
 
     /// Waits, bounded, for room.
     fn insist(&self, emit: impl Fn(bool) -> Emit) -> Emit {
-        let mut patience = Patience::new(&self.channel);
+        let mut patience = Patience::new(&self.channel, self.producer.memory().host);
         loop {
             match emit(true) {
                 Emit::Full => self.kick(),
@@ -309,16 +309,19 @@ impl<'m> Client<'m> {
     }
 }
 
-/// A bounded wait for the host: a second by the clock.
-struct Patience {
+/// A bounded wait for the host: a second by the clock, none if the host says
+/// that it cannot write.
+struct Patience<'m> {
     clock: Clock,
     until: u64,
     turns: u32,
     local: Option<Local>,
+    /// Page H.
+    host: &'m [AtomicU64],
 }
 
-impl Patience {
-    fn new(channel: &Channel<'_>) -> Patience {
+impl<'m> Patience<'m> {
+    fn new(channel: &Channel<'_>, host: &'m [AtomicU64]) -> Patience<'m> {
         let clock = channel.clock;
         let (second, turns) = match (clock.kind(), channel.guest_frequency) {
             (ClockKind::MonotonicRaw, _) => (1_000_000_000, u32::MAX),
@@ -326,12 +329,13 @@ impl Patience {
             (ClockKind::Tsc, frequency) => (frequency, u32::MAX),
         };
         let until = clock.now().saturating_add(second);
-        Patience { clock, until, turns, local: channel.local }
+        Patience { clock, until, turns, local: channel.local, host }
     }
 
     /// Waits a turn. `false`: that was enough.
     fn wait(&mut self) -> bool {
-        if self.local.is_some_and(|local| local.is_dead()) {
+        let cannot_write = self.host[host_page::WRITE_FAILED].load(Relaxed) != 0;
+        if cannot_write || self.local.is_some_and(|local| local.is_dead()) {
             return false;
         }
         wait();

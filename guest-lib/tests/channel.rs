@@ -5,7 +5,8 @@ use hypertrace::abi::config::{ConfigPage, HostFacts, RingMode};
 use hypertrace::abi::layout::Geometry;
 use hypertrace::abi::record::{Flags, id};
 use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow};
-use hypertrace::{Channel, Client, LeaseInfo, OpenError, ProducerState};
+use hypertrace::{Channel, Client, Emit, LeaseInfo, OpenError, ProducerState};
+use std::time::{Duration, Instant};
 
 const GEOMETRY: Geometry = Geometry {
     clients: 2,
@@ -61,6 +62,28 @@ fn an_event_a_reference_point_and_a_2016_event_reach_the_ring() {
     assert_eq!((seen[2].1, &seen[2].2[..]), (Flags::REFERENCE_POINT, &[3][..]));
     assert_eq!((seen[3].0, seen[3].1), (id::STAMP, Flags::STAMP));
     assert_eq!(seen[4].2, [1, 4, 0xab, 1, 2, 3]);
+}
+
+/// Without the host's word each of them would wait for a second.
+#[test]
+fn a_commit_does_not_wait_for_a_host_that_cannot_write() {
+    let rings = rings();
+    let channel = Channel::local(&page(), &rings).unwrap();
+    let state = ProducerState::new();
+    let client = lease(channel, 0, &state);
+    let memory = ClientMemory::of_rings(&rings, 0, &GEOMETRY, RingMode::Discard).unwrap();
+    let mut host = ConsumerState::default();
+    Consumer::new(memory, &mut host).set_write_failed(true);
+
+    let began = Instant::now();
+    let commits = (0..20_000u64).map(|i| hypertrace::commit!(client: client, "done", i));
+    let failed = commits.filter(|emit| *emit == Emit::Full).count();
+
+    assert!(failed > 10_000, "the ring is full soon: {failed}");
+    assert!(began.elapsed() < Duration::from_secs(1000), "{:?}", began.elapsed());
+    client.poll();
+    let lost = Consumer::new(memory, &mut host).losses();
+    assert_eq!(lost.full, failed as u64);
 }
 
 #[test]

@@ -4,8 +4,10 @@
 //! declared and lengths to be right. So ids are looked up per client, against
 //! texts whose hash was computed here, and each (text, reference point or not)
 //! gets one dense id for the whole session. All tables are bounded, because
-//! guests fill them.
+//! guests fill them: each class and each declaration is paid for with the bytes
+//! that describe it on disk, out of a [`Budget`].
 
+use crate::budget::{Budget, Payer};
 use crate::metadata::{ClassEntry, class_body};
 use crate::session_json::EventJson;
 use crate::wanted::Wanted;
@@ -18,14 +20,6 @@ use std::sync::Arc;
 
 /// Most schemas that one client can have.
 pub const MAX_CLIENT_SCHEMAS: usize = 1024;
-/// Most event classes of a session.
-pub const MAX_CLASSES: usize = 4096;
-/// Most bytes of schema texts of a session, so that the metadata, about four
-/// times as large, can be replaced each time a schema comes.
-pub const MAX_TEXT_BYTES: usize = 1 << 20;
-/// Most declarations: event classes times the stream classes that have them.
-pub const MAX_DECLARED: usize = 16 * 1024;
-
 /// A class that a record can be of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassRef {
@@ -48,28 +42,69 @@ pub(crate) struct Classes {
     /// Dense id = [`id::FIRST`] + index.
     list: Vec<Class>,
     by_text: [HashMap<Arc<str>, u32>; 2],
-    text_bytes: usize,
     reserved: [Option<(Shape, Box<str>)>; id::FIRST as usize],
-    /// Per clock, a bit per dense id.
-    declared: Vec<Vec<u64>>,
-    declarations: usize,
+    /// Per clock, the classes that its stream class has.
+    declared: Vec<BitSet>,
+    /// Those of them that the metadata on disk has.
+    described: Vec<BitSet>,
+    /// What guests and the host may still add.
+    budget: Budget,
+    /// Counts the changes of classes and declarations.
+    version: u64,
+    /// The version that is on disk.
+    described_version: u64,
     /// Which of the guests' are wanted.
     pub wanted: Wanted,
-    /// Something is declared that the metadata on disk does not say.
-    pub changed: bool,
 }
+
+/// Dense ids, a bit for each.
+#[derive(Clone, Debug, Default)]
+struct BitSet(Vec<u64>);
+
+impl BitSet {
+    fn has(&self, dense: u32) -> bool {
+        self.0.get(dense as usize / 64).is_some_and(|word| word >> (dense % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, dense: u32) {
+        let word = dense as usize / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (dense % 64);
+    }
+}
+
+/// State of a class in a clock's stream class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Declared {
+    /// The metadata on disk has it.
+    Described,
+    /// The next metadata will have it.
+    Pending,
+    /// The budget has no room for it.
+    Refused,
+}
+
+/// Bytes of a class in `session.json`, besides its text: names of the fields,
+/// indentation.
+pub(crate) const CLASS_BYTES: usize = 128;
+/// Bytes of a declaration, besides the class's body: its frame in the metadata,
+/// the clock's number in `session.json`.
+const DECLARATION_BYTES: usize = 64;
 
 impl Classes {
     pub fn new() -> Classes {
         let mut classes = Classes {
             list: Vec::new(),
             by_text: [HashMap::new(), HashMap::new()],
-            text_bytes: 0,
             reserved: [const { None }; id::FIRST as usize],
             declared: Vec::new(),
-            declarations: 0,
+            described: Vec::new(),
+            budget: Budget::default(),
+            version: 1,
+            described_version: 0,
             wanted: Wanted::default(),
-            changed: true,
         };
         for (id, text) in RESERVED {
             if let Ok(schema) = Schema::parse(text) {
@@ -78,9 +113,9 @@ impl Classes {
                 // A reference point can be of these too, whatever else the
                 // tables are filled with later.
                 if matches!(id, id::HYPERTRACE | id::UNTYPED)
-                    && let Some(class) = classes.intern(&schema, true)
+                    && let Some(class) = classes.intern(Payer::Host, &schema, true)
                 {
-                    classes.declare(0, class.dense);
+                    classes.declare(Payer::Host, 0, class.dense);
                 }
             }
         }
@@ -106,18 +141,21 @@ impl Classes {
         Some(ClassRef { dense, shape })
     }
 
-    /// The dense id of a text; a new one if it has none. `None`: the tables
-    /// are full.
-    fn intern(&mut self, schema: &Schema<'_>, reference_point: bool) -> Option<ClassRef> {
+    /// Returns the class of a text; a new one if it has none. `None`: the
+    /// payer's budget has no room for it.
+    fn intern(
+        &mut self,
+        payer: Payer,
+        schema: &Schema<'_>,
+        reference_point: bool,
+    ) -> Option<ClassRef> {
         let (text, shape) = (schema.text(), schema.shape());
         if let Some(found) = self.find(text, reference_point) {
             return Some(found);
         }
-        let bytes = self.text_bytes + text.len();
-        if self.list.len() >= MAX_CLASSES || bytes > MAX_TEXT_BYTES {
+        if !self.budget.pay(payer, text.len() + CLASS_BYTES) {
             return None;
         }
-        self.text_bytes = bytes;
         let text: Arc<str> = match self.by_text[usize::from(!reference_point)].get_key_value(text) {
             Some((text, _)) => Arc::clone(text),
             None => text.into(),
@@ -126,24 +164,37 @@ impl Classes {
         let body = class_body(schema, reference_point).into();
         self.list.push(Class { text: Arc::clone(&text), body, shape, reference_point });
         self.by_text[usize::from(reference_point)].insert(text, dense);
-        self.changed = true;
+        self.version += 1;
         Some(ClassRef { dense, shape })
     }
 
-    /// Takes in a class as an earlier process numbered it, and declares it for
-    /// clocks below `clocks`. `false`: it does not come out the same.
-    pub fn restore(&mut self, dense: u32, text: &str, point: bool, clocks: u32) -> bool {
-        let Ok(schema) = Schema::parse(text) else { return false };
-        let class = self.intern(&schema, point).filter(|class| class.dense == dense);
-        if !point && class.is_some() {
-            self.see(dense);
+    /// Takes in a class as an earlier process numbered and declared it.
+    /// `false`: it does not come out the same.
+    pub fn restore(&mut self, event: &EventJson, clocks: u32) -> bool {
+        let Ok(schema) = Schema::parse(&event.schema) else { return false };
+        let class = self.intern(Payer::Nobody, &schema, event.reference_point);
+        if class.is_none_or(|class| class.dense != event.id) {
+            return false;
         }
-        class.is_some_and(|class| (0..clocks).all(|clock| self.declare(clock, class.dense)))
+        if !event.reference_point {
+            self.see(event.id);
+        }
+        let declare = |clock| self.declare(Payer::Nobody, clock, event.id);
+        match &event.clocks {
+            Some(told) if told.iter().any(|clock| *clock >= clocks) => return false,
+            Some(told) => told.iter().copied().map(declare).for_each(drop),
+            None => (0..clocks).map(declare).for_each(drop),
+        }
+        true
     }
 
     /// The schema of a class that has one.
     pub fn text(&self, dense: u32) -> Option<&str> {
         Some(&*self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text)
+    }
+
+    fn arc(&self, dense: u32) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text))
     }
 
     /// The name of a class that has a schema.
@@ -163,30 +214,51 @@ impl Classes {
         self.name(dense).is_none_or(|name| self.wanted.is_wanted(name))
     }
 
-    /// Sees to it that the stream class of a clock will have this event class
-    /// in the metadata. `false`: there is no more room.
-    pub fn declare(&mut self, clock: u32, dense: u32) -> bool {
-        if dense < id::FIRST {
-            return true;
+    /// Sees to it that the stream class of a clock has this event class, in the
+    /// next metadata at the latest.
+    pub fn declare(&mut self, payer: Payer, clock: u32, dense: u32) -> Declared {
+        let Some(class) = dense.checked_sub(id::FIRST) else {
+            return Declared::Described;
+        };
+        let at = clock as usize;
+        if self.described.get(at).is_some_and(|set| set.has(dense)) {
+            return Declared::Described;
         }
-        let clock = clock as usize;
-        if self.declared.len() <= clock {
-            self.declared.resize_with(clock + 1, Vec::new);
+        if self.declared.get(at).is_some_and(|set| set.has(dense)) {
+            return Declared::Pending;
         }
-        let bits = &mut self.declared[clock];
-        let (word, bit) = (dense as usize / 64, 1 << (dense % 64));
-        if bits.len() <= word {
-            bits.resize(word + 1, 0);
+        let body = self.list.get(class as usize).map_or(0, |class| class.body.len());
+        if !self.budget.pay(payer, body + DECLARATION_BYTES) {
+            return Declared::Refused;
         }
-        if bits[word] & bit == 0 {
-            if self.declarations == MAX_DECLARED {
-                return false;
-            }
-            bits[word] |= bit;
-            self.declarations += 1;
-            self.changed = true;
+        if self.declared.len() <= at {
+            self.declared.resize_with(at + 1, BitSet::default);
         }
-        true
+        self.declared[at].insert(dense);
+        self.version += 1;
+        Declared::Pending
+    }
+
+    /// The number of changes so far.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether the files on disk have all changes up to this one.
+    pub fn is_described(&self, version: u64) -> bool {
+        self.described_version >= version
+    }
+
+    /// The files on disk have everything.
+    pub fn described(&mut self) {
+        self.described_version = self.version;
+        self.described.clone_from(&self.declared);
+    }
+
+    /// There is no file on disk.
+    pub fn forget_described(&mut self) {
+        self.described_version = 0;
+        self.described.clear();
     }
 
     /// What the metadata says: reserved classes in every stream class, others
@@ -197,14 +269,10 @@ impl Classes {
                 let (_, body) = class.as_ref()?;
                 Some(ClassEntry { stream_id, id, body })
             });
-            let declared = self.declared.get(stream_id as usize).map_or(&[][..], |bits| bits);
+            let declared = self.declared.get(stream_id as usize);
             let own = self.list.iter().zip(id::FIRST..).filter_map(move |(class, dense)| {
-                let word = declared.get(dense as usize / 64)?;
-                (word >> (dense % 64) & 1 == 1).then_some(ClassEntry {
-                    stream_id,
-                    id: dense,
-                    body: &class.body,
-                })
+                let entry = ClassEntry { stream_id, id: dense, body: &class.body };
+                declared.is_some_and(|set| set.has(dense)).then_some(entry)
             });
             reserved.chain(own)
         })
@@ -219,6 +287,13 @@ impl Classes {
                 id,
                 schema: class.text.as_ref().into(),
                 reference_point: class.reference_point,
+                clocks: Some(
+                    (0..)
+                        .zip(&self.declared)
+                        .filter(|(_, set)| set.has(id))
+                        .map(|(n, _)| n)
+                        .collect(),
+                ),
             })
             .collect()
     }
@@ -227,7 +302,6 @@ impl Classes {
 #[derive(Debug)]
 enum Known {
     Schema {
-        text: Arc<str>,
         plain: ClassRef,
         reference: Option<ClassRef>,
     },
@@ -249,8 +323,7 @@ impl Table {
         let plain = classes.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point);
         for (class, dense) in plain.take(MAX_CLIENT_SCHEMAS) {
             let plain = ClassRef { dense, shape: class.shape };
-            let schema = Known::Schema { text: Arc::clone(&class.text), plain, reference: None };
-            known.insert(id_of(&class.text), schema);
+            known.insert(id_of(&class.text), Known::Schema { plain, reference: None });
         }
         Table { known }
     }
@@ -258,6 +331,7 @@ impl Table {
     /// Takes in a text of the client's schema log. `Some` if it is new.
     pub fn learn(
         &mut self,
+        payer: Payer,
         classes: &mut Classes,
         logged: &LoggedSchema,
     ) -> Result<Option<ClassRef>, Fault> {
@@ -269,7 +343,7 @@ impl Table {
         let room = self.known.len() < MAX_CLIENT_SCHEMAS;
         match self.known.entry(logged.id) {
             Entry::Occupied(mut entry) => match entry.get() {
-                Known::Schema { text: known, .. } if &**known == text => Ok(None),
+                Known::Schema { plain, .. } if classes.text(plain.dense) == Some(text) => Ok(None),
                 _ => {
                     entry.insert(Known::Ambiguous);
                     Err(Fault::SchemaHash)
@@ -277,22 +351,18 @@ impl Table {
             },
             Entry::Vacant(entry) => {
                 let plain = room
-                    .then(|| classes.intern(&schema, false))
+                    .then(|| classes.intern(payer, &schema, false))
                     .flatten()
                     .ok_or(Fault::SchemaTable)?;
-                let text = text.into();
-                entry.insert(Known::Schema { text, plain, reference: None });
+                entry.insert(Known::Schema { plain, reference: None });
                 Ok(Some(plain))
             }
         }
     }
 
-    /// The schema of an id.
-    pub fn text(&self, id: u32) -> Option<&str> {
-        match self.known.get(&id)? {
-            Known::Schema { text, .. } => Some(text),
-            Known::Ambiguous => None,
-        }
+    /// Whether the client told a schema of this id.
+    pub fn knows(&self, id: u32) -> bool {
+        matches!(self.known.get(&id), Some(Known::Schema { .. }))
     }
 
     /// The class of a record in the client's ring.
@@ -304,31 +374,23 @@ impl Table {
     }
 
     /// The class of a reference point of this client.
-    pub fn reference(&mut self, classes: &mut Classes, id: u32) -> Result<ClassRef, Fault> {
+    pub fn reference(
+        &mut self,
+        payer: Payer,
+        classes: &mut Classes,
+        id: u32,
+    ) -> Result<ClassRef, Fault> {
         match self.known.get_mut(&id) {
             Some(Known::Schema { reference: Some(reference), .. }) => Ok(*reference),
-            Some(Known::Schema { text, reference, .. }) => {
+            Some(Known::Schema { plain, reference }) => {
+                let text = classes.arc(plain.dense).ok_or(Fault::UnknownId)?;
                 // It was parsed when it came.
-                let schema = Schema::parse(text).map_err(|_| Fault::SchemaText)?;
-                let class = classes.intern(&schema, true).ok_or(Fault::SchemaTable)?;
+                let schema = Schema::parse(&text).map_err(|_| Fault::SchemaText)?;
+                let class = classes.intern(payer, &schema, true).ok_or(Fault::SchemaTable)?;
                 *reference = Some(class);
                 Ok(class)
             }
             Some(Known::Ambiguous) | None => Err(Fault::UnknownId),
         }
-    }
-
-    /// The classes of reference points of all schemas, as far as there is room.
-    pub fn references(&mut self, classes: &mut Classes) -> Vec<ClassRef> {
-        let ids: Vec<u32> = self.known.keys().copied().collect();
-        ids.into_iter().filter_map(|id| self.reference(classes, id).ok()).collect()
-    }
-
-    /// Dense ids of all schemas.
-    pub fn dense(&self) -> impl Iterator<Item = u32> + '_ {
-        self.known.values().filter_map(|known| match known {
-            Known::Schema { plain, .. } => Some(plain.dense),
-            Known::Ambiguous => None,
-        })
     }
 }

@@ -365,18 +365,20 @@ impl Clocks {
         self.limit(clock, first, now)
     }
 
-    /// A clock for a guest whose time is `timestamp`: the one it has, one that
-    /// fits, or a new one. If there is none to be had, one that does not fit:
-    /// its timestamps will be clamped.
+    /// Returns a clock for a guest whose time is `timestamp`: the one it has, one
+    /// that fits, or a new one. If no more can be added to the session, one that
+    /// does not fit: its timestamps will be clamped. `None`: it needs a new one,
+    /// and `may_add` is false.
     pub fn for_guest(
         &mut self,
         current: Option<u32>,
         kind: ClockKind,
         timestamp: u64,
         now: u64,
-    ) -> u32 {
+        may_add: bool,
+    ) -> Option<u32> {
         if self.shared && kind == ClockKind::Tsc {
-            return HOST_CLOCK;
+            return Some(HOST_CLOCK);
         }
         let like = |c: &GuestClock| c.kind == kind && c.epoch == self.epoch;
         let fits = |c: &GuestClock| like(c) && c.fits(&self.host, timestamp, now);
@@ -384,22 +386,25 @@ impl Clocks {
             current.filter(|current| self.guest(*current).is_some_and(what))
         };
         if let Some(current) = is(&fits) {
-            return current;
+            return Some(current);
         }
         let number = |index: usize| index as u32 + 1;
         if let Some(index) = self.guests.iter().position(fits) {
-            return number(index);
+            return Some(number(index));
         }
         let used = self.guests.iter().filter(|clock| clock.epoch == self.epoch).count();
         if used + 1 < MAX_CLOCKS && self.guests.len() + 1 < MAX_SESSION_CLOCKS {
+            if !may_add {
+                return None;
+            }
             let (host, began) = (&self.host, self.began);
             let clock = GuestClock::new(kind, self.epoch, self.told, host, began, timestamp, now);
             self.guests.push(clock);
             self.changed = true;
-            return number(self.guests.len() - 1);
+            return Some(number(self.guests.len() - 1));
         }
         let last = number(self.guests.len() - 1);
-        is(&like).or(self.guests.iter().position(like).map(number)).unwrap_or(last)
+        Some(is(&like).or(self.guests.iter().position(like).map(number)).unwrap_or(last))
     }
 
     /// Measures the host's clock again, and says whether any map is to be

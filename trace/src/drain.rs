@@ -25,9 +25,12 @@ pub(crate) fn drain(
     consumer: &mut Consumer<'_>,
 ) -> Result<Drained, WriteFailed> {
     let drained = learn(shared, lane, consumer).and_then(|()| pull(shared, lane, guests, consumer));
+    consumer.set_write_failed(drained.is_err());
     if drained.is_err() {
         consumer.rollback();
-        consumer.rollback_schemas();
+        // The records stay in the ring. What the producer dropped meanwhile is
+        // known all the same.
+        note(shared, lane, consumer);
     }
     drained
 }
@@ -49,9 +52,16 @@ pub(crate) fn learn(
         }
     }
     if read > 0 {
+        lane.learned = Some(shared.classes.version());
+    }
+    let Some(version) = lane.learned else {
+        return Ok(());
+    };
+    if shared.open && !shared.classes.is_described(version) && shared.may_describe(ticks()) {
         shared.sync()?;
-        // Nothing was pulled: this keeps the faults only.
-        consumer.commit();
+    }
+    if !shared.open || shared.classes.is_described(version) {
+        lane.learned = None;
         consumer.commit_schemas();
     }
     Ok(())
@@ -107,7 +117,11 @@ fn pull(
             return nothing(shared, lane, consumer, &nobody, now);
         };
         consumer.rollback();
-        open(shared, lane, &next, now)?;
+        if !open(shared, lane, &next, now)? {
+            // Its clock would be a new one, and the files that describe clocks
+            // are not to be replaced yet.
+            return Ok(Drained { words: 0, more: true });
+        }
     }
     // A producer that changes its lessee between any two looks.
     consumer.rollback();
@@ -125,18 +139,22 @@ fn pull_packet(
     now: u64,
 ) -> (Pulled, Taken) {
     shared.buffer.clear();
+    let may_describe = shared.may_describe(now);
     let context = Context {
         domain: lane.domain,
         clock,
         lease,
         table: &mut lane.table,
         partial: shared.partial,
+        payer: lane.payer,
+        open: shared.open,
+        may_describe,
         classes: &mut shared.classes,
         clocks: &mut shared.clocks,
         guests,
         stats: &mut shared.stats,
     };
-    let mut taker = Taker::new(shared.buffer.free(), &mut lane.cache, lane.last, now, context);
+    let mut taker = Taker::new(&mut shared.buffer, &mut lane.cache, lane.last, now, context);
     let pulled = consumer.pull(&mut shared.stage, |faults, record| taker.visit(faults, record));
     (pulled, taker.finish())
 }
@@ -159,7 +177,7 @@ fn nothing(
 }
 
 /// Brings the lane's counters up to date.
-fn note(shared: &mut Shared, lane: &Lane, consumer: &mut Consumer<'_>) {
+pub(crate) fn note(shared: &mut Shared, lane: &Lane, consumer: &mut Consumer<'_>) {
     let stats = &mut shared.stats[lane.stats];
     stats.lost = consumer.losses();
     stats.faults = consumer.faults();
@@ -199,7 +217,7 @@ fn commit(
     now: u64,
 ) -> Result<Drained, WriteFailed> {
     // Nothing but what was not wanted: a later packet tells how much.
-    if taken.words > 0 {
+    if !shared.buffer.is_empty() {
         let committed = write(shared, lane, consumer, pulled, &taken);
         if let Err(failed) = committed {
             forget_pending(guests, lane);
@@ -277,10 +295,11 @@ fn write(
             note(shared, lane, consumer);
         }
     }
-    shared.sync()?;
+    if taken.needs_description {
+        shared.sync()?;
+    }
     let clock = lane.clock.unwrap_or(HOST_CLOCK);
-    let begin = shared.buffer.free().first().copied().unwrap_or(0);
-    shared.buffer.take(taken.words, taken.pad);
+    let begin = shared.buffer.events().first().copied().unwrap_or(0);
     let stats = &shared.stats[lane.stats];
     let header = PacketHeader {
         timestamp_begin: begin,
@@ -389,9 +408,9 @@ fn lessee(classes: &Classes, payload: &[u64]) -> Option<Lessee> {
     Some(Lessee { token, clock: clock_kind(clock), name: lease_name(&class, payload)? })
 }
 
-/// A lease begins: finds its clock. Its first packet begins a new file if the
+/// A lease begins: finds its clock, or returns false if that must wait. Its first packet begins a new file if the
 /// one that is open is of another stream class, or already further in time.
-fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(), WriteFailed> {
+fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<bool, WriteFailed> {
     let file = lane.stream.as_ref().map(|stream| {
         let last = stream.last();
         (last.stream_id, shared.clocks.base(last.stream_id).saturating_add(last.timestamp_end))
@@ -415,7 +434,13 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
         (Domain::Guest, None) if next.token == lane.token_told && lane.clock.is_some() => {
             lane.clock.unwrap_or(HOST_CLOCK)
         }
-        (Domain::Guest, _) => shared.clocks.for_guest(lane.clock, kind, next.timestamp, now),
+        (Domain::Guest, _) => {
+            let may_add = shared.may_describe(now);
+            match shared.clocks.for_guest(lane.clock, kind, next.timestamp, now, may_add) {
+                Some(clock) => clock,
+                None => return Ok(false),
+            }
+        }
     };
     let base = shared.clocks.base(clock);
     let first = next.timestamp.clamp(base, shared.clocks.latest(clock, now).max(base));
@@ -427,11 +452,11 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<(
         lane.forget();
         lane.clock = Some(clock);
         shared.stats[lane.stats].clock = clock;
-        for dense in lane.table.dense() {
-            shared.classes.declare(clock, dense);
-        }
     }
     lane.lease = Some(OpenLease { token: next.token, epoch: shared.clocks.epoch(), first });
     // Before a file or a packet needs it.
-    shared.sync()
+    if shared.clocks.changed {
+        shared.sync()?;
+    }
+    Ok(true)
 }

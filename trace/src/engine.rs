@@ -1,6 +1,7 @@
 //! The drain loop's side of a session, behind its one lock.
 
-use crate::drain::{drain, learn, meet, tell};
+use crate::budget::Payer;
+use crate::drain::{drain, learn, meet, note, tell};
 use crate::host_ring::HostConsumer;
 use crate::lane::{Guests, Lane, MAX_CLIENTS, Stats};
 use crate::packet::Domain;
@@ -36,7 +37,8 @@ impl Engine {
             .into_iter()
             .zip(0..)
             .map(|(consumer, number)| {
-                let lane = Lane::new(Domain::Host, number, shared.stats.len());
+                let mut lane = Lane::new(Domain::Host, number, shared.stats.len());
+                lane.payer = Payer::Host;
                 shared.stats.push(Stats::new(Domain::Host, number));
                 (consumer, lane)
             })
@@ -84,6 +86,7 @@ impl Engine {
     /// One packet of a client.
     pub fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         if self.finished {
+            consumer.set_write_failed(true);
             return Drained::default();
         }
         if let Some(relay) = self.relays.get_mut(client as usize) {
@@ -167,7 +170,7 @@ impl Engine {
             let told = if self.shared.clocks.changed {
                 self.shared.describe(false)
             } else {
-                self.shared.write_json(false)
+                self.shared.write_json(false).map(drop)
             };
             match told {
                 Ok(()) => self.shared.works(BOOKS),
@@ -197,7 +200,7 @@ impl Engine {
         for (consumer, lane) in hosts {
             let stats = &shared.stats[lane.stats];
             if consumer.is_claimed() || stats.is_used() {
-                let _ = consumer.describe(text, lane, stats);
+                let _ = consumer.describe(text, lane, stats, &shared.classes);
             }
         }
         for lane in guests.iter_mut() {
@@ -308,6 +311,31 @@ impl Engine {
             return Ok(());
         }
         self.shared.describe(true)
+    }
+
+    /// The end of a session that cannot be finished: what host rings still hold
+    /// counts as lost, and that is told as far as it can be.
+    pub fn give_up(&mut self) {
+        let Engine { shared, hosts, .. } = self;
+        for (host, lane) in hosts {
+            if let Some(mut consumer) = host.consumer() {
+                shared.fit_stage(&consumer);
+                consumer.forsake(&mut shared.stage);
+                note(shared, lane, &mut consumer);
+            }
+        }
+        self.finished = true;
+        self.tell_gaps(HostConsumer::last_gaps);
+        self.shared.simple_close();
+        // Each lane by itself: the files of some may have room.
+        let now = ticks();
+        self.for_each_lane(|shared, lane| {
+            let _ = tell(shared, lane, now);
+        });
+        self.close_all();
+        if self.shared.open {
+            let _ = self.shared.describe(true);
+        }
     }
 
     fn finish_streams(&mut self) -> Result<(), WriteFailed> {

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
 
 use crate::backend::{self, Backends};
+use crate::classes::Classes;
 use crate::gaps::Gaps;
 use crate::lane::{Lane, Stats};
 use crate::text::Escaped;
@@ -158,13 +159,19 @@ impl HostConsumer {
     }
 
     /// Its level and the newest of what waits in it, for people. Takes nothing.
-    pub fn describe(&self, text: &mut String, lane: &Lane, stats: &Stats) -> fmt::Result {
+    pub fn describe(
+        &self,
+        text: &mut String,
+        lane: &Lane,
+        stats: &Stats,
+        classes: &Classes,
+    ) -> fmt::Result {
         let Some(memory) = self.ring.memory() else { return Ok(()) };
         let mut state = self.state.clone();
         let mut consumer = Consumer::new(memory, &mut state);
         let (mut waiting, mut newest) = (0u64, VecDeque::new());
         let mut stage = vec![0; consumer.stage_words()];
-        while {
+        for _ in 0..consumer.most_leases() {
             let pulled = consumer.pull(&mut stage, |_, record| {
                 waiting += 2 + record.payload.len() as u64;
                 if newest.len() == SHOWN {
@@ -175,8 +182,10 @@ impl HostConsumer {
                 newest.push_back((record.header, words));
                 Flow::Taken
             });
-            pulled.more
-        } {}
+            if !pulled.more {
+                break;
+            }
+        }
         let capacity = memory.capacity();
         writeln!(
             text,
@@ -189,7 +198,9 @@ impl HostConsumer {
         for (header, words) in newest {
             let ago = now.saturating_sub(header.timestamp);
             write!(text, "  {ago} ticks ago: ")?;
-            describe_record(text, lane.table.text(header.id), &words)?;
+            let class = lane.table.plain(header.id);
+            let schema = class.and_then(|class| classes.text(class.dense));
+            describe_record(text, schema, &words)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! A lane: one ring's way into its stream, and what was counted on it.
 
+use crate::budget::Payer;
 use crate::classes::{ClassRef, Classes, Table};
 use crate::packet::{Domain, PacketHeader};
 use crate::session_json::StreamJson;
@@ -216,6 +217,11 @@ pub(crate) struct Lane {
     pub number: u32,
     /// Where its [`Stats`] are.
     pub stats: usize,
+    /// The budget that its new names are paid from.
+    pub payer: Payer,
+    /// The version of the classes with the texts that were read last, until
+    /// those are on disk and their room in the schema log is given back.
+    pub learned: Option<u64>,
     pub table: Table,
     pub cache: Box<[Cached; CACHE]>,
     pub stream: Option<Stream>,
@@ -236,8 +242,6 @@ pub(crate) struct Lane {
     pub token_told: u64,
     pub told: u64,
     pub faults_told: u64,
-    /// It had reference points: each of its schemas gets a class for those.
-    pub points: bool,
     pub pending: PendingPoints,
     /// When a packet was committed last, host's raw counter.
     pub committed_at: u64,
@@ -256,6 +260,8 @@ impl Lane {
             domain,
             number,
             stats,
+            payer: Payer::Lane(stats),
+            learned: None,
             table: Table::default(),
             cache: Box::new([Cached::default(); CACHE]),
             stream: None,
@@ -270,7 +276,6 @@ impl Lane {
             token_told: 0,
             told: 0,
             faults_told: 0,
-            points: false,
             pending: PendingPoints::default(),
             committed_at: 0,
             lessee: None,
@@ -286,40 +291,23 @@ impl Lane {
         (self.last, self.sequence, self.ring_end, self.restarts) = (0, 0, 0, 0);
         (self.until, self.unfinished, self.committed_at) = (None, false, 0);
         self.pending = PendingPoints::default();
+        // The classes that it knows by heart are not described there.
+        self.forget();
     }
 
-    /// Takes in a text of its schema log, and declares it where it will be
-    /// needed: now, with its siblings, rather than with its first record.
+    /// Takes in a text of its schema log.
     pub fn learn(&mut self, classes: &mut Classes, logged: &LoggedSchema) -> Result<(), Fault> {
-        let learned = self.table.learn(classes, logged);
+        let learned = self.table.learn(self.payer, classes, logged);
         if matches!(learned, Err(Fault::SchemaHash)) {
             // What it meant so far may stand in the cache.
             self.cache[logged.id as usize % CACHE] = Cached::default();
         }
-        if let Some(class) = learned? {
-            if self.domain == Domain::Guest {
-                classes.see(class.dense);
-            }
-            if let (Some(_), Some(clock)) = (self.lease, self.clock) {
-                classes.declare(clock, class.dense);
-            }
-            if self.points
-                && let Ok(point) = self.table.reference(classes, logged.id)
-            {
-                classes.declare(HOST_CLOCK, point.dense);
-            }
+        if let Some(class) = learned?
+            && self.domain == Domain::Guest
+        {
+            classes.see(class.dense);
         }
         Ok(())
-    }
-
-    /// It has reference points: makes classes for all that it may have.
-    pub fn expect_points(&mut self, classes: &mut Classes) {
-        if !self.points {
-            self.points = true;
-            for point in self.table.references(classes) {
-                classes.declare(HOST_CLOCK, point.dense);
-            }
-        }
     }
 
     pub fn prefix(&self) -> String {

@@ -35,6 +35,7 @@
 #[cfg(feature = "clap")]
 pub mod args;
 pub mod backend;
+mod budget;
 mod classes;
 pub mod clock;
 pub mod control;
@@ -100,7 +101,7 @@ pub mod trace {
 
 pub use folder::Share;
 pub use hypertrace_abi as abi;
-pub use recorder::SnapshotError;
+pub use recorder::{SnapshotError, SnapshotLimit};
 pub use resume::Committed;
 pub use session::{Output, Session, SessionConfig, SessionError, Writer};
 pub use shared::OnWriteFailed;
@@ -118,26 +119,32 @@ pub mod generated {
 
 /// How far a guest can make a session grow.
 pub mod limits {
-    pub use crate::classes::{MAX_CLASSES, MAX_CLIENT_SCHEMAS, MAX_DECLARED, MAX_TEXT_BYTES};
+    pub use crate::budget::{BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES};
+    use crate::classes::CLASS_BYTES;
+    pub use crate::classes::MAX_CLIENT_SCHEMAS;
     pub use crate::clock::MAX_CLOCKS;
     pub use crate::clock::MAX_SESSION_CLOCKS;
     pub use crate::lane::{MAX_CLIENTS, MAX_RESTARTS, MOST_LOST};
+    pub use hypertrace_abi::ring::MAX_NAME_BYTES;
 
+    /// Event classes that a session has at most: all that the budget can pay for.
+    pub const MAX_CLASSES: usize =
+        (GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES) / CLASS_BYTES;
     /// Host rings that a session has at most.
     pub const MAX_HOST_RINGS: usize = 1024;
     /// Streams of the host: its rings, the one of threads without a ring, and
     /// relays.
     pub const MAX_HOST_STREAMS: u32 = MAX_HOST_RINGS as u32 + 1 + MAX_CLIENTS;
-    /// Bytes of a lessee's name that `session.json` shows.
-    pub const MAX_NAME_BYTES: usize = 256;
-    /// Bytes of a `session.json` at most, for readers: schemas by their text
-    /// ([`MAX_TEXT_BYTES`]) and 128 bytes beside each ([`MAX_CLASSES`]), 384 for
-    /// each clock ([`MAX_SESSION_CLOCKS`]), 3 KiB for each stream (a name whose
-    /// every byte is escaped, counts of everything), and 256 KiB for the rest,
-    /// a device's counters among it.
-    pub const MAX_SESSION_JSON: u64 = (MAX_TEXT_BYTES
-        + MAX_CLASSES * 128
-        + MAX_SESSION_CLOCKS * 384
-        + (MAX_CLIENTS + MAX_HOST_STREAMS) as usize * 3072
+    /// Bytes of `session.json` and of the metadata together at most, for
+    /// readers: what [guests](GUESTS_BYTES), [clients](CLIENT_BYTES) and the
+    /// [host](HOST_BYTES) can pay for; for each clock ([`MAX_SESSION_CLOCKS`])
+    /// 384 bytes, and 8 KiB in the metadata, where it has the reserved classes
+    /// again; 1.5 KiB for each stream (a name whose every byte is escaped, counts
+    /// of everything); and 256 KiB for the rest, a device's counters among it.
+    pub const MAX_DESCRIPTION: u64 = (GUESTS_BYTES
+        + MAX_CLIENTS as usize * CLIENT_BYTES
+        + HOST_BYTES
+        + MAX_SESSION_CLOCKS * (384 + 8192)
+        + (MAX_CLIENTS + MAX_HOST_STREAMS) as usize * 1536
         + (256 << 10)) as u64;
 }

@@ -119,7 +119,11 @@ impl PacketHeader {
 /// The one buffer in which a drain loop builds packets: bounded, allocated
 /// once.
 ///
-/// Words 0 to 15 are room for the header; behind the largest packet there is
+/// It alone knows where the events end: [`next`](Self::next) and
+/// [`take`](Self::take) move the end and set the padding together, so that no
+/// order of calls gives a packet that ends in the middle of an event.
+///
+/// Words 0 to 15 are room for the header. After the largest packet there is
 /// room for the next filler's header, so that body and filler leave in one
 /// write.
 #[derive(Debug)]
@@ -162,6 +166,17 @@ impl PacketBuffer {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.used == HEADER_WORDS
+    }
+
+    /// Appends an event of this many words, which ends without padding, and
+    /// returns its words to be filled in. `None`: there is no room for it.
+    #[inline(always)]
+    pub fn next(&mut self, words: usize) -> Option<&mut [u64]> {
+        let limit = self.words.len() - HEADER_WORDS;
+        let event = self.words[..limit].get_mut(self.used..self.used + words)?;
+        self.used += words;
+        self.pad = 0;
+        Some(event)
     }
 
     /// The words that are free.

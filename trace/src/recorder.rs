@@ -6,6 +6,25 @@ use crate::stream::WriteFailed;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How many snapshots guests may take, by triggers on their reference points.
+/// Each can be as large as all rings together. What is refused is counted
+/// ([`Summary::snapshots_refused`](crate::Summary::snapshots_refused)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotLimit {
+    /// In all.
+    pub most: u32,
+    /// The least time from one to the next.
+    pub interval: Duration,
+}
+
+impl Default for SnapshotLimit {
+    /// 16 in all, one a second.
+    fn default() -> Self {
+        SnapshotLimit { most: 16, interval: Duration::from_secs(1) }
+    }
+}
 
 /// Snapshots whose outcome is kept, for who asked.
 const KEPT: usize = 64;
@@ -28,6 +47,18 @@ pub enum SnapshotError {
     /// It could not be written. What was is whole.
     #[error(transparent)]
     Write(Arc<WriteFailed>),
+    /// A guest has taken as many as it may, for now or at all.
+    #[error("a guest's trigger has taken its share of snapshots (SessionConfig::guests_snapshots)")]
+    Refused,
+}
+
+/// The party that asks for a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// The VMM, or whoever steers it.
+    Owner,
+    /// A trigger on a guest's reference point.
+    Guest,
 }
 
 /// What became of a snapshot: its directory.
@@ -47,11 +78,21 @@ pub(crate) struct Recorder {
     /// A write of it that failed.
     pub failed: Option<WriteFailed>,
     outcomes: VecDeque<(u64, Outcome)>,
+    limit: SnapshotLimit,
+    /// Snapshots that guests' triggers began, and when the last one was asked for.
+    triggered: u32,
+    triggered_at: Option<Instant>,
+    /// Snapshots that were refused to guests' triggers.
+    pub refused: u64,
 }
 
 impl Recorder {
-    pub fn new(root: Folder) -> Recorder {
+    pub fn new(root: Folder, limit: SnapshotLimit) -> Recorder {
         Recorder {
+            limit,
+            triggered: 0,
+            triggered_at: None,
+            refused: 0,
             root,
             begun: 0,
             asked: 0,
@@ -61,11 +102,25 @@ impl Recorder {
         }
     }
 
-    /// Asks for a snapshot; gives its number. Who asks before it begins gets
-    /// the same.
-    pub fn ask(&mut self) -> u64 {
+    /// Asks for a snapshot, and returns its number. All that ask before it
+    /// begins get the same.
+    ///
+    /// # Errors
+    /// If it is a guest that asks, beyond its limit.
+    pub fn ask(&mut self, asker: Asker) -> Result<u64, SnapshotError> {
+        if asker == Asker::Guest && self.asked <= self.begun {
+            let now = Instant::now();
+            let SnapshotLimit { most, interval } = self.limit;
+            let soon = self.triggered_at.is_some_and(|last| now.duration_since(last) < interval);
+            if soon || self.triggered >= most {
+                self.refused += 1;
+                return Err(SnapshotError::Refused);
+            }
+            self.triggered += 1;
+            self.triggered_at = Some(now);
+        }
         self.asked = self.begun + 1;
-        self.asked
+        Ok(self.asked)
     }
 
     /// Begins what was asked for: makes its directory.
@@ -111,6 +166,11 @@ fn name(number: u64) -> String {
 /// For people.
 impl std::fmt::Display for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "flight recorder: {}, {} snapshots", self.root.path().display(), self.begun)
+        let Recorder { begun, refused, .. } = self;
+        write!(f, "flight recorder: {}, {begun} snapshots", self.root.path().display())?;
+        match refused {
+            0 => Ok(()),
+            refused => write!(f, ", {refused} refused to the guest's triggers"),
+        }
     }
 }

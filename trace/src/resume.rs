@@ -10,11 +10,11 @@
 
 mod scan;
 
-use crate::classes::{Classes, MAX_CLASSES, Table};
+use crate::classes::{Classes, Table};
 use crate::clock::{Clocks, FREQUENCIES};
 use crate::folder::{Folder, Share, read_at};
 use crate::lane::{Counts, Lane, MAX_CLIENTS, MOST_LOST, Stats};
-use crate::limits::{MAX_SESSION_CLOCKS, MAX_SESSION_JSON};
+use crate::limits::{MAX_CLASSES, MAX_DESCRIPTION, MAX_SESSION_CLOCKS};
 use crate::metadata::Uuid;
 use crate::packet::{Domain, PacketHeader};
 use crate::session::{SessionError, own};
@@ -121,9 +121,9 @@ fn read_json(dir: &Folder) -> Result<SessionJson, SessionError> {
         opened => opened.map_err(|e| wrong(format!("its {FILE}: {e}")))?,
     };
     let len = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-    if len > MAX_SESSION_JSON {
+    if len > MAX_DESCRIPTION {
         return Err(wrong(format!(
-            "its {FILE} has {len} bytes, and no session has one of more than {MAX_SESSION_JSON}"
+            "its {FILE} has {len} bytes, and no session has one of more than {MAX_DESCRIPTION}"
         )));
     }
     let mut text = vec![0; len as usize];
@@ -177,12 +177,9 @@ impl Found {
     /// The event classes, with the ids that they had, declared for all clocks.
     pub fn classes(&self, dir: &Path) -> Result<Classes, SessionError> {
         let mut classes = Classes::new();
-        let known = |(id, text, point): (u32, &str, bool)| {
-            classes.restore(id, text, point, self.json.clocks.len() as u32).then_some(())
-        };
-        let events = self.json.events.iter();
-        let restored = events.map(|e| (e.id, &*e.schema, e.reference_point)).map(known);
-        restored.collect::<Option<()>>().ok_or_else(|| SessionError::NotResumable {
+        let clocks = self.json.clocks.len() as u32;
+        let restored = self.json.events.iter().all(|event| classes.restore(event, clocks));
+        restored.then_some(()).ok_or_else(|| SessionError::NotResumable {
             path: dir.to_owned(),
             why: "the event classes in its session.json are damaged".into(),
         })?;

@@ -7,7 +7,7 @@ use crate::folder::{Folder, Share, retry};
 use crate::host_ring::HostRings;
 use crate::limits::MAX_HOST_RINGS;
 use crate::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
-use crate::recorder::{Recorder, SnapshotError};
+use crate::recorder::{Asker, Recorder, SnapshotError, SnapshotLimit};
 use crate::resume::{self, Committed};
 use crate::shared::{CTF, HIDDEN, OnWriteFailed, Shared, clear};
 use crate::stream::{DEFAULT_SEGMENT_BYTES, WriteFailed};
@@ -72,6 +72,8 @@ pub struct SessionConfig {
     pub on_write_failed: Option<OnWriteFailed>,
     /// What is written in `dir`, beside the control socket.
     pub output: Output,
+    /// How many snapshots guests may take, by triggers.
+    pub guests_snapshots: SnapshotLimit,
 }
 
 /// What a session writes in its directory.
@@ -108,6 +110,7 @@ impl SessionConfig {
             same_counter: false,
             on_write_failed: None,
             output: Output::Trace,
+            guests_snapshots: SnapshotLimit::default(),
         }
     }
 }
@@ -248,7 +251,7 @@ impl Session {
             let _ = dir.remove_folder(HIDDEN);
         }
         let recorder = match config.output {
-            Output::Snapshots => Some(Recorder::new(dir)),
+            Output::Snapshots => Some(Recorder::new(dir, config.guests_snapshots)),
             Output::Nothing => None,
             Output::Trace => {
                 shared.begin_trace(dir, uuid)?;
@@ -316,7 +319,7 @@ impl Session {
             let snapshot = move |_: &Fired| {
                 // One that cannot be written is told as every failed write is;
                 // one that was waited for in vain comes with the next pass.
-                let _ = weak.upgrade().map(|inner| Session { inner }.snapshot());
+                let _ = weak.upgrade().map(|inner| Session { inner }.snapshot_for(Asker::Guest));
             };
             inner.triggers.register(trigger::SNAPSHOT, Arc::new(snapshot));
         }
@@ -357,12 +360,16 @@ impl Session {
     /// # Errors
     /// If this is no flight recorder, nobody drains, or it cannot be written.
     pub fn snapshot(&self) -> Result<PathBuf, SnapshotError> {
+        self.snapshot_for(Asker::Owner)
+    }
+
+    fn snapshot_for(&self, asker: Asker) -> Result<PathBuf, SnapshotError> {
         let number = {
             let mut engine = self.engine();
             if engine.finished {
                 return Err(SnapshotError::Ended);
             }
-            engine.recorder.as_mut().ok_or(SnapshotError::NotARecorder)?.ask()
+            engine.recorder.as_mut().ok_or(SnapshotError::NotARecorder)?.ask(asker)?
         };
         self.inner.rings.wake();
         let until = Instant::now() + PATIENCE;
@@ -509,6 +516,20 @@ impl Session {
         self.inner.snapshot.notify_all();
         Ok(Summary::of(&engine, self.inner.rings.unattached()))
     }
+
+    /// Ends it as [`Session::finish`] does, also where it cannot be written to
+    /// its end: what is missing then is counted as lost in the summary, and in
+    /// the files as far as they have room for that.
+    pub fn end(self) -> (Summary, Result<(), SessionError>) {
+        self.inner.end();
+        let mut engine = self.engine();
+        let finished = engine.finish();
+        if finished.is_err() {
+            engine.give_up();
+        }
+        self.inner.snapshot.notify_all();
+        (Summary::of(&engine, self.inner.rings.unattached()), finished.map_err(Into::into))
+    }
 }
 
 /// A thread that drains the VMM's own rings. Dropped, it drains once more and
@@ -598,6 +619,10 @@ impl EventSink for Session {
         // Before the rings are looked at: who fills one later calls again.
         self.inner.rings.woken();
         self.engine().begin_pass();
+    }
+
+    fn last_pass(&self) {
+        self.engine().shared.last_pass = true;
     }
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {

@@ -73,6 +73,10 @@ pub struct EventJson {
     pub schema: String,
     /// Whether client, cpu, seq and guest time stand before the fields.
     pub reference_point: bool,
+    /// Clocks whose stream classes have it. `None`, from versions that did not
+    /// say so: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<Vec<u32>>,
 }
 
 /// What one stream holds and what it lost.
@@ -105,18 +109,19 @@ pub struct StreamJson {
 }
 
 impl SessionJson {
-    /// Replaces the file in the session's directory.
+    /// Replaces the file in the session's directory. Returns its size in bytes.
     ///
     /// # Errors
     /// If it cannot be written: the old one stays.
-    pub(crate) fn write(&self, dir: &Folder) -> Result<(), WriteFailed> {
+    pub(crate) fn write(&self, dir: &Folder) -> Result<u64, WriteFailed> {
         let mut text = serde_json::to_vec_pretty(self).map_err(|e| WriteFailed {
             action: "encode",
             path: dir.path().join(FILE),
             source: e.into(),
         })?;
         text.push(b'\n');
-        dir.replace(FILE, &text)
+        dir.replace(FILE, &text)?;
+        Ok(text.len() as u64)
     }
 }
 

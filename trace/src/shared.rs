@@ -1,6 +1,7 @@
 //! What all lanes of a session share: tables, clocks, the packet buffer, and
 //! the two files that describe the rest.
 
+use crate::budget::Rate;
 use crate::classes::Classes;
 use crate::clock::Clocks;
 use crate::folder::Folder;
@@ -65,6 +66,10 @@ pub(crate) struct Shared {
     pub stage: Vec<u64>,
     pub classes: Classes,
     pub clocks: Clocks,
+    /// How often `session.json` and the metadata may be replaced for guests.
+    rate: Rate,
+    /// No producer runs any more, so that no guest can ask for more.
+    pub last_pass: bool,
     pub stats: Vec<Stats>,
     pub device: BTreeMap<String, u64>,
     pub on_failed: Option<OnWriteFailed>,
@@ -98,6 +103,8 @@ impl Shared {
             stage: Vec::new(),
             classes: Classes::new(),
             clocks,
+            rate: Rate::new(ticks()),
+            last_pass: false,
             stats: Vec::new(),
             device: BTreeMap::new(),
             on_failed: None,
@@ -115,6 +122,7 @@ impl Shared {
     pub fn begin_trace(&mut self, dir: Folder, uuid: [u8; 16]) -> Result<(), WriteFailed> {
         let path = dir.path().join(CTF);
         (self.dir, self.uuid) = (dir, uuid);
+        self.classes.forget_described();
         let begun = self
             .open_trace(HIDDEN)
             .and_then(|()| self.describe(false))
@@ -136,11 +144,18 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether `session.json` and the metadata may be replaced now because a
+    /// guest brought something new.
+    pub fn may_describe(&mut self, now: u64) -> bool {
+        !self.open || self.last_pass || self.rate.allows(now, self.clocks.host.frequency)
+    }
+
     /// Brings `session.json` and the metadata up to date, if a packet may need
     /// something that they do not say yet.
     #[inline]
     pub fn sync(&mut self) -> Result<(), WriteFailed> {
-        if self.open && (self.classes.changed || self.clocks.changed) {
+        let is_described = self.classes.is_described(self.classes.version());
+        if self.open && (!is_described || self.clocks.changed) {
             self.describe(false)?;
         }
         Ok(())
@@ -156,19 +171,22 @@ impl Shared {
 
     /// Replaces `session.json`, then the metadata.
     pub fn describe(&mut self, finished: bool) -> Result<(), WriteFailed> {
-        self.write_json(finished)?;
+        let json = self.write_json(finished);
         let clocks = self.clocks.entries(&self.uuid);
         let text = tsdl(&self.uuid, &clocks, self.classes.entries(self.clocks.len()));
+        // Spent also where a write fails: the work was done.
+        self.rate.spend(json.as_ref().map_or(0, |bytes| *bytes) + text.len() as u64);
+        json?;
         if let Some(files) = &self.files {
             files.folder().replace("metadata", text.as_bytes())?;
         }
-        self.classes.changed = false;
+        self.classes.described();
         self.clocks.changed = false;
         Ok(())
     }
 
-    /// Replaces `session.json`.
-    pub fn write_json(&mut self, finished: bool) -> Result<(), WriteFailed> {
+    /// Replaces `session.json`. Returns its size in bytes.
+    pub fn write_json(&mut self, finished: bool) -> Result<u64, WriteFailed> {
         SessionJson {
             format: FORMAT.into(),
             version: VERSION,

@@ -33,6 +33,8 @@ pub struct Summary {
     pub faults: BTreeMap<String, u64>,
     /// Writes that failed; what they should have written was tried again.
     pub write_failures: u64,
+    /// Snapshots that were refused to guests' triggers.
+    pub snapshots_refused: u64,
     /// Per stream.
     pub streams: Vec<StreamJson>,
 }
@@ -44,6 +46,7 @@ impl Summary {
         let mut summary = Summary {
             lost: unattached,
             write_failures: shared.failures,
+            snapshots_refused: engine.recorder.as_ref().map_or(0, |recorder| recorder.refused),
             streams: shared.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
             ..Summary::default()
         };

@@ -4,15 +4,15 @@
 //! does not fit, or a timestamp that goes backwards; so nothing of that passes
 //! here, whatever the producer writes and whenever.
 
-use crate::classes::{ClassRef, Classes, Table};
+use crate::budget::Payer;
+use crate::classes::{ClassRef, Classes, Declared, Table};
 use crate::clock::Clocks;
 use crate::lane::{CACHE, Cached, Counts, Guests, Lane, OpenLease, Stats};
-use crate::limits::MAX_NAME_BYTES;
-use crate::packet::Domain;
+use crate::packet::{Domain, PacketBuffer};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, id};
-use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Payload, Record};
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, MAX_NAME_BYTES, Payload, Record};
 use hypertrace_abi::schema::Value;
 
 /// Words that a record may take in a packet besides its payload: a
@@ -26,6 +26,12 @@ pub(crate) struct Context<'a> {
     pub lease: OpenLease,
     /// As in [`Shared`](crate::shared::Shared).
     pub partial: bool,
+    /// The budget of this ring's new names.
+    pub payer: Payer,
+    /// There are files that describe the classes.
+    pub open: bool,
+    /// They may be replaced before this packet because a guest needs it.
+    pub may_describe: bool,
     pub table: &'a mut Table,
     pub classes: &'a mut Classes,
     pub clocks: &'a mut Clocks,
@@ -36,9 +42,7 @@ pub(crate) struct Context<'a> {
 
 /// Takes records into one packet.
 pub(crate) struct Taker<'a> {
-    out: &'a mut [u64],
-    used: usize,
-    pad: usize,
+    packet: &'a mut PacketBuffer,
     base: u64,
     last: u64,
     limit: u64,
@@ -48,16 +52,13 @@ pub(crate) struct Taker<'a> {
     others: Counts,
     filtered: u64,
     clamped: bool,
+    needs_description: bool,
     name: Option<String>,
 }
 
 /// What a [`Taker`] took.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// Words in the packet.
-    pub words: usize,
-    /// Bytes of padding behind the last string.
-    pub pad: usize,
     /// The last timestamp, raw.
     pub last: u64,
     /// Whether that is what the producer wrote, as far as the host can tell.
@@ -66,23 +67,23 @@ pub(crate) struct Taken {
     pub others: Counts,
     /// Not wanted, so not in the packet.
     pub filtered: u64,
+    /// The packet has a class that is not on disk yet.
+    pub needs_description: bool,
     /// The lessee's name, if it said one.
     pub name: Option<String>,
 }
 
 impl<'a> Taker<'a> {
-    /// `out` is the packet's room for events; timestamps begin at `last`.
+    /// `packet` is empty; timestamps begin at `last`.
     pub fn new(
-        out: &'a mut [u64],
+        packet: &'a mut PacketBuffer,
         cache: &'a mut [Cached; CACHE],
         last: u64,
         now: u64,
         context: Context<'a>,
     ) -> Taker<'a> {
         Taker {
-            out,
-            used: 0,
-            pad: 0,
+            packet,
             base: context.clocks.base(context.clock),
             last,
             limit: context.clocks.limit(context.clock, context.lease.first, now),
@@ -91,18 +92,18 @@ impl<'a> Taker<'a> {
             others: Counts::default(),
             filtered: 0,
             clamped: false,
+            needs_description: false,
             name: None,
         }
     }
 
     pub fn finish(self) -> Taken {
         Taken {
-            words: self.used,
-            pad: self.pad,
             last: self.last,
             clean: !self.clamped,
             others: self.others,
             filtered: self.filtered,
+            needs_description: self.needs_description,
             name: self.name,
         }
     }
@@ -118,8 +119,7 @@ impl<'a> Taker<'a> {
         {
             return self.visit_other(faults, record);
         }
-        let end = self.used + HEADER_WORDS + record.payload.len();
-        let Some(out) = self.out.get_mut(self.used..end) else {
+        let Some(out) = self.packet.next(HEADER_WORDS + record.payload.len()) else {
             return Flow::Stop;
         };
         out[0] = timestamp - self.base;
@@ -131,8 +131,6 @@ impl<'a> Taker<'a> {
             3 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
             _ => record.payload.copy_to(&mut out[HEADER_WORDS..]),
         }
-        self.used = end;
-        self.pad = 0;
         self.last = timestamp;
         Flow::Taken
     }
@@ -142,7 +140,7 @@ impl<'a> Taker<'a> {
     fn visit_other(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let header = record.header;
         let len = record.payload.len();
-        if self.out.len() - self.used < len + MOST_EXTRA {
+        if self.packet.free().len() < len + MOST_EXTRA {
             return Flow::Stop;
         }
         let point = self.context.domain == Domain::Host
@@ -155,15 +153,19 @@ impl<'a> Taker<'a> {
         {
             return Flow::Stop;
         }
+        if !point && self.context.must_wait(&header) {
+            return Flow::Stop;
+        }
         let timestamp = self.time(header.timestamp, faults);
-        let at = self.used;
-        let body = at + HEADER_WORDS;
-        record.payload.copy_to(&mut self.out[body..body + len]);
+        // Built in the packet's free words; an event of it once it is taken.
+        let out = self.packet.free();
+        let body = HEADER_WORDS;
+        record.payload.copy_to(&mut out[body..body + len]);
 
         let own = body + if point { REFERENCE_PREFIX_WORDS } else { 0 };
-        let payload = &self.out[own..body + len];
+        let payload = &out[own..body + len];
         let class = if point {
-            self.context.point_class(&header, &self.out[body..own], payload)
+            self.context.point_class(&header, &out[body..own], payload)
         } else {
             let known = &mut self.cache[header.id as usize % CACHE];
             self.context.class(&header, payload, known).map_err(|fault| {
@@ -176,7 +178,8 @@ impl<'a> Taker<'a> {
                 self.filtered += 1;
                 return Flow::Taken;
             }
-            Ok(Checked { class, pad, .. }) => {
+            Ok(Checked { class, pad, pending, .. }) => {
+                self.needs_description |= pending;
                 if header.id == id::LEASE && !point {
                     self.name = lease_name(&class, payload);
                 }
@@ -185,16 +188,15 @@ impl<'a> Taker<'a> {
             Err(Untyped { dense }) => {
                 // It is kept as it is, behind what it said it was.
                 let from = if dense == id::UNTYPED { body } else { own };
-                self.out.copy_within(from..body + len, from + 2);
-                self.out[from] = header.id.into();
-                self.out[from + 1] = (body + len - from) as u64;
+                out.copy_within(from..body + len, from + 2);
+                out[from] = header.id.into();
+                out[from + 1] = (body + len - from) as u64;
                 (dense, len + 2, 0)
             }
         };
-        self.out[at] = timestamp - self.base;
-        self.out[at + 1] = Header::meta(dense, words as u16, header.flags);
-        self.used = body + words;
-        self.pad = pad;
+        out[0] = timestamp - self.base;
+        out[1] = Header::meta(dense, words as u16, header.flags);
+        self.packet.take(body + words, pad);
         self.count(&header, point);
         Flow::Taken
     }
@@ -231,9 +233,10 @@ impl<'a> Taker<'a> {
         }
         if timestamp != raw {
             let event = [timestamp - self.base, Header::meta(id::TIME_FAULT, 1, 0), raw];
-            self.out[self.used..self.used + 3].copy_from_slice(&event);
-            self.used += 3;
-            self.others.time_faults += 1;
+            if let Some(out) = self.packet.next(event.len()) {
+                out.copy_from_slice(&event);
+                self.others.time_faults += 1;
+            }
         }
         self.clamped = timestamp != raw;
         self.last = timestamp;
@@ -247,6 +250,8 @@ struct Checked {
     /// Bytes of padding behind a last string.
     pad: usize,
     wanted: bool,
+    /// It is not on disk yet.
+    pending: bool,
 }
 
 /// The class of a record whose own class is not known or does not fit.
@@ -264,6 +269,7 @@ impl Context<'_> {
         payload: &[u64],
         known: &mut Cached,
     ) -> Result<Checked, Fault> {
+        let mut pending = false;
         let (class, wanted) = match known.class.filter(|_| known.id == header.id) {
             Some(class) => (class, !known.filtered),
             None if header.id < id::FIRST => {
@@ -271,23 +277,47 @@ impl Context<'_> {
             }
             None => {
                 let class = self.table.plain(header.id).ok_or(Fault::UnknownId)?;
-                if !self.classes.declare(self.clock, class.dense) {
-                    return Err(Fault::SchemaTable);
+                let wanted = self.is_wanted(class);
+                if wanted && self.open {
+                    let declared = self.classes.declare(self.payer, self.clock, class.dense);
+                    if declared == Declared::Refused {
+                        return Err(Fault::SchemaTable);
+                    }
+                    pending = declared == Declared::Pending;
                 }
-                let wanted = self.domain == Domain::Host || self.classes.is_wanted(class.dense);
-                *known = Cached::new(header.id, class, wanted);
+                // The hot path does not ask whether a class is on disk.
+                if !pending {
+                    *known = Cached::new(header.id, class, wanted);
+                }
                 (class, wanted)
             }
         };
         let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
-        Ok(Checked { class, pad, wanted })
+        Ok(Checked { class, pad, wanted, pending })
+    }
+
+    fn is_wanted(&self, class: ClassRef) -> bool {
+        self.domain == Domain::Host || self.classes.is_wanted(class.dense)
+    }
+
+    /// Whether a record of a client's ring has a class that is not on disk, and
+    /// must stay in the ring until the files may be replaced.
+    fn must_wait(&mut self, header: &Header) -> bool {
+        if self.may_describe || self.payer == Payer::Host {
+            return false;
+        }
+        let Some(class) = self.table.plain(header.id).filter(|_| header.id >= id::FIRST) else {
+            return false;
+        };
+        self.is_wanted(class)
+            && self.classes.declare(self.payer, self.clock, class.dense) == Declared::Pending
     }
 
     /// Whether a point's schema was told already.
     fn knows_point(&mut self, header: &Header, client: u64) -> bool {
         let client = u32::try_from(client).unwrap_or(u32::MAX);
         let lane = self.guests.lane(client, self.stats);
-        header.id < id::FIRST || lane.is_some_and(|lane| lane.table.text(header.id).is_some())
+        header.id < id::FIRST || lane.is_some_and(|lane| lane.table.knows(header.id))
     }
 
     /// The class of a guest's reference point in a host ring, and its check.
@@ -306,9 +336,8 @@ impl Context<'_> {
             return Err(self.untyped_point());
         };
         lane.pending.points += 1;
-        lane.expect_points(self.classes);
         if guest_time != 0 {
-            learn_time(self.clocks, lane, guest_time, header.timestamp);
+            learn_time(self.clocks, lane, guest_time, header.timestamp, self.may_describe);
         }
         let class = if header.id < id::FIRST {
             match header.id {
@@ -317,13 +346,21 @@ impl Context<'_> {
             }
             .ok_or(Fault::UnknownId)
         } else {
-            lane.table.reference(self.classes, header.id)
+            lane.table.reference(lane.payer, self.classes, header.id)
         };
         let checked = class.and_then(|class| {
             let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
-            let declared = self.classes.declare(self.clock, class.dense);
             let wanted = self.classes.is_wanted(class.dense);
-            declared.then_some(Checked { class, pad, wanted }).ok_or(Fault::SchemaTable)
+            let mut pending = false;
+            if wanted && self.open {
+                let declared = self.classes.declare(lane.payer, self.clock, class.dense);
+                pending = declared == Declared::Pending;
+                // The host's ring cannot wait for a guest's new names.
+                if declared == Declared::Refused || pending && !self.may_describe {
+                    return Err(Fault::SchemaTable);
+                }
+            }
+            Ok(Checked { class, pad, wanted, pending })
         });
         match checked {
             Ok(checked) => {
@@ -341,27 +378,26 @@ impl Context<'_> {
     }
 
     fn untyped_point(&mut self) -> Untyped {
-        // It was there before any guest could fill a table.
+        // It was declared for the clock of host rings before any guest came.
         match self.classes.reserved_reference(id::UNTYPED) {
-            Some(class) if self.classes.declare(self.clock, class.dense) => {
-                Untyped { dense: class.dense }
-            }
-            _ => UNTYPED,
+            Some(class) => Untyped { dense: class.dense },
+            None => UNTYPED,
         }
     }
 }
 
 /// A reference point is a bound of the guest's clock: what it says was before.
-fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: u64) {
-    let clock = match lane.clock {
-        Some(clock) => clock,
-        None => {
-            let kind = hypertrace_abi::record::ClockKind::Tsc;
-            let clock = clocks.for_guest(None, kind, guest_time, host_time);
-            lane.clock = Some(clock);
-            clock
-        }
-    };
+fn learn_time(
+    clocks: &mut Clocks,
+    lane: &mut Lane,
+    guest_time: u64,
+    host_time: u64,
+    may_add: bool,
+) {
+    let kind = hypertrace_abi::record::ClockKind::Tsc;
+    let found = || clocks.for_guest(None, kind, guest_time, host_time, may_add);
+    let Some(clock) = lane.clock.or_else(found) else { return };
+    lane.clock = Some(clock);
     let host = clocks.host;
     if let Some(guest) = clocks.guest_mut(clock)
         && guest.fits(&host, guest_time, host_time)
@@ -370,15 +406,18 @@ fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: 
     }
 }
 
+/// The name in a lease record, cut to [`MAX_NAME_BYTES`].
 pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
-    match class.shape.values(payload).last()? {
-        Value::Str(bytes) => {
-            let mut name = String::from_utf8_lossy(bytes).into_owned();
-            // A guest's; session.json has one for each client.
-            let most = (0..=MAX_NAME_BYTES).rev().find(|at| name.is_char_boundary(*at));
-            name.truncate(most.unwrap_or(0));
-            Some(name)
-        }
-        _ => None,
+    let Value::Str(bytes) = class.shape.values(payload).last()? else {
+        return None;
+    };
+    // Three more: a letter that is cut in two here is cut off below.
+    let most = bytes.len().min(MAX_NAME_BYTES + 3);
+    let mut name = String::from_utf8_lossy(&bytes[..most]).into_owned();
+    let mut end = name.len().min(MAX_NAME_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
     }
+    name.truncate(end);
+    Some(name)
 }

@@ -6,9 +6,10 @@ mod common;
 
 use common::guest::Guest;
 use hypertrace_abi::event_type;
+use hypertrace_abi::layout::host_page;
 use hypertrace_abi::ring::Emit;
 use hypertrace_trace::{Session, SessionConfig};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,12 +92,17 @@ fn a_file_that_may_not_grow_is_tried_again() {
     };
     let dir = Path::new(&dir);
     let mut run = begin(dir);
+    let told =
+        |run: &Outcome| run.guest.memory.host[host_page::WRITE_FAILED].load(Ordering::Relaxed);
     run.rounds(3);
+    assert_eq!(told(&run), 0);
     // Not a multiple of anything: a write is short first, then fails.
     set_file_limit(250_001);
     run.rounds(30);
+    assert_eq!(told(&run), 1);
     set_file_limit(u64::MAX);
     run.rounds(3);
+    assert_eq!(told(&run), 0);
     run.finish(dir);
 }
 
@@ -142,40 +148,109 @@ fn what_was_lost_is_told_where_there_is_no_room_to_tell() {
     assert!(read.stderr.contains(&format!("Tracer discarded {} events", summary.lost)));
 }
 
+/// Runs a test of this file again in a mount namespace of its own, where it may
+/// mount. `None`: this is that process, and the directory for its mounts.
+fn with_mounts(test: &str) -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os(common::CHILD) {
+        return Some(dir.into());
+    }
+    let can = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "mount -t tmpfs none /mnt"])
+        .output()
+        .is_ok_and(|out| out.status.success());
+    if !can {
+        eprintln!("capability missing: mount namespace (unshare --mount and tmpfs need root)");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let child = common::child(test, dir.path());
+    let mut command = Command::new("unshare");
+    command.arg("--mount").arg(child.get_program()).args(child.get_args());
+    command.env(common::CHILD, dir.path());
+    assert!(command.status().unwrap().success());
+    None
+}
+
+/// A disk of this size.
+fn mount(dir: &Path, bytes: u64) {
+    let size = format!("size={bytes}");
+    let command = ["-t", "tmpfs", "-o", &size, "none"];
+    assert!(Command::new("mount").args(command).arg(dir).status().unwrap().success());
+}
+
+fn unmount(dir: &Path) {
+    assert!(Command::new("umount").arg(dir).status().unwrap().success());
+}
+
 #[test]
 fn a_full_disk_is_tried_again() {
-    let test = "a_full_disk_is_tried_again";
-    let Some(dir) = std::env::var_os(common::CHILD) else {
-        let dir = tempfile::tempdir().unwrap();
-        let child = common::child(test, dir.path());
-        // A small disk of the child's own.
-        let mut command = Command::new("unshare");
-        command.args([
-            "--mount",
-            "sh",
-            "-c",
-            "mount -t tmpfs -o size=600k none \"$0\" && exec \"$@\"",
-        ]);
-        command.arg(dir.path()).arg(child.get_program()).args(child.get_args());
-        command.env(common::CHILD, dir.path());
-        let can = Command::new("unshare")
-            .args(["--mount", "sh", "-c", "mount -t tmpfs none /mnt"])
-            .output()
-            .is_ok_and(|out| out.status.success());
-        if !can {
-            eprintln!("capability missing: mount namespace (unshare --mount and tmpfs need root)");
-            return;
-        }
-        assert!(command.status().unwrap().success());
-        return;
-    };
-    let dir = Path::new(&dir);
+    let Some(dir) = with_mounts("a_full_disk_is_tried_again") else { return };
+    mount(&dir, 600 << 10);
     std::fs::write(dir.join("ballast"), vec![1; 300_000]).unwrap();
-    let mut run = begin(dir);
+    let mut run = begin(&dir);
     run.rounds(40);
     std::fs::remove_file(dir.join("ballast")).unwrap();
     run.rounds(2);
-    run.finish(dir);
+    run.finish(&dir);
+    unmount(&dir);
+}
+
+/// Whatever the room: each event is recorded or counted as lost, and what is
+/// counted as recorded is what a reader counts.
+#[test]
+fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
+    let test = "whatever_the_disks_size_emitted_is_recorded_plus_lost";
+    let Some(dir) = with_mounts(test) else { return };
+    let mut failed_at_all = 0;
+    for pages in 1.. {
+        mount(&dir, pages * 4096);
+        let mut config = SessionConfig::new(dir.join("s"));
+        config.segment_bytes = 1 << 20;
+        let Ok(session) = Session::create(config) else {
+            unmount(&dir);
+            assert!(pages < 16, "64 KiB is enough for an empty session");
+            continue;
+        };
+        let mut guest = Guest::new(0);
+        // A host ring of its own for each session, lease record and all.
+        let vmm = session.clone();
+        std::thread::spawn(move || {
+            assert!(vmm.attach("vmm"));
+            for i in 0..2000u64 {
+                vmm.emit(event_type!("exit", i));
+            }
+        })
+        .join()
+        .unwrap();
+        // And two lease records.
+        let emitted = 2 + 2000 + 3000;
+        for i in 0..3000u64 {
+            guest.emit(event_type!("e", i, name = "abc"));
+            if i % 100 == 99 {
+                guest.pass(&session);
+            }
+        }
+        guest.producer.release();
+        guest.pass(&session);
+        guest.forsake(&session);
+
+        let (summary, written) = session.end();
+
+        let counted = summary.records + summary.lost;
+        assert_eq!(counted, emitted, "{pages} pages: {summary:#?}");
+        assert_eq!(summary.time_faults, 0);
+        let is_whole = written.is_ok() && summary.lost == 0;
+        failed_at_all += u64::from(!is_whole);
+        if let Some(read) = common::read(&dir.join("s/ctf")) {
+            assert!(read.ok, "{pages} pages: {}", read.stderr);
+            assert_eq!(read.lines.len() as u64, summary.records, "{pages} pages");
+        }
+        unmount(&dir);
+        if is_whole {
+            break;
+        }
+    }
+    assert!(failed_at_all > 10, "{failed_at_all}");
 }
 
 #[test]

@@ -7,11 +7,13 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{Geometry, guest_page};
-use hypertrace_abi::record::Header;
+use hypertrace_abi::record::{ClockKind, Flags, Header, id};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_trace::Session;
+use hypertrace_trace::limits::{BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, MAX_NAME_BYTES};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// xorshift64: any seed replays.
 struct Random(u64);
@@ -289,47 +291,144 @@ fn hostile_clients_that_write_while_they_are_drained() {
     }
 }
 
-/// Texts that only a guest that means harm would write.
-fn log_text(forger: &mut Forger, hostile: &Guest, text: &str) {
-    forger.log(u64::from(id_of(text)) | (text.len() as u64) << 32);
-    let mut bytes = text.as_bytes().to_vec();
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    for word in bytes.chunks(8) {
-        forger.log(u64::from_le_bytes(word.try_into().unwrap()));
-    }
-    hostile.poke(guest_page::SCHEMA_LEN, forger.written);
-}
-
 #[test]
 fn a_guest_that_fills_the_tables_gets_untyped_events() {
     let (_dir, session) = common::session(|_| ());
-    let mut honest = Guest::new(0);
-    let mut emitted = 0;
-    for client in 1..8 {
-        let mut hostile = Guest::new(client);
-        let mut forger = Forger::new(&hostile, 1);
+    session.attach("vmm");
+    let mut hostiles: Vec<Guest> = (1..12).map(Guest::new).collect();
+    for hostile in &mut hostiles {
         for n in 0..1200u64 {
+            let client = hostile.client;
             let text = format!("c{client}_{n}(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:u64,b:str)");
-            log_text(&mut forger, &hostile, &text);
+            hostile.log(&text);
+            hostile.emit_words(&text, &[1, 0]);
             if n % 100 == 99 {
-                // To the end: it has to wait with its texts in between.
-                hostile.pass(&session);
-                let id = id_of(&text);
-                let flags = hypertrace_abi::record::Flags::empty();
-                hostile.producer.emit_words(ticks(), id, flags, &[], &[1, 0]);
+                // It has to wait with its texts in between.
                 hostile.pass(&session);
             }
+        }
+        hostile.pass(&session);
+    }
+    // Then somebody comes who has told nothing yet, and the VMM.
+    let mut honest = Guest::new(0);
+    honest.emit(event_type!("honest", i = 0u64));
+    session.emit(event_type!("vmm_event", i = 0u64));
+    honest.pass(&session);
+
+    let summary = session.summary();
+    let of =
+        |client: u32| summary.streams.iter().find(|s| s.client == client && s.domain == "guest");
+    assert!(of(0).unwrap().faults.is_empty(), "{summary:?}");
+    // The last ones find nothing but their reserves.
+    for hostile in &hostiles {
+        assert!(of(hostile.client).unwrap().faults["schema_table"] > 0);
+    }
+    assert!(of(11).unwrap().faults["unknown_id"] > 1000);
+    assert_eq!(summary.ring_events, 11 * 1200 + 1);
+    let ctf = session.dir().join("ctf");
+    let bytes = std::fs::metadata(ctf.join("metadata")).unwrap().len() as usize;
+    assert!(bytes < GUESTS_BYTES + 11 * CLIENT_BYTES + (64 << 10), "{bytes}");
+    check(session, 1, 0);
+    let Some(read) = common::read(&ctf) else { return };
+    assert_eq!(read.lines.iter().filter(|line| line.contains(" vmm_event: ")).count(), 1);
+}
+
+/// Bytes that this thread has written to files.
+fn written() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.unwrap().parse().unwrap()
+}
+
+/// A client brings new texts, and lessees with clocks of their own, as fast as
+/// it can: each event class could be declared for each clock.
+#[test]
+fn texts_times_clocks_cost_a_bounded_rate_of_bytes() {
+    let (_dir, session) = common::session(|_| ());
+    let (mut honest, mut hostile) = (Guest::new(0), Guest::new(1));
+    let (began, before) = (Instant::now(), written());
+    let mut emitted = 0;
+    let mut packets = 0;
+    for n in 0..3000u64 {
+        if n % 10 == 0 {
+            // Clocks that do not fit each other.
+            let now = (n / 10 + 1) << 40;
+            hostile.lease_with(n + 1, "hostile", now, ClockKind::Tsc);
+        }
+        for (i, field) in ('a'..='h').enumerate() {
+            let text =
+                format!("hostile_{n}_{field}(aaaaaaaaaaaaaaaaaaaa:u64,bbbbbbbbbbbbbbbb:u64)");
+            hostile.log(&text);
+            hostile.emit_words(&text, &[n, i as u64]);
         }
         honest.emit(event_type!("honest", i = emitted));
         emitted += 1;
         honest.pass(&session);
+        // As a device's drain loop does, some packets of it in a pass.
+        for _ in 0..4 {
+            hostile.drain(&session);
+        }
+        packets += 6;
     }
-    let summary = session.summary();
-    // Of each client's 1200 texts 1024 fit its table, until the session's is full.
-    assert_eq!(summary.faults["schema_table"], 7 * 1200 - (4096 - 2) + 1, "{summary:?}");
-    assert!(summary.faults["unknown_id"] > 0);
-    assert_eq!(summary.ring_events, 7 * 12 + 7);
+    let rate = BYTES_PER_SECOND * (began.elapsed().as_secs() + 2);
+    let (most, wrote) = (rate + packets * 4096, written() - before);
+    assert!(wrote < most, "{wrote} bytes, at most {most}");
+    let ctf = session.dir().join("ctf");
+    let bytes = std::fs::metadata(ctf.join("metadata")).unwrap().len() as usize;
+    assert!(bytes < GUESTS_BYTES + CLIENT_BYTES + (256 << 10), "{bytes}");
+    session.last_pass();
+    hostile.pass(&session);
     check(session, emitted, 0);
+}
+
+#[test]
+fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
+    let (_dir, session) = common::session(|_| ());
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("unwanted", i = 0u64));
+    guest.pass(&session);
+    session.set_events(&"unwanted".parse().unwrap(), false).unwrap();
+    let now = ticks();
+    // Its last bytes are padding, and the packet ends before them.
+    guest.emit_at(now, event_type!("text", s = "abc"));
+    guest.emit_at(now - 1, event_type!("unwanted", i = 1u64));
+    guest.pass(&session);
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.filtered, summary.time_faults), (1, 1));
+    let Some(lines) = common::read_clean(&ctf) else { return };
+    assert_eq!(lines.len() as u64, summary.records);
+    assert!(lines.last().unwrap().contains(" time_fault: "), "{lines:#?}");
+}
+
+#[test]
+fn a_lessees_name_is_cut() {
+    let (_dir, session) = common::session(|_| ());
+    let mut guest = Guest::new(0);
+    // Three bytes each: the cut is between two letters.
+    let name = "\u{20ac}".repeat(1000);
+    guest.producer.emit_words(
+        ticks(),
+        id::LEASE,
+        Flags::empty(),
+        &[],
+        &forged_lease(name.as_bytes()),
+    );
+    guest.pass(&session);
+    let summary = session.finish().unwrap();
+    let told = &summary.streams[0].name;
+    assert_eq!(*told, "\u{20ac}".repeat(MAX_NAME_BYTES / 3));
+}
+
+/// The payload of a lease record by a producer that has no limit for names.
+fn forged_lease(name: &[u8]) -> Vec<u64> {
+    let mut words = vec![0x1000, 1, 2, 0, name.len() as u64];
+    let mut bytes = (name.len() as u32).to_le_bytes().to_vec();
+    bytes.extend_from_slice(name);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    words.truncate(4);
+    words.extend(bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())));
+    words
 }
 
 /// Two texts of one hash, by brute force: 32 bits are not many.
@@ -350,17 +449,16 @@ fn a_collision_is_nobodys_event() {
     let (_dir, session) = common::session(|_| ());
     let mut honest = Guest::new(0);
     let mut hostile = Guest::new(1);
-    let (mut forger, mut other) = (Forger::new(&hostile, 1), Forger::new(&honest, 1));
     let emit = |guest: &mut Guest| {
-        let flags = hypertrace_abi::record::Flags::empty();
+        let flags = Flags::empty();
         guest.producer.emit_words(ticks(), id_of(&a), flags, &[], &[1]);
         guest.pass(&session);
     };
-    log_text(&mut forger, &hostile, &a);
+    hostile.log(&a);
     emit(&mut hostile);
-    log_text(&mut forger, &hostile, &b);
+    hostile.log(&b);
     emit(&mut hostile);
-    log_text(&mut other, &honest, &b);
+    honest.log(&b);
     emit(&mut honest);
 
     let ctf = session.dir().join("ctf");
@@ -377,12 +475,11 @@ fn a_collision_is_nobodys_event() {
 fn a_text_that_comes_after_its_record_is_for_later_ones() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
-    let mut forger = Forger::new(&guest, 1);
-    let flags = hypertrace_abi::record::Flags::empty();
+    let flags = Flags::empty();
     let text = "late(x:u64)";
     guest.producer.emit_words(ticks(), id_of(text), flags, &[], &[1]);
     guest.pass(&session);
-    log_text(&mut forger, &guest, text);
+    guest.log(text);
     guest.producer.emit_words(ticks(), id_of(text), flags, &[], &[1]);
     guest.pass(&session);
     let ctf = session.dir().join("ctf");

@@ -157,14 +157,10 @@ impl Session {
         let counts = host.finish();
         let is_whole = counts.get(PANICS).is_none_or(|panics| *panics == 0);
         trace.set_device_counters(counts);
-        match trace.clone().finish() {
-            Ok(summary) => {
-                if is_whole && summary.write_failures == 0 {
-                    segment.remove();
-                }
-                (summary, Ok(()))
-            }
-            Err(error) => (trace.summary(), Err(error.into())),
+        let (summary, written) = trace.end();
+        if is_whole && written.is_ok() && summary.write_failures == 0 {
+            segment.remove();
         }
+        (summary, written.map_err(Into::into))
     }
 }

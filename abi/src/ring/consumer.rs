@@ -383,8 +383,16 @@ impl<'a> Consumer<'a> {
             cursor.sequence = None;
             pulled.begin = cursor.position;
         }
+        if memory.mode() == RingMode::Overwrite {
+            skip_overwritten(&memory, cursor, head, head);
+        }
+        // Bound: less than the capacity lies between the cursor and `head` now,
+        // whatever the guest's head says. Each turn but the last takes at least
+        // a word of it, and nothing moves the cursor past `head`.
         while is_ahead(head, cursor.position) && !pulled.more {
-            if memory.mode() == RingMode::Overwrite && !skip_overwritten(&memory, cursor, head) {
+            if memory.mode() == RingMode::Overwrite
+                && !skip_overwritten(&memory, cursor, head, load_head(&memory))
+            {
                 break;
             }
             let end = block_part(&memory, cursor.position, head);
@@ -453,6 +461,15 @@ impl<'a> Consumer<'a> {
             // ORDERING: pairs with the Acquire in `Producer::find_room`: the
             // host has read everything below.
             tail.store(self.state.committed.position, Ordering::Release);
+        }
+    }
+
+    /// Tells the producer whether what it records can be written. While it
+    /// cannot, a producer does not wait for room.
+    pub fn set_write_failed(&mut self, failed: bool) {
+        let told = &self.memory.host[host_page::WRITE_FAILED];
+        if told.load(Relaxed) != u64::from(failed) {
+            told.store(failed.into(), Relaxed);
         }
     }
 
@@ -566,12 +583,13 @@ fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
     memory.block_start(head).wrapping_add(2 * memory.block_words()).wrapping_sub(memory.capacity())
 }
 
-/// Goes to the oldest position that is there still. `false`: there is none up
-/// to `head`, whose block a later pull begins with; never farther, so that what
-/// a guest stores to its head meanwhile brings nobody beyond.
-fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64) -> bool {
-    let oldest = oldest(memory, load_head(memory));
-    let is_there = !is_ahead(oldest, head);
+/// Moves the cursor to the oldest position that a producer at `now` has not
+/// begun to overwrite. Returns `false` if there is none before `head`: then the
+/// cursor is at the begin of `head`'s block, where a later pull finds the
+/// losses. Never moves the cursor past `head`, whatever `now` is.
+fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, now: u64) -> bool {
+    let oldest = oldest(memory, now);
+    let is_there = is_ahead(head, oldest);
     let to = if is_there { oldest } else { memory.block_start(head) };
     // Before the ring was full once, the oldest position lies below zero.
     if is_ahead(to, cursor.position) {
@@ -637,6 +655,7 @@ fn walk(
     }
     let mut records = 0;
     let mut stopped = false;
+    // Bound: `len` is at most a block, and each turn moves `at` on.
     while at < len {
         if at + HEADER_WORDS > len {
             // A last single word pads a block; before head it cannot be.

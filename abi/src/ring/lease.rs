@@ -14,12 +14,13 @@ pub struct LeaseInfo<'a> {
     pub tid: u32,
     /// What the records' timestamps are.
     pub clock: ClockKind,
-    /// A name for people; cut off at 64 bytes.
+    /// A name for people; cut to [`MAX_NAME_BYTES`].
     pub name: &'a str,
 }
 
-const LEASE_NAME: usize = 64;
-const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + LEASE_NAME).div_ceil(8);
+/// Bytes of a lessee's name.
+pub const MAX_NAME_BYTES: usize = 64;
+const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + MAX_NAME_BYTES).div_ceil(8);
 
 /// A lease record's payload, kept until it stands in the ring.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,7 @@ pub struct Lease {
 impl Lease {
     /// `token` is nonzero and random, `now` the lease's time.
     pub fn new(token: u64, now: u64, info: &LeaseInfo<'_>) -> Lease {
-        let mut end = info.name.len().min(LEASE_NAME);
+        let mut end = info.name.len().min(MAX_NAME_BYTES);
         while !info.name.is_char_boundary(end) {
             end -= 1;
         }
@@ -56,11 +57,14 @@ pub(super) fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
     }
     // At a block's start: the block before holds the last record.
     let start = memory.block_start(head - 1);
-    let load = |at| memory.word(at).load(Relaxed);
-    let mut sequence = load(start);
-    let mut at = start + BLOCK_HEADER_WORDS;
+    let len = head - start;
+    let load = |at| memory.word(start + at).load(Relaxed);
+    let mut sequence = load(0);
+    let mut at = BLOCK_HEADER_WORDS;
     let mut last = None;
-    while at + HEADER_WORDS as u64 <= head {
+    // Bound: `len` is at most a block, and each turn moves `at` on. Counted from
+    // the block's start, as a head near 2^64 would have a sum wrap.
+    while at + HEADER_WORDS as u64 <= len {
         let header = Header::from_words(load(at), load(at + 1));
         if header.id == id::PAD {
             break;

@@ -26,7 +26,7 @@ mod state;
 pub use consumer::{
     Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Losses, Payload, Pulled, Record,
 };
-pub use lease::{Lease, LeaseInfo};
+pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, Producer, Wake};
 pub use schema_log::SchemaText as LoggedSchema;
 pub use state::ProducerState;

@@ -73,6 +73,12 @@ impl Mapping {
         self.at
     }
 
+    /// The addresses of the mapping.
+    #[cfg(test)]
+    pub(super) fn range(&self) -> std::ops::Range<usize> {
+        self.at as usize..self.at as usize + self.len
+    }
+
     /// In a forked child, where there is a hole: private memory, so that code
     /// which was in the middle of an emit finds something to store to.
     pub(super) fn plug(&self) {

@@ -39,8 +39,9 @@ pub(super) fn map(lock: LockFile, path: &Path, options: &Options) -> Result<Open
     if has < MIN_BAR {
         return Err(wrong(format!("it has {has} bytes and no room for a config page")));
     }
-    // The first region is the config page; it tells how far the rest goes.
+    // The first region is the config page; it says how far the rest goes.
     let first = Mapping::new(&file, path, 0, MIN_BAR, false)?;
+    // The only look at the page: other programs can change it at any time.
     // SAFETY: a page of it is mapped, and the file has it.
     let page = unsafe { read_config(first.address()) };
     let geometry = page.geometry().map_err(|why| wrong(why.to_string()))?;
@@ -50,9 +51,9 @@ pub(super) fn map(lock: LockFile, path: &Path, options: &Options) -> Result<Open
         return Err(wrong(format!("it has {has} bytes, and its config page says {end}")));
     }
     let mapping = Mapping::new(&file, path, 0, end, true)?;
-    // SAFETY: the segment is mapped up to the last region's end, and the
-    // process keeps the mapping with the channel.
-    let channel = unsafe { Channel::at_window(mapping.address())? };
+    // SAFETY: the segment is mapped up to the end of the last region of this
+    // very copy of the page, and the process keeps the mapping with the channel.
+    let channel = unsafe { Channel::in_window(&page, mapping.address())? };
     if channel.traps() {
         return Err(wrong("it is a device's: its config page says TRAPS".into()));
     }
@@ -133,6 +134,55 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hypertrace_abi::config::{ConfigPage, HostFacts};
+    use hypertrace_abi::layout::Geometry;
+    use hypertrace_abi::zerocopy::IntoBytes;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    /// A channel's regions lie in its mapping, or the library reads and writes
+    /// memory that is not the segment's.
+    #[test]
+    fn a_config_page_that_changes_all_the_time_is_refused_or_fits_its_mapping() {
+        let page = |clients| {
+            let geometry = Geometry { clients, ..Geometry::default() };
+            (ConfigPage::new(&geometry, &HostFacts::default()), geometry)
+        };
+        let ((small, _), (large, geometry)) = (page(2), page(64));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(geometry.window_size()).unwrap();
+        file.as_file().write_all_at(small.as_bytes(), 0).unwrap();
+        let done = AtomicBool::new(false);
+        let mut opens = Vec::new();
+
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    for page in [&large, &small] {
+                        file.as_file().write_all_at(page.as_bytes(), 0).unwrap();
+                    }
+                }
+            });
+            opens.extend((0..400).map(|_| open(file.path(), &Options::default())));
+            done.store(true, Relaxed);
+        });
+
+        for opened in opens {
+            match opened {
+                Ok(opened) => {
+                    let mapped = opened.mappings[0].range();
+                    let Channel { rings, data, .. } = opened.channel;
+                    for region in [rings, data].map(<[_]>::as_ptr_range) {
+                        assert!(mapped.contains(&(region.start as usize)));
+                        assert!(region.end as usize <= mapped.end);
+                    }
+                }
+                // The copy was made in the middle of a change.
+                Err(OpenError::System { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
 
     #[test]
     fn the_process_is_called_what_the_kernel_calls_it() {

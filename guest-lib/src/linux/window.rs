@@ -46,7 +46,7 @@ fn address(text: &str) -> Option<u64> {
 pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError> {
     let path = &options.memory;
     let memory = open_file(path, false)?;
-    // The first region is the config page; it tells how far the rest goes.
+    // The first region is the config page; it says how far the rest goes.
     let first = Mapping::new(&memory, path, address, MIN_BAR, false)?;
     // SAFETY: a page of it is mapped.
     let page = unsafe { read_config(first.address()) };
