@@ -142,7 +142,7 @@ fn a_large_description_takes_no_more_memory_than_is_told() {
     };
     // As large as one may be, and far larger.
     let most = hypertrace_timeline::limits::MAX_BYTES as usize;
-    for (bytes, part) in [(most, "at most 3073 streams"), (175 << 20, "too many")] {
+    for (bytes, part) in [(most, "at most 3073"), (175 << 20, "too many")] {
         write(bytes).unwrap();
         for command in ["report", "stat"] {
             let (ran, memory) = peak::run(HYPERTRACE.command([command]).arg(dir.path()));

@@ -42,11 +42,18 @@ fn guest(host: &Host, index: u32, mut random: Random) -> Emitted {
     let client = host.lease(index, &state, "guest");
     let mut emitted = (0, 0);
     for n in 0..EVENTS {
-        if random.below(500) == 0 {
-            thread::sleep(Duration::from_micros(random.below(2_000)));
+        if random.below(100) == 0 {
+            thread::sleep(Duration::from_micros(random.below(1_000)));
         }
-        let (site, fields) = event_type!("guest", n, text = "some text");
-        count(&mut emitted, client.emit(site, fields));
+        // A name that is new later, so that the descriptions are written again.
+        let emit = if n < EVENTS / 2 {
+            let (site, fields) = event_type!("early", n, text = "some text");
+            client.emit(site, fields)
+        } else {
+            let (site, fields) = event_type!("late", n);
+            client.emit(site, fields)
+        };
+        count(&mut emitted, emit);
     }
     client.release();
     emitted
@@ -56,8 +63,8 @@ fn vmm(host: &Host, mut random: Random) -> Emitted {
     assert!(host.session.attach("vmm"));
     let mut emitted = (0, 0);
     for n in 0..EVENTS {
-        if random.below(500) == 0 {
-            thread::sleep(Duration::from_micros(random.below(2_000)));
+        if random.below(100) == 0 {
+            thread::sleep(Duration::from_micros(random.below(1_000)));
         }
         count(&mut emitted, host.session.emit(event_type!("vmm", n)));
     }
@@ -106,7 +113,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
         scope.spawn(|| {
             while !done.load(Ordering::Acquire) {
                 host.chip.drain_pass(4);
-                thread::sleep(Duration::from_micros(500));
+                thread::sleep(Duration::from_micros(200));
             }
         });
         let guests: Vec<Emitted> = guests.into_iter().map(|guest| guest.join().unwrap()).collect();

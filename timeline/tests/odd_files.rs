@@ -75,7 +75,7 @@ fn a_description_that_no_session_has_is_refused_by_its_size_or_its_counts() {
     let streams = vec![stream; limits::MAX_STREAMS + 1].join(",");
     let made = Made::with_json(&json(&clocks(), "[]", &format!("[{streams}]")));
     let text = Session::open(made.path()).unwrap_err().to_string();
-    assert!(text.contains("at most 3073 streams, found 3074"), "{text}");
+    assert!(text.contains("length 3074, expected a list of at most 3073"), "{text}");
 }
 
 #[test]

@@ -128,16 +128,21 @@ impl SessionJson {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classes::CLASS_BYTES;
     use crate::limits::{
-        MAX_CLASSES, MAX_CLIENTS, MAX_HOST_STREAMS, MAX_NAME_BYTES, MAX_SESSION_CLOCKS,
-        MAX_SESSION_JSON, MAX_TEXT_BYTES,
+        CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES, MAX_CLIENTS, MAX_HOST_STREAMS, MAX_NAME_BYTES,
+        MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
     };
     use hypertrace_abi::ring::Fault;
 
     #[test]
     fn the_largest_session_is_described_within_its_bound() {
-        let text = "x".repeat(MAX_TEXT_BYTES / MAX_CLASSES);
-        let event = EventJson { id: u32::MAX, schema: text, reference_point: false };
+        // The longest text that each class can pay for, if all can have one.
+        let budget = GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES;
+        let classes = 10_000;
+        let schema = "x".repeat(budget / classes - CLASS_BYTES);
+        let (id, clocks) = (u32::MAX, None);
+        let event = EventJson { id, schema, reference_point: false, clocks };
         let clock = ClockJson {
             id: u32::MAX,
             domain: "guest".into(),
@@ -171,7 +176,7 @@ mod tests {
             started_unix_ns: u64::MAX,
             programs: false,
             clocks: vec![clock; MAX_SESSION_CLOCKS],
-            events: vec![event; MAX_CLASSES],
+            events: vec![event; classes],
             streams: vec![stream; (MAX_CLIENTS + MAX_HOST_STREAMS) as usize],
             device,
             finished: false,
