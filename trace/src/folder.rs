@@ -147,9 +147,10 @@ impl Folder {
         }
         mkdirat(CWD, path, share.folder_mode())?;
         let (name, flags) = (path.as_os_str(), OFlags::NOFOLLOW);
-        let made = Folder::open_at(CWD, name, path.to_owned(), flags, share)?;
-        made.set_mode()?;
-        Ok(made)
+        let made = Folder::open_at(CWD, name, path.to_owned(), flags, share);
+        made.and_then(|made| made.set_mode().map(|()| made)).inspect_err(|_| {
+            let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
+        })
     }
 
     /// Opens a directory in this one.
