@@ -52,3 +52,11 @@ pub fn frequency() -> Option<u64> {
     #[cfg(not(target_arch = "aarch64"))]
     None
 }
+
+/// Returns how many ticks of a counter this time is. A counter whose ticks per
+/// second are not known (0) is taken for one of 1 GHz.
+pub fn in_ticks(time: core::time::Duration, frequency: u64) -> u64 {
+    let frequency = if frequency == 0 { 1_000_000_000 } else { frequency };
+    let ticks = time.as_nanos() * u128::from(frequency) / 1_000_000_000;
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}

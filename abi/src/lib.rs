@@ -1,4 +1,5 @@
-//! The hypertrace wire: what a guest and a host share, and nothing else.
+//! The hypertrace wire: what a guest and a host share, and the host's side of
+//! it that every host needs.
 //!
 //! A guest *client* (a vCPU or a thread) writes [`record`]s into its own ring
 //! with a [`ring::Producer`]; the host takes them with a [`ring::Consumer`].
@@ -6,7 +7,8 @@
 //! id, and the text reaches the host once, through the client's schema log.
 //! [`layout`] says where everything is, [`config`] how the host tells the
 //! guest, [`slot`] what the host does with a reference point, and [`sink`] is
-//! the one trait at which a device and a trace engine meet.
+//! the one trait at which a device and a trace engine meet. [`turns`] is how
+//! all drain loops share their time between clients.
 //!
 //! `no_std`, no allocation, little-endian machines only. What one side wrote
 //! is a hint to the other: each keeps its own truth in private memory.
@@ -26,6 +28,7 @@ pub mod ring;
 pub mod schema;
 pub mod sink;
 pub mod slot;
+pub mod turns;
 
 #[doc(hidden)]
 pub use zerocopy;

@@ -7,9 +7,10 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
 use hypertrace_abi::record::{ClockKind, Flags, id};
 use hypertrace_abi::ring::{
-    ClientMemory, Consumer, ConsumerState, Emit, Fault, Flow, Lease, LeaseInfo, Producer,
+    ClientMemory, Consumer, ConsumerState, Emit, Fault, Flow, Lease, LeaseInfo, Logged, Producer,
     ProducerState, Pulled,
 };
+use hypertrace_abi::schema::id_of;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -117,6 +118,142 @@ fn a_schema_reaches_the_host_once_before_its_first_record() {
     let mut consumer = Consumer::new(memory.client(), &mut host);
     assert_eq!(consumer.next_schema().unwrap().bytes(), b"value(value:u64)");
     assert!(consumer.next_schema().is_none());
+}
+
+/// Tells a text as a producer does, at the log's end `written`.
+fn tell(memory: &Memory, written: &mut u64, text: &str) {
+    let mut put = |word: u64| {
+        memory.schema[*written as usize % memory.schema.len()].store(word, Ordering::Relaxed);
+        *written += 1;
+    };
+    put(u64::from(id_of(text)) | (text.len() as u64) << 32);
+    for bytes in text.as_bytes().chunks(8) {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        put(u64::from_le_bytes(word));
+    }
+    memory.guest[guest_page::SCHEMA_LEN].store(*written, Ordering::Release);
+}
+
+#[test]
+fn a_producer_that_keeps_its_log_full_does_not_put_the_end_off() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (mut host, mut written) = (ConsumerState::default(), 0);
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    tell(&memory, &mut written, "a()");
+    let mut read = 0;
+    while consumer.next_schema().is_some() {
+        read += 1;
+        consumer.commit_schemas();
+        tell(&memory, &mut written, "a()");
+        assert!(read <= consumer.most_schemas(), "more than there were");
+    }
+    assert_eq!(read, 1);
+}
+
+#[test]
+fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let (mut written, mut texts, mut seen) = (0, 0, Vec::new());
+    for n in 0..8 {
+        tell(&memory, &mut written, &format!("e{n}()"));
+    }
+    let producer = memory.producer(&state, 7);
+    emit(&producer, 2, 2);
+    // A text at a time, each by a consumer of its own.
+    loop {
+        let mut consumer = Consumer::new(memory.client(), &mut host);
+        match consumer.next_schema() {
+            Some(_) => texts += 1,
+            None => {
+                assert!(consumer.is_late(), "the ring may go further by now");
+                consumer.pull(&mut [], |_, record| {
+                    seen.push(record.header.timestamp);
+                    Flow::Taken
+                });
+                consumer.commit();
+                break;
+            }
+        }
+        consumer.commit_schemas();
+        // These come later, and so do their texts.
+        let (site, fields) = event_type!("later", x = 1u64);
+        producer.emit(site, 10 + texts, fields);
+    }
+    assert_eq!((texts, seen), (9, vec![1, 2]));
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    assert_eq!(consumer.next_schema().unwrap().bytes(), b"later(x:u64)");
+    assert!(consumer.next_schema().is_none() && !consumer.is_late());
+}
+
+#[test]
+fn a_text_that_is_known_is_not_copied() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (mut host, mut written) = (ConsumerState::default(), 0);
+    // Longer than a word, shorter, and one of which another is a part.
+    let texts = ["known(x:u64)", "k()", "known(x:u64,y:u64)"];
+    for text in texts {
+        tell(&memory, &mut written, text);
+    }
+    let mut consumer = Consumer::new(memory.client(), &mut host);
+    for text in texts {
+        let known = |id| Some(text).filter(|text| id == id_of(text));
+        assert!(matches!(consumer.next_schema_beside(known), Some(Logged::Known)), "{text}");
+    }
+    assert!(consumer.next_schema_beside(|_| None).is_none());
+    consumer.rollback_schemas();
+    for text in texts {
+        // The id may lie.
+        let Some(Logged::Text(read)) = consumer.next_schema_beside(|_| Some("known(x:u6?)")) else {
+            panic!("{text} is taken for another");
+        };
+        assert_eq!(read.bytes(), text.as_bytes());
+    }
+}
+
+#[test]
+fn a_consumer_that_is_paused_takes_nothing_and_loses_nothing() {
+    for mode in [RingMode::Discard, RingMode::Overwrite] {
+        let memory = Memory::new(256, 16, mode);
+        let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+        let producer = memory.producer(&state, 7);
+        emit(&producer, 2, 2);
+        let mut consumer = Consumer::new(memory.client(), &mut host);
+        assert!(consumer.has_more());
+        consumer.pause();
+        assert!(consumer.next_schema().is_none() && consumer.has_schemas());
+        let mut stage = vec![0; consumer.stage_words()];
+        let pulled = consumer.pull(&mut stage, |_, _| Flow::Taken);
+        consumer.commit();
+        assert_eq!((pulled.records, pulled.more), (0, false));
+        let mut consumer = Consumer::new(memory.client(), &mut host);
+        assert_eq!(consumer.next_schema().unwrap().bytes(), b"value(value:u64)");
+        let mut seen = Vec::new();
+        pull(&memory, &mut host, usize::MAX, &mut seen);
+        assert_eq!(seen.len(), 2);
+    }
+}
+
+#[test]
+fn one_pull_reads_no_more_than_it_should_of_a_large_ring() {
+    let memory = Memory::new(1 << 18, 1 << 10, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let producer = memory.producer(&state, 7);
+    let mut now = 1;
+    while emit(&producer, now, now) == Emit::Recorded {
+        now += 1;
+    }
+    let (mut pulls, mut taken) = (0, 0);
+    loop {
+        let pulled = pull(&memory, &mut host, usize::MAX, &mut Vec::new());
+        assert!(pulled.end - pulled.begin <= (1 << 15) + (1 << 10), "{pulled:?}");
+        (pulls, taken) = (pulls + 1, taken + pulled.records);
+        if !pulled.more {
+            break;
+        }
+    }
+    assert!(pulls >= 7 && taken == now, "{taken} records of {now} in {pulls} pulls");
 }
 
 #[test]

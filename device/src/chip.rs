@@ -10,7 +10,9 @@ use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
-use std::sync::Mutex;
+use hypertrace_abi::turns::{Account, Turns, drain_rest};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use vm_memory::Bytes;
 use zerocopy::IntoBytes;
 
@@ -83,12 +85,16 @@ pub struct Chip<S, T = ()> {
     rate_interval: u64,
     /// Host ticks of a second.
     rate_second: u64,
+    /// The same, 0 if not known.
+    host_frequency: u64,
     // Runtime glue.
     memory: Memory,
     sink: S,
     trigger: T,
     // Volatile state.
     clients: Box<[Client]>,
+    /// The drain loop's: whose turn it is.
+    turns: Mutex<(Turns, Box<[Account]>)>,
     counts: Counts,
     mask_version: AtomicU64,
     /// Held by who replaces the mask, so that a version is one mask.
@@ -125,6 +131,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
                 .checked_div(config.reference_points_per_second.into())
                 .unwrap_or(0),
             rate_second: second,
+            host_frequency: config.host_frequency,
             memory,
             sink,
             trigger,
@@ -135,6 +142,10 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
                     consumer: Mutex::new(ConsumerState::default()),
                 })
                 .collect(),
+            turns: Mutex::new((
+                Turns::default(),
+                (0..geometry.clients).map(Account::new).collect(),
+            )),
             counts: Counts::default(),
             mask_version: AtomicU64::new(0),
             mask_writer: Mutex::new(()),
@@ -381,61 +392,84 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         ClientMemory::of_rings(self.memory.rings(), client, &self.geometry, self.ring_mode)
     }
 
-    /// One pass of the drain loop: lets the sink take up to `packets` packets
-    /// of every client, at least one: what the sink records of its own at the
-    /// pass's end may need the schemas of all clients. `true` if some client
-    /// has more.
+    /// Drains every client for a share of time: one pass of the drain loop.
+    /// Returns `true` if some client has more.
+    ///
+    /// `budget` is the share of one client. A client that took longer, as a step
+    /// cannot be divided, waits in later passes until the others have had as
+    /// much; what the others do not want is for whoever wants it. So a client
+    /// gets its part of the thread whatever others have it do. A pass lasts 16
+    /// shares, a step and a look at every client at most.
     ///
     /// Only ever on the drain loop's thread, never on a vCPU's.
-    pub fn drain_pass(&self, packets: usize) -> bool {
-        let mut more = false;
-        self.sink.update_mask(&mut |mask| self.set_mask(mask));
-        self.sink.begin_pass();
-        for client in 0..self.geometry.clients {
-            more |= self.drain_client(client, packets);
-        }
-        self.sink.end_pass();
-        more
+    pub fn drain_pass(&self, budget: Duration) -> bool {
+        self.drain_pass_by(clock::in_ticks(budget, self.host_frequency), &clock::ticks)
     }
 
-    fn drain_client(&self, client: u32, packets: usize) -> bool {
-        let Some(memory) = self.client_memory(client) else {
-            return false;
-        };
-        let state = &self.clients[client as usize].consumer;
-        // A panic in a sink leaves counters behind, nothing half-written.
-        let mut state = state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut consumer = Consumer::new(memory, &mut state);
-        for _ in 0..packets.max(1) {
-            if !self.sink.drain(client, &mut consumer).more {
-                return false;
+    /// As [`Chip::drain_pass`], with a counter of the caller's and the budget in
+    /// its ticks.
+    #[doc(hidden)]
+    pub fn drain_pass_by(&self, share: u64, now: &dyn Fn() -> u64) -> bool {
+        let (turns, accounts) = &mut *lock(&self.turns);
+        self.pass(|| {
+            turns.round(accounts, share, now, |client, turn| {
+                self.with_consumer(client, |consumer| turn.drain(&self.sink, client, consumer))
+                    .unwrap_or_default()
+            })
+        })
+    }
+
+    /// Drains all that is in the rings now, however long it takes; for the end.
+    /// A client that goes on filling its ring does not put that off.
+    ///
+    /// Only ever on the drain loop's thread, never on a vCPU's.
+    pub fn drain_all(&self) {
+        self.pass(|| {
+            for client in 0..self.geometry.clients {
+                self.with_consumer(client, |consumer| drain_rest(&self.sink, client, consumer));
             }
-        }
-        true
+        });
+    }
+
+    fn pass<R>(&self, drain: impl FnOnce() -> R) -> R {
+        self.sink.update_mask(&mut |mask| self.set_mask(mask));
+        self.sink.begin_pass();
+        let drained = drain();
+        self.sink.end_pass();
+        drained
+    }
+
+    fn with_consumer<R>(&self, client: u32, f: impl FnOnce(&mut Consumer<'_>) -> R) -> Option<R> {
+        let memory = self.client_memory(client)?;
+        let mut state = lock(&self.clients[client as usize].consumer);
+        Some(f(&mut Consumer::new(memory, &mut state)))
     }
 
     /// The end, after the last pass, when no vCPU runs any more: what is still
     /// in the rings, because the sink could not take it, is counted as lost.
     pub fn forsake(&self) {
         for client in 0..self.geometry.clients {
-            let Some(memory) = self.client_memory(client) else { continue };
-            let state = &self.clients[client as usize].consumer;
-            let mut state = state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let mut consumer = Consumer::new(memory, &mut state);
-            consumer.forsake(&mut vec![0; consumer.stage_words()]);
-            // Nothing to take: the sink looks at the losses.
-            self.sink.drain(client, &mut consumer);
+            self.with_consumer(client, |consumer| {
+                consumer.forsake(&mut vec![0; consumer.stage_words()]);
+                // Nothing to take: the sink looks at the losses.
+                self.sink.drain(client, consumer);
+            });
         }
     }
 
     /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests
     /// copy it when they see the new version.
     pub fn set_mask(&self, mask: &[u8; 4096]) {
-        let _writer = self.mask_writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _writer = lock(&self.mask_writer);
         let version = self.mask_version.load(Relaxed) + 1;
         ring::set_mask(self.memory.rings(), &self.geometry, self.ring_mode, mask, version);
         self.mask_version.store(version, Relaxed);
     }
+}
+
+/// A panic in a sink leaves counters behind, nothing half-written.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn in_bounds(offset: u64, len: usize, size: u64) -> bool {

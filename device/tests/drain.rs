@@ -9,7 +9,9 @@ use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_device::{Chip, ChipConfig, Counter, Region, RingMode};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire};
+use std::time::Duration;
 
 fn client(chip: &Chip<common::Recorder>, client: u32) -> ClientMemory<'_> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
@@ -30,7 +32,7 @@ fn emit(producer: &Producer<'_>, now: u64) -> Emit {
 #[test]
 fn a_pass_begins_drains_every_client_and_ends() {
     let chip = chip();
-    assert!(!chip.drain_pass(8));
+    assert!(!chip.drain_pass(Duration::from_millis(1)));
     let clients = (0..4).map(Call::Drain);
     let expected: Vec<Call> = [Call::Begin].into_iter().chain(clients).chain([Call::End]).collect();
     assert_eq!(*chip.sink().calls.lock().unwrap(), expected);
@@ -45,10 +47,12 @@ fn a_busy_client_gets_its_budget_and_no_more() {
     for now in 2..=10 {
         assert_eq!(emit(&producer, now), Emit::Recorded);
     }
+    let steps = steps();
     let mut passes = 0;
     let mut taken = Vec::new();
     loop {
-        let more = chip.drain_pass(2);
+        // Two steps.
+        let more = chip.drain_pass_by(2, &steps);
         passes += 1;
         taken.push(chip.sink().records.lock().unwrap().len());
         let calls = std::mem::take(&mut *chip.sink().calls.lock().unwrap());
@@ -66,6 +70,15 @@ fn a_busy_client_gets_its_budget_and_no_more() {
     assert_eq!(client(&chip, 1).host[host_page::TAIL].load(Relaxed), state_head(&chip));
 }
 
+/// A counter by which every step takes as long as another.
+fn steps() -> impl Fn() -> u64 {
+    let now = Cell::new(0);
+    move || {
+        now.set(now.get() + 1);
+        now.get()
+    }
+}
+
 fn state_head(chip: &Chip<common::Recorder>) -> u64 {
     client(chip, 1).guest[hypertrace_abi::layout::guest_page::HEAD].load(Relaxed)
 }
@@ -73,8 +86,31 @@ fn state_head(chip: &Chip<common::Recorder>) -> u64 {
 #[test]
 fn a_budget_of_nothing_is_one() {
     let chip = chip();
-    assert!(!chip.drain_pass(0));
+    assert!(!chip.drain_pass(Duration::ZERO));
     assert_eq!(chip.sink().calls.lock().unwrap().len(), 6);
+}
+
+#[test]
+fn all_that_is_left_of_a_ring_that_was_overwritten_is_drained() {
+    let ring_mode = RingMode::Overwrite;
+    let chip = chip_with(&ChipConfig { ring_mode, ..ChipConfig::default() });
+    *chip.sink().packet.lock().unwrap() = Some(2);
+    let state = ProducerState::new();
+    let producer = lease(&chip, 1, &state);
+    for now in 2..=10_000 {
+        assert_eq!(emit(&producer, now), Emit::Recorded);
+    }
+    chip.drain_all();
+    let records = chip.sink().records.lock().unwrap();
+    let times: Vec<u64> = records.iter().map(|(_, now)| *now).collect();
+    assert!(
+        times.len() > 100
+            && times.iter().rev().eq((0..=10_000)
+                .rev()
+                .take(times.len())
+                .collect::<Vec<_>>()
+                .iter())
+    );
 }
 
 #[test]
@@ -118,7 +154,8 @@ fn masks_set_by_two_threads_at_once_are_one_or_the_other() {
 
 /// All clients emit on threads of their own while passes run; everything
 /// arrives or is counted.
-fn race(overwrite: bool, budget: usize, each: u64) {
+fn race(overwrite: bool, budget: u64, each: u64) {
+    let steps = steps();
     let ring_mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
     let chip = chip_with(&ChipConfig { ring_mode, ..ChipConfig::default() });
     *chip.sink().packet.lock().unwrap() = Some(16);
@@ -139,9 +176,9 @@ fn race(overwrite: bool, budget: usize, each: u64) {
             });
         }
         while !done.iter().all(|done| done.load(Acquire)) {
-            chip.drain_pass(budget);
+            chip.drain_pass_by(budget, &steps);
         }
-        while chip.drain_pass(budget) {}
+        chip.drain_all();
     });
     let records = chip.sink().records.lock().unwrap();
     for of in 0..4 {
@@ -165,7 +202,7 @@ fn a_pass_may_run_while_the_mask_changes() {
             done.store(true, Relaxed);
         });
         while !done.load(Relaxed) {
-            chip.drain_pass(4);
+            chip.drain_all();
         }
     });
 }
@@ -174,7 +211,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn everything_arrives_or_is_counted(overwrite: bool, budget in 1usize..5, each in 1u64..5000) {
+    fn everything_arrives_or_is_counted(overwrite: bool, budget in 1u64..5, each in 1u64..5000) {
         race(overwrite, budget, each);
     }
 }

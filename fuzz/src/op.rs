@@ -70,8 +70,8 @@ pub enum Op {
     Emit(u32, u64, u32, u16, u64, Vec<u64>),
     /// A store to a 2016 register, of any client.
     Legacy(u32, u64),
-    /// The VMM drains: up to this many packets of each client.
-    Pass(usize),
+    /// The VMM drains: up to this many steps of each client.
+    Pass(u64),
     /// The next drains cannot write what they take.
     Fail(u8),
     /// The VMM replaces the enable mask.
@@ -137,7 +137,7 @@ impl Op {
                 Op::Emit(seq, value, id, told, input.value(), payload)
             }
             29 => Op::Legacy(u32::from(input.u8() % 4), input.value()),
-            30..=32 => Op::Pass(1 + input.below(4)),
+            30..=32 => Op::Pass(1 + input.below(4) as u64),
             33 => Op::Fail(input.u8() % 4),
             34 => Op::SetMask(input.u8()),
             35 => Op::Host(input.value()),

@@ -19,6 +19,7 @@ use hypertrace_abi::ring::{ClientMemory, Emit, LeaseInfo, ProducerState, mask_wo
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::EventSink;
 use hypertrace_device::{Chip, ChipConfig, Memory, PciFunction, Window};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// The client that keeps no rule.
@@ -37,6 +38,15 @@ pub const POINT: &str = "honest_point(n:u64,inverse:u64)";
 const MOST_OPS: usize = 2000;
 /// Passes until nothing is left of anything that a guest can have written.
 const MOST_PASSES: usize = 5000;
+
+/// A counter by which every step of the drain takes as long as another.
+fn steps() -> impl Fn() -> u64 {
+    let now = Cell::new(0);
+    move || {
+        now.set(now.get() + 1);
+        now.get()
+    }
+}
 
 /// What the VMM chose.
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +196,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         }
         self.ambush.give_up();
         let mut passes = 0;
-        while self.chip.drain_pass(4) {
+        while self.chip.drain_pass_by(4, &steps()) {
             passes += 1;
             assert!(passes < MOST_PASSES, "a guest that does nothing keeps the drain busy");
         }
@@ -239,8 +249,8 @@ impl<'a, S: EventSink> Rig<'a, S> {
             Op::Legacy(client, value) => {
                 self.chip.write(Region::Control, u64::from(*client) * WORD, &value.to_le_bytes());
             }
-            Op::Pass(packets) => {
-                self.chip.drain_pass(*packets);
+            Op::Pass(steps_each) => {
+                self.chip.drain_pass_by(*steps_each, &steps());
             }
             Op::Fail(drains) => self.ambush.fail(*drains),
             Op::SetMask(byte) => self.chip.set_mask(&[*byte; 4096]),

@@ -184,7 +184,7 @@ impl<'h> Actor<'h> {
                 client.release();
             }
             Act::Drain => {
-                host.chip.drain_pass(4);
+                host.chip.drain_all();
             }
         }
     }

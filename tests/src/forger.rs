@@ -9,13 +9,14 @@ use hypertrace_abi::layout::{Geometry, PAGE, SLOT_HEADER_WORDS, WORD, guest_page
 use hypertrace_abi::record::Header;
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::schema::id_of;
-use hypertrace_device::{Chip, Region, RingMode};
+use hypertrace_abi::sink::EventSink;
+use hypertrace_device::{Chip, Region, RingMode, Trigger};
 use hypertrace_trace::Session;
 use vmm_sys_util::eventfd::EventFd;
 
 /// Writes what it likes, where it likes, in the area of one client.
-pub struct Forger<'c> {
-    chip: &'c Chip<Session, EventFd>,
+pub struct Forger<'c, S = Session, T = EventFd> {
+    chip: &'c Chip<S, T>,
     client: u32,
     memory: ClientMemory<'c>,
     area: &'c [AtomicU64],
@@ -26,9 +27,9 @@ pub struct Forger<'c> {
     pub logged: u64,
 }
 
-impl<'c> Forger<'c> {
+impl<'c, S: EventSink, T: Trigger> Forger<'c, S, T> {
     /// A forger of this client, at the begin of its ring and log.
-    pub fn new(chip: &'c Chip<Session, EventFd>, client: u32) -> Forger<'c> {
+    pub fn new(chip: &'c Chip<S, T>, client: u32) -> Forger<'c, S, T> {
         let geometry: &Geometry = chip.geometry();
         let rings = chip.memory().region(Region::Rings).unwrap().words();
         let start = (geometry.client_offset(client) / WORD) as usize;

@@ -101,26 +101,26 @@ fn the_guests_events_obey_the_same_patterns_before_and_after_they_are_known() {
     let other = host.lease(1, &states[1], "late");
     // By name, before its first use.
     host.session.set_events(&"never_used".parse().unwrap(), false).unwrap();
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
     client.poll();
     event!(client: &client, "never_used");
     event!(client: &client, "disk_read", n = 1u64);
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
 
     // By pattern, now that it is known. What the guest emits before it has the
     // mask is filtered.
     host.session.set_events(&"disk_*".parse().unwrap(), false).unwrap();
     event!(client: &client, "disk_read", n = 2u64);
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
     client.poll();
     event!(client: &client, "disk_read", n = 3u64);
     // A name that the host has not seen passes, and is filtered.
     event!(client: &other, "disk_write", n = 4u64);
     event!(client: &other, "net", n = 5u64);
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
     client.release();
     other.release();
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
 
     let recorded = host.finish();
     assert_eq!(names(&recorded.events()), ["disk_read", "net"]);

@@ -19,6 +19,8 @@ use hypertrace_trace::SessionConfig;
 
 const CLIENTS: u32 = 3;
 const EVENTS: u64 = 20_000;
+/// A client's share of a pass.
+const BUDGET: Duration = Duration::from_micros(100);
 /// One call of so many fails, in the runs with many faults and those with few.
 const ONE_OF: [u64; 3] = [4, 20, 100];
 
@@ -112,7 +114,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
         let vmm = scope.spawn(|| vmm(&host, random));
         scope.spawn(|| {
             while !done.load(Ordering::Acquire) {
-                host.chip.drain_pass(4);
+                host.chip.drain_pass(BUDGET);
                 thread::sleep(Duration::from_micros(200));
             }
         });
@@ -125,7 +127,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     if whole == Whole::BeforeTheLastPass {
         faults.end();
     }
-    while host.chip.drain_pass(4) {}
+    while host.chip.drain_pass(BUDGET) {}
     if whole == Whole::BeforeTheEnd {
         faults.end();
     }

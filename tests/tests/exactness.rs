@@ -63,11 +63,11 @@ fn produce(host: &Host, index: u32, events: u64, mut random: Random) -> Emitted 
 /// Drains in passes of random length, with pauses, until `done`, and then the rest.
 fn drain(host: &Host, mut random: Random, done: &AtomicBool) {
     while !done.load(Ordering::Acquire) {
-        host.chip.drain_pass(1 + random.below(8) as usize);
+        host.chip.drain_pass(Duration::from_micros(random.below(300)));
         let pause = random.pick(&[0, 0, 0, 50, 200, 1_000, 5_000]);
         std::thread::sleep(Duration::from_micros(random.below(pause + 1)));
     }
-    while host.chip.drain_pass(8) {}
+    host.chip.drain_all();
 }
 
 /// Reads a client's stream back: its events, the sum of their numbers, its leases.

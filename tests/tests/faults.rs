@@ -18,7 +18,7 @@ fn guest(act: impl FnOnce(&Host, &mut Forger<'_>, u32)) -> Recorded {
     let mut forger = Forger::new(&chip, 0);
     let id = forger.tell(TEXT);
     act(&host, &mut forger, id);
-    while chip.drain_pass(8) {}
+    chip.drain_all();
     host.finish()
 }
 
@@ -42,7 +42,7 @@ fn of_the_ring() {
         ring.block(0, 7);
         ring.record(ticks(), id, 1, 0, &[1]);
         ring.publish();
-        host.chip.drain_pass(8);
+        host.chip.drain_all();
         ring.head += 1 << 40;
         ring.publish();
     });
@@ -129,7 +129,7 @@ fn of_more_schemas_than_there_is_room_for() {
         for n in 0..1024 {
             ring.tell(&format!("e{n}(x:u64)"));
             if n % 256 == 255 {
-                while host.chip.drain_pass(8) {}
+                host.chip.drain_all();
             }
         }
     });
@@ -145,7 +145,7 @@ fn two_texts_with_one_hash_make_untyped_events_rather_than_wrong_ones() {
         ring.block(0, 7);
         ring.record(ticks(), id, 1, 0, &[1]);
         ring.publish();
-        host.chip.drain_pass(8);
+        host.chip.drain_all();
         ring.schema(id, string.as_bytes());
         // Right for the second text.
         ring.record(ticks(), id, 1, 0, &[0]);

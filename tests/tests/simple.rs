@@ -44,7 +44,7 @@ fn host_writing(output: Output, pattern: &str) -> (MutexGuard<'static, ()>, Host
 }
 
 fn pass(host: &Host) {
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
 }
 
 /// For [`simpletrace::Trace::account`]: the events `test_pair(source, number)`.

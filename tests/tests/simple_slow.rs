@@ -50,7 +50,7 @@ impl Vmm {
                 trace::test_text(n as u32, TEXT);
             }
             self.emitted += BURST;
-            self.host.chip.drain_pass(8);
+            self.host.chip.drain_all();
         }
     }
 

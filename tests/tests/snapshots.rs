@@ -58,7 +58,7 @@ fn a_snapshot_is_the_newest_of_each_ring_and_says_how_much_was_before() {
     let states = [ProducerState::new(), ProducerState::new()];
     let (a, b) = (host.lease(0, &states[0], "first"), host.lease(1, &states[1], "second"));
     // Who has a ring is known if a pass comes before that is overwritten.
-    host.chip.drain_pass(1);
+    host.chip.drain_all();
     let drain = host.drain();
     emit(&a, 0..1_000_000);
     emit(&b, 0..10);

@@ -211,11 +211,11 @@ fn the_guests_own_events_follow_a_moment_later() {
     let client = host.lease(0, &state, "guest");
     host.session.add_trigger("on quiet do events noise* off").unwrap();
     event!(client: &client, "noise", n = 1u64);
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
 
     point(&host.session, "quiet", &[]);
     assert!(host.session.triggers().contains(" 1 waiting"));
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
     assert!(host.session.triggers().contains(" 0 waiting, 1 done"));
     client.poll();
     let is_on = hypertrace::is_on(hypertrace_abi::schema::mask_slot("noise"));
@@ -231,7 +231,7 @@ fn the_guests_own_events_are_as_the_last_point_said() {
     let client = host.lease(0, &state, "guest");
     let session = &host.session;
     event!(client: &client, "murmur", n = 1u64);
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
     let quiet = session.add_trigger("on quiet do events murmur off").unwrap();
     session.add_trigger("on loud do events murmur on").unwrap();
 
@@ -241,7 +241,7 @@ fn the_guests_own_events_are_as_the_last_point_said() {
     session.remove_trigger(quiet).unwrap();
 
     assert!(session.triggers().contains(" 2 waiting"));
-    host.chip.drain_pass(8);
+    host.chip.drain_all();
     assert!(session.triggers().contains(" 0 waiting, 2 done"));
     client.poll();
     assert!(!hypertrace::is_on(hypertrace_abi::schema::mask_slot("murmur")));

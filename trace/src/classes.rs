@@ -365,6 +365,11 @@ impl Table {
         matches!(self.known.get(&id), Some(Known::Schema { .. }))
     }
 
+    /// The schema of an id.
+    pub fn text<'c>(&self, classes: &'c Classes, id: u32) -> Option<&'c str> {
+        classes.text(self.plain(id)?.dense)
+    }
+
     /// The class of a record in the client's ring.
     pub fn plain(&self, id: u32) -> Option<ClassRef> {
         match self.known.get(&id)? {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// for one per lease.
 pub const MAX_CLOCKS: usize = 64;
 /// Most clocks of a session: epochs beyond use the last ones.
-pub const MAX_SESSION_CLOCKS: usize = 4096;
+pub const MAX_SESSION_CLOCKS: usize = 1024;
 
 /// Frequencies that a guest's counter may be told to have.
 pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
@@ -160,6 +160,8 @@ pub struct GuestClock {
     pub kind: ClockKind,
     /// Clock epoch.
     pub epoch: u32,
+    /// The lane that it was added for; none if that was in another process.
+    lane: Option<usize>,
     /// Ticks per second; none if it is the host's own counter's rate.
     told: Option<u64>,
     /// Raw ticks at the streams' tick 0.
@@ -186,8 +188,17 @@ impl GuestClock {
         first: u64,
         seen: u64,
     ) -> GuestClock {
-        let mut clock =
-            GuestClock { kind, epoch, told, base: 0, first, began, best: (first, seen), gained: 0 };
+        let mut clock = GuestClock {
+            kind,
+            epoch,
+            lane: None,
+            told,
+            base: 0,
+            first,
+            began,
+            best: (first, seen),
+            gained: 0,
+        };
         // No timestamp of the epoch is older than its beginning.
         let room = u128::from(clock.allowed(host, seen)) + u128::from(clock.frequency(host));
         clock.base = first.saturating_sub(u64::try_from(room).unwrap_or(u64::MAX));
@@ -304,6 +315,7 @@ impl Clocks {
             clocks.guests.push(GuestClock {
                 kind,
                 epoch: guest.epoch,
+                lane: None,
                 told: FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency),
                 base: guest.base,
                 first: guest.base,
@@ -368,9 +380,12 @@ impl Clocks {
     /// Returns a clock for a guest whose time is `timestamp`: the one it has, one
     /// that fits, or a new one. If no more can be added to the session, one that
     /// does not fit: its timestamps will be clamped. `None`: it needs a new one,
-    /// and `may_add` is false.
+    /// and `may_add` is false. `lane`: who asks, by the number of its
+    /// [`Stats`](crate::lane::Stats); its first new clock of an epoch is its
+    /// own, whatever others have added.
     pub fn for_guest(
         &mut self,
+        lane: usize,
         current: Option<u32>,
         kind: ClockKind,
         timestamp: u64,
@@ -392,14 +407,17 @@ impl Clocks {
         if let Some(index) = self.guests.iter().position(fits) {
             return Some(number(index));
         }
-        let used = self.guests.iter().filter(|clock| clock.epoch == self.epoch).count();
-        if used + 1 < MAX_CLOCKS && self.guests.len() + 1 < MAX_SESSION_CLOCKS {
+        let of_epoch = || self.guests.iter().filter(|clock| clock.epoch == self.epoch);
+        let is_first = of_epoch().all(|clock| clock.lane != Some(lane));
+        if (is_first || of_epoch().count() + 1 < MAX_CLOCKS)
+            && self.guests.len() + 1 < MAX_SESSION_CLOCKS
+        {
             if !may_add {
                 return None;
             }
             let (host, began) = (&self.host, self.began);
             let clock = GuestClock::new(kind, self.epoch, self.told, host, began, timestamp, now);
-            self.guests.push(clock);
+            self.guests.push(GuestClock { lane: Some(lane), ..clock });
             self.changed = true;
             return Some(number(self.guests.len() - 1));
         }

@@ -10,11 +10,20 @@ use crate::stream::{Files, Stream, WriteFailed};
 use crate::take::{Context, Taken, Taker, lease_name};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{ClockKind, id};
-use hypertrace_abi::ring::{Consumer, Fault, Flow, Pulled, is_back};
+use hypertrace_abi::ring::{Consumer, Fault, Flow, Logged, Pulled, is_back};
 use hypertrace_abi::sink::Drained;
 
 /// Tries to find a ring's lessee unchanged between two looks.
 const MOST_TRIES: usize = 3;
+
+/// Texts of a guest's schema log that one call reads: as long as a small packet
+/// takes. More are for the next call, with the client's records.
+const MOST_TEXTS: usize = 64;
+
+/// Passes in which a client's points wait for texts of its log that there was no
+/// time to read. A client that keeps its log full for longer has its points
+/// recorded untyped: other clients' points are in the same host ring.
+const MOST_WAITS: u32 = 16;
 
 /// Takes at most one packet out of a ring, commits it, and gives its room
 /// back.
@@ -24,7 +33,16 @@ pub(crate) fn drain(
     guests: &mut Guests,
     consumer: &mut Consumer<'_>,
 ) -> Result<Drained, WriteFailed> {
-    let drained = learn(shared, lane, consumer).and_then(|()| pull(shared, lane, guests, consumer));
+    let end = lane.ring_end;
+    let drained = match learn(shared, lane, consumer) {
+        Ok(true) => pull(shared, lane, guests, consumer),
+        // What the log says is for records that are not taken before it is read.
+        Ok(false) => {
+            note(shared, lane, consumer);
+            Ok(Drained { words: 0, more: !consumer.is_paused() || lane.until.is_some() })
+        }
+        Err(failed) => Err(failed),
+    };
     consumer.set_write_failed(drained.is_err());
     if drained.is_err() {
         consumer.rollback();
@@ -32,39 +50,73 @@ pub(crate) fn drain(
         // known all the same.
         note(shared, lane, consumer);
     }
-    drained
+    let mut drained = drained?;
+    match lane.until {
+        None => drained.more |= consumer.is_late(),
+        // A ring that goes back while a snapshot is taken would never be empty.
+        Some(_) => drained.more &= !is_back(end, lane.ring_end),
+    }
+    Ok(drained)
 }
 
-/// Reads the schema log. Its room is given back once the texts are on disk.
+/// Reads the schema log, or a part of it. Its room is given back once the texts
+/// are on disk. Returns `false` if there is more to read before the records that
+/// may need it.
 pub(crate) fn learn(
     shared: &mut Shared,
     lane: &mut Lane,
     consumer: &mut Consumer<'_>,
-) -> Result<(), WriteFailed> {
+) -> Result<bool, WriteFailed> {
+    let most = match lane.domain {
+        Domain::Guest => MOST_TEXTS,
+        // The host's own. A relay's log is bounded by its size.
+        Domain::Host => consumer.most_schemas(),
+    };
     let mut read = 0;
-    // A hostile guest could write faster than they are read.
-    while read < consumer.most_schemas()
-        && let Some(logged) = consumer.next_schema()
-    {
-        read += 1;
-        if let Err(fault) = lane.learn(&mut shared.classes, &logged) {
-            consumer.fault(fault);
+    let mut is_read = false;
+    // Bound: `most` turns.
+    while read < most && !is_read {
+        match consumer.next_schema_beside(|id| lane.table.text(&shared.classes, id)) {
+            Some(Logged::Known) => read += 1,
+            Some(Logged::Text(text)) => {
+                read += 1;
+                if let Err(fault) = lane.learn(&mut shared.classes, &text) {
+                    consumer.fault(fault);
+                }
+            }
+            None => is_read = true,
         }
     }
+    let was_behind = is_behind(lane);
+    let is_paused = consumer.is_paused();
+    lane.behind = if !consumer.has_schemas() || is_read && !is_paused && !consumer.is_late() {
+        0
+    } else if is_read {
+        // It was given no time, or went on writing while it was read.
+        lane.behind.saturating_add(1)
+    } else {
+        lane.behind.max(1)
+    };
+    shared.behind = shared.behind + u32::from(is_behind(lane)) - u32::from(was_behind);
     if read > 0 {
         lane.learned = Some(shared.classes.version());
     }
-    let Some(version) = lane.learned else {
-        return Ok(());
-    };
-    if shared.open && !shared.classes.is_described(version) && shared.may_describe(ticks()) {
-        shared.sync()?;
+    if let Some(version) = lane.learned {
+        let is_described = !shared.open || shared.classes.is_described(version);
+        if !is_described && shared.may_describe(ticks()) {
+            shared.sync()?;
+        }
+        if !shared.open || shared.classes.is_described(version) {
+            lane.learned = None;
+            consumer.commit_schemas();
+        }
     }
-    if !shared.open || shared.classes.is_described(version) {
-        lane.learned = None;
-        consumer.commit_schemas();
-    }
-    Ok(())
+    Ok(is_read && !is_paused)
+}
+
+/// Whether the lane's points wait for texts that were not read.
+fn is_behind(lane: &Lane) -> bool {
+    lane.domain == Domain::Guest && (1..=MOST_WAITS).contains(&lane.behind)
 }
 
 /// Of a flight recorder's ring: notes who has it, and takes nothing.
@@ -145,7 +197,7 @@ fn pull_packet(
         clock,
         lease,
         table: &mut lane.table,
-        partial: shared.partial,
+        partial: shared.partial || shared.behind > 0,
         payer: lane.payer,
         open: shared.open,
         may_describe,
@@ -436,7 +488,9 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<b
         }
         (Domain::Guest, _) => {
             let may_add = shared.may_describe(now);
-            match shared.clocks.for_guest(lane.clock, kind, next.timestamp, now, may_add) {
+            let current = lane.clock;
+            let clocks = &mut shared.clocks;
+            match clocks.for_guest(lane.stats, current, kind, next.timestamp, now, may_add) {
                 Some(clock) => clock,
                 None => return Ok(false),
             }

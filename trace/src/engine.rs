@@ -298,6 +298,9 @@ impl Engine {
             return Ok(());
         }
         self.begin_pass();
+        // Nothing more is read that a point could wait for.
+        self.shared.behind = 0;
+        self.for_each_lane(|_, lane| lane.behind = 0);
         if let Err(failed) = self.finish_streams() {
             self.shared.simple_pass();
             return Err(failed);

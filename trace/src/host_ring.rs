@@ -198,9 +198,7 @@ impl HostConsumer {
         for (header, words) in newest {
             let ago = now.saturating_sub(header.timestamp);
             write!(text, "  {ago} ticks ago: ")?;
-            let class = lane.table.plain(header.id);
-            let schema = class.and_then(|class| classes.text(class.dense));
-            describe_record(text, schema, &words)?;
+            describe_record(text, lane.table.text(classes, header.id), &words)?;
         }
         Ok(())
     }

@@ -252,6 +252,8 @@ pub(crate) struct Lane {
     pub until: Option<u64>,
     /// There was more to take at the last look.
     pub unfinished: bool,
+    /// Passes since all of its schema log was read.
+    pub behind: u32,
 }
 
 impl Lane {
@@ -281,6 +283,7 @@ impl Lane {
             lessee: None,
             until: None,
             unfinished: false,
+            behind: 0,
         }
     }
 

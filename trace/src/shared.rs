@@ -86,6 +86,9 @@ pub(crate) struct Shared {
     /// The guests' schema logs were not read since the host rings were noted:
     /// a point of which nothing is known waits for the next pass.
     pub partial: bool,
+    /// Clients whose schema logs there was no time to read: the same for their
+    /// points.
+    pub behind: u32,
     /// When `session.json` was written last, host's raw counter.
     pub told_at: u64,
 }
@@ -114,6 +117,7 @@ impl Shared {
             missed: Arc::default(),
             missed_told: 0,
             partial: false,
+            behind: 0,
             told_at: 0,
         }
     }

@@ -395,7 +395,7 @@ fn learn_time(
     may_add: bool,
 ) {
     let kind = hypertrace_abi::record::ClockKind::Tsc;
-    let found = || clocks.for_guest(None, kind, guest_time, host_time, may_add);
+    let found = || clocks.for_guest(lane.stats, None, kind, guest_time, host_time, may_add);
     let Some(clock) = lane.clock.or_else(found) else { return };
     lane.clock = Some(clock);
     let host = clocks.host;

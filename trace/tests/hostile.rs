@@ -8,6 +8,7 @@ use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::record::{ClockKind, Flags, Header, id};
+use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_trace::Session;
@@ -487,4 +488,93 @@ fn a_text_that_comes_after_its_record_is_for_later_ones() {
     assert_eq!(summary.faults.iter().collect::<Vec<_>>(), [(&"unknown_id".to_owned(), &1)]);
     let Some(lines) = common::read_clean(&ctf) else { return };
     assert!(lines[1].contains(" untyped: ") && lines[2].contains(" late: "), "{lines:#?}");
+}
+
+/// A reference point of this client, by a text of its log.
+fn point(session: &Session, client: u32, text: &str) {
+    let now = ticks();
+    session.reference_point(&ReferencePoint {
+        client,
+        seq: 0,
+        id: id_of(text),
+        name_hash: 0,
+        cpu: 0,
+        guest_time: 0,
+        host_time: now,
+        words: &[],
+    });
+}
+
+/// A pass in which a client gets one step, or is only looked at.
+fn short_pass(session: &Session, guest: &mut Guest, is_paused: bool) {
+    session.begin_pass();
+    let mut consumer = Consumer::new(guest.memory, &mut guest.consumer);
+    if is_paused {
+        consumer.pause();
+    }
+    session.drain(guest.client, &mut consumer);
+    session.end_pass();
+}
+
+#[test]
+fn a_point_waits_for_its_text_while_there_is_no_time_to_read_it() {
+    let (_dir, session) = common::session(|_| ());
+    let mut guest = Guest::new(1);
+    let texts: Vec<String> = (0..200).map(|n| format!("p{n}()")).collect();
+    for text in &texts {
+        guest.log(text);
+    }
+    point(&session, 1, &texts[199]);
+    for _ in 0..3 {
+        short_pass(&session, &mut guest, true);
+        short_pass(&session, &mut guest, false);
+        assert_eq!(session.summary().reference_points, 0);
+    }
+    guest.pass(&session);
+    let summary = session.finish().unwrap();
+    assert_eq!((summary.reference_points, summary.faults.len()), (1, 0), "{summary:?}");
+}
+
+#[test]
+fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
+    let (_dir, session) = common::session(|_| ());
+    let mut honest = Guest::new(0);
+    let mut hostile = Guest::new(1);
+    honest.emit(event_type!("honest", i = 1u64));
+    honest.pass(&session);
+    // Of the first no text ever comes; the second is in the same ring.
+    point(&session, 1, "unknown()");
+    let now = ticks();
+    session.reference_point(&ReferencePoint {
+        client: 0,
+        seq: 0,
+        id: id_of("honest(i:u64)"),
+        name_hash: 0,
+        cpu: 0,
+        guest_time: 0,
+        host_time: now,
+        words: &[7],
+    });
+    let mut passes = 0;
+    while session.summary().reference_points < 2 {
+        for _ in 0..100 {
+            hostile.log("known()");
+        }
+        short_pass(&session, &mut hostile, passes % 2 == 0);
+        passes += 1;
+        assert!(passes <= 40, "the ring of both waits for the hostile one's log");
+    }
+    let summary = session.finish().unwrap();
+    assert_eq!(summary.faults["unknown_id"], 1, "{summary:?}");
+}
+
+#[test]
+fn a_session_ends_though_a_point_waits_for_a_log_that_nobody_reads() {
+    let (_dir, session) = common::session(|_| ());
+    let mut guest = Guest::new(1);
+    guest.log("p()");
+    point(&session, 1, "p()");
+    short_pass(&session, &mut guest, true);
+    assert_eq!(session.summary().reference_points, 0);
+    assert_eq!(session.finish().unwrap().reference_points, 1);
 }

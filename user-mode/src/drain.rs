@@ -2,12 +2,14 @@
 
 use crate::host::{Counts, Shared};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
-use hypertrace_abi::clock::ticks;
+use hypertrace_abi::clock::{in_ticks, ticks};
 use hypertrace_abi::layout::WORD;
 use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, SCHEMA_LEN};
 use hypertrace_abi::layout::local::{BEAT, TRIGGERS, TRIGGERS_BYTES};
-use hypertrace_abi::ring::{self, Consumer, ConsumerState};
-use hypertrace_abi::sink::{EventSink, NameSet};
+use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
+use hypertrace_abi::sink::{Drained, EventSink, NameSet};
+use hypertrace_abi::turns::{Account, Turn, Turns, drain_rest};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -20,8 +22,12 @@ const ALL_EVERY: u64 = 256;
 pub(crate) struct Drain<S> {
     shared: Arc<Shared>,
     sink: Arc<S>,
-    packets: usize,
+    /// Ticks of one client in one pass.
+    share: u64,
     clients: Vec<Client>,
+    /// Whose turn it is: the clients that relay others' points, and the rest.
+    relays: (Turns, Vec<Account>),
+    others: (Turns, Vec<Account>),
     /// The bells, as they were seen last.
     bells: Vec<u64>,
     /// The names that page L says.
@@ -67,16 +73,19 @@ pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Co
 }
 
 impl<S: EventSink> Drain<S> {
-    pub(crate) fn new(shared: Arc<Shared>, sink: Arc<S>, packets: usize) -> Drain<S> {
+    pub(crate) fn new(shared: Arc<Shared>, sink: Arc<S>, budget: Duration) -> Drain<S> {
         let (relays, all) = shared.segment.clients();
         let client = |n| Client { state: ConsumerState::default(), is_used: n < relays };
         let clients = (0..all).map(client).collect();
         let bells = vec![0; shared.segment.bells().len()];
-        Drain { shared, sink, packets, clients, bells, handled: None, passes: 0 }
+        let share = in_ticks(budget, shared.segment.page().host_frequency);
+        let accounts = |of: Range<u32>| (Turns::default(), of.map(Account::new).collect());
+        let (relays, others) = (accounts(0..relays), accounts(relays..all));
+        Drain { shared, sink, share, clients, relays, others, bells, handled: None, passes: 0 }
     }
 
-    /// Takes up to some packets of every client, with a call of `between` after
-    /// each. Whether some has more.
+    /// Drains every client for a share of time, with a call of `between` after
+    /// each step. Returns whether some client has more.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> bool {
         // ORDERING: pairs with the Release of who asks: what it asks for is seen
         // by this pass, or it asks again.
@@ -97,7 +106,7 @@ impl<S: EventSink> Drain<S> {
         if self.passes.is_multiple_of(ALL_EVERY) {
             self.look_at_all();
         }
-        let more = self.take(self.packets, false, between);
+        let more = self.take(between);
         if more {
             self.shared.is_drain_due.store(true, Relaxed);
         }
@@ -132,51 +141,65 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Drains the clients that are used: their schema logs before the relays'
-    /// points that may need them. `only`: as far as their rings go now.
-    fn take(&mut self, packets: usize, only: bool, between: &mut dyn FnMut()) -> bool {
-        let segment = Arc::clone(&self.shared.segment);
-        let (relays, all) = segment.clients();
-        let head = |client| {
-            let memory = segment.client(client);
-            // ORDERING: as in the consumer's own load.
-            memory.map_or(0, |memory| memory.guest[HEAD].load(Ordering::Acquire))
-        };
+    /// Begins a pass. Returns how far the relays' rings go: the points there refer
+    /// to schemas that the pass reads before it takes them.
+    fn begin(&mut self) -> Vec<u64> {
         self.sink.begin_pass();
         // After that: who adds a trigger later has a pass of its own begin.
         self.publish_triggers();
-        let noted: Vec<u64> = (0..if only { all } else { relays }).map(head).collect();
+        let segment = &self.shared.segment;
+        let (relays, _) = segment.clients();
+        // ORDERING: as in the consumer's own load.
+        let head = |memory: ClientMemory<'_>| memory.guest[HEAD].load(Ordering::Acquire);
+        let heads = (0..relays).map(|relay| segment.client(relay).map_or(0, head)).collect();
         // After that: whose points were noted has rung before.
         self.look_at_bells();
-        let Drain { sink, clients, .. } = self;
-        let mut more = false;
-        for client in (relays..all).chain(0..relays) {
+        heads
+    }
+
+    /// Drains the clients that are used, as far as their turns go: their schema
+    /// logs before the relays' points that may need them.
+    fn take(&mut self, between: &mut dyn FnMut()) -> bool {
+        let heads = self.begin();
+        let Drain { shared, sink, clients, relays, others, share, .. } = self;
+        let mut step = |client: u32, turn: Turn| {
             let index = client as usize;
-            if !clients[index].is_used {
-                continue;
+            let Some(memory) = shared.segment.client(client).filter(|_| clients[index].is_used)
+            else {
+                return Drained::default();
+            };
+            let mut consumer = Consumer::new(memory, &mut clients[index].state);
+            if let Some(head) = heads.get(index) {
+                consumer.up_to(*head);
             }
-            // No ring has more than that, whatever a program says of it.
-            let mut room = if only { segment.geometry().ring_bytes / WORD } else { u64::MAX };
-            for turn in 1.. {
-                let Some(memory) = segment.client(client) else { break };
-                let mut consumer = Consumer::new(memory, &mut clients[index].state);
-                if let Some(head) = noted.get(index) {
-                    consumer.up_to(*head);
-                }
-                let drained = sink.drain(client, &mut consumer);
-                between();
-                room = room.saturating_sub(drained.words.max(1));
-                if !drained.more || room == 0 {
-                    break;
-                }
-                if turn >= packets {
-                    more = true;
-                    break;
-                }
-            }
-        }
+            let drained = turn.drain(&**sink, client, &mut consumer);
+            between();
+            drained
+        };
+        let mut round = |(turns, accounts): &mut (Turns, Vec<Account>)| {
+            turns.round(accounts, *share, ticks, &mut step)
+        };
+        let more = round(others) | round(relays);
         sink.end_pass();
         more
+    }
+
+    /// Drains the rings as far as they go now.
+    fn take_all(&mut self) {
+        let heads = self.begin();
+        let Drain { shared, sink, clients, .. } = self;
+        let (relays, all) = shared.segment.clients();
+        for client in (relays..all).chain(0..relays) {
+            let index = client as usize;
+            let memory = shared.segment.client(client).filter(|_| clients[index].is_used);
+            let Some(memory) = memory else { continue };
+            let mut consumer = Consumer::new(memory, &mut clients[index].state);
+            if let Some(head) = heads.get(index) {
+                consumer.up_to(*head);
+            }
+            drain_rest(&**sink, client, &mut consumer);
+        }
+        sink.end_pass();
     }
 
     /// What is still in the rings, because the sink could not take it, is
@@ -208,9 +231,10 @@ impl<S: EventSink> Drain<S> {
     /// The rings as far as they go now.
     fn end(&mut self) {
         self.look_at_all();
-        self.take(usize::MAX, true, &mut || {});
-        // A point that came meanwhile stands in the host's own ring.
-        self.take(1, true, &mut || {});
+        self.sink.last_pass();
+        self.take_all();
+        // A point that came meanwhile is in the host's own ring.
+        self.take_all();
         // A segment with a name is kept for what could not be written.
         if self.shared.segment.path().is_none() {
             self.forsake();

@@ -27,8 +27,9 @@ use std::time::{Duration, Instant};
 pub struct Policy {
     /// Time between passes that nobody asked for; at most 50 ms.
     pub period: Duration,
-    /// Packets of one client in one pass.
-    pub packets_per_client: usize,
+    /// Drain time of one client in one pass, while others have something as well:
+    /// see [`hypertrace_abi::turns`].
+    pub budget: Duration,
     /// How long to look for the next point before sleeping, from the last one
     /// on. A point that finds the host awake costs a fraction of one that has
     /// to wake it.
@@ -39,7 +40,7 @@ impl Default for Policy {
     fn default() -> Self {
         Policy {
             period: Duration::from_millis(1),
-            packets_per_client: 8,
+            budget: Duration::from_micros(250),
             spin: Duration::from_micros(50),
         }
     }
@@ -123,8 +124,7 @@ impl Host {
         segment.word32(HOST_PID).store(std::process::id(), Relaxed);
         segment.page_l(BEGAN, WORD)[0].store(ticks(), Relaxed);
         let sink = Arc::new(sink);
-        let mut drain =
-            Drain::new(Arc::clone(&shared), Arc::clone(&sink), policy.packets_per_client);
+        let mut drain = Drain::new(Arc::clone(&shared), Arc::clone(&sink), policy.budget);
         drain.publish_triggers();
         // ORDERING: whoever sees this sees the rest of the page.
         segment.word32(STATE).store(State::Serving as u32, Ordering::Release);

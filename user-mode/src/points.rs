@@ -6,7 +6,7 @@ use crate::futex;
 use crate::host::{Counts, Policy, Shared};
 use crate::segment::Segment;
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed, fence};
-use hypertrace_abi::clock::{ticks, ticks_after_loads};
+use hypertrace_abi::clock::{in_ticks, ticks, ticks_after_loads};
 use hypertrace_abi::layout::guest_page::SLEEPS;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::layout::local::{WATCH, watch};
@@ -15,7 +15,6 @@ use hypertrace_abi::sink::{EventSink, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, TryLockError};
-use std::time::Duration;
 
 /// What is counted, in this order.
 const COUNTERS: [&str; 6] = [
@@ -92,13 +91,8 @@ pub(crate) fn run<S: EventSink>(
 impl<S: EventSink> Points<'_, S> {
     fn run(&mut self, drain: &Mutex<Drain<S>>, policy: Policy) {
         // The counter: a point is served in less time than a clock takes.
-        let frequency = match self.segment.page().host_frequency {
-            0 => 1_000_000_000,
-            told => told,
-        };
-        let in_ticks =
-            |time: Duration| (time.as_nanos() * u128::from(frequency) / 1_000_000_000) as u64;
-        let (period, spin) = (in_ticks(policy.period), in_ticks(policy.spin));
+        let frequency = self.segment.page().host_frequency;
+        let (period, spin) = (in_ticks(policy.period, frequency), in_ticks(policy.spin, frequency));
         let looks = if spin == 0 { 1 } else { LOOKS };
         let mut last_point = ticks();
         while !self.shared.stop_points.load(Relaxed) {

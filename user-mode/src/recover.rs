@@ -10,6 +10,7 @@ use hypertrace_abi::layout::local::BEGAN;
 use hypertrace_abi::layout::{WORD, guest_page, host_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, FAULT_KINDS, Fault};
 use hypertrace_abi::sink::EventSink;
+use hypertrace_abi::turns::drain_rest;
 use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
 use std::path::Path;
@@ -85,15 +86,7 @@ fn take(session: &Session, client: u32, memory: ClientMemory<'_>) {
     };
     let mut consumer = Consumer::new(memory, &mut state);
     consumer.up_to(head);
-    // No ring has more, whatever a program says of it.
-    let mut room = memory.capacity();
-    loop {
-        let drained = session.drain(client, &mut consumer);
-        room = room.saturating_sub(drained.words.max(1));
-        if !drained.more || room == 0 {
-            break;
-        }
-    }
+    drain_rest(session, client, &mut consumer);
 }
 
 /// The oldest block that a producer at `head` has not overwritten.

@@ -115,6 +115,14 @@ struct Cursor {
     faults: [u64; FAULT_KINDS],
 }
 
+/// How far ring and schema log went at one moment: every text that a record
+/// below `head` uses is below `schemas`.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    head: u64,
+    schemas: u64,
+}
+
 /// The private truth about one client.
 #[derive(Clone, Debug)]
 pub struct ConsumerState {
@@ -124,6 +132,8 @@ pub struct ConsumerState {
     lost_busy: Total,
     schema_seen: u64,
     schema_cursor: u64,
+    /// Up to here the schema log is being read; it may take several consumers.
+    mark: Option<Mark>,
 }
 
 impl Default for ConsumerState {
@@ -136,6 +146,7 @@ impl Default for ConsumerState {
             lost_busy: Total::default(),
             schema_seen: 0,
             schema_cursor: 0,
+            mark: None,
         }
     }
 }
@@ -256,9 +267,23 @@ pub struct Pulled {
     pub sequence: u64,
     /// The lease token of all records taken.
     pub token: u64,
-    /// The visitor stopped, another lessee's records follow, or the producer
-    /// has overwritten what comes next: look for schemas, then pull again.
+    /// The visitor stopped, another lessee's records follow, the producer has
+    /// overwritten what comes next, or this was enough for one call: look for
+    /// schemas, then pull again.
     pub more: bool,
+}
+
+/// Words of the ring that one [`Consumer::pull`] reads before it ends at the
+/// next block: what the visitor drops, or no visitor sees, costs time too.
+const PULL_WORDS: u64 = 1 << 15;
+
+/// An entry of the schema log.
+#[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
+pub enum Logged {
+    /// A text that the caller knows.
+    Known,
+    /// Another one.
+    Text(super::LoggedSchema),
 }
 
 /// The whole host side of one client.
@@ -271,6 +296,10 @@ pub struct Consumer<'a> {
     head: u64,
     /// Nor farther than here.
     limit: Option<u64>,
+    /// The mark was made for this consumer, not for one before it.
+    is_marked: bool,
+    /// There is no time for this client now: it is looked at only.
+    is_paused: bool,
 }
 
 impl<'a> Consumer<'a> {
@@ -278,7 +307,8 @@ impl<'a> Consumer<'a> {
     /// far the ring goes.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
         let head = load_head(&memory);
-        Consumer { memory, state, head, limit: None }
+        let is_marked = state.mark.is_none();
+        Consumer { memory, state, head, limit: None, is_marked, is_paused: false }
     }
 
     /// From now on it is as if the ring went no farther than `limit`, a head of
@@ -286,6 +316,35 @@ impl<'a> Consumer<'a> {
     pub fn up_to(&mut self, limit: u64) {
         self.limit = Some(limit);
         self.head = self.limited(self.head);
+    }
+
+    /// From now on it is as if the ring and the schema log were empty. Losses
+    /// can be looked at still.
+    pub fn pause(&mut self) {
+        self.is_paused = true;
+    }
+
+    /// Whether the consumer was [paused](Consumer::pause).
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Whether there are texts in the schema log that were not read.
+    pub fn has_schemas(&self) -> bool {
+        let written = self.memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
+        written != self.state.schema_cursor
+    }
+
+    /// Whether there is something to take: records up to the limit, or texts.
+    pub fn has_more(&self) -> bool {
+        let head = self.limited(self.memory.guest[guest_page::HEAD].load(Relaxed));
+        head != self.state.cursor.position || self.has_schemas()
+    }
+
+    /// Whether [`Consumer::next_schema`] said `None` for a head that a consumer
+    /// before this one has met: the ring may go further by now.
+    pub fn is_late(&self) -> bool {
+        !self.is_marked
     }
 
     /// How far the ring goes, as far as [`Consumer::pull`] is concerned.
@@ -299,6 +358,7 @@ impl<'a> Consumer<'a> {
         let faults = self.state.committed.faults;
         let start = Cursor { sequence: Some(0), faults, ..Cursor::default() };
         (self.state.committed, self.state.cursor) = (start, start);
+        (self.state.mark, self.is_marked) = (None, true);
     }
 
     fn limited(&self, head: u64) -> u64 {
@@ -364,8 +424,9 @@ impl<'a> Consumer<'a> {
         stage: &mut [u64],
         mut visit: impl FnMut(&mut [u64; FAULT_KINDS], Record<'_>) -> Flow,
     ) -> Pulled {
-        let (memory, head) = (self.memory, self.head);
+        let memory = self.memory;
         let cursor = &mut self.state.cursor;
+        let head = if self.is_paused { cursor.position } else { self.head };
         let mut pulled = Pulled {
             begin: cursor.position,
             sequence: cursor.sequence.unwrap_or(0),
@@ -385,11 +446,17 @@ impl<'a> Consumer<'a> {
         }
         if memory.mode() == RingMode::Overwrite {
             skip_overwritten(&memory, cursor, head, head);
+            pulled.begin = cursor.position;
         }
+        let begin = cursor.position;
         // Bound: less than the capacity lies between the cursor and `head` now,
         // whatever the guest's head says. Each turn but the last takes at least
         // a word of it, and nothing moves the cursor past `head`.
         while is_ahead(head, cursor.position) && !pulled.more {
+            if cursor.position.wrapping_sub(begin) >= PULL_WORDS {
+                pulled.more = true;
+                break;
+            }
             if memory.mode() == RingMode::Overwrite
                 && !skip_overwritten(&memory, cursor, head, load_head(&memory))
             {
@@ -411,8 +478,8 @@ impl<'a> Consumer<'a> {
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {
                         // Overwritten while it was copied. The next pull
-                        // begins behind it.
-                        pulled.more = true;
+                        // begins behind it, so that each takes something.
+                        pulled.more = skip_overwritten(&memory, cursor, head, now);
                         break;
                     }
                     Source::Staged(stage)
@@ -480,32 +547,66 @@ impl<'a> Consumer<'a> {
     }
 
     /// Texts that the schema log can hold at a time: so many calls of
-    /// [`Consumer::next_schema`] give all that were there at [`Consumer::new`].
+    /// [`Consumer::next_schema`] are enough to have it say `None`.
     pub fn most_schemas(&self) -> usize {
         self.memory.schema.len() / schema_log::LEAST_WORDS
     }
 
+    /// Words that ring and schema log hold together: an honest client has no more
+    /// to take at a time.
+    pub fn most_words(&self) -> u64 {
+        self.memory.capacity() + self.memory.schema.len() as u64
+    }
+
     /// The next text of the schema log, copied once. Its words go back to the
     /// producer with [`Consumer::commit_schemas`]. `None`: all are read that
-    /// the records use which [`Consumer::pull`] takes from now on.
+    /// the records use which [`Consumer::pull`] takes from now on. A producer
+    /// that writes meanwhile does not put that off: what it adds is for the next
+    /// time. Until then, pull nothing; another consumer goes on.
     pub fn next_schema(&mut self) -> Option<super::LoggedSchema> {
-        // Head first: the texts of all records below it are in the log then.
-        let head = load_head(&self.memory);
-        match schema_log::read(&self.memory, self.state.schema_cursor) {
-            schema_log::Read::Empty => {
-                self.head = self.limited(head);
-                None
-            }
-            schema_log::Read::Text(text, next) => {
-                self.state.schema_cursor = next;
-                Some(text)
-            }
-            schema_log::Read::Fault(written) => {
-                self.state.schema_cursor = written;
-                self.fault(Fault::SchemaLog);
-                None
-            }
+        match self.next_schema_beside(|_| None)? {
+            Logged::Text(text) => Some(text),
+            Logged::Known => None,
         }
+    }
+
+    /// As [`Consumer::next_schema`], but a text that is `known` under its id is
+    /// compared where it is and not copied.
+    pub fn next_schema_beside<'k>(
+        &mut self,
+        known: impl FnOnce(u32) -> Option<&'k str>,
+    ) -> Option<Logged> {
+        if self.is_paused {
+            return None;
+        }
+        let memory = &self.memory;
+        let mark = match self.state.mark {
+            Some(mark) => mark,
+            None => {
+                // Head first: the texts of all records below it are in the log then.
+                let head = load_head(memory);
+                self.is_marked = true;
+                *self.state.mark.insert(Mark { head, schemas: schema_log::written(memory) })
+            }
+        };
+        let (logged, next) =
+            match schema_log::read(memory, self.state.schema_cursor, mark.schemas, known) {
+                schema_log::Read::Empty => {
+                    self.state.mark = None;
+                    self.head = self.limited(mark.head);
+                    return None;
+                }
+                schema_log::Read::Fault => {
+                    (self.state.schema_cursor, self.state.mark) = (mark.schemas, None);
+                    self.head = self.limited(mark.head);
+                    self.fault(Fault::SchemaLog);
+                    return None;
+                }
+                schema_log::Read::Known(next) => (Logged::Known, next),
+                schema_log::Read::Text(text, next) => (Logged::Text(text), next),
+            };
+        self.state.schema_cursor = next;
+        Some(logged)
     }
 
     /// The texts that were read are on disk.
@@ -521,6 +622,7 @@ impl<'a> Consumer<'a> {
     /// The texts that were read could not be kept: they are read again.
     pub fn rollback_schemas(&mut self) {
         self.state.schema_cursor = self.state.schema_seen;
+        (self.state.mark, self.is_marked) = (None, true);
     }
 }
 

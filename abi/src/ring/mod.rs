@@ -24,7 +24,7 @@ mod schema_log;
 mod state;
 
 pub use consumer::{
-    Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Losses, Payload, Pulled, Record,
+    Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Logged, Losses, Payload, Pulled, Record,
 };
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, Producer, Wake};

@@ -27,7 +27,7 @@ pub fn reference_point(context: &mut Context) -> Result<f64> {
         scope.spawn(|| {
             while !done.load(Relaxed) {
                 thread::sleep(Duration::from_micros(200));
-                chip.drain_pass(8);
+                chip.drain_all();
                 passes.fetch_add(1, Relaxed);
             }
         });
@@ -58,7 +58,7 @@ pub fn reference_point(context: &mut Context) -> Result<f64> {
         done.store(true, Relaxed);
         total
     });
-    while chip.drain_pass(8) {}
+    chip.drain_all();
     let summary = session.finish()?;
     let recorded = summary.reference_points;
     ensure!(recorded == BURST * BURSTS, "{recorded} of {} were recorded", BURST * BURSTS);

@@ -7,7 +7,7 @@ use hypertrace::abi::clock::ticks;
 use hypertrace::abi::config::{ConfigPage, HostFacts, RingMode};
 use hypertrace::abi::layout::Geometry;
 use hypertrace::abi::record::ClockKind;
-use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow};
+use hypertrace::abi::ring::{ClientMemory, Consumer, ConsumerState, Flow, Record};
 use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, AtomicU64 as StdAtomicU64, Ordering, Ordering::Relaxed};
@@ -240,7 +240,7 @@ fn drained(context: &mut Context, emit: impl Fn(&Client<'_>, u64, u64)) -> Resul
         || {
             let mut consumer = Consumer::new(memory, &mut host);
             let mut used = 0;
-            consumer.pull(&mut [], |_, record| {
+            let mut take = |record: Record<'_>| {
                 let end = used + 2 + record.payload.len();
                 if end > packet.len() {
                     used = 0;
@@ -251,7 +251,10 @@ fn drained(context: &mut Context, emit: impl Fn(&Client<'_>, u64, u64)) -> Resul
                 record.payload.copy_to(&mut out[2..]);
                 used += out.len();
                 Flow::Taken
-            });
+            };
+            while consumer.pull(&mut [], |_, record| take(record)).more {
+                consumer.commit();
+            }
             consumer.commit();
             losses = consumer.losses().total();
         },

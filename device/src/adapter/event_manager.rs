@@ -23,16 +23,18 @@ impl Trigger for EventFd {
 pub struct DrainPolicy {
     /// Time between passes that nobody asked for.
     pub period: Duration,
-    /// Packets of one client in one pass. Times the sink's packet size this is
-    /// the byte budget per client and wake-up.
-    pub packets_per_client: usize,
+    /// Drain time of one client in one pass, while others have something as well:
+    /// see [`Chip::drain_pass`].
+    pub budget: Duration,
 }
 
 impl Default for DrainPolicy {
     fn default() -> Self {
         // A ring of 1 MiB holds 32,768 short records: at a million a second
         // it is full after 32 ms.
-        DrainPolicy { period: Duration::from_millis(1), packets_per_client: 8 }
+        // 250 us are a few packets, so a pass over 16 clients that all have more
+        // than that comes back after 4 ms.
+        DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
     }
 }
 
@@ -72,7 +74,7 @@ impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
         } else {
             let _ = self.timer.wait();
         }
-        if self.chip.drain_pass(self.policy.packets_per_client) {
+        if self.chip.drain_pass(self.policy.budget) {
             // More to do: come back after the loop's other subscribers.
             self.kick.trigger();
         }

@@ -1,0 +1,163 @@
+//! Whose turn it is: an honest client's share of the drain loop beside clients whose steps take long.
+
+use hypertrace_abi::layout::{Geometry, guest_page};
+use hypertrace_abi::ring::{ClientMemory, Consumer};
+use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
+use hypertrace_device::{Chip, ChipConfig, Memory, Region, RingMode};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const CLIENTS: u32 = 16;
+const HONEST: u32 = 15;
+/// A client's share of a pass.
+const SHARE: u64 = 1_000;
+/// The honest client's steps.
+const STEP: u64 = 150;
+
+/// A sink by whose clock a step takes as long as the client makes it.
+#[derive(Default)]
+struct Costs {
+    now: AtomicU64,
+    /// Of each client's steps.
+    steps: [u64; CLIENTS as usize],
+    /// Spent on each client.
+    spent: [AtomicU64; CLIENTS as usize],
+    /// When the honest client had its last turn, and the longest that it waited.
+    last: AtomicU64,
+    longest: AtomicU64,
+    /// The honest client has something for one step after every so many ticks.
+    every: u64,
+    /// Ticks for which the honest client had something that it was not asked for.
+    honest_until: AtomicU64,
+}
+
+impl EventSink for Costs {
+    fn reference_point(&self, _: &ReferencePoint<'_>) -> Status {
+        Status::Failed
+    }
+
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        let cost = if consumer.is_paused() { 0 } else { self.steps[client as usize] };
+        if self.steps[client as usize] == 0 {
+            return Drained::default();
+        }
+        let now = self.now.load(Relaxed);
+        if client == HONEST && !consumer.is_paused() {
+            self.longest.fetch_max(now - self.last.load(Relaxed), Relaxed);
+            self.last.store(now + cost, Relaxed);
+            if self.every > 0 {
+                let due = self.honest_until.load(Relaxed);
+                if now < due {
+                    return Drained::default();
+                }
+                self.honest_until.store(now + self.every, Relaxed);
+                self.spend(client, cost);
+                return Drained { words: 1, more: false };
+            }
+        }
+        self.spend(client, cost);
+        Drained { words: 1, more: true }
+    }
+}
+
+impl Costs {
+    fn spend(&self, client: u32, cost: u64) {
+        self.now.fetch_add(cost, Relaxed);
+        self.spent[client as usize].fetch_add(cost, Relaxed);
+    }
+
+    fn spent(&self, client: u32) -> u64 {
+        self.spent[client as usize].load(Relaxed)
+    }
+}
+
+/// A device whose clients have something in their rings at all times, if their
+/// steps cost anything.
+fn chip(costs: Costs) -> Chip<Costs> {
+    let geometry = Geometry {
+        clients: CLIENTS,
+        legacy_args: 1,
+        ring_bytes: 4096,
+        block_bytes: 256,
+        schema_bytes: 4096,
+    };
+    let memory = Memory::anonymous(geometry).unwrap();
+    let chip = Chip::new(memory, &ChipConfig::default(), costs, ());
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    for client in (0..CLIENTS).filter(|client| chip.sink().steps[*client as usize] > 0) {
+        let memory = ClientMemory::of_rings(rings, client, chip.geometry(), RingMode::Discard);
+        memory.unwrap().guest[guest_page::HEAD].store(8, Relaxed);
+    }
+    chip
+}
+
+/// Steps of the hostile clients: cheap ones, and some that take longer than
+/// shares.
+fn hostile_steps(client: u32) -> u64 {
+    [10, 900, 1_100, 3_000, 12_000][client as usize % 5]
+}
+
+fn run(chip: &Chip<Costs>, ticks: u64) {
+    let sink = chip.sink();
+    let end = sink.now.load(Relaxed) + ticks;
+    while sink.now.load(Relaxed) < end {
+        assert!(chip.drain_pass_by(SHARE, &|| sink.now.load(Relaxed)));
+    }
+}
+
+#[test]
+fn an_honest_client_has_its_part_of_the_time_beside_hostile_ones() {
+    let steps = std::array::from_fn(|client| match client as u32 {
+        HONEST => STEP,
+        hostile => hostile_steps(hostile),
+    });
+    let chip = chip(Costs { steps, ..Costs::default() });
+    let ticks = 10_000_000;
+    run(&chip, ticks);
+    let part = chip.sink().spent(HONEST) as f64 / (ticks as f64 / f64::from(CLIENTS));
+    assert!(part >= 0.99, "{part} of its part");
+    // Nor do those that take long steps get more than theirs.
+    for client in 0..CLIENTS {
+        let spent = chip.sink().spent(client) as f64 / (ticks as f64 / f64::from(CLIENTS));
+        assert!((0.98..1.02).contains(&spent), "client {client}: {spent} of its part");
+    }
+}
+
+#[test]
+fn a_client_that_wants_little_does_not_wait_for_all_others() {
+    let steps = std::array::from_fn(|client| match client as u32 {
+        HONEST => STEP,
+        _ => 12_000,
+    });
+    let chip = chip(Costs { steps, every: 20 * STEP, ..Costs::default() });
+    run(&chip, 1_000_000);
+    let longest = chip.sink().longest.swap(0, Relaxed);
+    assert!(longest > 0);
+    run(&chip, 10_000_000);
+    // Two rounds with the steps that end them, not a step of each of the others.
+    let longest = chip.sink().longest.load(Relaxed);
+    assert!(longest <= 2 * (16 * SHARE + 12_000), "{longest} ticks");
+}
+
+#[test]
+fn a_client_that_is_alone_does_not_pay_for_a_step_that_took_long() {
+    let mut steps = [0; CLIENTS as usize];
+    steps[0] = 1_000_000;
+    let chip = chip(Costs { steps, ..Costs::default() });
+    let sink = chip.sink();
+    for _ in 0..100 {
+        let before = sink.spent(0);
+        chip.drain_pass_by(SHARE, &|| sink.now.load(Relaxed));
+        chip.drain_pass_by(SHARE, &|| sink.now.load(Relaxed));
+        assert!(sink.spent(0) > before);
+    }
+}
+
+#[test]
+fn the_end_comes_though_a_client_always_has_more() {
+    let mut steps = [0; CLIENTS as usize];
+    steps[3] = 1;
+    let chip = chip(Costs { steps, ..Costs::default() });
+    chip.drain_all();
+    let most = (4096 + 4096) / 8;
+    assert!((1..=2 * most).contains(&chip.sink().spent(3)));
+}

@@ -1,0 +1,594 @@
+//! A storm: four vCPUs that keep no rule store to every word that they share with the host, while
+//! somebody steers the session, takes snapshots and begins epochs, and one client keeps the rules.
+//! It lasts for as long as `HYPERTRACE_STORM_SECONDS` says. The host does not panic, no step of its
+//! drain loop goes beyond its bound, memory and disk stay within theirs, every session is read to its
+//! end, and the client that keeps the rules is complete.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::{WORD, guest_page, host_page, register};
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{ClientMemory, Consumer};
+use hypertrace_abi::schema::id_of;
+use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
+use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
+use hypertrace_tests::babeltrace2;
+use hypertrace_tests::forger::{Forger, collision};
+use hypertrace_tests::random::Random;
+use hypertrace_timeline::{ClockMaps, Timeline, Value};
+use hypertrace_trace::limits::{BYTES_PER_SECOND, MAX_DESCRIPTION};
+use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
+
+const SECONDS: &str = "HYPERTRACE_STORM_SECONDS";
+const DEFAULT_SECONDS: u64 = 6;
+/// Of one session, which then is read.
+const ROUND: Duration = Duration::from_secs(4);
+
+/// From one clock epoch to the next.
+const EPOCH: Duration = Duration::from_millis(300);
+
+const VCPUS: u32 = 4;
+const HONEST: u32 = 0;
+/// The clients that the vCPUs share.
+const HOSTILE: u32 = 3;
+
+/// What the CPU may spend on a pass, as a target: others have the CPUs, too.
+const PASS: Duration = Duration::from_millis(50);
+/// What the process may have in memory at most.
+const MOST_RESIDENT_KIB: u64 = 512 << 10;
+/// What a sanitizer adds to that.
+const RESIDENT: &str = "HYPERTRACE_STORM_RESIDENT_MIB";
+
+fn geometry() -> Geometry {
+    Geometry {
+        clients: 1 + HOSTILE,
+        ring_bytes: 1 << 16,
+        block_bytes: 1 << 12,
+        ..Geometry::default()
+    }
+}
+
+/// The three ways of a ring.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Discard,
+    Overwrite,
+    Snapshots,
+}
+
+/// A session that counts what the drain loop has it do.
+struct Watch {
+    session: Session,
+    steps: AtomicU64,
+    words: AtomicU64,
+}
+
+impl EventSink for Watch {
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        self.session.reference_point(point)
+    }
+
+    fn points_to_handle(&self, names: &mut NameSet) {
+        self.session.points_to_handle(names);
+    }
+
+    fn begin_pass(&self) {
+        self.session.begin_pass();
+    }
+
+    fn update_mask(&self, set: &mut dyn FnMut(&[u8; 4096])) {
+        self.session.update_mask(set);
+    }
+
+    fn last_pass(&self) {
+        self.session.last_pass();
+    }
+
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        let drained = self.session.drain(client, consumer);
+        // A ring has no more, whatever its producer says.
+        assert!(drained.words <= geometry().ring_bytes / WORD, "{drained:?} of client {client}");
+        self.steps.fetch_add(1, Relaxed);
+        self.words.fetch_add(drained.words, Relaxed);
+        drained
+    }
+
+    fn end_pass(&self) {
+        self.session.end_pass();
+    }
+}
+
+type Device = Chip<Watch>;
+
+/// What the drain loop's thread has seen of itself.
+#[derive(Debug, Default)]
+struct Passes {
+    passes: u64,
+    steps: u64,
+    most_steps: u64,
+    words: u64,
+    most_words: u64,
+    most_cpu: Duration,
+    beyond_target: u64,
+}
+
+impl Passes {
+    fn add(&mut self, other: &Passes) {
+        self.passes += other.passes;
+        self.steps += other.steps;
+        self.words += other.words;
+        self.most_steps = self.most_steps.max(other.most_steps);
+        self.most_words = self.most_words.max(other.most_words);
+        self.most_cpu = self.most_cpu.max(other.most_cpu);
+        self.beyond_target += other.beyond_target;
+    }
+
+    /// One pass, measured.
+    fn pass(&mut self, chip: &Device) -> bool {
+        let before = thread_time();
+        let more = chip.drain_pass(DrainPolicy::default().budget);
+        let cpu = thread_time() - before;
+        let steps = chip.sink().steps.swap(0, Relaxed);
+        let words = chip.sink().words.swap(0, Relaxed);
+        self.add(&Passes {
+            passes: 1,
+            steps,
+            most_steps: steps,
+            words,
+            most_words: words,
+            most_cpu: cpu,
+            beyond_target: u64::from(cpu > PASS),
+        });
+        more
+    }
+}
+
+/// CPU time of this thread.
+#[allow(unsafe_code)] // clock_gettime
+fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a plain call with a valid struct.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What a vCPU that keeps no rule does with a client.
+struct Vcpu<'c> {
+    forger: Forger<'c, Watch, ()>,
+    chip: &'c Device,
+    client: u32,
+    random: Random,
+    texts: Vec<String>,
+    new: u64,
+}
+
+impl<'c> Vcpu<'c> {
+    fn new(chip: &'c Device, number: u32, random: Random) -> Vcpu<'c> {
+        let client = 1 + number % HOSTILE;
+        let (one, other) = collision();
+        let plain = ["e(x:u64)", "a(a:[u64],s:str,b:u8)", "tick()", "event(struct:str,id:u64)"];
+        let texts = plain.into_iter().map(str::to_owned).chain([one, other]).collect();
+        let forger = Forger::new(chip, client);
+        Vcpu { forger, chip, client, random, texts, new: u64::from(number) << 32 }
+    }
+
+    /// A number that is likely to be wrong in an interesting way.
+    fn odd(&mut self) -> u64 {
+        let (any, now) = (self.random.number(), ticks());
+        let head = self.forger.head;
+        self.random.pick(&[
+            0,
+            1,
+            2,
+            7,
+            8,
+            100,
+            4096,
+            1 << 32,
+            1 << 62,
+            1 << 63,
+            u64::MAX,
+            any,
+            now,
+            now + 1,
+            head,
+        ])
+    }
+
+    fn text(&mut self) -> String {
+        let at = self.random.below(self.texts.len() as u64) as usize;
+        self.texts[at].clone()
+    }
+
+    fn act(&mut self) {
+        let random = self.random.below(1000);
+        match random {
+            0..=9 => {
+                let (word, value) = (self.random.number() as usize, self.odd());
+                self.forger.poke(word, value);
+            }
+            10..=24 => {
+                let word = self.random.pick(&[
+                    guest_page::HEAD,
+                    guest_page::LOST_FULL,
+                    guest_page::LOST_BUSY,
+                    guest_page::SCHEMA_LEN,
+                    guest_page::SLOT_LEN,
+                    512 + host_page::TAIL,
+                    512 + host_page::SCHEMA_SEEN,
+                    512 + host_page::LEASE,
+                    512 + host_page::WRITE_FAILED,
+                ]);
+                let value = self.odd();
+                self.forger.poke(word, value);
+            }
+            25..=29 => {
+                let (word, value) = (self.random.number() as usize, self.odd());
+                self.forger.mask(word, value);
+            }
+            30..=34 => {
+                self.forger.head = self.odd();
+                self.forger.publish();
+            }
+            35..=44 => self.tell(),
+            45..=49 => {
+                let offset = self.random.below(0x30);
+                let bytes = self.odd().to_le_bytes();
+                let len = self.random.below(9) as usize;
+                self.forger.register(offset, &bytes[..len]);
+            }
+            50..=59 => {
+                let (text, time) = (self.text(), self.odd());
+                let payload: Vec<u64> = (0..self.random.below(6)).map(|_| self.odd()).collect();
+                let told = self.random.pick(&[payload.len() as u16, payload.len() as u16, 999]);
+                self.forger.emit(self.new as u32, id_of(&text), time, told, &payload);
+            }
+            60 => self.lease(),
+            61..=63 => self.forger.register(register::KICK, &[0; 8]),
+            _ => self.record(),
+        }
+    }
+
+    /// Tells a text: known, new, with a byte changed, or under another id.
+    fn tell(&mut self) {
+        let text = match self.random.below(2) {
+            0 => self.text(),
+            _ => {
+                self.new += 1;
+                format!("new{:x}(aaaaaaaaaaaaaaaaaaaaaaaa:u64,bbbbbbbbbbbbbbbb:str)", self.new)
+            }
+        };
+        let mut bytes = text.clone().into_bytes();
+        if self.random.below(10) == 0 {
+            let at = self.random.below(bytes.len() as u64) as usize;
+            bytes[at] = self.random.number() as u8;
+        }
+        let id = if self.random.below(10) == 0 { 99 } else { id_of(&text) };
+        self.forger.schema(id, &bytes);
+        if self.random.below(2) == 0 {
+            self.texts.truncate(64);
+            self.texts.push(text);
+        }
+    }
+
+    fn record(&mut self) {
+        if self.forger.at_block() {
+            let token = self.random.pick(&[1, 1, 1, 2, 3, 0]);
+            let sequence = self.odd();
+            self.forger.block(sequence, token);
+        }
+        let id = match self.random.below(8) {
+            0 => self.random.below(20) as u32,
+            1 => self.random.number() as u32,
+            _ => id_of(&self.text()),
+        };
+        let payload: Vec<u64> = (0..self.random.below(6)).map(|_| self.random.below(12)).collect();
+        let told =
+            if self.random.below(50) == 0 { self.odd() as u16 } else { payload.len() as u16 };
+        let time = if self.random.below(10) == 0 { self.odd() } else { ticks() };
+        let flags = self.random.pick(&[0, 0, 0, 1, 2, 3, 0xffff]);
+        self.forger.record(time, id, told, flags, &payload);
+        if self.random.below(4) == 0 {
+            self.forger.publish();
+        }
+    }
+
+    /// Code that keeps the rules takes the client over, as it finds it.
+    fn lease(&mut self) {
+        let state = ProducerState::new();
+        let client = lease(self.chip, self.client, &state, "\x1b[2Jguest\n");
+        for n in 0..20u64 {
+            let (site, fields) = event_type!("ruled", n, text = "\x1b]0;");
+            client.emit(site, fields);
+        }
+        client.release();
+    }
+}
+
+fn lease<'c>(chip: &'c Device, client: u32, state: &'c ProducerState, name: &'c str) -> Client<'c> {
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    let channel = Channel::local(chip.config_page(), rings).unwrap();
+    let info = LeaseInfo { pid: 1, tid: client, clock: ClockKind::Tsc, name };
+    Client::lease(channel, client, state, ticks() | 1, &info).unwrap()
+}
+
+/// Waits until the honest client's ring is empty.
+fn wait_until_drained(chip: &Device, drain: &ScopedJoinHandle<'_, Passes>) {
+    let rings = chip.memory().region(Region::Rings).unwrap().words();
+    let memory = ClientMemory::of_rings(rings, HONEST, chip.geometry(), RingMode::Discard).unwrap();
+    let head = memory.guest[guest_page::HEAD].load(Relaxed);
+    while memory.host[host_page::TAIL].load(Relaxed) != head {
+        assert!(!drain.is_finished(), "the drain loop has ended");
+        thread::yield_now();
+    }
+}
+
+/// What somebody at the control socket asks for, one after the other.
+const COMMANDS: [&str; 12] = [
+    "trace-event e off",
+    "trace-event new* off",
+    "info trace",
+    "trigger add on e do events tick off",
+    "trace-event e on",
+    "info trace-events",
+    "trigger add on tick do events ev* on",
+    "trace-event * on",
+    "trigger add on event do snapshot",
+    "trace-event c* off",
+    "trigger list",
+    "trace-event ruled off",
+];
+
+fn steer(session: &Session, done: &AtomicBool) {
+    for (n, command) in COMMANDS.iter().cycle().enumerate() {
+        if done.load(Relaxed) {
+            return;
+        }
+        // Some cannot be done in every session, such as too many triggers.
+        let _ = session.execute(command);
+        if n % 50 == 49 {
+            for trigger in 0..400 {
+                let _ = session.remove_trigger(trigger);
+            }
+            session.summary();
+        }
+        if n % 100 == 99 {
+            // Of a session that takes none, an error.
+            let _ = session.snapshot();
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a round left behind.
+struct Round {
+    dir: tempfile::TempDir,
+    summary: Summary,
+    emitted: u64,
+    passes: Passes,
+    resident_kib: u64,
+}
+
+fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, ring_mode) = match kind {
+        Kind::Discard => (Output::Trace, RingMode::Discard),
+        Kind::Overwrite => (Output::Trace, RingMode::Overwrite),
+        Kind::Snapshots => (Output::Snapshots, RingMode::Overwrite),
+    };
+    let guests_snapshots = SnapshotLimit { most: 4, interval: Duration::from_millis(200) };
+    let config = SessionConfig { output, guests_snapshots, ..SessionConfig::new(dir.path()) };
+    let session = Session::create(config).unwrap();
+    let watch =
+        Watch { session: session.clone(), steps: AtomicU64::new(0), words: AtomicU64::new(0) };
+    let config = ChipConfig { ring_mode, session: session.uuid(), ..ChipConfig::default() };
+    let memory = Memory::anonymous(geometry()).unwrap();
+    let chip = Arc::new(Chip::new(memory, &config, watch, ()));
+
+    let (quiet, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (mut emitted, mut epoch) = (0u64, 0);
+    let (begun, mut resident_kib) = (Instant::now(), 0);
+    let passes = thread::scope(|scope| {
+        let (chip, session, quiet, done) = (&*chip, &session, &quiet, &done);
+        let vcpus: Vec<_> = (0..VCPUS)
+            .map(|number| {
+                let random = random.fork();
+                scope.spawn(move || {
+                    let mut vcpu = Vcpu::new(chip, number, random);
+                    while !quiet.load(Relaxed) {
+                        (0..64).for_each(|_| vcpu.act());
+                        thread::yield_now();
+                    }
+                })
+            })
+            .collect();
+        let steers = scope.spawn(move || steer(session, quiet));
+        let drain = scope.spawn(move || {
+            let mut passes = Passes::default();
+            while !done.load(Relaxed) {
+                if !passes.pass(chip) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            passes
+        });
+        let state = ProducerState::new();
+        let honest = lease(chip, HONEST, &state, "honest");
+        while begun.elapsed() < lasts {
+            // Of a flight recorder there is always room.
+            assert!(honest.wait_for_room(16), "nobody drains");
+            let (site, fields) = event_type!("honest", emitted, check = !emitted);
+            honest.emit(site, fields);
+            emitted += 1;
+            if emitted.is_multiple_of(16) {
+                thread::yield_now();
+            }
+            if begun.elapsed() > EPOCH * (epoch + 1) {
+                // What is drained after an epoch's begin counts as that epoch's.
+                wait_until_drained(chip, &drain);
+                epoch += 1;
+                session.begin_epoch(epoch);
+                resident_kib = resident_kib.max(resident());
+            }
+        }
+        honest.release();
+        quiet.store(true, Relaxed);
+        vcpus.into_iter().for_each(|vcpu| vcpu.join().unwrap());
+        steers.join().unwrap();
+        done.store(true, Relaxed);
+        drain.join().unwrap()
+    });
+    chip.sink().last_pass();
+    chip.drain_all();
+    chip.forsake();
+    drop(chip);
+    let summary = session.finish().unwrap();
+    Round { dir, summary, emitted, passes, resident_kib }
+}
+
+/// KiB of this process that are in memory.
+fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Bytes on disk of all files below.
+fn disk(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let bytes = |entry: fs::DirEntry| match entry.metadata().unwrap() {
+        meta if meta.is_dir() => disk(&entry.path()),
+        meta => meta.blocks() * 512,
+    };
+    entries.map(bytes).sum()
+}
+
+/// Sessions in a directory: itself, or its snapshots.
+fn sessions(dir: &Path) -> Vec<PathBuf> {
+    if dir.join("session.json").exists() {
+        return vec![dir.to_owned()];
+    }
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.join("session.json").exists()).collect()
+}
+
+/// Reads a session to its end as `report` does. Returns the honest client's numbers, in order and
+/// none torn, and how many events there are.
+fn read(dir: &Path) -> (Vec<u64>, u64) {
+    let session = hypertrace_timeline::Session::open(dir).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let sessions = [(session, maps)];
+    let (mut numbers, mut events) = (Vec::new(), 0);
+    for event in Timeline::new(&sessions).unwrap() {
+        let event = event.unwrap();
+        events += 1;
+        if &*event.name == "honest" && event.client == Some(HONEST) {
+            let [Value::Unsigned(number), Value::Unsigned(check)] =
+                [&event.fields[0].1, &event.fields[1].1]
+            else {
+                panic!("{event:?}")
+            };
+            assert_eq!(*check, !number, "torn");
+            numbers.push(*number);
+        }
+    }
+    (numbers, events)
+}
+
+impl Round {
+    /// Checks what the round left. Returns bytes on disk.
+    fn check(&self, kind: Kind, lasted: Duration) -> u64 {
+        let bytes = disk(self.dir.path());
+        let found = sessions(self.dir.path());
+        // A record of two words can become seven, a packet has 128 bytes and is filled up to
+        // as many, each client has 65 files of a page at least in each epoch.
+        let epochs = 2 + lasted.as_millis() as u64 / 250;
+        let files = u64::from(geometry().clients) * 65 * epochs * 4096 * 2;
+        let rate = BYTES_PER_SECOND * (lasted.as_secs() + 2);
+        let words = match kind {
+            Kind::Snapshots => found.len() as u64 * geometry().rings_size() / WORD,
+            _ => self.passes.words + geometry().rings_size() / WORD,
+        };
+        let description = (found.len() as u64 * MAX_DESCRIPTION).min(rate);
+        let most = words * WORD * 4 + self.passes.steps * 256 + files + description;
+        assert!(bytes <= most, "{bytes} bytes on disk, and {most} are the most");
+
+        for dir in &found {
+            let (numbers, events) = read(dir);
+            if let Some(count) = babeltrace2::count(&dir.join("ctf")) {
+                assert_eq!(count, events, "{}", dir.display());
+            }
+            assert!(numbers.is_sorted_by(|a, b| a < b), "in order, none twice");
+            let told = hypertrace_timeline::Session::open(dir).unwrap();
+            let honest = told.json().streams.iter().find(|stream| {
+                stream.client == HONEST && stream.domain == hypertrace_timeline::Domain::Guest
+            });
+            let Some(honest) = honest else { continue };
+            assert!(honest.faults.is_empty(), "{honest:?}");
+            let lost = honest.lost_full + honest.lost_busy + honest.lost_overwritten;
+            match kind {
+                Kind::Discard => {
+                    assert_eq!((numbers.len() as u64, lost), (self.emitted, 0));
+                }
+                // The lease record may be gone, too.
+                Kind::Overwrite => {
+                    let all = numbers.len() as u64 + lost;
+                    assert!(all == self.emitted || all == self.emitted + 1 && lost > 0);
+                }
+                Kind::Snapshots => {
+                    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "a gap");
+                }
+            }
+        }
+        bytes
+    }
+}
+
+#[test]
+fn a_storm_harms_nobody() {
+    let seconds = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
+    let lasts = Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS));
+    let resident = std::env::var(RESIDENT).ok().and_then(|mib| mib.parse::<u64>().ok());
+    let most_resident = resident.map_or(MOST_RESIDENT_KIB, |mib| mib << 10);
+    let mut random = Random::seeded();
+    let (mut lasted, mut rounds) = (Duration::ZERO, 0);
+    let (mut passes, mut resident_kib, mut bytes, mut records) = (Passes::default(), 0, 0, 0);
+    for kind in [Kind::Discard, Kind::Overwrite, Kind::Snapshots].into_iter().cycle() {
+        let begun = Instant::now();
+        let round = storm(kind, ROUND.min(lasts / 3), random.fork());
+        let took = begun.elapsed();
+        (lasted, rounds) = (lasted + took, rounds + 1);
+        bytes = round.check(kind, took).max(bytes);
+        passes.add(&round.passes);
+        resident_kib = round.resident_kib.max(resident_kib);
+        records += round.summary.records;
+        println!("{kind:?}: {:?}, {:?}", round.passes, round.summary.faults);
+        if lasted >= lasts && rounds >= 3 {
+            break;
+        }
+    }
+    println!(
+        "figure: storm of {} s, {rounds} sessions, {records} records; {} passes, in one at most {} \
+         steps, {} words, {} us of CPU time (target {} us, beyond it {}); {resident_kib} KiB in \
+         memory, {bytes} bytes on disk at most",
+        lasted.as_secs(),
+        passes.passes,
+        passes.most_steps,
+        passes.most_words,
+        passes.most_cpu.as_micros(),
+        PASS.as_micros(),
+        passes.beyond_target,
+    );
+    assert!(resident_kib < most_resident, "{resident_kib} KiB in memory");
+    assert!(passes.words > 0 && records > 0);
+}
