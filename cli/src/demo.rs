@@ -12,7 +12,7 @@ use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_timeline::{ClockMaps, Kind, Session as Recorded, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::told;
-use hypertrace_trace::{Session, SessionConfig, Summary};
+use hypertrace_trace::{Session, SessionConfig, Share, Summary};
 use hypertrace_user::Config;
 use kvm_vmm::{Machine, run_on_threads};
 use serde::Serialize;
@@ -24,6 +24,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// What each vCPU does.
 const EVENTS: u64 = 100_000;
@@ -63,6 +64,10 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     times: u32,
 
+    /// The users that may read the session
+    #[arg(long, value_name = "WHO", value_enum, default_value_t)]
+    share: Share,
+
     /// One JSON object: mode, vcpus, ring_events, reference_points, stamps,
     /// lost, faults, records, session
     #[arg(long)]
@@ -77,6 +82,7 @@ Examples:
   hypertrace demo                       run it and look
   hypertrace demo --out S               keep the session in S
   hypertrace demo --out S --json        numbers for a script
+  hypertrace demo --out S --share group the group of S may read it, too
   hypertrace demo --trace 'vcpu_exit,file=t' --trace-backend log
                                         of the VMM's events the exits only, on stderr too, and in
                                         the file t for QEMU's simpletrace reader
@@ -108,12 +114,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(kvm_vmm::Error::Unusable(why)) => Err(why),
         Err(other) => return Err(other.into()),
     };
-    let dir = match &args.out {
-        Some(dir) => dir.clone(),
-        None => std::env::temp_dir().join(format!("hypertrace-demo-{}", std::process::id())),
+    let (dir, temporary) = match &args.out {
+        Some(dir) => (dir.clone(), None),
+        None => {
+            // Others can make names among the temporary files, too.
+            let made = tempfile::Builder::new().prefix("hypertrace-demo-").tempdir();
+            let made = made.context("cannot make a temporary directory")?;
+            (made.path().to_owned(), Some(made))
+        }
     };
     let failure = Arc::new(OnceLock::new());
-    let mut config = SessionConfig::new(&dir);
+    let mut config = SessionConfig { share: args.share, ..SessionConfig::new(&dir) };
     let first = Arc::clone(&failure);
     config.on_write_failed = Some(Box::new(move |failed| {
         // Later ones are for the same reason, or have a worse place to say theirs.
@@ -133,6 +144,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             ..Config::new(&dir)
         })?),
     };
+    // It stays from here on, as one that was given does.
+    let _ = temporary.map(TempDir::keep);
     let session = host.session();
     if !args.trace.names_events() {
         session.set_events(&"*".parse()?, true)?;

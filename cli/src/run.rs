@@ -8,7 +8,7 @@ use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
 use hypertrace_trace::control::told;
 use hypertrace_trace::session_json::StreamJson;
-use hypertrace_trace::{SessionConfig, Summary};
+use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, Signals, exit_code};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -54,6 +54,10 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
     relays: Option<u32>,
 
+    /// The users that may read the session
+    #[arg(long, value_name = "WHO", value_enum, default_value_t)]
+    share: Share,
+
     /// Instead of running a program, save what a crash left in this segment:
     /// complete the session in DIR, or make a new one if DIR is new
     #[arg(long, value_name = "SEGMENT", conflicts_with_all = ["segment", "program"])]
@@ -86,7 +90,8 @@ program, 126 if it cannot be run; 1 if the session is not whole, 2 for wrong usa
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(segment) = &args.recover {
-        let summary = hypertrace_user::recover(segment, SessionConfig::new(&args.out))?;
+        let config = SessionConfig { share: args.share, ..SessionConfig::new(&args.out) };
+        let summary = hypertrace_user::recover(segment, config)?;
         println!(
             "{} holds {} records now, {} lost; {} is not needed any more.",
             args.out.display(),
@@ -206,7 +211,7 @@ fn config(args: &Args, failure: &Arc<OnceLock<String>>) -> Result<Config> {
         bail!(Usage(format!("--ring {}: a ring's KiB are a power of two", args.ring)));
     }
     let ring_bytes = args.ring << 10;
-    let mut trace = SessionConfig::new(&args.out);
+    let mut trace = SessionConfig { share: args.share, ..SessionConfig::new(&args.out) };
     let first = Arc::clone(failure);
     trace.on_write_failed = Some(Box::new(move |failed| {
         // Later ones are for the same reason, or have a worse place to say theirs.

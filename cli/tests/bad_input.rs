@@ -2,11 +2,13 @@
 //! fault), and nothing of it is touched.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::namespace::Mount;
+use hypertrace_tests::peak;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -116,6 +118,39 @@ fn unreadable_json(file: &Path, text: &str, part: &str) {
     fs::write(file, text).unwrap();
     unreadable(file.parent().unwrap(), &[part]);
     assert_eq!(fs::read(file).unwrap(), text.as_bytes());
+}
+
+/// What `report` and `stat` may use of memory, whatever `session.json` says.
+const MOST_MEMORY: u64 = 256 << 20;
+
+#[test]
+fn a_large_description_takes_no_more_memory_than_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("session.json");
+    // Bit by bit: what this process has counts as its children's, too, at their begin.
+    let write = |bytes: usize| {
+        let mut out = std::io::BufWriter::new(fs::File::create(&file).unwrap());
+        let uuid = "a5a5a5a5-a5a5-a5a5-a5a5-a5a5a5a5a5a5";
+        write!(out, r#"{{"format":"hypertrace-session","version":1,"uuid":"{uuid}","clocks":[],"#)?;
+        write!(out, r#""events":[],"started_unix_ns":0,"finished":true,"streams":["#)?;
+        let stream = r#"{"domain":"host","client":1}"#;
+        for _ in 0..(bytes - 200) / (stream.len() + 1) {
+            write!(out, "{stream},")?;
+        }
+        write!(out, "{stream}]}}")?;
+        out.flush()
+    };
+    // As large as one may be, and far larger.
+    let most = hypertrace_timeline::limits::MAX_BYTES as usize;
+    for (bytes, part) in [(most, "at most 3073"), (175 << 20, "too many")] {
+        write(bytes).unwrap();
+        for command in ["report", "stat"] {
+            let (ran, memory) = peak::run(HYPERTRACE.command([command]).arg(dir.path()));
+            let said = ran.failed(2);
+            assert!(said.contains("session.json") && said.contains(part), "{said}");
+            assert!(memory < MOST_MEMORY, "{command} of {bytes} bytes took {memory}");
+        }
+    }
 }
 
 #[test]

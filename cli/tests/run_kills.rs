@@ -1,10 +1,15 @@
 //! SIGKILL for traced programs: what they had committed is in the session, once, and everybody reads
 //! it. `HYPERTRACE_TEST_KILLS` says how often.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use hypertrace_abi::config::ConfigPage;
+use hypertrace_abi::layout::{PAGE, Region};
+use hypertrace_abi::zerocopy::FromBytes;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::traced::{self, NOTES, Notes};
@@ -38,6 +43,21 @@ fn check_readers(session: &Path) {
     assert_eq!(report.lines().count() as u64, committed);
     if let Some(read) = babeltrace2::read(&session.join("ctf")) {
         assert_eq!(read.clean(), committed);
+    }
+}
+
+/// What `--recover` says, and session.json, is what readers count.
+fn check_total(session: &Path, said: &str) {
+    let committed = packets::committed(session).unwrap().all();
+    assert!(said.contains(&format!(" holds {committed} records now")), "{committed}: {said}");
+    let told = std::fs::read(session.join("session.json")).unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    let stat = HYPERTRACE.stat(session);
+    assert_eq!(stat["total"]["records"], committed);
+    for kind in ["events", "reference_points", "stamps"] {
+        let streams = told["streams"].as_array().unwrap().iter();
+        let total: u64 = streams.map(|stream| stream[kind].as_u64().unwrap()).sum();
+        assert_eq!(stat["total"][kind], total, "{kind}");
     }
 }
 
@@ -94,7 +114,7 @@ fn a_killed_run_is_completed_or_made_anew_from_its_segment() {
         let session = dir.path().join("S");
         let before = packets::committed(&session).unwrap().all();
         HYPERTRACE.report(&session);
-        recover(&session).ok();
+        check_total(&session, &recover(&session).ok());
         commits.push(traced::check_commits(&session, &notes, false));
         check_readers(&session);
         assert!(packets::committed(&session).unwrap().all() >= before);
@@ -105,8 +125,61 @@ fn a_killed_run_is_completed_or_made_anew_from_its_segment() {
         assert!(recover(&other).failed(2).contains("UUID"));
         // A new one has what the dead host had not given back.
         let new = dir.path().join("new");
-        recover(&new).ok();
+        check_total(&new, &recover(&new).ok());
         check_readers(&new);
     }
     println!("{} kills, after {commits:?} commits", commits.len());
+}
+
+#[test]
+fn forged_ends_of_a_ring_leave_sessions_that_everybody_reads() {
+    let name = "forged_ends_of_a_ring_leave_sessions_that_everybody_reads";
+    if let Some(notes) = traced::argument() {
+        traced::commit_until_killed(&Notes::at(Path::new(&notes)));
+    }
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let segment = dir.path().join("segment");
+    let options = ["--clients", "2", "--segment", segment.to_str().unwrap()];
+    let (mut running, notes) = start(dir.path(), &options, name);
+    notes.wait(NOTES[1], 1000);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    kill(notes.get(NOTES[0]));
+    // The lock of the host is gone with it, the program does not matter.
+    let file = File::options().read(true).write(true).open(&segment).unwrap();
+    let mut page = [0; size_of::<ConfigPage>()];
+    file.read_exact_at(&mut page, 0).unwrap();
+    let geometry = ConfigPage::read_from_bytes(&page).unwrap().geometry().unwrap();
+    // Pages G and H of client 0: head, tail.
+    let head = geometry.window_offset(Region::Rings) + geometry.client_offset(0);
+    let tail = head + PAGE;
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    let (head_was, tail_was) = (word(head), word(tail));
+    for (number, (head_is, tail_is)) in [
+        (head_was, u64::MAX),
+        (head_was, u64::MAX - 1000),
+        (head_was, 1 << 63),
+        (head_was, head_was + 2),
+        (u64::MAX, tail_was),
+        (5, tail_was),
+        (1 << 40, 1 << 50),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        file.write_all_at(&u64::to_le_bytes(head_is), head).unwrap();
+        file.write_all_at(&u64::to_le_bytes(tail_is), tail).unwrap();
+        let new = dir.path().join(format!("new{number}"));
+
+        let mut command = HYPERTRACE.command(["run", "--recover"]);
+        let said = run(command.arg(&segment).arg("--out").arg(&new)).ok();
+
+        check_total(&new, &said);
+        check_readers(&new);
+        assert!(HYPERTRACE.stat(&new)["total"]["faults"]["head"].as_u64() > Some(0), "{number}");
+    }
 }

@@ -65,7 +65,13 @@ impl Host {
         Host::of(dir, config, geometry, ring_mode)
     }
 
-    fn of(dir: TempDir, config: SessionConfig, geometry: Geometry, ring_mode: RingMode) -> Host {
+    /// A host whose session is in this directory as configured.
+    pub fn of(
+        dir: TempDir,
+        config: SessionConfig,
+        geometry: Geometry,
+        ring_mode: RingMode,
+    ) -> Host {
         let session = Session::create(config).unwrap();
         session.set_events(&"*".parse().unwrap(), true).unwrap();
         let doorbells = Doorbells::new().unwrap();

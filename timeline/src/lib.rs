@@ -35,6 +35,7 @@ pub mod clock;
 
 mod class;
 mod error;
+mod file;
 mod merge;
 mod packet;
 mod reference;
@@ -43,6 +44,11 @@ mod session_json;
 mod source;
 mod stat;
 mod stream;
+
+/// How large a session can be, as its writer bounds it.
+pub mod limits {
+    pub use crate::session_json::{MAX_BYTES, MAX_CLOCKS, MAX_EVENTS, MAX_STREAMS};
+}
 
 pub use class::{Class, Classes, Reference, Value};
 pub use error::{Error, Result};

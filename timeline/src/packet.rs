@@ -5,9 +5,8 @@
 //! it, so that a change of the writer alone fails a test.
 
 use crate::error::{Error, Result};
+use crate::file::{Opened, open_stream, read_at};
 pub(crate) use hypertrace_abi::ring::is_back;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a packet's header and context; also what packet sizes are
@@ -223,7 +222,7 @@ impl Packet {
 #[derive(Debug)]
 pub(crate) struct Packets {
     path: PathBuf,
-    file: File,
+    file: Opened,
     /// The next packet.
     at: u64,
     /// Where to stop.
@@ -234,15 +233,15 @@ pub(crate) struct Packets {
 impl Packets {
     /// Up to the file's end as it is now.
     pub fn open(path: &Path) -> Result<Packets> {
-        let file = File::open(path).map_err(Error::io(path))?;
-        let end = file.metadata().map_err(Error::io(path))?.len();
+        let file = open_stream(path)?;
+        let end = file.len;
         Ok(Packets { path: path.to_owned(), file, at: 0, end, last: None })
     }
 
     /// Up to `end`, where a packet ends: what was committed when the session
     /// was opened.
     pub fn open_until(path: &Path, end: u64) -> Result<Packets> {
-        let file = File::open(path).map_err(Error::io(path))?;
+        let file = open_stream(path)?;
         Ok(Packets { path: path.to_owned(), file, at: 0, end, last: None })
     }
 
@@ -258,13 +257,12 @@ impl Packets {
     /// Reads exactly that many bytes; a file that has become shorter is
     /// damage.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<()> {
-        self.file.read_exact_at(bytes, at).map_err(|source| {
-            if source.kind() == std::io::ErrorKind::UnexpectedEof {
-                let expected = format!("{} bytes of a packet", bytes.len());
-                return Error::damaged(&self.path, at, expected, "the end of the file");
-            }
-            Error::io(&self.path)(source)
-        })
+        let read = read_at(&self.file.file, bytes, at).map_err(Error::io(&self.path))?;
+        if read < bytes.len() {
+            let expected = format!("{} bytes of a packet", bytes.len());
+            return Err(Error::damaged(&self.path, at, expected, "the end of the file"));
+        }
+        Ok(())
     }
 
     /// The next packet. An empty one that reaches over the file's end is the

@@ -3,6 +3,7 @@
 use crate::class::Classes;
 use crate::clock::{FRACTION, Nominal};
 use crate::error::{Error, Result};
+use crate::file::open_stream;
 use crate::packet::{Domain, EPOCH, Packet, STREAM_ID, UUID};
 use crate::session_json::{Clock, SessionJson};
 use crate::stream::{Segment, Stream};
@@ -114,12 +115,14 @@ fn scan(dir: &Path) -> Result<Vec<Segment>> {
     for entry in entries {
         let entry = entry.map_err(Error::io(&ctf))?;
         let name = entry.file_name();
-        // Dot-files are being created; the metadata is for other readers.
-        if name.as_encoded_bytes().starts_with(b".") || name == "metadata" {
+        // Dot-files are being created.
+        if name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        if !entry.path().is_file() {
-            return Err(Error::damaged(&entry.path(), 0, "a stream file", "something else"));
+        if name == "metadata" {
+            // For other readers, who would wait at a pipe.
+            open_stream(&entry.path())?;
+            continue;
         }
         segments.push(Segment::scan(entry.path())?);
     }

@@ -1,19 +1,37 @@
 //! `session.json`: what a session says about itself.
 
 use crate::error::{Error, Result};
+use crate::file::{NotOpened, Opened, open, read_at};
 use crate::packet::Domain;
 use hypertrace_abi::ring::Losses;
-use serde::Deserialize;
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
 use std::path::Path;
 
 /// Its name in a session's directory.
 pub const FILE: &str = "session.json";
 const FORMAT: &str = "hypertrace-session";
 const VERSION: u64 = 1;
-/// More than the schemas of a full table; what is larger is not ours.
-const MAX_BYTES: u64 = 256 << 20;
+/// Most event classes of a session: as many as its descriptions have room for.
+pub const MAX_EVENTS: usize = DESCRIPTIONS / 128;
+/// Most clocks of a session.
+pub const MAX_CLOCKS: usize = 4096;
+/// Most streams of a session: 1,024 clients, as many relays, 1,024 rings of the
+/// host and one more.
+pub const MAX_STREAMS: usize = 3073;
+/// Most counters of a device, or of faults of a stream.
+const MAX_COUNTERS: usize = 4096;
+/// Bytes of the descriptions of events: 2 MiB of all guests, 16 KiB of each of
+/// 1,024 clients, 8 MiB of the host.
+const DESCRIPTIONS: usize = (2 << 20) + 1024 * (16 << 10) + (8 << 20);
+/// Most bytes of a `session.json`: the descriptions of events, 384 bytes for each
+/// clock, 1.5 KiB for each stream, 256 KiB for the rest.
+pub const MAX_BYTES: u64 =
+    (DESCRIPTIONS + MAX_CLOCKS * 384 + MAX_STREAMS * 1536 + (256 << 10)) as u64;
 
 /// What must be right before the rest can be looked at.
 #[derive(Deserialize)]
@@ -28,15 +46,74 @@ struct Whole {
     started_unix_ns: i64,
     #[serde(default)]
     programs: bool,
+    #[serde(deserialize_with = "list::<_, _, MAX_CLOCKS>")]
     clocks: Vec<Clock>,
+    #[serde(deserialize_with = "list::<_, _, MAX_EVENTS>")]
     events: Vec<EventJson>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list::<_, _, MAX_STREAMS>")]
     streams: Vec<StreamJson>,
     #[serde(default)]
     lost_unattached: u64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "counters")]
     device: BTreeMap<String, u64>,
     finished: bool,
+}
+
+/// A list of at most `N`: no more are taken in than a session has.
+fn list<'de, D, T, const N: usize>(d: D) -> std::result::Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct List<T, const N: usize>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for List<T, N> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {N}")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(one) = seq.next_element()? {
+                if list.len() == N {
+                    return Err(serde::de::Error::invalid_length(N + 1, &self));
+                }
+                list.push(one);
+            }
+            Ok(list)
+        }
+    }
+    d.deserialize_seq(List::<T, N>(PhantomData))
+}
+
+/// Counters by name, at most [`MAX_COUNTERS`].
+fn counters<'de, D: Deserializer<'de>>(
+    d: D,
+) -> std::result::Result<BTreeMap<String, u64>, D::Error> {
+    struct Counters;
+    impl<'de> Visitor<'de> for Counters {
+        type Value = BTreeMap<String, u64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX_COUNTERS} counters")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(
+            self,
+            mut map: A,
+        ) -> std::result::Result<BTreeMap<String, u64>, A::Error> {
+            let mut counters = BTreeMap::new();
+            while let Some((name, count)) = map.next_entry()? {
+                if counters.len() == MAX_COUNTERS {
+                    return Err(serde::de::Error::invalid_length(MAX_COUNTERS + 1, &self));
+                }
+                counters.insert(name, count);
+            }
+            Ok(counters)
+        }
+    }
+    d.deserialize_map(Counters)
 }
 
 /// The file, checked.
@@ -124,7 +201,7 @@ pub struct StreamJson {
     #[serde(default)]
     pub filtered: u64,
     /// Guest faults by kind.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "counters")]
     pub faults: BTreeMap<String, u64>,
 }
 
@@ -146,7 +223,7 @@ impl StreamJson {
 }
 
 impl<'de> Deserialize<'de> for Domain {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         match String::deserialize(d)?.as_str() {
             "host" => Ok(Domain::Host),
             "guest" => Ok(Domain::Guest),
@@ -163,13 +240,19 @@ impl SessionJson {
     pub fn read(dir: &Path) -> Result<SessionJson> {
         let path = dir.join(FILE);
         let wrong = |why: String| Error::Description { path: path.clone(), why };
-        let mut text = Vec::new();
-        std::fs::File::open(&path)
-            .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut text))
-            .map_err(|e| missing(dir, &path, e))?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(wrong("too large for the description of a session".into()));
+        let Opened { file, len } = open(&path).map_err(|why| match why {
+            NotOpened::Kind(found) => wrong(format!("expected a regular file, found {found}")),
+            NotOpened::Io(source) => missing(dir, &path, source),
+        })?;
+        if len > MAX_BYTES {
+            return Err(wrong(format!(
+                "{len} bytes are too many for the description of a session, which has at most \
+                 {MAX_BYTES}"
+            )));
         }
+        let mut text = vec![0; len as usize];
+        let read = read_at(&file, &mut text, 0).map_err(Error::io(&path))?;
+        text.truncate(read);
         // First what it is: a newer version may have another shape.
         let kind: Kind = serde_json::from_slice(&text)
             .map_err(|e| wrong(format!("not the description of a hypertrace session: {e}")))?;

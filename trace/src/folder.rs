@@ -31,6 +31,7 @@ const MOST_NAMES: usize = 1 << 20;
 /// write to it. The control socket and a segment's file are the owner's alone,
 /// always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Share {
     /// None: directories of mode 0700, files of mode 0600.
     #[default]
@@ -146,9 +147,10 @@ impl Folder {
         }
         mkdirat(CWD, path, share.folder_mode())?;
         let (name, flags) = (path.as_os_str(), OFlags::NOFOLLOW);
-        let made = Folder::open_at(CWD, name, path.to_owned(), flags, share)?;
-        made.set_mode()?;
-        Ok(made)
+        let made = Folder::open_at(CWD, name, path.to_owned(), flags, share);
+        made.and_then(|made| made.set_mode().map(|()| made)).inspect_err(|_| {
+            let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
+        })
     }
 
     /// Opens a directory in this one.

@@ -136,15 +136,18 @@ pub mod limits {
     /// relays.
     pub const MAX_HOST_STREAMS: u32 = MAX_HOST_RINGS as u32 + 1 + MAX_CLIENTS;
     /// Bytes of `session.json` and of the metadata together at most, for
-    /// readers: what [guests](GUESTS_BYTES), [clients](CLIENT_BYTES) and the
+    /// readers: `session.json`'s ([`MAX_SESSION_JSON`]), and 8 KiB for each clock,
+    /// where the metadata has the reserved classes again.
+    pub const MAX_DESCRIPTION: u64 = MAX_SESSION_JSON + MAX_SESSION_CLOCKS as u64 * 8192;
+    /// Bytes of `session.json` at most: what [guests](GUESTS_BYTES), [clients](CLIENT_BYTES) and the
     /// [host](HOST_BYTES) can pay for; for each clock ([`MAX_SESSION_CLOCKS`])
-    /// 384 bytes, and 8 KiB in the metadata, where it has the reserved classes
-    /// again; 1.5 KiB for each stream (a name whose every byte is escaped, counts
-    /// of everything); and 256 KiB for the rest, a device's counters among it.
-    pub const MAX_DESCRIPTION: u64 = (GUESTS_BYTES
+    /// 384 bytes; 1.5 KiB for each stream (a name whose every byte is escaped,
+    /// counts of everything); and 256 KiB for the rest, a device's counters among
+    /// it.
+    pub const MAX_SESSION_JSON: u64 = (GUESTS_BYTES
         + MAX_CLIENTS as usize * CLIENT_BYTES
         + HOST_BYTES
-        + MAX_SESSION_CLOCKS * (384 + 8192)
+        + MAX_SESSION_CLOCKS * 384
         + (MAX_CLIENTS + MAX_HOST_STREAMS) as usize * 1536
         + (256 << 10)) as u64;
 }

@@ -14,7 +14,7 @@ use crate::classes::{Classes, Table};
 use crate::clock::{Clocks, FREQUENCIES};
 use crate::folder::{Folder, Share, read_at};
 use crate::lane::{Counts, Lane, MAX_CLIENTS, MOST_LOST, Stats};
-use crate::limits::{MAX_CLASSES, MAX_DESCRIPTION, MAX_SESSION_CLOCKS};
+use crate::limits::{MAX_CLASSES, MAX_SESSION_CLOCKS, MAX_SESSION_JSON};
 use crate::metadata::Uuid;
 use crate::packet::{Domain, PacketHeader};
 use crate::session::{SessionError, own};
@@ -121,9 +121,9 @@ fn read_json(dir: &Folder) -> Result<SessionJson, SessionError> {
         opened => opened.map_err(|e| wrong(format!("its {FILE}: {e}")))?,
     };
     let len = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-    if len > MAX_DESCRIPTION {
+    if len > MAX_SESSION_JSON {
         return Err(wrong(format!(
-            "its {FILE} has {len} bytes, and no session has one of more than {MAX_DESCRIPTION}"
+            "its {FILE} has {len} bytes, and no session has one of more than {MAX_SESSION_JSON}"
         )));
     }
     let mut text = vec![0; len as usize];

@@ -175,7 +175,8 @@ impl SessionError {
             | SessionError::NotOwned { .. }
             | SessionError::NotResumable { .. } => true,
             SessionError::Directory { source, .. } => {
-                !matches!(source.kind(), StorageFull | QuotaExceeded)
+                let none_left = matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+                !none_left && !matches!(source.kind(), StorageFull | QuotaExceeded)
             }
             SessionError::Write(_) | SessionError::HostRings(_) => false,
         }

@@ -130,3 +130,69 @@ impl SessionJson {
         Ok(text.len() as u64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classes::CLASS_BYTES;
+    use crate::limits::{
+        CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES, MAX_CLIENTS, MAX_HOST_STREAMS, MAX_NAME_BYTES,
+        MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
+    };
+    use hypertrace_abi::ring::Fault;
+
+    #[test]
+    fn the_largest_session_is_described_within_its_bound() {
+        // The longest text that each class can pay for, if all can have one.
+        let budget = GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES;
+        let classes = 10_000;
+        let schema = "x".repeat(budget / classes - CLASS_BYTES);
+        let (id, clocks) = (u32::MAX, None);
+        let event = EventJson { id, schema, reference_point: false, clocks };
+        let clock = ClockJson {
+            id: u32::MAX,
+            domain: "guest".into(),
+            kind: "monotonic_raw".into(),
+            epoch: u32::MAX,
+            frequency: u64::MAX,
+            base: u64::MAX,
+            offset_ns: i64::MIN,
+            host_frequency: u64::MAX,
+        };
+        let stream = StreamJson {
+            domain: "guest".into(),
+            client: u32::MAX,
+            clock: u32::MAX,
+            // Its every byte takes six.
+            name: "\x01".repeat(MAX_NAME_BYTES),
+            events: u64::MAX,
+            reference_points: u64::MAX,
+            stamps: u64::MAX,
+            lost_full: u64::MAX,
+            lost_busy: u64::MAX,
+            lost_overwritten: u64::MAX,
+            lost_unattached: u64::MAX,
+            filtered: u64::MAX,
+            faults: Fault::ALL.iter().map(|kind| (kind.name().to_owned(), u64::MAX)).collect(),
+        };
+        let device = (0..1000).map(|n| (format!("counter_of_a_device_{n}"), u64::MAX)).collect();
+        let json = SessionJson {
+            format: FORMAT.into(),
+            version: VERSION,
+            uuid: "8-4-4-4-12".into(),
+            started_unix_ns: u64::MAX,
+            programs: false,
+            clocks: vec![clock; MAX_SESSION_CLOCKS],
+            events: vec![event; classes],
+            streams: vec![stream; (MAX_CLIENTS + MAX_HOST_STREAMS) as usize],
+            lost_unattached: u64::MAX,
+            device,
+            finished: false,
+        };
+
+        let bytes = serde_json::to_vec_pretty(&json).unwrap().len() as u64;
+
+        assert!(bytes < MAX_SESSION_JSON, "{bytes} of {MAX_SESSION_JSON}");
+        assert!(bytes > MAX_SESSION_JSON / 2, "{bytes}: the bound is loose");
+    }
+}

@@ -2,6 +2,8 @@
 //! directory, whatever has its names meanwhile, and for nobody but its user
 //! unless that was asked for. And with how many descriptors.
 
+#[path = "../../tests/src/capability.rs"]
+mod capability;
 mod common;
 
 use common::guest::Guest;
@@ -189,7 +191,7 @@ fn a_directory_of_another_user_is_refused() {
         // The tests' own user has one that it must not use: /proc's.
         let error = Session::create(SessionConfig::new("/proc/1")).err().expect("refused");
         assert!(matches!(error, SessionError::NotOwned { .. }), "{error}");
-        eprintln!("capability missing: root: with a second user not run: {test}");
+        capability::missing("second-user", format!("needs root; a part not run: {test}"));
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -214,8 +216,11 @@ fn a_directory_of_another_user_is_refused() {
     let mut child = common::child(test, dir.path());
     match child.uid(NOBODY).status() {
         Ok(status) => assert!(status.success()),
-        Err(why) => eprintln!("capability missing: second-user: {why}; a part not run: {test}"),
+        Err(why) => {
+            return capability::missing("second-user", format!("{why}; a part not run: {test}"));
+        }
     }
+    capability::used("second-user");
 }
 
 #[test]

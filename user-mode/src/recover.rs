@@ -8,7 +8,7 @@ use crate::session::Error;
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
 use hypertrace_abi::layout::local::{BEGAN, LOST_UNATTACHED};
 use hypertrace_abi::layout::{WORD, guest_page, host_page};
-use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, Total};
+use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, FAULT_KINDS, Fault, Total};
 use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::turns::drain_rest;
 use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
@@ -62,24 +62,41 @@ fn take(session: &Session, client: u32, memory: ClientMemory<'_>) {
         true => 0,
         false => memory.host[host_page::SCHEMA_SEEN].load(Relaxed),
     };
+    // Both ends of the ring may be anything that a program stored there.
+    let is_possible = |from: u64| head.checked_sub(from).is_some_and(|n| n <= memory.capacity());
     let mut state = match session.committed(client) {
-        Some(Committed { position, sequence, token, faults }) => {
+        Some(Committed { position, sequence, token, mut faults }) => {
+            if !is_possible(position) {
+                // Readers take the step for damage unless a fault explains it.
+                faults[Fault::Head as usize] += 1;
+            }
             ConsumerState::resume(position, Some(sequence), token, faults, schemas)
         }
-        None => match memory.host[host_page::TAIL].load(Relaxed) {
-            0 => ConsumerState::default(),
-            tail => {
-                // Its block says whose the records are.
-                let block = tail & !(memory.block_words() - 1);
-                let token =
-                    memory.ring[(block & (memory.capacity() - 1)) as usize + 1].load(Relaxed);
-                ConsumerState::resume(tail, None, token, Default::default(), schemas)
-            }
-        },
+        None => {
+            let mut faults = [0; FAULT_KINDS];
+            let tail = match memory.host[host_page::TAIL].load(Relaxed) {
+                tail if is_possible(tail) => tail,
+                _ => {
+                    faults[Fault::Head as usize] += 1;
+                    oldest(&memory, head)
+                }
+            };
+            // Its block says whose the records are.
+            let block = tail & !(memory.block_words() - 1);
+            let token = memory.ring[(block & (memory.capacity() - 1)) as usize + 1].load(Relaxed);
+            let sequence = (tail == 0).then_some(0);
+            ConsumerState::resume(tail, sequence, token, faults, schemas)
+        }
     };
     let mut consumer = Consumer::new(memory, &mut state);
     consumer.up_to(head);
     drain_rest(session, client, &mut consumer);
+}
+
+/// The oldest block that a producer at `head` has not overwritten.
+fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
+    let block = head & !(memory.block_words() - 1);
+    block.saturating_sub(memory.capacity() - memory.block_words())
 }
 
 fn is_new(dir: &Path) -> bool {

@@ -55,7 +55,7 @@ const PLAIN: Check = Check {
     needs: &["babeltrace2"],
 };
 
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 11] = [
     Check {
         what: "storm of hostile vCPUs, overflow checks",
         test: STORM,
@@ -68,6 +68,13 @@ const CHECKS: [Check; 10] = [
         test: STORM,
         build: Build::AddressSanitizer,
         size: Size::Seconds,
+        ..PLAIN
+    },
+    Check {
+        what: "faults of the disk",
+        test: ["disk_faults", "all_events_are_recorded_or_counted_whatever_the_disk_does"],
+        build: Build::Checked,
+        size: Size::Faults,
         ..PLAIN
     },
     Check {
@@ -134,7 +141,7 @@ pub struct Options {
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(6..))]
     seconds: u64,
 
-    /// Runs with faults injected into writes
+    /// Runs on a disk that fails
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     faults: u64,
 

@@ -1,0 +1,264 @@
+//! System calls that fail: a disk that gives errors, interrupts, and writes a part of what it is
+//! asked for, as often as a seed says.
+//!
+//! By seccomp's user notification, as rustix's calls pass by libc: a thread, and all that it starts,
+//! asks a supervisor, which is another thread of this process and so has the same descriptors.
+//! Calls by an absolute path or relative to the working directory are let through: a session's own
+//! are relative to its directory.
+//!
+//! Unsafe, because std has none of these calls.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
+use libc::{EINTR, EIO, EMFILE, ENOSPC, c_int, c_long};
+
+use crate::capability;
+use crate::random::Random;
+
+/// The calls that may fail.
+const CALLS: [c_long; 6] = [
+    libc::SYS_pwrite64,
+    libc::SYS_openat,
+    libc::SYS_renameat,
+    libc::SYS_ftruncate,
+    libc::SYS_mkdirat,
+    libc::SYS_fchmod,
+];
+
+/// Interruptions in a row: more than any caller bears.
+const STORM: u64 = 250;
+
+/// What fails, and what has failed.
+#[derive(Debug)]
+pub struct Faults {
+    random: Mutex<Random>,
+    /// One call of so many fails; 0: none.
+    one_of: AtomicU64,
+    /// Calls that are to be interrupted.
+    storm: AtomicU64,
+    /// Calls that were answered with an error whose caller cannot pass over it.
+    errors: AtomicU64,
+    /// Writes of which a part was done.
+    partial: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// What becomes of a call.
+enum Answer {
+    Go,
+    Fail(c_int),
+    /// A part of the write is done; then it says so, or fails.
+    Part(u64, Option<c_int>),
+}
+
+impl Faults {
+    /// None yet.
+    pub fn new(random: Random) -> Faults {
+        Faults {
+            random: Mutex::new(random),
+            one_of: AtomicU64::new(0),
+            storm: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            partial: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on one call of `one_of` fails.
+    pub fn begin(&self, one_of: u64) {
+        self.one_of.store(one_of, Relaxed);
+    }
+
+    /// From now on none fails.
+    pub fn end(&self) {
+        self.one_of.store(0, Relaxed);
+        self.storm.store(0, Relaxed);
+    }
+
+    /// Whether some may fail.
+    pub fn is_on(&self) -> bool {
+        self.one_of.load(Relaxed) > 0
+    }
+
+    /// Calls so far that failed in a way that has to be reported.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Relaxed)
+    }
+
+    /// Writes so far of which a part was done.
+    pub fn partial(&self) -> u64 {
+        self.partial.load(Relaxed)
+    }
+
+    /// Runs `body` on a thread whose calls may fail, and those of the threads that it starts, all of
+    /// which have to end before it does. `None`, said loudly, where the kernel cannot.
+    #[track_caller]
+    pub fn run<R: Send>(&self, body: impl FnOnce() -> R + Send) -> Option<R> {
+        let (sender, receiver) = mpsc::channel();
+        self.stop.store(false, Relaxed);
+        let ran = thread::scope(|scope| {
+            scope.spawn(move || receiver.recv().map(|listener: OwnedFd| self.supervise(&listener)));
+            let run = move || {
+                // The supervisor ends if it gets none.
+                let listener = listen()?;
+                let sent = sender.send(listener);
+                drop(sender);
+                sent.map(|()| body()).map_err(io::Error::other)
+            };
+            let ran = scope.spawn(run).join();
+            self.stop.store(true, Relaxed);
+            ran
+        });
+        match ran {
+            Ok(Ok(done)) => {
+                capability::used("seccomp-notify");
+                Some(done)
+            }
+            Ok(Err(why)) => {
+                capability::missing("seccomp-notify", why);
+                None
+            }
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Answers until all have ended that may ask.
+    fn supervise(&self, listener: &OwnedFd) {
+        let memory = File::open("/proc/self/mem").expect("this process has memory");
+        while !self.stop.load(Relaxed) {
+            let Some(asked) = receive(listener) else { continue };
+            let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: 0, flags: 0 };
+            match self.choose(&asked.data) {
+                Answer::Go => answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+                Answer::Fail(errno) => answer.error = -errno,
+                Answer::Part(len, errno) => match write_part(&memory, &asked.data, len) {
+                    Ok(done) => {
+                        self.partial.fetch_add(1, Relaxed);
+                        answer.val = done;
+                        if let Some(errno) = errno {
+                            (answer.val, answer.error) = (0, -errno);
+                        }
+                    }
+                    Err(_) => answer.error = -EIO,
+                },
+            }
+            // Whoever asked has died, then.
+            let _ = send(listener, &answer);
+        }
+    }
+
+    fn choose(&self, call: &libc::seccomp_data) -> Answer {
+        let is = |number: c_long| c_long::from(call.nr) == number;
+        let one_of = self.one_of.load(Relaxed);
+        let by_path = is(libc::SYS_openat) || is(libc::SYS_mkdirat);
+        if one_of == 0 || by_path && call.args[0] as c_int == libc::AT_FDCWD {
+            return Answer::Go;
+        }
+        if self.storm.load(Relaxed) > 0 {
+            self.storm.fetch_sub(1, Relaxed);
+            return Answer::Fail(EINTR);
+        }
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        if random.below(one_of) != 0 {
+            return Answer::Go;
+        }
+        let answer = match random.below(8) {
+            0 => Answer::Fail(EINTR),
+            1 => {
+                self.storm.store(STORM, Relaxed);
+                Answer::Fail(EINTR)
+            }
+            2 | 3 if is(libc::SYS_pwrite64) => Answer::Part(random.below(call.args[2]), None),
+            4 | 5 if is(libc::SYS_pwrite64) => {
+                let errno = random.pick(&[EIO, ENOSPC]);
+                Answer::Part(random.below(call.args[2]), Some(errno))
+            }
+            6 if is(libc::SYS_openat) => Answer::Fail(EMFILE),
+            _ => Answer::Fail(random.pick(&[EIO, ENOSPC])),
+        };
+        let fails =
+            matches!(answer, Answer::Fail(errno) | Answer::Part(_, Some(errno)) if errno != EINTR);
+        // Others are a part of what is tried at an end, and may fail there.
+        if fails && (is(libc::SYS_pwrite64) || is(libc::SYS_renameat)) {
+            self.errors.fetch_add(1, Relaxed);
+        }
+        answer
+    }
+}
+
+/// From now on the calls of this thread wait for whoever has what this gives.
+fn listen() -> io::Result<OwnedFd> {
+    let statement = |code: u32, yes: u8, no: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: yes,
+        jf: no,
+        k,
+    };
+    let (load, equal, ret) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET | libc::BPF_K,
+    );
+    // The call's number comes first. Each jump that is taken leads to the last statement.
+    let mut filter = vec![statement(load, 0, 0, 0)];
+    for (n, call) in CALLS.iter().enumerate() {
+        filter.push(statement(equal, (CALLS.len() - n) as u8, 0, *call as u32));
+    }
+    filter.push(statement(ret, 0, 0, libc::SECCOMP_RET_ALLOW));
+    filter.push(statement(ret, 0, 0, libc::SECCOMP_RET_USER_NOTIF));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: numbers, and a program that lives through the call, of that length.
+    let listener = unsafe {
+        if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &program)
+    };
+    match listener {
+        // SAFETY: just made, so nobody else's.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(listener as c_int) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The next call, if one comes soon.
+fn receive(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
+    let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, which the call writes; and a structure of plain data, zeroed as it must be,
+    // which the other one fills.
+    unsafe {
+        if libc::poll(&mut poll, 1, 10) != 1 || poll.revents & libc::POLLIN == 0 {
+            return None;
+        }
+        let mut asked: libc::seccomp_notif = std::mem::zeroed();
+        let got = libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &mut asked);
+        (got == 0).then_some(asked)
+    }
+}
+
+fn send(listener: &OwnedFd, answer: &libc::seccomp_notif_resp) -> io::Result<()> {
+    // SAFETY: reads the structure, which lives through the call.
+    let sent = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, answer) };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Does the first `len` bytes of a write that waits; gives how many were written.
+fn write_part(memory: &File, call: &libc::seccomp_data, len: u64) -> io::Result<i64> {
+    let [fd, address, _, at, ..] = call.args;
+    let mut bytes = vec![0; len as usize];
+    memory.read_exact_at(&mut bytes, address)?;
+    // SAFETY: `bytes` are that many, which the call only reads; the descriptor is one of this process,
+    // as the call waits.
+    let written =
+        unsafe { libc::pwrite(fd as c_int, bytes.as_ptr().cast(), bytes.len(), at as libc::off_t) };
+    if written < 0 { Err(io::Error::last_os_error()) } else { Ok(written as i64) }
+}
