@@ -19,7 +19,7 @@ const VERSION: u64 = 1;
 /// Most event classes of a session: as many as its descriptions have room for.
 pub const MAX_EVENTS: usize = DESCRIPTIONS / 128;
 /// Most clocks of a session.
-pub const MAX_CLOCKS: usize = 4096;
+pub const MAX_CLOCKS: usize = 1024;
 /// Most streams of a session: 1,024 clients, as many relays, 1,024 rings of the
 /// host and one more.
 pub const MAX_STREAMS: usize = 3073;
