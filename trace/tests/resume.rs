@@ -9,6 +9,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::ring::ConsumerState;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
+use hypertrace_trace::limits::MAX_CLASSES;
 use hypertrace_trace::session_json::SessionJson;
 use hypertrace_trace::{Session, SessionConfig, SessionError};
 use std::fs::{self, File};
@@ -148,8 +149,9 @@ fn a_description_that_cannot_be_is_refused() {
     assert!(with(&|json| json.clocks.clear()).contains("clock"));
     assert!(with(&|json| json.clocks[0].id = 9).contains("clock 0"));
     assert!(with(&|json| json.clocks[0].frequency = 0).contains("frequency of 0"));
-    let more = with(&|json| json.events = vec![json.events[0].clone(); 5000]);
-    assert!(more.contains("5000 events"), "{more}");
+    let many = MAX_CLASSES + 1;
+    let more = with(&|json| json.events = vec![json.events[0].clone(); many]);
+    assert!(more.contains(&format!("{many} events")), "{more}");
     let stream = |json: &mut SessionJson| {
         let faults = [("head".to_owned(), u64::MAX)].into();
         let stream = hypertrace_trace::session_json::StreamJson { faults, ..Default::default() };
