@@ -168,6 +168,9 @@ impl Stream {
         files: &mut Files,
         baseline: &PacketHeader,
     ) -> Result<(), WriteFailed> {
+        // A header that was written in part could show a packet that the next
+        // file has again.
+        self.segment.mend(files)?;
         let next =
             Segment::create(files, &self.prefix, self.next_segment, self.segment_bytes, baseline)?;
         self.next_segment = self.next_segment.saturating_add(1);
