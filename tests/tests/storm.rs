@@ -34,8 +34,9 @@ const DEFAULT_SECONDS: u64 = 6;
 /// Of one session, which then is read.
 const ROUND: Duration = Duration::from_secs(4);
 
-/// From one clock epoch to the next.
-const EPOCH: Duration = Duration::from_millis(300);
+/// From one clock epoch to the next. Each lets a client begin as many files again, and what
+/// babeltrace2 takes grows with files times events.
+const EPOCH: Duration = Duration::from_millis(1500);
 
 const VCPUS: u32 = 4;
 const HONEST: u32 = 0;
@@ -407,7 +408,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
                     let mut vcpu = Vcpu::new(chip, number, random);
                     while !quiet.load(Relaxed) {
                         (0..64).for_each(|_| vcpu.act());
-                        thread::yield_now();
+                        thread::sleep(Duration::from_micros(100));
                     }
                 })
             })
@@ -441,6 +442,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
                 resident_kib = resident_kib.max(resident());
             }
         }
+        resident_kib = resident_kib.max(resident());
         honest.release();
         quiet.store(true, Relaxed);
         vcpus.into_iter().for_each(|vcpu| vcpu.join().unwrap());
@@ -512,7 +514,7 @@ impl Round {
         let found = sessions(self.dir.path());
         // A record of two words can become seven, a packet has 128 bytes and is filled up to
         // as many, each client has 65 files of a page at least in each epoch.
-        let epochs = 2 + lasted.as_millis() as u64 / 250;
+        let epochs = 2 + lasted.as_secs();
         let files = u64::from(geometry().clients) * 65 * epochs * 4096 * 2;
         let rate = BYTES_PER_SECOND * (lasted.as_secs() + 2);
         let words = match kind {
@@ -545,8 +547,11 @@ impl Round {
                     let all = numbers.len() as u64 + lost;
                     assert!(all == self.emitted || all == self.emitted + 1 && lost > 0);
                 }
+                // What was overwritten before it was taken is counted, and the lease record too.
                 Kind::Snapshots => {
-                    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "a gap");
+                    let all = numbers.len() as u64 + lost;
+                    let emitted = numbers.last().map_or(all, |last| last + 1);
+                    assert!(all == emitted || all == emitted + 1 && lost > 0, "{all}, {emitted}");
                 }
             }
         }

@@ -33,6 +33,7 @@ pub(crate) fn drain(
     guests: &mut Guests,
     consumer: &mut Consumer<'_>,
 ) -> Result<Drained, WriteFailed> {
+    lane.waits = false;
     let end = lane.ring_end;
     let drained = match learn(shared, lane, consumer) {
         Ok(true) => pull(shared, lane, guests, consumer),
@@ -56,6 +57,8 @@ pub(crate) fn drain(
         // A ring that goes back while a snapshot is taken would never be empty.
         Some(_) => drained.more &= !is_back(end, lane.ring_end),
     }
+    // To come again at once would be in vain.
+    drained.more &= !lane.waits;
     Ok(drained)
 }
 
@@ -154,6 +157,7 @@ fn pull(
             && let Some(clock) = lane.clock
         {
             let (pulled, taken) = pull_packet(shared, lane, guests, consumer, lease, clock, now);
+            lane.waits = taken.waits;
             if pulled.records == 0 && pulled.token == lease.token {
                 return nothing(shared, lane, consumer, &pulled, now);
             }
@@ -170,9 +174,9 @@ fn pull(
         };
         consumer.rollback();
         if !open(shared, lane, &next, now)? {
-            // Its clock would be a new one, and the files that describe clocks
-            // are not to be replaced yet.
-            return Ok(Drained { words: 0, more: true });
+            // Its clock would be a new one.
+            lane.waits = true;
+            return Ok(Drained::default());
         }
     }
     // A producer that changes its lessee between any two looks.

@@ -401,6 +401,6 @@ fn take(
         }
     }
     let drained = drain(shared, lane, guests, consumer)?;
-    lane.unfinished = drained.more;
+    lane.unfinished = drained.more || lane.waits;
     Ok(drained)
 }

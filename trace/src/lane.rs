@@ -256,6 +256,9 @@ pub(crate) struct Lane {
     pub until: Option<u64>,
     /// There was more to take at the last look.
     pub unfinished: bool,
+    /// The next record waits until `session.json` and the metadata may be
+    /// replaced for it.
+    pub waits: bool,
     /// Passes since all of its schema log was read.
     pub behind: u32,
 }
@@ -289,6 +292,7 @@ impl Lane {
             lessee: None,
             until: None,
             unfinished: false,
+            waits: false,
             behind: 0,
         }
     }
