@@ -1,0 +1,26 @@
+//! The threat model names a test for each of its promises: each of them is there.
+
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn every_test_that_the_threat_model_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = fs::read_to_string(root.join("docs/threat-model.md")).unwrap();
+    let mut named = 0;
+    // Between backquotes: `file: name`.
+    for (file, name) in text.split('`').filter_map(|part| part.split_once(".rs: ")) {
+        let source = fs::read_to_string(root.join(format!("{file}.rs")));
+        let source = source.unwrap_or_else(|e| panic!("{file}.rs: {e}"));
+        assert!(source.contains(&format!("fn {name}(")), "{file}.rs has no {name}");
+        named += 1;
+    }
+    assert!(named > 40, "{named}");
+    // A row of a table of promises has a test, or says that it has none.
+    let promises = text.split("## What the VMM must do").next().unwrap();
+    for row in
+        promises.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat"))
+    {
+        assert!(row.contains(".rs: ") || row.contains("*not tested*"), "{row}");
+    }
+}
