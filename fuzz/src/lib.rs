@@ -8,12 +8,20 @@
 
 pub mod chip;
 pub mod input;
+pub mod meter;
 pub mod op;
 pub mod reader;
 pub mod recorder;
 pub mod rig;
 pub mod session;
+pub mod simple;
 pub mod trace_events;
+pub mod vmm;
+
+/// Declared events.
+pub mod trace {
+    hypertrace_trace::include_events!();
+}
 
 #[cfg(test)]
 #[path = "../../tests/src/capability.rs"]
