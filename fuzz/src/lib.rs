@@ -9,10 +9,13 @@
 pub mod chip;
 pub mod input;
 pub mod meter;
+pub mod monitor;
 pub mod op;
 pub mod reader;
 pub mod recorder;
+pub mod resume;
 pub mod rig;
+pub mod segment;
 pub mod session;
 pub mod simple;
 pub mod trace_events;

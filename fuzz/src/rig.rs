@@ -111,6 +111,8 @@ pub fn shared_memory() -> std::path::PathBuf {
 pub struct Account {
     /// Events that it was told are recorded, by number.
     pub recorded: Vec<u64>,
+    /// Of these, those before the VMM did something last: the others are in the ring.
+    pub before: usize,
     /// Events that found no room.
     pub full: u64,
     /// Stamps in its ring.
@@ -181,6 +183,18 @@ impl<'a, S: EventSink> Rig<'a, S> {
     /// Does all that the bytes say, then drains to the end; `host` is what the
     /// VMM does.
     pub fn run(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) -> Account {
+        self.act(input, host);
+        self.finish()
+    }
+
+    /// Does all that the bytes say; what is in the rings then stays there.
+    pub fn leave(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) -> Account {
+        self.act(input, host);
+        self.release();
+        self.account
+    }
+
+    fn act(&mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) {
         let geometry = *self.chip.geometry();
         for _ in 0..MOST_OPS {
             if input.is_empty() {
@@ -189,15 +203,18 @@ impl<'a, S: EventSink> Rig<'a, S> {
             let op = Op::decode(input, &geometry);
             self.apply(&op, host);
         }
-        self.finish()
     }
 
-    /// Client 1 gives up, and the VMM drains to the end.
-    pub fn finish(mut self) -> Account {
+    fn release(&mut self) {
         if let Some(client) = self.honest.take() {
             client.release();
         }
         self.ambush.give_up();
+    }
+
+    /// Client 1 gives up, and the VMM drains to the end.
+    pub fn finish(mut self) -> Account {
+        self.release();
         let mut passes = 0;
         while self.chip.drain_pass_by(MOST_STEPS_EACH, &steps()) {
             passes += 1;
@@ -208,6 +225,9 @@ impl<'a, S: EventSink> Rig<'a, S> {
 
     /// Does one thing.
     pub fn apply(&mut self, op: &Op, host: &mut dyn FnMut(&Act)) {
+        if let Op::Pass(_) | Op::Host(_) = op {
+            self.account.before = self.account.recorded.len();
+        }
         match op {
             Op::Read(access) => self.read(access),
             Op::Write(access, bytes) => self.write(access, &bytes[..access.width]),

@@ -15,7 +15,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::ring::ProducerState;
 use hypertrace_abi::schema::Schema;
-use hypertrace_device::Chip;
+use hypertrace_device::{Chip, Memory};
 use hypertrace_timeline::{
     ClockMaps, Domain, Event, Kind, SessionJson, SessionStat, Timeline, Value,
 };
@@ -72,9 +72,10 @@ pub fn write_sample(dir: &Path) {
 }
 
 /// What is known of a session, beside its files.
-struct Recorded {
+pub struct Recorded {
     summary: Summary,
-    account: Account,
+    /// What the honest client knows.
+    pub account: Account,
     /// Steps that took something, and words.
     taken: u64,
     words: u64,
@@ -83,6 +84,8 @@ struct Recorded {
     /// Of the VMM's own, whatever became of them.
     host_events: u64,
     events: Vec<u64>,
+    /// Events may have been off.
+    pub switched: bool,
     epochs: u32,
     snapshots: Vec<PathBuf>,
     files: Vec<SimpleFile>,
@@ -95,6 +98,18 @@ fn record(
     options: &Options,
     guest: impl FnOnce(Rig<'_, Meter>, &mut dyn FnMut(&Act)) -> Account,
 ) -> Recorded {
+    let (session, _, recorded) = begin(dir, setup, options, guest);
+    let summary = session.finish().expect("nothing keeps it from being written");
+    Recorded { summary, ..recorded }
+}
+
+/// The same, not ended, with the memory of its guests.
+pub fn begin(
+    dir: &Path,
+    setup: &Setup,
+    options: &Options,
+    guest: impl FnOnce(Rig<'_, Meter>, &mut dyn FnMut(&Act)) -> Account,
+) -> (Session, Arc<Memory>, Recorded) {
     // Which declared events are on is the process's.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +123,7 @@ fn record(
     let rig = Rig::new(chip.clone(), &guest_memory, &state, &ambush);
     let fired = Cell::new(0);
     let pass = || chip.drain_pass_by(MOST_STEPS_EACH, &steps());
-    let mut vmm = Vmm::new(&session, options.output, dir, &fired, &pass);
+    let mut vmm = Vmm::new(&session, options, dir, &fired, &pass);
     let count = || fired.set(fired.get() + chip.sink().take_declared());
     let account = guest(rig, &mut |act| {
         count();
@@ -119,11 +134,11 @@ fn record(
     if options.output == Output::Snapshots {
         vmm.snapshot();
     }
-    let Vmm { host_events, events, epochs, snapshots, files, .. } = vmm;
-    let summary = session.clone().finish().expect("nothing keeps it from being written");
+    let Vmm { host_events, events, switched, epochs, snapshots, files, .. } = vmm;
     let meter = chip.sink();
     let (taken, words, points) = (meter.taken(), meter.words(), meter.points());
-    Recorded {
+    let summary = Summary::default();
+    let recorded = Recorded {
         summary,
         account,
         taken,
@@ -131,25 +146,29 @@ fn record(
         points,
         host_events,
         events,
+        switched,
         epochs,
         snapshots,
         files,
-    }
+    };
+    (session, guest_memory, recorded)
 }
 
 /// A session that was read.
-struct Read {
+pub struct Read {
     events: Vec<Event>,
     /// Of client 1: lost because of full, busy, overwritten.
-    lost: [u64; 3],
-    filtered: u64,
-    faults: BTreeMap<String, u64>,
+    pub lost: [u64; 3],
+    /// Of client 1, too.
+    pub filtered: u64,
+    /// Of client 1, by kind.
+    pub faults: BTreeMap<String, u64>,
     /// Of the whole session.
     records: u64,
 }
 
 /// Reads a session to its end, in every way.
-fn read(dir: &Path) -> Read {
+pub fn read(dir: &Path) -> Read {
     let session = hypertrace_timeline::Session::open(dir).expect("a whole session");
     let stat = SessionStat::of(&session).expect("accounts");
     let maps = ClockMaps::of(&session).expect("clock maps");
@@ -239,7 +258,7 @@ impl Recorded {
 
     /// Numbers of client 1's events, or of its points, in order. Epochs have clocks
     /// of their own, which may overlap a little.
-    fn delivered(&self, read: &Read, text: &str, point: bool) -> Vec<u64> {
+    pub fn delivered(&self, read: &Read, text: &str, point: bool) -> Vec<u64> {
         let mut numbers = read.honest(text, point);
         if self.epochs > 0 {
             numbers.sort_unstable();

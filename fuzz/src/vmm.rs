@@ -107,6 +107,8 @@ pub struct Options {
     pub packet_bytes: usize,
     /// Stream files that are open at a time.
     pub open_files: usize,
+    /// Whether guests are programs of this host, which have no epochs.
+    pub programs: bool,
 }
 
 impl Options {
@@ -124,6 +126,7 @@ impl Options {
             same_counter: bits & 32 != 0,
             packet_bytes: if bits & 64 == 0 { 1 << 14 } else { 1 << 16 },
             open_files: if bits & 128 == 0 { 64 } else { 1 },
+            programs: false,
         }
     }
 
@@ -158,13 +161,15 @@ pub struct Vmm<'a> {
     dir: &'a Path,
     /// Declared events that were on and fired, points among them.
     fired: &'a Cell<u64>,
-    output: Output,
+    options: Options,
     /// Events of its own, whatever became of them.
     pub host_events: u64,
     /// Undeclared events that were recorded, and those that found no room.
     pub events: Vec<u64>,
     /// Events without room, whatever kind.
     pub full: u64,
+    /// Events may have been off.
+    pub switched: bool,
     /// Epochs after the first.
     pub epochs: u32,
     /// Snapshots that the owner took.
@@ -179,7 +184,7 @@ impl<'a> Vmm<'a> {
     /// The VMM of a session in which nothing was done.
     pub fn new(
         session: &'a Session,
-        output: Output,
+        options: &Options,
         dir: &'a Path,
         fired: &'a Cell<u64>,
         pass: &'a dyn Fn() -> bool,
@@ -193,10 +198,11 @@ impl<'a> Vmm<'a> {
             pass,
             dir,
             fired,
-            output,
+            options: *options,
             host_events: 0,
             events: Vec::new(),
             full: 0,
+            switched: false,
             epochs: 0,
             snapshots: Vec::new(),
             files: Vec::new(),
@@ -223,16 +229,20 @@ impl<'a> Vmm<'a> {
                 trace::fuzz_text(*n, text);
             }
             Act::Events(pattern, on) => {
+                self.switched = true;
                 let pattern = pattern.parse().expect("a pattern");
                 self.session.set_events(&pattern, *on).expect("few rules");
             }
+            Act::Epoch if self.options.programs => {}
             Act::Epoch => {
                 self.drain();
                 self.epochs += 1;
                 self.session.begin_epoch(self.epochs);
             }
             // There are no more than so many, and no such callback.
-            Act::Trigger(rule) => drop(self.session.add_trigger(rule)),
+            Act::Trigger(rule) => {
+                self.switched |= self.session.add_trigger(rule).is_ok();
+            }
             Act::Untrigger(number) => drop(self.session.remove_trigger(*number)),
             Act::Snapshot => {
                 self.asked += 1;
@@ -277,7 +287,7 @@ impl<'a> Vmm<'a> {
         }
         match asks.join().expect("it does not panic") {
             Ok(dir) => self.snapshots.push(dir),
-            Err(SnapshotError::NotARecorder) => assert_ne!(self.output, Output::Snapshots),
+            Err(SnapshotError::NotARecorder) => assert_ne!(self.options.output, Output::Snapshots),
             Err(why) => panic!("{why}"),
         }
     }
@@ -288,7 +298,7 @@ impl<'a> Vmm<'a> {
         self.drain();
         let path = self.dir.join(format!("file-{}", self.files.len()));
         let set = self.session.set_simple_file(&path);
-        assert_eq!(set.is_ok(), self.output != Output::Snapshots, "{set:?}");
+        assert_eq!(set.is_ok(), self.options.output != Output::Snapshots, "{set:?}");
         self.end_window();
         if set.is_ok() {
             self.is_file_on = true;
