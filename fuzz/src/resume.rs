@@ -6,7 +6,6 @@ use crate::reader::{self, Files, damage_all, files_of};
 use crate::rig::{Setup, shared_memory};
 use crate::segment::leave;
 use crate::vmm::Options;
-use hypertrace_trace::SessionConfig;
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
@@ -16,8 +15,7 @@ pub fn run(bytes: &[u8]) {
     let dir = TempDir::new_in(shared_memory()).expect("a directory");
     reader::write(&files, dir.path());
     let before = files_of(dir.path());
-    let config =
-        SessionConfig { segment_bytes: 1 << 16, ..SessionConfig::new(dir.path().join("s")) };
+    let config = options().config(&dir.path().join("s"));
     let recovered = hypertrace_user::recover(&dir.path().join("segment"), config);
     let named = |said: String| {
         assert!(said.contains(&*dir.path().to_string_lossy()), "names no file: {said}");
@@ -40,18 +38,21 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
+fn options() -> Options {
+    Options { same_counter: true, programs: true, ..Options::plain() }
+}
+
 /// A killed session and its segment, written once.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let dir = TempDir::new_in(shared_memory()).expect("a directory");
-        let (setup, options) = (Setup::decode(&mut Input::new(&[0])), Options::plain());
-        let options = Options { same_counter: true, ..options };
+        let setup = Setup::decode(&mut Input::new(&[0]));
         // Events and points of the honest client, passes, more events.
         let ops: Vec<u8> =
             [36, 20, 26, 2, 0, 18, 1, 37, 30, 3, 36, 20, 23, 31, 2, 36, 9, 38, 32, 1, 36, 9]
                 .repeat(3);
-        leave(dir.path(), &setup, &options, &mut Input::new(&ops));
+        leave(dir.path(), &setup, &options(), &mut Input::new(&ops));
         files_of(dir.path())
     })
 }
@@ -75,7 +76,7 @@ mod tests {
         reader::write(sample(), dir.path());
         let out = dir.path().join("s");
         let segment = dir.path().join("segment");
-        let summary = hypertrace_user::recover(&segment, SessionConfig::new(&out)).unwrap();
+        let summary = hypertrace_user::recover(&segment, options().config(&out)).unwrap();
         assert!(summary.records > 50, "{summary:?}");
         assert_eq!(reader::read(&out).unwrap() as u64, summary.records);
     }

@@ -11,7 +11,7 @@ use hypertrace_abi::config::{ConfigPage, HostFacts, RingMode};
 use hypertrace_abi::layout::Region;
 use hypertrace_abi::layout::local::{BEGAN, PAGE_L};
 use hypertrace_device::Memory;
-use hypertrace_trace::{Output, SessionConfig};
+use hypertrace_trace::Output;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn run(bytes: &[u8]) {
     let recorded = leave(dir.path(), &setup, &options, &mut input);
     let out = dir.path().join(if is_lost { "new" } else { "s" });
     let segment = dir.path().join("segment");
-    hypertrace_user::recover(&segment, SessionConfig::new(&out)).expect("it can be recovered");
+    hypertrace_user::recover(&segment, options.config(&out)).expect("it can be recovered");
 
     let read = read(&out);
     let delivered = recorded.delivered(&read, EVENT, false);
