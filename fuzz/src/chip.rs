@@ -20,7 +20,7 @@ pub fn run(bytes: &[u8]) {
 
     let delivered = chip.sink().delivered();
     let losses = delivered.losses;
-    check_exact(&account, setup.ring_mode, &delivered.events, losses.overwritten);
+    check_exact(&account, setup.ring_mode, &delivered.events, losses.overwritten, 0);
     assert_eq!((losses.full, losses.busy), (account.full, 0));
     assert_eq!(delivered.points, account.points);
 }

@@ -1,6 +1,8 @@
 //! What a guest can do, one thing at a time.
 
 use crate::input::Input;
+use crate::rig::MOST_STEPS_EACH;
+use crate::vmm::Act;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{Geometry, PAGE, Region};
 use hypertrace_abi::record::Header;
@@ -76,8 +78,8 @@ pub enum Op {
     Fail(u8),
     /// The VMM replaces the enable mask.
     SetMask(u8),
-    /// The VMM traces an event of its own.
-    Host(u64),
+    /// The VMM does something to its session.
+    Host(Act),
     /// Client 1 emits as many events.
     Honest(u8),
     /// Client 1 makes a reference point.
@@ -105,7 +107,7 @@ const TEXTS: [&str; 9] = [
 impl Op {
     /// The next one; of any bytes.
     pub fn decode(input: &mut Input<'_>, geometry: &Geometry) -> Op {
-        match input.below(40) {
+        match input.below(46) {
             0..=2 => Op::Read(access(input, geometry)),
             3..=6 => {
                 let access = access(input, geometry);
@@ -137,10 +139,10 @@ impl Op {
                 Op::Emit(seq, value, id, told, input.value(), payload)
             }
             29 => Op::Legacy(u32::from(input.u8() % 4), input.value()),
-            30..=32 => Op::Pass(1 + input.below(4) as u64),
+            30..=32 => Op::Pass(1 + u64::from(input.u8()) % MOST_STEPS_EACH),
             33 => Op::Fail(input.u8() % 4),
             34 => Op::SetMask(input.u8()),
-            35 => Op::Host(input.value()),
+            35 | 40..=45 => Op::Host(Act::decode(input)),
             36 => Op::Honest(input.u8() % 64),
             37 => Op::Point,
             38 => Op::Stamp,

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 /// A session's files.
-type Files = BTreeMap<PathBuf, Vec<u8>>;
+pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 /// More damage than a reader looks at.
 const MOST_DAMAGE: usize = 64;
@@ -19,22 +19,9 @@ const MOST_DAMAGE: usize = 64;
 /// Panics if a damaged session makes the reader panic, or give an error
 /// without a name.
 pub fn run(bytes: &[u8]) {
-    let mut files = sample().clone();
-    let mut input = Input::new(bytes);
-    for _ in 0..MOST_DAMAGE {
-        if input.is_empty() {
-            break;
-        }
-        damage(&mut files, &mut input);
-    }
+    let files = damage_all(sample().clone(), &mut Input::new(bytes));
     let dir = TempDir::new_in(shared_memory()).expect("a directory");
-    for (name, content) in &files {
-        let path = dir.path().join(name);
-        let parent = path.parent().expect("it has a name");
-        std::fs::create_dir_all(parent)
-            .and_then(|()| std::fs::write(&path, content))
-            .expect("room");
-    }
+    write(&files, dir.path());
     if let Err(error) = read(dir.path()) {
         let said = error.to_string();
         assert!(said.contains(&*dir.path().to_string_lossy()), "names no file: {said}");
@@ -50,24 +37,54 @@ pub fn read(dir: &Path) -> Result<usize> {
     Timeline::new(&sessions)?.try_fold(0, |n, event| event.map(|_| n + 1))
 }
 
+/// Writes files to a directory.
+pub fn write(files: &Files, dir: &Path) {
+    for (name, content) in files {
+        let path = dir.join(name);
+        let parent = path.parent().expect("it has a name");
+        std::fs::create_dir_all(parent)
+            .and_then(|()| std::fs::write(&path, content))
+            .expect("room");
+    }
+}
+
+/// All files in a directory, but for metadata, which nobody here reads.
+pub fn files_of(dir: &Path) -> Files {
+    let mut files = Files::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !path.ends_with("metadata") {
+                let name = path.strip_prefix(dir).expect("it is in there").to_owned();
+                files.insert(name, std::fs::read(&path).expect("a file"));
+            }
+        }
+    }
+    files
+}
+
 /// A whole session, written once.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let dir = TempDir::new_in(shared_memory()).expect("a directory");
         write_sample(dir.path());
-        let mut files = Files::new();
-        for folder in ["", "ctf"] {
-            for entry in std::fs::read_dir(dir.path().join(folder)).expect("a session") {
-                let path = entry.expect("an entry").path();
-                if path.is_file() && !path.ends_with("metadata") {
-                    let name = path.strip_prefix(dir.path()).expect("it is in there").to_owned();
-                    files.insert(name, std::fs::read(&path).expect("a file"));
-                }
-            }
-        }
-        files
+        files_of(&dir.path().join("s"))
     })
+}
+
+/// Does to files what the bytes say.
+pub fn damage_all(mut files: Files, input: &mut Input<'_>) -> Files {
+    for _ in 0..MOST_DAMAGE {
+        if input.is_empty() {
+            break;
+        }
+        damage(&mut files, input);
+    }
+    files
 }
 
 /// Does one thing to one file.
@@ -140,6 +157,6 @@ mod tests {
     fn the_undamaged_session_is_whole() {
         let dir = TempDir::new_in(shared_memory()).unwrap();
         write_sample(dir.path());
-        assert!(read(dir.path()).unwrap() > 250);
+        assert!(read(&dir.path().join("s")).unwrap() > 250);
     }
 }

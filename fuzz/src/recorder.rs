@@ -41,7 +41,8 @@ impl Ambush {
         *self.lock() = Waiting::default();
     }
 
-    fn store(&self, guest: &Memory) {
+    /// Stores what waits longest.
+    pub fn store(&self, guest: &Memory) {
         if let Some((word, value)) = self.lock().stores.pop_front() {
             let rings = guest.region(Region::Rings).expect("it is memory").words();
             poke(hostile_area(rings, guest.geometry()), word, value);

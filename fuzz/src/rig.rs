@@ -7,6 +7,7 @@
 use crate::input::Input;
 use crate::op::{Access, Op, Path};
 use crate::recorder::Ambush;
+use crate::vmm::Act;
 use hypertrace::{Channel, Client};
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::config::RingMode;
@@ -37,10 +38,12 @@ pub const POINT: &str = "honest_point(n:u64,inverse:u64)";
 /// More operations than an input needs to show anything.
 const MOST_OPS: usize = 2000;
 /// Passes until nothing is left of anything that a guest can have written.
-const MOST_PASSES: usize = 5000;
+pub const MOST_PASSES: usize = 5000;
+/// Steps of each client in a pass.
+pub const MOST_STEPS_EACH: u64 = 4;
 
 /// A counter by which every step of the drain takes as long as another.
-fn steps() -> impl Fn() -> u64 {
+pub fn steps() -> impl Fn() -> u64 {
     let now = Cell::new(0);
     move || {
         now.set(now.get() + 1);
@@ -108,6 +111,8 @@ pub fn shared_memory() -> std::path::PathBuf {
 pub struct Account {
     /// Events that it was told are recorded, by number.
     pub recorded: Vec<u64>,
+    /// Of these, those before the VMM did something last: the others are in the ring.
+    pub before: usize,
     /// Events that found no room.
     pub full: u64,
     /// Stamps in its ring.
@@ -175,9 +180,21 @@ impl<'a, S: EventSink> Rig<'a, S> {
         rig
     }
 
-    /// Does all that the bytes say, then drains to the end; `host` traces an
-    /// event of the VMM.
-    pub fn run(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(u64)) -> Account {
+    /// Does all that the bytes say, then drains to the end; `host` is what the
+    /// VMM does.
+    pub fn run(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) -> Account {
+        self.act(input, host);
+        self.finish()
+    }
+
+    /// Does all that the bytes say; what is in the rings then stays there.
+    pub fn leave(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) -> Account {
+        self.act(input, host);
+        self.release();
+        self.account
+    }
+
+    fn act(&mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) {
         let geometry = *self.chip.geometry();
         for _ in 0..MOST_OPS {
             if input.is_empty() {
@@ -186,17 +203,20 @@ impl<'a, S: EventSink> Rig<'a, S> {
             let op = Op::decode(input, &geometry);
             self.apply(&op, host);
         }
-        self.finish()
     }
 
-    /// Client 1 gives up, and the VMM drains to the end.
-    pub fn finish(mut self) -> Account {
+    fn release(&mut self) {
         if let Some(client) = self.honest.take() {
             client.release();
         }
         self.ambush.give_up();
+    }
+
+    /// Client 1 gives up, and the VMM drains to the end.
+    pub fn finish(mut self) -> Account {
+        self.release();
         let mut passes = 0;
-        while self.chip.drain_pass_by(4, &steps()) {
+        while self.chip.drain_pass_by(MOST_STEPS_EACH, &steps()) {
             passes += 1;
             assert!(passes < MOST_PASSES, "a guest that does nothing keeps the drain busy");
         }
@@ -204,7 +224,10 @@ impl<'a, S: EventSink> Rig<'a, S> {
     }
 
     /// Does one thing.
-    pub fn apply(&mut self, op: &Op, host: &mut dyn FnMut(u64)) {
+    pub fn apply(&mut self, op: &Op, host: &mut dyn FnMut(&Act)) {
+        if let Op::Pass(_) | Op::Host(_) = op {
+            self.account.before = self.account.recorded.len();
+        }
         match op {
             Op::Read(access) => self.read(access),
             Op::Write(access, bytes) => self.write(access, &bytes[..access.width]),
@@ -254,7 +277,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
             }
             Op::Fail(drains) => self.ambush.fail(*drains),
             Op::SetMask(byte) => self.chip.set_mask(&[*byte; 4096]),
-            Op::Host(value) => host(*value),
+            Op::Host(act) => host(act),
             Op::Honest(events) => (0..*events).for_each(|_| self.event()),
             Op::Point => self.point(),
             Op::Stamp => {
@@ -464,27 +487,35 @@ pub fn event_number(words: &[u64]) -> Option<u64> {
 }
 
 /// Checks what was delivered of client 1 against what it knows. `overwritten`
-/// counts lease records and stamps too.
-pub fn check_exact(account: &Account, mode: RingMode, delivered: &[u64], overwritten: u64) {
+/// counts lease records and stamps too; `filtered` were taken, and not wanted.
+pub fn check_exact(
+    account: &Account,
+    mode: RingMode,
+    delivered: &[u64],
+    overwritten: u64,
+    filtered: u64,
+) {
+    check_order(&account.recorded, delivered);
+    let missing = (account.recorded.len() - delivered.len()) as u64;
+    let missing = missing.checked_sub(filtered).expect("more were filtered than are missing");
     match mode {
-        RingMode::Discard => {
-            assert_eq!(delivered, account.recorded);
-            assert_eq!(overwritten, 0);
-        }
+        RingMode::Discard => assert_eq!((missing, overwritten), (0, 0)),
         RingMode::Overwrite => {
             assert_eq!(account.full, 0);
-            // In order, each once, nothing that was not emitted.
-            let mut recorded = account.recorded.iter();
-            for n in delivered {
-                assert!(recorded.any(|r| r == n), "event {n} came out of order");
-            }
-            let missing = (account.recorded.len() - delivered.len()) as u64;
             let others = account.leases + account.stamps;
             assert!(
                 (missing..=missing + others).contains(&overwritten),
                 "{missing} events are missing, {overwritten} counted"
             );
         }
+    }
+}
+
+/// Checks that nothing was delivered that was not emitted, or twice, or out of order.
+pub fn check_order(emitted: &[u64], delivered: &[u64]) {
+    let mut emitted = emitted.iter();
+    for n in delivered {
+        assert!(emitted.any(|e| e == n), "event {n} came out of order");
     }
 }
 

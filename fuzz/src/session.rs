@@ -1,41 +1,69 @@
-//! Target `session`: the device with a real session, which is then read.
+//! Target `session`: the device with a real session, to which its VMM does what it
+//! can, and which is then read.
 
 use crate::input::Input;
+use crate::meter::Meter;
 use crate::op::Op;
 use crate::recorder::Ambush;
-use crate::rig::{Account, EVENT, HONEST, POINT, Rig, Setup, check_exact, header, shared_memory};
+use crate::rig::{
+    Account, EVENT, HONEST, MOST_STEPS_EACH, POINT, Rig, Setup, check_exact, check_order, header,
+    shared_memory, steps,
+};
+use crate::simple::SimpleFile;
+use crate::vmm::{Act, GUESTS_SNAPSHOTS, Options, Vmm};
 use hypertrace_abi::clock::ticks;
-use hypertrace_abi::event_type;
+use hypertrace_abi::config::RingMode;
 use hypertrace_abi::ring::ProducerState;
 use hypertrace_abi::schema::Schema;
-use hypertrace_device::Chip;
-use hypertrace_timeline::{ClockMaps, Event, Kind, SessionStat, Timeline, Value};
-use hypertrace_trace::{Session, SessionConfig, Summary};
-use std::path::Path;
-use std::sync::Arc;
+use hypertrace_device::{Chip, Memory};
+use hypertrace_timeline::{
+    ClockMaps, Domain, Event, Kind, SessionJson, SessionStat, Timeline, Value,
+};
+use hypertrace_trace::{Output, Session, Summary, limits};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
 
+/// Bytes of descriptions besides what clocks, streams and classes need.
+const REST_BYTES: u64 = 16 << 10;
+/// Bytes of a class besides its text, and bytes for each byte of that: fields are
+/// declared one by one.
+const CLASS_BYTES: usize = 512;
+const TEXT_FACTOR: usize = 32;
+/// Words on disk for each word of a ring at most: a record without payload may get an
+/// event for its wrong time and a prefix for its unknown class.
+const WORD_FACTOR: u64 = 4;
+/// Words of an event of the VMM's own at most.
+const HOST_EVENT_WORDS: u64 = 64;
+
 /// Panics if a guest can make a session that cannot be read, or that lacks
-/// something of the honest client's.
+/// something of the honest client's, or that is larger than what was traced.
 pub fn run(bytes: &[u8]) {
     let dir = TempDir::new_in(shared_memory()).expect("a directory");
     let mut input = Input::new(bytes);
-    let setup = Setup::decode(&mut input);
-    let (summary, account) = record(dir.path(), &setup, |rig, host| rig.run(&mut input, host));
-    check(dir.path(), &setup, &summary, &account);
+    let mut setup = Setup::decode(&mut input);
+    let options = Options::decode(&mut input);
+    if options.output == Output::Snapshots {
+        setup.ring_mode = RingMode::Overwrite;
+    }
+    let recorded = record(dir.path(), &setup, &options, |rig, host| rig.run(&mut input, host));
+    recorded.check(dir.path(), &setup, &options);
 }
 
-/// Writes a session that has something of everything.
+/// Writes a session that has something of everything, in `s` of this directory.
 pub fn write_sample(dir: &Path) {
     let setup = Setup::decode(&mut Input::new(&[1]));
-    record(dir, &setup, |mut rig, host| {
+    record(dir, &setup, &Options::plain(), |mut rig, host| {
         for n in 0..4u8 {
             let schema = Op::Schema(b"s(s:str)".to_vec(), None, None);
             let text = Op::Record(1, 0, header("s(s:str)", ticks(), 1), vec![3 | 0x63_6261 << 32]);
             let wrong = Op::Record(1, 0, header("none()", ticks(), 2), vec![1, 2]);
             let future = Op::Record(1, 0, header("s(s:str)", u64::MAX, 1), vec![0]);
             let ops = [schema, text, wrong, future, Op::Publish];
-            let more = [Op::Honest(40 * n), Op::Host(n.into()), Op::Point, Op::Legacy(0, 7)];
+            let event = Op::Host(Act::Event(n.into()));
+            let more = [Op::Honest(40 * n), event, Op::Point, Op::Legacy(0, 7)];
             let last = [Op::Stamp, Op::Lease, Op::Honest(3), Op::Pass(4)];
             ops.iter().chain(&more).chain(&last).for_each(|op| rig.apply(op, host));
         }
@@ -43,51 +71,231 @@ pub fn write_sample(dir: &Path) {
     });
 }
 
-/// A session in that directory, of what `guest` does at the device.
+/// What is known of a session, beside its files.
+pub struct Recorded {
+    summary: Summary,
+    /// What the honest client knows.
+    pub account: Account,
+    /// Steps that took something, and words.
+    taken: u64,
+    words: u64,
+    /// Points in client 1's name, those of 2016 among them.
+    points: u64,
+    /// Of the VMM's own, whatever became of them.
+    host_events: u64,
+    events: Vec<u64>,
+    /// Events may have been off.
+    pub switched: bool,
+    epochs: u32,
+    snapshots: Vec<PathBuf>,
+    files: Vec<SimpleFile>,
+}
+
+/// A session in `s` of that directory, of what `guest` does at the device.
 fn record(
     dir: &Path,
     setup: &Setup,
-    guest: impl FnOnce(Rig<'_, Session>, &mut dyn FnMut(u64)) -> Account,
-) -> (Summary, Account) {
-    let session = Session::create(SessionConfig {
-        segment_bytes: 1 << 16,
-        packet_bytes: 1 << 14,
-        host_rings: 1,
-        host_ring_bytes: 1 << 16,
-        ..SessionConfig::new(dir)
-    });
-    let session = session.expect("a session");
-    let (memory, guest_memory) = setup.memory();
-    let ambush = Ambush::default();
-    let chip = Arc::new(Chip::new(memory, &setup.chip_config(), session.clone(), ()));
-    let state = ProducerState::new();
-    let rig = Rig::new(chip, &guest_memory, &state, &ambush);
-    let account = guest(rig, &mut |value| {
-        session.emit(event_type!("vmm", value = value));
-    });
-    (session.finish().expect("nothing keeps it from being written"), account)
+    options: &Options,
+    guest: impl FnOnce(Rig<'_, Meter>, &mut dyn FnMut(&Act)) -> Account,
+) -> Recorded {
+    let (session, _, recorded) = begin(dir, setup, options, guest);
+    let summary = session.finish().expect("nothing keeps it from being written");
+    Recorded { summary, ..recorded }
 }
 
-fn check(dir: &Path, setup: &Setup, summary: &Summary, account: &Account) {
+/// The same, not ended, with the memory of its guests.
+pub fn begin(
+    dir: &Path,
+    setup: &Setup,
+    options: &Options,
+    guest: impl FnOnce(Rig<'_, Meter>, &mut dyn FnMut(&Act)) -> Account,
+) -> (Session, Arc<Memory>, Recorded) {
+    // Which declared events are on is the process's.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+
+    let session = Session::create(options.config(&dir.join("s"))).expect("a session");
+    let (memory, guest_memory) = setup.memory();
+    let ambush = Arc::new(Ambush::default());
+    let meter = Meter::new(session.clone(), guest_memory.clone(), ambush.clone());
+    let chip = Arc::new(Chip::new(memory, &setup.chip_config(), meter, ()));
+    let state = ProducerState::new();
+    let rig = Rig::new(chip.clone(), &guest_memory, &state, &ambush);
+    let fired = Cell::new(0);
+    let pass = || chip.drain_pass_by(MOST_STEPS_EACH, &steps());
+    let mut vmm = Vmm::new(&session, options, dir, &fired, &pass);
+    let count = || fired.set(fired.get() + chip.sink().take_declared());
+    let account = guest(rig, &mut |act| {
+        count();
+        vmm.act(act);
+    });
+    count();
+    vmm.end_window();
+    if options.output == Output::Snapshots {
+        vmm.snapshot();
+    }
+    let Vmm { host_events, events, switched, epochs, snapshots, files, .. } = vmm;
+    let meter = chip.sink();
+    let (taken, words, points) = (meter.taken(), meter.words(), meter.points());
+    let summary = Summary::default();
+    let recorded = Recorded {
+        summary,
+        account,
+        taken,
+        words,
+        points,
+        host_events,
+        events,
+        switched,
+        epochs,
+        snapshots,
+        files,
+    };
+    (session, guest_memory, recorded)
+}
+
+/// A session that was read.
+pub struct Read {
+    events: Vec<Event>,
+    /// Of client 1: lost because of full, busy, overwritten.
+    pub lost: [u64; 3],
+    /// Of client 1, too.
+    pub filtered: u64,
+    /// Of client 1, by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// Of the whole session.
+    records: u64,
+}
+
+/// Reads a session to its end, in every way.
+pub fn read(dir: &Path) -> Read {
     let session = hypertrace_timeline::Session::open(dir).expect("a whole session");
-    SessionStat::of(&session).expect("accounts");
+    let stat = SessionStat::of(&session).expect("accounts");
     let maps = ClockMaps::of(&session).expect("clock maps");
     let sessions = [(session, maps)];
     let events: Vec<Event> =
         Timeline::new(&sessions).expect("a timeline").map(|e| e.expect("an event")).collect();
-    assert_eq!(events.len() as u64, summary.records);
-
-    let honest = |name: &str, point: bool| -> Vec<u64> {
-        let ours = events.iter().filter(|e| e.client == Some(HONEST));
-        let ours = ours.filter(|e| &*e.name == name && (e.kind == Kind::ReferencePoint) == point);
-        ours.map(|event| number(event).unwrap_or_else(|| panic!("torn: {event:?}"))).collect()
-    };
-    let stream = summary.streams.iter().find(|s| s.domain == "guest" && s.client == HONEST);
+    assert_eq!(events.len() as u64, stat.total.records);
+    let honest = (Domain::Guest, HONEST);
+    let stream = stat.streams.iter().find(|s| s.stream == Some(honest));
     let lost = stream.map_or([0; 3], |s| [s.lost_full, s.lost_busy, s.lost_overwritten]);
-    assert_eq!(lost[..2], [account.full, 0]);
-    assert!(stream.is_none_or(|s| s.faults.is_empty()), "{stream:?}");
-    check_exact(account, setup.ring_mode, &honest(name(EVENT), false), lost[2]);
-    assert_eq!(honest(name(POINT), true), account.points);
+    let filtered = stream.map_or(0, |s| s.filtered);
+    let faults = stream.map(|s| s.faults_by_kind.clone()).unwrap_or_default();
+    Read { events, lost, filtered, faults, records: stat.total.records }
+}
+
+impl Read {
+    /// Numbers of client 1's events, or of its points.
+    fn honest(&self, text: &str, point: bool) -> Vec<u64> {
+        let name = name(text);
+        let ours = self.events.iter().filter(|e| e.client == Some(HONEST));
+        let ours = ours.filter(|e| &*e.name == name && (e.kind == Kind::ReferencePoint) == point);
+        ours.map(|e| number(e).unwrap_or_else(|| panic!("torn: {e:?}"))).collect()
+    }
+}
+
+impl Recorded {
+    fn check(&self, dir: &Path, setup: &Setup, options: &Options) {
+        self.files.iter().for_each(|file| file.check(self.summary.filtered, options.relays));
+        let dir = dir.join("s");
+        let entries = std::fs::read_dir(&dir).expect("its directory").count();
+        match options.output {
+            Output::Nothing => assert_eq!(entries, 0),
+            Output::Snapshots => {
+                self.check_snapshots(options);
+                assert!(entries <= self.snapshots.len() + GUESTS_SNAPSHOTS as usize);
+            }
+            Output::Trace => {
+                let read = read(&dir);
+                assert_eq!(read.records, self.summary.records);
+                self.check_trace(&read, setup.ring_mode, options);
+                self.check_size(&dir, options);
+            }
+        }
+    }
+
+    /// Snapshots hold nothing that was not emitted, and the last one all that was
+    /// not overwritten.
+    fn check_snapshots(&self, options: &Options) {
+        for (n, dir) in self.snapshots.iter().enumerate() {
+            let read = read(dir);
+            let Account { recorded, points, leases, stamps, .. } = &self.account;
+            let delivered = self.delivered(&read, EVENT, false);
+            check_order(recorded, &delivered);
+            if options.relays == 0 {
+                check_order(points, &self.delivered(&read, POINT, true));
+            }
+            if n + 1 == self.snapshots.len() {
+                let missing = (recorded.len() - delivered.len()) as u64;
+                let [.., overwritten] = read.lost;
+                // Points are filtered, too, if they were not overwritten before.
+                assert!(overwritten <= missing + leases + stamps, "{overwritten} overwritten");
+                assert!(missing <= overwritten + read.filtered, "{missing} are missing");
+            }
+        }
+    }
+
+    /// A trace holds all of the honest client's, or tells what became of it. A relay
+    /// can say anything of others' points and clocks.
+    fn check_trace(&self, read: &Read, mode: RingMode, options: &Options) {
+        let Account { recorded, points, full, .. } = &self.account;
+        let delivered = self.delivered(read, EVENT, false);
+        assert_eq!(read.lost[..2], [*full, 0]);
+        if options.relays > 0 {
+            return check_order(recorded, &delivered);
+        }
+        assert!(read.faults.is_empty(), "{:?} with {options:?}", read.faults);
+        let delivered_points = self.delivered(read, POINT, true);
+        check_order(points, &delivered_points);
+        let all = |e: &&Event| e.client == Some(HONEST) && e.kind == Kind::ReferencePoint;
+        let missing = self.points - read.events.iter().filter(all).count() as u64;
+        let filtered = read.filtered.checked_sub(missing).expect("a point is missing");
+        check_exact(&self.account, mode, &delivered, read.lost[2], filtered);
+
+        let vmm = read.events.iter().filter(|e| e.client.is_none() && &*e.name == "vmm");
+        assert_eq!(vmm.count(), self.events.len());
+    }
+
+    /// Numbers of client 1's events, or of its points, in order. Epochs have clocks
+    /// of their own, which may overlap a little.
+    pub fn delivered(&self, read: &Read, text: &str, point: bool) -> Vec<u64> {
+        let mut numbers = read.honest(text, point);
+        if self.epochs > 0 {
+            numbers.sort_unstable();
+        }
+        numbers
+    }
+
+    /// What is on disk is bounded by what was taken out of the rings, and by the
+    /// descriptions of what is in it.
+    fn check_size(&self, dir: &Path, options: &Options) {
+        let text = std::fs::read(dir.join("session.json")).expect("it is there");
+        let json = SessionJson::read(dir).expect("a description");
+        let metadata = dir.join("ctf/metadata").metadata().expect("it is there").len();
+        let texts: usize =
+            json.events.iter().map(|e| CLASS_BYTES + TEXT_FACTOR * e.schema.len()).sum();
+        let clocks = json.clocks.len() as u64;
+        let streams = json.streams.len() as u64;
+        let most = REST_BYTES + clocks * (8192 + 384 + texts as u64) + streams * 1536;
+        let descriptions = text.len() as u64 + metadata;
+        assert!(descriptions <= most, "{descriptions} bytes of {most}");
+        assert!(descriptions <= limits::MAX_DESCRIPTION);
+
+        let files = std::fs::read_dir(dir.join("ctf"))
+            .expect("a folder")
+            .map(|e| e.and_then(|e| e.metadata()).expect("a file").len());
+        let (mut bytes, mut count) = (0, 0);
+        for len in files {
+            bytes += len;
+            count += 1;
+        }
+        bytes -= metadata;
+        let host = HOST_EVENT_WORDS * (self.host_events + self.epochs as u64);
+        let packets = self.taken + self.host_events + 2 * count;
+        let content = WORD_FACTOR * 8 * (self.words + host);
+        let most = content.min(packets * options.packet_bytes as u64) + packets * 256;
+        assert!(bytes <= most, "{bytes} bytes of {most} in {count} files");
+    }
 }
 
 fn name(text: &str) -> &str {
@@ -130,15 +338,17 @@ mod tests {
             let dir = TempDir::new_in(shared_memory()).unwrap();
             let mut input = Input::new(&bytes);
             let setup = Setup::decode(&mut input);
-            let (summary, _) = record(dir.path(), &setup, |rig, host| rig.run(&mut input, host));
-            let out = Command::new(program).arg(dir.path().join("ctf")).output().unwrap();
+            let options = Options { output: Output::Trace, ..Options::decode(&mut input) };
+            let recorded =
+                record(dir.path(), &setup, &options, |rig, host| rig.run(&mut input, host));
+            let out = Command::new(program).arg(dir.path().join("s/ctf")).output().unwrap();
             let stderr = String::from_utf8_lossy(&out.stderr);
             prop_assert!(out.status.success(), "{stderr}");
             for line in stderr.lines().filter(|line| !line.is_empty()) {
                 prop_assert!(line.starts_with("WARNING: Tracer discarded"), "{line}");
             }
             let lines = out.stdout.split(|b| *b == b'\n').filter(|line| !line.is_empty());
-            prop_assert_eq!(lines.count() as u64, summary.records);
+            prop_assert_eq!(lines.count() as u64, recorded.summary.records);
             capability::used("babeltrace2");
         }
     }

@@ -273,8 +273,10 @@ fn commit(
     taken: Taken,
     now: u64,
 ) -> Result<Drained, WriteFailed> {
-    // Nothing but what was not wanted: a later packet tells how much.
-    if !shared.buffer.is_empty() {
+    if shared.buffer.is_empty() {
+        // Nothing but what was not wanted: a later packet tells how much.
+        note(shared, lane, consumer);
+    } else {
         let committed = write(shared, lane, consumer, pulled, &taken);
         if let Err(failed) = committed {
             forget_pending(guests, lane);

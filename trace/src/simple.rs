@@ -54,6 +54,24 @@ struct Kind {
     types: &'static [FieldType],
 }
 
+impl Kind {
+    /// Whether a payload has all arguments. A record without would end every reader's
+    /// way.
+    fn fits(&self, payload: &[u64]) -> bool {
+        let mut words = payload;
+        self.types.iter().all(|ty| {
+            let Some((word, rest)) = words.split_first() else { return false };
+            let bytes = 4 + *word as u32 as usize;
+            let fits = *ty != FieldType::Str || bytes <= words.len() * 8;
+            words = match ty {
+                FieldType::Str => words.get(bytes.div_ceil(8)..).unwrap_or_default(),
+                _ => rest,
+            };
+            fits
+        })
+    }
+}
+
 /// What a class of the session's is to this file.
 #[derive(Clone, Copy)]
 enum Class {
@@ -246,7 +264,9 @@ impl Simple {
         mut payload: &[u64],
         schema: &impl Fn(u32) -> Option<&'t str>,
     ) {
-        let point = header.flags & Flags::REFERENCE_POINT.bits() != 0;
+        // A point's class is never a reserved one: what a relay flags so, and fits none, is
+        // untyped as any record is.
+        let point = header.flags & Flags::REFERENCE_POINT.bits() != 0 && header.id >= id::FIRST;
         // Those that came while `guest_hypertrace` was off are not its.
         let told = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
         if point && (!told || payload.len() < REFERENCE_PREFIX_WORDS) {
@@ -256,6 +276,7 @@ impl Simple {
         if header.id == id::UNTYPED
             && let [hash, _count, rest @ ..] = payload
             && let Some(Some(kind)) = self.hashed.get(&(*hash as u32))
+            && kind.fits(rest)
         {
             // The session had no room for its schema, which is known here.
             (class, payload) = (Class::Declared(*kind), rest);

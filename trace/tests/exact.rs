@@ -84,3 +84,26 @@ fn a_flight_recorder_counts_what_it_overwrote() {
         check(RingMode::Overwrite, ring_bytes, 100_000, Duration::from_millis(2));
     }
 }
+
+#[test]
+fn losses_among_events_that_nobody_wants_are_counted() {
+    for mode in [RingMode::Discard, RingMode::Overwrite] {
+        let (_dir, session) = common::session(|_| ());
+        let geometry = Geometry { ring_bytes: 1 << 12, block_bytes: 256, ..geometry() };
+        let mut guest = Guest::with(0, &geometry, mode);
+        guest.pass(&session);
+        session.set_events(&"number".parse().unwrap(), false).unwrap();
+        let events = 1000;
+        for i in 0..events {
+            guest.emit(event_type!("number", i));
+        }
+        guest.producer.release();
+        // The only pass that finds something.
+        guest.pass(&session);
+
+        let summary = session.finish().unwrap();
+
+        assert!(summary.filtered > 0 && summary.lost > 0, "{mode:?}");
+        assert_eq!(summary.filtered + summary.lost, events, "{mode:?}");
+    }
+}

@@ -66,11 +66,25 @@ fn take(session: &Session, client: u32, memory: ClientMemory<'_>) {
     let is_possible = |from: u64| head.checked_sub(from).is_some_and(|n| n <= memory.capacity());
     let mut state = match session.committed(client) {
         Some(Committed { position, sequence, token, mut faults }) => {
-            if !is_possible(position) {
-                // Readers take the step for damage unless a fault explains it.
-                faults[Fault::Head as usize] += 1;
+            let tail = memory.host[host_page::TAIL].load(Relaxed);
+            let block = tail & !(memory.block_words() - 1);
+            let header = |n: u64| {
+                memory.ring[((block + n) & (memory.capacity() - 1)) as usize].load(Relaxed)
+            };
+            if !is_possible(position) && position <= tail && is_possible(tail) {
+                // What was between was given back without a packet, as nobody wanted it.
+                let (at, sequence) = match position <= block && is_possible(block) {
+                    true => (block, Some(header(0))),
+                    false => (tail, None),
+                };
+                ConsumerState::resume(at, sequence, header(1), faults, schemas)
+            } else {
+                if !is_possible(position) {
+                    // Readers take the step for damage unless a fault explains it.
+                    faults[Fault::Head as usize] += 1;
+                }
+                ConsumerState::resume(position, Some(sequence), token, faults, schemas)
             }
-            ConsumerState::resume(position, Some(sequence), token, faults, schemas)
         }
         None => {
             let mut faults = [0; FAULT_KINDS];
@@ -103,5 +117,65 @@ fn is_new(dir: &Path) -> bool {
     match std::fs::read_dir(dir) {
         Ok(mut entries) => entries.next().is_none(),
         Err(why) => why.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hypertrace_abi::clock::ticks;
+    use hypertrace_abi::config::HostFacts;
+    use hypertrace_abi::event_type;
+    use hypertrace_abi::layout::Geometry;
+    use hypertrace_abi::record::ClockKind;
+    use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
+
+    #[test]
+    fn what_the_ring_holds_is_recovered_when_nobody_wanted_what_was_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, out) = (dir.path().join("segment"), dir.path().join("s"));
+        let mut trace = SessionConfig::new(&out);
+        trace.same_counter = true;
+        let session = Session::create(trace).unwrap();
+        let geometry = Geometry {
+            clients: 1,
+            ring_bytes: 1 << 12,
+            block_bytes: 256,
+            schema_bytes: 1 << 12,
+            ..Geometry::default()
+        };
+        let facts = HostFacts { session: session.uuid(), ..HostFacts::default() };
+        let segment = Segment::create(&path, &geometry, &facts).unwrap();
+        let memory = segment.client(0).unwrap();
+        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "program" };
+        let state = ProducerState::new();
+        let lease = Lease::new(1, ticks(), &info);
+        let producer = Producer::lease(memory, &state, lease, false);
+        let mut consumer = ConsumerState::default();
+        let mut pass = || {
+            session.begin_pass();
+            drain_rest(&session, 0, &mut Consumer::new(memory, &mut consumer));
+            session.end_pass();
+        };
+        let emit = |n: u64| {
+            let (site, fields) = event_type!("number", n);
+            assert_eq!(producer.emit(site, ticks(), fields), Emit::Recorded);
+        };
+        emit(0);
+        pass();
+        session.set_events(&"number".parse().unwrap(), false).unwrap();
+        for _ in 0..50 {
+            (1..30).for_each(emit);
+            pass();
+        }
+        session.set_events(&"number".parse().unwrap(), true).unwrap();
+        (0..100).for_each(emit);
+        drop((session, segment));
+
+        let summary = recover(&path, SessionConfig::new(&out)).unwrap();
+
+        // And up to a block of those that nobody wanted.
+        assert!((101..120).contains(&summary.ring_events), "{summary:?}");
+        assert_eq!((summary.lost, summary.faults.len()), (0, 0), "{summary:?}");
     }
 }

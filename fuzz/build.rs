@@ -1,0 +1,5 @@
+//! Makes functions of `trace-events`.
+
+fn main() {
+    hypertrace_trace_build::Builder::new().file("trace-events").generate_or_exit();
+}

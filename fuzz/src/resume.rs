@@ -1,0 +1,83 @@
+//! Target `resume`: what a killed process left is damaged: session and segment. It is
+//! completed, or refused with a name, and never a panic.
+
+use crate::input::Input;
+use crate::reader::{self, Files, damage_all, files_of};
+use crate::rig::{Setup, shared_memory};
+use crate::segment::leave;
+use crate::vmm::Options;
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+/// Panics if damage makes a recovery panic, or give an error without a name.
+pub fn run(bytes: &[u8]) {
+    let files = damage_all(sample().clone(), &mut Input::new(bytes));
+    let dir = TempDir::new_in(shared_memory()).expect("a directory");
+    reader::write(&files, dir.path());
+    let before = files_of(dir.path());
+    let config = options().config(&dir.path().join("s"));
+    let recovered = hypertrace_user::recover(&dir.path().join("segment"), config);
+    let named = |said: String| {
+        assert!(said.contains(&*dir.path().to_string_lossy()), "names no file: {said}");
+    };
+    match recovered {
+        Ok(_) => {
+            // Payloads are not looked at before they are read.
+            if let Err(error) = reader::read(&dir.path().join("s")) {
+                named(error.to_string());
+            }
+        }
+        Err(error) => {
+            if let hypertrace_user::Error::Session(error) = &error
+                && matches!(error, hypertrace_trace::SessionError::NotResumable { .. })
+            {
+                assert!(before == files_of(dir.path()), "{error}: something was changed");
+            }
+            named(error.to_string());
+        }
+    }
+}
+
+fn options() -> Options {
+    Options { same_counter: true, programs: true, ..Options::plain() }
+}
+
+/// A killed session and its segment, written once.
+fn sample() -> &'static Files {
+    static SAMPLE: OnceLock<Files> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let dir = TempDir::new_in(shared_memory()).expect("a directory");
+        let setup = Setup::decode(&mut Input::new(&[0]));
+        // Events and points of the honest client, passes, more events.
+        let ops: Vec<u8> =
+            [36, 20, 26, 2, 0, 18, 1, 37, 30, 3, 36, 20, 23, 31, 2, 36, 9, 38, 32, 1, 36, 9]
+                .repeat(3);
+        leave(dir.path(), &setup, &options(), &mut Input::new(&ops));
+        files_of(dir.path())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+        #[test]
+        fn a_damaged_session_is_completed_or_named(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            run(&bytes);
+        }
+    }
+
+    #[test]
+    fn the_undamaged_session_is_completed() {
+        let dir = TempDir::new_in(shared_memory()).unwrap();
+        reader::write(sample(), dir.path());
+        let out = dir.path().join("s");
+        let segment = dir.path().join("segment");
+        let summary = hypertrace_user::recover(&segment, options().config(&out)).unwrap();
+        assert!(summary.records > 50, "{summary:?}");
+        assert_eq!(reader::read(&out).unwrap() as u64, summary.records);
+    }
+}

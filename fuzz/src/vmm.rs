@@ -1,0 +1,316 @@
+//! What a VMM does to its session while guests trace: which events it wants, its
+//! own events, epochs, triggers, snapshots, its file of declared events.
+
+use crate::input::Input;
+use crate::simple::SimpleFile;
+use crate::trace;
+use hypertrace_abi::event_type;
+use hypertrace_abi::ring::Emit;
+use hypertrace_trace::control::set_declared;
+use hypertrace_trace::{Output, Session, SessionConfig, SnapshotError, SnapshotLimit};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Snapshots that a guest may take.
+pub const GUESTS_SNAPSHOTS: u32 = 2;
+/// Snapshots and files that the VMM asks for in one input, as each costs more than
+/// all the rest.
+const MOST_FILES: usize = 4;
+
+/// Patterns of event names.
+const PATTERNS: [&str; 12] = [
+    "honest",
+    "honest",
+    "honest*",
+    "*",
+    "*",
+    "e",
+    "m*",
+    "guest_hypertrace",
+    "guest_hypertrace",
+    "fuzz_*",
+    "*_*t",
+    "?",
+];
+
+/// Rules of triggers.
+const RULES: [&str; 10] = [
+    "on honest_point do snapshot",
+    "on e do snapshot",
+    "on honest_point do events honest off",
+    "on honest_point if arg1==3 do events * on, snapshot",
+    "on honest_point do events honest_point off",
+    "on e if arg1==0 and arg2==1 do events guest_hypertrace on, events m* off",
+    "on tick do events * off",
+    "on begin:s do events * on",
+    "on a do events fuzz_* off",
+    "on nothing do call nobody",
+];
+
+/// One thing.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// An event that nothing declares.
+    Event(u64),
+    /// A declared event.
+    Pair(u64, u64),
+    /// Another, with a text.
+    Text(u32, Vec<u8>),
+    /// Switches events by pattern.
+    Events(&'static str, bool),
+    /// A new epoch begins, after what is there is drained.
+    Epoch,
+    /// A trigger is added.
+    Trigger(&'static str),
+    /// A trigger is removed.
+    Untrigger(u32),
+    /// The owner takes a snapshot.
+    Snapshot,
+    /// The file of declared events is switched.
+    File(bool),
+    /// Another such file is begun.
+    SetFile,
+    /// The host's rings are drained in between.
+    Flush,
+}
+
+impl Act {
+    /// The next one; of any bytes.
+    pub fn decode(input: &mut Input<'_>) -> Act {
+        match input.below(20) {
+            0..=2 => Act::Event(input.value()),
+            3 | 4 => Act::Pair(input.value(), input.value()),
+            5 => Act::Text(input.u32(), input.bytes(80)),
+            6..=10 => Act::Events(input.pick(&PATTERNS), input.one_in(2)),
+            11 => Act::Epoch,
+            12 | 13 => Act::Trigger(input.pick(&RULES)),
+            14 => Act::Untrigger(u32::from(input.u8() % 8)),
+            15 | 16 => Act::Snapshot,
+            17 => Act::File(input.one_in(2)),
+            18 => Act::SetFile,
+            _ => Act::Flush,
+        }
+    }
+}
+
+/// What the VMM chose of its session.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What is written.
+    pub output: Output,
+    /// Clients that relay others' points: none, or the hostile one.
+    pub relays: u32,
+    /// Whether guests stamp with the host's own counter.
+    pub same_counter: bool,
+    /// Bytes of a packet.
+    pub packet_bytes: usize,
+    /// Stream files that are open at a time.
+    pub open_files: usize,
+    /// Whether guests are programs of this host, which have no epochs.
+    pub programs: bool,
+}
+
+impl Options {
+    /// Some; of any byte.
+    pub fn decode(input: &mut Input<'_>) -> Options {
+        let bits = input.u8();
+        let output = match bits & 7 {
+            0 => Output::Nothing,
+            1 | 2 => Output::Snapshots,
+            _ => Output::Trace,
+        };
+        Options {
+            output,
+            relays: u32::from(bits & 24 == 24),
+            same_counter: bits & 32 != 0,
+            packet_bytes: if bits & 64 == 0 { 1 << 14 } else { 1 << 16 },
+            open_files: if bits & 128 == 0 { 64 } else { 1 },
+            programs: false,
+        }
+    }
+
+    /// A session that writes a trace, as most do.
+    pub fn plain() -> Options {
+        Options::decode(&mut Input::new(&[3]))
+    }
+
+    /// The session's configuration.
+    pub fn config(&self, dir: &Path) -> SessionConfig {
+        SessionConfig {
+            segment_bytes: 1 << 16,
+            packet_bytes: self.packet_bytes,
+            open_files: self.open_files,
+            host_rings: 1,
+            host_ring_bytes: 1 << 16,
+            relays: self.relays,
+            same_counter: self.same_counter,
+            output: self.output,
+            guests_snapshots: SnapshotLimit { most: GUESTS_SNAPSHOTS, interval: Duration::ZERO },
+            ..SessionConfig::new(dir)
+        }
+    }
+}
+
+/// The VMM, and what it knows.
+pub struct Vmm<'a> {
+    session: &'a Session,
+    /// A pass of the drain loop; whether there is more.
+    pass: &'a dyn Fn() -> bool,
+    /// Where files of declared events go.
+    dir: &'a Path,
+    /// Declared events that were on and fired, points among them.
+    fired: &'a Cell<u64>,
+    options: Options,
+    /// Events of its own, whatever became of them.
+    pub host_events: u64,
+    /// Undeclared events that were recorded, and those that found no room.
+    pub events: Vec<u64>,
+    /// Events without room, whatever kind.
+    pub full: u64,
+    /// Events may have been off.
+    pub switched: bool,
+    /// Epochs after the first.
+    pub epochs: u32,
+    /// Snapshots that the owner took.
+    pub snapshots: Vec<PathBuf>,
+    /// Files of declared events.
+    pub files: Vec<SimpleFile>,
+    is_file_on: bool,
+    asked: usize,
+}
+
+impl<'a> Vmm<'a> {
+    /// The VMM of a session in which nothing was done.
+    pub fn new(
+        session: &'a Session,
+        options: &Options,
+        dir: &'a Path,
+        fired: &'a Cell<u64>,
+        pass: &'a dyn Fn() -> bool,
+    ) -> Vmm<'a> {
+        // States of declared events are the process's.
+        set_declared(&"*".parse().expect("a pattern"), true);
+        set_declared(&"guest_hypertrace".parse().expect("a pattern"), false);
+        session.attach("fuzz");
+        Vmm {
+            session,
+            pass,
+            dir,
+            fired,
+            options: *options,
+            host_events: 0,
+            events: Vec::new(),
+            full: 0,
+            switched: false,
+            epochs: 0,
+            snapshots: Vec::new(),
+            files: Vec::new(),
+            is_file_on: false,
+            asked: 0,
+        }
+    }
+
+    /// Does one thing.
+    pub fn act(&mut self, act: &Act) {
+        self.host_events += 1;
+        match act {
+            Act::Event(value) => match self.session.emit(event_type!("vmm", value = *value)) {
+                Emit::Recorded => self.events.push(*value),
+                Emit::Full => self.full += 1,
+                other => panic!("{other:?}: it has a ring"),
+            },
+            Act::Pair(a, b) => {
+                self.fire(trace::fuzz_pair::EVENT.on());
+                trace::fuzz_pair(*a, *b);
+            }
+            Act::Text(n, text) => {
+                self.fire(trace::fuzz_text::EVENT.on());
+                trace::fuzz_text(*n, text);
+            }
+            Act::Events(pattern, on) => {
+                self.switched = true;
+                let pattern = pattern.parse().expect("a pattern");
+                self.session.set_events(&pattern, *on).expect("few rules");
+            }
+            Act::Epoch if self.options.programs => {}
+            Act::Epoch => {
+                self.drain();
+                self.epochs += 1;
+                self.session.begin_epoch(self.epochs);
+            }
+            // There are no more than so many, and no such callback.
+            Act::Trigger(rule) => {
+                self.switched |= self.session.add_trigger(rule).is_ok();
+            }
+            Act::Untrigger(number) => drop(self.session.remove_trigger(*number)),
+            Act::Snapshot => {
+                self.asked += 1;
+                if self.asked <= MOST_FILES {
+                    self.snapshot();
+                }
+            }
+            Act::File(on) => {
+                self.drain();
+                let state = if *on { "on" } else { "off" };
+                let done = self.session.execute(&format!("trace-file {state}"));
+                assert_eq!(done.is_ok(), !self.files.is_empty(), "{done:?}");
+                self.end_window();
+                self.is_file_on = *on && !self.files.is_empty();
+            }
+            Act::SetFile if self.files.len() < MOST_FILES => self.set_file(),
+            Act::SetFile => {}
+            Act::Flush => drop(self.session.execute("trace-file flush").expect("a command")),
+        }
+    }
+
+    fn fire(&self, on: u32) {
+        self.fired.set(self.fired.get() + u64::from(on != 0));
+    }
+
+    /// Passes until nothing is left of what is there.
+    fn drain(&self) {
+        let mut passes = 0;
+        while (self.pass)() {
+            passes += 1;
+            assert!(passes < crate::rig::MOST_PASSES, "the drain does not end");
+        }
+    }
+
+    /// The owner takes a snapshot, while the drain loop goes on.
+    pub fn snapshot(&mut self) {
+        let session = self.session.clone();
+        let asks = std::thread::spawn(move || session.snapshot());
+        while !asks.is_finished() {
+            (self.pass)();
+            std::thread::yield_now();
+        }
+        match asks.join().expect("it does not panic") {
+            Ok(dir) => self.snapshots.push(dir),
+            Err(SnapshotError::NotARecorder) => assert_ne!(self.options.output, Output::Snapshots),
+            Err(why) => panic!("{why}"),
+        }
+    }
+
+    fn set_file(&mut self) {
+        // Behind a point whose schema is not known yet, events of the last file wait
+        // and would come into this one.
+        self.drain();
+        let path = self.dir.join(format!("file-{}", self.files.len()));
+        let set = self.session.set_simple_file(&path);
+        assert_eq!(set.is_ok(), self.options.output != Output::Snapshots, "{set:?}");
+        self.end_window();
+        if set.is_ok() {
+            self.is_file_on = true;
+            self.files.push(SimpleFile { path, fired: 0 });
+        }
+    }
+
+    /// What fired until now belongs to the last file, if that was on.
+    pub fn end_window(&mut self) {
+        let fired = self.fired.take();
+        if let Some(file) = self.files.last_mut().filter(|_| self.is_file_on) {
+            file.fired += fired;
+        }
+    }
+}
