@@ -22,7 +22,9 @@ const MOST_TEXTS: usize = 64;
 
 /// Passes in which a client's points wait for texts of its log that there was no
 /// time to read. A client that keeps its log full for longer has its points
-/// recorded untyped: other clients' points are in the same host ring.
+/// recorded untyped: other clients' points are in the same host ring. A host ring
+/// does not wait more often than this either, however many clients' logs are full
+/// in turns, until all of it has been taken.
 const MOST_WAITS: u32 = 16;
 
 /// Takes at most one packet out of a ring, commits it, and gives its room
@@ -197,7 +199,7 @@ fn pull_packet(
         clock,
         lease,
         table: &mut lane.table,
-        partial: shared.partial || shared.behind > 0,
+        partial: shared.partial || shared.behind > 0 && lane.waits < MOST_WAITS,
         payer: lane.payer,
         open: shared.open,
         may_describe,
@@ -208,7 +210,13 @@ fn pull_packet(
     };
     let mut taker = Taker::new(&mut shared.buffer, &mut lane.cache, lane.last, now, context);
     let pulled = consumer.pull(&mut shared.stage, |faults, record| taker.visit(faults, record));
-    (pulled, taker.finish())
+    let taken = taker.finish();
+    lane.waits = match (taken.waits, pulled.more) {
+        (true, _) => lane.waits.saturating_add(1),
+        (false, true) => lane.waits,
+        (false, false) => 0,
+    };
+    (pulled, taken)
 }
 
 /// Nothing to take. Counters may have changed: they are told once a second,

@@ -258,6 +258,9 @@ pub(crate) struct Lane {
     pub unfinished: bool,
     /// Passes since all of its schema log was read.
     pub behind: u32,
+    /// Of a host ring: looks at a point that waited for its text, since the ring
+    /// was last empty.
+    pub waits: u32,
 }
 
 impl Lane {
@@ -290,6 +293,7 @@ impl Lane {
             until: None,
             unfinished: false,
             behind: 0,
+            waits: 0,
         }
     }
 

@@ -53,6 +53,7 @@ pub(crate) struct Taker<'a> {
     filtered: u64,
     clamped: bool,
     needs_description: bool,
+    waits: bool,
     name: Option<String>,
 }
 
@@ -69,6 +70,8 @@ pub(crate) struct Taken {
     pub filtered: u64,
     /// The packet has a class that is not on disk yet.
     pub needs_description: bool,
+    /// It ended at a point that waits for its text.
+    pub waits: bool,
     /// The lessee's name, if it said one.
     pub name: Option<String>,
 }
@@ -93,6 +96,7 @@ impl<'a> Taker<'a> {
             filtered: 0,
             clamped: false,
             needs_description: false,
+            waits: false,
             name: None,
         }
     }
@@ -104,6 +108,7 @@ impl<'a> Taker<'a> {
             others: self.others,
             filtered: self.filtered,
             needs_description: self.needs_description,
+            waits: self.waits,
             name: self.name,
         }
     }
@@ -151,6 +156,7 @@ impl<'a> Taker<'a> {
             && let Payload::Ring([client, ..]) = &record.payload
             && !self.context.knows_point(&header, client.load(Relaxed))
         {
+            self.waits = true;
             return Flow::Stop;
         }
         if !point && self.context.must_wait(&header) {

@@ -572,6 +572,35 @@ fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
     assert_eq!(summary.faults["unknown_id"], 1, "{summary:?}");
 }
 
+/// Clients that take turns with a log that there is no time to read, and a point
+/// of which no text ever comes.
+#[test]
+fn logs_that_are_full_in_turns_keep_no_host_ring_waiting() {
+    let (_dir, session) = common::session(|_| ());
+    let mut hostiles = [Guest::new(1), Guest::new(2)];
+    session.attach("vmm");
+    let mut recorded = Vec::new();
+    for pass in 0..200 {
+        point(&session, 1, "unknown()");
+        session.emit(event_type!("vmm_event", i = 1u64));
+        session.begin_pass();
+        for (hostile, offset) in hostiles.iter_mut().zip([0, 12]) {
+            hostile.log("known()");
+            let mut consumer = Consumer::new(hostile.memory, &mut hostile.consumer);
+            if (pass + offset) % 24 != 0 {
+                consumer.pause();
+            }
+            session.drain(hostile.client, &mut consumer);
+        }
+        session.end_pass();
+        recorded.push(session.summary().host_events);
+    }
+    // At no time did the ring hold more than what came in a few dozen passes.
+    for (pass, recorded) in (1..).zip(recorded) {
+        assert!(recorded + 40 >= pass, "{recorded} of the VMM's {pass} events");
+    }
+}
+
 #[test]
 fn a_session_ends_though_a_point_waits_for_a_log_that_nobody_reads() {
     let (_dir, session) = common::session(|_| ());
