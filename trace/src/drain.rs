@@ -3,7 +3,7 @@
 //! producer that does not stand on disk.
 
 use crate::classes::Classes;
-use crate::lane::{Guests, HOST_CLOCK, Lane, Lessee, MAX_RESTARTS, OpenLease};
+use crate::lane::{CACHE, Guests, HOST_CLOCK, Lane, Lessee, MAX_RESTARTS, OpenLease};
 use crate::packet::{Domain, PacketHeader};
 use crate::shared::Shared;
 use crate::stream::{Files, Stream, WriteFailed};
@@ -156,11 +156,16 @@ fn pull(
             && let Some(clock) = lane.clock
         {
             let (pulled, taken) = pull_packet(shared, lane, guests, consumer, lease, clock, now);
-            if pulled.records == 0 && pulled.token == lease.token {
-                return nothing(shared, lane, consumer, &pulled, now);
-            }
             if pulled.token == lease.token {
-                return commit(shared, lane, guests, consumer, &pulled, taken, now);
+                let is_undescribed = taken.is_undescribed;
+                let drained = match pulled.records {
+                    0 => nothing(shared, lane, consumer, &pulled, now),
+                    _ => commit(shared, lane, guests, consumer, &pulled, taken, now),
+                }?;
+                if is_undescribed {
+                    announce(shared, lane, consumer, clock, pulled.end);
+                }
+                return Ok(drained);
             }
             // Another lessee's: what was taken was taken by the wrong rules.
             forget_pending(guests, lane);
@@ -217,6 +222,36 @@ fn pull_packet(
         (false, false) => 0,
     };
     (pulled, taken)
+}
+
+/// Declares the classes of the records that wait for the files to be replaced,
+/// so that the next replacement has all of them, whoever it is for: a client that
+/// brings many new names waits once, not once for each of them.
+fn announce(
+    shared: &mut Shared,
+    lane: &mut Lane,
+    consumer: &mut Consumer<'_>,
+    clock: u32,
+    position: u64,
+) {
+    let seen = Some((position, consumer.head()));
+    if std::mem::replace(&mut lane.announced, seen) == seen {
+        return;
+    }
+    let Shared { stage, classes, .. } = shared;
+    consumer.pull(stage, |_, record| {
+        let id = record.header.id;
+        // What is in the cache is on disk.
+        if id >= id::FIRST
+            && lane.cache[id as usize % CACHE].id != id
+            && let Some(class) = lane.table.plain(id)
+            && classes.is_wanted(class.dense)
+        {
+            classes.declare(lane.payer, clock, class.dense);
+        }
+        Flow::Taken
+    });
+    consumer.rollback();
 }
 
 /// Nothing to take. Counters may have changed: they are told once a second,
@@ -501,15 +536,17 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<b
             lane.clock.unwrap_or(HOST_CLOCK)
         }
         (Domain::Guest, _) => {
-            let may_add = shared.may_describe(now);
-            let current = lane.clock;
-            let clocks = &mut shared.clocks;
-            match clocks.for_guest(lane.stats, current, kind, next.timestamp, now, may_add) {
-                Some(clock) => clock,
-                None => return Ok(false),
-            }
+            shared.clocks.for_guest(lane.stats, lane.clock, kind, next.timestamp, now)
         }
     };
+    // Before a file or a packet needs it. A clock that has to wait is there
+    // already: whoever has the files replaced next has it described.
+    if clock >= shared.clocks.described {
+        if lane.domain == Domain::Guest && !shared.may_describe(now) {
+            return Ok(false);
+        }
+        shared.sync()?;
+    }
     let base = shared.clocks.base(clock);
     let first = next.timestamp.clamp(base, shared.clocks.latest(clock, now).max(base));
     (lane.last, lane.new_file) = match file {
@@ -522,9 +559,5 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<b
         shared.stats[lane.stats].clock = clock;
     }
     lane.lease = Some(OpenLease { token: next.token, epoch: shared.clocks.epoch(), first });
-    // Before a file or a packet needs it.
-    if shared.clocks.changed {
-        shared.sync()?;
-    }
     Ok(true)
 }

@@ -189,6 +189,7 @@ impl Shared {
         }
         self.classes.described();
         self.clocks.changed = false;
+        self.clocks.described = self.clocks.len();
         Ok(())
     }
 

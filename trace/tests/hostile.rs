@@ -11,8 +11,9 @@ use hypertrace_abi::record::{ClockKind, Flags, Header, id};
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
-use hypertrace_trace::Session;
 use hypertrace_trace::limits::{BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, MAX_NAME_BYTES};
+use hypertrace_trace::{Session, Summary};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -384,6 +385,67 @@ fn texts_times_clocks_cost_a_bounded_rate_of_bytes() {
     session.last_pass();
     hostile.pass(&session);
     check(session, emitted, 0);
+}
+
+#[test]
+fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
+    let (_dir, session) = common::session(|_| ());
+    let mut hostile = Guest::new(1);
+    // Files that are large, so that they may be replaced a few times a second.
+    for n in 0..1000 {
+        let text = format!("hostile_{n}({}:u64)", "a".repeat(60));
+        hostile.log(&text);
+        hostile.emit_words(&text, &[n]);
+        if n % 50 == 0 {
+            hostile.pass(&session);
+        }
+    }
+    hostile.pass(&session);
+    let mut honest = Guest::new(0);
+    // What is left of the rate, until a record of the hostile client waits.
+    let mut hostiles: Vec<Guest> = (2..20).map(Guest::new).collect();
+    let (mut n, mut waits) = (0, false);
+    while !waits {
+        let hostile = &mut hostiles[n % 18];
+        let text = format!("spend_{n}()");
+        hostile.log(&text);
+        hostile.emit_words(&text, &[]);
+        session.begin_pass();
+        let first = hostile.drain(&session);
+        waits = first.words == 0 && hostile.drain(&session).words == 0;
+        session.end_pass();
+        n += 1;
+    }
+    // Its counter is none that a clock of the session fits.
+    honest.lease(0x2000, "honest", 1 << 60);
+    for n in 0..20 {
+        let text = format!("honest_{n}()");
+        honest.log(&text);
+        let (id, flags) = (id_of(&text), Flags::empty());
+        honest.producer.emit_words((1 << 60) + n, id, flags, &[], &[]);
+    }
+    let own = |summary: Summary| {
+        summary.streams.into_iter().find(|s| (&*s.domain, s.client) == ("guest", 0))
+    };
+    let metadata = || std::fs::metadata(session.dir().join("ctf/metadata")).unwrap();
+    let version = || (metadata().ino(), metadata().mtime(), metadata().mtime_nsec());
+    let (mut last, mut replaced) = (version(), 0);
+    // The hostile client is always first and brings a new name: it takes whatever
+    // the rate allows.
+    while own(session.summary()).is_none_or(|stream| stream.events < 20) {
+        let text = format!("more_{}()", hostile.logged);
+        hostile.log(&text);
+        hostile.emit_words(&text, &[]);
+        session.begin_pass();
+        hostile.drain(&session);
+        honest.drain(&session);
+        session.end_pass();
+        replaced += usize::from(version() != last);
+        last = version();
+        assert!(replaced < 10, "{replaced} replacements, and the honest client still waits");
+    }
+    let honest = own(session.finish().unwrap()).unwrap();
+    assert!(honest.faults.is_empty(), "{honest:?}");
 }
 
 #[test]
