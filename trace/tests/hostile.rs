@@ -11,11 +11,13 @@ use hypertrace_abi::record::{ClockKind, Flags, Header, id};
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
-use hypertrace_trace::limits::{BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, MAX_NAME_BYTES};
+use hypertrace_trace::limits::{
+    ACCOUNT_BYTES_PER_SECOND, BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, MAX_NAME_BYTES,
+};
 use hypertrace_trace::{Session, Summary};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// xorshift64: any seed replays.
 struct Random(u64);
@@ -446,6 +448,35 @@ fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
     }
     let honest = own(session.finish().unwrap()).unwrap();
     assert!(honest.faults.is_empty(), "{honest:?}");
+}
+
+#[test]
+fn large_files_are_not_written_every_second_when_nothing_comes() {
+    let (_dir, session) = common::session(|_| ());
+    let log = Geometry { schema_bytes: 1 << 20, ..geometry() };
+    let mut guest = Guest::with(1, &log, RingMode::Discard);
+    let mut other = Guest::with(2, &log, RingMode::Discard);
+    for n in 0..1800 {
+        // As long as a text can be, nearly.
+        let fields: Vec<String> =
+            (0..16).map(|field| format!("f{field}_{}:u64", "a".repeat(55))).collect();
+        let guest = if n % 2 == 0 { &mut guest } else { &mut other };
+        guest.log(&format!("hostile_{n}({})", fields.join(",")));
+        if n % 200 > 197 {
+            guest.pass(&session);
+        }
+    }
+    guest.pass(&session);
+    other.pass(&session);
+    let size = std::fs::metadata(session.dir().join("session.json")).unwrap().len();
+    assert!(size > GUESTS_BYTES as u64 * 9 / 10, "{size}");
+    let (began, before) = (Instant::now(), written());
+    while began.elapsed() < Duration::from_millis(4500) {
+        guest.pass(&session);
+    }
+    let seconds = began.elapsed().as_secs() + 1;
+    let (most, wrote) = (size + ACCOUNT_BYTES_PER_SECOND * seconds, written() - before);
+    assert!(wrote < most, "{wrote} bytes, at most {most}");
 }
 
 #[test]
