@@ -73,6 +73,18 @@ impl BitSet {
         }
         self.0[word] |= 1 << (dense % 64);
     }
+
+    /// Its members, in order.
+    fn iter(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().zip((0..).step_by(64)).flat_map(|(word, first)| {
+            let mut left = *word;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(first + bit)
+            })
+        })
+    }
 }
 
 /// State of a class in a clock's stream class.
@@ -264,15 +276,16 @@ impl Classes {
     /// What the metadata says: reserved classes in every stream class, others
     /// where they were declared.
     pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
-        (0..clocks).flat_map(|stream_id| {
+        (0..clocks).flat_map(move |stream_id| {
             let reserved = self.reserved.iter().zip(0..).filter_map(move |(class, id)| {
                 let (_, body) = class.as_ref()?;
                 Some(ClassEntry { stream_id, id, body })
             });
+            // Not all classes for each clock: of both there can be many.
             let declared = self.declared.get(stream_id as usize);
-            let own = self.list.iter().zip(id::FIRST..).filter_map(move |(class, dense)| {
-                let entry = ClassEntry { stream_id, id: dense, body: &class.body };
-                declared.is_some_and(|set| set.has(dense)).then_some(entry)
+            let own = declared.into_iter().flat_map(BitSet::iter).filter_map(move |dense| {
+                let class = self.list.get(dense.checked_sub(id::FIRST)? as usize)?;
+                Some(ClassEntry { stream_id, id: dense, body: &class.body })
             });
             reserved.chain(own)
         })
@@ -280,20 +293,23 @@ impl Classes {
 
     /// What `session.json` says.
     pub fn to_json(&self) -> Vec<EventJson> {
+        let mut clocks = vec![Vec::new(); self.list.len()];
+        for (clock, set) in (0..).zip(&self.declared) {
+            for dense in set.iter() {
+                if let Some(clocks) = clocks.get_mut(dense.wrapping_sub(id::FIRST) as usize) {
+                    clocks.push(clock);
+                }
+            }
+        }
         self.list
             .iter()
             .zip(id::FIRST..)
-            .map(|(class, id)| EventJson {
+            .zip(clocks)
+            .map(|((class, id), clocks)| EventJson {
                 id,
                 schema: class.text.as_ref().into(),
                 reference_point: class.reference_point,
-                clocks: Some(
-                    (0..)
-                        .zip(&self.declared)
-                        .filter(|(_, set)| set.has(id))
-                        .map(|(n, _)| n)
-                        .collect(),
-                ),
+                clocks: Some(clocks),
             })
             .collect()
     }
@@ -397,5 +413,19 @@ impl Table {
             }
             Some(Known::Ambiguous) | None => Err(Fault::UnknownId),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_lists_what_was_put_in() {
+        let mut set = BitSet::default();
+        let members = [0, 1, 16, 63, 64, 127, 128, 4000, 4095];
+        members.into_iter().for_each(|dense| set.insert(dense));
+        assert!(set.iter().eq(members));
+        assert!(set.iter().all(|dense| set.has(dense)));
     }
 }

@@ -286,6 +286,8 @@ pub(crate) struct Clocks {
     pub shared: bool,
     /// The maps are not those of the metadata on disk.
     pub changed: bool,
+    /// Clocks that the metadata on disk has.
+    pub described: u32,
 }
 
 impl Clocks {
@@ -293,7 +295,16 @@ impl Clocks {
         // What no counter does is not believed.
         let told = told.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.started());
-        Clocks { host, guests: Vec::new(), epoch, began, told, shared: false, changed: true }
+        Clocks {
+            host,
+            guests: Vec::new(),
+            epoch,
+            began,
+            told,
+            shared: false,
+            changed: true,
+            described: 0,
+        }
     }
 
     /// The clocks of a session that another process left; the host's is told
@@ -379,8 +390,7 @@ impl Clocks {
 
     /// Returns a clock for a guest whose time is `timestamp`: the one it has, one
     /// that fits, or a new one. If no more can be added to the session, one that
-    /// does not fit: its timestamps will be clamped. `None`: it needs a new one,
-    /// and `may_add` is false. `lane`: who asks, by the number of its
+    /// does not fit: its timestamps will be clamped. `lane`: who asks, by the number of its
     /// [`Stats`](crate::lane::Stats); its first new clock of an epoch is its
     /// own, whatever others have added.
     pub fn for_guest(
@@ -390,10 +400,9 @@ impl Clocks {
         kind: ClockKind,
         timestamp: u64,
         now: u64,
-        may_add: bool,
-    ) -> Option<u32> {
+    ) -> u32 {
         if self.shared && kind == ClockKind::Tsc {
-            return Some(HOST_CLOCK);
+            return HOST_CLOCK;
         }
         let like = |c: &GuestClock| c.kind == kind && c.epoch == self.epoch;
         let fits = |c: &GuestClock| like(c) && c.fits(&self.host, timestamp, now);
@@ -401,28 +410,25 @@ impl Clocks {
             current.filter(|current| self.guest(*current).is_some_and(what))
         };
         if let Some(current) = is(&fits) {
-            return Some(current);
+            return current;
         }
         let number = |index: usize| index as u32 + 1;
         if let Some(index) = self.guests.iter().position(fits) {
-            return Some(number(index));
+            return number(index);
         }
         let of_epoch = || self.guests.iter().filter(|clock| clock.epoch == self.epoch);
         let is_first = of_epoch().all(|clock| clock.lane != Some(lane));
         if (is_first || of_epoch().count() + 1 < MAX_CLOCKS)
             && self.guests.len() + 1 < MAX_SESSION_CLOCKS
         {
-            if !may_add {
-                return None;
-            }
             let (host, began) = (&self.host, self.began);
             let clock = GuestClock::new(kind, self.epoch, self.told, host, began, timestamp, now);
             self.guests.push(GuestClock { lane: Some(lane), ..clock });
             self.changed = true;
-            return Some(number(self.guests.len() - 1));
+            return number(self.guests.len() - 1);
         }
         let last = number(self.guests.len() - 1);
-        Some(is(&like).or(self.guests.iter().position(like).map(number)).unwrap_or(last))
+        is(&like).or(self.guests.iter().position(like).map(number)).unwrap_or(last)
     }
 
     /// Measures the host's clock again, and says whether any map is to be

@@ -3,7 +3,7 @@
 //! producer that does not stand on disk.
 
 use crate::classes::Classes;
-use crate::lane::{Guests, HOST_CLOCK, Lane, Lessee, MAX_RESTARTS, OpenLease};
+use crate::lane::{CACHE, Guests, HOST_CLOCK, Lane, Lessee, MAX_RESTARTS, OpenLease};
 use crate::packet::{Domain, PacketHeader};
 use crate::shared::Shared;
 use crate::stream::{Files, Stream, WriteFailed};
@@ -22,7 +22,9 @@ const MOST_TEXTS: usize = 64;
 
 /// Passes in which a client's points wait for texts of its log that there was no
 /// time to read. A client that keeps its log full for longer has its points
-/// recorded untyped: other clients' points are in the same host ring.
+/// recorded untyped: other clients' points are in the same host ring. A host ring
+/// does not wait more often than this either, however many clients' logs are full
+/// in turns, until all of it has been taken.
 const MOST_WAITS: u32 = 16;
 
 /// Takes at most one packet out of a ring, commits it, and gives its room
@@ -33,7 +35,7 @@ pub(crate) fn drain(
     guests: &mut Guests,
     consumer: &mut Consumer<'_>,
 ) -> Result<Drained, WriteFailed> {
-    lane.waits = false;
+    lane.is_deferred = false;
     let end = lane.ring_end;
     let drained = match learn(shared, lane, consumer) {
         Ok(true) => pull(shared, lane, guests, consumer),
@@ -58,7 +60,7 @@ pub(crate) fn drain(
         Some(_) => drained.more &= !is_back(end, lane.ring_end),
     }
     // To come again at once would be in vain.
-    drained.more &= !lane.waits;
+    drained.more &= !lane.is_deferred;
     Ok(drained)
 }
 
@@ -157,12 +159,17 @@ fn pull(
             && let Some(clock) = lane.clock
         {
             let (pulled, taken) = pull_packet(shared, lane, guests, consumer, lease, clock, now);
-            lane.waits = taken.waits;
-            if pulled.records == 0 && pulled.token == lease.token {
-                return nothing(shared, lane, consumer, &pulled, now);
-            }
             if pulled.token == lease.token {
-                return commit(shared, lane, guests, consumer, &pulled, taken, now);
+                let is_undescribed = taken.is_undescribed;
+                let drained = match pulled.records {
+                    0 => nothing(shared, lane, consumer, &pulled, now),
+                    _ => commit(shared, lane, guests, consumer, &pulled, taken, now),
+                }?;
+                lane.is_deferred = is_undescribed;
+                if is_undescribed {
+                    announce(shared, lane, consumer, clock, pulled.end);
+                }
+                return Ok(drained);
             }
             // Another lessee's: what was taken was taken by the wrong rules.
             forget_pending(guests, lane);
@@ -175,7 +182,7 @@ fn pull(
         consumer.rollback();
         if !open(shared, lane, &next, now)? {
             // Its clock would be a new one.
-            lane.waits = true;
+            lane.is_deferred = true;
             return Ok(Drained::default());
         }
     }
@@ -201,7 +208,7 @@ fn pull_packet(
         clock,
         lease,
         table: &mut lane.table,
-        partial: shared.partial || shared.behind > 0,
+        partial: shared.partial || shared.behind > 0 && lane.waits < MOST_WAITS,
         payer: lane.payer,
         open: shared.open,
         may_describe,
@@ -212,7 +219,43 @@ fn pull_packet(
     };
     let mut taker = Taker::new(&mut shared.buffer, &mut lane.cache, lane.last, now, context);
     let pulled = consumer.pull(&mut shared.stage, |faults, record| taker.visit(faults, record));
-    (pulled, taker.finish())
+    let taken = taker.finish();
+    lane.waits = match (taken.waits, pulled.more) {
+        (true, _) => lane.waits.saturating_add(1),
+        (false, true) => lane.waits,
+        (false, false) => 0,
+    };
+    (pulled, taken)
+}
+
+/// Declares the classes of the records that wait for the files to be replaced,
+/// so that the next replacement has all of them, whoever it is for: a client that
+/// brings many new names waits once, not once for each of them.
+fn announce(
+    shared: &mut Shared,
+    lane: &mut Lane,
+    consumer: &mut Consumer<'_>,
+    clock: u32,
+    position: u64,
+) {
+    let seen = Some((position, consumer.head()));
+    if std::mem::replace(&mut lane.announced, seen) == seen {
+        return;
+    }
+    let Shared { stage, classes, .. } = shared;
+    consumer.pull(stage, |_, record| {
+        let id = record.header.id;
+        // What is in the cache is on disk.
+        if id >= id::FIRST
+            && lane.cache[id as usize % CACHE].id != id
+            && let Some(class) = lane.table.plain(id)
+            && classes.is_wanted(class.dense)
+        {
+            classes.declare(lane.payer, clock, class.dense);
+        }
+        Flow::Taken
+    });
+    consumer.rollback();
 }
 
 /// Nothing to take. Counters may have changed: they are told once a second,
@@ -499,15 +542,17 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<b
             lane.clock.unwrap_or(HOST_CLOCK)
         }
         (Domain::Guest, _) => {
-            let may_add = shared.may_describe(now);
-            let current = lane.clock;
-            let clocks = &mut shared.clocks;
-            match clocks.for_guest(lane.stats, current, kind, next.timestamp, now, may_add) {
-                Some(clock) => clock,
-                None => return Ok(false),
-            }
+            shared.clocks.for_guest(lane.stats, lane.clock, kind, next.timestamp, now)
         }
     };
+    // Before a file or a packet needs it. A clock that has to wait is there
+    // already: whoever has the files replaced next has it described.
+    if clock >= shared.clocks.described {
+        if lane.domain == Domain::Guest && !shared.may_describe(now) {
+            return Ok(false);
+        }
+        shared.sync()?;
+    }
     let base = shared.clocks.base(clock);
     let first = next.timestamp.clamp(base, shared.clocks.latest(clock, now).max(base));
     (lane.last, lane.new_file) = match file {
@@ -520,9 +565,5 @@ fn open(shared: &mut Shared, lane: &mut Lane, next: &Next, now: u64) -> Result<b
         shared.stats[lane.stats].clock = clock;
     }
     lane.lease = Some(OpenLease { token: next.token, epoch: shared.clocks.epoch(), first });
-    // Before a file or a packet needs it.
-    if shared.clocks.changed {
-        shared.sync()?;
-    }
     Ok(true)
 }

@@ -159,23 +159,8 @@ impl Engine {
             self.end_snapshot();
         }
         let now = ticks();
-        let elapsed = now.saturating_sub(self.shared.told_at);
-        if elapsed > self.shared.clocks.host.frequency {
-            // Also when it fails: once a second is often enough to try.
-            self.shared.told_at = now;
-            self.shared.clocks.refresh();
-            if !self.shared.open {
-                return;
-            }
-            let told = if self.shared.clocks.changed {
-                self.shared.describe(false)
-            } else {
-                self.shared.write_json(false).map(drop)
-            };
-            match told {
-                Ok(()) => self.shared.works(BOOKS),
-                Err(failed) => self.shared.failed(BOOKS, &failed),
-            }
+        if self.shared.are_accounts_due(now) {
+            self.shared.tell_accounts(now);
         }
     }
 
@@ -252,7 +237,7 @@ impl Engine {
         if self.shared.open {
             let told = self.tell_all();
             self.close_all();
-            if let Err(failed) = told.and_then(|()| self.shared.describe(true)) {
+            if let Err(failed) = told.and_then(|()| self.shared.describe(true).map(drop)) {
                 self.failed(BOOKS, failed);
             }
         }
@@ -313,7 +298,7 @@ impl Engine {
         if !self.shared.open {
             return Ok(());
         }
-        self.shared.describe(true)
+        self.shared.describe(true).map(drop)
     }
 
     /// The end of a session that cannot be finished: what host rings still hold
@@ -401,6 +386,6 @@ fn take(
         }
     }
     let drained = drain(shared, lane, guests, consumer)?;
-    lane.unfinished = drained.more || lane.waits;
+    lane.unfinished = drained.more || lane.is_deferred;
     Ok(drained)
 }

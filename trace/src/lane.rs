@@ -258,9 +258,15 @@ pub(crate) struct Lane {
     pub unfinished: bool,
     /// The next record waits until `session.json` and the metadata may be
     /// replaced for it.
-    pub waits: bool,
+    pub is_deferred: bool,
     /// Passes since all of its schema log was read.
     pub behind: u32,
+    /// Of a host ring: looks at a point that waited for its text, since the ring
+    /// was last empty.
+    pub waits: u32,
+    /// The part of the ring, from where to where, whose classes were declared
+    /// while its records wait for the files to be replaced.
+    pub announced: Option<(u64, u64)>,
 }
 
 impl Lane {
@@ -292,8 +298,10 @@ impl Lane {
             lessee: None,
             until: None,
             unfinished: false,
-            waits: false,
+            is_deferred: false,
             behind: 0,
+            waits: 0,
+            announced: None,
         }
     }
 
@@ -303,6 +311,7 @@ impl Lane {
         (self.stream, self.lease, self.new_file) = (None, None, false);
         (self.last, self.sequence, self.ring_end, self.restarts) = (0, 0, 0, 0);
         (self.until, self.unfinished, self.committed_at) = (None, false, 0);
+        self.announced = None;
         self.pending = PendingPoints::default();
         // The classes that it knows by heart are not described there.
         self.forget();

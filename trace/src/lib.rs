@@ -119,7 +119,9 @@ pub mod generated {
 
 /// How far a guest can make a session grow.
 pub mod limits {
-    pub use crate::budget::{BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES};
+    pub use crate::budget::{
+        ACCOUNT_BYTES_PER_SECOND, BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES,
+    };
     use crate::classes::CLASS_BYTES;
     pub use crate::classes::MAX_CLIENT_SCHEMAS;
     pub use crate::clock::MAX_CLOCKS;

@@ -1,7 +1,7 @@
 //! What all lanes of a session share: tables, clocks, the packet buffer, and
 //! the two files that describe the rest.
 
-use crate::budget::Rate;
+use crate::budget::{ACCOUNT_BYTES_PER_SECOND, Rate};
 use crate::classes::Classes;
 use crate::clock::Clocks;
 use crate::folder::Folder;
@@ -91,8 +91,10 @@ pub(crate) struct Shared {
     /// Clients whose schema logs there was no time to read: the same for their
     /// points.
     pub behind: u32,
-    /// When `session.json` was written last, host's raw counter.
+    /// When `session.json` was last replaced for its accounts, host's raw counter,
+    /// and the bytes that this took.
     pub told_at: u64,
+    told_bytes: u64,
 }
 
 impl Shared {
@@ -122,6 +124,7 @@ impl Shared {
             partial: false,
             behind: 0,
             told_at: 0,
+            told_bytes: 0,
         }
     }
 
@@ -133,7 +136,7 @@ impl Shared {
         let begun = self
             .open_trace(HIDDEN)
             .and_then(|()| self.describe(false))
-            .and_then(|()| self.dir.rename(HIDDEN, CTF).map_err(WriteFailed::on("create", &path)));
+            .and_then(|_| self.dir.rename(HIDDEN, CTF).map_err(WriteFailed::on("create", &path)));
         if begun.is_err() {
             self.files = None;
             clear(&self.dir);
@@ -176,20 +179,51 @@ impl Shared {
         }
     }
 
-    /// Replaces `session.json`, then the metadata.
-    pub fn describe(&mut self, finished: bool) -> Result<(), WriteFailed> {
+    /// Whether the accounts are due: once a second, or what
+    /// [`ACCOUNT_BYTES_PER_SECOND`] allows.
+    pub fn are_accounts_due(&self, now: u64) -> bool {
+        let seconds = self.told_bytes.div_ceil(ACCOUNT_BYTES_PER_SECOND).max(1);
+        now.saturating_sub(self.told_at) > self.clocks.host.frequency.saturating_mul(seconds)
+    }
+
+    /// Replaces `session.json` for its accounts, and the metadata where a map of a
+    /// clock has changed.
+    pub fn tell_accounts(&mut self, now: u64) {
+        // Also when it fails: that is often enough to try.
+        self.told_at = now;
+        self.clocks.refresh();
+        if !self.open {
+            return;
+        }
+        let told = match self.clocks.changed {
+            true => self.describe(false),
+            false => self.write_json(false),
+        };
+        match told {
+            Ok(bytes) => {
+                self.told_bytes = bytes;
+                self.works(BOOKS);
+            }
+            Err(failed) => self.failed(BOOKS, &failed),
+        }
+    }
+
+    /// Replaces `session.json`, then the metadata. Returns their size in bytes.
+    pub fn describe(&mut self, finished: bool) -> Result<u64, WriteFailed> {
         let json = self.write_json(finished);
         let clocks = self.clocks.entries(&self.uuid);
         let text = tsdl(&self.uuid, &clocks, self.classes.entries(self.clocks.len()));
         // Spent also where a write fails: the work was done.
-        self.rate.spend(json.as_ref().map_or(0, |bytes| *bytes) + text.len() as u64);
+        let bytes = json.as_ref().map_or(0, |bytes| *bytes) + text.len() as u64;
+        self.rate.spend(bytes);
         json?;
         if let Some(files) = &self.files {
             files.folder().replace("metadata", text.as_bytes())?;
         }
         self.classes.described();
         self.clocks.changed = false;
-        Ok(())
+        self.clocks.described = self.clocks.len();
+        Ok(bytes)
     }
 
     /// Replaces `session.json`. Returns its size in bytes.

@@ -54,6 +54,7 @@ pub(crate) struct Taker<'a> {
     clamped: bool,
     needs_description: bool,
     waits: bool,
+    is_undescribed: bool,
     name: Option<String>,
 }
 
@@ -70,8 +71,11 @@ pub(crate) struct Taken {
     pub filtered: u64,
     /// The packet has a class that is not on disk yet.
     pub needs_description: bool,
-    /// The next record waits until its class may be described.
+    /// It ended at a point that waits for its text.
     pub waits: bool,
+    /// It ended at a record whose class is not on disk, while the files may not be
+    /// replaced.
+    pub is_undescribed: bool,
     /// The lessee's name, if it said one.
     pub name: Option<String>,
 }
@@ -97,6 +101,7 @@ impl<'a> Taker<'a> {
             clamped: false,
             needs_description: false,
             waits: false,
+            is_undescribed: false,
             name: None,
         }
     }
@@ -109,6 +114,7 @@ impl<'a> Taker<'a> {
             filtered: self.filtered,
             needs_description: self.needs_description,
             waits: self.waits,
+            is_undescribed: self.is_undescribed,
             name: self.name,
         }
     }
@@ -156,10 +162,11 @@ impl<'a> Taker<'a> {
             && let Payload::Ring([client, ..]) = &record.payload
             && !self.context.knows_point(&header, client.load(Relaxed))
         {
+            self.waits = true;
             return Flow::Stop;
         }
         if !point && self.context.must_wait(&header) {
-            self.waits = true;
+            self.is_undescribed = true;
             return Flow::Stop;
         }
         let timestamp = self.time(header.timestamp, faults);
@@ -343,7 +350,7 @@ impl Context<'_> {
         };
         lane.pending.points += 1;
         if guest_time != 0 {
-            learn_time(self.clocks, lane, guest_time, header.timestamp, self.may_describe);
+            learn_time(self.clocks, lane, guest_time, header.timestamp);
         }
         let class = if header.id < id::FIRST {
             match header.id {
@@ -393,16 +400,10 @@ impl Context<'_> {
 }
 
 /// A reference point is a bound of the guest's clock: what it says was before.
-fn learn_time(
-    clocks: &mut Clocks,
-    lane: &mut Lane,
-    guest_time: u64,
-    host_time: u64,
-    may_add: bool,
-) {
+fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: u64) {
     let kind = hypertrace_abi::record::ClockKind::Tsc;
-    let found = || clocks.for_guest(lane.stats, None, kind, guest_time, host_time, may_add);
-    let Some(clock) = lane.clock.or_else(found) else { return };
+    let found = || clocks.for_guest(lane.stats, None, kind, guest_time, host_time);
+    let clock = lane.clock.unwrap_or_else(found);
     lane.clock = Some(clock);
     let host = clocks.host;
     if let Some(guest) = clocks.guest_mut(clock)

@@ -11,10 +11,13 @@ use hypertrace_abi::record::{ClockKind, Flags, Header, id};
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
-use hypertrace_trace::Session;
-use hypertrace_trace::limits::{BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, MAX_NAME_BYTES};
+use hypertrace_trace::limits::{
+    ACCOUNT_BYTES_PER_SECOND, BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, MAX_NAME_BYTES,
+};
+use hypertrace_trace::{Session, Summary};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// xorshift64: any seed replays.
 struct Random(u64);
@@ -389,6 +392,96 @@ fn texts_times_clocks_cost_a_bounded_rate_of_bytes() {
 }
 
 #[test]
+fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
+    let (_dir, session) = common::session(|_| ());
+    let mut hostile = Guest::new(1);
+    // Files that are large, so that they may be replaced a few times a second.
+    for n in 0..1000 {
+        let text = format!("hostile_{n}({}:u64)", "a".repeat(60));
+        hostile.log(&text);
+        hostile.emit_words(&text, &[n]);
+        if n % 50 == 0 {
+            hostile.pass(&session);
+        }
+    }
+    hostile.pass(&session);
+    let mut honest = Guest::new(0);
+    // What is left of the rate, until a record of the hostile client waits.
+    let mut hostiles: Vec<Guest> = (2..20).map(Guest::new).collect();
+    let (mut n, mut waits) = (0, false);
+    while !waits {
+        let hostile = &mut hostiles[n % 18];
+        let text = format!("spend_{n}()");
+        hostile.log(&text);
+        hostile.emit_words(&text, &[]);
+        session.begin_pass();
+        let first = hostile.drain(&session);
+        waits = first.words == 0 && hostile.drain(&session).words == 0;
+        session.end_pass();
+        n += 1;
+    }
+    // Its counter is none that a clock of the session fits.
+    honest.lease(0x2000, "honest", 1 << 60);
+    for n in 0..20 {
+        let text = format!("honest_{n}()");
+        honest.log(&text);
+        let (id, flags) = (id_of(&text), Flags::empty());
+        honest.producer.emit_words((1 << 60) + n, id, flags, &[], &[]);
+    }
+    let own = |summary: Summary| {
+        summary.streams.into_iter().find(|s| (&*s.domain, s.client) == ("guest", 0))
+    };
+    let metadata = || std::fs::metadata(session.dir().join("ctf/metadata")).unwrap();
+    let version = || (metadata().ino(), metadata().mtime(), metadata().mtime_nsec());
+    let (mut last, mut replaced) = (version(), 0);
+    // The hostile client is always first and brings a new name: it takes whatever
+    // the rate allows.
+    while own(session.summary()).is_none_or(|stream| stream.events < 20) {
+        let text = format!("more_{}()", hostile.logged);
+        hostile.log(&text);
+        hostile.emit_words(&text, &[]);
+        session.begin_pass();
+        hostile.drain(&session);
+        honest.drain(&session);
+        session.end_pass();
+        replaced += usize::from(version() != last);
+        last = version();
+        assert!(replaced < 10, "{replaced} replacements, and the honest client still waits");
+    }
+    let honest = own(session.finish().unwrap()).unwrap();
+    assert!(honest.faults.is_empty(), "{honest:?}");
+}
+
+#[test]
+fn large_files_are_not_written_every_second_when_nothing_comes() {
+    let (_dir, session) = common::session(|_| ());
+    let log = Geometry { schema_bytes: 1 << 20, ..geometry() };
+    let mut guest = Guest::with(1, &log, RingMode::Discard);
+    let mut other = Guest::with(2, &log, RingMode::Discard);
+    for n in 0..1800 {
+        // As long as a text can be, nearly.
+        let fields: Vec<String> =
+            (0..16).map(|field| format!("f{field}_{}:u64", "a".repeat(55))).collect();
+        let guest = if n % 2 == 0 { &mut guest } else { &mut other };
+        guest.log(&format!("hostile_{n}({})", fields.join(",")));
+        if n % 200 > 197 {
+            guest.pass(&session);
+        }
+    }
+    guest.pass(&session);
+    other.pass(&session);
+    let size = std::fs::metadata(session.dir().join("session.json")).unwrap().len();
+    assert!(size > GUESTS_BYTES as u64 * 9 / 10, "{size}");
+    let (began, before) = (Instant::now(), written());
+    while began.elapsed() < Duration::from_millis(4500) {
+        guest.pass(&session);
+    }
+    let seconds = began.elapsed().as_secs() + 1;
+    let (most, wrote) = (size + ACCOUNT_BYTES_PER_SECOND * seconds, written() - before);
+    assert!(wrote < most, "{wrote} bytes, at most {most}");
+}
+
+#[test]
 fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
@@ -572,6 +665,35 @@ fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
     }
     let summary = session.finish().unwrap();
     assert_eq!(summary.faults["unknown_id"], 1, "{summary:?}");
+}
+
+/// Clients that take turns with a log that there is no time to read, and a point
+/// of which no text ever comes.
+#[test]
+fn logs_that_are_full_in_turns_keep_no_host_ring_waiting() {
+    let (_dir, session) = common::session(|_| ());
+    let mut hostiles = [Guest::new(1), Guest::new(2)];
+    session.attach("vmm");
+    let mut recorded = Vec::new();
+    for pass in 0..200 {
+        point(&session, 1, "unknown()");
+        session.emit(event_type!("vmm_event", i = 1u64));
+        session.begin_pass();
+        for (hostile, offset) in hostiles.iter_mut().zip([0, 12]) {
+            hostile.log("known()");
+            let mut consumer = Consumer::new(hostile.memory, &mut hostile.consumer);
+            if (pass + offset) % 24 != 0 {
+                consumer.pause();
+            }
+            session.drain(hostile.client, &mut consumer);
+        }
+        session.end_pass();
+        recorded.push(session.summary().host_events);
+    }
+    // At no time did the ring hold more than what came in a few dozen passes.
+    for (pass, recorded) in (1..).zip(recorded) {
+        assert!(recorded + 40 >= pass, "{recorded} of the VMM's {pass} events");
+    }
 }
 
 #[test]

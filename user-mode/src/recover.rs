@@ -34,6 +34,7 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> 
     } else {
         Session::resume(trace, segment.page().session)?
     };
+    session.last_pass();
     session.begin_pass();
     let mut unattached = Total::default();
     if unattached.look(segment.page_l(LOST_UNATTACHED, WORD)[0].load(Relaxed)) {
