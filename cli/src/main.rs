@@ -15,6 +15,7 @@ mod vmm;
 
 use clap::{Parser, Subcommand};
 use hypertrace_trace::SessionError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::process::ExitCode;
 
@@ -53,8 +54,14 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        Command::Report(args) => report::run(&args),
-        Command::Stat(args) => stat::run(&args),
+        Command::Report(args) => {
+            allow_open_files();
+            report::run(&args)
+        }
+        Command::Stat(args) => {
+            allow_open_files();
+            stat::run(&args)
+        }
         Command::Ctl(args) => ctl::run(&args),
         Command::Bench(args) => bench::run(&args),
     };
@@ -86,4 +93,12 @@ fn exit(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(error.exit_code());
     }
     ExitCode::from(if bad_input { 2 } else { 1 })
+}
+
+/// Raises the limit of open files as far as this process may: all streams of a
+/// session are read at the same time, and it can have more than the usual 1,024.
+fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // If it cannot be raised, it may be enough.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -48,7 +48,14 @@ fn what_run_leaves_is_for_its_user() {
         let segment = dir.path().join("segment");
         // While it runs, so that the socket and the segment are there.
         let script = format!("stat -c %a {} {}/control.sock", segment.display(), out.display());
-        let args = ["run", "--segment", segment.to_str().unwrap(), "--out", out.to_str().unwrap()];
+        let args = [
+            "run",
+            "--quiet",
+            "--segment",
+            segment.to_str().unwrap(),
+            "--out",
+            out.to_str().unwrap(),
+        ];
         let mut command = with_umask(umask, &[&args[..], &["--", "sh", "-c", &script]].concat());
 
         assert_eq!(run(&mut command).ok(), "600\n600\n");
@@ -62,7 +69,7 @@ fn a_session_can_be_shared_for_reading() {
     let dir = tempfile::tempdir().unwrap();
     for (who, folders, files) in [("group", 0o750, 0o640), ("all", 0o755, 0o644)] {
         let out = dir.path().join(who);
-        let args = ["run", "--share", who, "--out", out.to_str().unwrap(), "--", "true"];
+        let args = ["run", "--quiet", "--share", who, "--out", out.to_str().unwrap(), "--", "true"];
         run(&mut with_umask("077", &args)).ok();
         check(&out, folders, files);
     }

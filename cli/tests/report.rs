@@ -54,6 +54,23 @@ fn session() -> Made {
 }
 
 #[test]
+fn a_session_of_more_streams_than_files_may_be_open_is_read() {
+    let made = (0..100).fold(Made::new(), |made, client| {
+        let events =
+            Packet::guest(client).lease(10_000, 7, "w").event(20_000, DISK_READ, &[5, 512]);
+        made.stream(&format!("guest-{client:03}-0000"), &[Packet::guest(client), events])
+    });
+    for command in ["report", "stat"] {
+        let out = Command::new("sh")
+            .args(["-c", "ulimit -S -n 64; exec \"$0\" \"$1\" \"$2\""])
+            .args([env!("CARGO_BIN_EXE_hypertrace"), command, path(&made)])
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    }
+}
+
+#[test]
 fn a_line_has_time_delta_source_event_and_fields() {
     let made = session();
     let text = ok(&["report", path(&made)]);
