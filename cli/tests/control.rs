@@ -64,7 +64,7 @@ fn events_go_and_come_while_the_vm_runs() {
     let args = Args {
         device: layout::DEVICE,
         events: 300_000,
-        reference_points: 20_000,
+        reference_points: 80_000,
         ..Args::new(Program::Demo)
     };
     let ctl = Ctl::new(host.session.dir());

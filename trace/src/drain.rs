@@ -161,11 +161,12 @@ fn pull(
             let (pulled, taken) = pull_packet(shared, lane, guests, consumer, lease, clock, now);
             if pulled.token == lease.token {
                 let is_undescribed = taken.is_undescribed;
+                let is_deferred = is_undescribed || taken.waits;
                 let drained = match pulled.records {
                     0 => nothing(shared, lane, consumer, &pulled, now),
                     _ => commit(shared, lane, guests, consumer, &pulled, taken, now),
                 }?;
-                lane.is_deferred = is_undescribed;
+                lane.is_deferred = is_deferred;
                 if is_undescribed {
                     announce(shared, lane, consumer, clock, pulled.end);
                 }
@@ -208,7 +209,8 @@ fn pull_packet(
         clock,
         lease,
         table: &mut lane.table,
-        partial: shared.partial || shared.behind > 0 && lane.waits < MOST_WAITS,
+        partial: shared.partial
+            || !shared.last_pass && shared.behind > 0 && lane.waits < MOST_WAITS,
         payer: lane.payer,
         open: shared.open,
         may_describe,

@@ -256,8 +256,8 @@ pub(crate) struct Lane {
     pub until: Option<u64>,
     /// There was more to take at the last look.
     pub unfinished: bool,
-    /// The next record waits until `session.json` and the metadata may be
-    /// replaced for it.
+    /// The next record waits for a later pass: until `session.json` and the
+    /// metadata may be replaced for it, or its text was read.
     pub is_deferred: bool,
     /// Passes since all of its schema log was read.
     pub behind: u32,
