@@ -17,7 +17,7 @@ use crate::sink::{Drained, EventSink};
 /// for long. Also the shares that one round lasts.
 const MOST_SHARES: u64 = 16;
 
-/// What is known of one client's time.
+/// Account of the time that was spent on one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Account {
     client: u32,
@@ -36,7 +36,7 @@ impl Account {
     }
 }
 
-/// What a client gets in a round.
+/// A client's turn in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Time: take something.
@@ -108,7 +108,7 @@ impl Turns {
         let most = share.saturating_mul(MOST_SHARES);
         self.floor = match accounts.iter().filter(|a| a.waits).map(|a| a.spent).min() {
             Some(least) => self.floor.max(least),
-            // What was spent on no one pays for all.
+            // No client waited: the idle time counts as spent on each of them.
             None => self.floor.saturating_add(begin.saturating_sub(self.ended)),
         };
         let until = self.floor.saturating_add(share);

@@ -190,7 +190,7 @@ impl Total {
     /// More than any producer can drop between two looks.
     const MOST: u64 = 1 << 48;
 
-    /// What was counted so far.
+    /// Returns the sum of all growth so far.
     pub fn counted(&self) -> u64 {
         self.counted
     }
@@ -491,8 +491,8 @@ impl<'a> Consumer<'a> {
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {
-                        // Overwritten while it was copied. The next pull
-                        // begins behind it, so that each takes something.
+                        // Overwritten while it was copied. The cursor moves
+                        // past it, so that every pull makes progress.
                         pulled.more = skip_overwritten(&memory, cursor, head, now);
                         break;
                     }

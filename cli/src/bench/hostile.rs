@@ -114,14 +114,14 @@ fn emit(client: &Client<'_>) -> Emit {
     client.emit(site, fields)
 }
 
-/// What a hostile client does.
+/// A kind of hostile client.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Tells a text again and again.
     KnownTexts,
     /// Tells a new text each time.
     NewTexts,
-    /// Has another lessee for each record.
+    /// Another lessee for each record.
     Lessees,
     /// Has blocks with nothing in them.
     Pads,
