@@ -7,33 +7,30 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{apt, step};
 
-/// One download of package lists or packages, on a slow line.
-const DOWNLOAD: Duration = Duration::from_secs(400);
-
 /// Programs that tests run and that the distribution has, fetched together.
 pub struct Tool {
     /// What the cache calls it
     pub name: &'static str,
-    /// Names on PATH, and where each is in its package, from the root
-    pub programs: &'static [(&'static str, &'static str)],
+    /// Of each program: its name on PATH, its path in the package, and arguments that go first (`{root}` is the folder
+    /// that takes the place of `/`)
+    pub programs: &'static [(&'static str, &'static str, &'static [&'static str])],
     /// The packages to ask for; their dependencies come along
     pub packages: &'static [&'static str],
     /// Another architecture of which packages are asked for, `arm64`
     pub foreign: Option<&'static str>,
     /// Suites of another release of the distribution, the preferred one last; empty: what this machine runs
     pub suites: &'static [&'static str],
-    /// Arguments that go first, `{root}` for the folder that stands for `/`
-    pub arguments: &'static [&'static str],
     /// Environment variables that name folders; `{lib}` is `usr/lib/TRIPLET` in that folder
     pub environment: &'static [(&'static str, &'static str)],
     /// Folders whose programs start each other by path, as a compiler's do: each gets a wrapper in its own place
     pub wrapped: &'static [&'static str],
+    /// Files and folders that come along and that nothing here uses
+    pub unneeded: &'static [&'static str],
 }
 
 /// What most of them are.
@@ -43,16 +40,16 @@ const PLAIN: Tool = Tool {
     packages: &[],
     foreign: None,
     suites: &[],
-    arguments: &[],
     environment: &[],
     wrapped: &[],
+    unneeded: &[],
 };
 
 /// What can be fetched.
 pub const TOOLS: &[Tool] = &[
     Tool {
         name: "babeltrace2",
-        programs: &[("babeltrace2", "usr/bin/babeltrace2")],
+        programs: &[("babeltrace2", "usr/bin/babeltrace2", &[])],
         packages: &["babeltrace2"],
         // It looks for its plugins (the CTF reader is one) in a folder of the system that was compiled in.
         environment: &[
@@ -62,16 +59,10 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
-        name: "bpftrace",
-        programs: &[("bpftrace", "usr/bin/bpftrace")],
-        packages: &["bpftrace"],
-        ..PLAIN
-    },
-    Tool {
         name: "qemu-user",
         programs: &[
-            ("qemu-x86_64", "usr/bin/qemu-x86_64"),
-            ("qemu-aarch64", "usr/bin/qemu-aarch64"),
+            ("qemu-x86_64", "usr/bin/qemu-x86_64", &[]),
+            ("qemu-aarch64", "usr/bin/qemu-aarch64", &[]),
         ],
         packages: &["qemu-user"],
         // The last release whose emulators load plugins: those of later ones are static programs.
@@ -80,28 +71,28 @@ pub const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "qemu-system",
-        programs: &[("qemu-system-x86_64", "usr/bin/qemu-system-x86_64")],
+        programs: &[("qemu-system-x86_64", "usr/bin/qemu-system-x86_64", &[])],
         packages: &["qemu-system-x86"],
         // Of the releases that take a plugin of API 2: the backports' one wants 7.
         suites: &["trixie"],
         ..PLAIN
     },
     Tool {
-        name: "clang",
+        name: "clang-bpftrace",
+        // clang starts itself again, by a name that it would find out to be the loader's. bpftrace uses its libraries.
         programs: &[
-            ("clang", "usr/lib/llvm-14/bin/clang"),
-            ("clang++", "usr/lib/llvm-14/bin/clang++"),
+            ("clang", "usr/lib/llvm-14/bin/clang", &["-no-canonical-prefixes"]),
+            ("clang++", "usr/lib/llvm-14/bin/clang++", &["-no-canonical-prefixes"]),
+            ("bpftrace", "usr/bin/bpftrace", &[]),
         ],
-        packages: &["clang-14"],
+        packages: &["clang-14", "bpftrace"],
         suites: &["bookworm"],
-        // It starts itself again, by a name that it would find out to be the loader's.
-        arguments: &["-no-canonical-prefixes"],
         wrapped: &["usr/lib/llvm-14/bin"],
         ..PLAIN
     },
     Tool {
         name: "aarch64-gcc",
-        programs: &[("aarch64-linux-gnu-gcc", "usr/bin/aarch64-linux-gnu-gcc")],
+        programs: &[("aarch64-linux-gnu-gcc", "usr/bin/aarch64-linux-gnu-gcc", &[])],
         packages: &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
         wrapped: &["usr/bin", "usr/lib/gcc-cross", "usr/libexec/gcc-cross"],
         ..PLAIN
@@ -109,11 +100,12 @@ pub const TOOLS: &[Tool] = &[
     Tool {
         name: "aarch64-rust",
         // Not under its own name: it is not to take the place of the toolchain that builds all else.
-        programs: &[("aarch64-rustc", "usr/bin/rustc")],
+        programs: &[("aarch64-rustc", "usr/bin/rustc", &["--sysroot", "{root}/usr"])],
         packages: &["rustc", "libstd-rust-dev:arm64"],
         foreign: Some("arm64"),
         suites: &["trixie", "trixie-backports"],
-        arguments: &["--sysroot", "{root}/usr"],
+        // The compiler's own libraries, for its plugins on the other architecture.
+        unneeded: &["usr/lib/aarch64-linux-gnu", "usr/libexec/gcc", "usr/lib/gcc"],
         ..PLAIN
     },
 ];
@@ -123,10 +115,10 @@ pub const TOOLS: &[Tool] = &[
 /// # Errors
 /// There is none; the message lists those there are.
 pub fn find(program: &str) -> Result<&'static Tool, String> {
-    let names = || TOOLS.iter().flat_map(|tool| tool.programs).map(|&(name, _)| name);
+    let names = || TOOLS.iter().flat_map(|tool| tool.programs).map(|&(name, ..)| name);
     TOOLS
         .iter()
-        .find(|tool| tool.programs.iter().any(|&(name, _)| name == program))
+        .find(|tool| tool.programs.iter().any(|&(name, ..)| name == program))
         .ok_or_else(|| format!("not one of: {}", names().collect::<Vec<_>>().join(", ")))
 }
 
@@ -154,7 +146,7 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     let name = format!("{}-{}", tool.name, suite.unwrap_or("unknown"));
     let folder = cache.join(name);
     let bin = folder.join("bin");
-    let is_there = || tool.programs.iter().all(|(name, _)| bin.join(name).is_file());
+    let is_there = || tool.programs.iter().all(|(name, ..)| bin.join(name).is_file());
     if is_there() {
         return Ok(bin);
     }
@@ -170,6 +162,7 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     let sources = apt::choose(&apt::read(Path::new("/etc/apt")), codename, tool.suites);
     let packages = download(tool, &sources, &aside.path().join("apt"))?;
     unpack(&packages, &aside.path().join("root"))?;
+    remove_unneeded(tool, &aside.path().join("root"))?;
     write_wrappers(tool, aside.path())?;
     let list: String = packages
         .iter()
@@ -228,15 +221,20 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
         command
     };
     let name = format!("package lists for {} (nothing is installed)", tool.name);
-    let updated = step::run(&name, apt_get(&["update"]), DOWNLOAD)?;
+    let updated = step::run(&name, apt_get(&["update"]), step::SILENCE)?;
     ensure!(updated.ok, "no package lists: {}", first_error(&updated.output));
-    let mut install = apt_get(&["install", "--download-only", "--no-install-recommends"]);
-    if let Some(suite) = tool.suites.last() {
-        install.args(["--target-release", suite]);
-    }
-    install.args(tool.packages);
-    let name = format!("packages of {} (nothing is installed)", tool.name);
-    let downloaded = step::run(&name, install, DOWNLOAD)?;
+    let install = |more: &[&str]| {
+        let mut install = apt_get(&["install", "--download-only", "--no-install-recommends"]);
+        if let Some(suite) = tool.suites.last() {
+            install.args(["--target-release", suite]);
+        }
+        install.args(more).args(tool.packages);
+        install
+    };
+    let listed = install(&["--print-uris"]).output().context("cannot start apt-get")?;
+    let megabytes = listed_bytes(&String::from_utf8_lossy(&listed.stdout)) / 1_000_000;
+    let name = format!("{megabytes} MB of packages for {} (nothing is installed)", tool.name);
+    let downloaded = step::run(&name, install(&[]), step::SILENCE)?;
     ensure!(downloaded.ok, "no packages: {}", first_error(&downloaded.output));
 
     let mut packages: Vec<_> = fs::read_dir(folder.join("cache/archives"))?
@@ -246,6 +244,12 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
         .collect();
     packages.sort();
     Ok(packages)
+}
+
+/// Returns the sum of the sizes in what `--print-uris` prints: a line of URI, file, bytes and checksum for each package.
+fn listed_bytes(output: &str) -> u64 {
+    let packages = output.lines().filter(|line| line.starts_with('\''));
+    packages.filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum()
 }
 
 /// apt reads this file first, so that what it says about folders keeps the machine's own files, with their hooks, out.
@@ -263,6 +267,9 @@ fn private_configuration(folder: &Path, machine: &str) -> String {
          Dir::State::status \"{folder}/status\";\n\
          Dir::Cache \"{folder}/cache\";\n\
          Dir::Log \"{folder}/state\";\n\
+         // As root it could change the system.\n\
+         APT::Get::Download-Only \"true\";\n\
+         Dir::Bin::dpkg \"/bin/false\";\n\
          Acquire::Languages \"none\";\n\
          Acquire::Retries \"2\";\n\
          Acquire::http::Timeout \"30\";\n\
@@ -299,6 +306,20 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes what no test reads: the documentation, and what the tool names.
+fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
+    let everywhere = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
+    for path in everywhere.iter().chain(tool.unneeded) {
+        match fs::remove_dir_all(root.join(path)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {path}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Writes `bin/PROGRAM` for each program, which starts it wherever the folder stands.
 fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     let root = folder.join("root");
@@ -309,9 +330,9 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     }
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
-    for &(name, path) in tool.programs {
+    for &(name, path, arguments) in tool.programs {
         ensure!(root.join(path).exists(), "the packages of {} hold no /{path}", tool.name);
-        write_script(&bin.join(name), &wrapper_text(tool, &layout, name, path))?;
+        write_script(&bin.join(name), &wrapper_text(tool, &layout, name, path, arguments))?;
     }
     Ok(())
 }
@@ -405,7 +426,13 @@ impl Layout {
     }
 }
 
-fn wrapper_text(tool: &Tool, layout: &Layout, name: &str, path: &str) -> String {
+fn wrapper_text(
+    tool: &Tool,
+    layout: &Layout,
+    name: &str,
+    path: &str,
+    arguments: &[&str],
+) -> String {
     let Layout { loader, triplet } = layout;
     let expand = |text: &str| {
         text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}")).replace("{root}", "$root")
@@ -418,7 +445,7 @@ fn wrapper_text(tool: &Tool, layout: &Layout, name: &str, path: &str) -> String 
     for (name, value) in tool.environment {
         let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
     }
-    if tool.wrapped.is_empty() {
+    if !tool.wrapped.iter().any(|folder| Path::new(path).starts_with(folder)) {
         let library_path = layout.library_path();
         let _ = write!(text, "exec \"$root/{loader}\" --library-path \"{library_path}\"");
     } else {
@@ -426,7 +453,7 @@ fn wrapper_text(tool: &Tool, layout: &Layout, name: &str, path: &str) -> String 
         text.push_str("exec");
     }
     let _ = write!(text, " \"$root/{path}\"");
-    for argument in tool.arguments {
+    for argument in arguments {
         let _ = write!(text, " \"{}\"", expand(argument));
     }
     text.push_str(" \"$@\"\n");
@@ -459,10 +486,9 @@ mod tests {
 
     const EMULATOR: Tool = Tool {
         name: "emulator",
-        programs: &[("emulator", "usr/bin/emulator")],
+        programs: &[("emulator", "usr/bin/emulator", &["-L", "{root}/usr/share/emulator"])],
         packages: &["emulator"],
         suites: &["next", "next-backports"],
-        arguments: &["-L", "{root}/usr/share/emulator"],
         environment: &[("PLUGINS", "{lib}/emulator/plugins")],
         ..PLAIN
     };
@@ -474,7 +500,8 @@ mod tests {
             triplet: "x86_64-linux-gnu".into(),
         };
 
-        let text = wrapper_text(&EMULATOR, &layout, "emulator", "usr/bin/emulator");
+        let (name, path, arguments) = EMULATOR.programs[0];
+        let text = wrapper_text(&EMULATOR, &layout, name, path, arguments);
 
         let lines: Vec<_> = text.lines().skip(2).collect();
         assert_eq!(
@@ -557,6 +584,36 @@ mod tests {
         assert!(find("babeltrace2").is_ok());
         let message = find("babeltrace").err().unwrap();
         assert!(message.contains("babeltrace2"), "{message}");
+    }
+
+    #[test]
+    fn sizes_are_added() {
+        let output = "Reading package lists...\n\
+                      'http://mirror/a_1_amd64.deb' a_1_amd64.deb 1500000 MD5Sum:0\n\
+                      'http://mirror/b_1_amd64.deb' b_1_amd64.deb 600000 SHA256:0\n";
+        assert_eq!(listed_bytes(output), 2_100_000);
+    }
+
+    #[test]
+    fn apt_can_install_nothing_whatever_it_is_asked() {
+        let configuration = private_configuration(Path::new("/folder"), "");
+        assert!(configuration.contains("APT::Get::Download-Only \"true\";"));
+        assert!(configuration.contains("Dir::Bin::dpkg \"/bin/false\";"));
+    }
+
+    #[test]
+    fn what_nothing_uses_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["usr/share/doc/x", "usr/lib/other", "usr/lib/own"] {
+            fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        let tool = Tool { unneeded: &["usr/lib/other", "usr/lib/absent"], ..EMULATOR };
+
+        remove_unneeded(&tool, root.path()).unwrap();
+
+        assert!(root.path().join("usr/lib/own").is_dir());
+        assert!(!root.path().join("usr/lib/other").exists());
+        assert!(!root.path().join("usr/share/doc").exists());
     }
 
     #[test]

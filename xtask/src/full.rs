@@ -11,9 +11,6 @@ use crate::notes::Notes;
 use crate::probe::{Machine, cargo};
 use crate::step;
 
-/// No check takes this long; one that does hangs.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
-
 /// A line of the table, the test that shows it, and what that needs of the machine.
 struct Check {
     what: &'static str,
@@ -148,6 +145,9 @@ pub struct Options {
     /// Only checks whose line has this in it
     #[arg(long)]
     only: Option<String>,
+
+    #[command(flatten)]
+    patience: step::Patience,
 }
 
 /// Runs all checks, and prints a line for each; false if one failed, or could not be run here.
@@ -245,7 +245,7 @@ impl Check {
         }
         // So that a check's time is its own.
         let build = self.command(root, machine, &["--no-run"]);
-        if !step::run(&format!("{}: build", self.what), build, LIMIT)?.ok {
+        if !step::run(&format!("{}: build", self.what), build, options.patience.silence())?.ok {
             return Ok("FAILED to build".to_owned());
         }
         let [_, name] = self.test;
@@ -256,9 +256,8 @@ impl Check {
             .env("HYPERTRACE_TEST_FAULTS", options.faults.to_string())
             .env("HYPERTRACE_STORM_SECONDS", self.seconds(options).to_string());
         let begin = Instant::now();
-        // A storm is read as well, which takes longer.
-        let limit = LIMIT + Duration::from_secs(4 * options.seconds);
-        let finished = step::run(self.what, command, limit).context("cannot run cargo")?;
+        let silence = options.patience.silence();
+        let finished = step::run(self.what, command, silence).context("cannot run cargo")?;
         *took = begin.elapsed();
         let is_figure = |line: &&str| line.starts_with("figure: ");
         figures.extend(finished.output.lines().filter(is_figure).map(str::to_owned));

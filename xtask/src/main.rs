@@ -72,7 +72,7 @@ fn run(job: Job) -> Result<bool> {
             let all = fetch::TOOLS.iter().collect();
             for tool in if programs.is_empty() { all } else { programs } {
                 let folder = fetch::fetched(tool)?;
-                for (name, _) in tool.programs {
+                for (name, ..) in tool.programs {
                     println!("{}", folder.join(name).display());
                 }
             }

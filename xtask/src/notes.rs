@@ -14,6 +14,8 @@ const WIDTH: u16 = 120;
 pub struct Notes {
     /// Tests that passed
     pub passed: u64,
+    /// Tests of programs that were killed or crashed before these tests ended
+    pub unfinished: u64,
     /// Names of tests that failed
     pub failed: BTreeSet<String>,
     /// Names of tests that were ignored, with the reason if one is given
@@ -27,12 +29,20 @@ pub struct Notes {
 impl Notes {
     /// Reads the output of `cargo test`.
     pub fn read_output(&mut self, output: &str) {
+        // Of the program whose output this is, and that has not printed its result.
+        let (mut announced, mut ended, mut passed) = (0u64, 0, 0);
         for line in output.lines() {
-            if let Some(result) = line.strip_prefix("test result: ") {
+            if let Some(tests) = announcement(line) {
+                self.give_up(announced, ended, passed);
+                (announced, ended, passed) = (tests, 0, 0);
+            } else if let Some(result) = line.strip_prefix("test result: ") {
                 self.passed += count(result, "passed");
+                (announced, ended, passed) = (0, 0, 0);
             } else if let Some((name, result)) =
                 line.strip_prefix("test ").and_then(|l| l.rsplit_once(" ... "))
             {
+                ended += 1;
+                passed += u64::from(result == "ok");
                 if result == "FAILED" {
                     self.failed.insert(name.to_owned());
                 } else if result.starts_with("ignored") {
@@ -52,6 +62,13 @@ impl Notes {
                 }
             }
         }
+        self.give_up(announced, ended, passed);
+    }
+
+    /// Counts the tests of a program that printed no result.
+    fn give_up(&mut self, announced: u64, ended: u64, passed: u64) {
+        self.passed += passed;
+        self.unfinished += announced.saturating_sub(ended);
     }
 
     /// Reads the file that `tests/src/capability.rs` writes.
@@ -135,6 +152,12 @@ fn insert(notes: &mut BTreeMap<String, BTreeSet<String>>, name: &str, text: &str
     notes.entry(name.trim().to_owned()).or_default().insert(text.trim().to_owned());
 }
 
+/// Returns the number of tests in `running 3 tests`.
+fn announcement(line: &str) -> Option<u64> {
+    let rest = line.strip_prefix("running ")?;
+    rest.strip_suffix(" tests").or(rest.strip_suffix(" test"))?.parse().ok()
+}
+
 /// The number before a word in `ok. 3 passed; 0 failed; 1 ignored; ..`.
 fn count(result: &str, word: &str) -> u64 {
     result
@@ -204,6 +227,24 @@ test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
         assert_eq!(notes.failed, ["ring::order".to_owned()].into());
         let ignored = ["ring::kvm, needs a disk", "src/lib.rs - emit (line 3)"];
         assert_eq!(notes.ignored, ignored.map(str::to_owned).into());
+    }
+
+    #[test]
+    fn tests_of_a_program_that_was_killed_are_counted() {
+        let mut notes = Notes::default();
+        notes.read_output(
+            "running 4 tests
+test one ... ok
+test two ... ignored
+     Running tests/next.rs
+running 1 test
+test next ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s
+running 3 tests
+test three ... FAILED
+",
+        );
+        assert_eq!((notes.passed, notes.failed.len(), notes.unfinished), (2, 1, 4));
     }
 
     #[test]

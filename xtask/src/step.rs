@@ -8,30 +8,51 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// How often a step that goes on says so when nobody can watch a line change.
+/// How often a running step prints its progress where nobody can watch a line change.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
-/// A step still waits this long for the output of a process that its command left behind.
+/// How long a step waits for the output of a process that its command left running.
 const LEFTOVERS: Duration = Duration::from_secs(2);
 
-/// What came of a step.
+/// The result of a step.
 pub struct Finished {
-    /// It ended by itself, with status 0
+    /// The command ended by itself, with status 0
     pub ok: bool,
-    /// Everything it printed, stdout and stderr in the order written
+    /// The command was killed: it printed nothing for too long
+    pub killed: bool,
+    /// Stdout and stderr of the command, in the order written
     pub output: String,
 }
 
-/// Says that a step cannot run here; a step that is left out is never silent.
+/// How long a step may print nothing
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Patience {
+    /// Kill a step that has printed nothing for this long. A test that hangs prints nothing; a slow machine does
+    #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    silence: u64,
+}
+
+impl Patience {
+    /// Returns the longest silence of a step that is not killed.
+    pub fn silence(self) -> Duration {
+        Duration::from_secs(60 * self.silence)
+    }
+}
+
+/// The default of [`Patience`], for steps that have no options.
+pub const SILENCE: Duration = Duration::from_secs(600);
+
+/// Prints that a step cannot run on this machine.
 pub fn skipped(name: &str, why: &str) {
     println!("==> {name}\n    NOT RUN: {why}");
 }
 
-/// Runs a command to its end, showing that it lives; prints what it said only if it failed.
+/// Runs a command to its end and shows its progress. Prints its output only if it failed. Kills it if it prints no
+/// line for as long as `silence`.
 ///
 /// # Errors
-/// Only when the command cannot be started; that it failed is in the result.
-pub fn run(name: &str, mut command: Command, limit: Duration) -> Result<Finished> {
+/// If the command cannot be started. A command that fails is no error.
+pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finished> {
     println!("==> {name}");
     let begin = Instant::now();
     let (reader, writer) = std::io::pipe()?;
@@ -54,9 +75,11 @@ pub fn run(name: &str, mut command: Command, limit: Duration) -> Result<Finished
     let mut progress = Progress::new();
     let mut ended: Option<(ExitStatus, Instant)> = None;
     let mut killed = false;
+    let mut heard = begin;
     loop {
         match lines.recv_timeout(Duration::from_millis(100)) {
             Ok(line) => {
+                heard = Instant::now();
                 progress.last = String::from_utf8_lossy(&line).trim().to_owned();
                 output.extend_from_slice(&line);
                 output.push(b'\n');
@@ -72,7 +95,7 @@ pub fn run(name: &str, mut command: Command, limit: Duration) -> Result<Finished
         if ended.is_some_and(|(_, at)| at.elapsed() > LEFTOVERS) {
             break;
         }
-        if !killed && ended.is_none() && begin.elapsed() > limit {
+        if !killed && ended.is_none() && heard.elapsed() > silence {
             killed = true;
             kill_with_descendants(&mut child);
         }
@@ -91,12 +114,17 @@ pub fn run(name: &str, mut command: Command, limit: Duration) -> Result<Finished
             println!("    | {line}");
         }
         match status {
-            _ if killed => println!("    FAILED: killed after {took}"),
+            _ if killed => {
+                let silence = duration(silence);
+                println!(
+                    "    FAILED: killed after {took}: no output for {silence} (--silence MINUTES)"
+                );
+            }
             Some(status) => println!("    FAILED in {took}: {status}"),
             None => println!("    FAILED in {took}"),
         }
     }
-    Ok(Finished { ok, output })
+    Ok(Finished { ok, killed, output })
 }
 
 /// `7.3 s` or `2 min 05 s`.
@@ -205,7 +233,7 @@ mod tests {
     fn a_command_that_hangs_is_killed_with_what_it_started() {
         let script = "sleep 1000 & echo $!; sleep 1000";
         let finished = run("hangs", shell(script), Duration::from_millis(300)).unwrap();
-        assert!(!finished.ok);
+        assert!(!finished.ok && finished.killed);
         let grandchild: u32 = finished.output.trim().parse().unwrap();
         let lives = || {
             let stat = std::fs::read_to_string(format!("/proc/{grandchild}/stat"));
@@ -217,6 +245,13 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(10));
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    #[test]
+    fn a_command_that_prints_all_the_time_may_take_long() {
+        let script = "for n in 1 2 3 4 5 6 7 8; do echo $n; sleep 0.2; done";
+        let finished = run("slow", shell(script), Duration::from_millis(1500)).unwrap();
+        assert!(finished.ok && !finished.killed);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `cargo xtask test`: every step of the test run, and the table that says what it did not show.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,9 +11,6 @@ use anyhow::{Context, Result};
 use crate::notes::{Notes, Required};
 use crate::probe::{Machine, cargo};
 use crate::step;
-
-/// No step takes this long on two CPUs from an empty target folder; one that does hangs.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// What to run, and what must not be left out
 #[derive(clap::Args)]
@@ -23,6 +22,9 @@ pub struct Options {
     /// How long each fuzz target runs, where cargo-fuzz is here
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     fuzz: u32,
+
+    #[command(flatten)]
+    patience: step::Patience,
 }
 
 /// Runs everything; false if something failed or was not used. Goes on after a failure: the next step may tell more.
@@ -37,11 +39,18 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         Some(folder) => std::path::absolute(folder)?,
         None => root.join("target"),
     };
-    let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
+    // Tests keep their files in it, and a test that is killed leaves them. Open to all, as the system's own: some tests
+    // run programs as other users.
+    let temporary = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o1777))
+        .tempdir()
+        .context("cannot make a temporary folder")?;
     let mut run = Run {
         root,
         target,
+        temporary: temporary.path(),
         capability_file: temporary.path().join("capabilities"),
+        silence: options.patience.silence(),
         machine,
         notes: Notes::default(),
         failed: Vec::new(),
@@ -61,10 +70,14 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 struct Run<'a> {
     root: &'a Path,
     target: PathBuf,
+    /// What steps take for the system's temporary folder
+    temporary: &'a Path,
     /// Tests append to it what they used and missed
     capability_file: PathBuf,
     machine: Machine,
     notes: Notes,
+    /// The longest silence of a step
+    silence: Duration,
     /// Names of steps
     failed: Vec<String>,
 }
@@ -148,7 +161,8 @@ impl Run<'_> {
             // Both name the stable toolchain that runs this.
             .env_remove("CARGO")
             .env_remove("RUSTUP_TOOLCHAIN")
-            .env("CARGO_TARGET_DIR", self.target.join("fuzz"));
+            .env("CARGO_TARGET_DIR", self.target.join("fuzz"))
+            .env("TMPDIR", self.temporary);
         command
     }
 
@@ -187,7 +201,7 @@ impl Run<'_> {
     }
 
     fn finish(&mut self, name: &str, command: Command) -> Result<bool> {
-        let finished = step::run(name, command, LIMIT)?;
+        let finished = step::run(name, command, self.silence)?;
         if !finished.ok {
             self.failed.push(name.to_owned());
         }
@@ -195,11 +209,17 @@ impl Run<'_> {
     }
 
     fn finish_tests(&mut self, name: &str, command: Command) -> Result<()> {
-        let finished = step::run(name, command, LIMIT)?;
+        let finished = step::run(name, command, self.silence)?;
         let before = self.notes.passed;
+        let unfinished = self.notes.unfinished;
         self.notes.read_output(&finished.output);
-        println!("    {} tests passed", self.notes.passed - before);
-        if !finished.ok {
+        let (passed, unfinished) = (self.notes.passed - before, self.notes.unfinished - unfinished);
+        println!("    {passed} tests passed");
+        if finished.killed {
+            let left = "test programs after the one that hung did not run";
+            self.failed
+                .push(format!("{name} (killed: {unfinished} tests did not end, and {left})"));
+        } else if !finished.ok {
             self.failed.push(name.to_owned());
         }
         Ok(())
@@ -221,6 +241,7 @@ impl Run<'_> {
             .env("PATH", self.machine.search_path())
             .env("HYPERTRACE_CAPABILITIES", &self.capability_file)
             .env("CARGO_TARGET_DIR", &self.target)
+            .env("TMPDIR", self.temporary)
             // The output is read here.
             .env("CARGO_TERM_COLOR", "never");
         command
@@ -249,11 +270,12 @@ impl Run<'_> {
         }
         let good = self.failed.is_empty() && violations.is_empty();
         println!(
-            "result: {} in {}: {} tests passed, {} failed, {} ignored",
+            "result: {} in {}: {} tests passed, {} failed, {} did not end, {} ignored",
             if good { "ok" } else { "FAILED" },
             step::duration(took),
             notes.passed,
             notes.failed.len(),
+            notes.unfinished,
             notes.ignored.len()
         );
         println!("\n{}", notes.table(&self.machine.capabilities));
