@@ -94,7 +94,7 @@ fn what_was_written_is_read_in_the_order_in_which_it_was_done() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("s");
     let mut config = SessionConfig::new(&dir);
-    config.segment_bytes = 1 << 18; // several segments
+    config.file_bytes = 1 << 18; // several files
     let session = hypertrace_trace::Session::create(config).unwrap();
     assert!(session.attach("vcpu0"));
     let mut guest = Guest::new(0, 123_456_789_000, "worker");
@@ -256,7 +256,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("s");
         let mut config = SessionConfig::new(&dir);
-        config.segment_bytes = 1 << 17;
+        config.file_bytes = 1 << 17;
         let session = hypertrace_trace::Session::create(config).unwrap();
         session.attach("vcpu0");
         let mut guest = Guest::new(0, 1 << 33, "bad");

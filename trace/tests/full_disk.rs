@@ -25,7 +25,7 @@ struct Outcome {
 fn begin(dir: &Path) -> Outcome {
     let told = Arc::new(AtomicU64::new(0));
     let mut config = SessionConfig::new(dir.join("s"));
-    config.segment_bytes = 1 << 20;
+    config.file_bytes = 1 << 20;
     let count = told.clone();
     config.on_write_failed = Some(Box::new(move |failed| {
         eprintln!("told: {failed}: {}", failed.source);
@@ -205,7 +205,7 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
     for pages in 1.. {
         mount(&dir, pages * 4096);
         let mut config = SessionConfig::new(dir.join("s"));
-        config.segment_bytes = 1 << 20;
+        config.file_bytes = 1 << 20;
         let Ok(session) = Session::create(config) else {
             unmount(&dir);
             assert!(pages < 16, "64 KiB is enough for an empty session");

@@ -202,7 +202,7 @@ fn honest_events(lines: &[String]) -> Vec<u64> {
 
 /// One hostile session: what the reader then sees.
 fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
-    let (_dir, session) = common::session(|c| c.segment_bytes = 400_000);
+    let (_dir, session) = common::session(|c| c.file_bytes = 400_000);
     let mut honest = Guest::new(0);
     let mut hostile =
         Guest::with(1, &Geometry { ring_bytes: 1 << 16, block_bytes: 1 << 12, ..geometry() }, mode);

@@ -218,8 +218,8 @@ fn what_a_ring_lost_is_told_once_and_exactly() {
 }
 
 #[test]
-fn streams_go_on_in_new_segments() {
-    let (_dir, session) = session(|c| c.segment_bytes = 200_000);
+fn a_full_file_is_followed_by_another() {
+    let (_dir, session) = session(|c| c.file_bytes = 200_000);
     let mut guest = Guest::new(0);
     let mut written = 0;
     for i in 0..40_000u64 {
@@ -229,8 +229,8 @@ fn streams_go_on_in_new_segments() {
         }
     }
     guest.pass(&session);
-    let segments = std::fs::read_dir(session.dir().join("ctf")).unwrap().count();
-    assert!(segments > 5);
+    let files = std::fs::read_dir(session.dir().join("ctf")).unwrap().count();
+    assert!(files > 5);
     let (summary, lines) = finish(session);
     assert_eq!(written, 40_000);
     assert_eq!(summary.ring_events, written);
