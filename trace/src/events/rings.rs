@@ -203,6 +203,11 @@ impl Owned {
     fn replace(&self, claim: impl FnOnce() -> Option<Claim>) -> Option<()> {
         // A signal handler in the middle of this finds it borrowed.
         let mut slot = self.0.try_borrow_mut().ok()?;
+        // An emit calls code of others (a field's `put`, the waker), which may call
+        // this. It holds a reference to the claim until it ends.
+        if slot.as_ref().is_some_and(|claim| claim.ring.state.interrupted_since().is_some()) {
+            return None;
+        }
         HELD.set(ptr::null());
         // First what it had, so that it may get the same again.
         *slot = None;
