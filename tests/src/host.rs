@@ -10,7 +10,7 @@ use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
-use hypertrace_trace::session_json::StreamJson;
+use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use kvm_vmm::{Doorbells, Drain};
 use tempfile::TempDir;
@@ -134,7 +134,7 @@ impl Recorded {
     /// What the session says of a guest's client.
     #[track_caller]
     pub fn client(&self, client: u32) -> &StreamJson {
-        let own = |s: &&StreamJson| (&*s.domain, s.client) == ("guest", client);
+        let own = |s: &&StreamJson| (s.domain, s.client) == (Domain::Guest, client);
         self.summary.streams.iter().find(own).unwrap()
     }
 

@@ -13,7 +13,7 @@ use hypertrace_abi::ring::{
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_timeline::{
-    ClockMaps, Domain, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
+    ClockMaps, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
 };
 use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
@@ -184,8 +184,7 @@ fn accounts_agree_with_the_writers() {
     assert_eq!(stat.total.lost, summary.lost);
     assert_eq!(stat.total.events, summary.ring_events + summary.host_events);
     for said in &json.streams {
-        let domain = if said.domain == "host" { Domain::Host } else { Domain::Guest };
-        let found = stat.streams.iter().find(|s| s.stream == Some((domain, said.client)));
+        let found = stat.streams.iter().find(|s| s.stream == Some((said.domain, said.client)));
         let StreamStat { events, reference_points, stamps, lost, filtered, faults, .. } =
             found.unwrap();
         assert_eq!(*events, said.events);

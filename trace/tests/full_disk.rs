@@ -8,6 +8,7 @@ use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::ring::Emit;
+use hypertrace_trace::session_json::Domain;
 use hypertrace_trace::{Session, SessionConfig};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,7 +59,7 @@ impl Outcome {
         assert_eq!(self.told.load(Ordering::Relaxed), 1, "told once");
         assert!(lost_here > 0);
         assert_eq!(summary.ring_events, self.recorded);
-        let guest = summary.streams.iter().find(|s| s.domain == "guest").unwrap();
+        let guest = summary.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
         assert_eq!(guest.lost_full, lost_here);
         let Some(read) = common::read(&dir.join("s/ctf")) else { return };
         assert!(read.ok, "{}", read.stderr);

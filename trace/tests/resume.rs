@@ -10,7 +10,7 @@ use hypertrace_abi::ring::ConsumerState;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_trace::limits::MAX_CLASSES;
-use hypertrace_trace::session_json::SessionJson;
+use hypertrace_trace::session_json::{Domain, SessionJson};
 use hypertrace_trace::{Session, SessionConfig, SessionError};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -91,7 +91,7 @@ fn totals_are_those_of_the_packets() {
     assert_eq!((summary.host_events, summary.leases), (40, 2));
     assert_eq!(summary.records, 8010 + 40 + 40 + 2);
     let told = json(dir.path());
-    let guest = told.streams.iter().find(|s| s.domain == "guest").unwrap();
+    let guest = told.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
     assert_eq!((guest.events, guest.reference_points), (8010, 40));
     assert_eq!((told.finished, &told.streams), (true, &summary.streams));
     if let Some(lines) = common::read_clean(&dir.path().join("ctf")) {

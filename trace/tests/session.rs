@@ -14,7 +14,7 @@ use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, NameSet, ReferencePoint, Status};
 use hypertrace_trace::Session;
 use hypertrace_trace::limits::{MAX_CLOCKS, MAX_RESTARTS};
-use hypertrace_trace::session_json::SessionJson;
+use hypertrace_trace::session_json::{Domain, SessionJson};
 
 fn json(session: &Session) -> SessionJson {
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
@@ -177,7 +177,7 @@ fn points_that_fit_no_schema_are_untyped_and_their_clients_fault() {
         assert!(lines.is_empty() || untyped == 5, "{lines:#?}");
         json(&session)
     };
-    let client = json.streams.iter().find(|s| s.domain == "guest").unwrap();
+    let client = json.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
     assert_eq!(client.reference_points, 5);
     assert_eq!(client.faults["payload"], 2);
     assert!(json.finished);
@@ -325,7 +325,7 @@ fn a_lessee_that_begins_before_the_last_one_gets_a_new_file() {
     assert!(session.dir().join("ctf/guest-000-0001").exists());
     let (summary, _) = finish(session);
     assert_eq!(summary.time_faults, 0);
-    assert_eq!(summary.streams.iter().find(|s| s.domain == "guest").unwrap().name, "early");
+    assert_eq!(summary.streams.iter().find(|s| s.domain == Domain::Guest).unwrap().name, "early");
 }
 
 #[test]

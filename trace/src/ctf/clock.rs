@@ -8,6 +8,7 @@
 //! base near the session's start.
 
 use super::metadata::ClockEntry;
+use super::packet::Domain;
 use super::session_json::ClockJson;
 use crate::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
 use hypertrace_abi::clock::ticks;
@@ -464,7 +465,7 @@ impl Clocks {
             |ns: i128| i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
         let guests = self.guests.iter().zip(1..).map(|(clock, id)| ClockJson {
             id,
-            domain: "guest".into(),
+            domain: Domain::Guest,
             kind: clock.kind_name().into(),
             epoch: clock.epoch,
             frequency: clock.frequency(host),
@@ -474,7 +475,7 @@ impl Clocks {
         });
         std::iter::once(ClockJson {
             id: 0,
-            domain: "host".into(),
+            domain: Domain::Host,
             kind: "tsc".into(),
             epoch: 0,
             frequency: host.frequency,

@@ -3,6 +3,7 @@
 //!
 //! Layout: `docs/session.md`. Little endian, as the machine is.
 
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// CTF's magic number for a packet.
@@ -13,19 +14,23 @@ pub const HEADER_BYTES: usize = 128;
 /// The same in words.
 pub const HEADER_WORDS: usize = HEADER_BYTES / 8;
 
-/// Who produced a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The producer of a stream.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 #[repr(u32)]
 pub enum Domain {
     /// A thread of the VMM.
+    #[default]
     Host = 0,
     /// A client of the guest, or a thread of a program in user mode.
     Guest = 1,
 }
 
 impl Domain {
-    /// Its name in `session.json`.
-    pub fn name(self) -> &'static str {
+    /// Returns its name in `session.json`.
+    pub const fn name(self) -> &'static str {
         match self {
             Domain::Host => "host",
             Domain::Guest => "guest",

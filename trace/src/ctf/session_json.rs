@@ -1,11 +1,13 @@
-//! `session.json`: what a session is, for `hypertrace report` and its kin.
+//! `session.json`: what a session is, for its writer here and for readers.
 //!
 //! CTF has no place for several of these facts: schemas by their text, exact
 //! clock bases, losses by cause. The file is replaced by rename, always before
-//! the metadata that it goes with.
+//! the metadata that it goes with. Nothing is checked here but the types.
 
 use super::error::WriteFailed;
 use super::folder::Folder;
+pub use super::packet::Domain;
+use hypertrace_abi::ring::Losses;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -26,7 +28,7 @@ pub struct SessionJson {
     /// The trace's UUID, as in the metadata.
     pub uuid: String,
     /// When the session was created, Unix time.
-    pub started_unix_ns: u64,
+    pub started_unix_ns: i64,
     /// Whether the guests are programs of the host itself: there is no VMM.
     #[serde(default)]
     pub programs: bool,
@@ -35,6 +37,7 @@ pub struct SessionJson {
     /// Event classes, besides the reserved ones.
     pub events: Vec<EventJson>,
     /// Streams: one per client of the guest, one per host ring.
+    #[serde(default)]
     pub streams: Vec<StreamJson>,
     /// Events lost in processes that had no client, and so of no stream.
     #[serde(default)]
@@ -51,8 +54,8 @@ pub struct SessionJson {
 pub struct ClockJson {
     /// Clock and stream class.
     pub id: u32,
-    /// `host` or `guest`.
-    pub domain: String,
+    /// The producer.
+    pub domain: Domain,
     /// `tsc` or `monotonic_raw`.
     pub kind: String,
     /// Clock epoch.
@@ -74,7 +77,8 @@ pub struct EventJson {
     pub id: u32,
     /// Canonical schema text.
     pub schema: String,
-    /// Whether client, cpu, seq and guest time stand before the fields.
+    /// Whether client, cpu, seq and guest time come before the fields.
+    #[serde(default)]
     pub reference_point: bool,
     /// Clocks whose stream classes have it. `None`, from versions that did not
     /// say so: all.
@@ -85,33 +89,60 @@ pub struct EventJson {
 /// What one stream holds and what it lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamJson {
-    /// `host` or `guest`.
-    pub domain: String,
+    /// The producer.
+    pub domain: Domain,
     /// Client, or number of the host ring.
     pub client: u32,
     /// The clock of its last packet.
+    #[serde(default)]
     pub clock: u32,
     /// Its last lessee's name; as the guest says, so escape it.
+    #[serde(default)]
     pub name: String,
     /// Ring events: declared ones, 2016 ones, untyped ones.
+    #[serde(default)]
     pub events: u64,
     /// Reference points of this client, wherever they stand.
+    #[serde(default)]
     pub reference_points: u64,
     /// Kernel-stamped points.
+    #[serde(default)]
     pub stamps: u64,
     /// Lost because the ring was full.
+    #[serde(default)]
     pub lost_full: u64,
     /// Lost inside an interrupted emit.
+    #[serde(default)]
     pub lost_busy: u64,
     /// Lost by threads that had no client, in processes that had this one.
     #[serde(default)]
     pub lost_unattached: u64,
     /// Lost because the ring went round (flight recorder).
+    #[serde(default)]
     pub lost_overwritten: u64,
     /// Passed the mask and not wanted.
+    #[serde(default)]
     pub filtered: u64,
     /// Guest faults by kind.
+    #[serde(default)]
     pub faults: BTreeMap<String, u64>,
+}
+
+impl StreamJson {
+    /// Returns the lost events, all causes.
+    pub fn lost(&self) -> u64 {
+        self.causes().total()
+    }
+
+    /// Returns the lost events by their causes.
+    pub fn causes(&self) -> Losses {
+        Losses {
+            full: self.lost_full,
+            busy: self.lost_busy,
+            unattached: self.lost_unattached,
+            overwritten: self.lost_overwritten,
+        }
+    }
 }
 
 impl SessionJson {
@@ -150,7 +181,7 @@ mod tests {
         let event = EventJson { id, schema, reference_point: false, clocks };
         let clock = ClockJson {
             id: u32::MAX,
-            domain: "guest".into(),
+            domain: Domain::Guest,
             kind: "monotonic_raw".into(),
             epoch: u32::MAX,
             frequency: u64::MAX,
@@ -159,7 +190,7 @@ mod tests {
             host_frequency: u64::MAX,
         };
         let stream = StreamJson {
-            domain: "guest".into(),
+            domain: Domain::Guest,
             client: u32::MAX,
             clock: u32::MAX,
             // Its every byte takes six.
@@ -179,7 +210,7 @@ mod tests {
             format: FORMAT.into(),
             version: VERSION,
             uuid: "8-4-4-4-12".into(),
-            started_unix_ns: u64::MAX,
+            started_unix_ns: i64::MAX,
             programs: false,
             clocks: vec![clock; MAX_SESSION_CLOCKS],
             events: vec![event; classes],

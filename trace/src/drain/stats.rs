@@ -98,7 +98,7 @@ impl Stats {
 
     pub fn to_json(&self) -> StreamJson {
         StreamJson {
-            domain: self.domain.name().into(),
+            domain: self.domain,
             client: self.number,
             clock: self.clock,
             name: self.name.clone(),

@@ -139,7 +139,7 @@ fn read_json(dir: &Folder) -> Result<SessionJson, SessionError> {
 fn check(json: &SessionJson) -> Result<(), String> {
     for (clock, id) in json.clocks.iter().zip(0..) {
         let domain = if id == 0 { Domain::Host } else { Domain::Guest };
-        if clock.id != id || clock.domain != domain.name() {
+        if clock.id != id || clock.domain != domain {
             return Err(format!("clock {id} is not where it belongs"));
         }
         if !FREQUENCIES.contains(&clock.frequency) {
@@ -247,8 +247,7 @@ impl Found {
         stats.counts = found.counts;
         stats.clock = last.stream_id;
         stats.filtered = last.events_filtered;
-        let is_its =
-            |s: &&StreamJson| (&*s.domain, s.client) == (stats.domain.name(), stats.number);
+        let is_its = |s: &&StreamJson| (s.domain, s.client) == (stats.domain, stats.number);
         stats.lost.full = found.told;
         if let Some(said) = self.json.streams.iter().find(is_its) {
             stats.name.clone_from(&said.name);
