@@ -13,7 +13,7 @@ use hypertrace_abi::ring::{
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_timeline::{
-    ClockMaps, Domain, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
+    ClockMaps, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
 };
 use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
@@ -94,7 +94,7 @@ fn what_was_written_is_read_in_the_order_in_which_it_was_done() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("s");
     let mut config = SessionConfig::new(&dir);
-    config.segment_bytes = 1 << 18; // several segments
+    config.file_bytes = 1 << 18; // several files
     let session = hypertrace_trace::Session::create(config).unwrap();
     assert!(session.attach("vcpu0"));
     let mut guest = Guest::new(0, 123_456_789_000, "worker");
@@ -184,8 +184,7 @@ fn accounts_agree_with_the_writers() {
     assert_eq!(stat.total.lost, summary.lost);
     assert_eq!(stat.total.events, summary.ring_events + summary.host_events);
     for said in &json.streams {
-        let domain = if said.domain == "host" { Domain::Host } else { Domain::Guest };
-        let found = stat.streams.iter().find(|s| s.stream == Some((domain, said.client)));
+        let found = stat.streams.iter().find(|s| s.stream == Some((said.domain, said.client)));
         let StreamStat { events, reference_points, stamps, lost, filtered, faults, .. } =
             found.unwrap();
         assert_eq!(*events, said.events);
@@ -256,7 +255,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("s");
         let mut config = SessionConfig::new(&dir);
-        config.segment_bytes = 1 << 17;
+        config.file_bytes = 1 << 17;
         let session = hypertrace_trace::Session::create(config).unwrap();
         session.attach("vcpu0");
         let mut guest = Guest::new(0, 1 << 33, "bad");

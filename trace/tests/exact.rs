@@ -43,7 +43,7 @@ fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) ->
 }
 
 fn check(mode: RingMode, ring_bytes: u64, events: u64, cadence: Duration) {
-    let (_dir, session) = common::session(|c| c.segment_bytes = 1 << 20);
+    let (_dir, session) = common::session(|c| c.file_bytes = 1 << 20);
     let geometry = Geometry { ring_bytes, block_bytes: ring_bytes / 16, ..geometry() };
     let mut guest = Guest::with(0, &geometry, mode);
 
