@@ -158,7 +158,7 @@ impl<'m> Channel<'m> {
 
     /// Stores to registers in this way, if they are a segment's.
     #[cfg(feature = "std")]
-    pub fn with_store(self, store: crate::Store) -> Self {
+    pub fn with_store(self, store: crate::mmio::Store) -> Self {
         let control = match self.local {
             Some(_) => self.control.map(|control| control.with_store(store)),
             None => self.control,

@@ -4,7 +4,8 @@ use crate::channel::Channel;
 use crate::error::OpenError;
 use crate::local::Local;
 use crate::mask;
-use crate::time::Clock;
+use crate::os;
+use crate::time::{Clock, MOST_TURNS};
 use core::cell::Cell;
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::Features;
@@ -13,9 +14,6 @@ use hypertrace_abi::layout::{WORD, host_page, register};
 use hypertrace_abi::record::{ClockKind, Flags, id};
 use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::sink::Status;
-
-/// Most turns of a bounded wait, where the clock's rate is not known.
-pub(crate) const MOST_TURNS: u32 = 1_000_000;
 
 /// The host's answer to a reference point. The host took its time between
 /// `before` and `after`.
@@ -287,11 +285,7 @@ impl<'m> Client<'m> {
     }
 
     fn cpu(&self) -> u32 {
-        #[cfg(feature = "std")]
-        let asked = crate::linux::cpu;
-        #[cfg(not(feature = "std"))]
-        let asked = || 0;
-        self.cpu.unwrap_or_else(asked)
+        self.cpu.unwrap_or_else(os::cpu)
     }
 
     /// Waits, bounded, for room.
@@ -338,7 +332,7 @@ impl<'m> Patience<'m> {
         if cannot_write || self.local.is_some_and(|local| local.is_dead()) {
             return false;
         }
-        wait();
+        os::pause();
         self.turns = self.turns.saturating_sub(1);
         let more = self.turns > 0 && self.clock.now() < self.until;
         if let Some(local) = self.local.filter(|_| !more) {
@@ -380,11 +374,4 @@ pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     // others need the fence.
     hypertrace_abi::atomic::fence(Ordering::SeqCst);
     control.legacy(client.index, arg1);
-}
-
-fn wait() {
-    #[cfg(feature = "std")]
-    std::thread::yield_now();
-    #[cfg(not(feature = "std"))]
-    core::hint::spin_loop();
 }

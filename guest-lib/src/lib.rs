@@ -45,22 +45,24 @@
 
 mod channel;
 mod client;
+mod counts;
 mod error;
 #[cfg(feature = "std")]
 mod linux;
 mod local;
 mod mask;
 mod mmio;
+mod os;
 mod region;
 mod time;
 
 pub use channel::Channel;
 pub use client::{Client, Reply, hypertrace};
+#[cfg(feature = "std")]
+pub use counts::{Counts, counts};
 pub use error::OpenError;
 #[cfg(feature = "std")]
-pub use linux::{
-    Counts, Info, MemoryType, Options, Place, counts, install, open, poll, stamp, with_client,
-};
+pub use linux::{Info, MemoryType, Options, Place, install, open, poll, stamp, with_client};
 pub use mask::is_on;
 #[cfg(feature = "std")]
 pub use mmio::Store;

@@ -74,7 +74,7 @@ impl Control {
             // function, which may read all memory.
             // SAFETY: as below.
             unsafe { to.write_volatile(value) };
-            return crate::linux::tell_plugin(to, value);
+            return crate::os::tell_plugin(to, value);
         }
         // SAFETY: `new`'s promise; client and register were checked against
         // the layout, and registers are aligned.

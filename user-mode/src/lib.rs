@@ -29,18 +29,24 @@
 
 mod cut;
 mod drain;
-mod futex;
 mod host;
 mod points;
+mod policy;
 mod privilege;
 mod program;
 mod recover;
-mod segment;
 mod session;
+mod signals;
+mod state;
 
-pub use host::{Host, Policy};
+pub use cut::end_if_cut;
+pub use host::Host;
+pub use policy::Policy;
 pub use privilege::Privilege;
-pub use program::{Program, ProgramError, Signals, exit_code, run};
+pub use program::{Program, ProgramError, exit_code, pass_signals_on, run};
 pub use recover::recover;
-pub use segment::{Segment, SegmentError};
 pub use session::{Config, Error, Session};
+pub use signals::Signals;
+
+pub use hypertrace_abi::turns::DrainPolicy;
+pub use hypertrace_segment::{Segment, SegmentError};

@@ -1,11 +1,12 @@
 //! A session of programs: a trace session, a segment, and the host between.
 
-use crate::drain::PANICS;
-use crate::host::{Host, Policy};
-use crate::segment::{Segment, SegmentError};
+use crate::host::Host;
+use crate::policy::Policy;
+use crate::state::PANICS;
 use hypertrace_abi::config::HostFacts;
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::layout::local::ENVIRONMENT;
+use hypertrace_segment::{Segment, SegmentError};
 use hypertrace_trace::{SessionConfig, SessionError, Summary};
 use std::io;
 use std::path::PathBuf;

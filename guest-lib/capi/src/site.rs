@@ -106,7 +106,7 @@ impl<'a> Known<'a> {
 
     /// Whether it is switched on.
     pub(crate) fn is_on(self) -> bool {
-        hypertrace::is_on(schema_slot(self.name_hash()))
+        hypertrace::is_on(schema::mask_slot_of(self.name_hash()))
     }
 
     /// How many values come with it.
@@ -169,11 +169,6 @@ impl CallSite {
 fn word(cell: &UnsafeCell<u32>) -> &AtomicU32 {
     // SAFETY: such a cell is accessed by atomic operations only.
     unsafe { AtomicU32::from_ptr(cell.get()) }
-}
-
-/// The enable mask's slot of a name with this hash.
-fn schema_slot(name_hash: u32) -> usize {
-    (name_hash & 0xfff) as usize
 }
 
 struct Assembled {

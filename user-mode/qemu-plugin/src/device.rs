@@ -5,24 +5,21 @@
 //! cannot be is not answered: the guest then rings the host, and waits for it
 //! as it does natively. So an answer always means what it says.
 
+use crate::attached::Attached;
 use crate::counts::{Counter, count};
 use crate::relay::{self, Emitter, Vcpu, stored_at};
-use crate::segment::Segment;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{host_page, register};
-use hypertrace_abi::record::Flags;
+use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS};
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::{ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, Emitted};
 
-/// Words before a relayed point's own.
-const PREFIX: usize = 4;
-
 /// The vCPU has stored to this host address. `value` is what, if it does not
 /// stand there.
 #[inline(always)]
-pub fn store(segment: &'static Segment, vcpu: &mut Vcpu, address: u64, value: Option<u64>) {
+pub fn store(segment: &'static Attached, vcpu: &mut Vcpu, address: u64, value: Option<u64>) {
     // Entry: what the guest did before its store is before this.
     let now = ticks();
     match vcpu.last {
@@ -34,7 +31,7 @@ pub fn store(segment: &'static Segment, vcpu: &mut Vcpu, address: u64, value: Op
 /// Which register it is.
 #[cold]
 #[inline(never)]
-fn find(segment: &'static Segment, vcpu: &mut Vcpu, now: u64, address: u64, value: Option<u64>) {
+fn find(segment: &'static Attached, vcpu: &mut Vcpu, now: u64, address: u64, value: Option<u64>) {
     let Some(offset) = vcpu.offset_of(address) else {
         return count(Counter::Outside);
     };
@@ -58,14 +55,14 @@ fn find(segment: &'static Segment, vcpu: &mut Vcpu, now: u64, address: u64, valu
             let token = value.unwrap_or_else(|| stored_at(address));
             memory.host[host_page::LEASE].store(token, Ordering::Release);
         }
-        register::KICK => segment.ring(client),
+        register::KICK => segment.local.ring(client),
         _ => count(Counter::Unassigned),
     }
 }
 
 #[inline(always)]
 fn emit(
-    segment: &'static Segment,
+    segment: &'static Attached,
     vcpu: &mut Vcpu,
     now: u64,
     emitter: Emitter,
@@ -90,16 +87,16 @@ fn emit(
 /// `None`: this is the host's to do.
 #[inline(always)]
 fn record(
-    segment: &Segment,
+    segment: &Attached,
     vcpu: &mut Vcpu,
     point: ReferencePoint<'_>,
     words: &[AtomicU64],
 ) -> Option<Status> {
-    if !segment.is_served() {
+    if !segment.local.is_served() {
         count(Counter::NotServing);
         return None;
     }
-    if segment.has_triggers(point.name_hash) {
+    if segment.local.has_triggers(point.name_hash) {
         count(Counter::Triggers);
         return None;
     }
@@ -113,7 +110,7 @@ fn record(
     // value: what is only looked at has to be in memory, and stores are what
     // this path is made of.
     let put = move |out: &[AtomicU64]| {
-        let Some((prefix, out)) = out.split_first_chunk::<PREFIX>() else { return };
+        let Some((prefix, out)) = out.split_first_chunk::<REFERENCE_PREFIX_WORDS>() else { return };
         prefix[0].store(client.into(), Relaxed);
         prefix[1].store(index.into(), Relaxed);
         prefix[2].store(seq.into(), Relaxed);
@@ -122,7 +119,7 @@ fn record(
             to.store(from.load(Relaxed), Relaxed);
         }
     };
-    let words = PREFIX + words.len();
+    let words = REFERENCE_PREFIX_WORDS + words.len();
     // Guest code runs on this thread, and QEMU's own; neither comes in here.
     let emitted = producer.emit_alone(host_time, id, Flags::REFERENCE_POINT, words, put);
     if emitted == Emit::Recorded {

@@ -4,12 +4,14 @@
 #![allow(unsafe_code)]
 
 use crate::api::{self, Block, Id, Info, Instruction, Tb};
+use crate::attached::Attached;
 use crate::counts::{Counter, Summary, count};
 use crate::relay::{self, Vcpu};
-use crate::segment::{Segment, SegmentError};
 use crate::{device, marker};
 use hypertrace_abi::layout::local::ENVIRONMENT;
 use hypertrace_abi::layout::{PAGE, mark};
+use hypertrace_segment::SegmentError;
+use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,7 +59,7 @@ enum Target {
 
 struct Plugin {
     target: Target,
-    segment: Segment,
+    segment: Attached,
 }
 
 /// What to add to a guest address to get QEMU's own, from the last block that
@@ -106,7 +108,13 @@ unsafe extern "C" fn qemu_plugin_install(
     match installed {
         Ok(Ok(())) => 0,
         Ok(Err(why)) => {
-            eprintln!("hypertrace plugin: {why}");
+            let mut text = format!("hypertrace plugin: {why}");
+            let mut source = why.source();
+            while let Some(why) = source {
+                text += &format!(": {why}");
+                source = why.source();
+            }
+            eprintln!("{text}");
             1
         }
         // It has told by itself.
@@ -133,7 +141,7 @@ fn install(id: Id, info: &Info, target: &str, options: &[&[u8]]) -> Result<(), I
             _ => return Err(InstallError::Option(String::from_utf8_lossy(option).into_owned())),
         }
     }
-    let segment = Segment::open(&path.ok_or(InstallError::NoSegment)?)?;
+    let segment = Attached::open(&path.ok_or(InstallError::NoSegment)?)?;
     PLUGIN.set(Plugin { target, segment }).map_err(|_| InstallError::Twice)?;
     api::speak(info.version);
     // SAFETY: all of these live as long as the process: QEMU does not unload a

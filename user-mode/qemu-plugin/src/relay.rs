@@ -7,14 +7,15 @@
 //! Unsafe, because at the end one thread speaks for all.
 #![allow(unsafe_code)]
 
+use crate::attached::Attached;
 use crate::counts::{Counter, count};
 use crate::place::{Range, look_up};
-use crate::segment::Segment;
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{PAGE, WORD};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_segment::token;
 use std::fs;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};
@@ -37,7 +38,7 @@ static TAKEN: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS
 
 /// A vCPU's own. Never freed; the next vCPU of its number goes on with it.
 pub struct Vcpu {
-    segment: &'static Segment,
+    segment: &'static Attached,
     index: u32,
     ranges: [Range; RANGES],
     /// Where the last point was emitted: most come from there again.
@@ -80,7 +81,7 @@ impl Vcpu {
     /// a callback: QEMU's user mode calls back on the thread of the vCPU that
     /// it tells of, once at a time. `None`: the number is too high.
     #[inline(always)]
-    pub fn get(segment: &'static Segment, index: u32) -> Option<NonNull<Vcpu>> {
+    pub fn get(segment: &'static Attached, index: u32) -> Option<NonNull<Vcpu>> {
         let entry = TABLE.get(index as usize)?;
         // ORDERING: pairs with the Release in `make`, of a thread that had the
         // number before.
@@ -109,7 +110,7 @@ impl Vcpu {
 
     /// This page of our own mapping as the guest has it mapped, if it is in the
     /// mapping that the last address was in; else as it is.
-    pub fn as_guest(&self, segment: &Segment, page: &'static Page) -> &'static Page {
+    pub fn as_guest(&self, segment: &Attached, page: &'static Page) -> &'static Page {
         match self.ranges[0].address_of(segment.offset_of(page), PAGE) {
             // SAFETY: the guest has just written a slot there, and rings; that
             // it is the same file, the kernel has told. A guest that unmaps it
@@ -167,7 +168,7 @@ impl Vcpu {
             if taken.swap(true, Ordering::Acquire) {
                 return false;
             }
-            let locked = segment.lock(client);
+            let locked = segment.lock.lock(client);
             if !locked {
                 taken.store(false, Ordering::Release);
             }
@@ -194,7 +195,7 @@ impl Vcpu {
     #[cold]
     pub fn hurry(&self) {
         if let Some(relay) = &self.relay {
-            self.segment.ring(relay.client);
+            self.segment.local.ring(relay.client);
         }
     }
 
@@ -202,14 +203,14 @@ impl Vcpu {
     pub fn release(&mut self) {
         let Some(relay) = self.relay.take() else { return };
         relay.producer.release();
-        self.segment.unlock(relay.client);
+        self.segment.lock.unlock(relay.client);
         TAKEN[relay.client as usize].store(false, Ordering::Release);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> Option<NonNull<Vcpu>> {
+fn make(segment: &'static Attached, index: u32, entry: &AtomicPtr<Vcpu>) -> Option<NonNull<Vcpu>> {
     let vcpu = Box::into_raw(Box::new(Vcpu {
         segment,
         index,
@@ -244,8 +245,8 @@ pub unsafe fn release_all() -> u64 {
 
 /// In a forked child, whose only thread calls this: it has no relay and no
 /// lock; those of its parent are its parent's.
-pub fn forget_all(segment: &Segment) {
-    segment.reopen();
+pub fn forget_all(segment: &Attached) {
+    segment.lock.reopen();
     for entry in &TABLE {
         entry.store(std::ptr::null_mut(), Relaxed);
     }
@@ -260,15 +261,6 @@ pub fn stored_at(address: u64) -> u64 {
     // SAFETY: aligned, as registers are, and the guest's store there is done;
     // otherwise as in `as_guest`.
     unsafe { (*(address as *const AtomicU64)).load(Relaxed) }
-}
-
-/// Random, nonzero.
-fn token() -> u64 {
-    let mut token = 0u64;
-    // SAFETY: writes at most 8 bytes to `token`.
-    unsafe { libc::getrandom((&raw mut token).cast(), 8, 0) };
-    // Without a random one: no two leases are at one time.
-    (if token == 0 { ticks() } else { token }) | 1
 }
 
 /// No relay for this point.

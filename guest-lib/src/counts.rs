@@ -1,6 +1,7 @@
 //! Counts of this process, apart from those of its clients' rings.
+#![cfg_attr(not(feature = "std"), allow(dead_code))]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
 /// Those of [`UNATTACHED`] that no host was told of yet.
@@ -45,35 +46,35 @@ pub fn counts() -> Counts {
     }
 }
 
-pub(super) fn unattached() {
+pub(crate) fn unattached() {
     UNATTACHED.fetch_add(1, Relaxed);
     UNTOLD.fetch_add(1, Relaxed);
 }
 
 /// Whether the host was told of all events of threads without a client.
-pub(super) fn is_told() -> bool {
+pub(crate) fn is_told() -> bool {
     UNTOLD.load(Relaxed) == 0 && !TELLING.load(Relaxed)
 }
 
 /// Begins to tell the host of those that it was not told of: gives them, for the
 /// caller to take. `None` if another thread is at it. One at a time, so that a process
 /// which ends can wait for counts that were taken and do not stand anywhere yet.
-pub(super) fn begin_telling() -> Option<&'static AtomicU64> {
+pub(crate) fn begin_telling() -> Option<&'static AtomicU64> {
     // ORDERING: pairs with the Release in `end_telling`.
     (!TELLING.swap(true, Ordering::Acquire)).then_some(&UNTOLD)
 }
 
 /// Ends the turn that [`begin_telling`] gave.
-pub(super) fn end_telling() {
+pub(crate) fn end_telling() {
     // ORDERING: pairs with the Acquire in `begin_telling`: what was taken is published.
     TELLING.store(false, Ordering::Release);
 }
 
-pub(super) fn abandoned() {
+pub(crate) fn abandoned() {
     ABANDONED.fetch_add(1, Relaxed);
 }
 
-pub(super) fn taken() {
+pub(crate) fn taken() {
     TAKEN.fetch_add(1, Relaxed);
 }
 
@@ -82,7 +83,7 @@ pub(crate) fn unanswered() {
 }
 
 /// In a forked child.
-pub(super) fn forget() {
+pub(crate) fn forget() {
     for count in [&UNATTACHED, &UNTOLD, &ABANDONED, &TAKEN, &UNANSWERED] {
         count.store(0, Relaxed);
     }
