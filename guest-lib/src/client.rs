@@ -31,7 +31,16 @@ pub struct Reply {
     pub epoch: u64,
 }
 
-/// One vCPU's or thread's own ring and registers.
+/// One vCPU's or thread's own ring and registers. It stays on the thread that
+/// leased it: two threads would write over each other's records.
+///
+/// ```compile_fail,E0277
+/// fn share(client: &hypertrace::Client<'_>) {
+///     std::thread::scope(|threads| {
+///         threads.spawn(|| client.kick());
+///     });
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Client<'m> {
     channel: Channel<'m>,

@@ -57,6 +57,11 @@ struct Life {
 #[repr(align(128))]
 struct State(ProducerState);
 
+// SAFETY: the thread that has the slot's seat uses it as a producer's; other threads
+// call only what a producer allows of them: `tell_losses_of`, `tell_unattached`,
+// `revoke`, and questions. All of it is atomic.
+unsafe impl Sync for State {}
+
 /// A channel, and who uses which of its clients. Never freed.
 pub(super) struct Process {
     channel: Channel<'static>,

@@ -4,6 +4,9 @@
 //! A reference point that is answered here stands in the vCPU's relay. One that
 //! cannot be is not answered: the guest then rings the host, and waits for it
 //! as it does natively. So an answer always means what it says.
+//!
+//! Unsafe, because of the page that the guest has mapped.
+#![allow(unsafe_code)]
 
 use crate::attached::Attached;
 use crate::counts::{Counter, count};
@@ -19,19 +22,34 @@ use hypertrace_abi::slot::{self, Answer, Emitted};
 /// The vCPU has stored to this host address. `value` is what, if it does not
 /// stand there.
 #[inline(always)]
-pub fn store(segment: &'static Attached, vcpu: &mut Vcpu, address: u64, value: Option<u64>) {
+pub fn store(
+    segment: &'static Attached,
+    vcpu: &mut Vcpu,
+    recorded: &AtomicU64,
+    address: u64,
+    value: Option<u64>,
+) {
     // Entry: what the guest did before its store is before this.
     let now = ticks();
     match vcpu.last {
-        Some(emitter) if emitter.address == address => emit(segment, vcpu, now, emitter, value),
-        _ => find(segment, vcpu, now, address, value),
+        Some(emitter) if emitter.address == address => {
+            emit(segment, vcpu, recorded, now, emitter, value)
+        }
+        _ => find(segment, vcpu, recorded, now, address, value),
     }
 }
 
 /// Which register it is.
 #[cold]
 #[inline(never)]
-fn find(segment: &'static Attached, vcpu: &mut Vcpu, now: u64, address: u64, value: Option<u64>) {
+fn find(
+    segment: &'static Attached,
+    vcpu: &mut Vcpu,
+    recorded: &AtomicU64,
+    now: u64,
+    address: u64,
+    value: Option<u64>,
+) {
     let Some(offset) = vcpu.offset_of(address) else {
         return count(Counter::Outside);
     };
@@ -49,7 +67,7 @@ fn find(segment: &'static Attached, vcpu: &mut Vcpu, now: u64, address: u64, val
             };
             let emitter = Emitter { address, client, guest: vcpu.as_guest(segment, guest), host };
             vcpu.last = Some(emitter);
-            emit(segment, vcpu, now, emitter, value);
+            emit(segment, vcpu, recorded, now, emitter, value);
         }
         register::LEASE => {
             let token = value.unwrap_or_else(|| stored_at(address));
@@ -64,6 +82,7 @@ fn find(segment: &'static Attached, vcpu: &mut Vcpu, now: u64, address: u64, val
 fn emit(
     segment: &'static Attached,
     vcpu: &mut Vcpu,
+    recorded: &AtomicU64,
     now: u64,
     emitter: Emitter,
     value: Option<u64>,
@@ -71,8 +90,13 @@ fn emit(
     let Emitter { address, client, guest, host } = emitter;
     let emitted =
         Emitted { client, seq: value.unwrap_or_else(|| stored_at(address)) as u32, host_time: now };
+    // SAFETY: the page where the guest has just written a slot, as the kernel has told
+    // that it is the same file; only loaded from, atomically, and no longer than this
+    // callback. A guest that unmaps it under a store of its own has a fault here, as it
+    // would by any other access of its own to memory that it has not.
+    let guest = unsafe { &*guest };
     let status = match slot::read(guest, &emitted) {
-        Ok((point, words)) => record(segment, vcpu, point, words),
+        Ok((point, words)) => record(segment, vcpu, recorded, point, words),
         Err(_) => {
             count(Counter::BadSlot);
             Some(Status::Invalid)
@@ -89,6 +113,7 @@ fn emit(
 fn record(
     segment: &Attached,
     vcpu: &mut Vcpu,
+    recorded: &AtomicU64,
     point: ReferencePoint<'_>,
     words: &[AtomicU64],
 ) -> Option<Status> {
@@ -123,7 +148,8 @@ fn record(
     // Guest code runs on this thread, and QEMU's own; neither comes in here.
     let emitted = producer.emit_alone(host_time, id, Flags::REFERENCE_POINT, words, put);
     if emitted == Emit::Recorded {
-        vcpu.recorded += 1;
+        // Its only writer is this thread.
+        recorded.store(recorded.load(Relaxed) + 1, Relaxed);
         return Some(Status::Recorded);
     }
     count(Counter::Full);

@@ -6,7 +6,7 @@
 use crate::api::{self, Block, Id, Info, Instruction, Tb};
 use crate::attached::Attached;
 use crate::counts::{Counter, Summary, count};
-use crate::relay::{self, Vcpu};
+use crate::relay::{self, Entry};
 use crate::{device, marker};
 use hypertrace_abi::layout::local::ENVIRONMENT;
 use hypertrace_abi::layout::{PAGE, mark};
@@ -232,12 +232,12 @@ extern "C" fn stored(vcpu: c_uint, _: u32, address: u64, guest_base: *mut c_void
 
 #[inline(always)]
 fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Option<u64>) {
-    match Vcpu::get(&plugin.segment, index) {
-        // SAFETY: never freed; in a callback of this vCPU, on its thread, which
-        // has no other reference.
-        Some(mut vcpu) => device::store(&plugin.segment, unsafe { vcpu.as_mut() }, address, value),
-        None => relay::refused(),
-    }
+    let Some(entry) = Entry::get(&plugin.segment, index) else {
+        return relay::refused();
+    };
+    // SAFETY: in a callback of this vCPU, on its thread, which has no other reference.
+    let vcpu = unsafe { entry.vcpu() };
+    device::store(&plugin.segment, vcpu, &entry.recorded, address, value);
 }
 
 /// A system call: ours are those of a number that no kernel has.
@@ -262,18 +262,15 @@ extern "C" fn called(
 
 extern "C" fn vcpu_ended(_: Id, index: c_uint) {
     guarded(|_| {
-        if let Some(mut vcpu) = Vcpu::find(index) {
+        if let Some(entry) = Entry::find(index) {
             // SAFETY: as in `at_register`.
-            unsafe { vcpu.as_mut() }.release();
+            unsafe { entry.vcpu() }.release();
         }
     });
 }
 
-/// The process ends: QEMU has stopped all vCPUs.
+/// The process ends. QEMU lets the other vCPUs run again before it calls this, so what
+/// is theirs is not to be touched.
 extern "C" fn ended(_: Id, _: *mut c_void) {
-    guarded(|_| {
-        // SAFETY: as above.
-        let recorded = unsafe { relay::release_all() };
-        api::log(&format!("{}\n", Summary { recorded }));
-    });
+    guarded(|_| api::log(&format!("{}\n", Summary { recorded: relay::recorded() })));
 }
