@@ -2,7 +2,7 @@
 
 use crate::channel::Channel;
 use crate::error::OpenError;
-use crate::local::Local;
+use crate::local::LocalHost;
 use crate::mask;
 use crate::os;
 use crate::time::{Clock, MOST_TURNS};
@@ -18,6 +18,7 @@ use hypertrace_abi::sink::Status;
 /// The host's answer to a reference point. The host took its time between
 /// `before` and `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reply {
     /// What became of it.
     pub status: Status,
@@ -318,7 +319,7 @@ struct Patience<'m> {
     clock: Clock,
     until: u64,
     turns: u32,
-    local: Option<Local>,
+    local: Option<LocalHost>,
     /// Page H.
     host: &'m [AtomicU64],
 }

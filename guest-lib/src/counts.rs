@@ -16,7 +16,7 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 /// shows. Running totals; a forked child begins at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct ProcessCounts {
     /// Events of threads that had no client: no client was free, the thread
     /// was ending, or another took more than a second to open the device. Not
     /// those of a process without a device. The host is told within some
@@ -37,8 +37,8 @@ pub struct Counts {
 
 /// What became of this process's clients and events, apart from what the host
 /// shows.
-pub fn counts() -> Counts {
-    Counts {
+pub fn counts() -> ProcessCounts {
+    ProcessCounts {
         unattached: UNATTACHED.load(Relaxed),
         abandoned: ABANDONED.load(Relaxed),
         taken: TAKEN.load(Relaxed),
@@ -74,7 +74,7 @@ pub(crate) fn abandoned() {
     ABANDONED.fetch_add(1, Relaxed);
 }
 
-pub(crate) fn taken() {
+pub(crate) fn client_taken() {
     TAKEN.fetch_add(1, Relaxed);
 }
 

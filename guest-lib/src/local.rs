@@ -27,21 +27,21 @@ const RING_AGAIN: u64 = 10_000_000;
 
 /// The host of a segment, as a client sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Local {
+pub(crate) struct LocalHost {
     pages: LocalPages<'static>,
 }
 
-/// [`Local::sign_of_life`] of the host that did not answer for a second, as it was
+/// [`LocalHost::sign_of_life`] of the host that did not answer for a second, as it was
 /// then: until that changes, no thread waits for it again.
 static DEAD: AtomicU64 = AtomicU64::new(0);
 
-impl Local {
+impl LocalHost {
     /// # Safety
     /// A segment's config region is mapped at `config`, writable, for as long
     /// as the result is used.
-    pub(crate) unsafe fn new(config: *mut u8) -> Local {
+    pub(crate) unsafe fn new(config: *mut u8) -> LocalHost {
         // SAFETY: the caller's promise.
-        Local { pages: unsafe { LocalPages::at(config) } }
+        LocalHost { pages: unsafe { LocalPages::at(config) } }
     }
 
     /// Lets the host look at this client's registers when it looks next.

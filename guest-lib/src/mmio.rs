@@ -11,6 +11,7 @@ use hypertrace_abi::layout::register;
 /// stored to in one way only.
 #[cfg(feature = "std")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Store {
     /// By an instruction that an emulator's plugin knows from all others.
     #[default]

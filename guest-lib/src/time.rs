@@ -7,6 +7,7 @@ pub(crate) const MOST_TURNS: u32 = 1_000_000;
 
 /// A clock, read on every event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Clock {
     /// The CPU's counter: the choice wherever it runs at a constant rate.
     #[default]

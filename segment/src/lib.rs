@@ -32,6 +32,7 @@
 //! - `std` (default): all of the above, on Linux. Without it there is
 //!   [`LocalPages`] alone, for a segment that is mapped already.
 #![cfg_attr(not(feature = "std"), no_std)]
+#![warn(missing_debug_implementations)]
 
 #[cfg(feature = "std")]
 mod file;

@@ -20,12 +20,13 @@
 //!
 //! - [`Segment`] is the file: a memfd, or one on tmpfs that outlives a crash;
 //! - [`Host`] is the threads: they answer reference points, drain rings, and beat;
-//! - [`Session`] puts both to a trace session;
+//! - [`Session`] is a trace session with both;
 //! - [`run`] starts a program in it, as `hypertrace run` does;
-//! - [`recover`](fn@recover) saves what a crash left in a segment.
+//! - [`recover`](fn@recover) saves the records that a crash left in a segment.
 //!
 //! It does not watch programs: one that never calls the library leaves nothing,
-//! and costs nothing.
+//! and costs nothing. It has no features.
+#![warn(missing_debug_implementations)]
 
 mod cut;
 mod drain;

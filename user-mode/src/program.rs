@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// Why a program cannot be run in a session.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProgramError {
     /// There is none.
     #[error("{}: no such program{}", .0.to_string_lossy(), hint(.0))]

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 /// How the CPU caches a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MemoryType {
     /// As ordinary memory.
     WriteBack,

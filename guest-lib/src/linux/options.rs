@@ -47,6 +47,7 @@ impl Default for Options {
 
 /// Where a process's channel comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// The PCI function with this folder in sysfs.
     Function(PathBuf),
@@ -60,6 +61,7 @@ pub enum Place {
 
 /// A process's channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Info {
     /// Where it comes from.
     pub place: Place,

@@ -506,7 +506,7 @@ impl Process {
             if self.channel.traps() && memory.host[host_page::LEASE].load(Relaxed) != token {
                 // Twice, because a transport may post our own store to LEASE.
                 if suspect.swap(token, Relaxed) == token && state.revoke(token) {
-                    counts::taken();
+                    counts::client_taken();
                 }
                 continue;
             }

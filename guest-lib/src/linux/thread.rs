@@ -138,7 +138,7 @@ pub fn poll() {
     let token = client.producer().state().token();
     // In a forked child the token is gone, and so is the memory.
     if token != 0 && !client.poll() && client.producer().state().revoke(token) {
-        counts::taken();
+        counts::client_taken();
     }
 }
 

@@ -10,7 +10,7 @@
 
 use crate::attached::Attached;
 use crate::counts::{Counter, count};
-use crate::relay::{self, Emitter, Vcpu, stored_at};
+use crate::relay::{self, Emitter, Entry, Vcpu, stored_at};
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{host_page, register};
@@ -25,7 +25,7 @@ use hypertrace_abi::slot::{self, Answer, Emitted};
 pub fn store(
     segment: &'static Attached,
     vcpu: &mut Vcpu,
-    recorded: &AtomicU64,
+    entry: &Entry,
     address: u64,
     value: Option<u64>,
 ) {
@@ -33,9 +33,9 @@ pub fn store(
     let now = ticks();
     match vcpu.last {
         Some(emitter) if emitter.address == address => {
-            emit(segment, vcpu, recorded, now, emitter, value)
+            emit(segment, vcpu, entry, now, emitter, value)
         }
-        _ => find(segment, vcpu, recorded, now, address, value),
+        _ => find(segment, vcpu, entry, now, address, value),
     }
 }
 
@@ -45,7 +45,7 @@ pub fn store(
 fn find(
     segment: &'static Attached,
     vcpu: &mut Vcpu,
-    recorded: &AtomicU64,
+    entry: &Entry,
     now: u64,
     address: u64,
     value: Option<u64>,
@@ -67,7 +67,7 @@ fn find(
             };
             let emitter = Emitter { address, client, guest: vcpu.as_guest(segment, guest), host };
             vcpu.last = Some(emitter);
-            emit(segment, vcpu, recorded, now, emitter, value);
+            emit(segment, vcpu, entry, now, emitter, value);
         }
         register::LEASE => {
             let token = value.unwrap_or_else(|| stored_at(address));
@@ -82,7 +82,7 @@ fn find(
 fn emit(
     segment: &'static Attached,
     vcpu: &mut Vcpu,
-    recorded: &AtomicU64,
+    entry: &Entry,
     now: u64,
     emitter: Emitter,
     value: Option<u64>,
@@ -94,9 +94,9 @@ fn emit(
     // that it is the same file; only loaded from, atomically, and no longer than this
     // callback. A guest that unmaps it under a store of its own has a fault here, as it
     // would by any other access of its own to memory that it has not.
-    let guest = unsafe { &*guest };
+    let guest = unsafe { guest.as_ref() };
     let status = match slot::read(guest, &emitted) {
-        Ok((point, words)) => record(segment, vcpu, recorded, point, words),
+        Ok((point, words)) => record(segment, vcpu, entry, point, words),
         Err(_) => {
             count(Counter::BadSlot);
             Some(Status::Invalid)
@@ -113,7 +113,7 @@ fn emit(
 fn record(
     segment: &Attached,
     vcpu: &mut Vcpu,
-    recorded: &AtomicU64,
+    entry: &Entry,
     point: ReferencePoint<'_>,
     words: &[AtomicU64],
 ) -> Option<Status> {
@@ -149,6 +149,7 @@ fn record(
     let emitted = producer.emit_alone(host_time, id, Flags::REFERENCE_POINT, words, put);
     if emitted == Emit::Recorded {
         // Its only writer is this thread.
+        let recorded = &entry.recorded;
         recorded.store(recorded.load(Relaxed) + 1, Relaxed);
         return Some(Status::Recorded);
     }

@@ -237,7 +237,7 @@ fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Opti
     };
     // SAFETY: in a callback of this vCPU, on its thread, which has no other reference.
     let vcpu = unsafe { entry.vcpu() };
-    device::store(&plugin.segment, vcpu, &entry.recorded, address, value);
+    device::store(&plugin.segment, vcpu, entry, address, value);
 }
 
 /// A system call: ours are those of a number that no kernel has.

@@ -19,6 +19,7 @@ use hypertrace_abi::ring::{Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_segment::token;
 use std::cell::UnsafeCell;
 use std::fs;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};
 
 /// vCPUs, that is threads of a program, that can have a relay. Also bounds the
@@ -76,7 +77,7 @@ pub struct Emitter {
     pub client: u32,
     /// Its page G, where the guest has it mapped: to load by another address
     /// what the guest has just stored waits until the store is in the cache.
-    pub guest: *const Page,
+    pub guest: NonNull<Page>,
     /// Its page H.
     pub host: &'static Page,
 }
@@ -139,9 +140,9 @@ impl Vcpu {
 
     /// The address of this page of the plugin's mapping in the guest's, if it is in
     /// the mapping that the last address was in; else its own.
-    pub fn as_guest(&self, segment: &Attached, page: &'static Page) -> *const Page {
+    pub fn as_guest(&self, segment: &Attached, page: &'static Page) -> NonNull<Page> {
         let at = self.ranges[0].address_of(segment.offset_of(page), PAGE);
-        at.map_or(page, |at| at as *const Page)
+        at.and_then(|at| NonNull::new(at as *mut Page)).unwrap_or(page.into())
     }
 
     #[cold]
