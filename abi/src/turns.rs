@@ -11,6 +11,35 @@
 
 use crate::ring::Consumer;
 use crate::sink::{Drained, EventSink};
+use core::time::Duration;
+
+/// When and how much to drain.
+#[derive(Clone, Copy, Debug)]
+pub struct DrainPolicy {
+    /// Time between passes that nobody asked for.
+    pub period: Duration,
+    /// Drain time of one client in one pass, while others have something as well.
+    pub budget: Duration,
+}
+
+impl Default for DrainPolicy {
+    fn default() -> Self {
+        // A ring of 1 MiB holds 32,768 short records: at a million a second
+        // it is full after 32 ms.
+        // 250 us are a few packets, so a pass over 16 clients that all have more
+        // than that comes back after 4 ms.
+        DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
+    }
+}
+
+/// Runs one pass of a drain loop over all clients: `drain`, between the calls by
+/// which the sink learns of its begin and its end.
+pub fn pass<R>(sink: &(impl EventSink + ?Sized), drain: impl FnOnce() -> R) -> R {
+    sink.begin_pass();
+    let drained = drain();
+    sink.end_pass();
+    drained
+}
 
 /// Shares that one client's steps can put it behind the others, at most: a loop
 /// that was kept off its CPU in the middle of a step must not punish the client
@@ -80,6 +109,19 @@ pub fn drain_rest(sink: &(impl EventSink + ?Sized), client: u32, consumer: &mut 
             break;
         }
     }
+}
+
+/// Counts what is left in a client's ring as lost, after the last pass: the sink
+/// could not take it. `stage` as for [`Consumer::pull`].
+pub fn forsake(
+    sink: &(impl EventSink + ?Sized),
+    client: u32,
+    consumer: &mut Consumer<'_>,
+    stage: &mut [u64],
+) {
+    consumer.forsake(stage);
+    // Nothing to take: the sink looks at the losses.
+    sink.drain(client, consumer);
 }
 
 /// The scale of a group of accounts that share a loop's time.

@@ -13,7 +13,10 @@
 //! What loom cannot see: a load that takes its value from a store later in the
 //! execution. So it says nothing of the Release with which tail and
 //! `schema_seen` go back to the producer.
+//!
+//! Unsafe, because a model shares the states of its producers.
 #![cfg(loom)]
+#![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;
@@ -49,6 +52,9 @@ struct World {
     next_state: ProducerState,
     turns: AtomicU64,
 }
+
+// SAFETY: a model gives each state to one of its threads at a time; all of it is atomic.
+unsafe impl Sync for World {}
 
 impl World {
     fn new(blocks: usize, schema: usize, mode: RingMode) -> Arc<World> {

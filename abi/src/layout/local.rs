@@ -14,7 +14,9 @@ pub const STORE_ENVIRONMENT: &str = "HYPERTRACE_STORE";
 /// Page L, written by the host, but for [`WATCH`] and [`LOST_UNATTACHED`]: offset in the config region.
 pub const PAGE_L: u64 = 0x1000;
 /// The bells: offset in the config region. A byte for each client, which adds 1
-/// (wrapping) to say "look at my registers". Written by the lessee only.
+/// to say "look at my registers", by an atomic add to the u64 that the byte is in:
+/// all sides access these words whole. A bell that comes around carries into the
+/// next one, which then rings for nothing.
 pub const BELLS: u64 = 0x2000;
 
 /// u32 in page L, a shared futex: what the host looks at, one of [`watch`].

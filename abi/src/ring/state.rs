@@ -1,6 +1,8 @@
 //! The private truth of a producer.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
+use core::cell::Cell;
+use core::marker::PhantomData;
 
 /// Slots of the table of known ids. A model checker visits every slot in every
 /// execution, so there it has a few.
@@ -16,6 +18,22 @@ pub(super) const BY_OTHER: u64 = 2;
 
 /// The private truth of a producer. All zeros is "no lease": what a fork with
 /// MADV_WIPEONFORK leaves to the child, so that it never writes as its parent.
+///
+/// A state is one thread's, and so is a producer, which refers to one: on two
+/// threads they would write over each other's records.
+///
+/// ```compile_fail,E0277
+/// # use hypertrace_abi::ring::ProducerState;
+/// fn share(state: &ProducerState) {
+///     std::thread::scope(|threads| {
+///         threads.spawn(|| state.is_leased());
+///     });
+/// }
+/// ```
+///
+/// A program whose other threads look after an idle producer
+/// ([`Producer::tell_losses_of`](super::Producer::tell_losses_of) and the like)
+/// wraps it in a type of its own that is `Sync`, and argues why.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
@@ -46,6 +64,8 @@ pub struct ProducerState {
     pub(super) schema_len: AtomicU64,
     pub(super) known_len: AtomicU64,
     pub(super) known: [AtomicU32; KNOWN],
+    /// Not `Sync`.
+    pub(super) one_thread: PhantomData<Cell<()>>,
 }
 
 impl Default for ProducerState {
@@ -73,6 +93,7 @@ macro_rules! zero_state {
             schema_len: $zero64,
             known_len: $zero64,
             known: $zero32,
+            one_thread: PhantomData,
         }
     };
 }

@@ -6,35 +6,16 @@ use hypertrace_abi::sink::EventSink;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::timerfd::TimerFd;
+
+pub use hypertrace_abi::turns::DrainPolicy;
 
 impl Trigger for EventFd {
     fn trigger(&self) {
         // Fails only when the counter is full, and then it is readable.
         let _ = self.write(1);
-    }
-}
-
-/// When and how much to drain.
-#[derive(Clone, Copy, Debug)]
-pub struct DrainPolicy {
-    /// Time between passes that nobody asked for.
-    pub period: Duration,
-    /// Drain time of one client in one pass, while others have something as well:
-    /// see [`Chip::drain_pass`].
-    pub budget: Duration,
-}
-
-impl Default for DrainPolicy {
-    fn default() -> Self {
-        // A ring of 1 MiB holds 32,768 short records: at a million a second
-        // it is full after 32 ms.
-        // 250 us are a few packets, so a pass over 16 clients that all have more
-        // than that comes back after 4 ms.
-        DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
     }
 }
 

@@ -61,6 +61,10 @@ impl Wake for Waker {
     }
 }
 
+// SAFETY: `state` is the thread's that has claimed the ring, and of no other; all else
+// is `Sync`, and all of `state` is atomic.
+unsafe impl Sync for HostRing {}
+
 impl HostRing {
     /// A ring of this many bytes, and a schema log that is large enough for
     /// any VMM's events.

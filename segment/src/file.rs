@@ -1,30 +1,33 @@
 //! The segment: the regions of a device in a file, mapped.
 //!
-//! Unsafe, because mapping is, and because shared memory is seen as atomics.
+//! Unsafe, because posix_fallocate(3) is a C function.
 #![allow(unsafe_code)]
 
-use hypertrace_abi::atomic::{AtomicU32, AtomicU64};
-use hypertrace_abi::config::{ConfigError, ConfigPage, HostFacts, RingMode};
-use hypertrace_abi::layout::local::{BELLS, HOST_LOCK, HOST_PID, PAGE_L};
-use hypertrace_abi::layout::{Geometry, GeometryError, PAGE, Region, WORD};
+use crate::local::LocalPages;
+use crate::lock::{LockFile, own_description};
+use crate::mapping::Mapping;
+use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
+use hypertrace_abi::config::{ConfigError, ConfigPage, Features, HostFacts, RingMode};
+use hypertrace_abi::layout::local::HOST_LOCK;
+use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, Region, WORD};
 use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::zerocopy::{FromBytes, IntoBytes};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use zerocopy::{FromBytes, IntoBytes};
 
 /// Why there is no segment.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SegmentError {
     /// Sizes that cannot be.
     #[error("the segment cannot have these sizes")]
     Geometry(#[from] GeometryError),
-    /// Something is there already.
+    /// There is a file already.
     #[error(
         "{} exists: it may hold what a killed run left; save that with `hypertrace run --recover`, \
          or remove it",
@@ -35,7 +38,7 @@ pub enum SegmentError {
     #[error("cannot reserve {bytes} bytes for the segment {}: give it fewer clients or smaller \
              rings, or another file system", path.display())]
     Reserve {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Bytes that it has to have.
         bytes: u64,
@@ -48,37 +51,48 @@ pub enum SegmentError {
     System {
         /// What: a verb.
         doing: &'static str,
-        /// Which segment.
+        /// The file.
         path: PathBuf,
         /// Why not.
         #[source]
         source: io::Error,
     },
-    /// The file is something else.
-    #[error("{} is not a segment", path.display())]
-    NotOne {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: ConfigError,
-    },
-    /// It ends before its rings do.
-    #[error("{} is cut off: it has {found} bytes of {expected}", path.display())]
-    Short {
-        /// Which.
+    /// The file is too short to be one.
+    #[error("{} is not a segment: it has {found} bytes and no room for a config page", path.display())]
+    NoPage {
+        /// The file.
         path: PathBuf,
         /// Bytes that it has.
         found: u64,
-        /// Bytes that its config page tells.
+    },
+    /// The file has no config page, or one of another version.
+    #[error("{} is not a segment", path.display())]
+    NotOne {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its config page.
+        #[source]
+        source: ConfigError,
+    },
+    /// The file is the memory of a device.
+    #[error("{} is not a segment: it is a device's, as its config page says TRAPS", .0.display())]
+    Device(PathBuf),
+    /// It ends before its rings do.
+    #[error("{} is cut off: it has {found} bytes, and its config page says {expected}", path.display())]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it has.
+        found: u64,
+        /// Bytes that its config page says.
         expected: u64,
     },
     /// A host serves it.
     #[error("{} is served by process {pid}: end that first", path.display())]
     Served {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// By whom, as that said.
+        /// The host, by its own account.
         pid: u32,
     },
 }
@@ -90,32 +104,24 @@ impl SegmentError {
     }
 }
 
-/// A segment, mapped into its host.
+/// A segment, mapped.
 #[derive(Debug)]
 pub struct Segment {
     file: File,
     /// `None`: a memfd.
     path: Option<PathBuf>,
     /// The same file by a description of its own, which no child inherits: the
-    /// host's lock is gone with the host.
-    _lock: File,
-    at: *mut u8,
-    len: usize,
+    /// host's lock is gone with the host. `None`: this is no host.
+    host_lock: Option<LockFile>,
+    mapping: Mapping,
     page: ConfigPage,
     geometry: Geometry,
     mode: RingMode,
-    /// Offset of the rings.
-    rings: u64,
 }
 
-// SAFETY: what is behind `at` is accessed by atomic operations only.
-unsafe impl Send for Segment {}
-// SAFETY: as above.
-unsafe impl Sync for Segment {}
-
 impl Segment {
-    /// A segment in memory: a memfd, which cannot be cut. It is gone with the
-    /// last process that has it.
+    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut. It is
+    /// gone with the last process that has it.
     ///
     /// # Errors
     /// If the geometry cannot be, or the system gives no memory.
@@ -125,9 +131,9 @@ impl Segment {
         Segment::begin(file, None, geometry, facts)
     }
 
-    /// A segment in a new file, on tmpfs for its speed: it outlives a crash of
-    /// all who use it. Its memory is reserved, so that a full file system is an
-    /// error here and not a signal later.
+    /// Creates a segment in a new file, to serve it: on tmpfs for its speed, it
+    /// outlives a crash of all that use it. Its memory is reserved, so that a full
+    /// file system is an error here and not a signal later.
     ///
     /// # Errors
     /// If there is such a file already, or it cannot be made.
@@ -155,7 +161,7 @@ impl Segment {
             })
             .and_then(|()| Segment::begin(file, Some(path.to_owned()), geometry, facts));
         if made.is_err() {
-            // Ours, as it was not there.
+            // This call has made it.
             let _ = std::fs::remove_file(path);
         }
         made
@@ -170,31 +176,39 @@ impl Segment {
         let page = ConfigPage::new(geometry, facts);
         file.write_all_at(page.as_bytes(), 0)
             .map_err(failed("write", path.as_deref().unwrap_or(unnamed())))?;
-        Segment::map(file, path, page)
+        Segment::map(file, path, page)?.to_serve()
     }
 
-    /// The segment that somebody left in this file.
+    /// Opens the segment in this file, to use it.
     ///
     /// # Errors
-    /// If it is none, or a host serves it.
+    /// If it is none.
     pub fn open(path: &Path) -> Result<Segment, SegmentError> {
-        let file = OpenOptions::new().read(true).write(true).open(path);
-        let file = file.map_err(failed("open", path))?;
-        let mut bytes = [0; size_of::<ConfigPage>()];
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOCTTY)
+            .open(path)
+            .map_err(failed("open", path))?;
+        Segment::of_file(file, path)
+    }
+
+    /// As [`Segment::open`], of a file that is open; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn of_file(file: File, path: &Path) -> Result<Segment, SegmentError> {
         let found = file.metadata().map_err(failed("look at", path))?.len();
-        if found >= PAGE {
-            file.read_exact_at(&mut bytes, 0).map_err(failed("read", path))?;
+        let path = path.to_owned();
+        if found < MIN_BAR {
+            return Err(SegmentError::NoPage { path, found });
         }
-        let page = ConfigPage::read_from_bytes(&bytes);
-        let page = page.map_err(|_| failed("read", path)(io::ErrorKind::InvalidData.into()))?;
-        let geometry = page
-            .geometry()
-            .map_err(|source| SegmentError::NotOne { path: path.to_owned(), source })?;
-        if found < used(&geometry) {
-            let (path, expected) = (path.to_owned(), used(&geometry));
-            return Err(SegmentError::Short { path, found, expected });
-        }
-        Segment::map(file, Some(path.to_owned()), page)
+        // The only look at the page: other programs can change it at any time.
+        let mut bytes = [0; size_of::<ConfigPage>()];
+        file.read_exact_at(&mut bytes, 0).map_err(failed("read", &path))?;
+        let page = ConfigPage::read_from_bytes(&bytes)
+            .map_err(|_| failed("read", &path)(io::ErrorKind::InvalidData.into()))?;
+        Segment::map(file, Some(path), page)
     }
 
     fn map(file: File, path: Option<PathBuf>, page: ConfigPage) -> Result<Segment, SegmentError> {
@@ -202,29 +216,31 @@ impl Segment {
         let not_one = |source| SegmentError::NotOne { path: name.to_owned(), source };
         let geometry = page.geometry().map_err(not_one)?;
         let mode = page.ring_mode().map_err(not_one)?;
-        let own = Path::new("/proc/self/fd").join(file.as_raw_fd().to_string());
-        let lock = OpenOptions::new().read(true).write(true).open(own);
-        let lock = lock.map_err(failed("open again", name))?;
-        let is_ours = take(&lock).map_err(failed("lock", name))?;
-        let len = used(&geometry) as usize;
-        // SAFETY: a new mapping at an address that the kernel chooses, of a
-        // file that is as long.
-        let at = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let file = file.as_raw_fd();
-            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file, 0)
-        };
-        if at == libc::MAP_FAILED {
-            return Err(failed("map", name)(io::Error::last_os_error()));
+        if page.features().contains(Features::TRAPS) {
+            return Err(SegmentError::Device(name.to_owned()));
         }
-        let at = at.cast();
-        let rings = geometry.window_offset(Region::Rings);
-        let segment = Segment { file, path, _lock: lock, at, len, page, geometry, mode, rings };
-        if !is_ours {
-            let pid = segment.word32(HOST_PID).load(std::sync::atomic::Ordering::Relaxed);
-            return Err(SegmentError::Served { path: segment.name().to_owned(), pid });
+        let expected = used(&geometry);
+        let found = file.metadata().map_err(failed("look at", name))?.len();
+        if found < expected {
+            return Err(SegmentError::Short { path: name.to_owned(), found, expected });
         }
-        Ok(segment)
+        let mapping = Mapping::new(&file, 0, expected, true).map_err(failed("map", name))?;
+        Ok(Segment { file, path, host_lock: None, mapping, page, geometry, mode })
+    }
+
+    /// Makes this process the segment's host, until this is dropped.
+    ///
+    /// # Errors
+    /// If another process is.
+    pub fn to_serve(mut self) -> Result<Segment, SegmentError> {
+        let own = own_description(self.file.as_fd()).map_err(failed("open again", self.name()))?;
+        let lock = LockFile::new(own, HOST_LOCK, LockFile::ANY);
+        if !lock.try_lock(0).map_err(failed("lock", self.name()))? {
+            let pid = self.local().host_pid().load(Relaxed);
+            return Err(SegmentError::Served { path: self.name().to_owned(), pid });
+        }
+        self.host_lock = Some(lock);
+        Ok(self)
     }
 
     /// Its file, if it has a name.
@@ -237,11 +253,11 @@ impl Segment {
     }
 
     /// Its descriptor's number, if it is without a name.
-    pub(crate) fn descriptor(&self) -> Option<i32> {
+    pub fn descriptor(&self) -> Option<RawFd> {
         self.path.is_none().then(|| self.file.as_raw_fd())
     }
 
-    /// What a program finds it by: its path, from the root, or that of a
+    /// Where a program finds it: its path, from the root, or that of a
     /// descriptor that the program inherits.
     pub fn location(&self) -> OsString {
         match &self.path {
@@ -251,7 +267,7 @@ impl Segment {
     }
 
     /// Removes its file.
-    pub(crate) fn remove(&self) {
+    pub fn remove(&self) {
         if let Some(path) = &self.path {
             // Not there any more, or not to be removed: it does no harm.
             let _ = std::fs::remove_file(path);
@@ -268,74 +284,49 @@ impl Segment {
         &self.geometry
     }
 
-    /// Where it is mapped, for ever as long as this lives: what a `Channel` of
-    /// this very process is made of.
-    pub fn address(&self) -> *mut u8 {
-        self.at
+    /// What a full ring does.
+    pub fn mode(&self) -> RingMode {
+        self.mode
     }
 
-    /// The addresses of the mapping.
-    pub(crate) fn range(&self) -> Range<usize> {
-        let at = self.at as usize;
-        at..at + self.len
-    }
-
-    /// Clients that relay others' points, and all.
-    pub(crate) fn clients(&self) -> (u32, u32) {
+    /// Number of clients that relay others' points, and of all.
+    pub fn clients(&self) -> (u32, u32) {
         let all = self.geometry.clients;
         (u32::try_from(self.page.vcpu_clients).map_or(all, |n| n.min(all)), all)
     }
 
-    fn words(&self, offset: u64, bytes: u64) -> &[AtomicU64] {
-        assert!(
-            offset.is_multiple_of(WORD) && offset + bytes <= self.len as u64,
-            "inside the mapping"
-        );
-        // SAFETY: inside the mapping, which lives as long as `self`; aligned;
-        // shared memory is accessed by atomic operations only.
-        unsafe {
-            let at = self.at.add(offset as usize).cast();
-            std::slice::from_raw_parts(at, (bytes / WORD) as usize)
-        }
+    /// Its memory: up to the last ring's end.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Where it is mapped, as long as this lives: what a `Channel` of this very
+    /// process is made of.
+    pub fn address(&self) -> *mut u8 {
+        self.mapping.address()
+    }
+
+    /// Page L and the bells.
+    #[inline(always)]
+    pub fn local(&self) -> LocalPages<'_> {
+        LocalPages::of(self.mapping.words()).expect("every geometry has a whole config region")
     }
 
     /// The rings region.
-    pub(crate) fn rings(&self) -> &[AtomicU64] {
-        self.words(self.rings, self.geometry.rings_size())
+    pub fn rings(&self) -> &[AtomicU64] {
+        let rings = self.geometry.window_offset(Region::Rings);
+        &self.mapping.words()[(rings / WORD) as usize..]
     }
 
     /// One client's memory.
-    pub(crate) fn client(&self, client: u32) -> Option<ClientMemory<'_>> {
+    pub fn client(&self, client: u32) -> Option<ClientMemory<'_>> {
         ClientMemory::of_rings(self.rings(), client, &self.geometry, self.mode)
     }
 
-    /// What a full ring does.
-    pub(crate) fn mode(&self) -> RingMode {
-        self.mode
-    }
-
-    /// The bells, eight in a word.
-    pub(crate) fn bells(&self) -> &[AtomicU64] {
-        self.words(BELLS, u64::from(self.geometry.clients).next_multiple_of(WORD))
-    }
-
-    /// Words of page L.
-    pub(crate) fn page_l(&self, offset: u64, bytes: u64) -> &[AtomicU64] {
-        self.words(PAGE_L + offset, bytes)
-    }
-
-    /// A u32 of page L.
-    pub(crate) fn word32(&self, offset: u64) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4) && offset < PAGE, "a word of the page");
-        // SAFETY: as in `words`.
-        unsafe { &*self.at.add((PAGE_L + offset) as usize).cast() }
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: this type owns the mapping; nobody has a reference any more.
-        unsafe { libc::munmap(self.at.cast(), self.len) };
+    /// Takes it apart: the file, its memory, and the copy of the config page that
+    /// both were checked against.
+    pub fn into_parts(self) -> (File, Mapping, ConfigPage) {
+        (self.file, self.mapping, self.page)
     }
 }
 
@@ -353,30 +344,11 @@ fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
 }
 
 fn reserve(file: &File, geometry: &Geometry) -> io::Result<()> {
-    // SAFETY: a descriptor of ours and two numbers.
+    // The C library's, which helps out where a file system has no such call.
+    // SAFETY: takes a descriptor that is open, and two numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, used(geometry) as libc::off_t) } {
         0 => file.set_len(geometry.window_size()),
         errno => Err(io::Error::from_raw_os_error(errno)),
-    }
-}
-
-/// Takes the host's lock. `false`: another has it.
-fn take(file: &File) -> io::Result<bool> {
-    let lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: HOST_LOCK as libc::off_t,
-        l_len: 1,
-        // Must be 0 for this kind of lock.
-        l_pid: 0,
-    };
-    // SAFETY: fcntl reads `lock`, and nothing else of ours.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) } == 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        why if matches!(why.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-        why => Err(why),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Counts of this process, apart from those of its clients' rings.
+#![cfg_attr(not(feature = "std"), allow(dead_code))]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
 /// Those of [`UNATTACHED`] that no host was told of yet.
@@ -15,7 +16,7 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 /// shows. Running totals; a forked child begins at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct ProcessCounts {
     /// Events of threads that had no client: no client was free, the thread
     /// was ending, or another took more than a second to open the device. Not
     /// those of a process without a device. The host is told within some
@@ -36,8 +37,8 @@ pub struct Counts {
 
 /// What became of this process's clients and events, apart from what the host
 /// shows.
-pub fn counts() -> Counts {
-    Counts {
+pub fn counts() -> ProcessCounts {
+    ProcessCounts {
         unattached: UNATTACHED.load(Relaxed),
         abandoned: ABANDONED.load(Relaxed),
         taken: TAKEN.load(Relaxed),
@@ -45,35 +46,35 @@ pub fn counts() -> Counts {
     }
 }
 
-pub(super) fn unattached() {
+pub(crate) fn unattached() {
     UNATTACHED.fetch_add(1, Relaxed);
     UNTOLD.fetch_add(1, Relaxed);
 }
 
 /// Whether the host was told of all events of threads without a client.
-pub(super) fn is_told() -> bool {
+pub(crate) fn is_told() -> bool {
     UNTOLD.load(Relaxed) == 0 && !TELLING.load(Relaxed)
 }
 
 /// Begins to tell the host of those that it was not told of: gives them, for the
 /// caller to take. `None` if another thread is at it. One at a time, so that a process
 /// which ends can wait for counts that were taken and do not stand anywhere yet.
-pub(super) fn begin_telling() -> Option<&'static AtomicU64> {
+pub(crate) fn begin_telling() -> Option<&'static AtomicU64> {
     // ORDERING: pairs with the Release in `end_telling`.
     (!TELLING.swap(true, Ordering::Acquire)).then_some(&UNTOLD)
 }
 
 /// Ends the turn that [`begin_telling`] gave.
-pub(super) fn end_telling() {
+pub(crate) fn end_telling() {
     // ORDERING: pairs with the Acquire in `begin_telling`: what was taken is published.
     TELLING.store(false, Ordering::Release);
 }
 
-pub(super) fn abandoned() {
+pub(crate) fn abandoned() {
     ABANDONED.fetch_add(1, Relaxed);
 }
 
-pub(super) fn taken() {
+pub(crate) fn client_taken() {
     TAKEN.fetch_add(1, Relaxed);
 }
 
@@ -82,7 +83,7 @@ pub(crate) fn unanswered() {
 }
 
 /// In a forked child.
-pub(super) fn forget() {
+pub(crate) fn forget() {
     for count in [&UNATTACHED, &UNTOLD, &ABANDONED, &TAKEN, &UNANSWERED] {
         count.store(0, Relaxed);
     }
