@@ -18,15 +18,14 @@
 //! be ([`Fault`]).
 
 mod consumer;
+mod counts;
 mod lease;
 mod producer;
 mod schema_log;
 mod state;
 
-pub use consumer::{
-    Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Logged, Losses, Payload, Pulled, Record,
-    Total,
-};
+pub use consumer::{Consumer, ConsumerState, Flow, Logged, Payload, Pulled, Record};
+pub use counts::{FAULT_KINDS, Fault, Losses, Total};
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, Producer, Wake};
 pub use schema_log::SchemaText as LoggedSchema;
