@@ -250,6 +250,7 @@ pub trait Text {
 }
 
 /// An event: a site's names with its values' types.
+#[derive(Debug)]
 pub struct Event<S, F>(PhantomData<(S, F)>);
 
 impl<S: Site, F: Fields> Event<S, F> {

@@ -12,6 +12,7 @@
 //!
 //! `no_std`, no allocation, little-endian machines only. What one side wrote
 //! is a hint to the other: each keeps its own truth in private memory.
+#![warn(missing_debug_implementations)]
 #![cfg_attr(not(any(test, loom)), no_std)]
 
 #[cfg(target_endian = "big")]

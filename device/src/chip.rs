@@ -11,20 +11,20 @@ use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
 use hypertrace_abi::turns::{Account, Turns, drain_rest};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use vm_memory::Bytes;
 use zerocopy::IntoBytes;
 
-/// Wakes the drain loop, for a KICK that came by trap.
-pub trait Trigger: Send + Sync {
-    /// Must not block.
-    fn trigger(&self);
+/// A way to wake the drain loop, for a KICK that came by a trap.
+pub trait DrainWaker: Send + Sync {
+    /// Wakes the drain loop. Runs on a vCPU's thread and must not block.
+    fn wake(&self);
 }
 
-/// No drain loop to wake: a timer drains.
-impl Trigger for () {
-    fn trigger(&self) {}
+/// Wakes nothing: for a drain loop that runs by a timer alone.
+impl DrainWaker for () {
+    fn wake(&self) {}
 }
 
 /// Ticks per second that no host's counter reaches.
@@ -90,7 +90,7 @@ pub struct Chip<S, T = ()> {
     // Runtime glue.
     memory: Memory,
     sink: S,
-    trigger: T,
+    waker: T,
     // Volatile state.
     clients: Box<[Client]>,
     /// The drain loop's: whose turn it is.
@@ -101,9 +101,19 @@ pub struct Chip<S, T = ()> {
     mask_writer: Mutex<()>,
 }
 
-impl<S: EventSink, T: Trigger> Chip<S, T> {
+impl<S, T> fmt::Debug for Chip<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chip")
+            .field("geometry", &self.geometry)
+            .field("ring_mode", &self.ring_mode)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// A device on this memory.
-    pub fn new(memory: Memory, config: &ChipConfig, sink: S, trigger: T) -> Self {
+    pub fn new(memory: Memory, config: &ChipConfig, sink: S, waker: T) -> Self {
         let geometry = *memory.geometry();
         // A counter that is not known counts faster than any does: a bound that
         // is too strict shows, one that is off would not.
@@ -134,7 +144,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
             host_frequency: config.host_frequency,
             memory,
             sink,
-            trigger,
+            waker,
             clients: (0..geometry.clients)
                 .map(|_| Client {
                     shadows: Default::default(),
@@ -197,12 +207,9 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
                 }
                 in_bounds(offset, data.len(), self.geometry.bar_size(region))
             }
-            Region::Data | Region::Rings => match self.memory.region(region) {
-                Some(shared) if in_bounds(offset, data.len(), shared.size()) => {
-                    shared.bytes().read_slice(data, offset as usize).is_ok()
-                }
-                _ => false,
-            },
+            Region::Data | Region::Rings => {
+                self.memory.region(region).is_some_and(|shared| shared.load(offset, data))
+            }
             Region::Control => return self.read_register(offset, data),
         };
         if !done {
@@ -216,12 +223,9 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         let now = clock::ticks();
         let done = match region {
             Region::Config => false,
-            Region::Data | Region::Rings => match self.memory.region(region) {
-                Some(shared) if in_bounds(offset, data.len(), shared.size()) => {
-                    shared.bytes().write_slice(data, offset as usize).is_ok()
-                }
-                _ => false,
-            },
+            Region::Data | Region::Rings => {
+                self.memory.region(region).is_some_and(|shared| shared.store(offset, data))
+            }
             Region::Control => return self.write_register(now, offset, data),
         };
         if !done {
@@ -303,7 +307,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
             Shadow::Legacy => self.emit_legacy(now, client, value),
             Shadow::Kick => {
                 self.counts.add(Counter::KickTrapped);
-                self.trigger.trigger();
+                self.waker.wake();
             }
             Shadow::Stamp => self.counts.add(Counter::StampTrapped),
             // Never stored to.

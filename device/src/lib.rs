@@ -18,6 +18,7 @@
 //!
 //! What it does not do: it raises no interrupt, performs no DMA, and never
 //! touches guest RAM other than its own two shared regions ([`Memory`]).
+#![warn(missing_debug_implementations)]
 
 pub mod adapter;
 mod chip;
@@ -26,7 +27,7 @@ mod memory;
 mod pci;
 mod window;
 
-pub use chip::{Chip, ChipConfig, Trigger};
+pub use chip::{Chip, ChipConfig, DrainWaker};
 pub use counter::{COUNTERS, Counter};
 pub use memory::{Memory, MemoryError, SharedRegion};
 pub use pci::{BarChange, PciFunction};

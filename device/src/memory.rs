@@ -1,18 +1,22 @@
 //! The two regions that guest and host share: argument slots and rings.
 //!
-//! Unsafe here, because shared memory is seen as a slice of atomics: vm-memory
-//! offers one atomic at a time, and the drain copies thousands.
+//! The host sees both as slices of atomic words and accesses them in no other way:
+//! the ring needs whole words with an ordering, and accesses of several sizes that
+//! race are undefined in Rust's memory model. The cast to such a slice is this
+//! crate's only unsafe block: vm-memory offers one atomic at a time, and the drain
+//! copies thousands.
 #![allow(unsafe_code)]
 
-use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::layout::{Geometry, GeometryError, Region, WORD};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
 use vm_memory::mmap::MmapRegionError;
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+use vm_memory::{FileOffset, MmapRegion};
 
 /// Why shared memory could not be had.
 #[derive(Debug, Error)]
@@ -74,16 +78,54 @@ impl SharedRegion {
         &self.file
     }
 
-    /// For accesses that trap.
-    pub(crate) fn bytes(&self) -> VolatileSlice<'_> {
-        self.mapping.as_volatile_slice()
+    /// Fills `data` from `offset` on: a guest's load that trapped. Returns `false`,
+    /// and reads nothing, if that is not within the region.
+    pub(crate) fn load(&self, offset: u64, data: &mut [u8]) -> bool {
+        self.parts(offset, data.len(), |word, part, bytes| {
+            // ORDERING: pairs with the Release in `store_bytes` and those of the host,
+            // for a guest whose every access traps.
+            let word = word.load(Ordering::Acquire).to_le_bytes();
+            data[bytes].copy_from_slice(&word[part]);
+        })
+    }
+
+    /// Stores `data` at `offset`: a guest's store that trapped. Returns `false`, and
+    /// stores nothing, if that is not within the region.
+    pub(crate) fn store(&self, offset: u64, data: &[u8]) -> bool {
+        self.parts(offset, data.len(), |word, part, bytes| {
+            store_bytes(word, part, &data[bytes]);
+        })
+    }
+
+    /// Calls `f` for each word that `len` bytes at `offset` touch, with the range of
+    /// bytes in the word and the range in the access.
+    fn parts(
+        &self,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(&AtomicU64, Range<usize>, Range<usize>),
+    ) -> bool {
+        let Some(end) = offset.checked_add(len as u64).filter(|end| *end <= self.size()) else {
+            return false;
+        };
+        // Bound: the access is within the region, and each turn takes a byte or more.
+        let mut at = offset;
+        while at < end {
+            let first = (at % WORD) as usize;
+            let count = (WORD - at % WORD).min(end - at) as usize;
+            let done = (at - offset) as usize;
+            f(&self.words()[(at / WORD) as usize], first..first + count, done..done + count);
+            at += count as u64;
+        }
+        true
     }
 
     /// The region as words: for a guest on threads of this process.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, lives as long as `self`, is
-        // readable and writable over its whole size, and is only ever accessed
-        // by volatile or atomic operations.
+        // SAFETY: the mapping is page-aligned, lives as long as `self`, and is readable
+        // and writable over its whole size. Rust code of this process accesses it only
+        // through this slice; a guest's vCPUs and other processes are outside of Rust's
+        // memory model, and to it their stores are atomic ones of unknown value.
         unsafe {
             std::slice::from_raw_parts(
                 self.mapping.as_ptr().cast::<AtomicU64>(),
@@ -163,6 +205,35 @@ impl Memory {
     pub(crate) fn data(&self) -> &[AtomicU64] {
         self.data.words()
     }
+}
+
+/// Tries of a store to a part of a word.
+const MOST_TRIES: u32 = 64;
+
+/// Stores bytes to a part of a word. The bytes beside them keep what other CPUs store
+/// to them at the same time.
+fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
+    let mut bytes = word.load(Relaxed).to_le_bytes();
+    // Bound: a try fails only if another CPU has changed the word since it was loaded,
+    // and a guest can have that happen as often as it likes.
+    for _ in 0..MOST_TRIES {
+        let old = u64::from_le_bytes(bytes);
+        bytes[part.clone()].copy_from_slice(data);
+        // ORDERING: pairs with the Acquire loads of the host: what the guest stored
+        // before, by accesses that trapped as well, is there.
+        match word.compare_exchange(old, u64::from_le_bytes(bytes), Ordering::Release, Relaxed) {
+            Ok(_) => return,
+            Err(now) => bytes = now.to_le_bytes(),
+        }
+    }
+    // Cannot fail, and leaves the other bytes alone. If this part was changed too since
+    // it was loaded, it becomes a mixture: the guest races with itself.
+    let mut flips = [0; WORD as usize];
+    for ((flip, old), new) in flips[part.clone()].iter_mut().zip(&bytes[part]).zip(data) {
+        *flip = old ^ new;
+    }
+    // ORDERING: as above.
+    word.fetch_xor(u64::from_le_bytes(flips), Ordering::Release);
 }
 
 fn memfd(bytes: u64) -> io::Result<File> {

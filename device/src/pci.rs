@@ -4,12 +4,13 @@
 //! register is a value and a mask of bits that a guest can change; that is
 //! also how BAR sizing works.
 
-use crate::chip::{Chip, Trigger};
+use crate::chip::{Chip, DrainWaker};
 use crate::counter::Counter;
 use hypertrace_abi::layout::{
     Geometry, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
 use hypertrace_abi::sink::EventSink;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -99,7 +100,19 @@ pub struct PciFunction<S, T = ()> {
     decoded: [AtomicU64; 4],
 }
 
-impl<S: EventSink, T: Trigger> PciFunction<S, T> {
+impl<S, T> fmt::Debug for PciFunction<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decoded: [_; 4] = std::array::from_fn(|i| {
+            (Region::ALL[i], Some(self.decoded[i].load(Relaxed)).filter(|at| *at != NOWHERE))
+        });
+        f.debug_struct("PciFunction")
+            .field("chip", &self.chip)
+            .field("decoded", &decoded)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
     /// A function in front of the chip, as after reset: nothing is decoded.
     pub fn new(chip: Arc<Chip<S, T>>) -> Self {
         PciFunction {

@@ -1,8 +1,9 @@
 //! The MMIO window: all regions back to back, for VMMs without PCI.
 
-use crate::chip::{Chip, Trigger};
+use crate::chip::{Chip, DrainWaker};
 use hypertrace_abi::layout::Region;
 use hypertrace_abi::sink::EventSink;
+use std::fmt;
 use std::sync::Arc;
 
 /// The device behind one range of guest-physical addresses.
@@ -10,7 +11,13 @@ pub struct Window<S, T = ()> {
     chip: Arc<Chip<S, T>>,
 }
 
-impl<S: EventSink, T: Trigger> Window<S, T> {
+impl<S, T> fmt::Debug for Window<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window").field("chip", &self.chip).finish()
+    }
+}
+
+impl<S: EventSink, T: DrainWaker> Window<S, T> {
     /// A window onto the chip.
     pub fn new(chip: Arc<Chip<S, T>>) -> Self {
         Window { chip }

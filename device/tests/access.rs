@@ -210,3 +210,23 @@ fn a_store_to_clock_does_not_change_what_was_latched() {
         assert!(latched <= now && now - latched < 1 << 40, "{latched:#x} at {now:#x}");
     }
 }
+
+#[test]
+fn a_trapped_store_does_not_undo_a_store_beside_it() {
+    const STORES: u32 = 200_000;
+    let chip = common::chip();
+    std::thread::scope(|scope| {
+        for (offset, end) in [(0, 4), (4, 8)] {
+            let chip = &chip;
+            scope.spawn(move || {
+                for value in 1..=STORES {
+                    chip.write(Region::Data, offset, &value.to_le_bytes());
+                    let mut found = [0; 8];
+                    chip.read(Region::Data, 0, &mut found);
+                    let own = found[offset as usize..end].try_into().unwrap();
+                    assert_eq!(u32::from_le_bytes(own), value, "at {offset}");
+                }
+            });
+        }
+    });
+}

@@ -94,6 +94,7 @@ pub enum Flow {
 }
 
 /// A record, its header checked against its block.
+#[derive(Debug)]
 pub struct Record<'a> {
     /// Timestamp, id, payload words, flags: as the producer wrote them.
     pub header: Header,
@@ -102,6 +103,7 @@ pub struct Record<'a> {
 }
 
 /// A payload that can be copied once.
+#[derive(Debug)]
 pub enum Payload<'a> {
     #[doc(hidden)]
     Ring(&'a [AtomicU64]),
@@ -166,6 +168,7 @@ const PULL_WORDS: u64 = 1 << 15;
 
 /// An entry of the schema log.
 #[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
+#[derive(Debug)]
 pub enum Logged {
     /// A text that the caller knows.
     Known,
@@ -174,6 +177,7 @@ pub enum Logged {
 }
 
 /// The whole host side of one client.
+#[derive(Debug)]
 pub struct Consumer<'a> {
     memory: ClientMemory<'a>,
     state: &'a mut ConsumerState,

@@ -11,6 +11,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::event::{Packer, Text};
 use crate::layout::{guest_page, host_page};
 use crate::schema::MAX_TEXT;
+use core::fmt;
 
 /// A text copied out of a schema log. Not checked: parse it, and compare its
 /// hash with `id`.
@@ -23,6 +24,12 @@ pub struct SchemaText {
 }
 
 const MAX_WORDS: usize = MAX_TEXT.div_ceil(8);
+
+impl fmt::Debug for SchemaText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x} {:?}", self.id, self.bytes().escape_ascii())
+    }
+}
 
 impl SchemaText {
     /// The text's bytes.

@@ -1,8 +1,9 @@
 //! The drain loop as an `event-manager` subscriber.
 
-use crate::chip::{Chip, Trigger};
+use crate::chip::{Chip, DrainWaker};
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use hypertrace_abi::sink::EventSink;
+use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::timerfd::TimerFd;
 
-impl Trigger for EventFd {
-    fn trigger(&self) {
+impl DrainWaker for EventFd {
+    fn wake(&self) {
         // Fails only when the counter is full, and then it is readable.
         let _ = self.write(1);
     }
@@ -45,9 +46,21 @@ pub struct DrainLoop<S, T> {
     kick: EventFd,
     timer: TimerFd,
     policy: DrainPolicy,
+    /// Of [`MutEventSubscriber::init`], which cannot return it.
+    error: Option<event_manager::Error>,
 }
 
-impl<S: EventSink, T: Trigger> DrainLoop<S, T> {
+impl<S, T> fmt::Debug for DrainLoop<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DrainLoop")
+            .field("chip", &self.chip)
+            .field("policy", &self.policy)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: EventSink, T: DrainWaker> DrainLoop<S, T> {
     /// `kick` is the eventfd of every client's KICK register.
     ///
     /// # Errors
@@ -55,7 +68,7 @@ impl<S: EventSink, T: Trigger> DrainLoop<S, T> {
     pub fn new(chip: Arc<Chip<S, T>>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
-        Ok(DrainLoop { chip, kick, timer, policy })
+        Ok(DrainLoop { chip, kick, timer, policy, error: None })
     }
 
     /// An eventfd that fits [`DrainLoop::new`].
@@ -65,9 +78,19 @@ impl<S: EventSink, T: Trigger> DrainLoop<S, T> {
     pub fn kick_eventfd() -> io::Result<EventFd> {
         EventFd::new(EFD_NONBLOCK)
     }
+
+    /// Checks that the event loop has taken both descriptors. A VMM calls this once,
+    /// after `add_subscriber`, which reports no error itself:
+    /// `manager.subscriber_mut(id)?.registered()?`.
+    ///
+    /// # Errors
+    /// If the event loop refused a descriptor: KICK or the timer does not drain.
+    pub fn registered(&mut self) -> Result<(), event_manager::Error> {
+        self.error.take().map_or(Ok(()), Err)
+    }
 }
 
-impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
+impl<S: EventSink, T: DrainWaker> MutEventSubscriber for DrainLoop<S, T> {
     fn process(&mut self, events: Events, _ops: &mut EventOps<'_>) {
         if events.fd() == self.kick.as_raw_fd() {
             let _ = self.kick.read();
@@ -76,7 +99,7 @@ impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
         }
         if self.chip.drain_pass(self.policy.budget) {
             // More to do: come back after the loop's other subscribers.
-            self.kick.trigger();
+            self.kick.wake();
         }
     }
 
@@ -84,7 +107,9 @@ impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
         for events in
             [Events::new(&self.kick, EventSet::IN), Events::new(&self.timer, EventSet::IN)]
         {
-            ops.add(events).expect("a fresh descriptor can be added to the loop's epoll");
+            if let Err(error) = ops.add(events) {
+                self.error = Some(error);
+            }
         }
     }
 }
