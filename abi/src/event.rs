@@ -392,7 +392,7 @@ macro_rules! event_type {
     (@value $field:ident = $value:expr) => { $value };
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

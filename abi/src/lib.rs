@@ -13,7 +13,7 @@
 //! `no_std`, no allocation, little-endian machines only. What one side wrote
 //! is a hint to the other: each keeps its own truth in private memory.
 #![warn(missing_debug_implementations)]
-#![cfg_attr(not(any(test, loom)), no_std)]
+#![cfg_attr(not(any(test, hypertrace_loom)), no_std)]
 
 #[cfg(target_endian = "big")]
 compile_error!("the hypertrace wire is defined for little-endian machines only");

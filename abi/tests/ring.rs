@@ -1,5 +1,4 @@
 //! The ring with its producer and its consumer on one or two threads.
-#![cfg(not(loom))]
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;

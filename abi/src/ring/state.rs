@@ -4,7 +4,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_
 
 /// Slots of the table of known ids. A model checker visits every slot in every
 /// execution, so there it has a few.
-pub(super) const KNOWN: usize = if cfg!(loom) { 4 } else { 512 };
+pub(super) const KNOWN: usize = if cfg!(hypertrace_loom) { 4 } else { 512 };
 /// Of the table of known ids, so that a probe for an absent one ends soon.
 pub(super) const KNOWN_MOST: u64 = KNOWN as u64 * 3 / 4;
 
@@ -79,13 +79,13 @@ macro_rules! zero_state {
 
 impl ProducerState {
     /// All zeros: no lease.
-    #[cfg(not(loom))]
+    #[cfg(not(hypertrace_loom))]
     pub const fn new() -> Self {
         zero_state!(AtomicU64::new(0), [const { AtomicU32::new(0) }; KNOWN])
     }
 
     /// All zeros: no lease.
-    #[cfg(loom)]
+    #[cfg(hypertrace_loom)]
     pub fn new() -> Self {
         zero_state!(AtomicU64::new(0), core::array::from_fn(|_| AtomicU32::new(0)))
     }

@@ -13,17 +13,17 @@
 //! What loom cannot see: a load that takes its value from a store later in the
 //! execution. So it says nothing of the Release with which tail and
 //! `schema_seen` go back to the producer.
-#![cfg(loom)]
+#![cfg(hypertrace_loom)]
 
-use hypertrace_abi::atomic::AtomicU64;
-use hypertrace_abi::config::RingMode;
-use hypertrace_abi::event_type;
-use hypertrace_abi::record::{ClockKind, Flags, id};
-use hypertrace_abi::ring::{
+use hypertrace_abi_loom::atomic::AtomicU64;
+use hypertrace_abi_loom::config::RingMode;
+use hypertrace_abi_loom::event_type;
+use hypertrace_abi_loom::record::{ClockKind, Flags, id};
+use hypertrace_abi_loom::ring::{
     ClientMemory, Consumer, ConsumerState, Emit, FAULT_KINDS, Flow, Lease, LeaseInfo, Producer,
     ProducerState, Pulled,
 };
-use hypertrace_abi::schema::id_of;
+use hypertrace_abi_loom::schema::id_of;
 use loom::thread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
