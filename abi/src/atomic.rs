@@ -2,8 +2,8 @@
 //!
 //! Shared memory is a slice of [`AtomicU64`]: one writer per word, plain loads
 //! and stores only. A locked instruction on a page that is mapped uncached
-//! locks the bus, so the ring does no read-modify-write; a segment's words, which
-//! are plain memory, may.
+//! locks the bus, so the ring does no read-modify-write. The words of a segment
+//! are plain memory, where it is allowed.
 
 #[cfg(not(hypertrace_loom))]
 pub use core::{
@@ -17,6 +17,6 @@ pub use loom::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
-/// loom has no signals, so nothing can come between: nothing to model.
+/// Does nothing: loom has no signals, so there is no interruption to model.
 #[cfg(hypertrace_loom)]
 pub fn compiler_fence(_: Ordering) {}
