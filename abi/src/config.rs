@@ -208,7 +208,7 @@ impl ConfigPage {
             schema_bytes: self.schema_size,
         };
         g.check().map_err(ConfigError::Geometry)?;
-        let told = (
+        let actual = (
             self.regions,
             self.control_pages_offset,
             self.control_page_stride,
@@ -218,7 +218,7 @@ impl ConfigPage {
             self.client_stride,
         );
         let like = ConfigPage::new(&g, &HostFacts::default());
-        let follows = (
+        let expected = (
             like.regions,
             like.control_pages_offset,
             like.control_page_stride,
@@ -227,7 +227,7 @@ impl ConfigPage {
             like.client_offset,
             like.client_stride,
         );
-        if told != follows || self.ring_reserve > self.ring_size / 2 {
+        if actual != expected || self.ring_reserve > self.ring_size / 2 {
             return Err(ConfigError::Offsets);
         }
         Ok(g)

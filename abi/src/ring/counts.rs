@@ -1,42 +1,42 @@
-//! What a host counts of one producer: its faults and the events that it lost.
+//! A host's counts for one producer: faults and lost events.
 
-/// What a producer can do wrong. Each is counted; none stops the host.
+/// A fault of a producer. Each is counted; none stops the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fault {
-    /// Head went backwards, or farther than the ring is large.
+    /// Head went backwards, or is farther ahead than the ring is large.
     Head,
-    /// A record's length leaves its block or passes head.
+    /// A record crosses the end of its block or passes head.
     Length,
-    /// A block's sequence number is not what its predecessors lead to.
+    /// A block's sequence number does not follow from the records before it.
     Sequence,
-    /// A block without a lease token.
+    /// A block has no lease token.
     Token,
     /// A running total of lost events went backwards or jumped.
     Losses,
-    /// The schema log's counter or an entry's length cannot be.
+    /// The schema log's end or the length of an entry is impossible.
     SchemaLog,
-    /// A schema text that is not one.
+    /// A schema text cannot be parsed.
     SchemaText,
-    /// A schema text whose hash is not its id, or another text's id.
+    /// A schema text has another hash than its id, or the id of another text.
     SchemaHash,
-    /// More schemas than the host keeps.
+    /// There are more schemas than the host keeps.
     SchemaTable,
-    /// A record whose id has no schema.
+    /// A record has an id without a schema.
     UnknownId,
-    /// A record that is not as long as its schema says.
+    /// A record's length does not match its schema.
     Payload,
-    /// A timestamp that went backwards.
+    /// A timestamp went backwards.
     TimeBackwards,
-    /// A timestamp from the future.
+    /// A timestamp is in the future.
     TimeFuture,
 }
 
-/// Kinds of [`Fault`].
+/// Number of kinds of [`Fault`].
 pub const FAULT_KINDS: usize = 13;
 
 impl Fault {
-    /// All, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Fault; FAULT_KINDS] = [
         Fault::Head,
         Fault::Length,
@@ -53,7 +53,7 @@ impl Fault {
         Fault::TimeFuture,
     ];
 
-    /// Its name in reports.
+    /// Returns the name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Fault::Head => "head",
@@ -73,38 +73,38 @@ impl Fault {
     }
 }
 
-/// Running totals of lost events, by cause. Never decreasing.
+/// Running totals of lost events, by cause. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Dropped by the producer: no room.
+    /// Dropped by the producer, because the ring was full.
     pub full: u64,
-    /// Dropped by the producer: inside an interrupted emit.
+    /// Dropped by the producer, because they interrupted another emit.
     pub busy: u64,
-    /// Dropped by threads without a client, of a process that held this one.
+    /// Dropped by threads without a client, in a process that held this client.
     pub unattached: u64,
-    /// Written, but gone before they were taken: overwritten, skipped because
-    /// what stood before them could not be read, or left in the ring when the
-    /// host could not keep them at the end.
+    /// Written, but lost before the host took them: overwritten, skipped after an
+    /// unreadable record, or left in the ring at the end because the host could not
+    /// write them.
     pub overwritten: u64,
 }
 
 impl Losses {
-    /// All causes together.
+    /// Returns the sum over all causes.
     pub fn total(&self) -> u64 {
         let Losses { full, busy, unattached, overwritten } = *self;
         [busy, unattached, overwritten].into_iter().fold(full, u64::saturating_add)
     }
 }
 
-/// A running total that the guest writes: the host counts its growth.
+/// A running total that the guest writes. The host counts its growth.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Total {
-    said: u64,
+    last: u64,
     counted: u64,
 }
 
 impl Total {
-    /// More than any producer can drop between two looks.
+    /// More events than any producer can drop between two looks.
     const MOST: u64 = 1 << 48;
 
     /// Returns the sum of all growth so far.
@@ -112,15 +112,15 @@ impl Total {
         self.counted
     }
 
-    /// Counts the growth since the last look. `false`, and nothing counted, if the word
-    /// cannot be a running total.
+    /// Counts the growth since the last look. Returns `false`, and counts nothing, if the
+    /// word cannot be a running total.
     pub fn look(&mut self, word: u64) -> bool {
-        let growth = word.wrapping_sub(self.said);
-        self.said = word;
-        let sane = growth < Total::MOST;
-        if sane {
+        let growth = word.wrapping_sub(self.last);
+        self.last = word;
+        let is_plausible = growth < Total::MOST;
+        if is_plausible {
             self.counted = self.counted.saturating_add(growth);
         }
-        sane
+        is_plausible
     }
 }
