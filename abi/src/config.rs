@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_gives_back_its_geometry() {
+    fn a_page_returns_its_geometry() {
         let g = Geometry { clients: 5, legacy_args: 3, ..Geometry::default() };
         let page = ConfigPage::new(&g, &HostFacts::default());
         assert_eq!(page.geometry(), Ok(g));

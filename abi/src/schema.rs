@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_canonical_is_refused() {
+    fn a_text_that_is_not_canonical_is_refused() {
         for (text, why) in [
             ("a", SchemaError::Form),
             ("a(", SchemaError::Form),
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_string_tells_its_padding() {
+    fn the_padding_of_a_last_string_is_returned() {
         let shape = Schema::parse("e(s:str)").unwrap().shape();
         assert_eq!(shape.check(&[4 | 0x6161_6161 << 32]), Some(0));
         assert_eq!(shape.check(&[3]), Some(1));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_cannot_claim_more_than_there_is() {
+    fn an_array_cannot_claim_more_words_than_the_payload_has() {
         let shape = Schema::parse("e(a:[u64])").unwrap().shape();
         assert_eq!(shape.check(&[2, 7, 8]), Some(0));
         assert_eq!(shape.check(&[u64::MAX, 7, 8]), None);

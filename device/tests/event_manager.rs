@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 use vmm_sys_util::epoll::EventSet;
 
-/// A subscriber that has registered a descriptor of another one.
+/// A subscriber that has registered the descriptor of another one.
 struct Squatter(RawFd);
 
 impl MutEventSubscriber for Squatter {

@@ -14,18 +14,18 @@ use vmm_sys_util::timerfd::TimerFd;
 
 impl DrainWaker for EventFd {
     fn wake(&self) {
-        // Fails only when the counter is full, and then it is readable.
+        // Fails only if the counter is full: then the descriptor is readable anyway.
         let _ = self.write(1);
     }
 }
 
-/// When and how much to drain.
+/// Time and amount of drains.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainPolicy {
-    /// Time between passes that nobody asked for.
+    /// Time between passes without a KICK.
     pub period: Duration,
-    /// Drain time of one client in one pass, while others have something as well:
-    /// see [`Chip::drain_pass`].
+    /// Drain time of one client in one pass, while others have something too: see
+    /// [`Chip::drain_pass`].
     pub budget: Duration,
 }
 
@@ -33,20 +33,20 @@ impl Default for DrainPolicy {
     fn default() -> Self {
         // A ring of 1 MiB holds 32,768 short records: at a million a second
         // it is full after 32 ms.
-        // 250 us are a few packets, so a pass over 16 clients that all have more
-        // than that comes back after 4 ms.
+        // 250 us are a few packets. A pass over 16 clients that all have more
+        // than that takes 4 ms.
         DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
     }
 }
 
-/// Drains the chip on KICK and on a timer, on the thread that runs the
-/// event loop; never on a vCPU's.
+/// An event-loop subscriber that drains the chip on KICK and on a timer, on the
+/// thread that runs the event loop. That must not be a vCPU's.
 pub struct DrainLoop<S, T> {
     chip: Arc<Chip<S, T>>,
     kick: EventFd,
     timer: TimerFd,
     policy: DrainPolicy,
-    /// Of [`MutEventSubscriber::init`], which cannot return it.
+    /// Error of [`MutEventSubscriber::init`], which cannot return it.
     error: Option<event_manager::Error>,
 }
 
@@ -61,30 +61,30 @@ impl<S, T> fmt::Debug for DrainLoop<S, T> {
 }
 
 impl<S: EventSink, T: DrainWaker> DrainLoop<S, T> {
-    /// `kick` is the eventfd of every client's KICK register.
+    /// Makes a subscriber. `kick` is the eventfd of every client's KICK register.
     ///
     /// # Errors
-    /// If the host gives no timer.
+    /// If the host cannot make a timer.
     pub fn new(chip: Arc<Chip<S, T>>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
         Ok(DrainLoop { chip, kick, timer, policy, error: None })
     }
 
-    /// An eventfd that fits [`DrainLoop::new`].
+    /// Makes an eventfd that is suitable for [`DrainLoop::new`].
     ///
     /// # Errors
-    /// If the host gives none.
+    /// If the host cannot make one.
     pub fn kick_eventfd() -> io::Result<EventFd> {
         EventFd::new(EFD_NONBLOCK)
     }
 
-    /// Checks that the event loop has taken both descriptors. A VMM calls this once,
-    /// after `add_subscriber`, which reports no error itself:
+    /// Checks that the event loop has accepted both descriptors. A VMM calls this once,
+    /// after `add_subscriber`, which reports no such error:
     /// `manager.subscriber_mut(id)?.registered()?`.
     ///
     /// # Errors
-    /// If the event loop refused a descriptor: KICK or the timer does not drain.
+    /// If the event loop refused a descriptor: then KICK or the timer does not drain.
     pub fn registered(&mut self) -> Result<(), event_manager::Error> {
         self.error.take().map_or(Ok(()), Err)
     }
@@ -98,7 +98,7 @@ impl<S: EventSink, T: DrainWaker> MutEventSubscriber for DrainLoop<S, T> {
             let _ = self.timer.wait();
         }
         if self.chip.drain_pass(self.policy.budget) {
-            // More to do: come back after the loop's other subscribers.
+            // There is more to take: come back after the loop's other subscribers.
             self.kick.wake();
         }
     }
