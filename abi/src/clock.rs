@@ -1,13 +1,13 @@
-//! The raw counter that timestamps are made of.
+//! The raw counter, the source of all timestamps.
 #![allow(unsafe_code)]
 
 /// Reads the counter: the TSC on x86-64, the virtual counter on AArch64. Not
-/// ordered against memory accesses around it.
+/// ordered against surrounding memory accesses.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: RDTSC reads a register and nothing else; CR4.TSD is not set by
-    // any system that this crate is meant for.
+    // SAFETY: RDTSC only reads a register. No system that this crate supports
+    // sets CR4.TSD, which would make it fault.
     unsafe {
         core::arch::x86_64::_rdtsc()
     }
@@ -22,25 +22,26 @@ pub fn ticks() -> u64 {
     compile_error!("hypertrace needs a raw counter: x86-64 or AArch64")
 }
 
-/// Reads the counter when all loads before this are done: what another thread
-/// did before a store that was seen has an earlier time.
+/// Reads the counter after all earlier loads have completed. If one of them saw a
+/// store of another thread, the result is later than any time that thread read
+/// before the store.
 #[inline(always)]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: LFENCE, of SSE2, which every x86-64 has, waits and does nothing
-    // else.
+    // SAFETY: LFENCE waits for earlier loads and has no other effect. It is part of
+    // SSE2, which every x86-64 CPU has.
     unsafe {
         core::arch::x86_64::_mm_lfence();
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: waits for loads and then empties the pipeline.
+    // SAFETY: waits for loads and then flushes the pipeline.
     unsafe {
         core::arch::asm!("dmb ishld", "isb", options(nostack));
     }
     ticks()
 }
 
-/// Ticks per second of the counter, where the CPU tells: on AArch64.
+/// Returns the counter's ticks per second if the CPU reports them, as AArch64 does.
 pub fn frequency() -> Option<u64> {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: reads CNTFRQ_EL0, which every OS lets user code read.
@@ -53,8 +54,8 @@ pub fn frequency() -> Option<u64> {
     None
 }
 
-/// Returns how many ticks of a counter this time is. A counter whose ticks per
-/// second are not known (0) is taken for one of 1 GHz.
+/// Converts a time to ticks of a counter. A counter of unknown frequency (0) counts
+/// as one of 1 GHz.
 pub fn in_ticks(time: core::time::Duration, frequency: u64) -> u64 {
     let frequency = if frequency == 0 { 1_000_000_000 } else { frequency };
     let ticks = time.as_nanos() * u128::from(frequency) / 1_000_000_000;

@@ -1,4 +1,4 @@
-//! The config page: how the host tells a guest where everything is.
+//! The config page, which describes the device's layout to a guest.
 
 use crate::layout::{Geometry, GeometryError, MASK_BYTES, PAGE, Region};
 use bitflags::bitflags;
@@ -6,24 +6,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// "HYPTRACE", read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"HYPTRACE");
-/// Version of this interface.
+/// Version of this interface, in [`ConfigPage::version`].
 pub const VERSION: u32 = 2;
 
 bitflags! {
-    /// What this host can do.
+    /// Capabilities of this host.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Features: u64 {
         /// A store to KICK does not exit to the VMM.
         const KICK = 1;
         /// A store to STAMP is completed and traced by the host's kernel.
         const STAMP = 2;
-        /// Stores to registers trap. Without it the regions are shared memory
-        /// only: reference points are flagged ring records.
+        /// Stores to registers trap. Without it the regions are plain shared memory,
+        /// and reference points are flagged ring records.
         const TRAPS = 4;
     }
 }
 
-/// What a full ring does; the host's choice.
+/// Behaviour of a full ring, chosen by the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum RingMode {
@@ -34,23 +34,23 @@ pub enum RingMode {
     Overwrite = 1,
 }
 
-/// A region's place in the MMIO window, bytes.
+/// Place of a region in the MMIO window, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct RegionPlace {
-    /// From the window's start.
+    /// Offset from the window's start.
     pub offset: u64,
     /// Size of the region's BAR.
     pub size: u64,
 }
 
-/// BAR 0. The first five words are the 2016 interface's.
+/// Contents of BAR 0. The first five words are those of the 2016 interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ConfigPage {
-    /// 0x00: clients.
+    /// 0x00: number of clients.
     pub max_clients: u64,
-    /// 0x08: arguments of a 2016 event.
+    /// 0x08: number of arguments of a 2016 event.
     pub client_args: u64,
     /// 0x10: 8 * client_args.
     pub client_data_size: u64,
@@ -78,40 +78,40 @@ pub struct ConfigPage {
     pub vcpu_clients: u64,
     /// 0x70: places in the MMIO window of config, data, control, rings.
     pub regions: [RegionPlace; 4],
-    /// 0xb0: first register page, bytes from the start of BAR 2.
+    /// 0xb0: offset of the first register page from the start of BAR 2, bytes.
     pub control_pages_offset: u64,
     /// 0xb8: bytes from one register page to the next.
     pub control_page_stride: u64,
-    /// 0xc0: the enable mask, bytes from the start of BAR 4.
+    /// 0xc0: offset of the enable mask from the start of BAR 4, bytes.
     pub mask_offset: u64,
-    /// 0xc8: bytes of the mask.
+    /// 0xc8: size of the enable mask, bytes.
     pub mask_size: u64,
-    /// 0xd0: the first client's area, bytes from the start of BAR 4.
+    /// 0xd0: offset of the first client's area from the start of BAR 4, bytes.
     pub client_offset: u64,
     /// 0xd8: bytes from one client's area to the next.
     pub client_stride: u64,
-    /// 0xe0: bytes of a client's schema log, which follows pages G and H.
+    /// 0xe0: size of a client's schema log, bytes; it follows pages G and H.
     pub schema_size: u64,
-    /// 0xe8: bytes of a client's ring, which follows its schema log.
+    /// 0xe8: size of a client's ring, bytes; it follows its schema log.
     pub ring_size: u64,
-    /// 0xf0: bytes of a ring's block.
+    /// 0xf0: size of a ring's block, bytes.
     pub block_size: u64,
-    /// 0xf8: bytes of a ring that only reference points may use.
+    /// 0xf8: part of a ring that only reference points may use, bytes.
     pub ring_reserve: u64,
 }
 
-/// Why a config page is not one that this library can use.
+/// Why this library cannot use a config page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// The magic word is not [`MAGIC`]: found this.
+    /// The magic word is this and not [`MAGIC`].
     Magic(u64),
-    /// Another version of the interface: found this.
+    /// The page is of this other version of the interface.
     Version(u32),
-    /// A ring mode that is not known: found this.
+    /// The ring mode is this unknown number.
     RingMode(u32),
-    /// Sizes that break a bound.
+    /// A size is out of bounds.
     Geometry(GeometryError),
-    /// Offsets that do not follow from the sizes.
+    /// The offsets are not those that follow from the sizes.
     Offsets,
 }
 
@@ -135,27 +135,27 @@ impl core::fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// What the host decides besides sizes.
+/// The host's choices other than sizes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostFacts {
-    /// What a full ring does.
+    /// Behaviour of a full ring.
     pub ring_mode: RingMode,
-    /// What this host can do.
+    /// Capabilities of this host.
     pub features: Features,
     /// The session's UUID.
     pub session: [u8; 16],
-    /// The clock epoch.
+    /// The clock epoch when the guest was started.
     pub epoch: u64,
     /// Ticks per second of the guest's TSC, 0 if not known.
     pub guest_frequency: u64,
     /// Ticks per second of the host's raw counter, 0 if not known.
     pub host_frequency: u64,
-    /// Clients that belong to vCPUs.
+    /// Number of clients that belong to vCPUs: clients [0, n).
     pub vcpu_clients: u32,
 }
 
 impl ConfigPage {
-    /// The page that describes this geometry.
+    /// Makes the page that describes this geometry.
     pub fn new(g: &Geometry, facts: &HostFacts) -> ConfigPage {
         ConfigPage {
             max_clients: g.clients.into(),
@@ -187,11 +187,11 @@ impl ConfigPage {
         }
     }
 
-    /// The geometry that the page describes, checked whole: afterwards every
-    /// offset lies inside its region.
+    /// Returns the geometry that the page describes, after a check of every field:
+    /// each offset then lies inside its region.
     ///
     /// # Errors
-    /// Says which part does not fit.
+    /// The first field that is wrong.
     pub fn geometry(&self) -> Result<Geometry, ConfigError> {
         if self.magic != MAGIC {
             return Err(ConfigError::Magic(self.magic));
@@ -208,7 +208,7 @@ impl ConfigPage {
             schema_bytes: self.schema_size,
         };
         g.check().map_err(ConfigError::Geometry)?;
-        let told = (
+        let actual = (
             self.regions,
             self.control_pages_offset,
             self.control_page_stride,
@@ -218,7 +218,7 @@ impl ConfigPage {
             self.client_stride,
         );
         let like = ConfigPage::new(&g, &HostFacts::default());
-        let follows = (
+        let expected = (
             like.regions,
             like.control_pages_offset,
             like.control_page_stride,
@@ -227,16 +227,16 @@ impl ConfigPage {
             like.client_offset,
             like.client_stride,
         );
-        if told != follows || self.ring_reserve > self.ring_size / 2 {
+        if actual != expected || self.ring_reserve > self.ring_size / 2 {
             return Err(ConfigError::Offsets);
         }
         Ok(g)
     }
 
-    /// What a full ring does.
+    /// Returns the behaviour of a full ring.
     ///
     /// # Errors
-    /// The value found, if it is not a mode.
+    /// [`ConfigError::RingMode`] with an unknown number.
     pub fn ring_mode(&self) -> Result<RingMode, ConfigError> {
         match self.ring_mode {
             0 => Ok(RingMode::Discard),
@@ -245,7 +245,7 @@ impl ConfigPage {
         }
     }
 
-    /// What this host can do; unknown bits are dropped.
+    /// Returns the capabilities of this host, without unknown bits.
     pub fn features(&self) -> Features {
         Features::from_bits_truncate(self.features)
     }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_gives_back_its_geometry() {
+    fn a_page_returns_its_geometry() {
         let g = Geometry { clients: 5, legacy_args: 3, ..Geometry::default() };
         let page = ConfigPage::new(&g, &HostFacts::default());
         assert_eq!(page.geometry(), Ok(g));

@@ -1,25 +1,25 @@
-//! Typed events: from Rust values to a schema and to payload words.
+//! Typed events: the way from Rust values to a schema and to payload words.
 //!
-//! The macro [`event_type!`](crate::event_type) gives a call site its name and
-//! field names as a [`Site`]; the values' types are inferred as [`Fields`];
-//! together they are an [`Event`], whose id is a compile-time constant.
+//! [`event_type!`](crate::event_type) makes a [`Site`] of a call site's event name
+//! and field names. The types of the values, a tuple that implements [`Fields`],
+//! are inferred. Both together are an [`Event`], whose id is a compile-time constant.
 
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::schema::{self, FieldType};
 use core::marker::PhantomData;
 
-/// Bytes of a string that are kept; the rest is cut off, at a character.
+/// Maximum length of a string field, in bytes; the rest is cut off at a character.
 pub const MAX_STR: usize = 1024;
-/// Words of a slice that are kept.
+/// Maximum length of a slice field, in words; the rest is cut off.
 pub const MAX_SLICE: usize = 128;
 
 /// A value that can be a field.
 pub trait Field: Copy {
-    /// How it is written.
+    /// Type in the schema.
     const TYPE: FieldType;
-    /// Words that [`Field::put`] writes.
+    /// Returns the number of words that [`Field::put`] writes.
     fn words(self) -> usize;
-    /// Writes itself to the start of `out`, which holds enough words.
+    /// Writes the value to the start of `out`, which is long enough.
     fn put(self, out: &[AtomicU64]);
 }
 
@@ -67,7 +67,7 @@ impl<T> Field for *const T {
     }
 }
 
-/// A number that people read in hexadecimal.
+/// A number that reports show in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hex(pub u64);
 
@@ -93,7 +93,7 @@ impl Field for &str {
     }
 }
 
-/// Bytes that are a string, as far as the producer knows.
+/// A string that may not be UTF-8: the producer does not check it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes<'a>(pub &'a [u8]);
 
@@ -127,7 +127,7 @@ impl Field for &[u64] {
     }
 }
 
-/// Packs bytes into words, little-endian, storing each word once.
+/// A writer that packs bytes into little-endian words and stores each word once.
 pub(crate) struct Packer<'a> {
     out: &'a [AtomicU64],
     at: usize,
@@ -166,11 +166,11 @@ impl<'a> Packer<'a> {
 
 /// The values of an event: a tuple of up to 16 [`Field`]s.
 pub trait Fields: Copy {
-    /// Their types.
+    /// Types of the fields, in order.
     const TYPES: &'static [FieldType];
-    /// Words that [`Fields::put`] writes.
+    /// Returns the number of words that [`Fields::put`] writes.
     fn words(self) -> usize;
-    /// Writes them one after the other to the start of `out`.
+    /// Writes the values one after the other to the start of `out`.
     fn put(self, out: &[AtomicU64]);
 }
 
@@ -199,32 +199,31 @@ macro_rules! tuples {
 
 tuples!(A B C D E F G H I J K L M N O P);
 
-/// A call site's names.
+/// The names of a call site.
 ///
-/// Those that the compiler knows come from
-/// [`event_type!`](crate::event_type) and need the two constants only. A site
-/// whose names are known at run time, as those of C programs, has them empty
-/// and all methods of its own; it goes with [`Fields`] that know their types
-/// as late, such as [`Words`].
+/// [`event_type!`](crate::event_type) makes one of names that the compiler knows;
+/// that one needs the two constants only. A site whose names are known only at run
+/// time, as in a C program, leaves them empty and implements all methods. Its
+/// [`Fields`], such as [`Words`], do not know their types at compile time either.
 pub trait Site: Copy {
-    /// The event's name.
+    /// Name of the event.
     const NAME: &'static str;
-    /// Its fields' names.
+    /// Names of the fields.
     const FIELDS: &'static [&'static str];
 
-    /// The id of the event that has these fields.
+    /// Returns the id of the event with these fields.
     #[inline(always)]
     fn id<F: Fields>(self) -> u32 {
         Event::<Self, F>::ID
     }
 
-    /// The hash of the event's name.
+    /// Returns the hash of the event's name.
     #[inline(always)]
     fn name_hash(self) -> u32 {
         const { schema::name_hash(Self::NAME) }
     }
 
-    /// What a producer needs on the rare path.
+    /// Returns the schema text, which a producer needs only on its slow path.
     #[inline(always)]
     fn text<'t, F: Fields>(self) -> &'t dyn Text
     where
@@ -237,11 +236,11 @@ pub trait Site: Copy {
 /// A schema text in pieces, so that nothing needs to be concatenated at
 /// compile time or allocated at run time.
 pub trait Text {
-    /// The event's id: the hash of the pieces.
+    /// Returns the event's id: the hash of the pieces.
     fn id(&self) -> u32;
-    /// Hands out the pieces of the canonical text in order.
+    /// Calls `piece` with the pieces of the canonical text, in order.
     fn pieces(&self, piece: &mut dyn FnMut(&[u8]));
-    /// Bytes of the text.
+    /// Returns the length of the text in bytes.
     fn size(&self) -> usize {
         let mut size = 0;
         self.pieces(&mut |piece| size += piece.len());
@@ -250,10 +249,11 @@ pub trait Text {
 }
 
 /// An event: a site's names with its values' types.
+#[derive(Debug)]
 pub struct Event<S, F>(PhantomData<(S, F)>);
 
 impl<S: Site, F: Fields> Event<S, F> {
-    /// The event's id: the hash of its canonical schema text.
+    /// Id of the event: the hash of its canonical schema text.
     pub const ID: u32 = {
         assert!(
             schema::is_name(S::NAME),
@@ -279,21 +279,21 @@ impl<S: Site, F: Fields> Event<S, F> {
         schema::id_of_hash(schema::fnv1a(hash, b")"))
     };
 
-    /// The hash of the event's name.
+    /// Hash of the event's name.
     pub const NAME_HASH: u32 = schema::name_hash(S::NAME);
 
-    /// The event's slot in the enable mask.
+    /// Slot of the event in the enable mask.
     pub const SLOT: usize = schema::mask_slot(S::NAME);
 
-    /// What a producer needs on the rare path: the parts of the schema text.
+    /// Schema text, which a producer needs only on its slow path.
     pub const TEXT: SchemaText =
         SchemaText { id: Self::ID, name: S::NAME, fields: S::FIELDS, types: F::TYPES };
 }
 
-/// The schema text of names and types that the compiler knows.
+/// The schema text of names and types that are known at compile time.
 #[derive(Clone, Copy, Debug)]
 pub struct SchemaText {
-    /// The event's id.
+    /// Id of the event.
     pub id: u32,
     name: &'static str,
     fields: &'static [&'static str],
@@ -301,7 +301,7 @@ pub struct SchemaText {
 }
 
 impl SchemaText {
-    /// Hands out the pieces of the canonical text in order.
+    /// Calls `piece` with the pieces of the canonical text, in order.
     pub fn pieces(&self, mut piece: impl FnMut(&[u8])) {
         piece(self.name.as_bytes());
         piece(b"(");
@@ -316,14 +316,14 @@ impl SchemaText {
         piece(b")");
     }
 
-    /// Bytes of the text.
+    /// Returns the length of the text in bytes.
     pub fn len(&self) -> usize {
         let mut len = 0;
         self.pieces(|piece| len += piece.len());
         len
     }
 
-    /// Never: a text has at least a name.
+    /// Returns `false`: a text has at least a name.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -338,8 +338,8 @@ impl Text for SchemaText {
     }
 }
 
-/// Scalars in their words already, for a [`Site`] whose text, known at run
-/// time, has their types.
+/// Scalar fields that are words already. The [`Site`] knows their types, at run
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a>(pub &'a [u64]);
 
@@ -351,7 +351,7 @@ impl Fields for Words<'_> {
     }
     #[inline(always)]
     fn put(self, out: &[AtomicU64]) {
-        // Most events are short, and a loop that may be long begins slowly.
+        // Most events are short, and the setup of a loop of unknown length is slow.
         match (out, self.0) {
             ([p], &[a]) => p.store(a, Relaxed),
             ([p, q], &[a, b]) => {
@@ -372,8 +372,9 @@ impl Fields for Words<'_> {
     }
 }
 
-/// Names a call site and pairs it with its values: expands to
-/// `(site, (value, ...))`, for functions generic over [`Site`] and [`Fields`].
+/// Names a call site and pairs it with its values. Expands to
+/// `(site, (value, ...))`, for functions that are generic over [`Site`] and
+/// [`Fields`]. `name = value` is a field; `name` alone is a variable of that name.
 ///
 /// `event_type!("disk_read", lba, len = sectors * 512)`.
 #[macro_export]
@@ -391,7 +392,7 @@ macro_rules! event_type {
     (@value $field:ident = $value:expr) => { $value };
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

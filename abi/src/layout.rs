@@ -1,13 +1,13 @@
-//! Where everything is: PCI identity, BARs, register offsets, client pages.
+//! The layout of the device: PCI identity, BARs, register offsets, client pages.
 //!
-//! Offsets and sizes are bytes unless a name says words. `docs/abi.md` holds
-//! the same as tables, with who acts on each word.
+//! Offsets and sizes are in bytes unless a name says words. `docs/abi.md` has
+//! the same as tables, with the reader and writer of each word.
 
 pub mod local;
 
-/// PCI vendor id (Red Hat; the range 10f0-10ff is meant for experiments).
+/// PCI vendor id (Red Hat, which sets 10f0-10ff aside for experiments).
 pub const PCI_VENDOR: u16 = 0x1af4;
-/// PCI device id, default; guests match the config page's magic too.
+/// Default PCI device id. A guest also checks the config page's magic word.
 pub const PCI_DEVICE: u16 = 0x10f0;
 /// PCI subsystem id: "ht".
 pub const PCI_SUBSYSTEM: u16 = 0x6874;
@@ -16,86 +16,85 @@ pub const PCI_CLASS: u16 = 0x0500;
 /// PCI revision: version 2 of this interface.
 pub const PCI_REVISION: u8 = 2;
 
-/// The unit of mapping: register pages and client pages.
+/// Unit of mapping: the size of register pages and client pages.
 pub const PAGE: u64 = 4096;
-/// No BAR is smaller, so that hosts with 64 KiB pages can map each by itself.
+/// Minimum size of a BAR: hosts with 64 KiB pages can map each one by itself.
 pub const MIN_BAR: u64 = 64 * 1024;
 /// Bytes of a 64-bit word, the unit of rings and logs.
 pub const WORD: u64 = 8;
 
-/// Bytes of the 2016 argument slots in BAR 1 from one client to the next, per
-/// argument: the 2016 code steps u64 pointers by `client * args * 8`.
+/// Bytes from one client's 2016 argument slot in BAR 1 to the next, per argument:
+/// the 2016 code steps `u64` pointers by `client * args * 8`.
 pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
 
 /// Registers of a client's page in BAR 2.
 pub mod register {
-    /// v2 reference point: the value is the slot's `seq`.
+    /// Register for v2 reference points: the value is the slot's `seq`.
     pub const EMIT: u64 = 0x00;
-    /// Drain soon. The value is ignored.
+    /// Register that requests a drain. The value is ignored.
     pub const KICK: u64 = 0x08;
-    /// Kernel-stamped point: the value is the guest's timestamp.
+    /// Register for kernel-stamped points: the value is the guest's timestamp.
     pub const STAMP: u64 = 0x10;
-    /// Reading latches the host's time.
+    /// Register to read the host's time from: a load latches it.
     pub const CLOCK: u64 = 0x18;
-    /// A new lessee's token, nonzero.
+    /// Register for the token of a new lessee, nonzero.
     pub const LEASE: u64 = 0x20;
-    /// Bytes used; the rest of the page reads as zero and ignores writes.
+    /// End of the registers. The rest of the page reads as zero and ignores stores.
     pub const END: u64 = 0x28;
 }
 
-/// What a store to a register looks like in the program's code, so that an
-/// emulator can tell it from all others when it translates. It changes nothing
-/// of what the store does.
+/// Marks of a store to a register, in the code of a program. An emulator that
+/// translates the code recognises the store by its mark. A mark does not change the
+/// effect of the store.
 pub mod mark {
-    /// x86-64: `mov [reg + DISPLACEMENT], reg`, all 64 bits, a 32-bit
-    /// displacement; the address has it subtracted before. "prTh", read as
-    /// bytes.
+    /// Displacement of the marked store on x86-64: `mov [reg + DISPLACEMENT], reg`,
+    /// 64 bits wide, with a 32-bit displacement that was subtracted from the address
+    /// before. The bytes are "prTh".
     pub const DISPLACEMENT: i32 = 0x6854_7270;
-    /// AArch64: `movz xzr, #IMMEDIATE` directly before a 64-bit `str`. It
-    /// writes nothing anywhere, and no compiler has a use for it. "ht".
+    /// Operand of the instruction before the marked 64-bit `str` on AArch64:
+    /// `movz xzr, #IMMEDIATE`. It has no effect, and compilers do not emit it. "ht".
     pub const IMMEDIATE: u16 = 0x6874;
-    /// Where a program cannot have such a store: a system call of this number,
-    /// which no kernel has. Arguments: the register's address, the value.
+    /// Number of a system call that no kernel has, in place of the store in programs
+    /// that cannot have one. Arguments: the register's address, the value.
     pub const SYSCALL: i64 = 0x6874;
 }
 
-/// Page G of a client: written by the guest. Word indices.
+/// Page G of a client, written by the guest: indices of words.
 pub mod guest_page {
-    /// Ring position behind the last published record, in words.
+    /// Ring position after the last published record, in words.
     pub const HEAD: usize = 0;
     /// Running total of events dropped because the ring was full.
     pub const LOST_FULL: usize = 8;
-    /// Running total of events dropped inside an interrupted emit.
+    /// Running total of events dropped because they interrupted another emit.
     pub const LOST_BUSY: usize = 9;
-    /// Running total of events of threads without a client, of any process that
-    /// held this one: such a process counts them on a client that it has.
+    /// Running total of events of threads without a client. A process adds them to
+    /// the total of a client that it holds, so this one has those of all its lessees.
     pub const LOST_UNATTACHED: usize = 10;
     /// Running total of words written to the schema log.
     pub const SCHEMA_LEN: usize = 16;
-    /// Over a segment: nonzero while the client sleeps on the reply's u32 seq, a
+    /// In a segment: nonzero while the client sleeps on the reply's u32 `seq`, a
     /// shared futex.
     pub const SLEEPS: usize = 24;
-    /// The v2 slot: four header words, then up to 256 words.
+    /// The v2 slot: four header words, then up to 256 payload words.
     pub const SLOT: usize = 0x400 / 8;
-    /// The slot's header word with the number of its words, u16. Over a segment
-    /// its upper half is the seq of the point that the host is asked to serve,
-    /// or 0: then the point is an emulator's plugin's, even if that has not
-    /// replied yet.
+    /// The slot's header word with the number of its payload words, u16. In a segment
+    /// the upper half is the `seq` of the point that the host is asked to serve. 0
+    /// there means that an emulator's plugin serves the point, even before its reply.
     pub const SLOT_LEN: usize = SLOT + 3;
 }
 
-/// Page H of a client: written by the host. Word indices.
+/// Page H of a client, written by the host: indices of words.
 pub mod host_page {
     /// Ring position up to which the host has taken records, in words.
     pub const TAIL: usize = 0;
-    /// Words of the schema log that the host holds on disk.
+    /// Position up to which the host has stored the schema log on disk, in words.
     pub const SCHEMA_SEEN: usize = 1;
-    /// Nonzero while the host cannot write what it takes out of this ring: room
-    /// in a full ring is not worth waiting for.
+    /// Nonzero while the host cannot write the records of this ring. A client then
+    /// does not wait for room in a full ring.
     pub const WRITE_FAILED: usize = 2;
-    /// The token last stored to LEASE (trapping transports).
+    /// The token that was last stored to LEASE, if stores trap.
     pub const LEASE: usize = 8;
-    /// Version of the enable mask; changes when the mask does.
+    /// Version of the enable mask; changes with each change of the mask.
     pub const MASK_VERSION: usize = 9;
     /// Reply: u32 seq, u32 status; stored last.
     pub const REPLY: usize = 16;
@@ -107,29 +106,29 @@ pub mod host_page {
     pub const REPLY_MASK_VERSION: usize = 19;
 }
 
-/// Words of a v2 slot's header.
+/// Words in the header of a v2 slot.
 pub const SLOT_HEADER_WORDS: usize = 4;
-/// Most payload words of a v2 reference point.
+/// Maximum number of payload words of a v2 reference point.
 pub const SLOT_WORDS: usize = 256;
-/// Bytes of the enable mask: one per value of `hash(name) & 0xfff`.
+/// Size of the enable mask in bytes: one byte per value of `hash(name) & 0xfff`.
 pub const MASK_BYTES: u64 = 4096;
 
-/// The host's choice of sizes, from which every offset follows.
+/// The host's choice of sizes. Every offset follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Clients, 1 to 1,024.
+    /// Number of clients, 1 to 1,024.
     pub clients: u32,
-    /// Arguments of the 2016 interface, 1 to 16.
+    /// Number of arguments of a 2016 event, 1 to 16.
     pub legacy_args: u32,
-    /// Bytes of one client's ring: a power of two.
+    /// Size of one client's ring: a power of two.
     pub ring_bytes: u64,
-    /// Bytes of one block: a power of two, at most 1/16 of the ring.
+    /// Size of one block of a ring: a power of two, at most 1/16 of the ring.
     pub block_bytes: u64,
-    /// Bytes of one client's schema log: a power of two.
+    /// Size of one client's schema log: a power of two.
     pub schema_bytes: u64,
 }
 
-/// Why a [`Geometry`] cannot be.
+/// The bound that a [`Geometry`] violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeometryError(pub &'static str);
 
@@ -157,7 +156,7 @@ impl Geometry {
     /// Checks every bound that the offsets below rely on.
     ///
     /// # Errors
-    /// Says which bound does not hold.
+    /// The first bound that is violated.
     pub fn check(&self) -> Result<(), GeometryError> {
         let fail = |why| Err(GeometryError(why));
         if self.clients == 0 || self.clients > 1024 {
@@ -184,44 +183,44 @@ impl Geometry {
         Ok(())
     }
 
-    /// Bytes of one client's area in BAR 4: G, H, schema log, ring.
+    /// Returns the size of one client's area in BAR 4: pages G and H, schema log, ring.
     pub const fn client_stride(&self) -> u64 {
         2 * PAGE + self.schema_bytes + self.ring_bytes
     }
 
-    /// Offset of a client's area in BAR 4.
+    /// Returns the offset of a client's area in BAR 4.
     pub const fn client_offset(&self, client: u32) -> u64 {
         MASK_BYTES + client as u64 * self.client_stride()
     }
 
-    /// Bytes of BAR 4 in use.
+    /// Returns the size of the used part of BAR 4.
     pub const fn rings_size(&self) -> u64 {
         self.client_offset(self.clients)
     }
 
-    /// Bytes from one 2016 argument slot to the next in BAR 1.
+    /// Returns the distance from one 2016 argument slot to the next in BAR 1.
     pub const fn legacy_slot_stride(&self) -> u64 {
         LEGACY_SLOT_STRIDE_PER_ARG * self.legacy_args as u64
     }
 
-    /// Bytes of BAR 1 in use: whole pages of 2016 argument slots.
+    /// Returns the size of the used part of BAR 1: whole pages of 2016 argument slots.
     pub const fn data_size(&self) -> u64 {
         round_up(self.clients as u64 * self.legacy_slot_stride(), PAGE)
     }
 
-    /// Offset of the first client's register page in BAR 2; below it are the
-    /// 2016 registers, a u64 at `client * 8`.
+    /// Returns the offset of the first client's register page in BAR 2. Below it are
+    /// the 2016 registers, a u64 at `client * 8`.
     pub const fn control_pages_offset(&self) -> u64 {
         round_up(self.clients as u64 * WORD, PAGE)
     }
 
-    /// Bytes of BAR 2 in use.
+    /// Returns the size of the used part of BAR 2.
     pub const fn control_size(&self) -> u64 {
         self.control_pages_offset() + self.clients as u64 * PAGE
     }
 
-    /// Size of a region when it stands behind a BAR of its own, or in the
-    /// MMIO window: a power of two, at least [`MIN_BAR`].
+    /// Returns the size of a region as a BAR, which is also its size in the MMIO
+    /// window: a power of two, at least [`MIN_BAR`].
     pub const fn bar_size(&self, region: Region) -> u64 {
         let used = match region {
             Region::Config => PAGE,
@@ -233,8 +232,8 @@ impl Geometry {
         if size < MIN_BAR { MIN_BAR } else { size }
     }
 
-    /// Offset of a region in the MMIO window: the regions in order, back to
-    /// back, each in the size of its BAR.
+    /// Returns the offset of a region in the MMIO window. The regions follow each other
+    /// in order without gaps, each in the size of its BAR.
     pub const fn window_offset(&self, region: Region) -> u64 {
         match region {
             Region::Config => 0,
@@ -244,7 +243,7 @@ impl Geometry {
         }
     }
 
-    /// Bytes of the MMIO window.
+    /// Returns the size of the MMIO window.
     pub const fn window_size(&self) -> u64 {
         self.window_offset(Region::Rings) + self.bar_size(Region::Rings)
     }
@@ -257,17 +256,17 @@ pub enum Region {
     Config,
     /// BAR 1: RAM, the 2016 argument slots.
     Data,
-    /// BAR 2: registers, traps.
+    /// BAR 2: registers; accesses trap.
     Control,
-    /// BAR 4 (and 5: 64-bit): RAM, mask and rings.
+    /// BAR 4 (and 5, as it is 64-bit): RAM, the mask and the rings.
     Rings,
 }
 
 impl Region {
-    /// All of them, in window order.
+    /// All regions, in the order of the window.
     pub const ALL: [Region; 4] = [Region::Config, Region::Data, Region::Control, Region::Rings];
 
-    /// The BAR's number.
+    /// Returns the number of the region's BAR.
     pub const fn bar(self) -> usize {
         match self {
             Region::Config => 0,

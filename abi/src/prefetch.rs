@@ -1,15 +1,15 @@
-//! Asking for a cache line before it is stored to.
+//! Prefetching of a cache line that is about to be written.
 #![allow(unsafe_code)]
 
-/// Has the CPU fetch this word's cache line for a store, if it can; whether
-/// anything is mapped there does not matter.
+/// Prefetches the cache line of this word for a store, where the CPU can. The
+/// address need not be mapped.
 #[inline(always)]
 pub(crate) fn prefetch_for_store<T>(at: *const T) {
-    // The compiler's own makes a prefetch for a load of it, which leaves the
-    // line shared, unless told that the CPU has this one. Those that do not,
-    // take it for nothing.
+    // Written out: unless told that the CPU has this instruction, the compiler emits
+    // a prefetch for loads, which leaves the line shared. CPUs without it execute it
+    // as a no-op.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes nothing but the caches, and faults nowhere.
+    // SAFETY: affects nothing but the caches, and never faults.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

@@ -1,31 +1,32 @@
-//! One record: a timestamp, an id, its words. The same in a ring and on disk.
+//! A record: a timestamp, an id, payload words. The format is the same in a ring and
+//! on disk.
 
 use bitflags::bitflags;
 
-/// Words of a record before its payload.
+/// Words in the header of a record.
 pub const HEADER_WORDS: usize = 2;
-/// Most payload words of a record; a block may allow fewer.
+/// Maximum number of payload words; a small block may allow fewer.
 pub const MAX_WORDS: usize = 4096;
 
-/// Ids below [`id::FIRST`] are the wire's own.
+/// Reserved ids, below [`id::FIRST`].
 pub mod id {
-    /// Skip to the block's end.
+    /// A pad: the rest of the block is empty.
     pub const PAD: u32 = 0;
-    /// A new lessee of this client: who it is.
+    /// A new lessee of this client, with its description.
     pub const LEASE: u32 = 1;
     /// An event of the 2016 interface, or `hypertrace()` over shared memory.
     pub const HYPERTRACE: u32 = 2;
     /// A kernel-stamped point: its timestamp was stored to STAMP.
     pub const STAMP: u32 = 3;
-    /// The host's: a guest timestamp that could not be, as it was.
+    /// Written by the host: the raw value of an impossible guest timestamp.
     pub const TIME_FAULT: u32 = 4;
-    /// The host's: a record without a schema that fits.
+    /// Written by the host: a record without a matching schema.
     pub const UNTYPED: u32 = 5;
-    /// The first id a schema can have.
+    /// The first id that a schema can have.
     pub const FIRST: u32 = 16;
 }
 
-/// Schema texts of the reserved ids: they need no schema log.
+/// Schema texts of the reserved ids, which no schema log contains.
 pub const RESERVED: [(u32, &str); 5] = [
     (id::LEASE, "lease(token:x64,pid:u32,tid:u32,clock:u32,name:str)"),
     (id::HYPERTRACE, "hypertrace(client:u32,args:[u64])"),
@@ -38,22 +39,22 @@ bitflags! {
     /// Flags of a record.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Flags: u16 {
-        /// A reference point: on a local transport written by the guest, else
-        /// by the vCPU thread that served EMIT.
+        /// A reference point. Written by the guest where nothing traps, otherwise by
+        /// the vCPU thread that served EMIT.
         const REFERENCE_POINT = 1;
         /// A kernel-stamped point.
         const STAMP = 2;
-        /// The host's: a reference point that came while the declared event
+        /// Set by the host: a reference point that came while the declared event
         /// `guest_hypertrace` was on.
         const GUEST_HYPERTRACE = 4;
     }
 }
 
-/// Words that stand before a reference point's own payload in a host ring:
-/// client, cpu, seq, guest time.
+/// Words before a reference point's own payload in a host ring: client, cpu, seq,
+/// guest time.
 pub const REFERENCE_PREFIX_WORDS: usize = 4;
 
-/// Which clock a producer stamps with; told in its lease record.
+/// The clock of a producer's timestamps, announced in its lease record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ClockKind {
@@ -63,27 +64,27 @@ pub enum ClockKind {
     MonotonicRaw = 1,
 }
 
-/// A record's two header words, taken apart.
+/// The contents of a record's two header words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Raw ticks of the producer's clock.
+    /// Time in raw ticks of the producer's clock.
     pub timestamp: u64,
-    /// What happened.
+    /// Id of the event.
     pub id: u32,
-    /// Payload words.
+    /// Number of payload words.
     pub words: u16,
-    /// See [`Flags`]; unknown bits are kept.
+    /// See [`Flags`]; unknown bits are preserved.
     pub flags: u16,
 }
 
 impl Header {
-    /// The second word.
+    /// Returns the second header word.
     #[inline(always)]
     pub const fn meta(id: u32, words: u16, flags: u16) -> u64 {
         id as u64 | (words as u64) << 32 | (flags as u64) << 48
     }
 
-    /// From the two words.
+    /// Unpacks the two header words.
     #[inline(always)]
     pub const fn from_words(timestamp: u64, meta: u64) -> Header {
         Header {
@@ -94,7 +95,7 @@ impl Header {
         }
     }
 
-    /// To the two words.
+    /// Packs the two header words.
     #[inline(always)]
     pub const fn to_words(self) -> [u64; 2] {
         [self.timestamp, Header::meta(self.id, self.words, self.flags)]

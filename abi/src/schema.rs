@@ -1,20 +1,20 @@
-//! Schemas: how an event describes itself, and how a host checks a payload.
+//! Schemas: the description of an event, and the check of a payload against it.
 //!
 //! Canonical text: `name(field:type,field:type)`, no spaces. The event's id is
-//! the text's hash, so one id means one shape in every thread, process and
+//! the text's hash, so an id means the same shape in every thread, process and
 //! boot.
 
 use crate::record::id;
 
-/// Longest name of an event or a field, bytes.
+/// Maximum length of an event's or a field's name, in bytes.
 pub const MAX_NAME: usize = 64;
-/// Most fields of an event.
+/// Maximum number of fields of an event.
 pub const MAX_FIELDS: usize = 16;
-/// Longest schema text, bytes.
+/// Maximum length of a schema text, in bytes.
 pub const MAX_TEXT: usize = MAX_NAME + 2 + MAX_FIELDS * (MAX_NAME + 1 + 5 + 1);
 
-/// FNV-1a, 32 bits: small enough to be computed by a compiler's constant
-/// evaluator, a C macro or firmware.
+/// Continues an FNV-1a hash of 32 bits. The algorithm is small enough for constant
+/// evaluation in a compiler, a C macro or firmware.
 pub const fn fnv1a(mut hash: u32, bytes: &[u8]) -> u32 {
     let mut i = 0;
     while i < bytes.len() {
@@ -24,25 +24,25 @@ pub const fn fnv1a(mut hash: u32, bytes: &[u8]) -> u32 {
     hash
 }
 
-/// FNV-1a's start value.
+/// Start value of FNV-1a.
 pub const FNV_START: u32 = 0x811c_9dc5;
 
-/// The id that belongs to a hash: ids below [`id::FIRST`] are the wire's own.
+/// Turns a hash into an id: ids below [`id::FIRST`] are reserved.
 pub const fn id_of_hash(hash: u32) -> u32 {
     if hash < id::FIRST { hash | 0x8000_0000 } else { hash }
 }
 
-/// The id of a schema text.
+/// Returns the id of a schema text.
 pub const fn id_of(text: &str) -> u32 {
     id_of_hash(fnv1a(FNV_START, text.as_bytes()))
 }
 
-/// The hash of an event's name; its low 12 bits are the enable mask's slot.
+/// Returns the hash of an event's name; its low 12 bits are the enable mask's slot.
 pub const fn name_hash(name: &str) -> u32 {
     fnv1a(FNV_START, name.as_bytes())
 }
 
-/// The enable mask's slot of a name.
+/// Returns the enable mask's slot of a name.
 pub const fn mask_slot(name: &str) -> usize {
     mask_slot_of(name_hash(name))
 }
@@ -52,8 +52,8 @@ pub const fn mask_slot_of(name_hash: u32) -> usize {
     (name_hash & 0xfff) as usize
 }
 
-/// How a field is written. A scalar takes one 64-bit word, extended by sign
-/// or zeros.
+/// Encoding of a field. A scalar takes one 64-bit word, extended by its sign or by
+/// zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum FieldType {
@@ -69,16 +69,16 @@ pub enum FieldType {
     F64,
     /// 0 or 1.
     Bool,
-    /// A u64 that people read in hexadecimal: addresses, masks.
+    /// A u64 that reports show in hexadecimal: addresses, masks.
     X64,
     /// u32 length, then that many bytes of UTF-8, zero-padded to a word.
     Str,
-    /// A word that counts, then that many words.
+    /// A count word, then that many words.
     Words,
 }
 
 impl FieldType {
-    /// All, in the order of their names in `docs/abi.md`.
+    /// All types, in the order of their names in `docs/abi.md`.
     pub const ALL: [FieldType; 13] = [
         FieldType::U8,
         FieldType::U16,
@@ -95,7 +95,7 @@ impl FieldType {
         FieldType::Words,
     ];
 
-    /// Its name in a schema text.
+    /// Returns the type's name in a schema text.
     pub const fn name(self) -> &'static str {
         match self {
             FieldType::U8 => "u8",
@@ -114,7 +114,7 @@ impl FieldType {
         }
     }
 
-    /// Whether every value takes exactly one word.
+    /// Returns whether every value takes exactly one word.
     pub const fn is_scalar(self) -> bool {
         !matches!(self, FieldType::Str | FieldType::Words)
     }
@@ -124,7 +124,7 @@ impl FieldType {
     }
 }
 
-/// Whether a name can stand in a schema: `[A-Za-z_][A-Za-z0-9_]*`, 1 to
+/// Returns whether a schema can contain a name: `[A-Za-z_][A-Za-z0-9_]*`, 1 to
 /// [`MAX_NAME`] bytes.
 pub const fn is_name(name: &str) -> bool {
     let bytes = name.as_bytes();
@@ -144,13 +144,13 @@ pub const fn is_name(name: &str) -> bool {
 /// A field of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldDesc<'a> {
-    /// Its name; unique in the schema.
+    /// Name of the field, unique in the schema.
     pub name: &'a str,
-    /// How it is written.
+    /// Encoding of the field.
     pub ty: FieldType,
 }
 
-/// The types of a schema's fields: all that a host needs to check a payload.
+/// The types of a schema's fields: the part of a schema that checks need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     types: [FieldType; MAX_FIELDS],
@@ -158,18 +158,18 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The fields' types in order.
+    /// Returns the fields' types in order.
     pub fn types(&self) -> &[FieldType] {
         &self.types[..usize::from(self.len)]
     }
 
-    /// Words of every payload, if all fields are scalars.
+    /// Returns the length of every payload in words, if all fields are scalars.
     pub fn fixed_words(&self) -> Option<u16> {
         self.types().iter().all(|t| t.is_scalar()).then_some(self.len.into())
     }
 
-    /// Checks that the payload is exactly as long as its fields say, and
-    /// gives the bytes of padding after a last string (0 to 7).
+    /// Checks that the payload is exactly as long as its fields require. Returns
+    /// the number of padding bytes after a last string (0 to 7), or `None`.
     pub fn check(&self, payload: &[u64]) -> Option<usize> {
         let mut fields = Values { types: self.types(), rest: payload };
         let mut pad = 0;
@@ -182,8 +182,8 @@ impl Shape {
         fields.rest.is_empty().then_some(pad)
     }
 
-    /// The values of a payload, in order. Ends early where the payload is too
-    /// short: [`Shape::check`] first.
+    /// Iterates over the values of a payload, in order. Ends early if the payload is
+    /// too short: call [`Shape::check`] before.
     pub fn values<'a>(&'a self, payload: &'a [u64]) -> Values<'a> {
         Values { types: self.types(), rest: payload }
     }
@@ -203,7 +203,7 @@ pub enum Value<'a> {
     Words(&'a [u64]),
 }
 
-/// The values of a payload; see [`Shape::values`].
+/// Iterator over the values of a payload; see [`Shape::values`].
 #[derive(Clone, Debug)]
 pub struct Values<'a> {
     types: &'a [FieldType],
@@ -244,20 +244,20 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-/// Why a text is not a schema.
+/// The rule that a schema text breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemaError {
-    /// Longer than [`MAX_TEXT`].
+    /// The text is longer than [`MAX_TEXT`].
     TooLong,
-    /// Not `name(...)`.
+    /// The text is not `name(...)`.
     Form,
-    /// An event or field name that [`is_name`] refuses.
+    /// [`is_name`] refuses an event's or field's name.
     Name,
-    /// A type that does not exist.
+    /// A type does not exist.
     Type,
-    /// More than [`MAX_FIELDS`] fields.
+    /// There are more than [`MAX_FIELDS`] fields.
     TooManyFields,
-    /// Two fields of one name.
+    /// Two fields have the same name.
     Duplicate,
 }
 
@@ -289,7 +289,7 @@ impl<'a> Schema<'a> {
     /// Parses a canonical text; nothing else is accepted.
     ///
     /// # Errors
-    /// Says which rule the text breaks.
+    /// The rule that the text breaks.
     pub fn parse(text: &'a str) -> Result<Schema<'a>, SchemaError> {
         if text.len() > MAX_TEXT {
             return Err(SchemaError::TooLong);
@@ -322,28 +322,28 @@ impl<'a> Schema<'a> {
         Ok(Schema { text, name, names, shape: Shape { types, len: len as u8 } })
     }
 
-    /// The canonical text.
+    /// Returns the canonical text.
     pub fn text(&self) -> &'a str {
         self.text
     }
 
-    /// The event's name.
+    /// Returns the event's name.
     pub fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The event's id.
+    /// Returns the event's id.
     pub fn id(&self) -> u32 {
         id_of(self.text)
     }
 
-    /// Its fields in order.
+    /// Iterates over the fields in order.
     pub fn fields(&self) -> impl ExactSizeIterator<Item = FieldDesc<'a>> + '_ {
         let shape = self.shape.types();
         self.names[..shape.len()].iter().zip(shape).map(|(&name, &ty)| FieldDesc { name, ty })
     }
 
-    /// Its fields' types.
+    /// Returns the fields' types.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_canonical_is_refused() {
+    fn a_text_that_is_not_canonical_is_refused() {
         for (text, why) in [
             ("a", SchemaError::Form),
             ("a(", SchemaError::Form),
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_string_tells_its_padding() {
+    fn the_padding_of_a_last_string_is_returned() {
         let shape = Schema::parse("e(s:str)").unwrap().shape();
         assert_eq!(shape.check(&[4 | 0x6161_6161 << 32]), Some(0));
         assert_eq!(shape.check(&[3]), Some(1));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_cannot_claim_more_than_there_is() {
+    fn an_array_cannot_claim_more_words_than_the_payload_has() {
         let shape = Schema::parse("e(a:[u64])").unwrap().shape();
         assert_eq!(shape.check(&[2, 7, 8]), Some(0));
         assert_eq!(shape.check(&[u64::MAX, 7, 8]), None);

@@ -1,5 +1,4 @@
-//! The host's side of a reference point: the v2 slot, copied once, and the
-//! reply.
+//! Reference points on the host's side: reading the v2 slot, once, and replying.
 
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
@@ -7,42 +6,42 @@ use crate::record::id;
 use crate::ring::ClientMemory;
 use crate::sink::{ReferencePoint, Status};
 
-/// What a client stored to EMIT, and when.
+/// A store to EMIT.
 #[derive(Clone, Copy, Debug)]
 pub struct Emitted {
-    /// Whose register.
+    /// Client whose register was stored to.
     pub client: u32,
-    /// The low half of the value: the slot's number.
+    /// Number of the slot: the low half of the stored value.
     pub seq: u32,
-    /// The host's raw counter at entry.
+    /// The host's raw counter when the store arrived.
     pub host_time: u64,
 }
 
-/// What is replied to it, beside its number and time.
+/// Contents of a reply, except for its number and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// What became of it.
+    /// Outcome for the reference point.
     pub status: Status,
-    /// The clock epoch.
+    /// Clock epoch.
     pub epoch: u64,
-    /// The enable mask's version.
+    /// Version of the enable mask.
     pub mask_version: u64,
 }
 
-/// Why a slot is not one.
+/// Why a slot is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadSlot {
-    /// Its number is not what was stored to EMIT.
+    /// The slot's number is not the value that was stored to EMIT.
     Sequence,
-    /// It has more words than a slot.
+    /// The slot claims more words than it has.
     Words,
-    /// An id that no event has.
+    /// The id is a reserved one.
     Id,
 }
 
-/// Over a segment: asks the host to serve the point in the slot, made on this
-/// CPU, whose number, nonzero, this is. The last is the one store that an awake
-/// host waits for, on the slot's own cache line.
+/// Asks the host to serve the point in the slot of a segment. `cpu` is the CPU that
+/// made the point, `seq` the slot's number, nonzero. An awake host waits for the last
+/// store only, which is to the slot's own cache line.
 #[inline(always)]
 pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     let [.., who, _, len] = &memory.guest[guest_page::SLOT..=guest_page::SLOT_LEN] else {
@@ -50,11 +49,12 @@ pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     };
     who.store(u64::from(who.load(Relaxed) as u32) | u64::from(cpu) << 32, Relaxed);
     let words = u64::from(len.load(Relaxed) as u16);
-    // ORDERING: pairs with the Acquire in `asked`: the slot is there.
+    // ORDERING: pairs with the Acquire in `asked`: the slot is complete.
     len.store(words | u64::from(seq) << 32, Ordering::Release);
 }
 
-/// What the client asks the host to serve, if there has been no reply to that.
+/// Returns the number of the point that the client asks the host to serve, until
+/// there is a reply to it.
 #[inline(always)]
 pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
     // ORDERING: pairs with the Release in `ask`.
@@ -64,11 +64,11 @@ pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
     (seq != 0 && seq != answered).then_some(seq)
 }
 
-/// Looks at the slot in page G of what was emitted: its header, copied once, as a
-/// point whose words are yet to be copied from the second part.
+/// Copies the header of the emitted slot in page G, once. Returns a point without
+/// words, and the slot's words that are still to be copied.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The check that the header fails.
 #[inline(always)]
 pub fn read<'m>(
     page: &'m [AtomicU64],
@@ -100,7 +100,7 @@ pub fn read<'m>(
     Ok((point, &slot[SLOT_HEADER_WORDS..][..words]))
 }
 
-/// Answers what was emitted, in page H.
+/// Writes the reply to an emitted point to page H.
 #[inline(always)]
 pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: Answer) {
     page[host_page::REPLY_HOST_TIME].store(emitted.host_time, Relaxed);
@@ -108,15 +108,15 @@ pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: Answer) {
     page[host_page::REPLY_MASK_VERSION].store(answer.mask_version, Relaxed);
     let status = u64::from(emitted.seq) | (answer.status as u64) << 32;
     // ORDERING: pairs with the Acquire load of the guest that waits for its
-    // seq: the rest of the reply is there.
+    // seq: the rest of the reply is complete.
     page[host_page::REPLY].store(status, Ordering::Release);
 }
 
 /// Serves a reference point on the thread that sees the store: copies the slot
-/// once, has it recorded, replies. Takes no lock, allocates nothing.
+/// once, calls `record` with it, and replies. Takes no lock, allocates nothing.
 ///
-/// Whatever is wrong with the slot is `record`'s to count, and
-/// [`Status::Invalid`] then.
+/// `record` also gets malformed slots: it counts them and answers
+/// [`Status::Invalid`].
 #[inline]
 pub fn serve(
     memory: &ClientMemory<'_>,
@@ -140,8 +140,9 @@ fn copied<const N: usize>(
 ) -> Answer {
     let mut words = [0; N];
     copy(&mut words, slot);
-    // ORDERING: pairs with the Release fence in `Producer::slot`: of a guest
-    // that has not waited, and wrote the next one meanwhile, this is no mixture.
+    // ORDERING: pairs with the Release fence in `Producer::slot`. If the guest did not
+    // wait and has begun to write the next point, the number below has changed, so the
+    // words are never a mixture of two points.
     fence(Ordering::Acquire);
     if memory.guest[guest_page::SLOT].load(Relaxed) as u32 != point.seq {
         return record(Err(BadSlot::Sequence));
@@ -149,7 +150,7 @@ fn copied<const N: usize>(
     record(Ok(&ReferencePoint { words: &words[..slot.len()], ..point }))
 }
 
-/// Copies a guest's words, each once.
+/// Copies a guest's words, each with one load.
 #[inline]
 pub fn copy(to: &mut [u64], from: &[AtomicU64]) {
     for (to, from) in to.iter_mut().zip(from) {

@@ -1,24 +1,23 @@
-//! Turns: how a drain loop shares its time between clients.
+//! Turns: the division of a drain loop's time between clients.
 //!
 //! A pass gives each client that has something a share of time, in ticks of the
-//! raw counter; bytes or packets would not do, as a client chooses what they
-//! cost. Each has an account of the time that was spent on it, and nobody gets
-//! more than a share ahead of the one that waits with the least: a client whose
-//! step took longer than its share, as a step cannot be divided, waits until the
-//! others have had as much. Short steps come first, so that who wants little
-//! need not wait for all who want much. What nobody else wants is for whoever
-//! wants it.
+//! raw counter. Bytes or packets would be no measure, because a client chooses what
+//! they cost. An account holds the time that was spent on each client. A client gets at
+//! most a share more than the waiting client with the least. A step cannot be divided,
+//! so a client whose step took longer than its share waits until the others have had as
+//! much. Short steps come first, so that a client with little to take does not wait for
+//! all those with much. Time that no other client needs goes to any client that has more.
 
 use crate::ring::Consumer;
 use crate::sink::{Drained, EventSink};
 use core::time::Duration;
 
-/// When and how much to drain.
+/// Time and amount of drains.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainPolicy {
-    /// Time between passes that nobody asked for.
+    /// Time between passes without a KICK.
     pub period: Duration,
-    /// Drain time of one client in one pass, while others have something as well.
+    /// Drain time of one client in one pass, while others have something too.
     pub budget: Duration,
 }
 
@@ -26,14 +25,14 @@ impl Default for DrainPolicy {
     fn default() -> Self {
         // A ring of 1 MiB holds 32,768 short records: at a million a second
         // it is full after 32 ms.
-        // 250 us are a few packets, so a pass over 16 clients that all have more
-        // than that comes back after 4 ms.
+        // 250 us are a few packets. A pass over 16 clients that all have more
+        // than that takes 4 ms.
         DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
     }
 }
 
-/// Runs one pass of a drain loop over all clients: `drain`, between the calls by
-/// which the sink learns of its begin and its end.
+/// Runs one pass of a drain loop: calls `drain` between the sink's `begin_pass` and
+/// `end_pass`. Returns the result of `drain`.
 pub fn pass<R>(sink: &(impl EventSink + ?Sized), drain: impl FnOnce() -> R) -> R {
     sink.begin_pass();
     let drained = drain();
@@ -41,25 +40,25 @@ pub fn pass<R>(sink: &(impl EventSink + ?Sized), drain: impl FnOnce() -> R) -> R
     drained
 }
 
-/// Shares that one client's steps can put it behind the others, at most: a loop
-/// that was kept off its CPU in the middle of a step must not punish the client
-/// for long. Also the shares that one round lasts.
+/// Maximum lead of one client over the others, in shares. If the loop lost its CPU in
+/// the middle of a step, that must not count against the client for long. Also the
+/// length of one round.
 const MOST_SHARES: u64 = 16;
 
 /// Account of the time that was spent on one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Account {
     client: u32,
-    /// Ticks, on a scale of all accounts.
+    /// Time spent on the client in ticks, on the scale of all accounts.
     spent: u64,
-    /// How long a step takes: the last one, or most of a longer one before.
+    /// Expected ticks of a step: those of the last one, or most of an earlier longer one.
     step: u64,
-    /// There was more to take at its last turn.
+    /// Whether there was more to take at its last turn.
     waits: bool,
 }
 
 impl Account {
-    /// The account of a client that nothing was spent on.
+    /// Makes the account of a client on which no time was spent.
     pub const fn new(client: u32) -> Account {
         Account { client, spent: 0, step: 0, waits: false }
     }
@@ -68,14 +67,14 @@ impl Account {
 /// A client's turn in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Time: take something.
+    /// The client may take something.
     Take,
-    /// No time: look whether there is something.
+    /// The client may only look whether there is something.
     Look,
 }
 
 impl Turn {
-    /// Lets the sink do what the turn allows, once.
+    /// Calls the sink once, within the limits of the turn.
     pub fn drain(
         self,
         sink: &(impl EventSink + ?Sized),
@@ -94,12 +93,12 @@ impl Turn {
     }
 }
 
-/// Lets the sink take all that a client has now. Ends when the sink cannot go
-/// on, and in any case when it has taken as much as ring and schema log hold.
+/// Lets the sink take everything that a client has now. Ends when the sink stops, and
+/// at the latest when it has taken as much as ring and schema log hold.
 pub fn drain_rest(sink: &(impl EventSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
     consumer.up_to(consumer.head());
-    // Bound: no client has more, whatever it says. The first step of a ring that
-    // was overwritten skips what is gone, and is counted as all that there is.
+    // Bound: no client has more, whatever it claims. In an overwritten ring the first
+    // step skips the records that are gone, and counts as much as a whole ring.
     let most = consumer.most_words();
     let mut room = 2 * most;
     while room > 0 {
@@ -111,8 +110,8 @@ pub fn drain_rest(sink: &(impl EventSink + ?Sized), client: u32, consumer: &mut 
     }
 }
 
-/// Counts what is left in a client's ring as lost, after the last pass: the sink
-/// could not take it. `stage` as for [`Consumer::pull`].
+/// Counts the records left in a client's ring as lost. For the end, after the last
+/// pass, when the sink could not take them. `stage` is that of [`Consumer::pull`].
 pub fn forsake(
     sink: &(impl EventSink + ?Sized),
     client: u32,
@@ -120,25 +119,25 @@ pub fn forsake(
     stage: &mut [u64],
 ) {
     consumer.forsake(stage);
-    // Nothing to take: the sink looks at the losses.
+    // Nothing is left to take: the sink reads the losses.
     sink.drain(client, consumer);
 }
 
-/// The scale of a group of accounts that share a loop's time.
+/// State of a group of clients that share a loop's time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turns {
-    /// The least that was spent on a client that waits.
+    /// Least time that was spent on a waiting client.
     floor: u64,
-    /// When the last round ended.
+    /// Time at which the last round ended.
     ended: u64,
 }
 
 impl Turns {
-    /// Gives each account a turn, with `step` as often as its `share` of ticks
-    /// allows; others a look. Returns whether some client has more.
+    /// Gives each account a turn: calls `step` as often as its `share` of ticks allows,
+    /// or once with [`Turn::Look`]. Returns whether some client has more.
     ///
-    /// A round ends after 16 shares and a step: who is left then comes first in
-    /// the next one. `now` is the raw counter.
+    /// A round ends after 16 shares and a step. Clients that it did not reach come first
+    /// in the next one. `now` reads the raw counter.
     pub fn round(
         &mut self,
         accounts: &mut [Account],
@@ -154,8 +153,8 @@ impl Turns {
             None => self.floor.saturating_add(begin.saturating_sub(self.ended)),
         };
         let until = self.floor.saturating_add(share);
-        // By when the next step would end. Before accounts are brought up to the
-        // floor, so that who spends less than its share stays before others.
+        // The time at which the next step would end. Sorted before accounts are raised to
+        // the floor, so that a client that spends less than its share stays before others.
         accounts.sort_unstable_by_key(|a| (a.spent.saturating_add(a.step), a.client));
         let (mut last, mut more) = (begin, false);
         for account in accounts {

@@ -1,5 +1,4 @@
-//! The ring with its producer and its consumer on one or two threads.
-#![cfg(not(loom))]
+//! The ring, with its producer and its consumer on one or two threads.
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;
@@ -56,7 +55,7 @@ impl Memory {
     }
 }
 
-/// Ends another thread's loop, also when an assertion fails.
+/// A guard that ends another thread's loop, even if an assertion fails.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -120,8 +119,8 @@ fn a_schema_reaches_the_host_once_before_its_first_record() {
     assert!(consumer.next_schema().is_none());
 }
 
-/// Tells a text as a producer does, at the log's end `written`.
-fn tell(memory: &Memory, written: &mut u64, text: &str) {
+/// Appends a text to the log's end `written`, as a producer does.
+fn append(memory: &Memory, written: &mut u64, text: &str) {
     let mut put = |word: u64| {
         memory.schema[*written as usize % memory.schema.len()].store(word, Ordering::Relaxed);
         *written += 1;
@@ -136,16 +135,16 @@ fn tell(memory: &Memory, written: &mut u64, text: &str) {
 }
 
 #[test]
-fn a_producer_that_keeps_its_log_full_does_not_put_the_end_off() {
+fn a_schema_log_that_stays_full_does_not_delay_the_pull() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (mut host, mut written) = (ConsumerState::default(), 0);
     let mut consumer = Consumer::new(memory.client(), &mut host);
-    tell(&memory, &mut written, "a()");
+    append(&memory, &mut written, "a()");
     let mut read = 0;
     while consumer.next_schema().is_some() {
         read += 1;
         consumer.commit_schemas();
-        tell(&memory, &mut written, "a()");
+        append(&memory, &mut written, "a()");
         assert!(read <= consumer.most_schemas(), "more than there were");
     }
     assert_eq!(read, 1);
@@ -157,11 +156,11 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
     let (mut written, mut texts, mut seen) = (0, 0, Vec::new());
     for n in 0..8 {
-        tell(&memory, &mut written, &format!("e{n}()"));
+        append(&memory, &mut written, &format!("e{n}()"));
     }
     let producer = memory.producer(&state, 7);
     emit(&producer, 2, 2);
-    // A text at a time, each by a consumer of its own.
+    // One text at a time, each by a consumer of its own.
     loop {
         let mut consumer = Consumer::new(memory.client(), &mut host);
         match consumer.next_schema() {
@@ -188,13 +187,13 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
 }
 
 #[test]
-fn a_text_that_is_known_is_not_copied() {
+fn a_known_text_is_not_copied() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (mut host, mut written) = (ConsumerState::default(), 0);
-    // Longer than a word, shorter, and one of which another is a part.
+    // Longer than a word, shorter, and one that is a part of another.
     let texts = ["known(x:u64)", "k()", "known(x:u64,y:u64)"];
     for text in texts {
-        tell(&memory, &mut written, text);
+        append(&memory, &mut written, text);
     }
     let mut consumer = Consumer::new(memory.client(), &mut host);
     for text in texts {
@@ -202,9 +201,10 @@ fn a_text_that_is_known_is_not_copied() {
         assert!(matches!(consumer.next_schema_beside(known), Some(Logged::Known)), "{text}");
     }
     assert!(consumer.next_schema_beside(|_| None).is_none());
-    consumer.rollback_schemas();
+    let mut host = ConsumerState::default();
+    let mut consumer = Consumer::new(memory.client(), &mut host);
     for text in texts {
-        // The id may lie.
+        // The id may be wrong.
         let Some(Logged::Text(read)) = consumer.next_schema_beside(|_| Some("known(x:u6?)")) else {
             panic!("{text} is taken for another");
         };
@@ -236,7 +236,7 @@ fn a_consumer_that_is_paused_takes_nothing_and_loses_nothing() {
 }
 
 #[test]
-fn one_pull_reads_no_more_than_it_should_of_a_large_ring() {
+fn one_pull_reads_a_bounded_part_of_a_large_ring() {
     let memory = Memory::new(1 << 18, 1 << 10, RingMode::Discard);
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
     let producer = memory.producer(&state, 7);
@@ -276,7 +276,7 @@ fn a_full_ring_drops_and_counts_and_keeps_room_for_reference_points() {
 }
 
 #[test]
-fn what_is_rolled_back_is_taken_again() {
+fn rolled_back_records_are_taken_again() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
     let producer = memory.producer(&state, 7);
@@ -296,7 +296,7 @@ fn what_is_rolled_back_is_taken_again() {
 }
 
 #[test]
-fn what_is_forsaken_is_counted_and_its_room_given_back() {
+fn forsaken_records_are_counted_and_their_room_given_back() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let mut host = ConsumerState::default();
     for token in 1..=3 {
@@ -315,7 +315,7 @@ fn what_is_forsaken_is_counted_and_its_room_given_back() {
 }
 
 #[test]
-fn a_new_lessee_goes_on_in_a_new_block_with_its_own_token() {
+fn a_new_lessee_continues_in_a_new_block_with_its_own_token() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let mut host = ConsumerState::default();
     let mut tokens = Vec::new();
@@ -368,7 +368,7 @@ fn an_emit_inside_an_emit_is_counted() {
 }
 
 #[test]
-fn a_producer_that_lies_is_counted_and_leaves_the_host_whole() {
+fn a_lying_producer_is_counted_and_does_not_harm_the_host() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let mut host = ConsumerState::default();
     let mut seen = Vec::new();
@@ -378,7 +378,7 @@ fn a_producer_that_lies_is_counted_and_leaves_the_host_whole() {
     }
     let consumer = Consumer::new(memory.client(), &mut host);
     assert!(consumer.faults()[Fault::Head as usize] >= 3);
-    // And an honest lessee is heard again.
+    // An honest lessee after that is recorded again.
     let state = ProducerState::new();
     let producer = memory.producer(&state, 9);
     seen.clear();
@@ -390,7 +390,7 @@ fn a_producer_that_lies_is_counted_and_leaves_the_host_whole() {
 }
 
 /// Emits `count` records of random sizes on one thread while another takes
-/// them; checks order, content and sums.
+/// them. Checks order, content and sums.
 fn race(ring: usize, block: u64, mode: RingMode, count: u64, stall: u64) -> (u64, u64) {
     let memory = Memory::new(ring, block, mode);
     let done = AtomicBool::new(false);
@@ -474,7 +474,7 @@ proptest! {
     }
 
     #[test]
-    fn a_head_that_moves_all_the_time_bounds_every_pull_by_the_ring(
+    fn a_head_that_moves_all_the_time_leaves_every_pull_bounded_by_the_ring(
         heads in proptest::collection::vec(
             prop_oneof![
                 0u64..2048,
@@ -492,7 +492,7 @@ proptest! {
         let mut memory = ring_of_empty_records();
         memory.mode = mode;
         if !are_records {
-            // Pads in every block, and lengths that leave it.
+            // Pads in every block, and records that cross its end.
             memory.ring.iter().step_by(3).for_each(|w| w.store(u64::MAX << 32, Ordering::Relaxed));
         }
         let done = AtomicBool::new(false);
@@ -501,7 +501,7 @@ proptest! {
                 let _done = Done(&done);
                 for head in heads.iter().cycle().take(20_000) {
                     memory.guest[guest_page::HEAD].store(*head, Ordering::Relaxed);
-                    // So that a pull finds each at its begin, and another in its middle.
+                    // A pull begins at some of the heads, and meets others in the middle.
                     (0..32).for_each(|_| std::hint::spin_loop());
                 }
             });
@@ -550,7 +550,7 @@ proptest! {
     }
 }
 
-/// A ring in which every word that is read belongs to a record without a payload.
+/// Makes a ring in which every word belongs to a record without a payload.
 fn ring_of_empty_records() -> Memory {
     let memory = Memory::new(1 << 10, 64, RingMode::Overwrite);
     for word in memory.ring.iter().skip(1).step_by(2) {
@@ -559,8 +559,8 @@ fn ring_of_empty_records() -> Memory {
     memory
 }
 
-/// One pull that must end within the ring's capacity: words of the records that
-/// were visited.
+/// Pulls once, which must end within the ring's capacity. Returns the words of the
+/// records that were visited.
 fn bounded_pull(consumer: &mut Consumer<'_>, capacity: usize) -> usize {
     let mut stage = vec![0; consumer.stage_words()];
     let (faults, mut visited) = (consumer.faults(), 0);
@@ -578,7 +578,7 @@ fn bounded_pull(consumer: &mut Consumer<'_>, capacity: usize) -> usize {
 }
 
 #[test]
-fn a_head_that_goes_back_while_it_is_read_bounds_a_pull_by_the_ring() {
+fn a_head_that_goes_back_during_a_pull_leaves_it_bounded_by_the_ring() {
     for tail in [0, 8] {
         let memory = ring_of_empty_records();
         let head = |value: u64| memory.guest[guest_page::HEAD].store(value, Ordering::Relaxed);
@@ -593,14 +593,14 @@ fn a_head_that_goes_back_while_it_is_read_bounds_a_pull_by_the_ring() {
 }
 
 #[test]
-fn a_producer_that_laps_the_consumer_to_the_word_is_not_accused() {
+fn a_producer_that_laps_the_consumer_exactly_is_no_fault() {
     let memory = Memory::new(256, 16, RingMode::Overwrite);
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
     let producer = memory.producer(&state, 7);
     let head = || memory.guest[guest_page::HEAD].load(Ordering::Relaxed);
     let mut now = 1;
     let mut emit_to = |target: u64| {
-        // A record that ends its block: so head can be at a block's begin.
+        // The record ends its block, so that head can be at a block's beginning.
         while head() < target {
             now += 1;
             let left = 16 - head() % 16;
@@ -613,7 +613,7 @@ fn a_producer_that_laps_the_consumer_to_the_word_is_not_accused() {
     // The lease record and one more fill a block.
     emit_to(64);
     let mut consumer = Consumer::new(memory.client(), &mut host);
-    // The oldest position that is there is the head that the consumer knows.
+    // The oldest position that is left is the head that the consumer knows.
     let emitted = emit_to(64 + 256 - 2 * 16);
     let mut stage = [0; 16];
     let pulled = consumer.pull(&mut stage, |_, _| Flow::Taken);
@@ -627,7 +627,7 @@ fn a_producer_that_laps_the_consumer_to_the_word_is_not_accused() {
 }
 
 #[test]
-fn a_head_near_the_end_of_all_numbers_does_not_keep_a_lessee_from_ending() {
+fn a_head_near_the_largest_number_does_not_prevent_a_release() {
     let memory = ring_of_empty_records();
     let state = ProducerState::new();
     let producer = memory.producer(&state, 7);
@@ -647,7 +647,7 @@ fn a_head_near_the_end_of_all_numbers_does_not_keep_a_lessee_from_ending() {
     let left = std::panic::AssertUnwindSafe(|| producer.emit(site, 4, fields));
     std::panic::catch_unwind(left).unwrap_err();
     assert_eq!(state.interrupted_since(), Some(4));
-    // A program that shares the segment.
+    // Another program with the same segment overwrites the ring.
     for word in memory.ring.iter().skip(1).step_by(2) {
         word.store(0xffff << 32 | u64::from(id::FIRST), Ordering::Relaxed);
     }
@@ -658,7 +658,7 @@ fn a_head_near_the_end_of_all_numbers_does_not_keep_a_lessee_from_ending() {
 }
 
 #[test]
-fn a_head_that_jumps_while_it_is_read_brings_no_pull_beyond_the_head_of_its_begin() {
+fn a_head_that_jumps_during_a_pull_does_not_extend_it() {
     let memory = ring_of_empty_records();
     let head = |value: u64| memory.guest[guest_page::HEAD].store(value, Ordering::Relaxed);
     let mut state = ConsumerState::default();
@@ -678,27 +678,27 @@ fn a_head_that_jumps_while_it_is_read_brings_no_pull_beyond_the_head_of_its_begi
 }
 
 #[test]
-fn events_without_a_client_are_a_total_that_goes_on_across_lessees() {
+fn the_total_of_events_without_a_client_continues_across_lessees() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
-    let tell = |untold: u64| {
-        let untold = AtomicU64::new(untold);
-        let told = Producer::tell_unattached(&memory.client(), &state, &untold);
-        (told, untold.into_inner())
+    let publish = |events: u64| {
+        let events = AtomicU64::new(events);
+        let published = Producer::tell_unattached(&memory.client(), &state, &events);
+        (published, events.into_inner())
     };
-    assert_eq!(tell(1), (false, 1), "nobody has the client");
+    assert_eq!(publish(1), (false, 1), "nobody has the client");
     let first = memory.producer(&state, 7);
-    assert_eq!(tell(5), (true, 0));
+    assert_eq!(publish(5), (true, 0));
     first.release();
-    assert_eq!(tell(1), (false, 1));
+    assert_eq!(publish(1), (false, 1));
     memory.producer(&state, 8);
-    assert_eq!(tell(3), (true, 0));
+    assert_eq!(publish(3), (true, 0));
 
     let mut consumer = Consumer::new(memory.client(), &mut host);
     let losses = consumer.losses();
     assert_eq!((losses.unattached, losses.total()), (8, 8));
     assert_eq!(consumer.faults(), [0; 13]);
-    // A total that cannot be is a fault, and no loss.
+    // An impossible total is a fault, and no loss.
     memory.guest[guest_page::LOST_UNATTACHED].store(u64::MAX / 2, Ordering::Relaxed);
     assert_eq!(consumer.losses().unattached, 8);
     assert_eq!(consumer.faults()[Fault::Losses as usize], 1);

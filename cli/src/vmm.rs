@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{COUNTERS, Chip, Counter, Geometry, Memory, Trigger};
+use hypertrace_device::{COUNTERS, Chip, Counter, DrainWaker, Geometry, Memory};
 use hypertrace_guest::{Args, layout};
 use hypertrace_trace::{Session, SessionError, Summary};
 use kvm_vmm::{Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in};
@@ -28,10 +28,10 @@ impl Device {
         let doorbells = Doorbells::new()?;
         let config = doorbells.config(&session, vcpus);
         let memory = Memory::anonymous(geometry)?;
-        let trigger = doorbells.kick.try_clone().context("duplicate an eventfd")?;
-        let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
+        let waker = doorbells.kick.try_clone().context("duplicate an eventfd")?;
+        let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
         let kick = doorbells.kick.try_clone().context("duplicate an eventfd")?;
-        session.wake_by(move || kick.trigger());
+        session.wake_by(move || kick.wake());
         let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
         Ok(Device { chip, session, doorbells, drain })
     }

@@ -1,4 +1,4 @@
-//! The chip: registers, shared memory, and the truth about each client.
+//! The chip: registers, shared memory, and the host's state for each client.
 
 use crate::counter::{Counter, Counts};
 use crate::memory::Memory;
@@ -11,31 +11,32 @@ use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
 use hypertrace_abi::turns::{self, Account, Turns, drain_rest};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use vm_memory::Bytes;
 use zerocopy::IntoBytes;
 
-/// Wakes the drain loop, for a KICK that came by trap.
-pub trait Trigger: Send + Sync {
-    /// Must not block.
-    fn trigger(&self);
+/// A way to wake the drain loop, for a KICK that came by a trap.
+pub trait DrainWaker: Send + Sync {
+    /// Wakes the drain loop. Runs on a vCPU's thread and must not block.
+    fn wake(&self);
 }
 
-/// No drain loop to wake: a timer drains.
-impl Trigger for () {
-    fn trigger(&self) {}
+/// Wakes nothing: for a drain loop that runs by a timer alone.
+impl DrainWaker for () {
+    fn wake(&self) {}
 }
 
 /// Ticks per second that no host's counter reaches.
 const FASTEST_COUNTER: u64 = 10_000_000_000;
 
-/// What the VMM decides.
+/// The VMM's choices.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChipConfig {
-    /// What a full ring does.
+    /// Behaviour of a full ring.
     pub ring_mode: RingMode,
-    /// Clients that belong to vCPUs; the rest are leased.
+    /// Number of clients that belong to vCPUs: clients [0, n). The rest are leased. A
+    /// number above the geometry's clients means all of them.
     pub vcpu_clients: u32,
     /// The session's UUID, for the guest to see.
     pub session: [u8; 16],
@@ -43,17 +44,17 @@ pub struct ChipConfig {
     pub guest_frequency: u64,
     /// Ticks per second of the host's raw counter, 0 if not known.
     pub host_frequency: u64,
-    /// KICK is an ioeventfd.
+    /// Whether KICK is an ioeventfd.
     pub kick_is_cheap: bool,
-    /// STAMP is an ioeventfd of length 8.
+    /// Whether STAMP is an ioeventfd of length 8.
     pub stamp_works: bool,
-    /// Reference points per second that one client may make, 0 for no bound.
-    /// One second's worth may come at once. With `host_frequency` not known,
-    /// the bound is stricter than this.
+    /// Reference points per second that one client may make, 0 for no limit.
+    /// They may come in bursts of up to one second's number. If `host_frequency` is not
+    /// known, the limit is stricter than this.
     pub reference_points_per_second: u32,
 }
 
-/// Registers of one client that hold something between stores.
+/// Registers of one client that keep a value between stores.
 #[derive(Clone, Copy)]
 enum Shadow {
     Legacy,
@@ -64,14 +65,14 @@ enum Shadow {
     Lease,
 }
 
-/// One client. Aligned so that two vCPUs share no cache line.
+/// State of one client. Aligned so that two vCPUs share no cache line.
 #[repr(align(128))]
 struct Client {
     // Volatile state: registers.
     shadows: [AtomicU64; 6],
-    /// When the next reference point is due, in host ticks (rate bound).
+    /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
-    // Volatile state: the drain loop's; vCPU threads never lock it.
+    // Volatile state of the drain loop; vCPU threads never lock it.
     consumer: Mutex<ConsumerState>,
 }
 
@@ -81,32 +82,42 @@ pub struct Chip<S, T = ()> {
     config: ConfigPage,
     geometry: Geometry,
     ring_mode: RingMode,
-    /// Host ticks that a reference point takes of its client's rate, 0 for no bound.
+    /// Host ticks that each reference point uses up of its client's rate, 0 for no limit.
     rate_interval: u64,
-    /// Host ticks of a second.
+    /// Host ticks per second, for the rate limit.
     rate_second: u64,
-    /// The same, 0 if not known.
+    /// Host ticks per second, 0 if not known.
     host_frequency: u64,
     // Runtime glue.
     memory: Memory,
     sink: S,
-    trigger: T,
+    waker: T,
     // Volatile state.
     clients: Box<[Client]>,
-    /// The drain loop's: whose turn it is.
+    /// Turns of the drain loop.
     turns: Mutex<(Turns, Box<[Account]>)>,
     counts: Counts,
     mask_version: AtomicU64,
-    /// Held by who replaces the mask, so that a version is one mask.
+    /// Held during a change of the mask, so that each version is one mask.
     mask_writer: Mutex<()>,
 }
 
-impl<S: EventSink, T: Trigger> Chip<S, T> {
-    /// A device on this memory.
-    pub fn new(memory: Memory, config: &ChipConfig, sink: S, trigger: T) -> Self {
+impl<S, T> fmt::Debug for Chip<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chip")
+            .field("geometry", &self.geometry)
+            .field("ring_mode", &self.ring_mode)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: EventSink, T: DrainWaker> Chip<S, T> {
+    /// Makes a device on this memory.
+    pub fn new(memory: Memory, config: &ChipConfig, sink: S, waker: T) -> Self {
         let geometry = *memory.geometry();
-        // A counter that is not known counts faster than any does: a bound that
-        // is too strict shows, one that is off would not.
+        // An unknown counter is taken for a faster one than any. The limit is then too
+        // strict, which shows; too loose a limit would not.
         let second = match config.host_frequency {
             0 => FASTEST_COUNTER,
             frequency => frequency,
@@ -134,7 +145,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
             host_frequency: config.host_frequency,
             memory,
             sink,
-            trigger,
+            waker,
             clients: (0..geometry.clients)
                 .map(|_| Client {
                     shadows: Default::default(),
@@ -152,27 +163,27 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         }
     }
 
-    /// The sizes.
+    /// Returns the sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The shared regions, for the VMM to map.
+    /// Returns the shared regions, for the VMM to map.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// The config page, for a VMM that maps it read-only.
+    /// Returns the config page, for a VMM that maps it read-only.
     pub fn config_page(&self) -> &ConfigPage {
         &self.config
     }
 
-    /// Who records.
+    /// Returns the sink.
     pub fn sink(&self) -> &S {
         &self.sink
     }
 
-    /// How often the guest did this.
+    /// Returns the current count.
     pub fn count(&self, counter: Counter) -> u64 {
         self.counts.get(counter)
     }
@@ -181,13 +192,13 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         &self.counts
     }
 
-    /// A guest's load, from any thread. Fills every byte: with zeros where
-    /// nothing is.
+    /// Performs a guest's load, from any thread. Fills every byte, with zeros where
+    /// there is nothing to read.
     pub fn read(&self, region: Region, offset: u64, data: &mut [u8]) {
         data.fill(0);
         let done = match region {
             Region::Config => {
-                // Behind the page, to its end, the region reads as zero.
+                // After the page, the rest of the region reads as zero.
                 if let Some(page) = usize::try_from(offset)
                     .ok()
                     .and_then(|offset| self.config.as_bytes().get(offset..))
@@ -197,12 +208,9 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
                 }
                 in_bounds(offset, data.len(), self.geometry.bar_size(region))
             }
-            Region::Data | Region::Rings => match self.memory.region(region) {
-                Some(shared) if in_bounds(offset, data.len(), shared.size()) => {
-                    shared.bytes().read_slice(data, offset as usize).is_ok()
-                }
-                _ => false,
-            },
+            Region::Data | Region::Rings => {
+                self.memory.region(region).is_some_and(|shared| shared.load(offset, data))
+            }
             Region::Control => return self.read_register(offset, data),
         };
         if !done {
@@ -210,18 +218,15 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         }
     }
 
-    /// A guest's store, from any thread.
+    /// Performs a guest's store, from any thread.
     pub fn write(&self, region: Region, offset: u64, data: &[u8]) {
-        // Entry: what the guest did before its store is before this.
+        // First of all: everything that the guest did before the store has an earlier time.
         let now = clock::ticks();
         let done = match region {
             Region::Config => false,
-            Region::Data | Region::Rings => match self.memory.region(region) {
-                Some(shared) if in_bounds(offset, data.len(), shared.size()) => {
-                    shared.bytes().write_slice(data, offset as usize).is_ok()
-                }
-                _ => false,
-            },
+            Region::Data | Region::Rings => {
+                self.memory.region(region).is_some_and(|shared| shared.store(offset, data))
+            }
             Region::Control => return self.write_register(now, offset, data),
         };
         if !done {
@@ -229,7 +234,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         }
     }
 
-    /// Which register an offset into the control region belongs to.
+    /// Returns the register at an offset into the control region, with its client.
     fn register(&self, offset: u64) -> Option<(u32, Shadow)> {
         let pages = self.geometry.control_pages_offset();
         let (client, shadow) = if offset < pages {
@@ -255,8 +260,8 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         let Some((client, shadow)) = self.register(offset) else {
             return self.counts.add(Counter::Unassigned);
         };
-        // Only CLOCK reads as something: its first byte latches, so that two
-        // 4-byte loads belong together.
+        // Only CLOCK has a value to read. A load of its first byte latches the time,
+        // so that two 4-byte loads belong together.
         if let Shadow::Clock = shadow {
             let latch = &self.clients[client as usize].shadows[Shadow::Clock as usize];
             let at = (offset % WORD) as usize;
@@ -272,7 +277,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         if !is_register_access(offset, data.len()) {
             return self.counts.add(Counter::Width);
         }
-        // CLOCK is only read: a store must not change what it latched.
+        // CLOCK is read-only: a store must not change the latched time.
         let Some((client, shadow)) =
             self.register(offset).filter(|(_, shadow)| !matches!(shadow, Shadow::Clock))
         else {
@@ -282,7 +287,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         let word = &self.clients[client as usize].shadows[shadow as usize];
         let at = (offset % WORD) as usize;
         let bytes = match data.try_into() {
-            // What guests do; a copy of unknown length is a call.
+            // The usual case. A copy of unknown length would be a call.
             Ok(whole) => whole,
             Err(_) => {
                 let mut bytes = word.load(Relaxed).to_le_bytes();
@@ -303,10 +308,10 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
             Shadow::Legacy => self.emit_legacy(now, client, value),
             Shadow::Kick => {
                 self.counts.add(Counter::KickTrapped);
-                self.trigger.trigger();
+                self.waker.wake();
             }
             Shadow::Stamp => self.counts.add(Counter::StampTrapped),
-            // Never stored to.
+            // `write_register` refuses stores to it.
             Shadow::Clock => {}
             Shadow::Lease if value == 0 => self.counts.add(Counter::LeaseZero),
             Shadow::Lease => {
@@ -317,7 +322,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         }
     }
 
-    /// v2: the slot in page G is the event, `value` its number.
+    /// Serves a v2 reference point: the slot in page G is the event, `value` its number.
     fn emit(&self, now: u64, client: u32, value: u64) {
         let Some(memory) = self.client_memory(client) else {
             return;
@@ -340,12 +345,12 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         });
     }
 
-    /// 2016: the value is the first argument, the slot in BAR 1 has the rest.
+    /// Serves a 2016 event: `value` is the first argument, the slot in BAR 1 has the rest.
     fn emit_legacy(&self, now: u64, client: u32, value: u64) {
         let args = self.geometry.legacy_args as usize;
         let start = (u64::from(client) * self.geometry.legacy_slot_stride() / WORD) as usize;
         let slot = &self.memory.data()[start..start + args - 1];
-        // As the reserved schema says: client, count, arguments.
+        // The fields of the reserved schema: client, count, arguments.
         let mut words = [0; 18];
         words[0] = client.into();
         words[1] = args as u64;
@@ -375,8 +380,8 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         status
     }
 
-    /// The generic cell rate algorithm: each point moves `due` on by one
-    /// interval; a second ahead of now is too much.
+    /// Applies the generic cell rate algorithm: each point delays `due` by one
+    /// interval; more than a second ahead of now is too much.
     fn is_due(&self, point: &ReferencePoint<'_>) -> bool {
         let due = &self.clients[point.client as usize].due;
         let now = point.host_time;
@@ -395,18 +400,18 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
     /// Drains every client for a share of time: one pass of the drain loop.
     /// Returns `true` if some client has more.
     ///
-    /// `budget` is the share of one client. A client that took longer, as a step
-    /// cannot be divided, waits in later passes until the others have had as
-    /// much; what the others do not want is for whoever wants it. So a client
-    /// gets its part of the thread whatever others have it do. A pass lasts 16
-    /// shares, a step and a look at every client at most.
+    /// `budget` is the share of one client. A step cannot be divided, so a client may
+    /// exceed its share; it then waits in later passes until the others have had as much.
+    /// Time that no other client needs goes to any client that has more. So each client
+    /// gets its part of the thread, whatever the others do. A pass lasts at most 16
+    /// shares, a step and a look at every client.
     ///
-    /// Only ever on the drain loop's thread, never on a vCPU's.
+    /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_pass(&self, budget: Duration) -> bool {
         self.drain_pass_by(clock::in_ticks(budget, self.host_frequency), &clock::ticks)
     }
 
-    /// As [`Chip::drain_pass`], with a counter of the caller's and the budget in
+    /// Drains like [`Chip::drain_pass`], with a counter of the caller's and the budget in
     /// its ticks.
     #[doc(hidden)]
     pub fn drain_pass_by(&self, share: u64, now: &dyn Fn() -> u64) -> bool {
@@ -419,10 +424,10 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         })
     }
 
-    /// Drains all that is in the rings now, however long it takes; for the end.
-    /// A client that goes on filling its ring does not put that off.
+    /// Drains everything that is in the rings now, however long it takes: for the end.
+    /// Records that a client adds meanwhile do not delay that.
     ///
-    /// Only ever on the drain loop's thread, never on a vCPU's.
+    /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_all(&self) {
         self.pass(|| {
             for client in 0..self.geometry.clients {
@@ -442,8 +447,8 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
         Some(f(&mut Consumer::new(memory, &mut state)))
     }
 
-    /// The end, after the last pass, when no vCPU runs any more: what is still
-    /// in the rings, because the sink could not take it, is counted as lost.
+    /// Counts what is still in the rings as lost, because the sink could not take it. For
+    /// the end: after the last pass, when no vCPU runs any more.
     pub fn forsake(&self) {
         for client in 0..self.geometry.clients {
             self.with_consumer(client, |consumer| {
@@ -463,7 +468,7 @@ impl<S: EventSink, T: Trigger> Chip<S, T> {
     }
 }
 
-/// A panic in a sink leaves counters behind, nothing half-written.
+/// Locks a mutex, poisoned or not: after a panic in a sink no data is half-written.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -472,7 +477,7 @@ fn in_bounds(offset: u64, len: usize, size: u64) -> bool {
     offset.checked_add(len as u64).is_some_and(|end| end <= size)
 }
 
-/// Registers take aligned accesses of 1, 2, 4 or 8 bytes.
+/// Returns whether registers allow such an access: aligned, of 1, 2, 4 or 8 bytes.
 fn is_register_access(offset: u64, len: usize) -> bool {
     matches!(len, 1 | 2 | 4 | 8) && offset.is_multiple_of(len as u64)
 }

@@ -1,10 +1,10 @@
-//! What a guest did wrong, and how often it did what traps.
+//! Counters of a guest's mistakes and of the accesses that trap.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
-        /// What the device counts.
+        /// An occurrence that the device counts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Counter {
             $($(#[$doc])* $variant,)*
@@ -14,7 +14,7 @@ macro_rules! counters {
             /// All of them.
             pub const ALL: [Counter; COUNTERS] = [$(Counter::$variant,)*];
 
-            /// Its name in reports.
+            /// Returns the name in reports.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Counter::$variant => $name,)*
@@ -22,7 +22,7 @@ macro_rules! counters {
             }
         }
 
-        /// Kinds of [`Counter`].
+        /// Number of kinds of [`Counter`].
         pub const COUNTERS: usize = [$($name,)*].len();
     };
 }
@@ -30,9 +30,9 @@ macro_rules! counters {
 counters! {
     /// A register access that is not 1, 2, 4 or 8 bytes, or not aligned.
     Width => "register_width",
-    /// A register access where no register is.
+    /// A register access at an address without a register.
     Unassigned => "register_unassigned",
-    /// A store to the config page, or any access behind a region's end.
+    /// A store to the config page, or any access beyond a region's end.
     Region => "region",
     /// EMIT with a value that is not the slot's `seq`.
     SlotSequence => "slot_sequence",
@@ -40,7 +40,7 @@ counters! {
     SlotWords => "slot_words",
     /// EMIT with an id that is reserved.
     SlotId => "slot_id",
-    /// A reference point over its client's rate bound.
+    /// A reference point that exceeds its client's rate limit.
     RateLimited => "rate_limited",
     /// A reference point for which the sink had no room.
     Failed => "failed",
@@ -48,9 +48,9 @@ counters! {
     LeaseZero => "lease_zero",
     /// A PCI config access that is not 1, 2 or 4 bytes, or not aligned.
     ConfigWidth => "config_width",
-    /// Not a fault: a KICK that came by trap.
+    /// A KICK that came by a trap. Not a fault.
     KickTrapped => "kick_trapped",
-    /// A STAMP that came by trap, where the host's kernel should have it.
+    /// A STAMP that came by a trap, although the host's kernel should complete it.
     StampTrapped => "stamp_trapped",
 }
 

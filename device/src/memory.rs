@@ -1,44 +1,48 @@
 //! The two regions that guest and host share: argument slots and rings.
 //!
-//! Unsafe here, because shared memory is seen as a slice of atomics: vm-memory
-//! offers one atomic at a time, and the drain copies thousands.
+//! The host sees both as slices of atomic words and accesses them in no other way:
+//! the ring needs whole words with an ordering, and accesses of several sizes that
+//! race are undefined in Rust's memory model. The cast to such a slice is this
+//! crate's only unsafe block: vm-memory offers one atomic at a time, and the drain
+//! copies thousands.
 #![allow(unsafe_code)]
 
-use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::layout::{Geometry, GeometryError, Region, WORD};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
 use vm_memory::mmap::MmapRegionError;
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+use vm_memory::{FileOffset, MmapRegion};
 
-/// Why shared memory could not be had.
+/// Why shared memory is not available.
 #[derive(Debug, Error)]
 pub enum MemoryError {
-    /// Sizes that cannot be.
+    /// A size is out of bounds.
     #[error("geometry: {0}")]
     Geometry(#[from] GeometryError),
-    /// The host gave no memory file.
+    /// The host could not create or size the memory file.
     #[error("create a memory file of {bytes} bytes")]
     Create {
-        /// Its size.
+        /// Size of the file.
         bytes: u64,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The file cannot be mapped.
+    /// The host could not map the file.
     #[error("map the {region:?} region ({bytes} bytes at offset {offset})")]
     Map {
-        /// Which region.
+        /// The region.
         region: Region,
-        /// Where in the file.
+        /// Its offset in the file.
         offset: u64,
         /// Its size.
         bytes: u64,
-        /// Why.
+        /// Cause.
         #[source]
         source: MmapRegionError,
     },
@@ -59,31 +63,70 @@ impl SharedRegion {
         Ok(SharedRegion { mapping, file })
     }
 
-    /// Where the host has it: what a KVM memslot wants.
+    /// Returns the region's address in this process, for a KVM memslot.
     pub fn host_address(&self) -> *mut u8 {
         self.mapping.as_ptr()
     }
 
-    /// Bytes.
+    /// Returns the region's size in bytes.
     pub fn size(&self) -> u64 {
         self.mapping.size() as u64
     }
 
-    /// The file and the offset in it: what another process maps.
+    /// Returns the file and the region's offset in it, for another process to map.
     pub fn file(&self) -> &FileOffset {
         &self.file
     }
 
-    /// For accesses that trap.
-    pub(crate) fn bytes(&self) -> VolatileSlice<'_> {
-        self.mapping.as_volatile_slice()
+    /// Fills `data` from `offset` on, for a guest's load that trapped. Returns `false`,
+    /// and reads nothing, if that is not within the region.
+    pub(crate) fn load(&self, offset: u64, data: &mut [u8]) -> bool {
+        self.parts(offset, data.len(), |word, part, bytes| {
+            // ORDERING: pairs with the Release stores of `store_bytes` and of the host, for
+            // a guest whose every access traps.
+            let word = word.load(Ordering::Acquire).to_le_bytes();
+            data[bytes].copy_from_slice(&word[part]);
+        })
     }
 
-    /// The region as words: for a guest on threads of this process.
+    /// Stores `data` at `offset`, for a guest's store that trapped. Returns `false`, and
+    /// stores nothing, if that is not within the region.
+    pub(crate) fn store(&self, offset: u64, data: &[u8]) -> bool {
+        self.parts(offset, data.len(), |word, part, bytes| {
+            store_bytes(word, part, &data[bytes]);
+        })
+    }
+
+    /// Calls `f` for each word that `len` bytes at `offset` touch, with the range of
+    /// bytes in the word and the range in the access.
+    fn parts(
+        &self,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(&AtomicU64, Range<usize>, Range<usize>),
+    ) -> bool {
+        let Some(end) = offset.checked_add(len as u64).filter(|end| *end <= self.size()) else {
+            return false;
+        };
+        // Bound: the access is within the region, and each turn covers at least a byte.
+        let mut at = offset;
+        while at < end {
+            let first = (at % WORD) as usize;
+            let count = (WORD - at % WORD).min(end - at) as usize;
+            let done = (at - offset) as usize;
+            f(&self.words()[(at / WORD) as usize], first..first + count, done..done + count);
+            at += count as u64;
+        }
+        true
+    }
+
+    /// Returns the region as words, also for a guest on threads of this process.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, lives as long as `self`, is
-        // readable and writable over its whole size, and is only ever accessed
-        // by volatile or atomic operations.
+        // SAFETY: the mapping is page-aligned, lives as long as `self`, and is readable and
+        // writable over its whole size. This process accesses it only through slices like
+        // this one. Stores of vCPUs and of other processes are not part of this program; on
+        // the supported targets an aligned load of a word meets them as it meets atomic
+        // stores of this process.
         unsafe {
             std::slice::from_raw_parts(
                 self.mapping.as_ptr().cast::<AtomicU64>(),
@@ -102,11 +145,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Fresh memory in a memfd, sealed against shrinking: nothing that another
-    /// process does with the descriptor can take the pages away.
+    /// Makes memory in a memfd, sealed against a change of its size: nothing that
+    /// another process does with the descriptor can take the pages away.
     ///
     /// # Errors
-    /// If the geometry cannot be, or the host has no memory.
+    /// If the geometry is invalid, or the host has no memory.
     pub fn anonymous(geometry: Geometry) -> Result<Memory, MemoryError> {
         geometry.check()?;
         let bytes = Memory::file_size(&geometry);
@@ -114,11 +157,11 @@ impl Memory {
         Memory::map(geometry, file)
     }
 
-    /// Memory in a file of the caller's, which is made as large as needed. The
-    /// caller keeps it from being truncated.
+    /// Makes memory in a file of the caller's, which gets the size that it needs. The
+    /// caller ensures that nobody truncates it.
     ///
     /// # Errors
-    /// If the geometry cannot be, or the file cannot be sized or mapped.
+    /// If the geometry is invalid, or the file cannot be sized or mapped.
     pub fn from_file(geometry: Geometry, file: File) -> Result<Memory, MemoryError> {
         geometry.check()?;
         let bytes = Memory::file_size(&geometry);
@@ -137,17 +180,17 @@ impl Memory {
         })
     }
 
-    /// Bytes of the file: both BARs.
+    /// Returns the size of the file: both BARs.
     pub fn file_size(geometry: &Geometry) -> u64 {
         geometry.bar_size(Region::Data) + geometry.bar_size(Region::Rings)
     }
 
-    /// The sizes.
+    /// Returns the sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// A region that is memory; `None` for those that are not.
+    /// Returns a region that is memory; `None` for the others.
     pub fn region(&self, region: Region) -> Option<&SharedRegion> {
         match region {
             Region::Data => Some(&self.data),
@@ -163,6 +206,35 @@ impl Memory {
     pub(crate) fn data(&self) -> &[AtomicU64] {
         self.data.words()
     }
+}
+
+/// Maximum number of tries of a store to a part of a word.
+const MOST_TRIES: u32 = 64;
+
+/// Stores bytes to a part of a word. The other bytes keep what other CPUs store
+/// to them at the same time.
+fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
+    let mut bytes = word.load(Relaxed).to_le_bytes();
+    // Bound: a try fails only if another CPU has changed the word since it was loaded,
+    // and a guest can make that happen as often as it likes.
+    for _ in 0..MOST_TRIES {
+        let old = u64::from_le_bytes(bytes);
+        bytes[part.clone()].copy_from_slice(data);
+        // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
+        // trapped as well, are complete.
+        match word.compare_exchange(old, u64::from_le_bytes(bytes), Ordering::Release, Relaxed) {
+            Ok(_) => return,
+            Err(now) => bytes = now.to_le_bytes(),
+        }
+    }
+    // Cannot fail, and changes no other byte. If this part of the word has changed since
+    // it was loaded, it becomes a mixture: the guest races with itself.
+    let mut flips = [0; WORD as usize];
+    for ((flip, old), new) in flips[part.clone()].iter_mut().zip(&bytes[part]).zip(data) {
+        *flip = old ^ new;
+    }
+    // ORDERING: as above.
+    word.fetch_xor(u64::from_le_bytes(flips), Ordering::Release);
 }
 
 fn memfd(bytes: u64) -> io::Result<File> {

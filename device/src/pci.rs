@@ -1,40 +1,41 @@
 //! The PCI function: 64 bytes of config space in front of the chip.
 //!
-//! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Every
-//! register is a value and a mask of bits that a guest can change; that is
-//! also how BAR sizing works.
+//! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each register
+//! is a value and a mask of the bits that a guest can change. BAR sizing works by
+//! this mask, too.
 
-use crate::chip::{Chip, Trigger};
+use crate::chip::{Chip, DrainWaker};
 use crate::counter::Counter;
 use hypertrace_abi::layout::{
     Geometry, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
 use hypertrace_abi::sink::EventSink;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Memory space enable: the guest switches decoding of all BARs.
+/// Memory space enable: with this bit the guest turns decoding of all BARs on and off.
 const COMMAND_MEMORY: u32 = 1 << 1;
-/// BAR bits 2:1: the address has 64 bits, the upper half in the next BAR.
+/// BAR bits 2:1: the address has 64 bits, with the upper half in the next BAR.
 const BAR_64: u32 = 0b10 << 1;
 /// BAR bit 3: reads have no side effects, so stores may be combined.
 const BAR_PREFETCHABLE: u32 = 1 << 3;
 
-/// Dwords of the header.
+/// Number of dwords of the header.
 const HEADER: usize = 16;
 const COMMAND: usize = 1;
 const BAR0: usize = 4;
 const SUBSYSTEM: usize = 11;
 const INTERRUPT_LINE: usize = 15;
 
-/// No address: decoding is off. No BAR can be there, since it has no room.
+/// No address: decoding is off. No BAR fits at this address.
 const NOWHERE: u64 = u64::MAX;
 
 /// A BAR that appeared, moved or went away. The VMM maps and unmaps memory and
 /// ioeventfds accordingly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarChange {
-    /// Which region.
+    /// The region.
     pub region: Region,
     /// Guest-physical address before, if it was decoded.
     pub from: Option<u64>,
@@ -94,13 +95,25 @@ impl Header {
 pub struct PciFunction<S, T = ()> {
     chip: Arc<Chip<S, T>>,
     header: Mutex<Header>,
-    /// Where each BAR is decoded, indexed as [`Region::ALL`]: what vCPUs look
-    /// up without a lock while another writes the header.
+    /// Address at which each BAR is decoded, indexed as [`Region::ALL`]. vCPUs read it
+    /// without a lock while another one writes the header.
     decoded: [AtomicU64; 4],
 }
 
-impl<S: EventSink, T: Trigger> PciFunction<S, T> {
-    /// A function in front of the chip, as after reset: nothing is decoded.
+impl<S, T> fmt::Debug for PciFunction<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decoded: [_; 4] = std::array::from_fn(|i| {
+            (Region::ALL[i], Some(self.decoded[i].load(Relaxed)).filter(|at| *at != NOWHERE))
+        });
+        f.debug_struct("PciFunction")
+            .field("chip", &self.chip)
+            .field("decoded", &decoded)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
+    /// Makes a function for the chip, as after reset: nothing is decoded.
     pub fn new(chip: Arc<Chip<S, T>>) -> Self {
         PciFunction {
             header: Mutex::new(Header::new(chip.geometry())),
@@ -109,12 +122,12 @@ impl<S: EventSink, T: Trigger> PciFunction<S, T> {
         }
     }
 
-    /// The chip.
+    /// Returns the chip.
     pub fn chip(&self) -> &Arc<Chip<S, T>> {
         &self.chip
     }
 
-    /// A load from config space. Fills every byte: zeros behind the header.
+    /// Performs a load from config space. Fills every byte, with zeros after the header.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0);
         if !is_config_access(offset, data.len()) {
@@ -127,8 +140,8 @@ impl<S: EventSink, T: Trigger> PciFunction<S, T> {
         }
     }
 
-    /// A store to config space. Calls `changed` for each BAR whose decoded
-    /// address changes, while no other config store is under way: unmappings
+    /// Performs a store to config space. Calls `changed` for each BAR whose decoded
+    /// address changes; no other config store runs at the same time. Unmappings come
     /// first, so that a BAR can take another's place.
     pub fn config_write(&self, offset: u64, data: &[u8], mut changed: impl FnMut(BarChange)) {
         if !is_config_access(offset, data.len()) {
@@ -162,18 +175,18 @@ impl<S: EventSink, T: Trigger> PciFunction<S, T> {
         }
     }
 
-    /// The region decoded at a guest-physical address, and the offset in it.
-    /// Takes no lock.
+    /// Returns the region that is decoded at a guest-physical address, and the offset in
+    /// it. Takes no lock.
     pub fn find(&self, address: u64) -> Option<(Region, u64)> {
         Region::ALL.into_iter().find_map(|region| {
             let base = self.decoded[index(region)].load(Relaxed);
-            // The last address of all is NOWHERE too.
+            // NOWHERE is also the last address of all.
             let inside = address.checked_sub(base).filter(|_| base != NOWHERE)?;
             (inside < self.chip.geometry().bar_size(region)).then_some((region, inside))
         })
     }
 
-    /// A guest's load from a BAR, by address. `false` if no BAR is there.
+    /// Performs a guest's load from a BAR, by address. Returns `false` if no BAR is there.
     pub fn read(&self, address: u64, data: &mut [u8]) -> bool {
         let found = self.find(address);
         if let Some((region, offset)) = found {
@@ -182,7 +195,7 @@ impl<S: EventSink, T: Trigger> PciFunction<S, T> {
         found.is_some()
     }
 
-    /// A guest's store to a BAR, by address. `false` if no BAR is there.
+    /// Performs a guest's store to a BAR, by address. Returns `false` if no BAR is there.
     pub fn write(&self, address: u64, data: &[u8]) -> bool {
         let found = self.find(address);
         if let Some((region, offset)) = found {
@@ -192,7 +205,7 @@ impl<S: EventSink, T: Trigger> PciFunction<S, T> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Header> {
-        // The callback of a config store may panic; the header is whole then.
+        // The callback of a config store may panic. The header is complete by then.
         self.header.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

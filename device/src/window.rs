@@ -1,28 +1,35 @@
-//! The MMIO window: all regions back to back, for VMMs without PCI.
+//! The MMIO window, for VMMs without PCI: all regions without gaps.
 
-use crate::chip::{Chip, Trigger};
+use crate::chip::{Chip, DrainWaker};
 use hypertrace_abi::layout::Region;
 use hypertrace_abi::sink::EventSink;
+use std::fmt;
 use std::sync::Arc;
 
-/// The device behind one range of guest-physical addresses.
+/// The device as one range of guest-physical addresses.
 pub struct Window<S, T = ()> {
     chip: Arc<Chip<S, T>>,
 }
 
-impl<S: EventSink, T: Trigger> Window<S, T> {
-    /// A window onto the chip.
+impl<S, T> fmt::Debug for Window<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window").field("chip", &self.chip).finish()
+    }
+}
+
+impl<S: EventSink, T: DrainWaker> Window<S, T> {
+    /// Makes a window for the chip.
     pub fn new(chip: Arc<Chip<S, T>>) -> Self {
         Window { chip }
     }
 
-    /// Bytes of guest-physical addresses that it takes. Data, config and rings
-    /// can be mapped; control must trap.
+    /// Returns the size of the range. Data, config and rings can be mapped; control must
+    /// trap.
     pub fn size(&self) -> u64 {
         self.chip.geometry().window_size()
     }
 
-    /// The region at an offset into the window, and the offset in it.
+    /// Returns the region at an offset into the window, and the offset in it.
     pub fn find(&self, offset: u64) -> Option<(Region, u64)> {
         let geometry = self.chip.geometry();
         Region::ALL.into_iter().find_map(|region| {
@@ -31,7 +38,7 @@ impl<S: EventSink, T: Trigger> Window<S, T> {
         })
     }
 
-    /// A guest's load. Fills every byte.
+    /// Performs a guest's load. Fills every byte.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         match self.find(offset) {
             Some((region, offset)) => self.chip.read(region, offset, data),
@@ -39,14 +46,14 @@ impl<S: EventSink, T: Trigger> Window<S, T> {
         }
     }
 
-    /// A guest's store.
+    /// Performs a guest's store.
     pub fn write(&self, offset: u64, data: &[u8]) {
         if let Some((region, offset)) = self.find(offset) {
             self.chip.write(region, offset, data);
         }
     }
 
-    /// The chip.
+    /// Returns the chip.
     pub fn chip(&self) -> &Arc<Chip<S, T>> {
         &self.chip
     }

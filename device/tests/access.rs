@@ -1,4 +1,4 @@
-//! Every width at every class of offset of every region, through every way to
+//! Accesses of every width at every class of offset of every region, by every way to
 //! the chip.
 
 mod common;
@@ -9,8 +9,8 @@ use hypertrace_abi::layout::{PAGE, register};
 use hypertrace_device::Region;
 use zerocopy::IntoBytes;
 
-/// Offsets of every class: aligned and not, at registers, at the ends of pages,
-/// of what is used, of the region, behind it, and huge ones.
+/// Returns offsets of every class: aligned and not, at registers, at the ends of
+/// pages, of the used part and of the region, beyond it, and huge ones.
 fn offsets(region: Region) -> Vec<u64> {
     let g = geometry();
     let mut edges = vec![0, PAGE, 2 * PAGE, g.bar_size(region), 2 * g.bar_size(region)];
@@ -38,12 +38,12 @@ fn offsets(region: Region) -> Vec<u64> {
     offsets
 }
 
-/// What an access must be, by the specification.
+/// Kind of an access, by the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// Nothing is there.
+    /// An access where there is nothing.
     Nothing,
-    /// In a region, but behind its end, or a store to the config page.
+    /// An access in a region but beyond its end, or a store to the config page.
     Region,
     Width,
     Unassigned,
@@ -153,7 +153,7 @@ fn a_store_changes_what_it_should_or_nothing() {
                     let data = [fill; 16];
                     let class = class(&front, region, offset, len, true);
                     if class == Class::Register {
-                        // `registers.rs` looks at those.
+                        // `registers.rs` tests those.
                         continue;
                     }
                     let before = counters(chip);
@@ -209,4 +209,24 @@ fn a_store_to_clock_does_not_change_what_was_latched() {
         let now = hypertrace_abi::clock::ticks();
         assert!(latched <= now && now - latched < 1 << 40, "{latched:#x} at {now:#x}");
     }
+}
+
+#[test]
+fn a_trapped_store_does_not_undo_a_store_beside_it() {
+    const STORES: u32 = 200_000;
+    let chip = common::chip();
+    std::thread::scope(|scope| {
+        for (offset, end) in [(0, 4), (4, 8)] {
+            let chip = &chip;
+            scope.spawn(move || {
+                for value in 1..=STORES {
+                    chip.write(Region::Data, offset, &value.to_le_bytes());
+                    let mut found = [0; 8];
+                    chip.read(Region::Data, 0, &mut found);
+                    let own = found[offset as usize..end].try_into().unwrap();
+                    assert_eq!(u32::from_le_bytes(own), value, "at {offset}");
+                }
+            });
+        }
+    });
 }

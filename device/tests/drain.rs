@@ -70,7 +70,7 @@ fn a_busy_client_gets_its_budget_and_no_more() {
     assert_eq!(client(&chip, 1).host[host_page::TAIL].load(Relaxed), state_head(&chip));
 }
 
-/// A counter by which every step takes as long as another.
+/// Returns a counter with which every step takes the same time.
 fn steps() -> impl Fn() -> u64 {
     let now = Cell::new(0);
     move || {
@@ -84,14 +84,14 @@ fn state_head(chip: &Chip<common::Recorder>) -> u64 {
 }
 
 #[test]
-fn a_budget_of_nothing_is_one() {
+fn a_budget_of_zero_still_visits_every_client() {
     let chip = chip();
     assert!(!chip.drain_pass(Duration::ZERO));
     assert_eq!(chip.sink().calls.lock().unwrap().len(), 6);
 }
 
 #[test]
-fn all_that_is_left_of_a_ring_that_was_overwritten_is_drained() {
+fn all_remaining_records_of_an_overwritten_ring_are_drained() {
     let ring_mode = RingMode::Overwrite;
     let chip = chip_with(&ChipConfig { ring_mode, ..ChipConfig::default() });
     *chip.sink().packet.lock().unwrap() = Some(2);
@@ -121,7 +121,7 @@ fn a_trapped_kick_is_counted() {
 }
 
 #[test]
-fn a_new_mask_is_whole_before_its_version_is_told() {
+fn a_new_mask_is_complete_before_its_version_changes() {
     let chip = chip();
     let mut version = [0; 4];
     for mask in 1..=5u8 {
@@ -129,11 +129,11 @@ fn a_new_mask_is_whole_before_its_version_is_told() {
         let mut page = [0; 4096];
         chip.read(Region::Rings, 0, &mut page);
         assert_eq!(page, [mask; 4096]);
-        let told: [u64; 4] = std::array::from_fn(|c| {
+        let versions: [u64; 4] = std::array::from_fn(|c| {
             client(&chip, c as u32).host[host_page::MASK_VERSION].load(Relaxed)
         });
-        assert!(told.iter().zip(version).all(|(now, before)| *now == before + 1));
-        version = told;
+        assert!(versions.iter().zip(version).all(|(now, before)| *now == before + 1));
+        version = versions;
     }
 }
 
@@ -152,8 +152,8 @@ fn masks_set_by_two_threads_at_once_are_one_or_the_other() {
     assert_eq!(client(&chip, 0).host[host_page::MASK_VERSION].load(Relaxed), 20_000);
 }
 
-/// All clients emit on threads of their own while passes run; everything
-/// arrives or is counted.
+/// Runs passes while all clients emit on threads of their own. Everything arrives or is
+/// counted.
 fn race(overwrite: bool, budget: u64, each: u64) {
     let steps = steps();
     let ring_mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };

@@ -22,8 +22,8 @@ fn write(pci: &Function, offset: u64, value: u32) {
     pci.config_write(offset, &value.to_le_bytes(), |_| ());
 }
 
-/// What a VMM keeps from the changes: where each region is mapped. And where
-/// it was last, because nothing may be found there any more.
+/// A VMM's view of the changes: where each region is mapped, and where it was before,
+/// as nothing may be found there any more.
 #[derive(Default)]
 struct Map(HashMap<Region, u64>, HashMap<Region, u64>);
 
@@ -40,7 +40,7 @@ impl Map {
         }
     }
 
-    /// The first region in window order, if BARs lie over each other.
+    /// Returns the first region in window order, if BARs overlap.
     fn find(&self, address: u64) -> Option<(Region, u64)> {
         let g = geometry();
         Region::ALL.into_iter().find_map(|region| {
@@ -50,7 +50,7 @@ impl Map {
         })
     }
 
-    /// Addresses at which `find` could be wrong.
+    /// Returns the addresses at which `find` could be wrong.
     fn edges(&self) -> Vec<u64> {
         let g = geometry();
         let of = |(region, base): (&Region, &u64)| {
@@ -102,7 +102,7 @@ fn a_guest_that_sizes_the_bars_finds_their_sizes_and_kinds() {
 }
 
 #[test]
-fn decoding_that_is_off_finds_nothing_at_any_address() {
+fn no_address_is_found_while_decoding_is_off() {
     let pci = Function::new(chip());
     for address in [0, 1, 1 << 32, u64::MAX - 1, u64::MAX] {
         assert_eq!(pci.find(address), None, "{address:#x}");
@@ -117,7 +117,7 @@ fn every_width_at_every_offset_of_config_space() {
     let pci = Function::new(chip());
     let whole: Vec<u8> =
         (0..0x120).step_by(4).flat_map(|at| read(&pci, at).to_le_bytes()).collect();
-    assert!(whole[0x40..].iter().all(|byte| *byte == 0), "there is nothing behind the header");
+    assert!(whole[0x40..].iter().all(|byte| *byte == 0), "there is nothing after the header");
     for offset in (0..0x110).chain([4095, 4096, 1 << 32, u64::MAX - 1, u64::MAX]) {
         for len in 0..=16usize {
             let good = [1, 2, 4].contains(&len) && offset % len as u64 == 0;
@@ -173,7 +173,7 @@ fn any_store() -> impl Strategy<Value = Store> {
 
 proptest! {
     #[test]
-    fn changes_replayed_are_what_is_decoded(
+    fn replayed_changes_match_the_decoded_addresses(
         stores in proptest::collection::vec(any_store(), 1..60)
     ) {
         let pci = Function::new(chip());
@@ -242,6 +242,6 @@ fn bars_move_while_vcpus_use_them() {
     for address in map.edges() {
         assert_eq!(pci.find(address), map.find(address), "{address:#x}");
     }
-    // Accesses that a move cut in two halves do not exist.
+    // No access is split in two by a move.
     assert_eq!(pci.chip().count(Counter::ConfigWidth), 0);
 }

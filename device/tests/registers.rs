@@ -1,5 +1,5 @@
-//! Registers: what a store fires, reference points and their replies, the rate
-//! bound, and the 2016 interface.
+//! Registers: effects of stores, reference points and their replies, the rate
+//! limit, and the 2016 interface.
 
 mod common;
 
@@ -24,22 +24,22 @@ fn client(chip: &Chip<common::Recorder>, client: u32) -> ClientMemory<'_> {
     ClientMemory::of_rings(rings, client, chip.geometry(), RingMode::Discard).unwrap()
 }
 
-fn write_slot(memory: &ClientMemory<'_>, seq: u32, id: u32, told: u64, words: &[u64]) {
-    let header = [u64::from(seq) | u64::from(id) << 32, 7 | 3 << 32, 1234, told];
+fn write_slot(memory: &ClientMemory<'_>, seq: u32, id: u32, claimed: u64, words: &[u64]) {
+    let header = [u64::from(seq) | u64::from(id) << 32, 7 | 3 << 32, 1234, claimed];
     let slot = &memory.guest[guest_page::SLOT..];
     for (to, &from) in slot.iter().zip(header.iter().chain(words)) {
         to.store(from, Relaxed);
     }
 }
 
-/// seq, status.
+/// Returns the reply's seq and status.
 fn reply(memory: &ClientMemory<'_>) -> (u32, u32) {
     let reply = memory.host[host_page::REPLY].load(Acquire);
     (reply as u32, (reply >> 32) as u32)
 }
 
 #[test]
-fn a_reference_point_is_what_its_slot_says() {
+fn a_reference_point_has_the_contents_of_its_slot() {
     let chip = chip();
     for words in [0, 1, 16, 17, SLOT_WORDS] {
         let memory = client(&chip, 2);
@@ -65,7 +65,7 @@ fn a_reference_point_is_what_its_slot_says() {
 }
 
 #[test]
-fn a_slot_that_is_none_is_counted_and_answered() {
+fn a_malformed_slot_is_counted_and_answered() {
     let cases = [
         (1, 99, 0, 2, Counter::SlotSequence),
         (1, 99, 257, 1, Counter::SlotWords),
@@ -74,10 +74,10 @@ fn a_slot_that_is_none_is_counted_and_answered() {
         (1, id::PAD, 0, 1, Counter::SlotId),
         (1, id::HYPERTRACE, 0, 1, Counter::SlotId),
     ];
-    for (seq, id, told, stored, counter) in cases {
+    for (seq, id, claimed, stored, counter) in cases {
         let chip = chip();
         let memory = client(&chip, 0);
-        write_slot(&memory, seq, id, told, &[]);
+        write_slot(&memory, seq, id, claimed, &[]);
         let before = counters(&chip);
         store(&chip, at(0, register::EMIT), &u64::from(stored).to_le_bytes());
         assert_eq!(counted(&chip, &before), [(counter.name(), 1)]);
@@ -87,7 +87,7 @@ fn a_slot_that_is_none_is_counted_and_answered() {
 }
 
 #[test]
-fn the_reply_says_what_the_sink_said() {
+fn the_reply_has_the_status_of_the_sink() {
     let chip = chip();
     let memory = client(&chip, 1);
     for status in [Status::Recorded, Status::Filtered, Status::Failed] {
@@ -100,15 +100,15 @@ fn the_reply_says_what_the_sink_said() {
 }
 
 #[test]
-fn the_reply_says_which_mask_is_in_force() {
+fn the_reply_has_the_version_of_the_mask() {
     let chip = chip();
     let memory = client(&chip, 1);
     for version in 1..=3 {
         chip.set_mask(&[version; 4096]);
         write_slot(&memory, 9, 99, 0, &[]);
         store(&chip, at(1, register::EMIT), &9u64.to_le_bytes());
-        let told = memory.host[host_page::REPLY_MASK_VERSION].load(Relaxed);
-        assert_eq!(told, u64::from(version));
+        let found = memory.host[host_page::REPLY_MASK_VERSION].load(Relaxed);
+        assert_eq!(found, u64::from(version));
     }
 }
 
@@ -155,7 +155,7 @@ fn a_client_over_its_rate_is_limited_and_others_are_not() {
         statuses.push(reply(&client(&chip, 0)).1);
     }
     assert_eq!(statuses, [0, 0, 0, 0, 0, 4, 4, 4]);
-    // The 2016 interface counts against the same bound, and has no reply.
+    // The 2016 interface has the same limit, and no reply.
     store(&chip, 0, &[0; 8]);
     store(&chip, 8, &[0; 8]);
     assert_eq!(points(&chip).iter().map(|p| p.client).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 1]);
@@ -163,7 +163,7 @@ fn a_client_over_its_rate_is_limited_and_others_are_not() {
 }
 
 #[test]
-fn a_limited_client_may_go_on_when_a_second_has_passed() {
+fn a_limited_client_may_emit_again_after_a_second() {
     let config = ChipConfig {
         host_frequency: 1 << 24,
         reference_points_per_second: 4,
@@ -194,7 +194,7 @@ fn a_driver_of_2016_is_served() {
         }
     }
     for client in 0..4u64 {
-        // Both ways that its kernel module and its library store.
+        // Both kinds of store that its kernel module and its library use.
         store(&chip, client * 8, &(client * 100 + 1).to_le_bytes());
         let split = (client * 100 + 1) | 0xabcd << 32;
         store(&chip, client * 8, &(split as u32).to_le_bytes());
@@ -258,8 +258,8 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
         let _end = Done(&done);
         for seq in [1u64, 2].into_iter().cycle().take(100_000) {
             store(&chip, at(0, register::EMIT), &seq.to_le_bytes());
-            let (told, status) = reply(&client(&chip, 0));
-            assert!(u64::from(told) == seq && (status == 0 || status == 3));
+            let (answered, status) = reply(&client(&chip, 0));
+            assert!(u64::from(answered) == seq && (status == 0 || status == 3));
         }
     });
     let found = points(&chip);
@@ -270,7 +270,7 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
     assert_eq!(found.len() as u64 + faults, 100_000);
 }
 
-/// What stores to registers do, by the specification.
+/// A model of the registers, by the specification.
 #[derive(Default)]
 struct Model {
     shadows: BTreeMap<u64, [u8; 8]>,

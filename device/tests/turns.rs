@@ -1,4 +1,4 @@
-//! Whose turn it is: an honest client's share of the drain loop beside clients whose steps take long.
+//! The division of the drain loop's time: an honest client beside clients with long steps.
 
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
@@ -8,25 +8,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const CLIENTS: u32 = 16;
 const HONEST: u32 = 15;
-/// A client's share of a pass.
+/// Share of a client in a pass, in ticks.
 const SHARE: u64 = 1_000;
-/// The honest client's steps.
+/// Steps of the honest client, in ticks.
 const STEP: u64 = 150;
 
-/// A sink by whose clock a step takes as long as the client makes it.
+/// A sink with a clock of its own: a step takes as long as its client chooses.
 #[derive(Default)]
 struct Costs {
     now: AtomicU64,
-    /// Of each client's steps.
+    /// Ticks of each client's steps.
     steps: [u64; CLIENTS as usize],
-    /// Spent on each client.
+    /// Ticks spent on each client.
     spent: [AtomicU64; CLIENTS as usize],
-    /// When the honest client had its last turn, and the longest that it waited.
+    /// Time of the honest client's last turn, and the longest time that it waited.
     last: AtomicU64,
     longest: AtomicU64,
-    /// The honest client has something for one step after every so many ticks.
+    /// Ticks after which the honest client has something again, for one step.
     every: u64,
-    /// Ticks for which the honest client had something that it was not asked for.
+    /// Ticks for which the honest client had something and got no turn.
     honest_until: AtomicU64,
 }
 
@@ -70,8 +70,8 @@ impl Costs {
     }
 }
 
-/// A device whose clients have something in their rings at all times, if their
-/// steps cost anything.
+/// Makes a device whose clients always have something in their rings, unless their
+/// steps cost nothing.
 fn chip(costs: Costs) -> Chip<Costs> {
     let geometry = Geometry {
         clients: CLIENTS,
@@ -90,8 +90,7 @@ fn chip(costs: Costs) -> Chip<Costs> {
     chip
 }
 
-/// Steps of the hostile clients: cheap ones, and some that take longer than
-/// shares.
+/// Returns the ticks of a hostile client's steps: few, or more than some shares.
 fn hostile_steps(client: u32) -> u64 {
     [10, 900, 1_100, 3_000, 12_000][client as usize % 5]
 }
@@ -105,7 +104,7 @@ fn run(chip: &Chip<Costs>, ticks: u64) {
 }
 
 #[test]
-fn an_honest_client_has_its_part_of_the_time_beside_hostile_ones() {
+fn an_honest_client_gets_its_part_of_the_time_beside_hostile_ones() {
     let steps = std::array::from_fn(|client| match client as u32 {
         HONEST => STEP,
         hostile => hostile_steps(hostile),
@@ -115,7 +114,7 @@ fn an_honest_client_has_its_part_of_the_time_beside_hostile_ones() {
     run(&chip, ticks);
     let part = chip.sink().spent(HONEST) as f64 / (ticks as f64 / f64::from(CLIENTS));
     assert!(part >= 0.99, "{part} of its part");
-    // Nor do those that take long steps get more than theirs.
+    // Clients that take long steps get no more than their part either.
     for client in 0..CLIENTS {
         let spent = chip.sink().spent(client) as f64 / (ticks as f64 / f64::from(CLIENTS));
         assert!((0.98..1.02).contains(&spent), "client {client}: {spent} of its part");
@@ -123,7 +122,7 @@ fn an_honest_client_has_its_part_of_the_time_beside_hostile_ones() {
 }
 
 #[test]
-fn a_client_that_wants_little_does_not_wait_for_all_others() {
+fn a_client_with_little_to_take_does_not_wait_for_all_others() {
     let steps = std::array::from_fn(|client| match client as u32 {
         HONEST => STEP,
         _ => 12_000,
@@ -139,7 +138,7 @@ fn a_client_that_wants_little_does_not_wait_for_all_others() {
 }
 
 #[test]
-fn a_client_that_is_alone_does_not_pay_for_a_step_that_took_long() {
+fn a_lone_client_does_not_pay_for_a_long_step() {
     let mut steps = [0; CLIENTS as usize];
     steps[0] = 1_000_000;
     let chip = chip(Costs { steps, ..Costs::default() });
@@ -153,7 +152,7 @@ fn a_client_that_is_alone_does_not_pay_for_a_step_that_took_long() {
 }
 
 #[test]
-fn the_end_comes_though_a_client_always_has_more() {
+fn drain_all_ends_although_a_client_always_has_more() {
     let mut steps = [0; CLIENTS as usize];
     steps[3] = 1;
     let chip = chip(Costs { steps, ..Costs::default() });

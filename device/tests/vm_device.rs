@@ -11,7 +11,7 @@ use vm_device::bus::{MmioAddress, PioAddress};
 use vm_device::{DeviceMmio, DevicePio};
 
 const BASE: PioAddress = PioAddress(0xcf8);
-/// Bus 0, device 3, enabled.
+/// CONFIG_ADDRESS for bus 0, device 3, enabled.
 const OURS: u32 = 1 << 31 | 3 << 11;
 
 fn ports(
@@ -27,7 +27,7 @@ fn read(ports: &impl DevicePio, offset: u16, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn config_space_is_behind_the_ports_of_its_own_device_only() {
+fn ports_reach_the_config_space_of_their_own_device_only() {
     let ports = ports(|_| ());
     let identity = [0xf4, 0x1a, 0xf0, 0x10];
     let nobody = [0xff; 4];
@@ -63,10 +63,10 @@ fn every_width_at_every_port_fills_every_byte() {
 }
 
 #[test]
-fn a_bar_that_is_set_by_ports_is_told_to_the_vmm() {
+fn a_bar_that_is_set_by_ports_is_reported_to_the_vmm() {
     let changes = Arc::new(Mutex::new(Vec::new()));
-    let told = changes.clone();
-    let ports = ports(move |change| told.lock().unwrap().push(change));
+    let reported = changes.clone();
+    let ports = ports(move |change| reported.lock().unwrap().push(change));
     for (register, value) in [(0x10, BARS[0] as u32), (4, 2)] {
         ports.pio_write(BASE, 0, &(OURS | register).to_le_bytes());
         ports.pio_write(BASE, 4, &value.to_le_bytes());
@@ -85,7 +85,7 @@ fn bars_and_window_answer_on_an_mmio_bus() {
         data
     };
     assert_eq!(magic(&window, 0x1234_0000), *b"HYPTRACE");
-    // The bus hands in its range's base; the BAR is where the guest put it.
+    // The bus passes its range's base; the guest chose the BAR's address.
     let behind = BARS[0] - 0x1000;
     let mut data = [0; 8];
     pci.mmio_read(MmioAddress(behind), 0x1028, &mut data);

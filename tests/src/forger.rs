@@ -10,7 +10,7 @@ use hypertrace_abi::record::Header;
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{Chip, Region, RingMode, Trigger};
+use hypertrace_device::{Chip, DrainWaker, Region, RingMode};
 use hypertrace_trace::Session;
 use vmm_sys_util::eventfd::EventFd;
 
@@ -27,7 +27,7 @@ pub struct Forger<'c, S = Session, T = EventFd> {
     pub logged: u64,
 }
 
-impl<'c, S: EventSink, T: Trigger> Forger<'c, S, T> {
+impl<'c, S: EventSink, T: DrainWaker> Forger<'c, S, T> {
     /// A forger of this client, at the begin of its ring and log.
     pub fn new(chip: &'c Chip<S, T>, client: u32) -> Forger<'c, S, T> {
         let geometry: &Geometry = chip.geometry();

@@ -72,8 +72,8 @@ impl Host {
         let doorbells = Doorbells::new().unwrap();
         let config = ChipConfig { ring_mode, ..doorbells.config(&session, geometry.clients) };
         let memory = Memory::anonymous(geometry).unwrap();
-        let trigger = doorbells.kick.try_clone().unwrap();
-        let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
+        let waker = doorbells.kick.try_clone().unwrap();
+        let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
         Host { session, chip, doorbells, dir }
     }
 

@@ -30,6 +30,7 @@
 //!
 //! What it does not do: it writes nothing, repairs nothing on disk, and is not
 //! meant to run inside a VMM.
+#![warn(missing_debug_implementations)]
 
 pub mod clock;
 

@@ -34,7 +34,7 @@ fn open_with_pipe(session: &Path, pipe: &Path) -> Result<Session, Error> {
 }
 
 #[test]
-fn a_pipe_a_folder_or_a_link_is_no_file_of_a_session() {
+fn a_pipe_a_folder_or_a_link_is_refused_as_a_file_of_a_session() {
     for name in ["session.json", "ctf/metadata", "ctf/guest-000-0000"] {
         for kind in ["a pipe", "a directory", "a link"] {
             let made = session();

@@ -1,113 +1,18 @@
-//! The consumer: how a host reads a ring that its guest may change anytime.
+//! The consumer: a host's access to a ring that its guest may change at any time.
 //!
-//! Every word is loaded once; what it says is checked before it is used. The
-//! cursor runs ahead of the committed position, so that tail advances only
-//! when what was taken is safe ([`Consumer::commit`]), and a failed write
-//! takes nothing ([`Consumer::rollback`]).
+//! Every word is loaded once, and checked before it is used. The cursor runs ahead
+//! of the committed position: tail advances only when the records are safe
+//! ([`Consumer::commit`]), and a failed write leaves them in the ring
+//! ([`Consumer::rollback`]).
 
+use super::counts::{FAULT_KINDS, Fault, Losses, Total};
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use crate::config::RingMode;
 use crate::layout::{guest_page, host_page};
 use crate::record::{HEADER_WORDS, Header, id};
 
-/// What a producer can do wrong. Each is counted; none stops the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
-pub enum Fault {
-    /// Head went backwards, or farther than the ring is large.
-    Head,
-    /// A record's length leaves its block or passes head.
-    Length,
-    /// A block's sequence number is not what its predecessors lead to.
-    Sequence,
-    /// A block without a lease token.
-    Token,
-    /// A running total of lost events went backwards or jumped.
-    Losses,
-    /// The schema log's counter or an entry's length cannot be.
-    SchemaLog,
-    /// A schema text that is not one.
-    SchemaText,
-    /// A schema text whose hash is not its id, or another text's id.
-    SchemaHash,
-    /// More schemas than the host keeps.
-    SchemaTable,
-    /// A record whose id has no schema.
-    UnknownId,
-    /// A record that is not as long as its schema says.
-    Payload,
-    /// A timestamp that went backwards.
-    TimeBackwards,
-    /// A timestamp from the future.
-    TimeFuture,
-}
-
-/// Kinds of [`Fault`].
-pub const FAULT_KINDS: usize = 13;
-
-impl Fault {
-    /// All, in the order of their numbers.
-    pub const ALL: [Fault; FAULT_KINDS] = [
-        Fault::Head,
-        Fault::Length,
-        Fault::Sequence,
-        Fault::Token,
-        Fault::Losses,
-        Fault::SchemaLog,
-        Fault::SchemaText,
-        Fault::SchemaHash,
-        Fault::SchemaTable,
-        Fault::UnknownId,
-        Fault::Payload,
-        Fault::TimeBackwards,
-        Fault::TimeFuture,
-    ];
-
-    /// Its name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Fault::Head => "head",
-            Fault::Length => "length",
-            Fault::Sequence => "sequence",
-            Fault::Token => "token",
-            Fault::Losses => "losses",
-            Fault::SchemaLog => "schema_log",
-            Fault::SchemaText => "schema_text",
-            Fault::SchemaHash => "schema_hash",
-            Fault::SchemaTable => "schema_table",
-            Fault::UnknownId => "unknown_id",
-            Fault::Payload => "payload",
-            Fault::TimeBackwards => "time_backwards",
-            Fault::TimeFuture => "time_future",
-        }
-    }
-}
-
-/// Running totals of lost events, by cause. Never decreasing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// Dropped by the producer: no room.
-    pub full: u64,
-    /// Dropped by the producer: inside an interrupted emit.
-    pub busy: u64,
-    /// Dropped by threads without a client, of a process that held this one.
-    pub unattached: u64,
-    /// Written, but gone before they were taken: overwritten, skipped because
-    /// what stood before them could not be read, or left in the ring when the
-    /// host could not keep them at the end.
-    pub overwritten: u64,
-}
-
-impl Losses {
-    /// All causes together.
-    pub fn total(&self) -> u64 {
-        let Losses { full, busy, unattached, overwritten } = *self;
-        [busy, unattached, overwritten].into_iter().fold(full, u64::saturating_add)
-    }
-}
-
-/// A position in the ring, and what led there.
+/// A position in the ring, with the counts and the lease on the way to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     position: u64,
@@ -118,7 +23,7 @@ struct Cursor {
     faults: [u64; FAULT_KINDS],
 }
 
-/// How far ring and schema log went at one moment: every text that a record
+/// The ends of ring and schema log at one moment: every text that a record
 /// below `head` uses is below `schemas`.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
@@ -126,7 +31,7 @@ struct Mark {
     schemas: u64,
 }
 
-/// The private truth about one client.
+/// A host's private state for one client.
 #[derive(Clone, Debug)]
 pub struct ConsumerState {
     committed: Cursor,
@@ -136,7 +41,8 @@ pub struct ConsumerState {
     lost_unattached: Total,
     schema_seen: u64,
     schema_cursor: u64,
-    /// Up to here the schema log is being read; it may take several consumers.
+    /// End of the part of the schema log that is being read; several consumers in turn
+    /// may read it.
     mark: Option<Mark>,
 }
 
@@ -157,10 +63,10 @@ impl Default for ConsumerState {
 }
 
 impl ConsumerState {
-    /// Goes on where another consumer of the ring committed last: at this
-    /// position, with the record of this number if that is known, of this
-    /// lessee, after these faults. Lost events are counted from the begin on.
-    /// The schema log is read from `schemas` on.
+    /// Makes the state of a consumer that continues where another one committed last:
+    /// at this position, before the record with this number (if it is known), with this
+    /// lease token and these faults. Lost events are counted from the ring's beginning. The schema log
+    /// is read from `schemas` on.
     pub fn resume(
         position: u64,
         sequence: Option<u64>,
@@ -179,53 +85,26 @@ impl ConsumerState {
     }
 }
 
-/// A running total that the guest writes: the host counts its growth.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Total {
-    said: u64,
-    counted: u64,
-}
-
-impl Total {
-    /// More than any producer can drop between two looks.
-    const MOST: u64 = 1 << 48;
-
-    /// Returns the sum of all growth so far.
-    pub fn counted(&self) -> u64 {
-        self.counted
-    }
-
-    /// Counts the growth since the last look. `false`, and nothing counted, if the word
-    /// cannot be a running total.
-    pub fn look(&mut self, word: u64) -> bool {
-        let growth = word.wrapping_sub(self.said);
-        self.said = word;
-        let sane = growth < Total::MOST;
-        if sane {
-            self.counted = self.counted.saturating_add(growth);
-        }
-        sane
-    }
-}
-
-/// Whether a visitor took a record.
+/// A visitor's answer to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Taken; go on.
+    /// The record is taken; the pull continues.
     Taken,
-    /// Not taken, stop before it.
+    /// The record is not taken; the pull ends before it.
     Stop,
 }
 
-/// A record, its header checked against its block.
+/// A record whose header was checked against its block.
+#[derive(Debug)]
 pub struct Record<'a> {
-    /// Timestamp, id, payload words, flags: as the producer wrote them.
+    /// Timestamp, id, payload length and flags, as the producer wrote them.
     pub header: Header,
     /// The payload, not yet copied.
     pub payload: Payload<'a>,
 }
 
 /// A payload that can be copied once.
+#[derive(Debug)]
 pub enum Payload<'a> {
     #[doc(hidden)]
     Ring(&'a [AtomicU64]),
@@ -234,7 +113,7 @@ pub enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    /// Words of the payload.
+    /// Returns the length of the payload in words.
     #[inline(always)]
     pub fn len(&self) -> usize {
         match self {
@@ -243,7 +122,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether there is no payload.
+    /// Returns whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -265,106 +144,105 @@ impl Payload<'_> {
     }
 }
 
-/// What one [`Consumer::pull`] did.
+/// Result of one [`Consumer::pull`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pulled {
-    /// Ring position before, in words.
+    /// Ring position before the pull, in words.
     pub begin: u64,
-    /// Ring position behind the last record taken.
+    /// Ring position after the last record taken.
     pub end: u64,
-    /// Records taken.
+    /// Number of records taken.
     pub records: u64,
-    /// Sequence number of the first record taken, or of the next one.
+    /// Sequence number of the first record taken; without one, of the next record.
     pub sequence: u64,
-    /// The lease token of all records taken.
+    /// Lease token of all records taken.
     pub token: u64,
-    /// The visitor stopped, another lessee's records follow, the producer has
-    /// overwritten what comes next, or this was enough for one call: look for
-    /// schemas, then pull again.
+    /// There may be more now: the visitor stopped, another lessee's records follow, the
+    /// producer has overwritten what comes next, or the pull reached its limit of words.
+    /// The caller reads schemas, then pulls again.
     pub more: bool,
 }
 
-/// Words of the ring that one [`Consumer::pull`] reads before it ends at the
-/// next block: what the visitor drops, or no visitor sees, costs time too.
+/// Words of the ring after which one [`Consumer::pull`] ends, at the next block.
+/// Records that the visitor drops, and blocks without records, cost time too.
 const PULL_WORDS: u64 = 1 << 15;
 
 /// An entry of the schema log.
 #[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
+#[derive(Debug)]
 pub enum Logged {
-    /// A text that the caller knows.
+    /// A text that the caller knows already.
     Known,
-    /// Another one.
+    /// Another text.
     Text(super::LoggedSchema),
 }
 
-/// The whole host side of one client.
+/// The host's side of one client.
+#[derive(Debug)]
 pub struct Consumer<'a> {
     memory: ClientMemory<'a>,
     state: &'a mut ConsumerState,
-    /// How far the ring goes, as far as [`Consumer::pull`] is concerned: a
-    /// record beyond may use a schema that was not in the log yet when the
-    /// log was read.
+    /// Position at which [`Consumer::pull`] ends: a record beyond it may use a schema that
+    /// was not in the log yet when the log was read.
     head: u64,
-    /// Nor farther than here.
+    /// Upper limit of `head`.
     limit: Option<u64>,
-    /// The mark was made for this consumer, not for one before it.
+    /// This consumer made the mark, not one before it.
     is_marked: bool,
-    /// There is no time for this client now: it is looked at only.
+    /// The client has no time now: the ring counts as empty.
     is_paused: bool,
 }
 
 impl<'a> Consumer<'a> {
-    /// Puts the private truth and the shared memory together, and looks how
-    /// far the ring goes.
+    /// Combines private state and shared memory, and loads the end of the ring.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
         let head = load_head(&memory);
         let is_marked = state.mark.is_none();
         Consumer { memory, state, head, limit: None, is_marked, is_paused: false }
     }
 
-    /// From now on it is as if the ring went no farther than `limit`, a head of
-    /// before.
+    /// Ends the ring at `limit`, an earlier head, from now on.
     pub fn up_to(&mut self, limit: u64) {
         self.limit = Some(limit);
         self.head = self.limited(self.head);
     }
 
-    /// From now on it is as if the ring and the schema log were empty. Losses
-    /// can be looked at still.
+    /// Makes ring and schema log count as empty from now on. [`Consumer::losses`] still
+    /// works.
     pub fn pause(&mut self) {
         self.is_paused = true;
     }
 
-    /// Whether the consumer was [paused](Consumer::pause).
+    /// Returns whether the consumer was [paused](Consumer::pause).
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// Whether there are texts in the schema log that were not read.
+    /// Returns whether the schema log has texts that were not read.
     pub fn has_schemas(&self) -> bool {
         let written = self.memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
         written != self.state.schema_cursor
     }
 
-    /// Whether there is something to take: records up to the limit, or texts.
+    /// Returns whether there is something to take: records up to the limit, or texts.
     pub fn has_more(&self) -> bool {
         let head = self.limited(self.memory.guest[guest_page::HEAD].load(Relaxed));
         head != self.state.cursor.position || self.has_schemas()
     }
 
-    /// Whether [`Consumer::next_schema`] said `None` for a head that a consumer
-    /// before this one has met: the ring may go further by now.
+    /// Returns whether the ring may have more records than the last `None` of
+    /// [`Consumer::next_schema`] allows: an earlier consumer had determined that end.
     pub fn is_late(&self) -> bool {
         !self.is_marked
     }
 
-    /// How far the ring goes, as far as [`Consumer::pull`] is concerned.
+    /// Returns the position at which [`Consumer::pull`] ends.
     pub fn head(&self) -> u64 {
         self.head
     }
 
-    /// Begins again with the oldest record that a ring in overwrite mode still
-    /// has; what is gone counts as overwritten, all of it once more.
+    /// Starts again at the oldest record that a ring in overwrite mode still has. All
+    /// records before it count as overwritten once more.
     pub fn rewind(&mut self) {
         let faults = self.state.committed.faults;
         let start = Cursor { sequence: Some(0), faults, ..Cursor::default() };
@@ -376,7 +254,7 @@ impl<'a> Consumer<'a> {
         self.limit.filter(|limit| is_ahead(head, *limit)).unwrap_or(head)
     }
 
-    /// Ring words that [`Consumer::pull`]'s `stage` must hold.
+    /// Returns the number of words that the `stage` of [`Consumer::pull`] needs.
     pub fn stage_words(&self) -> usize {
         match self.memory.mode() {
             RingMode::Discard => 0,
@@ -384,25 +262,25 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Most payload words of a record.
+    /// Returns the maximum length of a payload in words.
     pub fn max_payload_words(&self) -> usize {
         self.memory.max_record_words() as usize - HEADER_WORDS
     }
 
     /// Counts a fault that the caller found in a schema. Faults in records
-    /// are counted by the visitor of [`Consumer::pull`], and go back with
-    /// [`Consumer::rollback`], because they will be found again.
+    /// are counted by the visitor of [`Consumer::pull`]. [`Consumer::rollback`] takes
+    /// those back, because the next pull finds them again.
     pub fn fault(&mut self, fault: Fault) {
         count(&mut self.state.cursor, fault);
         count(&mut self.state.committed, fault);
     }
 
-    /// Faults so far, by kind, indexed as [`Fault::ALL`].
+    /// Returns the number of faults so far, by kind, in the order of [`Fault::ALL`].
     pub fn faults(&self) -> [u64; FAULT_KINDS] {
         self.state.cursor.faults
     }
 
-    /// Looks at the producer's running totals, and gives the host's.
+    /// Looks at the producer's running totals. Returns the host's totals.
     pub fn losses(&mut self) -> Losses {
         let guest = self.memory.guest;
         let state = &mut *self.state;
@@ -411,9 +289,9 @@ impl<'a> Consumer<'a> {
         let word = guest[guest_page::LOST_UNATTACHED].load(Relaxed);
         let unattached = state.lost_unattached.look(word);
         let losses = Losses {
-            full: state.lost_full.counted,
-            busy: state.lost_busy.counted,
-            unattached: state.lost_unattached.counted,
+            full: state.lost_full.counted(),
+            busy: state.lost_busy.counted(),
+            unattached: state.lost_unattached.counted(),
             overwritten: state.cursor.overwritten,
         };
         if !full || !busy || !unattached {
@@ -422,16 +300,15 @@ impl<'a> Consumer<'a> {
         losses
     }
 
-    /// Takes records, in order, as far as the ring went when
-    /// [`Consumer::next_schema`] last said `None` (or at [`Consumer::new`]): a
-    /// producer cannot keep it busy, and the schema of every record has been
-    /// read. Ends earlier where `visit` stops or another lessee's records
-    /// follow. `stage` needs [`Consumer::stage_words`] words.
+    /// Takes records, in order, up to the end that the last `None` of
+    /// [`Consumer::next_schema`] set (or [`Consumer::new`]). So a producer cannot keep it
+    /// busy, and the schema of every record has been read. Ends earlier if `visit` stops
+    /// or another lessee's records follow. `stage` needs [`Consumer::stage_words`] words.
     ///
-    /// Nothing is given back to the producer before [`Consumer::commit`].
+    /// Gives no room back to the producer: [`Consumer::commit`] does.
     ///
     /// # Panics
-    /// If `stage` is shorter than that.
+    /// If `stage` is too short.
     #[inline]
     pub fn pull(
         &mut self,
@@ -485,9 +362,8 @@ impl<'a> Consumer<'a> {
                     let stage = &mut stage[..len as usize];
                     Payload::Ring(words).copy_to(stage);
                     // ORDERING: pairs with the Release fence in the producer's
-                    // `order_before`: if a word copied above was of a later
-                    // record, the head loaded below is at least that record's
-                    // start.
+                    // `order_before`: if a word copied above was of a later record, the
+                    // head loaded below is at least that record's start.
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {
@@ -506,22 +382,22 @@ impl<'a> Consumer<'a> {
         pulled
     }
 
-    /// What was pulled is safe: gives its room back to the producer.
+    /// Commits the pulled records: gives their room back to the producer.
     pub fn commit(&mut self) {
         self.state.committed = self.state.cursor;
         self.publish_tail();
     }
 
-    /// What was pulled could not be kept: the next pull takes it again.
+    /// Returns to the last commit: the next pull takes the same records again.
     pub fn rollback(&mut self) {
         self.state.cursor = self.state.committed;
     }
 
-    /// At the end, where what is left cannot be kept: counts it as lost and
-    /// gives its room back. `stage` as for [`Consumer::pull`].
+    /// Counts all remaining records as lost and gives their room back: for the end, if
+    /// they cannot be written. `stage` as for [`Consumer::pull`].
     ///
     /// # Panics
-    /// As [`Consumer::pull`].
+    /// If `stage` is too short.
     pub fn forsake(&mut self, stage: &mut [u64]) {
         for _ in 0..self.most_leases() {
             let pulled = self.pull(stage, |_, _| Flow::Taken);
@@ -534,8 +410,8 @@ impl<'a> Consumer<'a> {
         self.commit();
     }
 
-    /// Writes tail where the guest reads it, if it is not there: a guest can
-    /// overwrite the page, and a later lessee would wait for room for ever.
+    /// Writes tail to page H if it is not there. A guest can overwrite the page, and
+    /// a later lessee would then wait for room in vain.
     pub fn publish_tail(&mut self) {
         let tail = &self.memory.host[host_page::TAIL];
         if tail.load(Relaxed) != self.state.committed.position {
@@ -545,38 +421,38 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Tells the producer whether what it records can be written. While it
-    /// cannot, a producer does not wait for room.
+    /// Tells the producer whether its records can be written. While they cannot, the
+    /// producer does not wait for room.
     pub fn set_write_failed(&mut self, failed: bool) {
-        let told = &self.memory.host[host_page::WRITE_FAILED];
-        if told.load(Relaxed) != u64::from(failed) {
-            told.store(failed.into(), Relaxed);
+        let word = &self.memory.host[host_page::WRITE_FAILED];
+        if word.load(Relaxed) != u64::from(failed) {
+            word.store(failed.into(), Relaxed);
         }
     }
 
-    /// So many calls of [`Consumer::pull`] are enough to take all: another
-    /// lessee's records take a call of their own, and a block.
+    /// Returns an upper bound on the calls of [`Consumer::pull`] that empty the ring:
+    /// each change of lessee ends a call, and begins a block.
     pub fn most_leases(&self) -> u64 {
         self.memory.capacity() / self.memory.block_words() + 1
     }
 
-    /// Texts that the schema log can hold at a time: so many calls of
-    /// [`Consumer::next_schema`] are enough to have it say `None`.
+    /// Returns an upper bound on the texts in the schema log: after as many calls,
+    /// [`Consumer::next_schema`] returns `None`.
     pub fn most_schemas(&self) -> usize {
         self.memory.schema.len() / schema_log::LEAST_WORDS
     }
 
-    /// Words that ring and schema log hold together: an honest client has no more
-    /// to take at a time.
+    /// Returns the number of words that ring and schema log hold together: an honest
+    /// client has no more to take at a time.
     pub fn most_words(&self) -> u64 {
         self.memory.capacity() + self.memory.schema.len() as u64
     }
 
-    /// The next text of the schema log, copied once. Its words go back to the
-    /// producer with [`Consumer::commit_schemas`]. `None`: all are read that
-    /// the records use which [`Consumer::pull`] takes from now on. A producer
-    /// that writes meanwhile does not put that off: what it adds is for the next
-    /// time. Until then, pull nothing; another consumer goes on.
+    /// Copies the next text of the schema log, once. [`Consumer::commit_schemas`] gives
+    /// its room back to the producer. `None` means that the caller has read the text of
+    /// every record that [`Consumer::pull`] takes from now on. Texts that the producer
+    /// adds meanwhile do not delay that; they are for the next time. Do not pull
+    /// before. The texts may be read by several consumers, one after the other.
     pub fn next_schema(&mut self) -> Option<super::LoggedSchema> {
         match self.next_schema_beside(|_| None)? {
             Logged::Text(text) => Some(text),
@@ -584,8 +460,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// As [`Consumer::next_schema`], but a text that is `known` under its id is
-    /// compared where it is and not copied.
+    /// Reads the next text like [`Consumer::next_schema`], but compares a text that is
+    /// `known` under its id in place, without a copy.
     pub fn next_schema_beside<'k>(
         &mut self,
         known: impl FnOnce(u32) -> Option<&'k str>,
@@ -597,7 +473,7 @@ impl<'a> Consumer<'a> {
         let mark = match self.state.mark {
             Some(mark) => mark,
             None => {
-                // Head first: the texts of all records below it are in the log then.
+                // Head first: then the log has the texts of all records below it.
                 let head = load_head(memory);
                 self.is_marked = true;
                 *self.state.mark.insert(Mark { head, schemas: schema_log::written(memory) })
@@ -623,7 +499,7 @@ impl<'a> Consumer<'a> {
         Some(logged)
     }
 
-    /// The texts that were read are on disk.
+    /// Gives the room of the texts that were read back to the producer: they are on disk.
     pub fn commit_schemas(&mut self) {
         self.state.schema_seen = self.state.schema_cursor;
         let seen = &self.memory.host[host_page::SCHEMA_SEEN];
@@ -631,12 +507,6 @@ impl<'a> Consumer<'a> {
             // ORDERING: pairs with the Acquire in `schema_log::append`.
             seen.store(self.state.schema_seen, Ordering::Release);
         }
-    }
-
-    /// The texts that were read could not be kept: they are read again.
-    pub fn rollback_schemas(&mut self) {
-        self.state.schema_cursor = self.state.schema_seen;
-        (self.state.mark, self.is_marked) = (None, true);
     }
 }
 
@@ -673,11 +543,11 @@ impl<'a> Source<'a> {
 
 fn load_head(memory: &ClientMemory<'_>) -> u64 {
     // ORDERING: pairs with the Release in `Producer::publish`: all records
-    // below head are there, and their texts in the schema log.
+    // below head are complete, and their texts are in the schema log.
     memory.guest[guest_page::HEAD].load(Ordering::Acquire)
 }
 
-/// Whether position `a` is farther than `b`.
+/// Returns whether position `a` is farther than `b`.
 fn is_ahead(a: u64, b: u64) -> bool {
     a.wrapping_sub(b) as i64 > 0
 }
@@ -686,36 +556,36 @@ fn count(cursor: &mut Cursor, fault: Fault) {
     cursor.faults[fault as usize] += 1;
 }
 
-/// The end of what is readable of the block at `position`.
+/// Returns the end of the readable part of the block at `position`.
 fn block_part(memory: &ClientMemory<'_>, position: u64, head: u64) -> u64 {
     let to_head = head.wrapping_sub(position);
     let to_end = memory.block_words() - (position & (memory.block_words() - 1));
     position.wrapping_add(to_head.min(to_end))
 }
 
-/// The oldest position that a producer at `head` cannot be overwriting: it may
-/// be writing in head's block or, behind a pad, in the next one.
+/// Returns the oldest position that a producer at `head` cannot be overwriting. It may
+/// be writing to head's block or, after a pad, to the next one.
 fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
     memory.block_start(head).wrapping_add(2 * memory.block_words()).wrapping_sub(memory.capacity())
 }
 
 /// Moves the cursor to the oldest position that a producer at `now` has not
 /// begun to overwrite. Returns `false` if there is none before `head`: then the
-/// cursor is at the begin of `head`'s block, where a later pull finds the
+/// cursor is at the beginning of `head`'s block, where a later pull finds the
 /// losses. Never moves the cursor past `head`, whatever `now` is.
 fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, now: u64) -> bool {
     let oldest = oldest(memory, now);
     let is_there = is_ahead(head, oldest);
     let to = if is_there { oldest } else { memory.block_start(head) };
-    // Before the ring was full once, the oldest position lies below zero.
+    // Until the ring was full for the first time, the oldest position is below zero.
     if is_ahead(to, cursor.position) {
         cursor.position = to;
     }
     is_there
 }
 
-/// Reads a block's header at `cursor`. `false`: another lessee begins, and
-/// records of the one before were taken, so stop here.
+/// Reads a block's header at `cursor`. Returns `false` if the block is of another
+/// lessee than the records that were taken: the pull ends before it.
 #[inline(never)]
 fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u64) -> bool {
     if token != cursor.token && pulled.records > 0 {
@@ -727,7 +597,7 @@ fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u
     }
     if let Some(expected) = cursor.sequence {
         let gone = sequence.wrapping_sub(expected);
-        // Records that were there have at least two words each.
+        // The missing records had at least two words each.
         if gone <= cursor.position / HEADER_WORDS as u64 {
             cursor.overwritten = cursor.overwritten.saturating_add(gone);
         } else {
@@ -744,7 +614,7 @@ fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u
     true
 }
 
-/// Visits the records of one block's part, which ends at `end`.
+/// Visits the records of a part of a block, which ends at `end`.
 #[inline(always)]
 fn walk(
     memory: &ClientMemory<'_>,
@@ -771,10 +641,10 @@ fn walk(
     }
     let mut records = 0;
     let mut stopped = false;
-    // Bound: `len` is at most a block, and each turn moves `at` on.
+    // Bound: `len` is at most a block, and each turn increases `at`.
     while at < len {
         if at + HEADER_WORDS > len {
-            // A last single word pads a block; before head it cannot be.
+            // A single word at a block's end is a pad; before that end it is a fault.
             if end != memory.block_start(end) {
                 count(cursor, Fault::Length);
             }
@@ -783,8 +653,7 @@ fn walk(
         }
         let header = Header::from_words(source.load(at), source.load(at + 1));
         if header.id == id::PAD {
-            // Whatever else stands in this block was skipped on purpose; head
-            // must be behind it.
+            // The rest of the block is empty, so head must be after it.
             if end != memory.block_start(end) {
                 count(cursor, Fault::Length);
             }
@@ -792,9 +661,9 @@ fn walk(
             break;
         }
         let words = usize::from(header.words);
-        let behind = at + HEADER_WORDS + words;
-        if behind > len {
-            // What is skipped is missing from the next block's sequence.
+        let next = at + HEADER_WORDS + words;
+        if next > len {
+            // The next block's sequence number shows how many records are skipped.
             count(cursor, Fault::Length);
             at = len;
             break;
@@ -805,7 +674,7 @@ fn walk(
             break;
         }
         records += 1;
-        at = behind;
+        at = next;
     }
     cursor.position = base.wrapping_add(at as u64);
     cursor.sequence = cursor.sequence.map(|s| s.wrapping_add(records));

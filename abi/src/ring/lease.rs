@@ -1,28 +1,28 @@
-//! What a new lessee says of itself, and where it finds the ring.
+//! The lease record of a new lessee, and the position at which it continues the ring.
 
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::event::{Fields, Hex};
 use crate::record::{ClockKind, HEADER_WORDS, Header, id};
 
-/// Who a new lessee is; goes into the lease record.
+/// Description of a new lessee, for its lease record.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseInfo<'a> {
     /// Process id, 0 for firmware.
     pub pid: u32,
     /// Thread id, or vCPU index.
     pub tid: u32,
-    /// What the records' timestamps are.
+    /// Clock of the records' timestamps.
     pub clock: ClockKind,
-    /// A name for people; cut to [`MAX_NAME_BYTES`].
+    /// Name for reports, cut to [`MAX_NAME_BYTES`].
     pub name: &'a str,
 }
 
-/// Bytes of a lessee's name.
+/// Maximum length of a lessee's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 const LEASE_WORDS: usize = HEADER_WORDS + 4 + (4 + MAX_NAME_BYTES).div_ceil(8);
 
-/// A lease record's payload, kept until it stands in the ring.
+/// A lease record, prepared until it is written to the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     pub(super) words: [u64; LEASE_WORDS],
@@ -30,7 +30,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// `token` is nonzero and random, `now` the lease's time.
+    /// Makes the record of a lease. `token` is nonzero and random, `now` the lease's
+    /// time.
     pub fn new(token: u64, now: u64, info: &LeaseInfo<'_>) -> Lease {
         let mut end = info.name.len().min(MAX_NAME_BYTES);
         while !info.name.is_char_boundary(end) {
@@ -48,22 +49,22 @@ impl Lease {
     }
 }
 
-/// Walks the block that `head` stands in: the sequence number of the next
-/// record, and the last record's timestamp. Bounded by the block; what it
-/// meets there is a hint only.
+/// Reads the block that ends at `head` or contains it. Returns the sequence number of
+/// the next record, and the last record's timestamp. Both are hints: others can write
+/// to the block.
 pub(super) fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
     if head == 0 {
         return (0, None);
     }
-    // At a block's start: the block before holds the last record.
+    // If `head` is a block's start, the block before it has the last record.
     let start = memory.block_start(head - 1);
     let len = head - start;
     let load = |at| memory.word(start + at).load(Relaxed);
     let mut sequence = load(0);
     let mut at = BLOCK_HEADER_WORDS;
     let mut last = None;
-    // Bound: `len` is at most a block, and each turn moves `at` on. Counted from
-    // the block's start, as a head near 2^64 would have a sum wrap.
+    // Bound: `len` is at most a block, and each turn increases `at`. Positions count
+    // from the block's start, because a sum with a head near 2^64 would wrap.
     while at + HEADER_WORDS as u64 <= len {
         let header = Header::from_words(load(at), load(at + 1));
         if header.id == id::PAD {

@@ -1,32 +1,31 @@
 //! The ring: one producer, one consumer, 64-bit counters of words.
 //!
-//! A power-of-two area is cut into at least 16 blocks. A record never crosses
-//! a block; what is left of one is skipped by a pad record (id 0), or by
-//! nothing where a single word is left. A block begins with two words: the
-//! sequence number of its first record, and the lease token of who wrote it.
+//! A ring has a power-of-two size and at least 16 blocks. A record never crosses
+//! the end of a block: a pad record (id 0) fills the rest, except for a single
+//! word, which is skipped without one. A block begins with two words: the
+//! sequence number of its first record, and the lease token of its writer.
 //!
 //! ```text
 //! block | seq | token | record | record | ... | pad ~~~~~ | block | seq | ...
 //! ```
 //!
 //! *discard*: a producer that finds no room drops the event and counts it.
-//! *overwrite*: it goes on; the consumer, having copied, looks at head again
-//! and throws away what may have been overwritten meanwhile.
+//! *overwrite*: a producer overwrites the oldest records. The consumer loads head
+//! again after it has copied, and drops what may have been overwritten meanwhile.
 //!
-//! Either side may lie. A producer that reads a wrong tail harms only its own
-//! events; a consumer bounds everything that it reads and counts what cannot
-//! be ([`Fault`]).
+//! Neither side trusts the other. A producer that reads a wrong tail harms only its
+//! own events. A consumer bounds everything that it reads and counts impossible
+//! values ([`Fault`]).
 
 mod consumer;
+mod counts;
 mod lease;
 mod producer;
 mod schema_log;
 mod state;
 
-pub use consumer::{
-    Consumer, ConsumerState, FAULT_KINDS, Fault, Flow, Logged, Losses, Payload, Pulled, Record,
-    Total,
-};
+pub use consumer::{Consumer, ConsumerState, Flow, Logged, Payload, Pulled, Record};
+pub use counts::{FAULT_KINDS, Fault, Losses, Total};
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, Producer, Wake};
 pub use schema_log::SchemaText as LoggedSchema;
@@ -36,11 +35,11 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::config::RingMode;
 use crate::layout::{Geometry, MASK_BYTES, PAGE, WORD, host_page};
 
-/// Words of a block's header.
+/// Words in the header of a block.
 pub const BLOCK_HEADER_WORDS: u64 = 2;
 
-/// Whether a running counter goes backwards. A guest can bring it to wrap, so
-/// half of all steps are forwards.
+/// Returns whether a running counter has gone backwards. A guest can make it wrap,
+/// so half of all differences count as forwards.
 pub fn is_back(from: u64, to: u64) -> bool {
     to.wrapping_sub(from) > u64::MAX / 2
 }
@@ -52,19 +51,19 @@ pub struct ClientMemory<'m> {
     pub guest: &'m [AtomicU64],
     /// Page H: written by the host.
     pub host: &'m [AtomicU64],
-    /// The schema log: a power of two of words.
+    /// The schema log; its length is a power of two.
     pub schema: &'m [AtomicU64],
-    /// The ring's data: a power of two of words.
+    /// The ring's data; its length is a power of two.
     pub ring: &'m [AtomicU64],
     block_words: u64,
     mode: RingMode,
 }
 
 impl<'m> ClientMemory<'m> {
-    /// Cuts a client's area (`Geometry::client_stride` bytes) into its parts.
-    /// `None` if its size is not that. The geometry was
-    /// [checked](Geometry::check): a device does this for every reference
-    /// point.
+    /// Splits a client's area (`Geometry::client_stride` bytes) into its parts.
+    /// Returns `None` if the area has another size. The geometry must have passed
+    /// [`Geometry::check`]; it is not checked here, because a device calls this for
+    /// every reference point.
     pub fn new(area: &'m [AtomicU64], geometry: &Geometry, mode: RingMode) -> Option<Self> {
         debug_assert_eq!(geometry.check(), Ok(()));
         if area.len() as u64 * WORD != geometry.client_stride() {
@@ -84,7 +83,7 @@ impl<'m> ClientMemory<'m> {
         })
     }
 
-    /// Cuts client `client` out of all of BAR 4.
+    /// Returns the memory of a client, given all of BAR 4.
     pub fn of_rings(
         rings: &'m [AtomicU64],
         client: u32,
@@ -99,8 +98,8 @@ impl<'m> ClientMemory<'m> {
         ClientMemory::new(rings.get(start..end)?, geometry, mode)
     }
 
-    /// The ring's parts with sizes that the wire does not allow, so that a
-    /// model checker or a property test meets every edge soon.
+    /// Makes a client's memory with sizes smaller than the wire allows, so that a
+    /// model checker or a property test soon reaches every edge.
     #[doc(hidden)]
     pub fn for_test(
         guest: &'m [AtomicU64],
@@ -114,29 +113,29 @@ impl<'m> ClientMemory<'m> {
         ClientMemory { guest, host, schema, ring, block_words, mode }
     }
 
-    /// The ring's capacity in words.
+    /// Returns the ring's capacity in words.
     #[inline(always)]
     pub fn capacity(&self) -> u64 {
         self.ring.len() as u64
     }
 
-    /// Words of a block.
+    /// Returns the size of a block in words.
     pub fn block_words(&self) -> u64 {
         self.block_words
     }
 
-    /// What a full ring does.
+    /// Returns the behaviour of a full ring.
     pub fn mode(&self) -> RingMode {
         self.mode
     }
 
-    /// Most words that a record may have, header included.
+    /// Returns the maximum size of a record in words, header included.
     pub fn max_record_words(&self) -> u64 {
         let block = self.block_words - BLOCK_HEADER_WORDS;
         block.min((crate::record::HEADER_WORDS + crate::record::MAX_WORDS) as u64)
     }
 
-    /// Words that only reference points may use.
+    /// Returns the number of words that only reference points may use.
     fn reserve(&self) -> u64 {
         self.capacity() / 16
     }
@@ -151,7 +150,7 @@ impl<'m> ClientMemory<'m> {
         &self.ring[(position & (self.capacity() - 1)) as usize]
     }
 
-    /// `words` words from `position` on; never crosses the ring's end when
+    /// Returns `words` words from `position` on. They do not cross the ring's end if
     /// they do not cross a block's.
     #[inline(always)]
     fn span(&self, position: u64, words: u64) -> &'m [AtomicU64] {
@@ -160,8 +159,8 @@ impl<'m> ClientMemory<'m> {
     }
 }
 
-/// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off;
-/// then shows its new version to every client, which copies it. One caller at a
+/// Replaces the enable mask in BAR 4, one byte per slot: 0 is on, 1 is off. Then
+/// shows its new version to every client, which copies the mask. One caller at a
 /// time.
 pub fn set_mask(
     rings: &[AtomicU64],
@@ -185,7 +184,7 @@ pub fn set_mask(
     }
 }
 
-/// The words of the enable mask in BAR 4.
+/// Returns the words of the enable mask in BAR 4.
 pub fn mask_words(rings: &[AtomicU64]) -> Option<&[AtomicU64]> {
     rings.get(..(MASK_BYTES / WORD) as usize)
 }

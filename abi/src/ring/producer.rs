@@ -1,7 +1,7 @@
-//! The producer: what an emit is.
+//! The producer: the guest's side of a ring.
 //!
-//! The hot path loads private memory only; a load from a BAR that is mapped
-//! uncached costs hundreds of nanoseconds. State is kept in atomics with
+//! The hot path loads private memory only: a load from a BAR that is mapped
+//! uncached costs hundreds of nanoseconds. Private state is in atomics with
 //! relaxed loads and stores, because a signal handler or an interrupt may emit
 //! in the middle of an emit on the same thread.
 
@@ -15,44 +15,44 @@ use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
 use crate::prefetch::prefetch_for_store;
 use crate::record::{Flags, HEADER_WORDS, Header, id};
 
-/// No ring gets this far: at a word a nanosecond it takes 36 years.
-const SANE: u64 = 1 << 60;
+/// Highest plausible head: at a word per nanosecond a ring gets there in 36 years.
+const MOST_HEAD: u64 = 1 << 60;
 
-/// Words ahead of a record whose cache line is fetched: at the pace of an emit
-/// it comes before it is needed; a quarter of it is too little.
+/// Distance in words to the cache line that is prefetched. At the pace of an emit the
+/// line arrives before it is needed; a quarter of this is too little.
 const AHEAD: usize = 128;
 
-/// What became of an emit. Nothing that a caller has to handle: every drop is
-/// counted and told to the host.
+/// Outcome of an emit. Callers need not handle it: each dropped event is counted, and
+/// the count reaches the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
     /// The record is published.
     Recorded,
-    /// No room: counted in `lost_full`.
+    /// The ring was full: counted in `lost_full`.
     Full,
-    /// In the middle of another emit: counted in `lost_busy`.
+    /// It interrupted another emit: counted in `lost_busy`.
     Busy,
-    /// This producer has no lease; not counted, lease and emit again.
+    /// This producer has no lease. Not counted: lease and emit again.
     Unleased,
 }
 
-/// What an emit is about, beside its payload's words.
+/// Description of a record to emit, except for its payload.
 #[derive(Clone, Copy)]
-struct What<'a> {
+struct NewRecord<'a> {
     id: u32,
     flags: Flags,
-    /// Must be known to the host first.
+    /// Schema that the host must know before the record.
     text: Option<&'a dyn Text>,
-    /// Of the payload.
+    /// Number of payload words.
     words: usize,
-    /// A full ring is counted.
+    /// Whether a full ring is counted as a loss.
     last_try: bool,
 }
 
-impl<'a> What<'a> {
+impl<'a> NewRecord<'a> {
     #[inline(always)]
     fn event<S: Site + 'a, F: Fields>(site: S, fields: &F) -> Self {
-        What {
+        NewRecord {
             id: site.id::<F>(),
             flags: Flags::empty(),
             text: Some(site.text::<F>()),
@@ -62,14 +62,14 @@ impl<'a> What<'a> {
     }
 }
 
-impl What<'_> {
+impl NewRecord<'_> {
     #[inline(always)]
     fn record_words(&self) -> u64 {
         (HEADER_WORDS + self.words) as u64
     }
 }
 
-/// Stores a payload that comes in two parts.
+/// Stores a payload that has two parts.
 #[inline(always)]
 fn put(out: &[AtomicU64], prefix: &[u64], payload: &[u64]) {
     let (first, second) = out.split_at(prefix.len());
@@ -81,10 +81,10 @@ fn put(out: &[AtomicU64], prefix: &[u64], payload: &[u64]) {
     }
 }
 
-/// Who empties a ring, for a producer that fills it fast.
+/// A way to wake the thread that empties a ring, for a producer that fills it fast.
 pub trait Wake: Sync + core::fmt::Debug {
-    /// The ring is at least a quarter full. Called in the middle of an emit,
-    /// at most once a block: it must not block, and emit nothing.
+    /// Wakes it: the ring is at least a quarter full. Called in the middle of an emit,
+    /// at most once a block. It must not block, and must not emit.
     fn wake(&self);
 }
 
@@ -109,15 +109,15 @@ pub struct Producer<'m> {
     memory: ClientMemory<'m>,
     state: &'m ProducerState,
     lease: Lease,
-    /// The mapping is not write-back: stores need fences to stay in order.
+    /// Whether stores need fences to stay in order: the mapping is not write-back.
     fenced: bool,
     wake: Option<&'m dyn Wake>,
 }
 
 impl<'m> Producer<'m> {
-    /// Takes the client over from whoever had it: reads where its ring stands
-    /// (the only loads from shared memory that are not on a slow path), goes
-    /// on with its sequence and totals, and announces the lease.
+    /// Takes over the client from its last lessee, if there was one. Reads the end of its
+    /// ring (no other load from shared memory is outside of a slow path), continues
+    /// its sequence and its totals, and announces the lease.
     ///
     /// `fenced`: the mapping is not write-back, or not known to be.
     pub fn lease(
@@ -129,14 +129,14 @@ impl<'m> Producer<'m> {
         let guest = memory.guest;
         let published = guest[guest_page::HEAD].load(Ordering::Acquire);
         let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-        // A predecessor may have left nonsense. Then this client begins anew,
-        // and says so at once: the host counts the jump and follows.
-        let sane = published <= SANE
+        // The last lessee may have left nonsense. Then this client starts at zero and
+        // publishes that now: the host counts a fault and follows.
+        let is_plausible = published <= MOST_HEAD
             && tail <= published
             && (memory.mode() == RingMode::Overwrite || published - tail <= memory.capacity());
-        let head = if sane { published } else { 0 };
+        let head = if is_plausible { published } else { 0 };
         let sequence = walk(&memory, head).0;
-        if !sane {
+        if !is_plausible {
             guest[guest_page::HEAD].store(head, Ordering::Release);
         }
         state.head.store(head, Relaxed);
@@ -147,11 +147,11 @@ impl<'m> Producer<'m> {
         state.lost_busy.store(guest[guest_page::LOST_BUSY].load(Relaxed), Relaxed);
         let unattached = guest[guest_page::LOST_UNATTACHED].load(Relaxed);
         state.lost_unattached.store(unattached, Relaxed);
-        state.untold.store(0, Relaxed);
+        state.unpublished.store(0, Relaxed);
         state.asked.store(0, Relaxed);
         state.last.store(lease.words[0], Relaxed);
-        // A jump may have left it so; another thread's turn ends by itself.
-        let _ = state.telling.compare_exchange(BY_OWNER, 0, Relaxed, Relaxed);
+        // A jump may have left it taken. Another thread's turn ends by itself.
+        let _ = state.publishing.compare_exchange(BY_OWNER, 0, Relaxed, Relaxed);
         state.schema_len.store(guest[guest_page::SCHEMA_LEN].load(Relaxed), Relaxed);
         state.known_len.store(0, Relaxed);
         for slot in &state.known {
@@ -167,38 +167,37 @@ impl<'m> Producer<'m> {
         producer
     }
 
-    /// The same, waking somebody when the ring fills. For rings that discard.
+    /// Returns the producer with a waker for the ring's reader. For rings that discard.
     pub fn waking(self, wake: &'m dyn Wake) -> Self {
         Producer { wake: Some(wake), ..self }
     }
 
-    /// The client's memory.
+    /// Returns the client's memory.
     pub fn memory(&self) -> &ClientMemory<'m> {
         &self.memory
     }
 
-    /// The private state.
+    /// Returns the private state.
     pub fn state(&self) -> &'m ProducerState {
         self.state
     }
 
-    /// Emits a typed event with the timestamp `now`, nonzero. Never fails, allocates,
-    /// blocks or formats.
+    /// Emits a typed event with the timestamp `now`, nonzero. Never allocates, blocks
+    /// or formats.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, site: S, now: u64, fields: F) -> Emit {
         self.emit_by(site, || now, fields)
     }
 
-    /// As [`Producer::emit`], with a clock: it is read again where a signal
-    /// handler has emitted since, so that a client's timestamps never go
-    /// backwards.
+    /// Emits a typed event with the time of `clock`. The clock is read again if a signal
+    /// handler has emitted since, so a client's timestamps never go backwards.
     #[inline(always)]
     pub fn emit_by<S: Site, F: Fields>(&self, site: S, clock: impl Fn() -> u64, fields: F) -> Emit {
-        let what = move || What::event(site, &fields);
-        self.emit_with(clock, what, move |out| fields.put(out), |_| {})
+        let describe = move || NewRecord::event(site, &fields);
+        self.emit_with(clock, describe, move |out| fields.put(out), |_| {})
     }
 
-    /// As [`Producer::emit_by`], with flags. `patient`: a full ring is not counted.
+    /// Emits like [`Producer::emit_by`], with flags. `patient`: a full ring is not counted.
     #[inline(always)]
     pub fn emit_flagged<S: Site, F: Fields>(
         &self,
@@ -208,14 +207,15 @@ impl<'m> Producer<'m> {
         fields: F,
         patient: bool,
     ) -> Emit {
-        let what = || What { flags, last_try: !patient, ..What::event(*site, &fields) };
-        self.emit_with(clock, what, |out| fields.put(out), |_| {})
+        let describe =
+            || NewRecord { flags, last_try: !patient, ..NewRecord::event(*site, &fields) };
+        self.emit_with(clock, describe, |out| fields.put(out), |_| {})
     }
 
-    /// Emits a record whose words are at hand, at `now`, nonzero: reserved
-    /// ids, and what a host thread writes on a guest's behalf. A record flagged
+    /// Emits a record of given words at `now`, nonzero: a record with a reserved id, or
+    /// one that a host thread writes on a guest's behalf. A record that is flagged
     /// as a reference point may use the part of the ring that is reserved for
-    /// those.
+    /// reference points.
     #[inline]
     pub fn emit_words(
         &self,
@@ -228,7 +228,7 @@ impl<'m> Producer<'m> {
         self.emit_words_patiently(|| now, id, flags, prefix, payload, false)
     }
 
-    /// As [`Producer::emit_words`], with a clock as in [`Producer::emit_by`]
+    /// Emits like [`Producer::emit_words`], with a clock as in [`Producer::emit_by`]
     /// and `patient` as in [`Producer::emit_flagged`].
     #[inline]
     pub fn emit_words_patiently(
@@ -241,14 +241,13 @@ impl<'m> Producer<'m> {
         patient: bool,
     ) -> Emit {
         let words = prefix.len() + payload.len();
-        let what = || What { id, flags, text: None, words, last_try: !patient };
-        self.emit_with(clock, what, |out| put(out, prefix, payload), |_| {})
+        let describe = || NewRecord { id, flags, text: None, words, last_try: !patient };
+        self.emit_with(clock, describe, |out| put(out, prefix, payload), |_| {})
     }
 
-    /// Emits a record of `words` words that `put` stores, at `now`, nonzero and
-    /// no earlier than the last; a full ring is not counted. Only for a thread
-    /// on which nothing that emits to this ring can interrupt it: it keeps no
-    /// account for that.
+    /// Emits a record of `words` words that `put` stores, at `now`, which is nonzero and
+    /// no earlier than the last record. A full ring is not counted. Only for a thread
+    /// where no interruption emits to this ring: it does not detect one.
     #[inline(always)]
     pub fn emit_alone(
         &self,
@@ -258,36 +257,41 @@ impl<'m> Producer<'m> {
         words: usize,
         put: impl FnOnce(&[AtomicU64]),
     ) -> Emit {
-        let what = What { id, flags, text: None, words, last_try: false };
+        let new = NewRecord { id, flags, text: None, words, last_try: false };
         let head = self.state.head.load(Relaxed);
-        let head = match head + what.record_words() <= self.state.limit.load(Relaxed) {
+        let head = match head + new.record_words() <= self.state.limit.load(Relaxed) {
             true => head,
-            false => match self.make_room(what) {
+            false => match self.make_room(new) {
                 Ok(head) => head,
                 Err(why) => return why,
             },
         };
-        self.record(head, now, what, put);
+        self.record(head, now, new, put);
         Emit::Recorded
     }
 
     /// Emits a kernel-stamped point, then calls `fire`, which stores the
-    /// record's timestamp to STAMP: nothing else of this client comes between.
+    /// record's timestamp to STAMP. No other record of this client comes between.
     pub fn stamp(&self, clock: impl Fn() -> u64, fire: impl FnOnce(u64)) -> Emit {
-        let what =
-            || What { id: id::STAMP, flags: Flags::STAMP, text: None, words: 0, last_try: true };
-        self.emit_with(clock, what, |_| {}, fire)
+        let describe = || NewRecord {
+            id: id::STAMP,
+            flags: Flags::STAMP,
+            text: None,
+            words: 0,
+            last_try: true,
+        };
+        self.emit_with(clock, describe, |_| {}, fire)
     }
 
-    /// What every emit is. `put` stores the payload, `fire` comes after the
-    /// record is published and before the emit's end. `what` is asked once
-    /// more where the ring is not ready: a value handed on from here would be
-    /// in memory all the way, and its constants loaded from there.
+    /// The body of all emits. `put` stores the payload; `fire` runs after the record is
+    /// published and before the emit ends. `describe` is called again if the ring is not
+    /// ready: a value that is passed on from here would be in memory on the hot path too,
+    /// and its constants would be loaded from there.
     #[inline(always)]
     fn emit_with<'a>(
         &self,
         clock: impl Fn() -> u64,
-        what: impl Fn() -> What<'a>,
+        describe: impl Fn() -> NewRecord<'a>,
         put: impl FnOnce(&[AtomicU64]),
         fire: impl FnOnce(u64),
     ) -> Emit {
@@ -297,28 +301,28 @@ impl<'m> Producer<'m> {
         };
         let state = self.state;
         let head = state.head.load(Relaxed);
-        let this = what();
+        let new = describe();
         let known =
-            this.text.is_none() || state.known[this.id as usize % KNOWN].load(Relaxed) == this.id;
-        if !known || head + this.record_words() > state.limit.load(Relaxed) {
-            return self.emit_slowly(now, what(), put, fire);
+            new.text.is_none() || state.known[new.id as usize % KNOWN].load(Relaxed) == new.id;
+        if !known || head + new.record_words() > state.limit.load(Relaxed) {
+            return self.emit_slowly(now, describe(), put, fire);
         }
-        self.write(head, now, this, put, fire)
+        self.write(head, now, new, put, fire)
     }
 
-    /// The rest of an emit that needs room made first. A function of its own,
-    /// so that nothing has to be kept across a call on the hot path.
+    /// Finishes an emit that has to make room first. A function of its own, so that the
+    /// hot path keeps no value across a call.
     #[cold]
     #[inline(never)]
     fn emit_slowly(
         &self,
         now: u64,
-        what: What<'_>,
+        new: NewRecord<'_>,
         put: impl FnOnce(&[AtomicU64]),
         fire: impl FnOnce(u64),
     ) -> Emit {
-        match self.make_room(what) {
-            Ok(head) => self.write(head, now, what, put, fire),
+        match self.make_room(new) {
+            Ok(head) => self.write(head, now, new, put, fire),
             Err(why) => why,
         }
     }
@@ -328,35 +332,35 @@ impl<'m> Producer<'m> {
         &self,
         head: u64,
         now: u64,
-        what: What<'_>,
+        new: NewRecord<'_>,
         put: impl FnOnce(&[AtomicU64]),
         fire: impl FnOnce(u64),
     ) -> Emit {
-        self.record(head, now, what, put);
+        self.record(head, now, new, put);
         fire(now);
         self.leave(now);
         Emit::Recorded
     }
 
-    /// Writes the record and publishes it.
+    /// Writes a record and publishes it.
     #[inline(always)]
-    fn record(&self, head: u64, now: u64, what: What<'_>, put: impl FnOnce(&[AtomicU64])) {
-        let words = what.record_words();
+    fn record(&self, head: u64, now: u64, new: NewRecord<'_>, put: impl FnOnce(&[AtomicU64])) {
+        let words = new.record_words();
         let record = self.memory.span(head, words);
-        // The host's CPU has read what is overwritten there.
+        // The host's CPU has the line, as it has read the record that is overwritten.
         prefetch_for_store(record.as_ptr().wrapping_add(AHEAD));
         self.order_before();
         record[0].store(now, Relaxed);
-        record[1].store(Header::meta(what.id, what.words as u16, what.flags.bits()), Relaxed);
+        record[1].store(Header::meta(new.id, new.words as u16, new.flags.bits()), Relaxed);
         put(&record[HEADER_WORDS..]);
         self.publish(head + words);
     }
 
-    /// Enters an emit and gives its timestamp, nonzero; nothing else of this
-    /// client goes on until [`Producer::leave`].
+    /// Begins an emit and returns its timestamp, nonzero. Until [`Producer::leave`], all
+    /// other emits of this client fail.
     ///
     /// # Errors
-    /// In the middle of another one: counted.
+    /// [`Emit::Busy`], counted, if this interrupts another emit.
     #[inline(always)]
     fn enter(&self, clock: impl Fn() -> u64) -> Result<u64, Emit> {
         let state = self.state;
@@ -368,31 +372,31 @@ impl<'m> Producer<'m> {
         state.busy.store(now, Relaxed);
         compiler_fence(Ordering::SeqCst);
         if now < state.last.load(Relaxed) {
-            // A handler came between the clock and `busy`.
+            // A signal handler has emitted between the clock and `busy`.
             now = clock();
             state.busy.store(now, Relaxed);
         }
         Ok(now)
     }
 
-    /// Ends an emit that did what it was for at `now`.
+    /// Ends an emit that published its record at `now`.
     #[inline(always)]
     fn leave(&self, now: u64) {
         self.state.last.store(now, Relaxed);
         self.give_up();
     }
 
-    /// Ends an emit.
+    /// Ends an emit without a record.
     #[inline(always)]
     fn give_up(&self) {
         compiler_fence(Ordering::SeqCst);
         self.state.busy.store(0, Relaxed);
     }
 
-    /// Writes the v2 slot for this event and calls `fire` with its timestamp,
-    /// and the slot's number, which stores that to EMIT: nothing else of this
-    /// client comes between the timestamp and `fire`'s end. The event's schema
-    /// and every earlier record of the client are visible then.
+    /// Writes the v2 slot for this event, then calls `fire` with its timestamp and the
+    /// slot's number; `fire` stores the number to EMIT. No other event of this client comes
+    /// between the timestamp and the end of `fire`. The event's schema and all earlier
+    /// records of the client are visible by then.
     ///
     /// # Errors
     /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`]
@@ -415,32 +419,32 @@ impl<'m> Producer<'m> {
         if self.state.known[id as usize % KNOWN].load(Relaxed) != id {
             schema_log::announce(&self.memory, self.state, site.text::<F>());
         }
-        self.tell_losses();
+        self.publish_losses();
         let payload = fields.words();
         if payload > SLOT_WORDS {
             self.give_up();
             self.count(&self.state.lost_full);
             return Err(Emit::Full);
         }
-        // In here: no handler's point can take the same number.
+        // Inside the emit: no point of a signal handler can get the same number.
         let seq = seq();
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
-        // First the word that a host may be looking at for the point before.
+        // First the word that a host may still poll for the point before.
         slot[3].store(payload as u64, Relaxed);
         slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
         // ORDERING: pairs with the Acquire fence in `slot::serve`: a host that
-        // is late and finds any of what follows, finds the number too.
+        // is late and sees any of the stores below, sees the number too.
         fence(Ordering::Release);
         slot[1].store(u64::from(site.name_hash()) | u64::from(cpu) << 32, Relaxed);
         slot[2].store(now, Relaxed);
         fields.put(&slot[SLOT_HEADER_WORDS..]);
-        // ORDERING: the store to EMIT is a volatile access that the CPU orders
-        // after these: x86 by itself, others and write-combining mappings by
-        // this fence.
+        // ORDERING: the store to EMIT is a volatile access that must come after these
+        // stores. x86 orders it by itself; this fence does on other CPUs and for
+        // write-combining mappings.
         if self.fenced || !cfg!(target_arch = "x86_64") {
             store_fence();
         }
-        // Whether the host had it, should a jump leave it here.
+        // Shows whether the host has served the point, if a jump leaves the emit here.
         self.state.asked.store(1 << 32 | u64::from(seq), Relaxed);
         compiler_fence(Ordering::SeqCst);
         let fired = fire(now, seq);
@@ -450,11 +454,12 @@ impl<'m> Producer<'m> {
         Ok(fired)
     }
 
-    /// In overwrite mode a consumer may be reading what is overwritten next.
+    /// Orders the published head before the stores to come. In overwrite mode a consumer
+    /// may be reading the words that they overwrite.
     #[inline(always)]
     fn order_before(&self) {
-        // ORDERING: pairs with the Acquire fence in `Consumer::pull`: whoever
-        // sees one of the words stored next sees the head published before.
+        // ORDERING: pairs with the Acquire fence in `Consumer::pull`: a consumer
+        // that sees one of the words stored next sees the head published before.
         fence(Ordering::Release);
     }
 
@@ -464,8 +469,8 @@ impl<'m> Producer<'m> {
         if self.fenced {
             store_fence();
         }
-        // ORDERING: pairs with the Acquire load of head in `load_head` of the
-        // consumer: the record is there.
+        // ORDERING: pairs with the Acquire load in the consumer's `load_head`: the
+        // record is complete.
         self.memory.guest[guest_page::HEAD].store(head, Ordering::Release);
         if self.fenced {
             store_fence();
@@ -475,8 +480,8 @@ impl<'m> Producer<'m> {
         state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Counts an event that came in the middle of another. Only private
-    /// memory: the interrupted emit may be anywhere.
+    /// Counts an event that interrupted another emit. Uses private memory only, as the
+    /// interrupted emit may be at any point.
     #[cold]
     #[inline(never)]
     fn interrupted(&self) -> Emit {
@@ -485,35 +490,35 @@ impl<'m> Producer<'m> {
     }
 
     fn count(&self, total: &AtomicU64) {
-        // A handler may interrupt this, so not load and store.
+        // A handler may interrupt this, so a load and a store would lose counts.
         total.fetch_add(1, Relaxed);
-        // ORDERING: pairs with the Acquire in `tell`: who takes it sees the
-        // count above.
-        self.state.untold.store(1, Ordering::Release);
+        // ORDERING: pairs with the Acquire in `publish_totals`: a thread that takes the
+        // flag sees the count above.
+        self.state.unpublished.store(1, Ordering::Release);
     }
 
-    /// The slow path: announces a schema, opens blocks, looks at tail, tells
-    /// losses. Gives the position where `words` words may be written.
+    /// Prepares the ring on the slow path: announces a schema, opens blocks, reads tail,
+    /// publishes losses. Returns the position at which the record may be written.
     #[cold]
     #[inline(never)]
-    fn make_room(&self, what: What<'_>) -> Result<u64, Emit> {
+    fn make_room(&self, new: NewRecord<'_>) -> Result<u64, Emit> {
         let state = self.state;
         if !state.is_leased() {
             self.give_up();
             return Err(Emit::Unleased);
         }
-        if let Some(text) = what.text {
+        if let Some(text) = new.text {
             schema_log::announce(&self.memory, state, text);
         }
-        self.tell_losses();
-        let commit = what.flags.contains(Flags::REFERENCE_POINT);
-        let room = self.find_room(what.record_words(), commit);
+        self.publish_losses();
+        let commit = new.flags.contains(Flags::REFERENCE_POINT);
+        let room = self.find_room(new.record_words(), commit);
         if room.is_none() {
-            // First out of the emit, then count: an interrupted count must
-            // not look like an interrupted emit.
+            // End the emit before the count: an interrupted count must not look like
+            // an interrupted emit.
             self.give_up();
             compiler_fence(Ordering::SeqCst);
-            if what.last_try {
+            if new.last_try {
                 self.count(&state.lost_full);
             }
         }
@@ -529,7 +534,7 @@ impl<'m> Producer<'m> {
         let block = memory.block_words();
         let fresh = state.fresh.load(Relaxed) == 1;
         let block_end = memory.block_start(head) + block;
-        // A block's header and the lease record come with its first record.
+        // A block's header and the lease record are written before its first record.
         let opens = fresh || head == memory.block_start(head) || head + words > block_end;
         let lease = if fresh { self.lease.len } else { 0 };
         let lease_alone = lease + words > memory.max_record_words();
@@ -538,7 +543,7 @@ impl<'m> Producer<'m> {
         } else {
             let start = if head == memory.block_start(head) { head } else { block_end };
             if lease_alone {
-                // The lease record fills a block of its own, all but.
+                // The lease record takes almost a whole block, and gets one of its own.
                 (start, start + block + BLOCK_HEADER_WORDS + words)
             } else {
                 (start, start + BLOCK_HEADER_WORDS + lease + words)
@@ -550,7 +555,7 @@ impl<'m> Producer<'m> {
                 // ORDERING: pairs with the Release in `Consumer::commit`: the
                 // host has read the words that are overwritten now.
                 let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-                // The host could be wrong too; then the ring counts as full.
+                // A tail beyond the end is the host's mistake: the ring counts as full.
                 let used = end.checked_sub(tail)?;
                 if let Some(wake) = self.wake
                     && used >= memory.capacity() / 4
@@ -587,18 +592,18 @@ impl<'m> Producer<'m> {
         Some(at)
     }
 
-    /// Whether this many words would find room now; in overwrite mode they
-    /// always do. Loads from shared memory: not for the hot path.
+    /// Returns whether this many words find room now; in overwrite mode they
+    /// always do. Loads from shared memory, so not for the hot path.
     pub fn has_room(&self, words: u64) -> bool {
         let memory = &self.memory;
-        // ORDERING: only a question; `find_room` looks again.
+        // ORDERING: an estimate; `find_room` loads tail again.
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let used = self.state.head.load(Relaxed).saturating_sub(tail);
         let most = memory.capacity() - memory.reserve();
         memory.mode() == RingMode::Overwrite || used.saturating_add(words) <= most
     }
 
-    /// Fills from `from` to the block's end `to`; a single word is its own pad.
+    /// Fills the words from `from` to the block's end `to`. A single word needs no pad.
     fn pad(&self, from: u64, to: u64) {
         if to - from >= HEADER_WORDS as u64 {
             let words = (to - from) as usize - HEADER_WORDS;
@@ -615,69 +620,68 @@ impl<'m> Producer<'m> {
         start + BLOCK_HEADER_WORDS
     }
 
-    /// Publishes the running totals of dropped events, inside of an emit.
-    fn tell_losses(&self) {
+    /// Publishes the running totals of dropped events, during an emit.
+    fn publish_losses(&self) {
         let state = self.state;
-        // If another thread is at it, what it misses stays untold.
-        if state.untold.load(Relaxed) != 0
-            && state.telling.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed).is_ok()
+        // If another thread is publishing, later losses remain for the next time.
+        if state.unpublished.load(Relaxed) != 0
+            && state.publishing.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed).is_ok()
         {
-            tell(&self.memory, state);
-            state.telling.store(0, Ordering::Release);
+            publish_totals(&self.memory, state);
+            state.publishing.store(0, Ordering::Release);
         }
     }
 
-    /// Publishes the totals of a producer that another thread has, and that
-    /// may be idle.
+    /// Publishes the totals of a producer that belongs to another thread and may be idle.
     pub fn tell_losses_of(memory: &ClientMemory<'_>, state: &ProducerState) {
-        if state.untold.load(Relaxed) == 0
-            || state.telling.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err()
+        if state.unpublished.load(Relaxed) == 0
+            || state.publishing.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err()
         {
             return;
         }
-        // Looked at in our turn: `release` waits for it, and only then gives
-        // the client to others.
+        // Checked after `publishing` is taken: `release` waits for that before the client
+        // can get another lessee.
         if state.token.load(Ordering::Acquire) != 0 {
-            tell(memory, state);
+            publish_totals(memory, state);
         }
-        state.telling.store(0, Ordering::Release);
+        state.publishing.store(0, Ordering::Release);
     }
 
-    /// Moves `untold`, events of threads of this process without a client, to the
-    /// running total of a client that any of its threads has, and publishes it.
-    /// `false`, and nothing moved, if the client is not leased, or just now
-    /// publishes other totals. No signal handler may leave the call by a jump.
+    /// Adds `events`, of threads of this process that have no client, to the running
+    /// total of a client of another thread, publishes the total, and clears `events`.
+    /// Returns `false`, without any effect, if the client is not leased or its totals are
+    /// being published. No signal handler may leave the call by a jump.
     pub fn tell_unattached(
         memory: &ClientMemory<'_>,
         state: &ProducerState,
-        untold: &AtomicU64,
+        events: &AtomicU64,
     ) -> bool {
-        // ORDERING: pairs with the Release below and in `release`: the last turn's total.
-        if state.telling.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err() {
+        // ORDERING: pairs with the Release below and in `release`: the last holder's total.
+        if state.publishing.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err() {
             return false;
         }
-        // Looked at in our turn, as in `tell_losses_of`. ORDERING: pairs with the Release in
-        // `lease`: the total is that lease's.
+        // Checked after `publishing` is taken, as in `tell_losses_of`. ORDERING: pairs with the
+        // Release in `lease`: the total is that lease's.
         let leased = state.token.load(Ordering::Acquire) != 0;
         if leased {
-            let more = untold.swap(0, Relaxed);
+            let more = events.swap(0, Relaxed);
             let total = state.lost_unattached.load(Relaxed).wrapping_add(more);
             state.lost_unattached.store(total, Relaxed);
             memory.guest[guest_page::LOST_UNATTACHED].store(total, Relaxed);
         }
-        // ORDERING: pairs with the Acquire of the next turn.
-        state.telling.store(0, Ordering::Release);
+        // ORDERING: pairs with the Acquire of the next holder.
+        state.publishing.store(0, Ordering::Release);
         leased
     }
 
-    /// Outside of any emit, at `now`: announces the lease if it is not yet,
-    /// tells losses.
+    /// Announces the lease if that has not happened, and publishes losses, at `now`.
+    /// Called outside of any emit.
     pub fn refresh(&self, now: u64) {
         let state = self.state;
         if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now).is_err() {
             return;
         }
-        self.tell_losses();
+        self.publish_losses();
         if state.fresh.load(Relaxed) == 1
             && let Some(head) = self.find_room(0, false)
         {
@@ -690,9 +694,8 @@ impl<'m> Producer<'m> {
         self.give_up();
     }
 
-    /// The thread ends: gives the client up. If an emit was left by a jump,
-    /// its event is counted as lost unless it was published, or the host has
-    /// answered it. Tells the totals.
+    /// Gives up the client: the thread ends. If a jump has left an emit, its event counts
+    /// as lost unless it was published or the host has answered it. Publishes the totals.
     pub fn release(&self) {
         let state = self.state;
         if let Some(since) = state.interrupted_since() {
@@ -704,23 +707,23 @@ impl<'m> Producer<'m> {
                 state.lost_busy.fetch_add(1, Relaxed);
             }
         }
-        // Another thread is done soon; our own turn was left by a jump.
-        while state.telling.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
+        // Another thread is done soon. BY_OWNER remains only if a jump has left our turn.
+        while state.publishing.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
             == Err(BY_OTHER)
         {
             spin_loop();
         }
-        tell(&self.memory, state);
+        publish_totals(&self.memory, state);
         state.forget();
-        state.telling.store(0, Ordering::Release);
+        state.publishing.store(0, Ordering::Release);
     }
 }
 
-/// Publishes the running totals; in the caller's turn.
-fn tell(memory: &ClientMemory<'_>, state: &ProducerState) {
-    // ORDERING: pairs with the Release in `count`. Taken before the totals are
-    // read: what is counted later is told later.
-    state.untold.swap(0, Ordering::Acquire);
+/// Publishes the running totals. The caller has taken `publishing`.
+fn publish_totals(memory: &ClientMemory<'_>, state: &ProducerState) {
+    // ORDERING: pairs with the Release in `count`. Cleared before the totals are
+    // read: a later count sets it again.
+    state.unpublished.swap(0, Ordering::Acquire);
     memory.guest[guest_page::LOST_FULL].store(state.lost_full.load(Relaxed), Relaxed);
     memory.guest[guest_page::LOST_BUSY].store(state.lost_busy.load(Relaxed), Relaxed);
 }

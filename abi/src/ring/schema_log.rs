@@ -1,9 +1,9 @@
-//! The schema log: a byte ring of texts beside the record ring, and what of it
-//! a producer knows by heart.
+//! The schema log: a ring of schema texts, and a producer's table of the texts
+//! that it has written.
 //!
-//! An entry is a word (u32 id, u32 bytes of text), then the text, zero-padded
-//! to words. Counters run in words. An entry is never overwritten: the
-//! producer waits for nothing and counts what does not fit.
+//! An entry is a word (u32 id, u32 length of the text in bytes), then the text,
+//! zero-padded to words. Counters are in words. An entry is never overwritten
+//! before the host has read it: a producer that finds no room writes no entry.
 
 use super::ClientMemory;
 use super::state::{KNOWN, KNOWN_MOST, ProducerState};
@@ -11,18 +11,25 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::event::{Packer, Text};
 use crate::layout::{guest_page, host_page};
 use crate::schema::MAX_TEXT;
+use core::fmt;
 
-/// A text copied out of a schema log. Not checked: parse it, and compare its
-/// hash with `id`.
+/// A text copied out of a schema log. It is not checked: the caller parses it, and
+/// compares its hash with `id`.
 #[derive(Clone, Copy)]
 pub struct SchemaText {
-    /// The id that the producer says it has.
+    /// Id of the text, by the producer's account.
     pub id: u32,
     bytes: [u8; MAX_WORDS * 8],
     len: usize,
 }
 
 const MAX_WORDS: usize = MAX_TEXT.div_ceil(8);
+
+impl fmt::Debug for SchemaText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x} {:?}", self.id, self.bytes().escape_ascii())
+    }
+}
 
 impl SchemaText {
     /// The text's bytes.
@@ -31,8 +38,8 @@ impl SchemaText {
     }
 }
 
-/// Puts a text into the log, once for this lease. If the log is full the event
-/// goes on without: the host calls it untyped.
+/// Appends a text to the log, once per lease. If the log is full, the event is
+/// recorded without it, and the host reports it as untyped.
 pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &dyn Text) {
     let id = text.id();
     let start = id as usize % KNOWN;
@@ -41,7 +48,7 @@ pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &
         let at = (start + i) % KNOWN;
         let known = state.known[at].load(Ordering::Relaxed);
         if known == id {
-            // Found behind another that hashes like it: most wanted first.
+            // Another id was in its place: the id in demand now moves to the front.
             let first = state.known[start].load(Ordering::Relaxed);
             state.known[at].store(first, Ordering::Relaxed);
             state.known[start].store(id, Ordering::Relaxed);
@@ -56,7 +63,7 @@ pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &
     if let Some(written) = append(memory, written, text) {
         state.schema_len.store(written, Ordering::Relaxed);
         let known = state.known_len.load(Ordering::Relaxed);
-        // A full table only means that a text may be told again.
+        // If the table is full, a text may be written again later.
         if let Some(at) = slot.filter(|_| known < KNOWN_MOST) {
             state.known[at].store(id, Ordering::Relaxed);
             state.known_len.store(known + 1, Ordering::Relaxed);
@@ -64,7 +71,7 @@ pub(super) fn announce(memory: &ClientMemory<'_>, state: &ProducerState, text: &
     }
 }
 
-/// Appends a text. `None` if the log has no room now.
+/// Appends a text. Returns the log's new end, or `None` if there is no room now.
 fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u64> {
     let capacity = memory.schema.len() as u64;
     let len = text.size();
@@ -77,7 +84,7 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u6
     }
     let at = |i: u64| &memory.schema[(written.wrapping_add(i) & (capacity - 1)) as usize];
     at(0).store(u64::from(text.id()) | (len as u64) << 32, Ordering::Relaxed);
-    // The text may wrap around the log's end, so it is packed on the side.
+    // The text may wrap around the log's end, so it is packed in a buffer first.
     let side: [AtomicU64; MAX_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
     let mut packer = Packer::new(&side);
     text.pieces(&mut |piece| packer.bytes(piece));
@@ -85,7 +92,7 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u6
     for (i, word) in (1..words).zip(&side) {
         at(i).store(word.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    // ORDERING: pairs with the Acquire in `read`: the text is there.
+    // ORDERING: pairs with the Acquire in `written`: the text is complete.
     memory.guest[guest_page::SCHEMA_LEN].store(written.wrapping_add(words), Ordering::Release);
     Some(written.wrapping_add(words))
 }
@@ -96,7 +103,7 @@ pub(super) const LEAST_WORDS: usize = 2;
 #[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
 pub(super) enum Read {
     Empty,
-    /// The counter or an entry's length cannot be.
+    /// The log's end or an entry's length is impossible.
     Fault,
     /// The caller's text, and the position after it.
     Known(u64),
@@ -104,14 +111,14 @@ pub(super) enum Read {
     Text(SchemaText, u64),
 }
 
-/// Returns how far the log goes now.
+/// Returns the end of the log.
 pub(super) fn written(memory: &ClientMemory<'_>) -> u64 {
     // ORDERING: pairs with the Release in `append`.
     memory.guest[guest_page::SCHEMA_LEN].load(Ordering::Acquire)
 }
 
-/// Reads the entry at `seen` of a log that goes as far as `written`. A text that
-/// is not the known one of its id is copied, once.
+/// Reads the entry at `seen` of a log that ends at `written`. Copies the text, once,
+/// unless it equals the text that is known under its id.
 pub(super) fn read<'k>(
     memory: &ClientMemory<'_>,
     seen: u64,
@@ -136,12 +143,12 @@ pub(super) fn read<'k>(
         return Read::Fault;
     }
     let next = seen.wrapping_add(1 + words as u64);
-    // A guest that changes the text while it is compared has it read again, or
-    // is believed to have told what it told before.
+    // A guest can change the text during the comparison. The text is then copied as
+    // another one, or taken for the known one, which the guest had written before.
     if let Some(text) = known(head as u32)
         && text.len() == len
         && text.as_bytes().chunks(8).zip(1..).all(|(bytes, i)| {
-            // The last word's padding says nothing.
+            // The last word's padding is ignored.
             at(i).to_le_bytes()[..bytes.len()] == *bytes
         })
     {

@@ -1,26 +1,27 @@
-//! The private truth of a producer.
+//! The private state of a producer.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
 use core::cell::Cell;
 use core::marker::PhantomData;
 
-/// Slots of the table of known ids. A model checker visits every slot in every
-/// execution, so there it has a few.
-pub(super) const KNOWN: usize = if cfg!(loom) { 4 } else { 512 };
-/// Of the table of known ids, so that a probe for an absent one ends soon.
+/// Slots in the table of known ids. A model checker visits every slot in every
+/// execution, so it gets a small table.
+pub(super) const KNOWN: usize = if cfg!(hypertrace_loom) { 4 } else { 512 };
+/// Maximum number of known ids: a probe for an absent id ends soon.
 pub(super) const KNOWN_MOST: u64 = KNOWN as u64 * 3 / 4;
 
-/// `telling` while the producer itself tells its losses; stays when a jump
-/// leaves it there.
+/// Value of `publishing` while the producer itself publishes its losses. It remains
+/// if a jump leaves the emit.
 pub(super) const BY_OWNER: u64 = 1;
-/// `telling` while another thread does.
+/// Value of `publishing` while another thread publishes them.
 pub(super) const BY_OTHER: u64 = 2;
 
-/// The private truth of a producer. All zeros is "no lease": what a fork with
-/// MADV_WIPEONFORK leaves to the child, so that it never writes as its parent.
+/// The private state of a producer. All zeros means "no lease": a fork with
+/// MADV_WIPEONFORK leaves zeros to the child, which therefore never writes as its
+/// parent.
 ///
-/// A state is one thread's, and so is a producer, which refers to one: on two
-/// threads they would write over each other's records.
+/// A state belongs to one thread, and so does the producer that refers to it: on two
+/// threads they would overwrite each other's records.
 ///
 /// ```compile_fail,E0277
 /// # use hypertrace_abi::ring::ProducerState;
@@ -31,35 +32,36 @@ pub(super) const BY_OTHER: u64 = 2;
 /// }
 /// ```
 ///
-/// A program whose other threads look after an idle producer
-/// ([`Producer::tell_losses_of`](super::Producer::tell_losses_of) and the like)
-/// wraps it in a type of its own that is `Sync`, and argues why.
+/// A program whose other threads publish the losses of an idle producer
+/// ([`Producer::tell_losses_of`](super::Producer::publish_losses_of) and the like)
+/// wraps it in a `Sync` type of its own, and argues why.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
-    /// Timestamp of the emit under way, 0 if none.
+    /// Timestamp of the emit in progress, 0 if none.
     pub(super) busy: AtomicU64,
-    /// Timestamp of the last one.
+    /// Timestamp of the last emit.
     pub(super) last: AtomicU64,
     /// Ring position of the next record, in words.
     pub(super) head: AtomicU64,
-    /// Up to here records go without a look at anything else.
+    /// Position up to which records are written without any other check.
     pub(super) limit: AtomicU64,
-    /// Records written, over all lessees.
+    /// Number of records written, over all lessees.
     pub(super) sequence: AtomicU64,
-    /// Nonzero while leased.
+    /// Token of the lease, 0 without one.
     pub(super) token: AtomicU64,
-    /// 1 until the lease record stands in the ring.
+    /// 1 until the lease record is in the ring.
     pub(super) fresh: AtomicU64,
     pub(super) lost_full: AtomicU64,
     pub(super) lost_busy: AtomicU64,
-    /// Written only in the turn that `telling` gives.
+    /// Total of events of threads without a client. Written only by the thread that has
+    /// taken `publishing`.
     pub(super) lost_unattached: AtomicU64,
-    pub(super) untold: AtomicU64,
-    /// Whose turn it is to tell losses: one writer at a time, so that the told
-    /// totals never go backwards.
-    pub(super) telling: AtomicU64,
-    /// 1 << 32 + seq of the reference point under way, 0 if none.
+    pub(super) unpublished: AtomicU64,
+    /// A lock on publishing losses: with one writer at a time, the published totals never
+    /// go backwards.
+    pub(super) publishing: AtomicU64,
+    /// 1 << 32 + seq of the reference point in progress, 0 if none.
     pub(super) asked: AtomicU64,
     pub(super) schema_len: AtomicU64,
     pub(super) known_len: AtomicU64,
@@ -87,8 +89,8 @@ macro_rules! zero_state {
             lost_full: $zero64,
             lost_busy: $zero64,
             lost_unattached: $zero64,
-            untold: $zero64,
-            telling: $zero64,
+            unpublished: $zero64,
+            publishing: $zero64,
             asked: $zero64,
             schema_len: $zero64,
             known_len: $zero64,
@@ -99,19 +101,19 @@ macro_rules! zero_state {
 }
 
 impl ProducerState {
-    /// All zeros: no lease.
-    #[cfg(not(loom))]
+    /// Makes a state without a lease: all zeros.
+    #[cfg(not(hypertrace_loom))]
     pub const fn new() -> Self {
         zero_state!(AtomicU64::new(0), [const { AtomicU32::new(0) }; KNOWN])
     }
 
-    /// All zeros: no lease.
-    #[cfg(loom)]
+    /// Makes a state without a lease: all zeros.
+    #[cfg(hypertrace_loom)]
     pub fn new() -> Self {
         zero_state!(AtomicU64::new(0), core::array::from_fn(|_| AtomicU32::new(0)))
     }
 
-    /// Whether an emit was interrupted, and at which timestamp it began.
+    /// Returns the timestamp of an emit that was interrupted, if there is one.
     pub fn interrupted_since(&self) -> Option<u64> {
         match self.busy.load(Relaxed) {
             0 => None,
@@ -119,30 +121,30 @@ impl ProducerState {
         }
     }
 
-    /// Another thread has found that the client is another's now: ends the
-    /// lease with this token, so that the producer is refused as
-    /// [`Emit::Unleased`](super::Emit::Unleased) from its next slow path on, a block away at most.
-    /// `false` if the lease is not that one any more.
+    /// Ends the lease with this token, on behalf of another thread that has found that
+    /// the client belongs to somebody else now. The producer's next slow path, at most a
+    /// block later, returns [`Emit::Unleased`](super::Emit::Unleased). Returns `false` if
+    /// the lease is another one by now.
     pub fn revoke(&self, token: u64) -> bool {
         let revoked = self.token.compare_exchange(token, 0, Relaxed, Relaxed).is_ok();
         if revoked {
-            // A hint: the producer may be storing its own here.
+            // A hint only: the producer may overwrite it with its own limit.
             self.limit.store(0, Relaxed);
         }
         revoked
     }
 
-    /// Whether this producer holds a lease.
+    /// Returns whether this producer holds a lease.
     pub fn is_leased(&self) -> bool {
         self.token.load(Relaxed) != 0
     }
 
-    /// The lease's token, 0 without one.
+    /// Returns the lease's token, 0 without one.
     pub fn token(&self) -> u64 {
         self.token.load(Relaxed)
     }
 
-    /// Gives the lease up: whatever is emitted next is refused as
+    /// Gives up the lease: later emits return
     /// [`Emit::Unleased`](super::Emit::Unleased).
     pub fn forget(&self) {
         self.limit.store(0, Relaxed);

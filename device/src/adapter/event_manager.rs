@@ -1,8 +1,9 @@
 //! The drain loop as an `event-manager` subscriber.
 
-use crate::chip::{Chip, Trigger};
+use crate::chip::{Chip, DrainWaker};
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use hypertrace_abi::sink::EventSink;
+use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -12,43 +13,65 @@ use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::turns::DrainPolicy;
 
-impl Trigger for EventFd {
-    fn trigger(&self) {
-        // Fails only when the counter is full, and then it is readable.
+impl DrainWaker for EventFd {
+    fn wake(&self) {
+        // Fails only if the counter is full: then the descriptor is readable anyway.
         let _ = self.write(1);
     }
 }
 
-/// Drains the chip on KICK and on a timer, on the thread that runs the
-/// event loop; never on a vCPU's.
+/// An event-loop subscriber that drains the chip on KICK and on a timer, on the
+/// thread that runs the event loop. That must not be a vCPU's.
 pub struct DrainLoop<S, T> {
     chip: Arc<Chip<S, T>>,
     kick: EventFd,
     timer: TimerFd,
     policy: DrainPolicy,
+    /// Error of [`MutEventSubscriber::init`], which cannot return it.
+    error: Option<event_manager::Error>,
 }
 
-impl<S: EventSink, T: Trigger> DrainLoop<S, T> {
-    /// `kick` is the eventfd of every client's KICK register.
+impl<S, T> fmt::Debug for DrainLoop<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DrainLoop")
+            .field("chip", &self.chip)
+            .field("policy", &self.policy)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: EventSink, T: DrainWaker> DrainLoop<S, T> {
+    /// Makes a subscriber. `kick` is the eventfd of every client's KICK register.
     ///
     /// # Errors
-    /// If the host gives no timer.
+    /// If the host cannot make a timer.
     pub fn new(chip: Arc<Chip<S, T>>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
-        Ok(DrainLoop { chip, kick, timer, policy })
+        Ok(DrainLoop { chip, kick, timer, policy, error: None })
     }
 
-    /// An eventfd that fits [`DrainLoop::new`].
+    /// Makes an eventfd that is suitable for [`DrainLoop::new`].
     ///
     /// # Errors
-    /// If the host gives none.
+    /// If the host cannot make one.
     pub fn kick_eventfd() -> io::Result<EventFd> {
         EventFd::new(EFD_NONBLOCK)
     }
+
+    /// Checks that the event loop has accepted both descriptors. A VMM calls this once,
+    /// after `add_subscriber`, which reports no such error:
+    /// `manager.subscriber_mut(id)?.registered()?`.
+    ///
+    /// # Errors
+    /// If the event loop refused a descriptor: then KICK or the timer does not drain.
+    pub fn registered(&mut self) -> Result<(), event_manager::Error> {
+        self.error.take().map_or(Ok(()), Err)
+    }
 }
 
-impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
+impl<S: EventSink, T: DrainWaker> MutEventSubscriber for DrainLoop<S, T> {
     fn process(&mut self, events: Events, _ops: &mut EventOps<'_>) {
         if events.fd() == self.kick.as_raw_fd() {
             let _ = self.kick.read();
@@ -56,8 +79,8 @@ impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
             let _ = self.timer.wait();
         }
         if self.chip.drain_pass(self.policy.budget) {
-            // More to do: come back after the loop's other subscribers.
-            self.kick.trigger();
+            // There is more to take: come back after the loop's other subscribers.
+            self.kick.wake();
         }
     }
 
@@ -65,7 +88,9 @@ impl<S: EventSink, T: Trigger> MutEventSubscriber for DrainLoop<S, T> {
         for events in
             [Events::new(&self.kick, EventSet::IN), Events::new(&self.timer, EventSet::IN)]
         {
-            ops.add(events).expect("a fresh descriptor can be added to the loop's epoll");
+            if let Err(error) = ops.add(events) {
+                self.error = Some(error);
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The device on the buses and loops of the rust-vmm crates. Each adapter is
-//! behind the feature of its crate.
+//! Adapters to the buses and event loops of the rust-vmm crates, each under the
+//! feature of its crate.
 
 #[cfg(feature = "event-manager")]
 pub mod event_manager;

@@ -1,15 +1,16 @@
 //! `vm-device` buses: the window and the BARs as MMIO, config space by ports.
 
-use crate::chip::Trigger;
+use crate::chip::DrainWaker;
 use crate::pci::{BarChange, PciFunction};
 use crate::window::Window;
 use hypertrace_abi::sink::EventSink;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vm_device::bus::{MmioAddress, MmioAddressOffset, PioAddress, PioAddressOffset};
 use vm_device::{DeviceMmio, DevicePio};
 
-impl<S: EventSink, T: Trigger> DeviceMmio for Window<S, T> {
+impl<S: EventSink, T: DrainWaker> DeviceMmio for Window<S, T> {
     fn mmio_read(&self, _base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
         self.read(offset, data);
     }
@@ -19,9 +20,9 @@ impl<S: EventSink, T: Trigger> DeviceMmio for Window<S, T> {
     }
 }
 
-/// Registered over the host bridge's whole MMIO range: where the BARs are in
-/// it is the guest's choice.
-impl<S: EventSink, T: Trigger> DeviceMmio for PciFunction<S, T> {
+/// For the host bridge's whole MMIO range: the guest chooses where in it the BARs
+/// are.
+impl<S: EventSink, T: DrainWaker> DeviceMmio for PciFunction<S, T> {
     fn mmio_read(&self, base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
         data.fill(0);
         if let Some(address) = base.0.checked_add(offset) {
@@ -36,8 +37,8 @@ impl<S: EventSink, T: Trigger> DeviceMmio for PciFunction<S, T> {
     }
 }
 
-/// PCI configuration mechanism #1 (ports 0xcf8 to 0xcff) for a VMM whose only
-/// PCI function this is. `C` maps and unmaps.
+/// PCI configuration mechanism #1 (ports 0xcf8 to 0xcff), for a VMM that has only this
+/// PCI function. `C` maps and unmaps BARs.
 pub struct ConfigPorts<S, T, C> {
     function: Arc<PciFunction<S, T>>,
     device: u32,
@@ -45,18 +46,28 @@ pub struct ConfigPorts<S, T, C> {
     changed: C,
 }
 
-/// Bit 31 of CONFIG_ADDRESS: the next access to CONFIG_DATA is for config space.
+impl<S, T, C> fmt::Debug for ConfigPorts<S, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigPorts")
+            .field("function", &self.function)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bit 31 of CONFIG_ADDRESS: accesses to CONFIG_DATA go to config space.
 const ENABLE: u32 = 1 << 31;
 const CONFIG_DATA: u16 = 4;
 
-impl<S: EventSink, T: Trigger, C: Fn(BarChange) + Send + Sync> ConfigPorts<S, T, C> {
-    /// The function stands at bus 0, device `device` (0 to 31), function 0.
+impl<S: EventSink, T: DrainWaker, C: Fn(BarChange) + Send + Sync> ConfigPorts<S, T, C> {
+    /// Makes ports with the function at bus 0, device `device` (0 to 31), function 0.
     pub fn new(function: Arc<PciFunction<S, T>>, device: u8, changed: C) -> Self {
         let device = u32::from(device & 31) << 11;
         ConfigPorts { function, device, address: AtomicU32::new(0), changed }
     }
 
-    /// The config offset that CONFIG_DATA + `at` is for, if it is for us.
+    /// Returns the config offset of an access at CONFIG_DATA + `at`, if it is for the
+    /// function.
     fn target(&self, at: u16) -> Option<u64> {
         let address = self.address.load(Relaxed);
         let ours = address & !0xff == ENABLE | self.device;
@@ -64,9 +75,11 @@ impl<S: EventSink, T: Trigger, C: Fn(BarChange) + Send + Sync> ConfigPorts<S, T,
     }
 }
 
-impl<S: EventSink, T: Trigger, C: Fn(BarChange) + Send + Sync> DevicePio for ConfigPorts<S, T, C> {
+impl<S: EventSink, T: DrainWaker, C: Fn(BarChange) + Send + Sync> DevicePio
+    for ConfigPorts<S, T, C>
+{
     fn pio_read(&self, _base: PioAddress, offset: PioAddressOffset, data: &mut [u8]) {
-        // What no function answers reads as ones.
+        // A load that no function answers returns ones.
         data.fill(0xff);
         if offset == 0 && data.len() == 4 {
             data.copy_from_slice(&self.address.load(Relaxed).to_le_bytes());

@@ -1,4 +1,4 @@
-//! A small device with a sink that keeps what it gets.
+//! A small device, with a sink that keeps everything it gets.
 #![allow(dead_code)] // each test file uses a part
 
 use hypertrace_abi::ring::{Consumer, Flow};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Release};
 use std::sync::{Arc, Mutex};
 
-/// A reference point, kept.
+/// A reference point that the sink got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub client: u32,
@@ -21,7 +21,7 @@ pub struct Point {
     pub words: Vec<u64>,
 }
 
-/// A call of the drain loop.
+/// A call of the drain loop to the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     Begin,
@@ -29,15 +29,15 @@ pub enum Call {
     End,
 }
 
-/// Keeps reference points, calls, and the timestamps of ring records.
+/// A sink that keeps reference points, calls, and the timestamps of ring records.
 #[derive(Default)]
 pub struct Recorder {
     pub points: Mutex<Vec<Point>>,
     pub calls: Mutex<Vec<Call>>,
     pub records: Mutex<Vec<(u32, u64)>>,
-    /// What it says of the next reference points.
+    /// Status of the next reference points.
     pub status: Mutex<Option<Status>>,
-    /// Records that it takes in one drain.
+    /// Maximum number of records that one drain takes.
     pub packet: Mutex<Option<usize>>,
 }
 
@@ -86,7 +86,7 @@ impl EventSink for Recorder {
     }
 }
 
-/// Ends other threads' loops, also when an assertion fails.
+/// A guard that ends the loops of other threads, even if an assertion fails.
 pub struct Done<'a>(pub &'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -95,7 +95,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// The smallest rings; four clients with four arguments.
+/// Returns the smallest rings, for four clients with four arguments.
 pub fn geometry() -> Geometry {
     Geometry { clients: 4, legacy_args: 4, ring_bytes: 4096, block_bytes: 256, schema_bytes: 4096 }
 }
@@ -113,7 +113,7 @@ pub fn points(chip: &Chip<Recorder>) -> Vec<Point> {
     std::mem::take(&mut chip.sink().points.lock().unwrap())
 }
 
-/// What was counted since the counters were `before`.
+/// Returns the counters that have changed since `before`.
 pub fn counted(
     chip: &Chip<Recorder>,
     before: &BTreeMap<&'static str, u64>,
@@ -129,7 +129,7 @@ pub fn counters(chip: &Chip<Recorder>) -> BTreeMap<&'static str, u64> {
     Counter::ALL.map(|counter| (counter.name(), chip.count(counter))).into_iter().collect()
 }
 
-/// All bytes of both regions that are memory.
+/// Returns all bytes of both regions that are memory.
 pub fn memory(chip: &Chip<Recorder>) -> Vec<u8> {
     let mut all = Vec::new();
     for region in [Region::Data, Region::Rings] {
@@ -140,23 +140,23 @@ pub fn memory(chip: &Chip<Recorder>) -> Vec<u8> {
     all
 }
 
-/// Offset of a register of a client in the control region.
+/// Returns the offset of a client's register in the control region.
 pub fn register(client: u32, offset: u64) -> u64 {
     geometry().control_pages_offset() + u64::from(client) * 4096 + offset
 }
 
-/// A way to the chip.
+/// A way for a guest to reach the chip.
 pub enum Front {
     Chip(Arc<Chip<Recorder>>),
     Window(Window<Recorder>),
     Pci(PciFunction<Recorder>),
 }
 
-/// Where the tests put the BARs of [`Region::ALL`].
+/// Addresses of the tests' BARs, in the order of [`Region::ALL`].
 pub const BARS: [u64; 4] = [0xe000_0000, 0xe100_0000, 0xe200_0000, 0x40_0000_0000];
 
 impl Front {
-    /// All three, each with a chip of its own.
+    /// Makes all three, each with a chip of its own.
     pub fn all() -> [Front; 3] {
         let pci = PciFunction::new(chip());
         for (region, address) in Region::ALL.into_iter().zip(BARS) {
@@ -178,7 +178,7 @@ impl Front {
         }
     }
 
-    /// Where the region begins here.
+    /// Returns the address at which the region begins.
     pub fn base(&self, region: Region) -> u64 {
         let i = Region::ALL.iter().position(|r| *r == region).unwrap();
         match self {
@@ -191,8 +191,8 @@ impl Front {
         }
     }
 
-    /// Which region an access is for, and at which offset: computed here, and
-    /// not by the code under test.
+    /// Returns the region and the offset of an access, computed independently of the code
+    /// under test.
     pub fn target(&self, region: Region, offset: u64) -> Option<(Region, u64)> {
         if let Front::Chip(_) = self {
             return Some((region, offset));
@@ -205,14 +205,14 @@ impl Front {
         })
     }
 
-    /// Reads; bytes that nobody fills stay as they are.
+    /// Reads. Bytes that are not filled keep their value.
     pub fn read(&self, region: Region, offset: u64, data: &mut [u8]) {
         let address = self.base(region).wrapping_add(offset);
         match self {
             Front::Chip(chip) => chip.read(region, offset, data),
             Front::Window(window) => window.read(address, data),
             Front::Pci(pci) => {
-                // Where no BAR is, the bus answers.
+                // Where there is no BAR, the bus answers.
                 if !pci.read(address, data) {
                     data.fill(0);
                 }

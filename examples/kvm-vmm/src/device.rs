@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hypertrace_abi::layout::{PAGE, register};
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{BarChange, Chip, ChipConfig, PciFunction, Region, Trigger, Window};
+use hypertrace_device::{BarChange, Chip, ChipConfig, DrainWaker, PciFunction, Region, Window};
 use hypertrace_guest::layout;
 use hypertrace_trace::Session;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
@@ -69,7 +69,7 @@ pub enum Answer {
 }
 
 /// Puts the device into one MMIO window at `base`, within the window at [`layout::DEVICE`].
-pub fn attach_window<S: EventSink + 'static, T: Trigger + 'static>(
+pub fn attach_window<S: EventSink + 'static, T: DrainWaker + 'static>(
     machine: &mut Machine,
     chip: &Arc<Chip<S, T>>,
     doorbells: &Doorbells,
@@ -102,7 +102,7 @@ pub fn attach_window<S: EventSink + 'static, T: Trigger + 'static>(
 
 /// Puts the device onto PCI bus 0 as function 00:01.0, behind the ECAM window, its BARs wherever
 /// the guest puts them in the window at [`layout::DEVICE`].
-pub fn attach_pci<S: EventSink + 'static, T: Trigger + 'static>(
+pub fn attach_pci<S: EventSink + 'static, T: DrainWaker + 'static>(
     machine: &mut Machine,
     chip: &Arc<Chip<S, T>>,
     doorbells: &Doorbells,
@@ -164,7 +164,7 @@ struct Bars<S, T> {
     observer: Observer,
 }
 
-impl<S: EventSink, T: Trigger> Bars<S, T> {
+impl<S: EventSink, T: DrainWaker> Bars<S, T> {
     /// Follows one change, on the vCPU's thread that made it.
     fn change(&self, change: BarChange) {
         let region = change.region;
@@ -193,7 +193,7 @@ struct Placed {
     _bells: Vec<IoEvent>,
 }
 
-fn place<S: EventSink, T: Trigger>(
+fn place<S: EventSink, T: DrainWaker>(
     vm: &Arc<Vm>,
     chip: &Chip<S, T>,
     doorbells: &Doorbells,

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use event_manager::{EventManager, SubscriberOps};
 use hypertrace_abi::sink::EventSink;
 use hypertrace_device::adapter::event_manager::{DrainLoop, DrainPolicy};
-use hypertrace_device::{Chip, Trigger};
+use hypertrace_device::{Chip, DrainWaker};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::error::Error;
@@ -23,15 +23,17 @@ pub struct Drain {
 
 impl Drain {
     /// Starts it. `kick` is [`Doorbells::kick`](crate::Doorbells::kick).
-    pub fn start<S: EventSink + 'static, T: Trigger + 'static>(
+    pub fn start<S: EventSink + 'static, T: DrainWaker + 'static>(
         chip: &Arc<Chip<S, T>>,
         kick: &EventFd,
         policy: DrainPolicy,
     ) -> Result<Drain, Error> {
         let kick = kick.try_clone().map_err(Error::EventFd)?;
         let subscriber = DrainLoop::new(Arc::clone(chip), kick, policy).map_err(Error::Drain)?;
-        let mut manager = EventManager::new().map_err(|e| Error::Drain(io::Error::other(e)))?;
-        manager.add_subscriber(subscriber);
+        let failed = |e| Error::Drain(io::Error::other(e));
+        let mut manager = EventManager::new().map_err(failed)?;
+        let id = manager.add_subscriber(subscriber);
+        manager.subscriber_mut(id).and_then(DrainLoop::registered).map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, chip) = (Arc::clone(&stop), Arc::clone(chip));
         let run = move || {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{Chip, Geometry, Memory, Trigger};
+use hypertrace_device::{Chip, DrainWaker, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::control::told;
 use hypertrace_trace::{Session, SessionConfig, Summary};
@@ -26,7 +26,7 @@ fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> 
     let chip = Arc::new(chip);
     let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
     let kick = doorbells.kick.try_clone()?;
-    session.wake_by(move || kick.trigger());
+    session.wake_by(move || kick.wake());
     machine.observe(record_in(session.clone()));
     attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device)?;
 

@@ -40,8 +40,8 @@ fn device() -> (TestChip, Doorbells) {
         stamp_works: true,
         ..ChipConfig::default()
     };
-    let trigger = doorbells.kick.try_clone().unwrap();
-    (Arc::new(Chip::new(memory, &config, Recorder::default(), trigger)), doorbells)
+    let waker = doorbells.kick.try_clone().unwrap();
+    (Arc::new(Chip::new(memory, &config, Recorder::default(), waker)), doorbells)
 }
 
 /// What the 2016 driver makes of four clients and two events, sorted by client.

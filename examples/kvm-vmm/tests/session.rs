@@ -45,8 +45,8 @@ impl Host {
         let doorbells = Doorbells::new().unwrap();
         let config = doorbells.config(&session, VCPUS as u32);
         let memory = Memory::anonymous(geometry).unwrap();
-        let trigger = doorbells.kick.try_clone().unwrap();
-        let chip = Arc::new(Chip::new(memory, &config, session.clone(), trigger));
+        let waker = doorbells.kick.try_clone().unwrap();
+        let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
         let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default()).unwrap();
         Host { session, chip, doorbells, drain, _dir: dir }
     }

@@ -1,47 +1,47 @@
 //! The real producer and consumer under loom: every interleaving up to a bound
-//! of preemptions, and every value that a load may see in it.
+//! of preemptions, with every value that a load may see in it.
 //!
-//! Rings of two or four blocks of 16 words: a lease record takes nine of them,
-//! so that a few emits fill, wrap and lap. The producer is the model's main
-//! thread, which leases and fills before the consumer's thread begins, so that
-//! what is modelled is the race and not what comes before it.
+//! The rings have two or four blocks of 16 words. A lease record takes nine words,
+//! so a few emits fill, wrap and lap a ring. The producer is the model's main
+//! thread. It leases and fills before the consumer's thread begins, so that the model
+//! covers the race and not the preparation.
 //!
-//! Both threads take [`World::turn`]s. For loom finds the races that it explores
-//! by the last access to each word, and the consumer looks at its own tail
-//! before it stores it: that hides the producer's loads.
+//! Both threads take [`World::turn`]s, because loom finds races by the last access to
+//! each word. The consumer looks at its own tail before it stores it, which would hide
+//! the producer's loads.
 //!
-//! What loom cannot see: a load that takes its value from a store later in the
-//! execution. So it says nothing of the Release with which tail and
+//! loom does not model a load that takes its value from a store later in the
+//! execution. So the model does not check the Release with which tail and
 //! `schema_seen` go back to the producer.
 //!
 //! Unsafe, because a model shares the states of its producers.
-#![cfg(loom)]
+#![cfg(hypertrace_loom)]
 #![allow(unsafe_code)]
 
-use hypertrace_abi::atomic::AtomicU64;
-use hypertrace_abi::config::RingMode;
-use hypertrace_abi::event_type;
-use hypertrace_abi::record::{ClockKind, Flags, id};
-use hypertrace_abi::ring::{
+use hypertrace_abi_loom::atomic::AtomicU64;
+use hypertrace_abi_loom::config::RingMode;
+use hypertrace_abi_loom::event_type;
+use hypertrace_abi_loom::record::{ClockKind, Flags, id};
+use hypertrace_abi_loom::ring::{
     ClientMemory, Consumer, ConsumerState, Emit, FAULT_KINDS, Flow, Lease, LeaseInfo, Producer,
     ProducerState, Pulled,
 };
-use hypertrace_abi::schema::id_of;
+use hypertrace_abi_loom::schema::id_of;
 use loom::thread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const BLOCK: usize = 16;
-/// The payload of a record that fills a block.
+/// Payload words of a record that fills a block.
 const WHOLE: usize = BLOCK - 4;
-/// The payload of a record of which two fill a block.
+/// Payload words of a record of which two fill a block.
 const HALF: usize = 5;
 
 fn words(n: usize) -> Box<[AtomicU64]> {
     (0..n).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// One client's memory and the producer's private one.
+/// One client's memory, and the private memory of its producers.
 struct World {
     guest: Box<[AtomicU64]>,
     host: Box<[AtomicU64]>,
@@ -70,8 +70,7 @@ impl World {
         })
     }
 
-    /// A point at which any other thread may have its turn. Synchronises
-    /// nothing.
+    /// Lets any other thread have its turn. Synchronises nothing.
     fn turn(&self) {
         self.turns.fetch_add(1, Relaxed);
     }
@@ -92,7 +91,7 @@ impl World {
         Producer::lease(self.memory(), state, Lease::new(token, now, &info), false)
     }
 
-    /// Emits a record of this many payload words; 1 if it was recorded.
+    /// Emits a record of this many payload words. Returns 1 if it was recorded.
     fn emit(&self, producer: &Producer<'_>, timestamp: u64, words: usize) -> u64 {
         self.turn();
         let payload: [u64; WHOLE] = std::array::from_fn(|i| word(timestamp, i));
@@ -103,7 +102,7 @@ impl World {
         }
     }
 
-    /// A typed event of one word, by the hot path; 1 if it was recorded.
+    /// Emits a typed event of one word on the hot path. Returns 1 if it was recorded.
     fn emit_small(&self, producer: &Producer<'_>, timestamp: u64) -> u64 {
         self.turn();
         let (site, fields) = event_type!("a", x = word(timestamp, 0));
@@ -111,23 +110,23 @@ impl World {
     }
 }
 
-/// Every word of a payload follows from the timestamp: a torn one shows.
+/// Returns a payload's word, which follows from the timestamp: a torn record shows.
 fn word(timestamp: u64, i: usize) -> u64 {
     timestamp << 8 | i as u64
 }
 
-/// The host: what it holds, and what it took.
+/// A host's state, with its counts.
 #[derive(Default)]
 struct Host {
     state: ConsumerState,
     last: u64,
-    /// Lease records too.
+    /// Number of records taken, lease records included.
     taken: u64,
     lost: u64,
 }
 
 impl Host {
-    /// One pull, with every check on what it takes. `keep`: commit it.
+    /// Pulls once and checks every record. `keep`: commits it.
     fn pull(&mut self, world: &World, most: u64, keep: bool) -> (Pulled, Vec<u64>) {
         world.turn();
         let mut consumer = Consumer::new(world.memory(), &mut self.state);
@@ -176,7 +175,7 @@ impl Host {
     }
 }
 
-/// Runs the model up to a bound of preemptions, and says how much that was.
+/// Runs the model up to a bound of preemptions, and prints the number of executions.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let runs = Arc::new(AtomicUsize::new(0));
     let mut builder = loom::model::Builder::new();
@@ -243,12 +242,12 @@ fn discard_writes_no_further_than_a_tail_inside_a_block() {
 }
 
 #[test]
-fn overwrite_accepts_nothing_torn_and_counts_what_is_gone() {
+fn overwrite_accepts_nothing_torn_and_counts_lost_records() {
     check(4, || {
         let world = World::new(4, 4, RingMode::Overwrite);
         let producer = world.lease(&world.state, 7, 1);
-        // Head stands in the last block: of the four, the consumer may read
-        // three, for the producer may be writing into the next.
+        // Head is in the last block. The consumer may read three of the four, as
+        // the producer may be writing to the next.
         for now in 2..=3 {
             world.emit(&producer, now, WHOLE);
         }
@@ -260,7 +259,7 @@ fn overwrite_accepts_nothing_torn_and_counts_what_is_gone() {
             host.pull(&shared, u64::MAX, true);
             host
         });
-        // Over the first block, then into the second.
+        // Overwrites the first block, then a part of the second.
         world.emit(&producer, 5, WHOLE);
         world.emit(&producer, 6, 1);
         let mut host = consumer.join().unwrap();
@@ -271,7 +270,7 @@ fn overwrite_accepts_nothing_torn_and_counts_what_is_gone() {
 }
 
 #[test]
-fn what_is_rolled_back_is_taken_again() {
+fn rolled_back_records_are_taken_again() {
     check(4, || {
         let world = World::new(2, 4, RingMode::Discard);
         let producer = world.lease(&world.state, 7, 1);
@@ -293,7 +292,7 @@ fn what_is_rolled_back_is_taken_again() {
 }
 
 #[test]
-fn a_new_lessees_records_are_its_own() {
+fn records_have_the_token_of_their_lessee() {
     check(4, || {
         let world = World::new(4, 4, RingMode::Discard);
         let producer = world.lease(&world.state, 1, 10);
@@ -350,7 +349,7 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
     });
 }
 
-/// What a sink does: all texts, then the records.
+/// Takes all texts, then the records, as a sink does.
 fn learn_then_pull(world: &World, state: &mut ConsumerState, known: &mut Vec<u32>) {
     world.turn();
     let mut consumer = Consumer::new(world.memory(), state);

@@ -1,0 +1,126 @@
+//! A host's counts for one producer: faults and lost events.
+
+/// A fault of a producer. Each is counted; none stops the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Fault {
+    /// Head went backwards, or is farther ahead than the ring is large.
+    Head,
+    /// A record crosses the end of its block or passes head.
+    Length,
+    /// A block's sequence number does not follow from the records before it.
+    Sequence,
+    /// A block has no lease token.
+    Token,
+    /// A running total of lost events went backwards or jumped.
+    Losses,
+    /// The schema log's end or the length of an entry is impossible.
+    SchemaLog,
+    /// A schema text cannot be parsed.
+    SchemaText,
+    /// A schema text has another hash than its id, or the id of another text.
+    SchemaHash,
+    /// There are more schemas than the host keeps.
+    SchemaTable,
+    /// A record has an id without a schema.
+    UnknownId,
+    /// A record's length does not match its schema.
+    Payload,
+    /// A timestamp went backwards.
+    TimeBackwards,
+    /// A timestamp is in the future.
+    TimeFuture,
+}
+
+/// Number of kinds of [`Fault`].
+pub const FAULT_KINDS: usize = 13;
+
+impl Fault {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Fault; FAULT_KINDS] = [
+        Fault::Head,
+        Fault::Length,
+        Fault::Sequence,
+        Fault::Token,
+        Fault::Losses,
+        Fault::SchemaLog,
+        Fault::SchemaText,
+        Fault::SchemaHash,
+        Fault::SchemaTable,
+        Fault::UnknownId,
+        Fault::Payload,
+        Fault::TimeBackwards,
+        Fault::TimeFuture,
+    ];
+
+    /// Returns the name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fault::Head => "head",
+            Fault::Length => "length",
+            Fault::Sequence => "sequence",
+            Fault::Token => "token",
+            Fault::Losses => "losses",
+            Fault::SchemaLog => "schema_log",
+            Fault::SchemaText => "schema_text",
+            Fault::SchemaHash => "schema_hash",
+            Fault::SchemaTable => "schema_table",
+            Fault::UnknownId => "unknown_id",
+            Fault::Payload => "payload",
+            Fault::TimeBackwards => "time_backwards",
+            Fault::TimeFuture => "time_future",
+        }
+    }
+}
+
+/// Running totals of lost events, by cause. They never decrease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Dropped by the producer, because the ring was full.
+    pub full: u64,
+    /// Dropped by the producer, because they interrupted another emit.
+    pub busy: u64,
+    /// Dropped by threads without a client, in a process that held this client.
+    pub unattached: u64,
+    /// Written, but lost before the host took them: overwritten, skipped after an
+    /// unreadable record, or left in the ring at the end because the host could not
+    /// write them.
+    pub overwritten: u64,
+}
+
+impl Losses {
+    /// Returns the sum over all causes.
+    pub fn total(&self) -> u64 {
+        let Losses { full, busy, unattached, overwritten } = *self;
+        [busy, unattached, overwritten].into_iter().fold(full, u64::saturating_add)
+    }
+}
+
+/// A running total that the guest writes. The host counts its growth.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Total {
+    last: u64,
+    counted: u64,
+}
+
+impl Total {
+    /// More events than any producer can drop between two looks.
+    const MOST: u64 = 1 << 48;
+
+    /// Returns the sum of all growth so far.
+    pub fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    /// Counts the growth since the last look. Returns `false`, and counts nothing, if the
+    /// word cannot be a running total.
+    pub fn look(&mut self, word: u64) -> bool {
+        let growth = word.wrapping_sub(self.last);
+        self.last = word;
+        let is_plausible = growth < Total::MOST;
+        if is_plausible {
+            self.counted = self.counted.saturating_add(growth);
+        }
+        is_plausible
+    }
+}
