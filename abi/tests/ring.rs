@@ -307,11 +307,24 @@ fn forsaken_records_are_counted_and_their_room_given_back() {
     }
     let mut consumer = Consumer::new(memory.client(), &mut host);
     consumer.forsake(&mut []);
-    // A lease record and an event each.
-    assert_eq!(consumer.losses().overwritten, 6);
+    // An event each: a lease record is none.
+    assert_eq!(consumer.losses().overwritten, 3);
     let tail = memory.host[0].load(Ordering::Relaxed);
     assert_eq!(tail, memory.guest[guest_page::HEAD].load(Ordering::Relaxed));
     assert!(pull(&memory, &mut host, usize::MAX, &mut Vec::new()).records == 0);
+}
+
+#[test]
+fn the_loss_of_a_full_ring_is_published_at_once() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let state = ProducerState::new();
+    let producer = memory.producer(&state, 1);
+    let mut lost = 0;
+    for n in 1..200 {
+        lost += u64::from(emit(&producer, n, n) == Emit::Full);
+        assert_eq!(memory.guest[guest_page::LOST_FULL].load(Ordering::Relaxed), lost);
+    }
+    assert!(lost > 0);
 }
 
 #[test]

@@ -393,16 +393,21 @@ impl<'a> Consumer<'a> {
         self.state.cursor = self.state.committed;
     }
 
-    /// Counts all remaining records as lost and gives their room back: for the end, if
-    /// they cannot be written. `stage` as for [`Consumer::pull`].
+    /// Counts all remaining events as lost and gives their room back: for the end, if
+    /// they cannot be written. A lease record is no event. `stage` as for
+    /// [`Consumer::pull`].
     ///
     /// # Panics
     /// If `stage` is too short.
     pub fn forsake(&mut self, stage: &mut [u64]) {
         for _ in 0..self.most_leases() {
-            let pulled = self.pull(stage, |_, _| Flow::Taken);
+            let mut events = 0;
+            let pulled = self.pull(stage, |_, record| {
+                events += u64::from(record.header.id != id::LEASE);
+                Flow::Taken
+            });
             let overwritten = &mut self.state.cursor.overwritten;
-            *overwritten = overwritten.saturating_add(pulled.records);
+            *overwritten = overwritten.saturating_add(events);
             if !pulled.more {
                 break;
             }

@@ -520,6 +520,8 @@ impl<'m> Producer<'m> {
             compiler_fence(Ordering::SeqCst);
             if new.last_try {
                 self.count(&state.lost_full);
+                // At once: the program may end before the next event.
+                self.publish_losses();
             }
         }
         room.ok_or(Emit::Full)
