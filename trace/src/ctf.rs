@@ -1,8 +1,8 @@
 //! What a session's directory holds: a CTF 1.8 trace and `session.json`.
 //!
 //! [`stream`] writes files that survive a kill at any instant, in [`packet`]s;
-//! [`metadata`] and [`session_json`] describe them, [`clock`] maps raw counters to Unix
-//! time. [`folder`] and [`files`] are the only code that opens, renames or removes files.
+//! [`metadata`] and [`session_json`] describe them, `clock` maps raw counters to Unix
+//! time. `folder` and [`files`] are the only code that opens, renames or removes files.
 
 pub(crate) mod clock;
 pub(crate) mod error;

@@ -54,6 +54,7 @@ pub type Callback = Arc<dyn Fn(&Fired) + Send + Sync>;
 
 /// A point that fired a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fired {
     /// The rule's number.
     pub rule: u32,

@@ -63,6 +63,7 @@ impl FromStr for TraceOption {
 
 /// Why an option cannot be done.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TraceArgsError {
     /// A file of patterns cannot be read.
     #[error("cannot read {}", path.display())]

@@ -16,6 +16,7 @@ use std::path::Path;
 
 /// How many names a pattern is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Matched {
     /// Declared events of this program.
     pub declared: usize,

@@ -82,6 +82,7 @@ const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// Why there is no monitor.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MonitorError {
     /// The session's directory cannot be opened.
     #[error("cannot use {} as a session directory", path.display())]

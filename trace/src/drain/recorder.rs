@@ -31,6 +31,7 @@ const KEPT: usize = 64;
 
 /// Why there is no snapshot.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SnapshotError {
     /// The session writes all the time.
     #[error(

@@ -243,6 +243,7 @@ pub fn trace_events_all() -> String {
 /// as it is; who knows events by name alone, as readers of the simple
 /// backend's file do, takes one for the other.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Clash {
     /// The one.
     pub first: &'static TraceEvent,

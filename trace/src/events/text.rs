@@ -92,7 +92,7 @@ impl Write for Line {
 }
 
 /// A string of anybody's, as it may stand in a line: control characters, what
-/// is not UTF-8 and the backslash as escapes, cut after [`MAX_SHOWN`] bytes.
+/// is not UTF-8 and the backslash as escapes, cut after 256 bytes.
 /// Takes a width and an alignment as strings do.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a [u8]);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// Why a session cannot be created or finished.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// The directory is a file or the like.
     #[error("{} is not a directory; give a new or an empty one", .0.display())]

@@ -148,8 +148,11 @@ impl Session {
     }
 
     /// Claims a host ring for the calling thread under a name: declared events
-    /// of this thread are this session's from now on. `false`: all are taken.
-    /// A thread gives its ring back when it ends.
+    /// of this thread are this session's from now on. A thread gives its ring back
+    /// when it ends.
+    ///
+    /// Returns `false` if all rings are taken, or in the middle of an emit of this
+    /// thread (in a field's `put`, or what [`wake_by`](Self::wake_by) calls).
     pub fn attach(&self, name: &str) -> bool {
         self.parts.rings.attach(name)
     }

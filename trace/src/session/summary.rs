@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 /// What a session holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Summary {
     /// Events in the trace: what `babeltrace2 DIR/ctf` counts. The sum of the
     /// next six.

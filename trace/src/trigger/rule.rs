@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Why there is no such rule.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TriggerError {
     /// It is not one.
     #[error(

@@ -29,6 +29,7 @@ struct Instance {
 
 /// Why an instance cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FtraceError {
     /// A file of it cannot be opened.
     #[error(
