@@ -11,9 +11,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that an address has room for, with a NUL (`sun_path`, unix(7)).
-pub const MAX_ADDRESS: usize = 108;
-
 /// The socket's name in its nursery.
 const NEWBORN: &str = "s";
 
@@ -56,7 +53,7 @@ pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
 fn address(directory: &impl AsRawFd, path: &Path, name: &str) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let direct = path.join(name);
-    if direct.as_os_str().len() < MAX_ADDRESS && !by_descriptor.exists() {
+    if direct.as_os_str().len() < sys::MAX_ADDRESS && !by_descriptor.exists() {
         return direct;
     }
     by_descriptor.join(name)

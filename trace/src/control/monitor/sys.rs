@@ -2,7 +2,6 @@
 //! never waits, and a send that raises no SIGPIPE in a VMM that has not ignored it.
 #![allow(unsafe_code)] // libc's
 
-use super::socket::MAX_ADDRESS;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,6 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+
+/// Bytes that an address has room for, with a NUL (`sun_path`, unix(7)).
+pub const MAX_ADDRESS: usize = 108;
 
 /// A place in poll's list; only errors are told where `events` is 0.
 pub fn pollfd(fd: &impl AsRawFd, events: libc::c_short) -> libc::pollfd {
