@@ -1,4 +1,4 @@
-//! What a session's directory holds: a CTF 1.8 trace and `session.json`.
+//! The files of a session: a CTF 1.8 trace and `session.json`.
 //!
 //! [`stream`] writes files that survive a kill at any instant, in [`packet`]s;
 //! [`metadata`] and [`session_json`] describe them, `clock` maps raw counters to Unix

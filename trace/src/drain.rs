@@ -1,4 +1,4 @@
-//! Draining rings: what producers wrote becomes packets of the trace.
+//! Draining rings: producers' records become packets of the trace.
 //!
 //! Each ring has a [`lane`](lane::Lane); a [`turn`](turn::Turn) takes one packet out of
 //! it. Nothing that a producer writes is trusted: [`record`] checks ids, lengths and

@@ -1,4 +1,4 @@
-//! Triggers: what a guest's reference point does to the host's tracing.
+//! Triggers: actions on the host's tracing at a guest's reference points.
 //!
 //! ```text
 //! on NAME [if argN==VALUE [and argM==VALUE]..] do ACTION[, ACTION]..
@@ -193,7 +193,7 @@ impl Triggers {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name that rules can call.
+    /// Registers a name that rules can call.
     pub fn register(&self, name: &str, callback: Callback) {
         self.control().callbacks.insert(name.to_owned(), callback);
     }
@@ -242,7 +242,7 @@ impl Triggers {
         self.control().rules.iter().for_each(|rule| names.set(rule.hash));
     }
 
-    /// All rules and what became of them, a line each.
+    /// Returns all rules and what became of them, a line each.
     pub fn list(&self) -> String {
         let mut text = String::new();
         let Queue { jobs, done, dropped, .. } = &*self.queue;

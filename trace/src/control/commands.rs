@@ -43,9 +43,9 @@ impl Session {
         Ok(Matched { declared: set_declared(pattern, on), guest })
     }
 
-    /// Has declared events written to a file for QEMU's simpletrace reader, too.
-    /// A file that is there must be empty or such a trace, which it replaces; a
-    /// pipe must have a reader. What was written before stays where it is.
+    /// Also writes declared events to a file for QEMU's simpletrace reader. A file that is there
+    /// must be empty or such a trace, which it replaces; a pipe must have a reader. The former
+    /// file stays.
     ///
     /// # Errors
     /// If it cannot be made or written, or is something else.
@@ -55,7 +55,7 @@ impl Session {
             let source = std::io::Error::other("a flight recorder writes snapshots only");
             return Err(WriteFailed { action: "write", path: path.to_owned(), source });
         }
-        // What came before belongs to what was before.
+        // Events so far belong to the former state.
         engine.pass();
         let TraceState { simple, trace, clocks, failures, .. } = &mut engine.state;
         simple.set(path, &trace.dir, &clocks.host, failures)
@@ -74,7 +74,7 @@ impl Session {
     /// Executes a command of the monitor's; gives its text.
     ///
     /// # Errors
-    /// What is wrong with the command, and then all commands.
+    /// A message about the command, and a list of all commands.
     pub fn execute(&self, line: &str) -> Result<String, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match *words.as_slice() {
@@ -166,7 +166,7 @@ impl Session {
 
     fn trace_file(&self, on: bool) -> Result<String, String> {
         let mut engine = self.engine();
-        // What came before belongs to what was before.
+        // Events so far belong to the former state.
         engine.pass();
         match &mut engine.state.simple.file {
             Some(simple) => {
@@ -178,8 +178,7 @@ impl Session {
     }
 }
 
-/// An error with its causes, on one line: how a VMM may tell its user what
-/// this crate's errors say.
+/// Formats an error with its causes on one line, for messages to a VMM's user.
 pub fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -230,7 +229,7 @@ fn trace_backend(name: &str, on: bool) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Names of backends, as the commands have them.
+/// Returns the names of backends, as the commands have them.
 fn names(backends: Backends) -> String {
     let all = [
         (Backends::RING, "rings"),

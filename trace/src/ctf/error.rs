@@ -19,7 +19,7 @@ pub struct WriteFailed {
 }
 
 impl WriteFailed {
-    /// For `map_err`.
+    /// Returns a conversion for `map_err`.
     pub(crate) fn on<'a>(
         action: &'static str,
         path: &'a Path,

@@ -2,7 +2,7 @@
 //!
 //! A stream file has its full size from the start and ends in a *filler*: an
 //! empty packet that reaches to the file's end. A packet is written inside the
-//! filler, behind its place for a header, together with the header of the next
+//! filler, after its place for a header, together with the header of the next
 //! filler; nothing of that is seen. Then its own header replaces the filler's
 //! by one write of 128 bytes that crosses no page: that is the commit. So a
 //! process may be killed anywhere and leaves a file that reads to its end.
@@ -23,7 +23,7 @@ struct StreamFile {
     file: FileId,
     /// Where the filler begins.
     at: u64,
-    /// The filler as it stands in the file.
+    /// The filler as it is in the file.
     filler: PacketHeader,
     /// It says more than the last packet, so it must stay.
     amended: bool,
@@ -37,15 +37,15 @@ struct StreamFile {
 /// To a CTF reader each file is a stream of its own, whose count of discarded
 /// events begins at 0: with another start it would say at every new file that
 /// events "may have been discarded". So the totals that callers give are
-/// written less what earlier files told.
+/// written less the totals of earlier files.
 #[derive(Debug)]
 pub struct Stream {
     prefix: String,
     file_bytes: u64,
     next_number: u32,
-    /// Total of discarded events that earlier files told.
+    /// Total of discarded events in earlier files.
     told_before: u64,
-    /// Total of discarded events that this and earlier files told.
+    /// Total of discarded events in this and earlier files.
     told: u64,
     file: StreamFile,
 }
@@ -55,7 +55,7 @@ impl Stream {
     /// baseline.
     ///
     /// # Errors
-    /// If the file cannot be made; nothing is left behind then.
+    /// If the file cannot be made; nothing of it is left.
     pub fn create(
         files: &mut Files,
         prefix: &str,
@@ -161,18 +161,18 @@ impl Stream {
         self.next_number
     }
 
-    /// The total of discarded events that its files told.
+    /// Returns the total of discarded events in its files.
     pub fn told(&self) -> u64 {
         self.told
     }
 
-    /// What the last packet left behind: its counters, its end.
+    /// Returns the state after the last packet: its counters, its end.
     pub fn last(&self) -> &PacketHeader {
         &self.file.filler
     }
 
     /// Cuts the file to the end of its last packet, unless its filler has
-    /// something to tell.
+    /// newer counters.
     ///
     /// # Errors
     /// If it cannot be cut: it is whole as it is.
@@ -301,7 +301,7 @@ mod tests {
         PacketHeader::new([1; 16], 0, Domain::Host, 0, 0)
     }
 
-    /// Packets of a file by their headers, checked to fill it exactly.
+    /// Returns the packets of a file by their headers, checked to fill it exactly.
     fn packets(path: &Path) -> Vec<PacketHeader> {
         let bytes = std::fs::read(path).unwrap();
         let mut at = 0;

@@ -87,7 +87,7 @@ impl Rate {
         Rate { credit: BYTES_PER_SECOND, counted_at: now, size: 0 }
     }
 
-    /// Whether the files may be replaced now. `frequency`: ticks per second.
+    /// Returns whether the files may be replaced now. `frequency`: ticks per second.
     pub fn allows(&mut self, now: u64, frequency: u64) -> bool {
         let elapsed = now.saturating_sub(self.counted_at).min(frequency);
         let gained =
@@ -100,7 +100,7 @@ impl Rate {
         self.credit >= self.size.min(BYTES_PER_SECOND)
     }
 
-    /// The files were replaced, by so many bytes.
+    /// Counts the bytes of a replacement.
     pub fn spend(&mut self, bytes: u64) {
         self.credit = self.credit.saturating_sub(bytes);
         self.size = bytes;

@@ -31,7 +31,7 @@ impl Guests {
         }
     }
 
-    /// All of the lanes.
+    /// Returns all of the lanes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.lanes.iter_mut().flatten().map(|lane| &mut **lane)
     }

@@ -60,8 +60,8 @@ impl Session {
     }
 
     /// Completes the session of this UUID that a killed process left in the
-    /// directory, with what the rings of its guests still hold. What the process
-    /// committed is [`Session::committed`]; nothing of that is touched.
+    /// directory, with the rest of its guests' rings. [`Session::committed`] is how far
+    /// the process committed them; none of that is touched.
     ///
     /// # Errors
     /// If there is no such session, or it was ended.

@@ -31,14 +31,14 @@ pub(crate) struct Engine {
     relays: Vec<Lane>,
     /// If it is a flight recorder.
     pub recorder: Option<Recorder>,
-    /// What another process left.
+    /// The session that another process left.
     found: Option<Found>,
     pub finished: bool,
 }
 
 impl Engine {
-    /// Clients below `relays` relay others' points: their rings are as host rings in
-    /// all but their place.
+    /// Returns the engine of a session. Clients below `relays` relay others' points:
+    /// their rings are as host rings in all but their place.
     pub fn new(
         mut state: TraceState,
         rings: &HostRings,
@@ -82,7 +82,7 @@ impl Engine {
         self.found = Some(found);
     }
 
-    /// Where a client's ring was committed by another process.
+    /// Returns where a client's ring was committed by another process.
     pub fn committed(&mut self, client: u32) -> Option<Committed> {
         let found = self.found.as_ref()?;
         let lane = match self.relays.get_mut(client as usize) {
@@ -92,7 +92,7 @@ impl Engine {
         Some(found.committed(lane, &self.state.stats[lane.stats]))
     }
 
-    /// One packet of a client.
+    /// Drains one packet of a client.
     pub fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         if self.finished {
             consumer.set_write_failed(true);
@@ -143,7 +143,7 @@ impl Engine {
     }
 
     /// A pass over the host rings alone, which may come in the middle of the
-    /// drain loop's: then that goes on as this does.
+    /// drain loop's pass: the rest of that is like this one.
     pub fn pass(&mut self) {
         if self.recorder.is_some() {
             // It would end a snapshot that the guests' rings are still missing in.
@@ -160,7 +160,7 @@ impl Engine {
             return;
         }
         for i in 0..self.hosts.len() {
-            // Bounded by what was noted.
+            // Bound: the heads that were noted.
             while let Drained { more: true, words: 1.. } = self.drain_host(i) {}
         }
         self.tell_gaps(HostConsumer::gaps);
@@ -178,13 +178,13 @@ impl Engine {
         Ok(about)
     }
 
-    /// Names of guest events that were seen, their states, and whose they are.
+    /// Returns the names of guest events that were seen, their states, and a mark of their origin.
     pub fn guest_events(&self) -> Vec<(String, bool, &'static str)> {
         let names = self.state.classes.wanted.names();
         names.map(|(name, on)| (name.to_owned(), on, " (guest)")).collect()
     }
 
-    /// What there is, for people.
+    /// Formats a human-readable status.
     pub fn describe_trace(&mut self, text: &mut String) {
         let Engine { state, guests, hosts, recorder, .. } = self;
         // Writing to a String does not fail.
@@ -227,7 +227,7 @@ impl Engine {
         }
     }
 
-    /// A write failed. A snapshot ends there: the rings go on.
+    /// Counts a failed write. A snapshot ends there: the rings stay in use.
     fn failed(&mut self, whose: usize, failed: WriteFailed) {
         self.state.failures.failed(whose, &failed);
         if let Some(recorder) = &mut self.recorder {
@@ -235,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// The snapshot is complete, unless some ring has more to take.
+    /// Completes the snapshot, unless some ring has more to take.
     fn end_snapshot(&mut self) {
         let mut unfinished = false;
         self.for_each_lane(|_, lane| unfinished |= lane.waiting.rest != Rest::Empty);
@@ -261,7 +261,7 @@ impl Engine {
         hosts.chain(guests.iter_mut()).for_each(|lane| f(state, lane));
     }
 
-    /// Tells the last counters, as far as it goes.
+    /// Writes the last counters, until a write fails.
     fn tell_all(&mut self) -> Result<(), WriteFailed> {
         let now = ticks();
         let mut told = Ok(());
@@ -282,11 +282,11 @@ impl Engine {
         });
     }
 
-    /// The session's end: what host rings still hold, the last counters, the
-    /// last maps. May be called again when it failed.
+    /// Ends the session: writes the rest of the host rings, the last counters, the last maps. May
+    /// be called again when it failed.
     pub fn finish(&mut self) -> Result<(), WriteFailed> {
         if self.recorder.is_some() {
-            // What is in the rings goes with them.
+            // The rings' contents go with them.
             self.finished = true;
             return Ok(());
         }
@@ -309,8 +309,8 @@ impl Engine {
         self.state.describe(true).map(drop)
     }
 
-    /// The end of a session that cannot be finished: what host rings still hold
-    /// counts as lost, and that is told as far as it can be.
+    /// Ends a session that cannot be finished: the rest of the host rings
+    /// counts as lost, and that is written as far as it can be.
     pub fn give_up(&mut self) {
         let Engine { state, hosts, .. } = self;
         for (host, lane) in hosts {
@@ -341,7 +341,7 @@ impl Engine {
         self.tell_all()
     }
 
-    /// Tells the simple backend what declared events the host rings lost.
+    /// Notes in the simple backend's file which declared events the host rings lost.
     fn tell_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
         let Engine { state, hosts, .. } = self;
         for (consumer, lane) in hosts.iter_mut() {

@@ -5,7 +5,7 @@ use hypertrace_abi::layout::GeometryError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a session cannot be created or finished.
+/// Error of creating or finishing a session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -24,9 +24,9 @@ pub enum SessionError {
     NotOwned {
         /// Which.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Whose this process is.
+        /// The user of this process.
         user: u32,
     },
     /// It cannot be made or read.
@@ -41,7 +41,7 @@ pub enum SessionError {
     /// A file in it cannot be written.
     #[error(transparent)]
     Write(#[from] WriteFailed),
-    /// It cannot be gone on with.
+    /// It cannot be completed.
     #[error("cannot complete {}: {why}", path.display())]
     NotResumable {
         /// Which.
@@ -55,8 +55,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether another directory would help: what was asked for is at fault,
-    /// not the machine.
+    /// Returns whether another directory would help: the request is at fault, not the machine.
     pub fn is_bad_input(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {

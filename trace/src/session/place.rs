@@ -38,8 +38,8 @@ pub(super) fn prepare(dir: &Path, share: Share) -> Result<Folder, SessionError> 
     Ok(folder)
 }
 
-/// A directory that is there, and a link to it if it is one, which must be this
-/// user's: in another's, that user could exchange and read what is written.
+/// Opens a directory that is there. It, and a link to it if it is one, must be this user's: in
+/// another's, that user could exchange and read what is written.
 pub(super) fn own(dir: &Path, share: Share) -> Result<Option<Folder>, SessionError> {
     let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
     let user = rustix::process::geteuid().as_raw();

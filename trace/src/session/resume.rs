@@ -1,12 +1,12 @@
-//! Going on with a session that a killed process left: what its files say.
+//! Completing a session that a killed process left: reads its files.
 //!
 //! The packets on disk are the truth about how far each ring was committed, and
 //! about what was recorded; `session.json` and the metadata were replaced before
 //! the packets that need them, and its counts may be a second old. New packets
-//! go to new files behind the old ones, which are whole.
+//! go to new files after the old ones, which are whole.
 //!
-//! The files may be anybody's: each number is checked before it is used, and
-//! what cannot be is an error with file and byte.
+//! The files may come from anywhere: each number is checked before it is used, and
+//! an impossible one is an error with file and byte.
 
 mod scan;
 
@@ -33,7 +33,7 @@ use std::path::Path;
 /// Where a client's ring was committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// Ring position behind the last committed word.
+    /// Ring position after the last committed word.
     pub position: u64,
     /// Number of the next record.
     pub sequence: u64,
@@ -43,12 +43,12 @@ pub struct Committed {
     pub faults: [u64; FAULT_KINDS],
 }
 
-/// What was found of one stream.
+/// One stream, as its files have it.
 #[derive(Debug)]
 struct FoundStream {
-    /// What its last file ends with.
+    /// The last packet of its last file.
     last: PacketHeader,
-    /// Lost events that all of its files tell.
+    /// Lost events in all of its files.
     told: u64,
     /// Records in all of its files.
     counts: Recorded,
@@ -61,7 +61,7 @@ pub(crate) struct Found {
     streams: BTreeMap<(u32, u32), FoundStream>,
     /// Reference points in streams of the host, by the client that made them.
     points: BTreeMap<u32, u64>,
-    /// Number behind that of every file.
+    /// Number after that of every file.
     files: u32,
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError>
     Ok(found)
 }
 
-/// The number in a stream file's name; none: it is another file.
+/// Returns the number in a stream file's name; `None`: it is another file.
 fn number(name: &str) -> Option<u32> {
     let (prefix, number) = name.rsplit_once('-')?;
     number.parse().ok().filter(|_| !prefix.starts_with('.'))
@@ -178,7 +178,7 @@ impl Found {
         }
     }
 
-    /// The event classes, with the ids that they had, declared for all clocks.
+    /// Returns the event classes, with the ids that they had, declared for all clocks.
     pub fn classes(&self, dir: &Path) -> Result<Classes, SessionError> {
         let mut classes = Classes::new();
         let clocks = self.json.clocks.len() as u32;
@@ -190,14 +190,14 @@ impl Found {
         Ok(classes)
     }
 
-    /// Clients that have streams, or points in others'.
+    /// Returns the clients that have streams, or points in others'.
     pub fn guests(&self) -> impl Iterator<Item = u32> {
         let guest = Domain::Guest as u32;
         let own = self.streams.keys().filter(move |(domain, _)| *domain == guest);
         own.map(|(_, client)| *client).chain(self.points.keys().copied())
     }
 
-    /// Where the stream of a lane ended.
+    /// Restores a lane to where its stream ended.
     pub fn resume(
         &self,
         lane: &mut Lane,
@@ -229,7 +229,7 @@ impl Found {
         self.restore(found, stats);
     }
 
-    /// Streams of the host that no lane goes on with.
+    /// Returns the streams of the host that no lane continues.
     pub fn others<'f>(&'f self, stats: &'f [Stats]) -> impl Iterator<Item = Stats> + 'f {
         let others = self.streams.iter().filter(move |((domain, number), _)| {
             *domain == Domain::Host as u32
@@ -260,12 +260,12 @@ impl Found {
                 stats.faults[kind as usize] = said.faults.get(kind.name()).copied().unwrap_or(0);
             }
         }
-        // What the file tells, session.json may not know of yet.
+        // The file may be newer than session.json.
         let known = stats.faults();
         stats.faults[Fault::Sequence as usize] += last.faults.saturating_sub(known);
     }
 
-    /// Where the ring of a client was committed.
+    /// Returns where the ring of a client was committed.
     pub fn committed(&self, lane: &Lane, stats: &Stats) -> Committed {
         Committed {
             position: lane.next.position,
@@ -276,7 +276,7 @@ impl Found {
     }
 }
 
-/// Whether there can be such a stream.
+/// Returns whether there can be such a stream.
 fn is_stream(domain: u32, number: u32) -> bool {
     domain <= Domain::Guest as u32 && number < most_of(domain)
 }

@@ -60,7 +60,7 @@ impl EventSink for Session {
     }
 
     fn begin_pass(&self) {
-        // Before the rings are looked at: who fills one later calls again.
+        // Before the rings are looked at: a thread that fills one later wakes again.
         self.parts.rings.woken();
         self.engine().begin_pass();
     }

@@ -12,19 +12,19 @@ pub(super) struct Ns {
 }
 
 impl Ns {
-    /// Right at `raw`.
+    /// Returns a clock that is right at `raw`.
     pub fn of(clock: &HostClock, raw: u64) -> Ns {
         let ns = clock.unix_ns(raw).max(0);
         Ns { raw, ns: ns << 32, rates: [Ns::rate(clock, 0); 2] }
     }
 
-    /// The clock's rate, and so many parts in a billion.
+    /// Returns the clock's rate, and so many parts in a billion.
     fn rate(clock: &HostClock, faster: i64) -> u64 {
         let ns = (1_000_000_000 + i128::from(faster)) as u128;
         ((ns << 32) / u128::from(clock.frequency)) as u64
     }
 
-    /// Unix time of a raw value, nanoseconds.
+    /// Returns the Unix time of a raw value, nanoseconds.
     pub fn at(&self, raw: u64) -> u64 {
         (self.exactly(raw) >> 32) as u64
     }

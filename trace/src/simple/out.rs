@@ -47,28 +47,28 @@ impl Out {
         Ok(out)
     }
 
-    /// Whether `path` is where this goes.
+    /// Returns whether this writes to `path`.
     pub fn is(&self, path: &Path) -> bool {
         let id = |meta: &Metadata| (meta.dev(), meta.ino());
         std::fs::metadata(path).is_ok_and(|meta| id(&meta) == id(&self.meta))
     }
 
-    /// Whether it is a file with a begin and an end.
+    /// Returns whether it is a file with a begin and an end.
     pub fn is_file(&self) -> bool {
         self.meta.is_file()
     }
 
-    /// Whether all is written.
+    /// Returns whether all is written.
     pub fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn written(&self) -> u64 {
         self.before + self.sent as u64
     }
 
-    /// The records that are not written, or not to their end.
+    /// Returns the records that are not written, or not to their end.
     pub fn unsent(&self) -> &[u8] {
         &self.bytes[self.last_whole()..]
     }
@@ -106,7 +106,7 @@ impl Out {
         Ok(())
     }
 
-    /// A torn record would end every reader's way.
+    /// Cuts off a torn record, which would end every reader's work.
     fn cut(&mut self) {
         self.whole = self.last_whole();
         if self.is_file() && self.sent > self.whole {
@@ -119,7 +119,7 @@ impl Out {
         }
     }
 
-    /// The end of the last record that is written.
+    /// Returns the end of the last record that is written.
     fn last_whole(&self) -> usize {
         let mut at = self.whole;
         while let Some(len) = record_len(&self.bytes[at..])
@@ -131,7 +131,7 @@ impl Out {
     }
 }
 
-/// Bytes of the record that begins here.
+/// Returns the bytes of the record that begins here.
 pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     let u32_at = |at: usize| {
         let bytes = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -186,7 +186,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
     }
 }
 
-/// Whether the directory of a path is the session's.
+/// Returns whether the directory of a path is the session's.
 fn is_in(path: &Path, session: &Folder) -> bool {
     let dir = match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,

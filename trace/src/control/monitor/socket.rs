@@ -47,9 +47,9 @@ pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A path to `name` in an open directory: by the descriptor, so that it leads to
-/// no other directory which has its path by now. A VMM in a jail may have no
-/// `/proc`: there by the path, if an address has room for it.
+/// Returns a path to `name` in an open directory: by the descriptor, so that it leads to no other
+/// directory which has its path by now. A VMM in a jail may have no `/proc`: there by the path, if
+/// an address has room for it.
 fn address(directory: &impl AsRawFd, path: &Path, name: &str) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let direct = path.join(name);
@@ -70,12 +70,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether it was made here, and not before a fork.
+    /// Returns whether it was made here, and not before a fork.
     pub fn is_this_process(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Where it was made.
+    /// Returns where it was made.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -120,7 +120,7 @@ impl Nursery<'_> {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// The socket: it listens, and has its mode.
+    /// Returns the socket: it listens, and has its mode.
     fn listener(&self) -> io::Result<(UnixListener, Stat)> {
         let listener =
             UnixListener::bind(address(&self.folder.as_fd(), self.folder.path(), NEWBORN))?;
@@ -184,7 +184,7 @@ fn lock(folder: &Folder) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether somebody listens at a socket.
+/// Returns whether somebody listens at a socket.
 fn is_heard(address: &Path) -> io::Result<bool> {
     match sys::connect(address) {
         Ok(_) => Ok(true),

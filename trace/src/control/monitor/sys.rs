@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Bytes that an address has room for, with a NUL (`sun_path`, unix(7)).
 pub const MAX_ADDRESS: usize = 108;
 
-/// A place in poll's list; only errors are told where `events` is 0.
+/// Returns an entry of poll's list; only errors are reported where `events` is 0.
 pub fn pollfd(fd: &impl AsRawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
 }

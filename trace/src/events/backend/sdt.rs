@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// `.data`: a page there keeps them out of the shared one.
 static PAGE: [AtomicU8; 4096] = [const { AtomicU8::new(1) }; 4096];
 
-/// Has the page linked in.
+/// Makes the linker keep the page.
 pub(super) fn begin() {
     black_box(&PAGE)[0].store(1, Relaxed);
 }
