@@ -26,7 +26,7 @@
 //! What a guest writes is never trusted: lengths, ids and timestamps are
 //! checked on the way, and what does not fit is kept as `untyped` or
 //! `time_fault` events and counted by kind. What the host cannot write is
-//! counted, told once, and stays in the rings, where producers count what
+//! counted, reported once, and stays in the rings, where producers count what
 //! finds no room. All buffers and tables are bounded: a packet buffer, host
 //! rings, and the limits in [`limits`].
 //!

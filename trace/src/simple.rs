@@ -218,12 +218,12 @@ impl Simple {
         }
         gap.lost = gap.lost.saturating_add(lost);
         if !self.is_full() {
-            self.tell_gap(lane);
+            self.write_gap(lane);
         }
     }
 
     /// Says what is missing of a lane, before what comes next of it.
-    fn tell_gap(&mut self, lane: usize) {
+    fn write_gap(&mut self, lane: usize) {
         let Some(gap) = self.gaps.get_mut(lane).map(std::mem::take) else { return };
         if gap.lost > 0 {
             let start = self.begin(DROPPED, gap.time);
@@ -423,7 +423,7 @@ impl Simple {
 
     /// Puts what was taken on its way, in order of time.
     fn gather(&mut self) {
-        (0..self.gaps.len()).for_each(|lane| self.tell_gap(lane));
+        (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
         if self.places.is_empty() {
             return;
         }
@@ -475,7 +475,7 @@ impl Simple {
 
     /// Gives up what waits: counts it.
     pub fn forsake(&mut self) -> u64 {
-        (0..self.gaps.len()).for_each(|lane| self.tell_gap(lane));
+        (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
         let (mut events, mut told) = (0, 0u64);
         for mut bytes in [self.out.unsent(), &self.records] {
             while let Some(len) = record_len(bytes).filter(|len| *len <= bytes.len()) {

@@ -15,7 +15,7 @@
 //! | `snapshot` | a moment later: a flight recorder's, see [`Session::snapshot`](crate::Session::snapshot) |
 //! | `call NAME` | a moment later: a callback of the VMM's |
 //!
-//! What is done at once is done before the guest goes on. A point is looked up
+//! Immediate actions are done before the guest continues. A point is looked up
 //! on the vCPU's thread in one immutable table, without a lock or an
 //! allocation. Callbacks are queued, called in order on a thread of its own, and
 //! counted. The guest's events are switched in the order in which that was
@@ -139,8 +139,8 @@ impl Triggers {
                 Action::Events { declared, on, due, .. } => {
                     declared.iter().for_each(|event| event.set(*on));
                     due.store(host_time.max(1), Relaxed);
-                    // ORDERING: pairs with the Acquire in `pass`: who sees that
-                    // something is due sees what.
+                    // ORDERING: pairs with the Acquire in `pass`: a pass that sees that
+                    // something is due sees the action's `due`, too.
                     self.due.store(true, Release);
                 }
                 Action::Kernel { tracing_on, on } => {

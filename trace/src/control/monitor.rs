@@ -254,7 +254,7 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
     }
 
     fn accept(&mut self) {
-        // Bounded, so that those who are there get their turn.
+        // Bounded, so that the present clients get their turn.
         for _ in 0..MAX_CLIENTS {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -468,7 +468,7 @@ fn reply(result: Result<String, String>) -> Vec<u8> {
 }
 
 /// Names and paths in a reply may be a guest's: they must not steer the terminal
-/// of somebody who reads with socat.
+/// of a user of socat.
 fn escape(line: &str, out: &mut String) {
     for c in line.chars() {
         // Writing to a String does not fail.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The clock of all host rings.
 pub(crate) const HOST_CLOCK: u32 = 0;
 
-/// Frequencies that a guest's counter may be told to have.
+/// Frequencies that a configuration may give a guest's counter.
 pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
 const NS: i128 = 1_000_000_000;
@@ -102,14 +102,14 @@ impl HostClock {
     }
 
     /// Returns the clock as `session.json` has it.
-    fn restore(told: &ClockJson) -> HostClock {
-        let frequency = told.frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
+    fn restore(json: &ClockJson) -> HostClock {
+        let frequency = json.frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
         let first = Anchor {
-            raw: told.base.saturating_add(frequency),
-            unix_ns: i128::from(told.offset_ns) + NS,
+            raw: json.base.saturating_add(frequency),
+            unix_ns: i128::from(json.offset_ns) + NS,
             monotonic: Instant::now(),
         };
-        HostClock { first, base: told.base, frequency, fixed: true }
+        HostClock { first, base: json.base, frequency, fixed: true }
     }
 
     /// Draws the line from the first anchor through now. Does nothing in the
@@ -161,7 +161,7 @@ pub struct GuestClock {
     /// The lane that it was added for; none if that was in another process.
     lane: Option<usize>,
     /// Ticks per second; none if it is the host's own counter's rate.
-    told: Option<u64>,
+    own_frequency: Option<u64>,
     /// Raw ticks at the streams' tick 0.
     pub base: u64,
     /// The first timestamp seen.
@@ -180,7 +180,7 @@ impl GuestClock {
     pub fn new(
         kind: ClockKind,
         epoch: u32,
-        told: Option<u64>,
+        own_frequency: Option<u64>,
         host: &HostClock,
         began: u64,
         first: u64,
@@ -190,7 +190,7 @@ impl GuestClock {
             kind,
             epoch,
             lane: None,
-            told,
+            own_frequency,
             base: 0,
             first,
             began,
@@ -207,7 +207,7 @@ impl GuestClock {
     pub fn frequency(&self, host: &HostClock) -> u64 {
         match self.kind {
             ClockKind::MonotonicRaw => NS as u64,
-            ClockKind::Tsc => self.told.unwrap_or(host.frequency),
+            ClockKind::Tsc => self.own_frequency.unwrap_or(host.frequency),
         }
     }
 
@@ -278,7 +278,7 @@ pub(crate) struct Clocks {
     epoch: u32,
     /// Host's raw counter when it began.
     began: u64,
-    told: Option<u64>,
+    own_frequency: Option<u64>,
     /// Guests stamp with the host's counter.
     pub shared: bool,
     /// The maps are not those of the metadata on disk.
@@ -288,16 +288,21 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    pub fn new(host: HostClock, epoch: u32, began: Option<u64>, told: Option<u64>) -> Clocks {
+    pub fn new(
+        host: HostClock,
+        epoch: u32,
+        began: Option<u64>,
+        own_frequency: Option<u64>,
+    ) -> Clocks {
         // What no counter does is not believed.
-        let told = told.filter(|f| FREQUENCIES.contains(f));
+        let own_frequency = own_frequency.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.started());
         Clocks {
             host,
             guests: Vec::new(),
             epoch,
             began,
-            told,
+            own_frequency,
             shared: false,
             changed: true,
             described: 0,
@@ -305,8 +310,8 @@ impl Clocks {
     }
 
     /// Returns the clocks of a session that another process left; the host's comes first.
-    pub fn restore(told: &[ClockJson], same_counter: bool) -> Option<Clocks> {
-        let (host, guests) = told.split_first()?;
+    pub fn restore(clocks: &[ClockJson], same_counter: bool) -> Option<Clocks> {
+        let (host, guests) = clocks.split_first()?;
         let host = HostClock::restore(host);
         let mut clocks = Clocks::new(host, 0, Some(host.base), None);
         clocks.shared = same_counter;
@@ -323,7 +328,7 @@ impl Clocks {
                 kind,
                 epoch: guest.epoch,
                 lane: None,
-                told: FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency),
+                own_frequency: FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency),
                 base: guest.base,
                 first: guest.base,
                 began: host.base,
@@ -346,7 +351,7 @@ impl Clocks {
     }
 
     pub fn begin_epoch(&mut self, epoch: u32) {
-        // Epochs are told per packet, and never go backwards in a file.
+        // Each packet has its epoch, which never goes backwards in a file.
         self.epoch = epoch.max(self.epoch);
         self.began = ticks();
     }
@@ -386,7 +391,7 @@ impl Clocks {
 
     /// Returns a clock for a guest whose time is `timestamp`: the one it has, one
     /// that fits, or a new one. If no more can be added to the session, one that
-    /// does not fit: its timestamps will be clamped. `lane`: who asks, by the number of its
+    /// does not fit: its timestamps will be clamped. `lane`: the lane that asks, by the index of its
     /// `Stats`; its first new clock of an epoch is its
     /// own, whatever others have added.
     pub fn for_guest(
@@ -418,7 +423,8 @@ impl Clocks {
             && self.guests.len() + 1 < MAX_SESSION_CLOCKS
         {
             let (host, began) = (&self.host, self.began);
-            let clock = GuestClock::new(kind, self.epoch, self.told, host, began, timestamp, now);
+            let clock =
+                GuestClock::new(kind, self.epoch, self.own_frequency, host, began, timestamp, now);
             self.guests.push(GuestClock { lane: Some(lane), ..clock });
             self.changed = true;
             return number(self.guests.len() - 1);
@@ -428,7 +434,7 @@ impl Clocks {
     }
 
     /// Measures the host's clock again, and says whether any map is to be
-    /// told anew.
+    /// written anew.
     pub fn refresh(&mut self) {
         let now = ticks();
         let before = self.host.unix_ns(now);
@@ -442,7 +448,7 @@ impl Clocks {
     pub fn entries(&self, uuid: &[u8; 16]) -> Vec<ClockEntry> {
         let entry = |id: u32, name: String, frequency, offset_ns| {
             let mut uuid = *uuid;
-            // Another clock, another UUID: the session's, told apart.
+            // Another clock, another UUID: made of the session's.
             for (byte, x) in uuid[12..].iter_mut().zip((id + 1).to_be_bytes()) {
                 *byte ^= x;
             }

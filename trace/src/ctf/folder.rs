@@ -142,7 +142,7 @@ impl Folder {
     pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
         use std::os::unix::fs::DirBuilderExt;
         if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
-            // Whoever can write to them can rename what is in them.
+            // A user that can write to them can rename their contents.
             std::fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
         }
         mkdirat(CWD, path, share.folder_mode())?;

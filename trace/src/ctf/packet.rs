@@ -218,7 +218,7 @@ impl PacketBuffer {
     }
 
     /// Zeroes the padding, puts both headers in, and gives the packet with
-    /// the filler's header behind it.
+    /// the filler's header after it.
     pub(crate) fn seal(&mut self, header: &PacketHeader, filler: &PacketHeader) -> &[u8] {
         let bytes = self.padded_bytes();
         self.words[self.used..bytes / 8].fill(0);

@@ -44,9 +44,9 @@ pub struct Stream {
     file_bytes: u64,
     next_number: u32,
     /// Total of discarded events in earlier files.
-    told_before: u64,
+    discarded_before: u64,
     /// Total of discarded events in this and earlier files.
-    told: u64,
+    discarded: u64,
     file: StreamFile,
 }
 
@@ -65,13 +65,13 @@ impl Stream {
         Stream::resume(files, prefix, 0, 0, file_bytes, baseline)
     }
 
-    /// Creates the first file after `number` files that are there, with `told` lost events
-    /// told in them.
+    /// Creates the first file after `number` files that are there, which count `discarded` lost
+    /// events.
     pub(crate) fn resume(
         files: &mut Files,
         prefix: &str,
         number: u32,
-        told: u64,
+        discarded: u64,
         file_bytes: u64,
         baseline: &PacketHeader,
     ) -> Result<Stream, WriteFailed> {
@@ -80,8 +80,8 @@ impl Stream {
             prefix: prefix.to_owned(),
             file_bytes,
             next_number: number.saturating_add(1),
-            told_before: told,
-            told,
+            discarded_before: discarded,
+            discarded,
             file,
         })
     }
@@ -103,10 +103,11 @@ impl Stream {
             let baseline = self.file.filler;
             self.next_file(files, &baseline)?;
         }
-        let told = header.events_discarded.max(self.told);
-        let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
+        let discarded = header.events_discarded.max(self.discarded);
+        let header =
+            PacketHeader { events_discarded: discarded - self.discarded_before, ..*header };
         self.file.append(files, buffer, &header, next_sequence, self.file_bytes)?;
-        self.told = told;
+        self.discarded = discarded;
         Ok(())
     }
 
@@ -116,7 +117,7 @@ impl Stream {
     ///
     /// # Errors
     /// If not even that can be written.
-    pub fn tell(
+    pub fn append_counters(
         &mut self,
         files: &mut Files,
         buffer: &mut PacketBuffer,
@@ -125,10 +126,11 @@ impl Stream {
     ) -> Result<(), WriteFailed> {
         buffer.clear();
         self.append(files, buffer, header, next_sequence).or_else(|_| {
-            let told = header.events_discarded.max(self.told);
-            let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
+            let discarded = header.events_discarded.max(self.discarded);
+            let header =
+                PacketHeader { events_discarded: discarded - self.discarded_before, ..*header };
             self.file.amend(files, &header, next_sequence)?;
-            self.told = told;
+            self.discarded = discarded;
             Ok(())
         })
     }
@@ -152,7 +154,7 @@ impl Stream {
         // The old file is whole with its filler; to cut it is tidiness.
         let _ = self.file.close(files);
         self.file = next;
-        self.told_before = self.told;
+        self.discarded_before = self.discarded;
         Ok(())
     }
 
@@ -162,8 +164,8 @@ impl Stream {
     }
 
     /// Returns the total of discarded events in its files.
-    pub fn told(&self) -> u64 {
-        self.told
+    pub fn discarded(&self) -> u64 {
+        self.discarded
     }
 
     /// Returns the state after the last packet: its counters, its end.
@@ -279,7 +281,7 @@ impl StreamFile {
     }
 
     fn close(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
-        // What cannot be mended is cut off, whatever it tells.
+        // A header that cannot be mended is cut off, with its counters.
         let keep = self.amended && self.mend(files).is_ok();
         let end = (!keep).then_some(self.at);
         files.close(&self.file, end).map_err(|source| self.failed("shorten", files, source))

@@ -317,7 +317,7 @@ enum Known {
         plain: ClassRef,
         reference: Option<ClassRef>,
     },
-    /// Two texts, one hash: nobody can tell which of them a record is.
+    /// Two texts, one hash: a record may be of either.
     Ambiguous,
 }
 

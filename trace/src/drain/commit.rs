@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::record::Packed;
-use super::turn::{Turn, tell};
+use super::turn::{Turn, write_counters};
 use crate::ctf::clock::HOST_CLOCK;
 use crate::ctf::error::WriteFailed;
 use crate::ctf::files::Files;
@@ -23,7 +23,7 @@ impl Turn<'_, '_> {
         self.note();
         self.consumer.commit();
         if now.saturating_sub(self.lane.file.committed_at) > self.state.clocks.host.frequency {
-            tell(self.state, self.lane, now)?;
+            write_counters(self.state, self.lane, now)?;
         }
         Ok(Drained { words: 0, more: pulled.more })
     }

@@ -107,7 +107,7 @@ impl Lane {
     pub fn has_news(&self, stats: &Stats) -> bool {
         self.file.stream.as_ref().is_some_and(|stream| {
             let PacketHeader { faults, events_filtered, .. } = *stream.last();
-            stream.told() != stats.lost()
+            stream.discarded() != stats.lost()
                 || faults != stats.faults()
                 || events_filtered != stats.filtered
         })

@@ -56,7 +56,7 @@ pub enum SnapshotError {
 /// The party that asks for a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// The VMM, or whoever steers it.
+    /// The VMM, or a user of its monitor.
     Owner,
     /// A trigger on a guest's reference point.
     Guest,

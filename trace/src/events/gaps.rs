@@ -90,7 +90,7 @@ impl Gaps {
                 *told = total;
             }
             if at == end {
-                // It may go on. What is before it cannot: the thread has
+                // It may grow. What is before it cannot: the thread has
                 // written since.
                 break;
             }

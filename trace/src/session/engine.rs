@@ -12,7 +12,7 @@ use crate::drain::lane::Lane;
 use crate::drain::recorder::Recorder;
 use crate::drain::state::{HIDDEN, TraceState};
 use crate::drain::stats::Stats;
-use crate::drain::turn::{Turn, note, tell};
+use crate::drain::turn::{Turn, note, write_counters};
 use crate::drain::waiting::Rest;
 use crate::drain::wanted::TooManyRules;
 use crate::events::pattern::Pattern;
@@ -163,7 +163,7 @@ impl Engine {
             // Bound: the heads that were noted.
             while let Drained { more: true, words: 1.. } = self.drain_host(i) {}
         }
-        self.tell_gaps(HostConsumer::gaps);
+        self.note_gaps(HostConsumer::gaps);
         self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
         if self.recorder.as_ref().is_some_and(|recorder| recorder.taking) {
             self.end_snapshot();
@@ -243,9 +243,9 @@ impl Engine {
             return;
         }
         if self.state.trace.is_open {
-            let told = self.tell_all();
+            let written = self.write_all_counters();
             self.close_all();
-            if let Err(failed) = told.and_then(|()| self.state.describe(true).map(drop)) {
+            if let Err(failed) = written.and_then(|()| self.state.describe(true).map(drop)) {
                 self.failed(BOOKS, failed);
             }
         }
@@ -262,15 +262,15 @@ impl Engine {
     }
 
     /// Writes the last counters, until a write fails.
-    fn tell_all(&mut self) -> Result<(), WriteFailed> {
+    fn write_all_counters(&mut self) -> Result<(), WriteFailed> {
         let now = ticks();
-        let mut told = Ok(());
+        let mut written = Ok(());
         self.for_each_lane(|state, lane| {
-            if told.is_ok() {
-                told = tell(state, lane, now);
+            if written.is_ok() {
+                written = write_counters(state, lane, now);
             }
         });
-        told
+        written
     }
 
     fn close_all(&mut self) {
@@ -299,7 +299,7 @@ impl Engine {
             return Err(failed);
         }
         self.finished = true;
-        self.tell_gaps(HostConsumer::last_gaps);
+        self.note_gaps(HostConsumer::last_gaps);
         self.state.simple.close(&mut self.state.failures);
         self.close_all();
         self.state.clocks.refresh();
@@ -321,12 +321,12 @@ impl Engine {
             }
         }
         self.finished = true;
-        self.tell_gaps(HostConsumer::last_gaps);
+        self.note_gaps(HostConsumer::last_gaps);
         self.state.simple.close(&mut self.state.failures);
         // Each lane by itself: the files of some may have room.
         let now = ticks();
         self.for_each_lane(|state, lane| {
-            let _ = tell(state, lane, now);
+            let _ = write_counters(state, lane, now);
         });
         self.close_all();
         if self.state.trace.is_open {
@@ -338,11 +338,11 @@ impl Engine {
         for i in 0..self.hosts.len() {
             while self.finish_host(i)?.more {}
         }
-        self.tell_all()
+        self.write_all_counters()
     }
 
     /// Notes in the simple backend's file which declared events the host rings lost.
-    fn tell_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
+    fn note_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
         let Engine { state, hosts, .. } = self;
         for (consumer, lane) in hosts.iter_mut() {
             let end = lane.next.position;

@@ -15,7 +15,7 @@ pub enum SessionError {
     /// There is something in it already; nothing was touched.
     #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
     NotEmpty(PathBuf),
-    /// It belongs to another user, who could exchange and read what is written.
+    /// It belongs to another user, who could exchange and read its files.
     #[error(
         "{} belongs to user {owner}, not to user {user} who runs this; give a directory of your \
          own, or a new one",

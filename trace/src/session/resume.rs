@@ -49,7 +49,7 @@ struct FoundStream {
     /// The last packet of its last file.
     last: PacketHeader,
     /// Lost events in all of its files.
-    told: u64,
+    lost: u64,
     /// Records in all of its files.
     counts: Recorded,
 }
@@ -168,8 +168,8 @@ impl Found {
             *self.points.entry(client).or_default() += more;
         }
         let found = self.streams.entry((last.domain, last.client));
-        let found = found.or_insert(FoundStream { last, told: 0, counts: Recorded::default() });
-        found.told = found.told.saturating_add(last.events_discarded).min(MOST_LOST);
+        let found = found.or_insert(FoundStream { last, lost: 0, counts: Recorded::default() });
+        found.lost = found.lost.saturating_add(last.events_discarded).min(MOST_LOST);
         found.counts.add(&counts);
         // As readers order them.
         let place = |p: &PacketHeader| (p.epoch, p.faults, p.ring_end, p.sequence);
@@ -221,7 +221,7 @@ impl Found {
         lane.earlier = Earlier {
             files: self.files,
             token: last.lease_token,
-            lost: found.told,
+            lost: found.lost,
             faults: last.faults,
             ring_end: last.ring_end,
             sequence: last.sequence,
@@ -248,7 +248,7 @@ impl Found {
         stats.clock = last.stream_id;
         stats.filtered = last.events_filtered;
         let is_its = |s: &&StreamJson| (s.domain, s.client) == (stats.domain, stats.number);
-        stats.lost.full = found.told;
+        stats.lost.full = found.lost;
         if let Some(said) = self.json.streams.iter().find(is_its) {
             stats.name.clone_from(&said.name);
             let Losses { full, busy, overwritten, unattached } = &mut stats.lost;

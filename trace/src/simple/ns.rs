@@ -5,9 +5,9 @@ use crate::ctf::clock::HostClock;
 /// Host ticks to Unix nanoseconds, by one multiplication.
 pub(super) struct Ns {
     raw: u64,
-    /// Unix time of `raw`, nanoseconds with 32 bits behind the point.
+    /// Unix time of `raw`, nanoseconds with 32 bits after the point.
     ns: i128,
-    /// Nanoseconds per tick, 32 bits behind the point: up to `raw`, and on.
+    /// Nanoseconds per tick, 32 bits after the point, from `raw` on.
     rates: [u64; 2],
 }
 
@@ -35,7 +35,7 @@ impl Ns {
         self.ns + i128::from(ticks) * i128::from(rate)
     }
 
-    /// Once a second: goes on from here at the clock's rate as it is known now,
+    /// Once a second: continues from here at the clock's present rate,
     /// so much faster or slower that a second on it is right. Without a step,
     /// so that no thread's time goes back.
     pub fn refresh(&mut self, clock: &HostClock, raw: u64) {

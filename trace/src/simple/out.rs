@@ -1,5 +1,5 @@
 //! Where the simple backend's bytes go: a file that is opened with care, and
-//! written without waiting for whoever reads it.
+//! written without waiting for its reader.
 //!
 //! A disk that is full keeps the file whole: what was written of a record is
 //! cut off again, and written when there is room. A pipe takes what it has room
@@ -23,7 +23,7 @@ pub(super) struct Out {
     bytes: Vec<u8>,
     /// Of `bytes`: written.
     sent: usize,
-    /// Of `bytes`: the end of a record, not behind `sent`.
+    /// Of `bytes`: the end of a record, not after `sent`.
     whole: usize,
     /// Bytes of the file before `bytes`.
     before: u64,
@@ -157,7 +157,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
         Some(_) => AtFlags::SYMLINK_NOFOLLOW,
         None => AtFlags::empty(),
     };
-    // Whoever reads a pipe or a terminal must not hold up the drain.
+    // The reader of a pipe or a terminal must not hold up the drain.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | follow;
     let open = |more: OFlags, mode| retry(|| openat(at, name, flags | more, mode)).map(File::from);
     let kind = match retry(|| statat(at, name, stat_flags)) {
@@ -173,7 +173,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
             })
         }
         Some(FileType::CharacterDevice) => open(OFlags::WRONLY, Mode::empty()),
-        // To be told what is there, a file has to be read.
+        // To see its contents, a file has to be read.
         Some(FileType::RegularFile) => open(OFlags::RDWR, Mode::empty()),
         None => {
             let mode = session.share().file_mode();

@@ -18,7 +18,7 @@ pub fn pollfd(fd: &impl AsRawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
 }
 
-/// Waits, for ever without a timeout.
+/// Waits, without end if there is no timeout.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     // Rounded up: to wake before the time would be to spin.
     let ms =
@@ -70,7 +70,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     // SAFETY: just made, so nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: `address` is a whole sockaddr_un with a NUL behind its path, and
+    // SAFETY: `address` is a whole sockaddr_un with a NUL after its path, and
     // the call only reads it.
     match unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } {
         0 => Ok(fd.into()),
