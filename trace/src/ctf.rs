@@ -13,3 +13,12 @@ pub mod packet;
 pub mod session_json;
 pub mod stream;
 pub(crate) mod uuid;
+
+pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock};
+pub use error::WriteFailed;
+pub(crate) use files::Files;
+pub(crate) use folder::Folder;
+pub use folder::Share;
+pub(crate) use packet::{Domain, PacketBuffer, PacketHeader};
+pub(crate) use stream::Stream;
+pub(crate) use uuid::{Uuid, random_uuid};

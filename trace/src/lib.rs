@@ -46,12 +46,8 @@ pub mod trigger;
 #[cfg(feature = "clap")]
 pub use control::args;
 pub use control::monitor;
-pub use ctf::error::WriteFailed;
-pub use ctf::folder::Share;
-pub use ctf::session_json;
-pub use drain::failures::OnWriteFailed;
-pub use drain::recorder::{SnapshotError, SnapshotLimit};
-pub use drain::wanted::TooManyRules;
+pub use ctf::{Share, WriteFailed, session_json};
+pub use drain::{OnWriteFailed, SnapshotError, SnapshotLimit, TooManyRules};
 pub use events::own as trace;
 pub use events::{backend, pattern};
 pub use hypertrace_abi as abi;

@@ -19,11 +19,9 @@
 mod ns;
 mod out;
 
-use crate::ctf::clock::HostClock;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::folder::Folder;
+use crate::ctf::{Folder, HostClock, WriteFailed};
 use crate::events::own;
-use crate::events::registry::{EVENTS, TraceEvent};
+use crate::events::{EVENTS, TraceEvent};
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::FieldType;
 use ns::Ns;

@@ -1,6 +1,6 @@
 //! `--trace` and `--trace-backend`: options for a VMM's command line.
 
-use crate::events::pattern::Pattern;
+use crate::events::Pattern;
 use crate::events::registry::{self, Clash};
 use crate::session::Session;
 use std::path::{Path, PathBuf};

@@ -2,13 +2,12 @@
 //! what the rings hold. From code, and as the monitor's commands.
 
 use super::monitor::{Monitor, MonitorError};
-use crate::ctf::error::WriteFailed;
-use crate::drain::state::TraceState;
-use crate::drain::wanted::TooManyRules;
+use crate::ctf::WriteFailed;
+use crate::drain::{TooManyRules, TraceState};
 use crate::events::backend::{self, Backends, ftrace};
-use crate::events::pattern::Pattern;
-use crate::events::registry::{self, EVENTS};
+use crate::events::registry::{self};
 use crate::events::rings;
+use crate::events::{EVENTS, Pattern};
 use crate::session::Session;
 use hypertrace_abi::clock::ticks;
 use std::fmt::Write;

@@ -56,7 +56,8 @@ mod sys;
 
 pub use socket::connect;
 
-use crate::ctf::folder::{Folder, MOST_TRIES, Share};
+use crate::ctf::folder::MOST_TRIES;
+use crate::ctf::{Folder, Share};
 use socket::{Entry, listen};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read};

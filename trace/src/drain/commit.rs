@@ -3,11 +3,7 @@
 use super::lane::Lane;
 use super::record::Packed;
 use super::turn::{Turn, write_counters};
-use crate::ctf::clock::HOST_CLOCK;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::files::Files;
-use crate::ctf::packet::{Domain, PacketHeader};
-use crate::ctf::stream::Stream;
+use crate::ctf::{Domain, Files, HOST_CLOCK, PacketHeader, Stream, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Fault, Pulled, is_back};
 use hypertrace_abi::sink::Drained;

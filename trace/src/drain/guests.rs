@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::stats::Stats;
-use crate::ctf::packet::Domain;
+use crate::ctf::Domain;
 use crate::limits::MAX_CLIENTS;
 
 /// The guests' lanes, by client.

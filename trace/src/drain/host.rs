@@ -3,8 +3,8 @@
 use super::classes::Classes;
 use super::lane::Lane;
 use super::stats::Stats;
+use crate::events::Escaped;
 use crate::events::rings::HostRing;
-use crate::events::text::Escaped;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Consumer, ConsumerState, Flow};
 use hypertrace_abi::schema::{Schema, Value};

@@ -5,8 +5,7 @@ use super::lessee::{Lessee, OpenLease};
 use super::stats::{PendingPoints, Stats};
 use super::texts::Texts;
 use super::waiting::Waiting;
-use crate::ctf::packet::{Domain, PacketHeader};
-use crate::ctf::stream::Stream;
+use crate::ctf::{Domain, PacketHeader, Stream};
 
 /// One ring's way into its stream.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! A flight recorder: rings overwrite their oldest records, and what they hold
 //! is written as a session of its own on request: a snapshot.
 
-use crate::ctf::error::WriteFailed;
-use crate::ctf::folder::Folder;
+use crate::ctf::{Folder, WriteFailed};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;

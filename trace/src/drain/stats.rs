@@ -1,8 +1,8 @@
 //! Accounts of a lane: recorded and lost events, faults.
 
-use crate::ctf::packet::Domain;
+use crate::ctf::Domain;
 use crate::ctf::session_json::StreamJson;
-use crate::events::text::Escaped;
+use crate::events::Escaped;
 use crate::limits::MOST_LOST;
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use super::budget::Payer;
 use super::classes::{ClassRef, Classes, Table};
-use crate::ctf::packet::Domain;
+use crate::ctf::Domain;
 use hypertrace_abi::record::Header;
 use hypertrace_abi::ring::{Fault, LoggedSchema};
 

@@ -3,8 +3,7 @@
 use super::guests::Guests;
 use super::lane::Lane;
 use super::state::TraceState;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::packet::PacketHeader;
+use crate::ctf::{PacketHeader, WriteFailed};
 use hypertrace_abi::ring::Consumer;
 
 /// One ring's turn in a pass.

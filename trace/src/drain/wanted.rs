@@ -7,7 +7,7 @@
 //! with a name that is off. An event that passes the mask and is not wanted is
 //! filtered at the drain.
 
-use crate::events::pattern::Pattern;
+use crate::events::Pattern;
 use hypertrace_abi::layout::MASK_BYTES;
 use hypertrace_abi::schema::mask_slot;
 use std::collections::BTreeMap;

@@ -1,11 +1,9 @@
 //! Configuration of a session.
 
-use crate::ctf::folder::Share;
-use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
+use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES};
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
-use crate::drain::failures::OnWriteFailed;
-use crate::drain::recorder::SnapshotLimit;
-use crate::drain::state::TraceState;
+use crate::ctf::{PacketBuffer, Share};
+use crate::drain::{OnWriteFailed, SnapshotLimit, TraceState};
 use std::path::PathBuf;
 
 /// Configuration of a session. [`SessionConfig::new`] has defaults for all but the

@@ -1,22 +1,15 @@
 //! The drain loop's side of a session, behind its one lock.
 
 use super::resume::{Committed, Found};
-use crate::ctf::error::WriteFailed;
-use crate::ctf::packet::Domain;
-use crate::ctf::uuid::random_uuid;
-use crate::drain::budget::Payer;
+use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::failures::BOOKS;
-use crate::drain::guests::Guests;
-use crate::drain::host::HostConsumer;
-use crate::drain::lane::Lane;
-use crate::drain::recorder::Recorder;
-use crate::drain::state::{HIDDEN, TraceState};
-use crate::drain::stats::Stats;
-use crate::drain::turn::{Turn, note, write_counters};
+use crate::drain::state::HIDDEN;
+use crate::drain::turn::{note, write_counters};
 use crate::drain::waiting::Rest;
-use crate::drain::wanted::TooManyRules;
-use crate::events::pattern::Pattern;
-use crate::events::rings::HostRings;
+use crate::drain::{
+    Guests, HostConsumer, Lane, Payer, Recorder, Stats, TooManyRules, TraceState, Turn,
+};
+use crate::events::{HostRings, Pattern};
 use crate::limits::MAX_CLIENTS;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;

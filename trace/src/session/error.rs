@@ -1,6 +1,6 @@
 //! Errors of a session.
 
-use crate::ctf::error::WriteFailed;
+use crate::ctf::WriteFailed;
 use hypertrace_abi::layout::GeometryError;
 use std::io;
 use std::path::PathBuf;

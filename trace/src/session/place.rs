@@ -1,7 +1,7 @@
 //! The directory of a session: made, or seen to be this user's.
 
 use super::error::SessionError;
-use crate::ctf::folder::{Folder, Share};
+use crate::ctf::{Folder, Share};
 use crate::drain::state::HIDDEN;
 use std::io;
 use std::path::Path;

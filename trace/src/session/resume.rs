@@ -12,15 +12,14 @@ mod scan;
 
 use super::error::SessionError;
 use super::place::own;
-use crate::ctf::clock::{Clocks, FREQUENCIES};
-use crate::ctf::folder::{Folder, Share, read_at};
-use crate::ctf::packet::{Domain, PacketHeader};
+use crate::ctf::clock::FREQUENCIES;
+use crate::ctf::folder::read_at;
 use crate::ctf::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
-use crate::ctf::uuid::Uuid;
-use crate::drain::classes::{Classes, Table};
-use crate::drain::lane::{Earlier, Lane, Next};
+use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Share, Uuid};
+use crate::drain::classes::Table;
+use crate::drain::lane::{Earlier, Next};
 use crate::drain::state::CTF;
-use crate::drain::stats::{Recorded, Stats};
+use crate::drain::{Classes, Lane, Recorded, Stats};
 use crate::limits::{
     MAX_CLASSES, MAX_CLIENTS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MOST_LOST,
 };

@@ -1,9 +1,8 @@
 //! Summary of a session: what it holds and what it lost.
 
-use crate::ctf::packet::Domain;
+use crate::ctf::Domain;
 use crate::ctf::session_json::StreamJson;
-use crate::drain::state::TraceState;
-use crate::drain::stats::Stats;
+use crate::drain::{Stats, TraceState};
 use crate::limits::MOST_LOST;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,9 +1,8 @@
 //! One rule: its text, conditions, actions and counts.
 
 use super::{Callback, MAX_RULES, SNAPSHOT};
-use crate::drain::recorder::SnapshotError;
-use crate::events::pattern::Pattern;
-use crate::events::registry::{EVENTS, TraceEvent};
+use crate::drain::SnapshotError;
+use crate::events::{EVENTS, Pattern, TraceEvent};
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::schema::{is_name, name_hash};
 use std::fs::{File, OpenOptions};

@@ -1,7 +1,8 @@
 //! The socket in the session's directory: made, found, and removed.
 
 use super::{MonitorError, SOCKET, sys};
-use crate::ctf::folder::{Folder, MOST_TRIES, Share, retry};
+use crate::ctf::folder::{MOST_TRIES, retry};
+use crate::ctf::{Folder, Share};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, openat, renameat, unlinkat};
 use std::fs::File;
 use std::io::{self, ErrorKind};

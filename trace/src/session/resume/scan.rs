@@ -7,9 +7,10 @@
 use super::is_stream;
 use crate::ctf::folder::read_at;
 use crate::ctf::metadata::REFERENCE_FIELDS;
-use crate::ctf::packet::{Domain, HEADER_BYTES, MAGIC, PacketHeader};
+use crate::ctf::packet::{HEADER_BYTES, MAGIC};
 use crate::ctf::session_json::SessionJson;
-use crate::drain::stats::Recorded;
+use crate::ctf::{Domain, PacketHeader};
+use crate::drain::Recorded;
 use crate::limits::MOST_LOST;
 use hypertrace_abi::record::{Flags, Header, RESERVED, id};
 use rustix::fs::Stat;
