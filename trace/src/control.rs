@@ -1,5 +1,5 @@
-//! Control while a VM runs: which events are on, which backends there are, and what the
-//! rings hold. From code, from the command line, and as the monitor's commands.
+//! Control while a VM runs: switches events and backends and shows the rings. From code,
+//! from the command line, and by the monitor's commands.
 
 #[cfg(feature = "clap")]
 pub mod args;

@@ -1,8 +1,8 @@
-//! What a session's directory holds: a CTF 1.8 trace and `session.json`.
+//! The files of a session: a CTF 1.8 trace and `session.json`.
 //!
 //! [`stream`] writes files that survive a kill at any instant, in [`packet`]s;
-//! [`metadata`] and [`session_json`] describe them, [`clock`] maps raw counters to Unix
-//! time. [`folder`] and [`files`] are the only code that opens, renames or removes files.
+//! [`metadata`] and [`session_json`] describe them, `clock` maps raw counters to Unix
+//! time. `folder` and [`files`] are the only code that opens, renames or removes files.
 
 pub(crate) mod clock;
 pub(crate) mod error;
@@ -13,3 +13,12 @@ pub mod packet;
 pub mod session_json;
 pub mod stream;
 pub(crate) mod uuid;
+
+pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock};
+pub use error::WriteFailed;
+pub(crate) use files::Files;
+pub(crate) use folder::Folder;
+pub use folder::Share;
+pub(crate) use packet::{Domain, PacketBuffer, PacketHeader};
+pub(crate) use stream::Stream;
+pub(crate) use uuid::{Uuid, random_uuid};

@@ -1,4 +1,4 @@
-//! Draining rings: what producers wrote becomes packets of the trace.
+//! Draining rings: producers' records become packets of the trace.
 //!
 //! Each ring has a [`lane`](lane::Lane); a [`turn`](turn::Turn) takes one packet out of
 //! it. Nothing that a producer writes is trusted: [`record`] checks ids, lengths and
@@ -23,3 +23,16 @@ mod texts;
 pub(crate) mod turn;
 pub(crate) mod waiting;
 pub(crate) mod wanted;
+
+pub(crate) use budget::Payer;
+pub(crate) use classes::Classes;
+pub use failures::OnWriteFailed;
+pub(crate) use guests::Guests;
+pub(crate) use host::HostConsumer;
+pub(crate) use lane::Lane;
+pub(crate) use recorder::{Asker, Recorder};
+pub use recorder::{SnapshotError, SnapshotLimit};
+pub(crate) use state::TraceState;
+pub(crate) use stats::{Recorded, Stats};
+pub(crate) use turn::Turn;
+pub use wanted::TooManyRules;

@@ -9,3 +9,8 @@ pub mod pattern;
 pub mod registry;
 pub(crate) mod rings;
 pub(crate) mod text;
+
+pub use pattern::Pattern;
+pub use registry::{EVENTS, TraceEvent};
+pub(crate) use rings::HostRings;
+pub(crate) use text::Escaped;

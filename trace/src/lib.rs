@@ -26,7 +26,7 @@
 //! What a guest writes is never trusted: lengths, ids and timestamps are
 //! checked on the way, and what does not fit is kept as `untyped` or
 //! `time_fault` events and counted by kind. What the host cannot write is
-//! counted, told once, and stays in the rings, where producers count what
+//! counted, reported once, and stays in the rings, where producers count what
 //! finds no room. All buffers and tables are bounded: a packet buffer, host
 //! rings, and the limits in [`limits`].
 //!
@@ -46,12 +46,8 @@ pub mod trigger;
 #[cfg(feature = "clap")]
 pub use control::args;
 pub use control::monitor;
-pub use ctf::error::WriteFailed;
-pub use ctf::folder::Share;
-pub use ctf::session_json;
-pub use drain::failures::OnWriteFailed;
-pub use drain::recorder::{SnapshotError, SnapshotLimit};
-pub use drain::wanted::TooManyRules;
+pub use ctf::{Share, WriteFailed, session_json};
+pub use drain::{OnWriteFailed, SnapshotError, SnapshotLimit, TooManyRules};
 pub use events::own as trace;
 pub use events::{backend, pattern};
 pub use hypertrace_abi as abi;

@@ -1,4 +1,4 @@
-//! Bounds: how far a guest can make a session grow.
+//! Bounds of a session's growth, whatever its guests do.
 
 pub use hypertrace_abi::ring::MAX_NAME_BYTES;
 

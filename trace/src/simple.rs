@@ -13,17 +13,15 @@
 //! ```
 //!
 //! An argument is a u64, or a string: u32 length, bytes. What was dropped, by
-//! a full ring or because the file cannot be written as fast, stands where it
+//! a full ring or because the file cannot be written as fast, is counted where it
 //! is missing.
 
 mod ns;
 mod out;
 
-use crate::ctf::clock::HostClock;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::folder::Folder;
+use crate::ctf::{Folder, HostClock, WriteFailed};
 use crate::events::own;
-use crate::events::registry::{EVENTS, TraceEvent};
+use crate::events::{EVENTS, TraceEvent};
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::FieldType;
 use ns::Ns;
@@ -47,7 +45,7 @@ const MOST_BYTES: usize = 4 << 20;
 /// How often the end looks whether a slow reader has read.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What of a declared event the file needs.
+/// Facts of a declared event that the file needs.
 #[derive(Clone, Copy)]
 struct Kind {
     /// Its index in [`EVENTS`], which is its id here.
@@ -56,8 +54,8 @@ struct Kind {
 }
 
 impl Kind {
-    /// Whether a payload has all arguments. A record without would end every reader's
-    /// way.
+    /// Returns whether a payload has all arguments. A record without one of them would end every
+    /// reader's work.
     fn fits(&self, payload: &[u64]) -> bool {
         let mut words = payload;
         self.types.iter().all(|ty| {
@@ -73,7 +71,7 @@ impl Kind {
     }
 }
 
-/// What a class of the session's is to this file.
+/// Meaning of one of the session's classes to this file.
 #[derive(Clone, Copy)]
 enum Class {
     Other,
@@ -93,7 +91,7 @@ struct Place {
     end: u32,
 }
 
-/// What is missing of one thread's, not yet told.
+/// Missing events of one thread, which the file does not say yet.
 #[derive(Clone, Copy, Default)]
 struct Gap {
     time: u64,
@@ -115,7 +113,7 @@ pub(crate) struct Simple {
     /// By dense id; `None`: not looked up yet.
     classes: Vec<Option<Class>>,
     point: Option<Kind>,
-    /// Whose name stands in the file, or in `names`.
+    /// Events whose name is in the file, or in `names`.
     mapped: Vec<bool>,
     names: Vec<u8>,
     records: Vec<u8>,
@@ -174,34 +172,35 @@ impl Simple {
         })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether `path` is the same file, and whether that has a begin.
+    /// Returns whether `path` is the same file, and whether that has a beginning; `None`: another
+    /// file.
     pub fn is(&self, path: &Path) -> Option<bool> {
         self.out.is(path).then(|| self.out.is_file())
     }
 
-    /// Whether records are written.
+    /// Returns whether records are written.
     pub fn is_on(&self) -> bool {
         self.window.end == u64::MAX
     }
 
-    /// Switches it. What comes while it is off is not missing.
+    /// Switches it. Events that come while it is off are not missing.
     pub fn set(&mut self, on: bool, now: u64) {
         if on != self.is_on() {
             self.window = if on { now..u64::MAX } else { self.window.start..now };
         }
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the bytes that wait to be written.
     pub fn waiting(&self) -> usize {
         self.out.unsent().len() + self.records.len()
     }
 
-    /// Declared events of a lane that are missing, the last of them at `raw`.
+    /// Counts declared events of a lane that are missing, the last of them at `raw`.
     pub fn lost(&mut self, lane: u32, raw: u64, lost: u64) {
         if lost == 0 || !self.window.contains(&raw) {
             return;
@@ -217,12 +216,12 @@ impl Simple {
         }
         gap.lost = gap.lost.saturating_add(lost);
         if !self.is_full() {
-            self.tell_gap(lane);
+            self.write_gap(lane);
         }
     }
 
     /// Says what is missing of a lane, before what comes next of it.
-    fn tell_gap(&mut self, lane: usize) {
+    fn write_gap(&mut self, lane: usize) {
         let Some(gap) = self.gaps.get_mut(lane).map(std::mem::take) else { return };
         if gap.lost > 0 {
             let start = self.begin(DROPPED, gap.time);
@@ -297,7 +296,7 @@ impl Simple {
             Class::Declared(kind) => self.record_event(kind, raw, payload),
             Class::Point => self.record_point(raw, false, 0, payload),
             Class::Point2016 => self.record_point(raw, true, 0, payload),
-            // Behind the id and the count that the session put there.
+            // After the id and the count that the session put there.
             Class::UntypedPoint => self.record_point(raw, false, 2, payload),
         }
     }
@@ -315,7 +314,7 @@ impl Simple {
         }
     }
 
-    /// A dense id is one of reference points or one of other records.
+    /// Looks up a class. A dense id is one of reference points or one of other records.
     #[cold]
     fn look_up(&mut self, dense: u32, point: bool, text: Option<&str>) -> Class {
         let index = dense as usize;
@@ -356,7 +355,7 @@ impl Simple {
         self.recorded += 1;
     }
 
-    /// `skip`: words between the point's prefix and its own.
+    /// Records a reference point. `skip`: words between the point's prefix and its own.
     fn record_point(&mut self, raw: u64, is_2016: bool, skip: usize, payload: &[u64]) {
         let Some(kind) = self.point else { return };
         let (prefix, words) = payload.split_at(REFERENCE_PREFIX_WORDS);
@@ -399,7 +398,7 @@ impl Simple {
         self.places.push(Place { time: raw, start, end });
     }
 
-    /// A pass ends: what was taken is written, or on its way.
+    /// Ends a pass: writes its records, or begins to.
     ///
     /// # Errors
     /// If it cannot be written: it waits, and what has no room is dropped.
@@ -422,7 +421,7 @@ impl Simple {
 
     /// Puts what was taken on its way, in order of time.
     fn gather(&mut self) {
-        (0..self.gaps.len()).for_each(|lane| self.tell_gap(lane));
+        (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
         if self.places.is_empty() {
             return;
         }
@@ -430,7 +429,7 @@ impl Simple {
         if self.in_order && self.names.is_empty() {
             std::mem::swap(all, &mut self.records);
         } else {
-            // Names first: each stands before its first use, whatever the order.
+            // Names first: each comes before its first use, in any order of records.
             all.append(&mut self.names);
             // Those of one tick as they came.
             self.places.sort_unstable_by_key(|place| (place.time, place.start));
@@ -448,9 +447,8 @@ impl Simple {
         self.in_order = true;
     }
 
-    /// The end: writes what waits, as long as a slow reader reads at least
-    /// something within `patience`. Gives how many events are missing that the
-    /// file does not tell of.
+    /// Ends the file: writes what waits, as long as a slow reader reads at least something within
+    /// `patience`. Returns how many events are missing of which the file says nothing.
     pub fn close(&mut self, patience: Duration) -> (u64, Result<(), WriteFailed>) {
         let begun = Instant::now();
         let (mut moved, mut written) = (begun, self.out.written());
@@ -475,7 +473,7 @@ impl Simple {
 
     /// Gives up what waits: counts it.
     pub fn forsake(&mut self) -> u64 {
-        (0..self.gaps.len()).for_each(|lane| self.tell_gap(lane));
+        (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
         let (mut events, mut told) = (0, 0u64);
         for mut bytes in [self.out.unsent(), &self.records] {
             while let Some(len) = record_len(bytes).filter(|len| *len <= bytes.len()) {
@@ -497,7 +495,7 @@ impl Simple {
     }
 }
 
-/// A word of a record, if it has so many.
+/// Returns a word of a record, if it has so many.
 fn word(record: &[u8], index: usize) -> Option<u64> {
     let bytes = record.get(index * 8..index * 8 + 8)?;
     Some(u64::from_ne_bytes(bytes.try_into().ok()?))

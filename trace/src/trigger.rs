@@ -1,4 +1,4 @@
-//! Triggers: what a guest's reference point does to the host's tracing.
+//! Triggers: actions on the host's tracing at a guest's reference points.
 //!
 //! ```text
 //! on NAME [if argN==VALUE [and argM==VALUE]..] do ACTION[, ACTION]..
@@ -15,7 +15,7 @@
 //! | `snapshot` | a moment later: a flight recorder's, see [`Session::snapshot`](crate::Session::snapshot) |
 //! | `call NAME` | a moment later: a callback of the VMM's |
 //!
-//! What is done at once is done before the guest goes on. A point is looked up
+//! Immediate actions are done before the guest continues. A point is looked up
 //! on the vCPU's thread in one immutable table, without a lock or an
 //! allocation. Callbacks are queued, called in order on a thread of its own, and
 //! counted. The guest's events are switched in the order in which that was
@@ -26,7 +26,7 @@ mod table;
 
 pub use rule::TriggerError;
 
-use crate::events::pattern::Pattern;
+use crate::events::Pattern;
 use crossbeam_queue::ArrayQueue;
 use hypertrace_abi::sink::{NameSet, ReferencePoint};
 use rule::{Action, Rule};
@@ -54,6 +54,7 @@ pub type Callback = Arc<dyn Fn(&Fired) + Send + Sync>;
 
 /// A point that fired a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fired {
     /// The rule's number.
     pub rule: u32,
@@ -138,8 +139,8 @@ impl Triggers {
                 Action::Events { declared, on, due, .. } => {
                     declared.iter().for_each(|event| event.set(*on));
                     due.store(host_time.max(1), Relaxed);
-                    // ORDERING: pairs with the Acquire in `pass`: who sees that
-                    // something is due sees what.
+                    // ORDERING: pairs with the Acquire in `pass`: a pass that sees that
+                    // something is due sees the action's `due`, too.
                     self.due.store(true, Release);
                 }
                 Action::Kernel { tracing_on, on } => {
@@ -192,7 +193,7 @@ impl Triggers {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name that rules can call.
+    /// Registers a name that rules can call.
     pub fn register(&self, name: &str, callback: Callback) {
         self.control().callbacks.insert(name.to_owned(), callback);
     }
@@ -241,7 +242,7 @@ impl Triggers {
         self.control().rules.iter().for_each(|rule| names.set(rule.hash));
     }
 
-    /// All rules and what became of them, a line each.
+    /// Returns all rules and what became of them, a line each.
     pub fn list(&self) -> String {
         let mut text = String::new();
         let Queue { jobs, done, dropped, .. } = &*self.queue;

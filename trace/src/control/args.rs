@@ -1,6 +1,6 @@
-//! `--trace` and `--trace-backend`: what a VMM adds to its command line.
+//! `--trace` and `--trace-backend`: options for a VMM's command line.
 
-use crate::events::pattern::Pattern;
+use crate::events::Pattern;
 use crate::events::registry::{self, Clash};
 use crate::session::Session;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,7 @@ impl FromStr for TraceOption {
 
 /// Why an option cannot be done.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TraceArgsError {
     /// A file of patterns cannot be read.
     #[error("cannot read {}", path.display())]
@@ -89,12 +90,12 @@ pub enum TraceArgsError {
 }
 
 impl TraceArgs {
-    /// Whether any option says which events are to be on.
+    /// Returns whether any option says which events are to be on.
     pub fn names_events(&self) -> bool {
         self.trace.iter().any(|option| !matches!(option, TraceOption::File(_)))
     }
 
-    /// Does what the options say. Gives what is worth a warning: patterns that
+    /// Applies the options. Returns warnings: patterns that
     /// fit no declared event, which may fit a guest's later, and events that
     /// two crates of the program [declare differently](crate::event::Clash).
     ///
@@ -129,7 +130,7 @@ impl TraceArgs {
     }
 }
 
-/// Each pattern of a file.
+/// Returns each pattern of a file.
 fn patterns(
     path: &Path,
     set: &mut impl FnMut(&Pattern, bool) -> Result<(), String>,

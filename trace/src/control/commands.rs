@@ -2,13 +2,12 @@
 //! what the rings hold. From code, and as the monitor's commands.
 
 use super::monitor::{Monitor, MonitorError};
-use crate::ctf::error::WriteFailed;
-use crate::drain::state::TraceState;
-use crate::drain::wanted::TooManyRules;
+use crate::ctf::WriteFailed;
+use crate::drain::{TooManyRules, TraceState};
 use crate::events::backend::{self, Backends, ftrace};
-use crate::events::pattern::Pattern;
-use crate::events::registry::{self, EVENTS};
+use crate::events::registry::{self};
 use crate::events::rings;
+use crate::events::{EVENTS, Pattern};
 use crate::session::Session;
 use hypertrace_abi::clock::ticks;
 use std::fmt::Write;
@@ -16,6 +15,7 @@ use std::path::Path;
 
 /// How many names a pattern is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Matched {
     /// Declared events of this program.
     pub declared: usize,
@@ -42,9 +42,9 @@ impl Session {
         Ok(Matched { declared: set_declared(pattern, on), guest })
     }
 
-    /// Has declared events written to a file for QEMU's simpletrace reader, too.
-    /// A file that is there must be empty or such a trace, which it replaces; a
-    /// pipe must have a reader. What was written before stays where it is.
+    /// Also writes declared events to a file for QEMU's simpletrace reader. A file that is there
+    /// must be empty or such a trace, which it replaces; a pipe must have a reader. The former
+    /// file stays.
     ///
     /// # Errors
     /// If it cannot be made or written, or is something else.
@@ -54,7 +54,7 @@ impl Session {
             let source = std::io::Error::other("a flight recorder writes snapshots only");
             return Err(WriteFailed { action: "write", path: path.to_owned(), source });
         }
-        // What came before belongs to what was before.
+        // Events so far belong to the former state.
         engine.pass();
         let TraceState { simple, trace, clocks, failures, .. } = &mut engine.state;
         simple.set(path, &trace.dir, &clocks.host, failures)
@@ -73,7 +73,7 @@ impl Session {
     /// Executes a command of the monitor's; gives its text.
     ///
     /// # Errors
-    /// What is wrong with the command, and then all commands.
+    /// A message about the command, and a list of all commands.
     pub fn execute(&self, line: &str) -> Result<String, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match *words.as_slice() {
@@ -165,7 +165,7 @@ impl Session {
 
     fn trace_file(&self, on: bool) -> Result<String, String> {
         let mut engine = self.engine();
-        // What came before belongs to what was before.
+        // Events so far belong to the former state.
         engine.pass();
         match &mut engine.state.simple.file {
             Some(simple) => {
@@ -177,8 +177,7 @@ impl Session {
     }
 }
 
-/// An error with its causes, on one line: how a VMM may tell its user what
-/// this crate's errors say.
+/// Formats an error with its causes on one line, for messages to a VMM's user.
 pub fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -229,7 +228,7 @@ fn trace_backend(name: &str, on: bool) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Names of backends, as the commands have them.
+/// Returns the names of backends, as the commands have them.
 fn names(backends: Backends) -> String {
     let all = [
         (Backends::RING, "rings"),

@@ -56,7 +56,8 @@ mod sys;
 
 pub use socket::connect;
 
-use crate::ctf::folder::{Folder, MOST_TRIES, Share};
+use crate::ctf::folder::MOST_TRIES;
+use crate::ctf::{Folder, Share};
 use socket::{Entry, listen};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read};
@@ -80,8 +81,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Until the next try, where the machine has no descriptors or memory now.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
-/// Why there is no monitor.
+/// Error of starting a monitor.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MonitorError {
     /// The session's directory cannot be opened.
     #[error("cannot use {} as a session directory", path.display())]
@@ -95,7 +97,7 @@ pub enum MonitorError {
     /// Another process, or another monitor of this one, answers there.
     #[error("{} is in use by a running VMM; give another session directory", .0.display())]
     InUse(PathBuf),
-    /// What has the name is not ours to replace.
+    /// A file that is not a socket has this name.
     #[error("{} is in the way and no socket; move it", .0.display())]
     NotASocket(PathBuf),
     /// The socket cannot be made.
@@ -137,7 +139,7 @@ impl Monitor {
         Monitor::start_with(dir, PATIENCE, execute)
     }
 
-    /// The same in a directory that is open already.
+    /// Starts in the same way in a directory that is open already.
     pub(crate) fn start_in(
         dir: Folder,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
@@ -172,7 +174,7 @@ impl Monitor {
         Ok(Monitor { wake: Some(waker), thread: Some(thread), entry })
     }
 
-    /// Where the socket is.
+    /// Returns the socket's path.
     pub fn path(&self) -> &Path {
         self.entry.path()
     }
@@ -242,7 +244,7 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
         }
     }
 
-    /// How long there is nothing to do if nothing comes.
+    /// Returns how long there is nothing to do if nothing comes.
     fn timeout(&self, now: Instant) -> Option<Duration> {
         if self.clients.iter().any(Connection::has_work) {
             return Some(Duration::ZERO);
@@ -253,7 +255,7 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
     }
 
     fn accept(&mut self) {
-        // Bounded, so that those who are there get their turn.
+        // Bounded, so that the present clients get their turn.
         for _ in 0..MAX_CLIENTS {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -315,7 +317,7 @@ impl Connection {
         }
     }
 
-    /// What poll is to tell. It tells of a closed connection anyway.
+    /// Returns the events that poll waits for. It reports a closed connection anyway.
     fn waits_for(&self) -> libc::c_short {
         if !self.output.is_empty() {
             libc::POLLOUT
@@ -388,7 +390,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next request, or what is wrong with it.
+    /// Returns the next request, or what is wrong with it.
     fn request(&mut self) -> Option<Result<String, String>> {
         loop {
             let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
@@ -434,7 +436,7 @@ fn run(
         .unwrap_or_else(|_| Err("the command failed inside the VMM; its log says where".into()))
 }
 
-/// A reply as it is sent.
+/// Returns a reply as it is sent.
 fn reply(result: Result<String, String>) -> Vec<u8> {
     let (text, end) = match &result {
         Ok(text) => (text.as_str(), None),
@@ -467,7 +469,7 @@ fn reply(result: Result<String, String>) -> Vec<u8> {
 }
 
 /// Names and paths in a reply may be a guest's: they must not steer the terminal
-/// of somebody who reads with socat.
+/// of a user of socat.
 fn escape(line: &str, out: &mut String) {
     for c in line.chars() {
         // Writing to a String does not fail.

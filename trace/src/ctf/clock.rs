@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The clock of all host rings.
 pub(crate) const HOST_CLOCK: u32 = 0;
 
-/// Frequencies that a guest's counter may be told to have.
+/// Frequencies that a configuration may give a guest's counter.
 pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
 const NS: i128 = 1_000_000_000;
@@ -71,7 +71,7 @@ pub struct HostClock {
     fixed: bool,
 }
 
-/// Measured once per process: 10 ms, good to a few parts in a million.
+/// Measures the frequency once per process: 10 ms, good to a few parts in a million.
 fn first_frequency() -> u64 {
     static FREQUENCY: OnceLock<u64> = OnceLock::new();
     *FREQUENCY.get_or_init(|| {
@@ -81,8 +81,8 @@ fn first_frequency() -> u64 {
     })
 }
 
-/// Ticks per second of Unix time, or of monotonic time if somebody set the
-/// clock in between.
+/// Returns the ticks per second of Unix time, or of monotonic time if somebody set the clock in
+/// between.
 fn frequency_between(a: &Anchor, b: &Anchor) -> Option<u64> {
     let monotonic = b.monotonic.checked_duration_since(a.monotonic)?.as_nanos() as i128;
     let real = b.unix_ns - a.unix_ns;
@@ -101,15 +101,15 @@ impl HostClock {
         HostClock { first, base: first.raw.saturating_sub(frequency), frequency, fixed: false }
     }
 
-    /// The clock as `session.json` tells it.
-    fn restore(told: &ClockJson) -> HostClock {
-        let frequency = told.frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
+    /// Returns the clock as `session.json` has it.
+    fn restore(json: &ClockJson) -> HostClock {
+        let frequency = json.frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
         let first = Anchor {
-            raw: told.base.saturating_add(frequency),
-            unix_ns: i128::from(told.offset_ns) + NS,
+            raw: json.base.saturating_add(frequency),
+            unix_ns: i128::from(json.offset_ns) + NS,
             monotonic: Instant::now(),
         };
-        HostClock { first, base: told.base, frequency, fixed: true }
+        HostClock { first, base: json.base, frequency, fixed: true }
     }
 
     /// Draws the line from the first anchor through now. Does nothing in the
@@ -124,23 +124,23 @@ impl HostClock {
         }
     }
 
-    /// Unix time of a raw value, nanoseconds.
+    /// Returns the Unix time of a raw value, nanoseconds.
     pub fn unix_ns(&self, raw: u64) -> i128 {
         self.first.unix_ns
             + ticks_to_ns(i128::from(raw) - i128::from(self.first.raw), self.frequency)
     }
 
-    /// Unix time of tick 0, nanoseconds.
+    /// Returns the Unix time of tick 0, nanoseconds.
     pub fn offset_ns(&self) -> i128 {
         self.unix_ns(self.base)
     }
 
-    /// Unix time of the first anchor, nanoseconds.
+    /// Returns the Unix time of the first anchor, nanoseconds.
     pub fn started_unix_ns(&self) -> i128 {
         self.first.unix_ns
     }
 
-    /// The first anchor's raw value.
+    /// Returns the first anchor's raw value.
     pub fn started(&self) -> u64 {
         self.first.raw
     }
@@ -161,7 +161,7 @@ pub struct GuestClock {
     /// The lane that it was added for; none if that was in another process.
     lane: Option<usize>,
     /// Ticks per second; none if it is the host's own counter's rate.
-    told: Option<u64>,
+    own_frequency: Option<u64>,
     /// Raw ticks at the streams' tick 0.
     pub base: u64,
     /// The first timestamp seen.
@@ -176,11 +176,11 @@ pub struct GuestClock {
 }
 
 impl GuestClock {
-    /// A clock from its first timestamp, seen by the host at `seen`.
+    /// Returns a clock from its first timestamp, seen by the host at `seen`.
     pub fn new(
         kind: ClockKind,
         epoch: u32,
-        told: Option<u64>,
+        own_frequency: Option<u64>,
         host: &HostClock,
         began: u64,
         first: u64,
@@ -190,7 +190,7 @@ impl GuestClock {
             kind,
             epoch,
             lane: None,
-            told,
+            own_frequency,
             base: 0,
             first,
             began,
@@ -203,15 +203,15 @@ impl GuestClock {
         clock
     }
 
-    /// Ticks per second.
+    /// Returns the ticks per second.
     pub fn frequency(&self, host: &HostClock) -> u64 {
         match self.kind {
             ClockKind::MonotonicRaw => NS as u64,
-            ClockKind::Tsc => self.told.unwrap_or(host.frequency),
+            ClockKind::Tsc => self.own_frequency.unwrap_or(host.frequency),
         }
     }
 
-    /// Ticks that can have passed since the epoch began: x 1.001 + 1 ms.
+    /// Returns the ticks that can have passed since the epoch began: x 1.001 + 1 ms.
     pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
         let frequency = u128::from(self.frequency(host));
         let elapsed = u128::from(now.saturating_sub(self.began));
@@ -219,19 +219,18 @@ impl GuestClock {
         u64::try_from(ticks + ticks / 1000 + frequency / 1000).unwrap_or(u64::MAX)
     }
 
-    /// The latest that a timestamp can be now, if `first` is one of this
-    /// clock's.
+    /// Returns the latest that a timestamp can be now, if `first` is one of this clock's.
     pub fn limit(&self, host: &HostClock, first: u64, now: u64) -> u64 {
         first.saturating_add(self.allowed(host, now))
     }
 
-    /// Whether a client's first timestamp can be of this clock.
+    /// Returns whether a client's first timestamp can be of this clock.
     pub fn fits(&self, host: &HostClock, timestamp: u64, now: u64) -> bool {
         (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
     }
 
     /// Learns that the guest's time was `guest` at or before the host's `host_raw`.
-    /// Says whether that was news.
+    /// Returns true if the bound improved.
     pub fn bound(&mut self, host: &HostClock, guest: u64, host_raw: u64) -> bool {
         let better =
             self.unix_at(host, (guest, host_raw), guest) - self.unix_at(host, self.best, guest);
@@ -242,7 +241,7 @@ impl GuestClock {
         better < 0
     }
 
-    /// Whether the map moved noticeably since this said so last.
+    /// Returns whether the map has moved noticeably since the last call that returned true.
     pub fn has_moved(&mut self) -> bool {
         let noticeable = self.gained >= 1_000;
         if noticeable {
@@ -256,12 +255,12 @@ impl GuestClock {
         host.unix_ns(pair.1) + ticks_to_ns(ticks, self.frequency(host))
     }
 
-    /// Unix time of tick 0, nanoseconds.
+    /// Returns the Unix time of tick 0, nanoseconds.
     pub fn offset_ns(&self, host: &HostClock) -> i128 {
         self.unix_at(host, self.best, self.base)
     }
 
-    /// `tsc` or `monotonic_raw`.
+    /// Returns `tsc` or `monotonic_raw`.
     pub fn kind_name(&self) -> &'static str {
         match self.kind {
             ClockKind::Tsc => "tsc",
@@ -279,7 +278,7 @@ pub(crate) struct Clocks {
     epoch: u32,
     /// Host's raw counter when it began.
     began: u64,
-    told: Option<u64>,
+    own_frequency: Option<u64>,
     /// Guests stamp with the host's counter.
     pub shared: bool,
     /// The maps are not those of the metadata on disk.
@@ -289,26 +288,30 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    pub fn new(host: HostClock, epoch: u32, began: Option<u64>, told: Option<u64>) -> Clocks {
+    pub fn new(
+        host: HostClock,
+        epoch: u32,
+        began: Option<u64>,
+        own_frequency: Option<u64>,
+    ) -> Clocks {
         // What no counter does is not believed.
-        let told = told.filter(|f| FREQUENCIES.contains(f));
+        let own_frequency = own_frequency.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.started());
         Clocks {
             host,
             guests: Vec::new(),
             epoch,
             began,
-            told,
+            own_frequency,
             shared: false,
             changed: true,
             described: 0,
         }
     }
 
-    /// The clocks of a session that another process left; the host's is told
-    /// first.
-    pub fn restore(told: &[ClockJson], same_counter: bool) -> Option<Clocks> {
-        let (host, guests) = told.split_first()?;
+    /// Returns the clocks of a session that another process left; the host's comes first.
+    pub fn restore(clocks: &[ClockJson], same_counter: bool) -> Option<Clocks> {
+        let (host, guests) = clocks.split_first()?;
         let host = HostClock::restore(host);
         let mut clocks = Clocks::new(host, 0, Some(host.base), None);
         clocks.shared = same_counter;
@@ -325,7 +328,7 @@ impl Clocks {
                 kind,
                 epoch: guest.epoch,
                 lane: None,
-                told: FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency),
+                own_frequency: FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency),
                 base: guest.base,
                 first: guest.base,
                 began: host.base,
@@ -348,12 +351,12 @@ impl Clocks {
     }
 
     pub fn begin_epoch(&mut self, epoch: u32) {
-        // Epochs are told per packet, and never go backwards in a file.
+        // Each packet has its epoch, which never goes backwards in a file.
         self.epoch = epoch.max(self.epoch);
         self.began = ticks();
     }
 
-    /// Clocks so far.
+    /// Returns the number of clocks.
     pub fn len(&self) -> u32 {
         1 + self.guests.len() as u32
     }
@@ -366,12 +369,12 @@ impl Clocks {
         self.guests.get_mut((clock as usize).checked_sub(1)?)
     }
 
-    /// Raw ticks at tick 0 of the clock's streams.
+    /// Returns the raw ticks at tick 0 of the clock's streams.
     pub fn base(&self, clock: u32) -> u64 {
         self.guest(clock).map_or(self.host.base, |guest| guest.base)
     }
 
-    /// The latest that a timestamp of this clock can be now, after `first`.
+    /// Returns the latest that a timestamp of this clock can be now, after `first`.
     pub fn limit(&self, clock: u32, first: u64, now: u64) -> u64 {
         match self.guest(clock) {
             Some(guest) => guest.limit(&self.host, first, now),
@@ -380,7 +383,7 @@ impl Clocks {
         }
     }
 
-    /// The latest that a lease's first timestamp can be now.
+    /// Returns the latest that a lease's first timestamp can be now.
     pub fn latest(&self, clock: u32, now: u64) -> u64 {
         let first = self.guest(clock).map_or(0, |guest| guest.first);
         self.limit(clock, first, now)
@@ -388,8 +391,8 @@ impl Clocks {
 
     /// Returns a clock for a guest whose time is `timestamp`: the one it has, one
     /// that fits, or a new one. If no more can be added to the session, one that
-    /// does not fit: its timestamps will be clamped. `lane`: who asks, by the number of its
-    /// [`Stats`](crate::drain::lane::Stats); its first new clock of an epoch is its
+    /// does not fit: its timestamps will be clamped. `lane`: the lane that asks, by the index of its
+    /// `Stats`; its first new clock of an epoch is its
     /// own, whatever others have added.
     pub fn for_guest(
         &mut self,
@@ -420,7 +423,8 @@ impl Clocks {
             && self.guests.len() + 1 < MAX_SESSION_CLOCKS
         {
             let (host, began) = (&self.host, self.began);
-            let clock = GuestClock::new(kind, self.epoch, self.told, host, began, timestamp, now);
+            let clock =
+                GuestClock::new(kind, self.epoch, self.own_frequency, host, began, timestamp, now);
             self.guests.push(GuestClock { lane: Some(lane), ..clock });
             self.changed = true;
             return number(self.guests.len() - 1);
@@ -430,7 +434,7 @@ impl Clocks {
     }
 
     /// Measures the host's clock again, and says whether any map is to be
-    /// told anew.
+    /// written anew.
     pub fn refresh(&mut self) {
         let now = ticks();
         let before = self.host.unix_ns(now);
@@ -444,7 +448,7 @@ impl Clocks {
     pub fn entries(&self, uuid: &[u8; 16]) -> Vec<ClockEntry> {
         let entry = |id: u32, name: String, frequency, offset_ns| {
             let mut uuid = *uuid;
-            // Another clock, another UUID: the session's, told apart.
+            // Another clock, another UUID: made of the session's.
             for (byte, x) in uuid[12..].iter_mut().zip((id + 1).to_be_bytes()) {
                 *byte ^= x;
             }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// intact, and the same call may be made again.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}", path.display())]
+#[non_exhaustive]
 pub struct WriteFailed {
     /// What was being done.
     pub action: &'static str,
@@ -18,7 +19,7 @@ pub struct WriteFailed {
 }
 
 impl WriteFailed {
-    /// For `map_err`.
+    /// Returns a conversion for `map_err`.
     pub(crate) fn on<'a>(
         action: &'static str,
         path: &'a Path,

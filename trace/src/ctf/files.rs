@@ -43,7 +43,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files of a trace in this folder, at most `most` of them open.
+    /// Returns the files of a trace in this folder, at most `most` of them open.
     ///
     /// # Errors
     /// If there is no such folder.
@@ -59,18 +59,18 @@ impl Files {
         &self.folder
     }
 
-    /// The folder's new path, for messages, after it was renamed.
+    /// Notes the folder's new path, for messages, after it was renamed.
     pub(crate) fn moved(self, path: PathBuf) -> Files {
         Files { folder: self.folder.moved(path), ..self }
     }
 
-    /// The path of a file, for messages.
+    /// Returns the path of a file, for messages.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Creates a file of this length, sparse, that begins with `head`. It has
-    /// its name once all of that is so; nothing is left behind otherwise.
+    /// its name once all of that is so; nothing is left otherwise.
     pub(crate) fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<FileId> {
         let hidden = format!(".{name}");
         self.make_room();

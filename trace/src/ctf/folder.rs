@@ -142,7 +142,7 @@ impl Folder {
     pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
         use std::os::unix::fs::DirBuilderExt;
         if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
-            // Whoever can write to them can rename what is in them.
+            // A user that can write to them can rename their contents.
             std::fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
         }
         mkdirat(CWD, path, share.folder_mode())?;
@@ -159,22 +159,22 @@ impl Folder {
         Folder::open_at(self.fd.as_fd(), name.as_ref(), path, OFlags::NOFOLLOW, self.share)
     }
 
-    /// Where it was when it was opened.
+    /// Returns its path when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its new path, for messages, after it was renamed.
+    /// Notes its new path, for messages, after it was renamed.
     pub fn moved(self, path: PathBuf) -> Folder {
         Folder { path, ..self }
     }
 
-    /// The same, where what is made has other modes.
+    /// Returns the same directory, where new files have other modes.
     pub fn shared(self, share: Share) -> Folder {
         Folder { share, ..self }
     }
 
-    /// The modes of what is made in it.
+    /// Returns the modes of new files.
     pub fn share(&self) -> Share {
         self.share
     }
@@ -189,7 +189,7 @@ impl Folder {
         retry(|| fchmod(&self.fd, self.share.folder_mode()))
     }
 
-    /// The names in it, `.` and `..` excluded; not more than `most`.
+    /// Returns the names in it, `.` and `..` excluded; not more than `most`.
     pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         // Through a descriptor of its own, with its own position.
@@ -206,7 +206,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// All names in it.
+    /// Returns all names in it.
     pub fn all_names(&self) -> io::Result<Vec<OsString>> {
         self.names(MOST_NAMES)
     }
@@ -235,7 +235,7 @@ impl Folder {
         }
     }
 
-    /// Device and inode of what has this name.
+    /// Returns device and inode of what has this name.
     pub fn stat_of(&self, name: &str) -> io::Result<Stat> {
         Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }

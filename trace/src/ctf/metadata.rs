@@ -42,7 +42,7 @@ pub const REFERENCE_FIELDS: [&str; 4] = ["client", "cpu", "seq", "guest_time"];
 
 const NS: i128 = 1_000_000_000;
 
-/// The whole text.
+/// Returns the whole text.
 pub fn tsdl<'a>(
     uuid: &[u8; 16],
     clocks: &[ClockEntry],
@@ -158,9 +158,8 @@ fn write_class(out: &mut String, class: &ClassEntry<'_>) -> fmt::Result {
     write!(out, "\nevent {{\n\tid = {id};\n\tstream_id = {stream_id};\n{body}}};\n")
 }
 
-/// Name and fields of an event class: made once, as the metadata is written
-/// often. `reference_point`: client, cpu, seq and guest time stand before the
-/// schema's own fields.
+/// Returns name and fields of an event class: made once, as the metadata is written often.
+/// `reference_point`: client, cpu, seq and guest time come before the schema's own fields.
 pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
     let mut out = String::new();
     // Writing to a String does not fail.
@@ -203,7 +202,7 @@ fn scalar_alias(ty: FieldType) -> &'static str {
     }
 }
 
-/// The name, with as many underscores behind it as it takes to be unique.
+/// Returns the name, with as many underscores after it as it takes to be unique.
 fn free_name(mut name: String, taken: &mut BTreeSet<String>) -> String {
     while !taken.insert(name.clone()) {
         name.push('_');

@@ -38,7 +38,7 @@ impl Domain {
     }
 }
 
-/// Packet header and packet context, as they stand in the file.
+/// Packet header and packet context, as they are in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PacketHeader {
@@ -60,7 +60,7 @@ pub struct PacketHeader {
     pub events_discarded: u64,
     /// Ring position of the first word that the packet covers.
     pub ring_begin: u64,
-    /// Ring position behind the last word that the packet covers.
+    /// Ring position after the last word that the packet covers.
     pub ring_end: u64,
     /// The lessee's token, 0 if there is none.
     pub lease_token: u64,
@@ -83,7 +83,7 @@ pub struct PacketHeader {
 const _: () = assert!(size_of::<PacketHeader>() == HEADER_BYTES);
 
 impl PacketHeader {
-    /// A header with nothing counted yet.
+    /// Returns a header with nothing counted yet.
     pub fn new(uuid: [u8; 16], stream_id: u32, domain: Domain, client: u32, epoch: u32) -> Self {
         PacketHeader {
             magic: MAGIC,
@@ -107,8 +107,8 @@ impl PacketHeader {
         }
     }
 
-    /// The empty packet that follows this one: counters carried, no time
-    /// passed, no ring covered.
+    /// Returns the empty packet that follows this one: counters carried, no time passed, no ring
+    /// covered.
     pub fn following(&self, next_sequence: u64, bytes: u64) -> Self {
         PacketHeader {
             timestamp_begin: self.timestamp_end,
@@ -145,7 +145,7 @@ pub const DEFAULT_PACKET_BYTES: usize = 64 * 1024;
 pub const MIN_PACKET_BYTES: usize = 40 * 1024;
 
 impl PacketBuffer {
-    /// A buffer for packets of at most this many bytes, rounded to the unit.
+    /// Returns a buffer for packets of at most this many bytes, rounded to the unit.
     pub fn new(packet_bytes: usize) -> Self {
         let bytes = packet_bytes.max(MIN_PACKET_BYTES).next_multiple_of(HEADER_BYTES);
         PacketBuffer {
@@ -155,7 +155,7 @@ impl PacketBuffer {
         }
     }
 
-    /// Bytes of the largest packet.
+    /// Returns the bytes of the largest packet.
     pub fn packet_bytes(&self) -> usize {
         (self.words.len() - HEADER_WORDS) * 8
     }
@@ -167,7 +167,7 @@ impl PacketBuffer {
         self.pad = 0;
     }
 
-    /// Whether there is no event in it.
+    /// Returns whether there is no event in it.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.used == HEADER_WORDS
@@ -184,7 +184,7 @@ impl PacketBuffer {
         Some(event)
     }
 
-    /// The words that are free.
+    /// Returns the words that are free.
     #[inline(always)]
     pub fn free(&mut self) -> &mut [u64] {
         let end = self.words.len() - HEADER_WORDS;
@@ -202,23 +202,23 @@ impl PacketBuffer {
         self.pad = pad;
     }
 
-    /// The events that are in it.
+    /// Returns the events that are in it.
     pub fn events(&self) -> &[u64] {
         &self.words[HEADER_WORDS..self.used]
     }
 
-    /// Bytes up to the last event's last byte.
+    /// Returns the bytes up to the last event's last byte.
     pub fn content_bytes(&self) -> usize {
         self.used * 8 - self.pad
     }
 
-    /// Bytes of the packet, padded to the unit.
+    /// Returns the bytes of the packet, padded to the unit.
     pub fn padded_bytes(&self) -> usize {
         (self.used * 8).next_multiple_of(HEADER_BYTES)
     }
 
     /// Zeroes the padding, puts both headers in, and gives the packet with
-    /// the filler's header behind it.
+    /// the filler's header after it.
     pub(crate) fn seal(&mut self, header: &PacketHeader, filler: &PacketHeader) -> &[u8] {
         let bytes = self.padded_bytes();
         self.words[self.used..bytes / 8].fill(0);

@@ -102,7 +102,7 @@ pub struct StreamJson {
     /// Ring events: declared ones, 2016 ones, untyped ones.
     #[serde(default)]
     pub events: u64,
-    /// Reference points of this client, wherever they stand.
+    /// Reference points of this client, in all streams.
     #[serde(default)]
     pub reference_points: u64,
     /// Kernel-stamped points.

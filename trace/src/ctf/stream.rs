@@ -2,7 +2,7 @@
 //!
 //! A stream file has its full size from the start and ends in a *filler*: an
 //! empty packet that reaches to the file's end. A packet is written inside the
-//! filler, behind its place for a header, together with the header of the next
+//! filler, after its place for a header, together with the header of the next
 //! filler; nothing of that is seen. Then its own header replaces the filler's
 //! by one write of 128 bytes that crosses no page: that is the commit. So a
 //! process may be killed anywhere and leaves a file that reads to its end.
@@ -23,7 +23,7 @@ struct StreamFile {
     file: FileId,
     /// Where the filler begins.
     at: u64,
-    /// The filler as it stands in the file.
+    /// The filler as it is in the file.
     filler: PacketHeader,
     /// It says more than the last packet, so it must stay.
     amended: bool,
@@ -37,16 +37,16 @@ struct StreamFile {
 /// To a CTF reader each file is a stream of its own, whose count of discarded
 /// events begins at 0: with another start it would say at every new file that
 /// events "may have been discarded". So the totals that callers give are
-/// written less what earlier files told.
+/// written less the totals of earlier files.
 #[derive(Debug)]
 pub struct Stream {
     prefix: String,
     file_bytes: u64,
     next_number: u32,
-    /// Total of discarded events that earlier files told.
-    told_before: u64,
-    /// Total of discarded events that this and earlier files told.
-    told: u64,
+    /// Total of discarded events in earlier files.
+    discarded_before: u64,
+    /// Total of discarded events in this and earlier files.
+    discarded: u64,
     file: StreamFile,
 }
 
@@ -55,7 +55,7 @@ impl Stream {
     /// baseline.
     ///
     /// # Errors
-    /// If the file cannot be made; nothing is left behind then.
+    /// If the file cannot be made; nothing of it is left.
     pub fn create(
         files: &mut Files,
         prefix: &str,
@@ -65,13 +65,13 @@ impl Stream {
         Stream::resume(files, prefix, 0, 0, file_bytes, baseline)
     }
 
-    /// Creates the first file after `number` files that are there, with `told` lost events
-    /// told in them.
+    /// Creates the first file after `number` files that are there, which count `discarded` lost
+    /// events.
     pub(crate) fn resume(
         files: &mut Files,
         prefix: &str,
         number: u32,
-        told: u64,
+        discarded: u64,
         file_bytes: u64,
         baseline: &PacketHeader,
     ) -> Result<Stream, WriteFailed> {
@@ -80,8 +80,8 @@ impl Stream {
             prefix: prefix.to_owned(),
             file_bytes,
             next_number: number.saturating_add(1),
-            told_before: told,
-            told,
+            discarded_before: discarded,
+            discarded,
             file,
         })
     }
@@ -103,10 +103,11 @@ impl Stream {
             let baseline = self.file.filler;
             self.next_file(files, &baseline)?;
         }
-        let told = header.events_discarded.max(self.told);
-        let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
+        let discarded = header.events_discarded.max(self.discarded);
+        let header =
+            PacketHeader { events_discarded: discarded - self.discarded_before, ..*header };
         self.file.append(files, buffer, &header, next_sequence, self.file_bytes)?;
-        self.told = told;
+        self.discarded = discarded;
         Ok(())
     }
 
@@ -116,7 +117,7 @@ impl Stream {
     ///
     /// # Errors
     /// If not even that can be written.
-    pub fn tell(
+    pub fn append_counters(
         &mut self,
         files: &mut Files,
         buffer: &mut PacketBuffer,
@@ -125,10 +126,11 @@ impl Stream {
     ) -> Result<(), WriteFailed> {
         buffer.clear();
         self.append(files, buffer, header, next_sequence).or_else(|_| {
-            let told = header.events_discarded.max(self.told);
-            let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
+            let discarded = header.events_discarded.max(self.discarded);
+            let header =
+                PacketHeader { events_discarded: discarded - self.discarded_before, ..*header };
             self.file.amend(files, &header, next_sequence)?;
-            self.told = told;
+            self.discarded = discarded;
             Ok(())
         })
     }
@@ -152,7 +154,7 @@ impl Stream {
         // The old file is whole with its filler; to cut it is tidiness.
         let _ = self.file.close(files);
         self.file = next;
-        self.told_before = self.told;
+        self.discarded_before = self.discarded;
         Ok(())
     }
 
@@ -161,18 +163,18 @@ impl Stream {
         self.next_number
     }
 
-    /// The total of discarded events that its files told.
-    pub fn told(&self) -> u64 {
-        self.told
+    /// Returns the total of discarded events in its files.
+    pub fn discarded(&self) -> u64 {
+        self.discarded
     }
 
-    /// What the last packet left behind: its counters, its end.
+    /// Returns the state after the last packet: its counters, its end.
     pub fn last(&self) -> &PacketHeader {
         &self.file.filler
     }
 
     /// Cuts the file to the end of its last packet, unless its filler has
-    /// something to tell.
+    /// newer counters.
     ///
     /// # Errors
     /// If it cannot be cut: it is whole as it is.
@@ -279,7 +281,7 @@ impl StreamFile {
     }
 
     fn close(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
-        // What cannot be mended is cut off, whatever it tells.
+        // A header that cannot be mended is cut off, with its counters.
         let keep = self.amended && self.mend(files).is_ok();
         let end = (!keep).then_some(self.at);
         files.close(&self.file, end).map_err(|source| self.failed("shorten", files, source))
@@ -301,7 +303,7 @@ mod tests {
         PacketHeader::new([1; 16], 0, Domain::Host, 0, 0)
     }
 
-    /// Packets of a file by their headers, checked to fill it exactly.
+    /// Returns the packets of a file by their headers, checked to fill it exactly.
     fn packets(path: &Path) -> Vec<PacketHeader> {
         let bytes = std::fs::read(path).unwrap();
         let mut at = 0;

@@ -69,25 +69,31 @@ impl Budget {
     }
 }
 
-/// The rate at which the files may be replaced: a token bucket that holds what a
-/// second brings.
+/// When `session.json` and the metadata are replaced: for guests that bring something
+/// new, by a token bucket that holds what a second brings; for the accounts, once a second
+/// or less often.
 #[derive(Debug)]
-pub(crate) struct Rate {
+pub(crate) struct Pace {
     /// Bytes that may be written now.
     credit: u64,
     /// When the credit was counted last, host's raw counter.
     counted_at: u64,
     /// Bytes that were written the last time.
     size: u64,
+    /// When `session.json` was last replaced for its accounts, host's raw counter.
+    accounts_at: u64,
+    /// Bytes that this took.
+    pub accounts_bytes: u64,
 }
 
-impl Rate {
-    /// A full bucket.
-    pub fn new(now: u64) -> Rate {
-        Rate { credit: BYTES_PER_SECOND, counted_at: now, size: 0 }
+impl Pace {
+    /// Returns a full bucket.
+    pub fn new(now: u64) -> Pace {
+        let credit = BYTES_PER_SECOND;
+        Pace { credit, counted_at: now, size: 0, accounts_at: now, accounts_bytes: 0 }
     }
 
-    /// Whether the files may be replaced now. `frequency`: ticks per second.
+    /// Returns whether the files may be replaced now. `frequency`: ticks per second.
     pub fn allows(&mut self, now: u64, frequency: u64) -> bool {
         let elapsed = now.saturating_sub(self.counted_at).min(frequency);
         let gained =
@@ -100,55 +106,21 @@ impl Rate {
         self.credit >= self.size.min(BYTES_PER_SECOND)
     }
 
-    /// The files were replaced, by so many bytes.
+    /// Counts the bytes of a replacement.
     pub fn spend(&mut self, bytes: u64) {
         self.credit = self.credit.saturating_sub(bytes);
         self.size = bytes;
     }
-}
 
-/// When `session.json` and the metadata are replaced.
-#[derive(Debug)]
-pub(crate) struct Pace {
-    /// For guests that bring something new.
-    rate: Rate,
-    /// When `session.json` was last replaced for its accounts, host's raw counter,
-    /// and the bytes that this took.
-    accounts_at: u64,
-    accounts_bytes: u64,
-}
-
-impl Pace {
-    pub fn new(now: u64) -> Pace {
-        Pace { rate: Rate::new(now), accounts_at: now, accounts_bytes: 0 }
-    }
-
-    /// Returns whether the files may be replaced now for a guest. `frequency`: ticks
-    /// per second.
-    pub fn allows(&mut self, now: u64, frequency: u64) -> bool {
-        self.rate.allows(now, frequency)
-    }
-
-    /// Counts the bytes of a replacement of both files.
-    pub fn spend(&mut self, bytes: u64) {
-        self.rate.spend(bytes);
-    }
-
-    /// Returns whether the accounts are due: once a second, or what
-    /// [`ACCOUNT_BYTES_PER_SECOND`] allows.
-    pub fn are_accounts_due(&self, now: u64, frequency: u64) -> bool {
+    /// Returns whether the accounts are due, and notes that they are written now: once a
+    /// second, or as often as [`ACCOUNT_BYTES_PER_SECOND`] allows.
+    pub fn begins_accounts(&mut self, now: u64, frequency: u64) -> bool {
         let seconds = self.accounts_bytes.div_ceil(ACCOUNT_BYTES_PER_SECOND).max(1);
-        now.saturating_sub(self.accounts_at) > frequency.saturating_mul(seconds)
-    }
-
-    /// Notes when accounts are written.
-    pub fn begin_accounts(&mut self, now: u64) {
-        self.accounts_at = now;
-    }
-
-    /// Notes the bytes that it took to write accounts.
-    pub fn end_accounts(&mut self, bytes: u64) {
-        self.accounts_bytes = bytes;
+        let is_due = now.saturating_sub(self.accounts_at) > frequency.saturating_mul(seconds);
+        if is_due {
+            self.accounts_at = now;
+        }
+        is_due
     }
 }
 
@@ -184,11 +156,11 @@ mod tests {
     #[test]
     fn files_of_a_size_are_replaced_as_often_as_the_rate_allows() {
         const HZ: u64 = 1_000_000_000;
-        let mut rate = Rate::new(0);
+        let mut pace = Pace::new(0);
         let mut written = 0u64;
         for now in (0..10 * HZ).step_by(HZ as usize / 1000) {
-            if rate.allows(now, HZ) {
-                rate.spend(1 << 20);
+            if pace.allows(now, HZ) {
+                pace.spend(1 << 20);
                 written += 1 << 20;
             }
         }

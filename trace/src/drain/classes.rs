@@ -1,4 +1,4 @@
-//! Event classes: from the ids that guests say to the session's dense ids.
+//! Event classes: from guests' ids to the session's dense ids.
 //!
 //! A guest's id is a hash and may lie; a reader of the trace trusts ids to be
 //! declared and lengths to be right. So ids are looked up per client, against
@@ -73,7 +73,7 @@ impl BitSet {
         self.0[word] |= 1 << (dense % 64);
     }
 
-    /// Its members, in order.
+    /// Returns its members, in order.
     fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().zip((0..).step_by(64)).flat_map(|(word, first)| {
             let mut left = *word;
@@ -130,14 +130,14 @@ impl Classes {
         classes
     }
 
-    /// The class of a reserved id that a producer may write.
+    /// Returns the class of a reserved id that a producer may write.
     pub fn reserved(&self, id: u32) -> Option<ClassRef> {
         let written = matches!(id, id::LEASE | id::HYPERTRACE | id::STAMP);
         let (shape, _) = self.reserved.get(id as usize)?.as_ref().filter(|_| written)?;
         Some(ClassRef { dense: id, shape: *shape })
     }
 
-    /// The class of reference points of a reserved id.
+    /// Returns the class of reference points of a reserved id.
     pub fn reserved_reference(&self, id: u32) -> Option<ClassRef> {
         let (_, text) = RESERVED.iter().find(|(reserved, _)| *reserved == id)?;
         self.find(text, true)
@@ -196,7 +196,7 @@ impl Classes {
         true
     }
 
-    /// The schema of a class that has one.
+    /// Returns the schema of a class that has one.
     pub fn text(&self, dense: u32) -> Option<&str> {
         Some(&*self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text)
     }
@@ -205,19 +205,19 @@ impl Classes {
         Some(Arc::clone(&self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text))
     }
 
-    /// The name of a class that has a schema.
+    /// Returns the name of a class that has a schema.
     fn name(&self, dense: u32) -> Option<&str> {
         self.text(dense)?.split_once('(').map(|(name, _)| name)
     }
 
-    /// A guest has this class.
+    /// Notes that a guest has this class.
     pub fn see(&mut self, dense: u32) {
         if let Some(name) = self.name(dense).map(str::to_owned) {
             self.wanted.see(&name);
         }
     }
 
-    /// Whether a guest's events of this class are wanted.
+    /// Returns whether a guest's events of this class are wanted.
     pub fn is_wanted(&self, dense: u32) -> bool {
         self.name(dense).is_none_or(|name| self.wanted.is_wanted(name))
     }
@@ -247,30 +247,30 @@ impl Classes {
         Declared::Pending
     }
 
-    /// The number of changes so far.
+    /// Returns the number of changes so far.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Whether the files on disk have all changes up to this one.
+    /// Returns whether the files on disk have all changes up to this one.
     pub fn is_described(&self, version: u64) -> bool {
         self.described_version >= version
     }
 
-    /// The files on disk have everything.
+    /// Notes that the files on disk have everything.
     pub fn described(&mut self) {
         self.described_version = self.version;
         self.described.clone_from(&self.declared);
     }
 
-    /// There is no file on disk.
+    /// Notes that there is no file on disk.
     pub fn forget_described(&mut self) {
         self.described_version = 0;
         self.described.clear();
     }
 
-    /// What the metadata says: reserved classes in every stream class, others
-    /// where they were declared.
+    /// Returns the event classes of the metadata: reserved ones in every stream class, others where
+    /// they were declared.
     pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
         (0..clocks).flat_map(move |stream_id| {
             let reserved = self.reserved.iter().zip(0..).filter_map(move |(class, id)| {
@@ -287,7 +287,7 @@ impl Classes {
         })
     }
 
-    /// What `session.json` says.
+    /// Returns the event classes of `session.json`.
     pub fn to_json(&self) -> Vec<EventJson> {
         let mut clocks = vec![Vec::new(); self.list.len()];
         for (clock, set) in (0..).zip(&self.declared) {
@@ -317,19 +317,19 @@ enum Known {
         plain: ClassRef,
         reference: Option<ClassRef>,
     },
-    /// Two texts, one hash: nobody can tell which of them a record is.
+    /// Two texts, one hash: a record may be of either.
     Ambiguous,
 }
 
-/// What the ids of one client mean.
+/// Meanings of the ids of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     known: HashMap<u32, Known>,
 }
 
 impl Table {
-    /// With all that the session knows: an id is a text's hash, so the same for
-    /// every client.
+    /// Returns a table of all that the session knows: an id is a text's hash, so the same for every
+    /// client.
     pub fn of_all(classes: &Classes) -> Table {
         let mut known = HashMap::new();
         let plain = classes.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point);
@@ -372,17 +372,17 @@ impl Table {
         }
     }
 
-    /// Whether the client told a schema of this id.
+    /// Returns whether the client has sent a schema of this id.
     pub fn knows(&self, id: u32) -> bool {
         matches!(self.known.get(&id), Some(Known::Schema { .. }))
     }
 
-    /// The schema of an id.
+    /// Returns the schema of an id.
     pub fn text<'c>(&self, classes: &'c Classes, id: u32) -> Option<&'c str> {
         classes.text(self.plain(id)?.dense)
     }
 
-    /// The class of a record in the client's ring.
+    /// Returns the class of a record in the client's ring.
     pub fn plain(&self, id: u32) -> Option<ClassRef> {
         match self.known.get(&id)? {
             Known::Schema { plain, .. } => Some(*plain),
@@ -390,7 +390,7 @@ impl Table {
         }
     }
 
-    /// The class of a reference point of this client.
+    /// Returns the class of a reference point of this client.
     pub fn reference(
         &mut self,
         payer: Payer,

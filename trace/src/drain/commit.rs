@@ -2,12 +2,8 @@
 
 use super::lane::Lane;
 use super::record::Packed;
-use super::turn::{Turn, tell};
-use crate::ctf::clock::HOST_CLOCK;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::files::Files;
-use crate::ctf::packet::{Domain, PacketHeader};
-use crate::ctf::stream::Stream;
+use super::turn::{Turn, write_counters};
+use crate::ctf::{Domain, Files, HOST_CLOCK, PacketHeader, Stream, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Fault, Pulled, is_back};
 use hypertrace_abi::sink::Drained;
@@ -23,7 +19,7 @@ impl Turn<'_, '_> {
         self.note();
         self.consumer.commit();
         if now.saturating_sub(self.lane.file.committed_at) > self.state.clocks.host.frequency {
-            tell(self.state, self.lane, now)?;
+            write_counters(self.state, self.lane, now)?;
         }
         Ok(Drained { words: 0, more: pulled.more })
     }

@@ -1,6 +1,6 @@
 //! Writes that failed: counted, and reported once until all of them work again.
 
-use crate::ctf::error::WriteFailed;
+use crate::ctf::WriteFailed;
 use std::collections::BTreeSet;
 
 /// Called once when writing begins to fail, and again after all of it has worked in

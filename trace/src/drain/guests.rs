@@ -2,7 +2,7 @@
 
 use super::lane::Lane;
 use super::stats::Stats;
-use crate::ctf::packet::Domain;
+use crate::ctf::Domain;
 use crate::limits::MAX_CLIENTS;
 
 /// The guests' lanes, by client.
@@ -31,7 +31,7 @@ impl Guests {
         }
     }
 
-    /// All of the lanes.
+    /// Returns all of the lanes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.lanes.iter_mut().flatten().map(|lane| &mut **lane)
     }

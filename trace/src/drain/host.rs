@@ -3,8 +3,8 @@
 use super::classes::Classes;
 use super::lane::Lane;
 use super::stats::Stats;
+use crate::events::Escaped;
 use crate::events::rings::HostRing;
-use crate::events::text::Escaped;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Consumer, ConsumerState, Flow};
 use hypertrace_abi::schema::{Schema, Value};
@@ -24,7 +24,7 @@ pub(crate) struct HostConsumer {
     noted: u64,
     /// When that was.
     noted_at: u64,
-    /// Lost declared events that were told.
+    /// Lost declared events that were given.
     told: u64,
 }
 
@@ -39,14 +39,14 @@ impl HostConsumer {
         self.noted_at = ticks();
     }
 
-    /// Gives where declared events were lost, and how many, in what was taken
-    /// of the ring: up to position `end`.
+    /// Gives places and numbers of lost declared events, up to position `end`
+    /// of the ring.
     pub fn gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
-        // What was lost at the noted head is behind all that was taken.
+        // Losses at the noted head came after all that was taken.
         self.ring.gaps().each(end, &mut self.told, |time, lost| gap(time.min(self.noted_at), lost));
     }
 
-    /// The same at the session's end: all that are left.
+    /// Gives all that are left in the same way, at the session's end.
     pub fn last_gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
         self.gaps(end, gap);
         let total = self.ring.gaps().total();
@@ -56,19 +56,19 @@ impl HostConsumer {
         }
     }
 
-    /// The ring as far as was noted.
+    /// Returns a consumer of the ring as far as was noted.
     pub fn consumer(&mut self) -> Option<Consumer<'_>> {
         let mut consumer = Consumer::new(self.ring.memory()?, &mut self.state);
         consumer.up_to(self.noted);
         Some(consumer)
     }
 
-    /// Whether a thread has it.
+    /// Returns whether a thread has the ring.
     pub fn is_claimed(&self) -> bool {
         self.ring.is_claimed()
     }
 
-    /// Its level and the newest of what waits in it, for people. Takes nothing.
+    /// Formats its level and the newest records that wait in it. Takes nothing.
     pub fn describe(
         &self,
         text: &mut String,

@@ -5,8 +5,7 @@ use super::lessee::{Lessee, OpenLease};
 use super::stats::{PendingPoints, Stats};
 use super::texts::Texts;
 use super::waiting::Waiting;
-use crate::ctf::packet::{Domain, PacketHeader};
-use crate::ctf::stream::Stream;
+use crate::ctf::{Domain, PacketHeader, Stream};
 
 /// One ring's way into its stream.
 #[derive(Debug)]
@@ -107,7 +106,7 @@ impl Lane {
     pub fn has_news(&self, stats: &Stats) -> bool {
         self.file.stream.as_ref().is_some_and(|stream| {
             let PacketHeader { faults, events_filtered, .. } = *stream.last();
-            stream.told() != stats.lost()
+            stream.discarded() != stats.lost()
                 || faults != stats.faults()
                 || events_filtered != stats.filtered
         })

@@ -2,9 +2,7 @@
 
 use super::lessee::{OpenLease, clock_kind};
 use super::turn::Turn;
-use crate::ctf::clock::HOST_CLOCK;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::packet::Domain;
+use crate::ctf::{Domain, HOST_CLOCK, WriteFailed};
 use crate::limits::MAX_RESTARTS;
 use hypertrace_abi::record::{ClockKind, id};
 use hypertrace_abi::ring::Flow;

@@ -1,8 +1,8 @@
-//! Taking one record out of a ring: copied once, every check, into the packet.
+//! Packing one record of a ring: copied once into the packet, with every check.
 //!
 //! A reader of the trace stops or aborts at an undeclared id, a length that
-//! does not fit, or a timestamp that goes backwards; so nothing of that passes
-//! here, whatever the producer writes and whenever.
+//! does not fit, or a timestamp that goes backwards. None of these passes here,
+//! whatever the producer writes and whenever.
 
 use super::budget::Payer;
 use super::classes::{ClassRef, Classes, Declared, Table};
@@ -11,8 +11,7 @@ use super::lane::Lane;
 use super::lessee::{OpenLease, lease_name};
 use super::stats::{Recorded, Stats};
 use super::texts::{CACHE, Cached};
-use crate::ctf::clock::Clocks;
-use crate::ctf::packet::{Domain, PacketBuffer};
+use crate::ctf::{Clocks, Domain, PacketBuffer};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, id};
@@ -22,7 +21,7 @@ use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Payload, Record};
 /// `time_fault` of three before it, its header, `untyped`'s two.
 const MOST_EXTRA: usize = 3 + HEADER_WORDS + 2;
 
-/// What a [`Packer`] needs beyond the hot path.
+/// Parts that a [`Packer`] needs beyond the hot path.
 pub(crate) struct Context<'a> {
     pub domain: Domain,
     pub clock: u32,
@@ -43,7 +42,7 @@ pub(crate) struct Context<'a> {
     pub stats: &'a mut Vec<Stats>,
 }
 
-/// Takes records into one packet.
+/// Packs records into one packet.
 pub(crate) struct Packer<'a> {
     packet: &'a mut PacketBuffer,
     base: u64,
@@ -61,12 +60,12 @@ pub(crate) struct Packer<'a> {
     name: Option<String>,
 }
 
-/// What a [`Packer`] took.
+/// Result of packing records into a packet.
 #[derive(Debug)]
 pub(crate) struct Packed {
     /// The last timestamp, raw.
     pub last: u64,
-    /// Whether that is what the producer wrote, as far as the host can tell.
+    /// Whether the producer wrote that, as far as the host knows.
     pub clean: bool,
     /// All but plain events.
     pub others: Recorded,
@@ -79,7 +78,7 @@ pub(crate) struct Packed {
     /// It ended at a record whose class is not on disk, while the files may not be
     /// replaced.
     pub is_undescribed: bool,
-    /// The lessee's name, if it said one.
+    /// The lessee's name, if there was a lease record.
     pub name: Option<String>,
 }
 
@@ -149,7 +148,7 @@ impl<'a> Packer<'a> {
         Flow::Taken
     }
 
-    /// Whatever is not a plain event of known, fixed length and good time.
+    /// Takes a record that is not a plain event of known, fixed length and good time.
     #[inline(never)]
     fn visit_other(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let header = record.header;
@@ -202,7 +201,7 @@ impl<'a> Packer<'a> {
                 (class.dense, len, pad)
             }
             Err(Untyped { dense }) => {
-                // It is kept as it is, behind what it said it was.
+                // Its words are kept, after its id and its length.
                 let from = if dense == id::UNTYPED { body } else { own };
                 out.copy_within(from..body + len, from + 2);
                 out[from] = header.id.into();
@@ -231,8 +230,8 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// The timestamp to write: never before the last one, never beyond now.
-    /// What it was stands in an event of its own.
+    /// Returns the timestamp to write: never before the last one, never beyond now. The original
+    /// is kept in an event of its own.
     fn time(&mut self, raw: u64, faults: &mut [u64; FAULT_KINDS]) -> u64 {
         let mut timestamp = raw;
         if raw > self.limit {
@@ -263,7 +262,7 @@ impl<'a> Packer<'a> {
 /// A record's class, which it fits.
 struct Checked {
     class: ClassRef,
-    /// Bytes of padding behind a last string.
+    /// Bytes of padding after a last string.
     pad: usize,
     wanted: bool,
     /// It is not on disk yet.
@@ -278,7 +277,7 @@ struct Untyped {
 const UNTYPED: Untyped = Untyped { dense: id::UNTYPED };
 
 impl Context<'_> {
-    /// The class of a record in its client's own ring, and its check.
+    /// Checks a record in its client's own ring, and returns its class.
     fn class(
         &mut self,
         header: &Header,
@@ -316,8 +315,8 @@ impl Context<'_> {
         self.domain == Domain::Host || self.classes.is_wanted(class.dense)
     }
 
-    /// Whether a record of a client's ring has a class that is not on disk, and
-    /// must stay in the ring until the files may be replaced.
+    /// Returns whether a record of a client's ring has a class that is not on disk, and must stay
+    /// in the ring until the files may be replaced.
     fn must_wait(&mut self, header: &Header) -> bool {
         if self.may_describe || self.payer == Payer::Host {
             return false;
@@ -329,15 +328,15 @@ impl Context<'_> {
             && self.classes.declare(self.payer, self.clock, class.dense) == Declared::Pending
     }
 
-    /// Whether a point's schema was told already.
+    /// Returns whether a point's schema is known.
     fn knows_point(&mut self, header: &Header, client: u64) -> bool {
         let client = u32::try_from(client).unwrap_or(u32::MAX);
         let lane = self.guests.lane(client, self.stats);
         header.id < id::FIRST || lane.is_some_and(|lane| lane.texts.table.knows(header.id))
     }
 
-    /// The class of a guest's reference point in a host ring, and its check.
-    /// Recorded are the client's; they wait for the packet to be committed.
+    /// Checks a guest's reference point in a host ring, and returns its class. Counts are the
+    /// client's; they wait for the packet to be committed.
     fn point_class(
         &mut self,
         header: &Header,
@@ -402,7 +401,7 @@ impl Context<'_> {
     }
 }
 
-/// A reference point is a bound of the guest's clock: what it says was before.
+/// Bounds the guest's clock by a reference point: the guest's time came before.
 fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: u64) {
     let kind = hypertrace_abi::record::ClockKind::Tsc;
     let found = || clocks.for_guest(lane.stats, None, kind, guest_time, host_time);

@@ -1,15 +1,14 @@
 //! A flight recorder: rings overwrite their oldest records, and what they hold
-//! is written as a session of its own when somebody asks: a snapshot.
+//! is written as a session of its own on request: a snapshot.
 
-use crate::ctf::error::WriteFailed;
-use crate::ctf::folder::Folder;
+use crate::ctf::{Folder, WriteFailed};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many snapshots guests may take, by triggers on their reference points.
-/// Each can be as large as all rings together. What is refused is counted
+/// Bounds of the snapshots that guests take, by triggers on their reference points.
+/// Each can be as large as all rings together. Refused ones are counted
 /// ([`Summary::snapshots_refused`](crate::Summary::snapshots_refused)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotLimit {
@@ -26,11 +25,12 @@ impl Default for SnapshotLimit {
     }
 }
 
-/// Snapshots whose outcome is kept, for who asked.
+/// Snapshots whose outcome is kept, for those that asked.
 const KEPT: usize = 64;
 
-/// Why there is no snapshot.
+/// Error of taking a snapshot.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SnapshotError {
     /// The session writes all the time.
     #[error(
@@ -44,7 +44,7 @@ pub enum SnapshotError {
     /// The session ended before.
     #[error("the session has ended")]
     Ended,
-    /// It could not be written. What was is whole.
+    /// It could not be written. The written part is whole.
     #[error(transparent)]
     Write(Arc<WriteFailed>),
     /// A guest has taken as many as it may, for now or at all.
@@ -55,16 +55,16 @@ pub enum SnapshotError {
 /// The party that asks for a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// The VMM, or whoever steers it.
+    /// The VMM, or a user of its monitor.
     Owner,
     /// A trigger on a guest's reference point.
     Guest,
 }
 
-/// What became of a snapshot: its directory.
+/// Outcome of a snapshot: its directory.
 pub(crate) type Outcome = Result<PathBuf, SnapshotError>;
 
-/// Which snapshots were asked for, and what became of them.
+/// Snapshots that were asked for, and their outcomes.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     /// Where they go.
@@ -135,7 +135,7 @@ impl Recorder {
         Some(made.map_err(WriteFailed::on("create", &self.dir(self.begun))))
     }
 
-    /// It is written, or cannot be.
+    /// Ends the snapshot: it is written, or cannot be.
     pub fn end(&mut self) {
         self.taking = false;
         let outcome = match self.failed.take() {
@@ -148,7 +148,7 @@ impl Recorder {
         }
     }
 
-    /// What became of this one; `None` if it is not written yet.
+    /// Returns what became of this snapshot; `None` if it is not written yet.
     pub fn outcome(&self, number: u64) -> Option<Outcome> {
         let (_, outcome) = self.outcomes.iter().find(|(ended, _)| *ended == number)?;
         Some(outcome.clone())

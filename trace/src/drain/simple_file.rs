@@ -1,9 +1,7 @@
 //! The simple backend's file, as the drain loop feeds it.
 
 use super::failures::{Failures, SIMPLE};
-use crate::ctf::clock::HostClock;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::folder::Folder;
+use crate::ctf::{Folder, HostClock, WriteFailed};
 use crate::simple::Simple;
 use hypertrace_abi::clock::ticks;
 use std::fmt;

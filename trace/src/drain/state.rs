@@ -8,15 +8,11 @@ use super::recorder::Recorder;
 use super::simple_file::SimpleFile;
 use super::stats::Stats;
 use super::waiting::Pass;
-use crate::ctf::clock::Clocks;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::files::Files;
-use crate::ctf::folder::Folder;
 use crate::ctf::metadata::tsdl;
-use crate::ctf::packet::{DEFAULT_PACKET_BYTES, PacketBuffer};
+use crate::ctf::packet::DEFAULT_PACKET_BYTES;
 use crate::ctf::session_json::{self, FORMAT, SessionJson, VERSION};
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
-use crate::ctf::uuid::Uuid;
+use crate::ctf::{Clocks, Files, Folder, PacketBuffer, Uuid, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use std::collections::BTreeMap;
@@ -157,11 +153,10 @@ impl TraceState {
     /// Replaces `session.json` for its accounts, and the metadata where a map of a
     /// clock has changed, if the accounts are due.
     pub fn write_accounts(&mut self, now: u64) {
-        if !self.pace.are_accounts_due(now, self.clocks.host.frequency) {
+        // A failed write is tried again when the accounts are due again.
+        if !self.pace.begins_accounts(now, self.clocks.host.frequency) {
             return;
         }
-        // Also when it fails: that is often enough to try.
-        self.pace.begin_accounts(now);
         self.clocks.refresh();
         if !self.trace.is_open {
             return;
@@ -172,7 +167,7 @@ impl TraceState {
         };
         match written {
             Ok(bytes) => {
-                self.pace.end_accounts(bytes);
+                self.pace.accounts_bytes = bytes;
                 self.failures.worked(BOOKS);
             }
             Err(failed) => self.failures.failed(BOOKS, &failed),

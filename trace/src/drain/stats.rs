@@ -1,8 +1,8 @@
-//! What a lane's stream holds and what it lost.
+//! Accounts of a lane: recorded and lost events, faults.
 
-use crate::ctf::packet::Domain;
+use crate::ctf::Domain;
 use crate::ctf::session_json::StreamJson;
-use crate::events::text::Escaped;
+use crate::events::Escaped;
 use crate::limits::MOST_LOST;
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl Recorded {
     }
 }
 
-/// What `session.json` says of a lane.
+/// Accounts of a lane, for `session.json`.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
     pub domain: Domain,
@@ -66,13 +66,13 @@ impl Stats {
         }
     }
 
-    /// The same in another trace: nothing is recorded there yet.
+    /// Begins again for another trace: nothing is recorded there yet.
     pub fn restart(&mut self) {
         let new = Stats::new(self.domain, self.number);
         *self = Stats { clock: self.clock, name: std::mem::take(&mut self.name), ..new };
     }
 
-    /// Rings of the pool that no thread claimed are no streams.
+    /// Returns whether there is such a stream. Rings that no thread claimed are none.
     pub fn is_used(&self) -> bool {
         self.domain == Domain::Guest || self.counts.records() > 0 || self.lost() > 0
     }

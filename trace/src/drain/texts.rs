@@ -1,15 +1,15 @@
-//! What the ids in a lane's ring mean.
+//! Meanings of the ids in a lane's ring.
 
 use super::budget::Payer;
 use super::classes::{ClassRef, Classes, Table};
-use crate::ctf::packet::Domain;
+use crate::ctf::Domain;
 use hypertrace_abi::record::Header;
 use hypertrace_abi::ring::{Fault, LoggedSchema};
 
 /// Slots of the cache of known ids.
 pub(crate) const CACHE: usize = 128;
 
-/// What is known of an id, at hand.
+/// Class of an id, for the hot path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cached {
     /// The whole second header word of a plain record of this id, if all of
@@ -25,7 +25,7 @@ pub(crate) struct Cached {
 
 impl Cached {
     pub fn new(id: u32, class: ClassRef, wanted: bool) -> Cached {
-        // What is not wanted is none of the hot path's.
+        // Unwanted events are not for the hot path.
         let words = class.shape.fixed_words().filter(|_| wanted);
         Cached {
             meta: words.map_or(0, |words| Header::meta(id, words, 0)),

@@ -3,8 +3,7 @@
 use super::guests::Guests;
 use super::lane::Lane;
 use super::state::TraceState;
-use crate::ctf::error::WriteFailed;
-use crate::ctf::packet::PacketHeader;
+use crate::ctf::{PacketHeader, WriteFailed};
 use hypertrace_abi::ring::Consumer;
 
 /// One ring's turn in a pass.
@@ -30,7 +29,11 @@ pub(crate) fn note(state: &mut TraceState, lane: &Lane, consumer: &mut Consumer<
 }
 
 /// Writes an empty packet if the counters have changed since the last one.
-pub(crate) fn tell(state: &mut TraceState, lane: &mut Lane, now: u64) -> Result<(), WriteFailed> {
+pub(crate) fn write_counters(
+    state: &mut TraceState,
+    lane: &mut Lane,
+    now: u64,
+) -> Result<(), WriteFailed> {
     let stats = &state.stats[lane.stats];
     if !lane.has_news(stats) {
         return Ok(());
@@ -46,7 +49,7 @@ pub(crate) fn tell(state: &mut TraceState, lane: &mut Lane, now: u64) -> Result<
         faults: stats.faults(),
         ..last.following(last.sequence, 0)
     };
-    stream.tell(files, &mut state.buffer, &header, last.sequence)?;
+    stream.append_counters(files, &mut state.buffer, &header, last.sequence)?;
     lane.file.committed_at = now;
     Ok(())
 }

@@ -4,17 +4,17 @@
 //! A guest's names arrive with their schemas. A slot of the mask is off only
 //! if a name that was seen, or that a rule says exactly, hashes there, and all
 //! such names are off; so what is unknown stays on, unless it shares a slot
-//! with what is off. What passes the mask and is not wanted is filtered at the
-//! drain.
+//! with a name that is off. An event that passes the mask and is not wanted is
+//! filtered at the drain.
 
-use crate::events::pattern::Pattern;
+use crate::events::Pattern;
 use hypertrace_abi::layout::MASK_BYTES;
 use hypertrace_abi::schema::mask_slot;
 use std::collections::BTreeMap;
 
 /// Names that are remembered; a guest can bring any number.
 pub const MAX_NAMES: usize = 4096;
-/// Rules that are remembered; a rule that is said again replaces itself.
+/// Rules that are remembered; a repeated rule replaces itself.
 pub const MAX_RULES: usize = 1024;
 
 /// The enable mask: a byte per slot, 0 is on.
@@ -25,24 +25,24 @@ pub type Mask = [u8; MASK_BYTES as usize];
 #[error("more than {MAX_RULES} rules: say \"trace-event * on\" to begin anew")]
 pub struct TooManyRules;
 
-/// What is wanted of guests.
+/// Rules and names of guest events.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     /// The last that fits a name decides.
     rules: Vec<(Pattern, bool)>,
     /// Seen names.
     seen: BTreeMap<String, bool>,
-    /// The mask is not what follows from the rest.
+    /// The mask does not follow from the rest yet.
     changed: bool,
 }
 
 impl Wanted {
-    /// Whether events of this name are wanted.
+    /// Returns whether events of this name are wanted.
     pub fn is_wanted(&self, name: &str) -> bool {
         self.rules.iter().rev().find(|(rule, _)| rule.matches(name)).is_none_or(|(_, on)| *on)
     }
 
-    /// A name arrives. Says whether it is wanted.
+    /// Notes a name. Returns whether it is wanted.
     pub fn see(&mut self, name: &str) -> bool {
         if let Some(wanted) = self.seen.get(name) {
             return *wanted;
@@ -80,7 +80,7 @@ impl Wanted {
         Ok(about)
     }
 
-    /// Seen names and whether they are wanted.
+    /// Returns the seen names and whether they are wanted.
     pub fn names(&self) -> impl Iterator<Item = (&str, bool)> {
         self.seen.iter().map(|(name, on)| (&**name, *on))
     }
@@ -115,7 +115,7 @@ mod tests {
         (0..mask.len()).filter(|slot| mask[*slot] == 1).collect()
     }
 
-    /// Another name in the same slot.
+    /// Returns another name in the same slot.
     fn sharing(name: &str) -> String {
         let same = |other: &String| mask_slot(other) == mask_slot(name);
         (0..).map(|n| format!("other{n}")).find(same).unwrap()

@@ -1,4 +1,4 @@
-//! Firing a declared event: what its generated function calls.
+//! Firing a declared event: called by its generated function.
 
 use super::backend::{self, Backends};
 use super::registry::TraceEvent;
@@ -25,7 +25,7 @@ pub fn fire<S: Site, F: Fields>(
     }
 }
 
-/// The backends that are synchronous by nature.
+/// Gives an event to the backends that are synchronous by nature.
 #[cold]
 #[inline(never)]
 fn others<S: Site, F: Fields>(

@@ -1,14 +1,14 @@
 //! Gaps: where a host ring had no room for declared events, and for how many.
 //!
-//! A ring tells running totals of all that it lost, which is enough for a
-//! packet's header. The simple backend's file says what is missing where it is
+//! A ring has running totals of all that it lost, which is enough for a
+//! packet's header. The simple backend's file has a count where events are
 //! missing, and holds declared events only; so the thread that loses one notes
 //! it here. Nothing of this is on an emit's hot path.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 
-/// Gaps that one ring can have between two passes; more are told as one.
+/// Gaps that one ring can have between two passes; more count as one.
 const SLOTS: usize = 64;
 
 /// A gap: all that was lost at one place of the ring.
@@ -44,7 +44,7 @@ impl Default for Gaps {
 }
 
 impl Gaps {
-    /// The ring's thread lost an event at `now`, its head at `at`.
+    /// Notes that the ring's thread lost an event at `now`, its head at `at`.
     pub fn lost(&self, at: u64, now: u64) {
         // A signal handler may come in between anywhere, so a read-modify-write.
         let total = self.total.fetch_add(1, Relaxed) + 1;
@@ -69,7 +69,7 @@ impl Gaps {
         &self.slots[(index % SLOTS as u64) as usize]
     }
 
-    /// Gives the gaps up to the ring's position `end`, behind which nothing is
+    /// Gives the gaps up to the ring's position `end`, after which nothing is
     /// taken yet: when, and how many events. `told` is the total that was given
     /// before, and grows.
     pub fn each(&self, end: u64, told: &mut u64, mut gap: impl FnMut(u64, u64)) {
@@ -90,7 +90,7 @@ impl Gaps {
                 *told = total;
             }
             if at == end {
-                // It may go on. What is before it cannot: the thread has
+                // It may grow. What is before it cannot: the thread has
                 // written since.
                 break;
             }
@@ -100,7 +100,7 @@ impl Gaps {
         self.taken.store(taken, Ordering::Release);
     }
 
-    /// All that was lost, wherever.
+    /// Returns the total of lost events.
     pub fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }

@@ -6,15 +6,14 @@ use hypertrace_abi::sink::ReferencePoint;
 
 crate::include_events!();
 
-/// The words that [`guest_hypertrace()`] shows of a point's.
+/// Returns the words of a point that [`guest_hypertrace()`] shows.
 pub(crate) fn shown(is_2016: bool, words: &[u64]) -> [u64; 8] {
     // Those of 2016 begin with client and count.
     let words = if is_2016 { words.get(2..).unwrap_or(&[]) } else { words };
     std::array::from_fn(|n| words.get(n).copied().unwrap_or(0))
 }
 
-/// Tells a point to the backends that know no guest's schemas; the rings
-/// have it as what it is.
+/// Gives a point to the backends that know no guest's schemas; the rings hold it as a point.
 #[inline(always)]
 pub(crate) fn reference_point(point: &ReferencePoint<'_>) {
     let others = guest_hypertrace::EVENT.on() & !Backends::RING.bits();

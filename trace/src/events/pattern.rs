@@ -10,27 +10,27 @@ pub const MAX_PATTERN: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
-/// What no event can be called.
+/// A text that is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no pattern of event names: letters, digits, _, and * and ? for any, at most 256")]
 pub struct BadPattern(pub String);
 
 impl Pattern {
-    /// Whether it says one name only.
+    /// Returns whether it fits one name only.
     pub fn is_exact(&self) -> bool {
         !self.0.contains(['*', '?'])
     }
 
-    /// Its text.
+    /// Returns its text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether a name fits.
+    /// Returns whether a name fits.
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         let (mut p, mut n) = (0, 0);
-        // Where to go on when what came behind the last star does not fit.
+        // Where to continue when the text after the last star does not fit.
         let mut star = None;
         while n < name.len() {
             if pattern.get(p) == Some(&b'*') {
@@ -39,9 +39,9 @@ impl Pattern {
             } else if pattern.get(p).is_some_and(|c| *c == b'?' || *c == name[n]) {
                 p += 1;
                 n += 1;
-            } else if let Some((behind, from)) = star {
-                star = Some((behind, from + 1));
-                (p, n) = (behind, from + 1);
+            } else if let Some((after, from)) = star {
+                star = Some((after, from + 1));
+                (p, n) = (after, from + 1);
             } else {
                 return false;
             }
@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_many_stars_does_not_take_for_ever() {
+    fn a_pattern_of_many_stars_takes_bounded_time() {
         let pattern: Pattern = "*a".repeat(120).parse().unwrap();
         assert!(!pattern.matches(&"a".repeat(64)));
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn a_text_that_is_no_name_is_refused() {
         for text in ["", "a b", "a-b", "\x1b[2J", &"x".repeat(257)] {
             assert!(text.parse::<Pattern>().is_err(), "{text:?}");
         }

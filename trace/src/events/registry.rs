@@ -101,8 +101,8 @@ pub struct TraceEvent {
 }
 
 impl TraceEvent {
-    /// An event that is off. `declaration` stood in `file` at `line`, and
-    /// was made into `module`.
+    /// Returns an event that is off. `declaration` is in `file` at `line`, and was made into
+    /// `module`.
     pub const fn new<S: Site, F: Fields>(
         declaration: &'static str,
         module: &'static str,
@@ -121,51 +121,50 @@ impl TraceEvent {
         }
     }
 
-    /// The backends that get it now, as bits; 0 is off.
+    /// Returns the backends that get it now, as bits; 0 is off.
     #[inline(always)]
     pub fn on(&self) -> u32 {
         self.state.load(Relaxed) & !WANTED
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Its id: the hash of its schema.
+    /// Returns its id: the hash of its schema.
     pub fn id(&self) -> u32 {
         self.text.id
     }
 
-    /// Its schema's canonical text.
+    /// Returns its schema's canonical text.
     pub fn schema(&self) -> String {
         let mut text = Vec::new();
         self.text.pieces(|piece| text.extend_from_slice(piece));
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Its arguments' types, as they are recorded.
+    /// Returns its arguments' types, as they are recorded.
     pub fn types(&self) -> &'static [FieldType] {
         self.types
     }
 
-    /// As it was declared, on one line, with the types that QEMU's readers
-    /// know.
+    /// Returns the declaration, on one line, with the types that QEMU's readers know.
     pub fn declaration(&self) -> &'static str {
         self.declaration
     }
 
-    /// Where it was declared: file and line.
+    /// Returns where it was declared: file and line.
     pub fn place(&self) -> (&'static str, u32) {
         (self.file, self.line)
     }
 
-    /// Name and arguments of the declaration.
+    /// Returns the name and arguments of the declaration.
     fn signature(&self) -> &'static str {
         self.declaration.split('"').next().unwrap_or_default().trim_end()
     }
 
-    /// Whether it is switched on; it may still reach no backend.
+    /// Returns whether it is switched on; it may still reach no backend.
     pub fn is_wanted(&self) -> bool {
         self.state.load(Relaxed) & WANTED != 0
     }
@@ -181,8 +180,9 @@ impl TraceEvent {
         self.settle_as(|state| state & WANTED != 0);
     }
 
-    /// Backends may change meanwhile. Who changes them settles all events
-    /// after: either that sees what is stored here, or this sees the change.
+    /// Sets the state to whether it is `wanted`, and to the active backends. Those may change
+    /// meanwhile. Their change settles all events afterwards: either that sees the state
+    /// stored here, or this sees the change.
     #[inline]
     fn settle_as(&self, wanted: impl Fn(u32) -> bool) {
         loop {
@@ -218,16 +218,16 @@ impl Never {
     }
 }
 
-/// All events, sorted by name.
+/// Returns all events, sorted by name.
 fn sorted() -> Vec<&'static TraceEvent> {
     let mut events: Vec<_> = EVENTS.iter().collect();
     events.sort_by_key(|event| (event.name, event.declaration, event.module));
     events
 }
 
-/// All declarations, sorted by name, as QEMU's `trace-events-all` has them:
-/// what a reader of the simple backend's file needs. Two crates' of the same
-/// stand there once; a [`Clash`] is told in a comment.
+/// Returns all declarations, sorted by name, as QEMU's `trace-events-all` has them, for
+/// readers of the simple backend's file. The same declaration of two crates is there once;
+/// a [`Clash`] is a comment.
 pub fn trace_events_all() -> String {
     let mut all: String = clashes().iter().map(|clash| format!("# {clash}\n")).collect();
     let mut events = sorted();
@@ -240,9 +240,10 @@ pub fn trace_events_all() -> String {
 }
 
 /// One name that two crates declare with different arguments. Each is recorded
-/// as it is; who knows events by name alone, as readers of the simple
+/// as it is; a reader that knows events by name alone, as those of the simple
 /// backend's file do, takes one for the other.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Clash {
     /// The one.
     pub first: &'static TraceEvent,
@@ -262,7 +263,7 @@ impl fmt::Display for Clash {
     }
 }
 
-/// Every [`Clash`] of the program.
+/// Returns every [`Clash`] of the program.
 pub fn clashes() -> Vec<Clash> {
     let events = sorted();
     let pairs = events.iter().zip(events.iter().skip(1));

@@ -36,11 +36,11 @@ pub(crate) struct HostRing {
     waker: Arc<Waker>,
 }
 
-/// Wakes who empties the rings.
+/// Wakes the drain loop, which empties the rings.
 #[derive(Default)]
 pub(crate) struct Waker {
     call: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// It was woken, and has not come yet.
+    /// The drain loop was woken, and has not come yet.
     called: AtomicBool,
 }
 
@@ -66,8 +66,8 @@ impl Wake for Waker {
 unsafe impl Sync for HostRing {}
 
 impl HostRing {
-    /// A ring of this many bytes, and a schema log that is large enough for
-    /// any VMM's events.
+    /// Returns a ring of this many bytes, and a schema log that is large enough for any VMM's
+    /// events.
     fn new(ring_bytes: u64, mode: RingMode, waker: &Arc<Waker>) -> Result<HostRing, GeometryError> {
         let geometry = Geometry {
             clients: 1,
@@ -89,7 +89,7 @@ impl HostRing {
         })
     }
 
-    /// The memory that producer and consumer share.
+    /// Returns the memory that producer and consumer share.
     pub fn memory(&self) -> Option<ClientMemory<'_>> {
         ClientMemory::new(&self.area, &self.geometry, self.mode)
     }
@@ -101,7 +101,7 @@ impl HostRing {
         self.area[guest_page::HEAD].load(Ordering::Acquire)
     }
 
-    /// Declared events that found no room.
+    /// Returns the gaps: declared events that found no room.
     pub fn gaps(&self) -> &Gaps {
         &self.gaps
     }
@@ -132,7 +132,7 @@ impl Claim {
         // SAFETY: the ring lives on the heap, at one address, until the last
         // Arc to it is dropped; the Claim owns one, and the producer, whose
         // references these become, is never given out longer than the Claim
-        // is borrowed. Everything behind it is atomic or not written to.
+        // is borrowed. All that it refers to is atomic or not written to.
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
         let info =
             LeaseInfo { pid: std::process::id(), tid: thread_id(), clock: ClockKind::Tsc, name };
@@ -144,7 +144,7 @@ impl Claim {
         Some(Claim { session, producer, ring })
     }
 
-    /// A declared event was not recorded.
+    /// Counts a declared event that was not recorded.
     #[cold]
     #[inline(never)]
     fn lost(&self) {
@@ -167,7 +167,7 @@ fn thread_id() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-/// Random, nonzero.
+/// Returns a random token, nonzero.
 fn token() -> u64 {
     RandomState::new().hash_one(ticks()) | 1
 }
@@ -213,7 +213,7 @@ impl Owned {
             return None;
         }
         HELD.set(ptr::null());
-        // First what it had, so that it may get the same again.
+        // First its old one, so that it may get the same again.
         *slot = None;
         let claim = slot.insert(Box::new(claim()?));
         HELD.set(&raw const **claim);
@@ -227,7 +227,7 @@ impl Drop for Owned {
     }
 }
 
-/// The calling thread's claim.
+/// Returns the calling thread's claim.
 #[inline(always)]
 fn held<R>(f: impl FnOnce(&Claim) -> R) -> Option<R> {
     let claim = HELD.get();
@@ -240,13 +240,13 @@ fn held<R>(f: impl FnOnce(&Claim) -> R) -> Option<R> {
     (!claim.is_null()).then(|| f(unsafe { &*claim }))
 }
 
-/// Whose events are recorded that come from threads without a ring: see
+/// The rings that serve threads without a claim: see
 /// [`Session::install`](crate::Session::install).
 static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
-/// What neither a thread's nor a default session took.
+/// Events that neither a thread's nor a default session took.
 static NOWHERE: StdAtomicU64 = StdAtomicU64::new(0);
 
-/// Declared events of threads that are attached to no session while there is
+/// Returns the number of declared events of threads that are attached to no session while there is
 /// no default one.
 pub(crate) fn nowhere() -> u64 {
     NOWHERE.load(Ordering::Relaxed)
@@ -269,7 +269,7 @@ pub(crate) fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     emitted
 }
 
-/// A thread's first event.
+/// Records a thread's first event.
 #[cold]
 #[inline(never)]
 fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
@@ -289,9 +289,9 @@ pub(crate) struct HostRings {
     session: u64,
     rings: Box<[Arc<HostRing>]>,
     waker: Arc<Waker>,
-    /// Whose they are: a fork has a copy that nobody empties.
+    /// The process that they belong to: a fork has a copy that nobody empties.
     pid: u32,
-    /// What threads without a ring wanted to record.
+    /// Events of threads without a ring.
     unattached: StdAtomicU64,
     /// Declared events of that.
     missed: Arc<StdAtomicU64>,
@@ -311,7 +311,7 @@ impl HostRings {
         Ok(HostRings { session, rings, waker, pid, unattached, missed: Arc::default() })
     }
 
-    /// All rings, for the drain loop.
+    /// Returns all rings, for the drain loop.
     pub fn rings(&self) -> impl Iterator<Item = Arc<HostRing>> {
         self.rings.iter().map(Arc::clone)
     }
@@ -326,7 +326,7 @@ impl HostRings {
         OWNED.try_with(|owned| owned.replace(|| self.claim(name, now)).is_some()).unwrap_or(false)
     }
 
-    /// From now on these serve threads that have no ring.
+    /// Makes these the rings of threads that have none, from now on.
     pub fn install(self: &Arc<Self>) {
         // Never freed: a thread may be about to look.
         DEFAULT.store(Arc::into_raw(Arc::clone(self)).cast_mut(), Ordering::Release);
@@ -354,7 +354,7 @@ impl HostRings {
         held(|claim| emit(&claim.producer))
     }
 
-    /// The same for one event; a declared one is told where it is lost.
+    /// Records one event in the same way; a declared one that is lost is noted where it is lost.
     #[inline]
     pub fn record(
         &self,
@@ -390,18 +390,17 @@ impl HostRings {
         self.rings.iter().find_map(|ring| Claim::new(self.session, ring, name, now))
     }
 
-    /// From now on `call` wakes who empties the rings, when one of them fills.
-    /// `false`: another does already.
+    /// Makes `call` wake the drain loop when a ring fills. `false`: another does already.
     pub fn wake_by(&self, call: Box<dyn Fn() + Send + Sync>) -> bool {
         self.waker.call.set(call).is_ok()
     }
 
-    /// Wakes who empties the rings.
+    /// Wakes the drain loop.
     pub fn wake(&self) {
         self.waker.wake();
     }
 
-    /// Who empties the rings has come.
+    /// Notes that the drain loop has come.
     pub fn woken(&self) {
         self.waker.called.store(false, Ordering::Relaxed);
     }
@@ -416,17 +415,17 @@ impl HostRings {
         f(claim.map(|claim| &claim.ring.looking))
     }
 
-    /// Those words of all threads.
+    /// Returns those words of all threads.
     pub fn all_looking(&self) -> impl Iterator<Item = &AtomicU32> {
         self.rings.iter().map(|ring| &ring.looking)
     }
 
-    /// Events of threads that found no ring.
+    /// Returns the number of events of threads that found no ring.
     pub fn unattached(&self) -> u64 {
         self.unattached.load(Ordering::Relaxed)
     }
 
-    /// Declared events of those, running.
+    /// Returns the running number of declared events of those.
     pub fn missed(&self) -> Arc<StdAtomicU64> {
         Arc::clone(&self.missed)
     }

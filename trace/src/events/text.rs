@@ -22,13 +22,13 @@ pub struct Line {
 }
 
 impl Line {
-    /// An empty line.
+    /// Returns an empty line.
     #[inline]
     pub fn new() -> Line {
         Line::default()
     }
 
-    /// What was written.
+    /// Returns the written bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -91,8 +91,8 @@ impl Write for Line {
     }
 }
 
-/// A string of anybody's, as it may stand in a line: control characters, what
-/// is not UTF-8 and the backslash as escapes, cut after [`MAX_SHOWN`] bytes.
+/// A string of any origin, made safe for a line: control characters, what
+/// is not UTF-8 and the backslash as escapes, cut after 256 bytes.
 /// Takes a width and an alignment as strings do.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a [u8]);
@@ -125,13 +125,13 @@ impl Escaped<'_> {
     }
 }
 
-/// Whether it could steer a terminal or hide what follows.
+/// Returns whether a character could steer a terminal or hide what follows.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether `part` is a character that was cut in two.
+/// Returns whether `part` is a character that was cut in two.
 fn ends_with(whole: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && part.as_ptr_range().end == whole.as_ptr_range().end
 }
@@ -175,7 +175,7 @@ impl fmt::Display for Escaped<'_> {
 pub struct CText([u8; MAX_SHOWN + 1]);
 
 impl CText {
-    /// Where it begins.
+    /// Returns where it begins.
     pub fn as_ptr(&self) -> *const u8 {
         self.0.as_ptr()
     }

@@ -1,16 +1,16 @@
 //! Configuration of a session.
 
-use crate::ctf::folder::Share;
-use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
+use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES};
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
-use crate::drain::failures::OnWriteFailed;
-use crate::drain::recorder::SnapshotLimit;
-use crate::drain::state::TraceState;
+use crate::ctf::{PacketBuffer, Share};
+use crate::drain::{OnWriteFailed, SnapshotLimit, TraceState};
 use std::path::PathBuf;
 
-/// What a session is to be.
+/// Configuration of a session. [`SessionConfig::new`] has defaults for all but the
+/// directory: set fields of it, or name those that differ and take the others from
+/// `..SessionConfig::new(dir)`, as later versions may have more.
 pub struct SessionConfig {
-    /// Where; a directory that is empty or does not exist.
+    /// The session's directory, which is empty or does not exist.
     pub dir: PathBuf,
     /// Bytes of a stream's file, sparse; at least a packet and two headers.
     pub file_bytes: u64,
@@ -24,7 +24,7 @@ pub struct SessionConfig {
     /// The users that may read what is written.
     pub share: Share,
     /// Host rings: threads of the VMM that can trace at the same time, at most
-    /// [`MAX_HOST_RINGS`].
+    /// [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS).
     pub host_rings: usize,
     /// Bytes of a host ring, a power of two from 64 KiB.
     pub host_ring_bytes: u64,
@@ -36,28 +36,30 @@ pub struct SessionConfig {
     /// lease cannot span more time than has passed since.
     pub epoch_began: Option<u64>,
     /// Clients below this number relay reference points of others: their rings
-    /// are as host rings.
+    /// are as host rings. For user mode.
+    #[doc(hidden)]
     pub relays: u32,
-    /// Guests stamp with the host's own counter: programs on this host.
+    /// Guests stamp with the host's own counter: programs on this host. For user mode.
+    #[doc(hidden)]
     pub same_counter: bool,
     /// Called on the drain loop's thread when writing begins to fail, once
     /// until it works again.
     pub on_write_failed: Option<OnWriteFailed>,
-    /// What is written in `dir`, beside the control socket.
+    /// Contents of `dir`, beside the control socket.
     pub output: Output,
     /// How many snapshots guests may take, by triggers.
     pub guests_snapshots: SnapshotLimit,
 }
 
-/// What a session writes in its directory.
+/// Contents of a session's directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
     /// The trace, all the time.
     #[default]
     Trace,
-    /// [Snapshots](Session::snapshot), each a session in a directory of its
+    /// [Snapshots](crate::Session::snapshot), each a session in a directory of its
     /// own: a flight recorder. Rings overwrite their oldest records; a
-    /// device's are to be of the same [mode](Session::ring_mode).
+    /// device's are to be of the same [mode](crate::Session::ring_mode).
     Snapshots,
     /// Nothing: what the rings hold goes to the other backends only.
     Nothing,
@@ -86,16 +88,7 @@ impl SessionConfig {
             guests_snapshots: SnapshotLimit::default(),
         }
     }
-}
 
-/// Returns how many stream files are open at a time by default: a
-/// quarter of what the process may have, at most 64.
-fn default_open_files() -> usize {
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    most.map_or(64, |most| (most / 4).clamp(1, 64) as usize)
-}
-
-impl SessionConfig {
     /// Sets up a session's buffers and files.
     pub(super) fn apply(&mut self, state: &mut TraceState) {
         state.buffer = PacketBuffer::new(self.packet_bytes);
@@ -104,4 +97,11 @@ impl SessionConfig {
         state.trace.open_files = self.open_files;
         state.failures.on_failed = self.on_write_failed.take();
     }
+}
+
+/// Returns how many stream files are open at a time by default: a
+/// quarter of what the process may have, at most 64.
+fn default_open_files() -> usize {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    most.map_or(64, |most| (most / 4).clamp(1, 64) as usize)
 }

@@ -5,13 +5,11 @@ use super::engine::Engine;
 use super::error::SessionError;
 use super::handle::{Session, SessionParts};
 use super::{place, resume};
-use crate::ctf::clock::{Clocks, HostClock};
-use crate::ctf::folder::Folder;
-use crate::ctf::uuid::random_uuid;
-use crate::drain::recorder::{Asker, Recorder};
-use crate::drain::state::{CTF, HIDDEN, TraceState, clear};
+use crate::ctf::{Clocks, Folder, HostClock, random_uuid};
+use crate::drain::state::{CTF, HIDDEN, clear};
+use crate::drain::{Asker, Recorder, TraceState};
+use crate::events::HostRings;
 use crate::events::registry;
-use crate::events::rings::HostRings;
 use crate::limits::MAX_HOST_RINGS;
 use crate::trigger::{self, Fired, Triggers};
 use hypertrace_abi::config::RingMode;
@@ -60,8 +58,8 @@ impl Session {
     }
 
     /// Completes the session of this UUID that a killed process left in the
-    /// directory, with what the rings of its guests still hold. What the process
-    /// committed is [`Session::committed`]; nothing of that is touched.
+    /// directory, with the rest of its guests' rings. [`Session::committed`] is how far
+    /// the process committed them; none of that is touched.
     ///
     /// # Errors
     /// If there is no such session, or it was ended.

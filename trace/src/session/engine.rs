@@ -1,22 +1,15 @@
 //! The drain loop's side of a session, behind its one lock.
 
 use super::resume::{Committed, Found};
-use crate::ctf::error::WriteFailed;
-use crate::ctf::packet::Domain;
-use crate::ctf::uuid::random_uuid;
-use crate::drain::budget::Payer;
+use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::failures::BOOKS;
-use crate::drain::guests::Guests;
-use crate::drain::host::HostConsumer;
-use crate::drain::lane::Lane;
-use crate::drain::recorder::Recorder;
-use crate::drain::state::{HIDDEN, TraceState};
-use crate::drain::stats::Stats;
-use crate::drain::turn::{Turn, note, tell};
+use crate::drain::state::HIDDEN;
+use crate::drain::turn::{note, write_counters};
 use crate::drain::waiting::Rest;
-use crate::drain::wanted::TooManyRules;
-use crate::events::pattern::Pattern;
-use crate::events::rings::HostRings;
+use crate::drain::{
+    Guests, HostConsumer, Lane, Payer, Recorder, Stats, TooManyRules, TraceState, Turn,
+};
+use crate::events::{HostRings, Pattern};
 use crate::limits::MAX_CLIENTS;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
@@ -31,14 +24,14 @@ pub(crate) struct Engine {
     relays: Vec<Lane>,
     /// If it is a flight recorder.
     pub recorder: Option<Recorder>,
-    /// What another process left.
+    /// The session that another process left.
     found: Option<Found>,
     pub finished: bool,
 }
 
 impl Engine {
-    /// Clients below `relays` relay others' points: their rings are as host rings in
-    /// all but their place.
+    /// Returns the engine of a session. Clients below `relays` relay others' points:
+    /// their rings are as host rings in all but their place.
     pub fn new(
         mut state: TraceState,
         rings: &HostRings,
@@ -82,7 +75,7 @@ impl Engine {
         self.found = Some(found);
     }
 
-    /// Where a client's ring was committed by another process.
+    /// Returns where a client's ring was committed by another process.
     pub fn committed(&mut self, client: u32) -> Option<Committed> {
         let found = self.found.as_ref()?;
         let lane = match self.relays.get_mut(client as usize) {
@@ -92,7 +85,7 @@ impl Engine {
         Some(found.committed(lane, &self.state.stats[lane.stats]))
     }
 
-    /// One packet of a client.
+    /// Drains one packet of a client.
     pub fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         if self.finished {
             consumer.set_write_failed(true);
@@ -143,7 +136,7 @@ impl Engine {
     }
 
     /// A pass over the host rings alone, which may come in the middle of the
-    /// drain loop's: then that goes on as this does.
+    /// drain loop's pass: the rest of that is like this one.
     pub fn pass(&mut self) {
         if self.recorder.is_some() {
             // It would end a snapshot that the guests' rings are still missing in.
@@ -160,10 +153,10 @@ impl Engine {
             return;
         }
         for i in 0..self.hosts.len() {
-            // Bounded by what was noted.
+            // Bound: the heads that were noted.
             while let Drained { more: true, words: 1.. } = self.drain_host(i) {}
         }
-        self.tell_gaps(HostConsumer::gaps);
+        self.note_gaps(HostConsumer::gaps);
         self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
         if self.recorder.as_ref().is_some_and(|recorder| recorder.taking) {
             self.end_snapshot();
@@ -178,13 +171,13 @@ impl Engine {
         Ok(about)
     }
 
-    /// Names of guest events that were seen, their states, and whose they are.
+    /// Returns the names of guest events that were seen, their states, and a mark of their origin.
     pub fn guest_events(&self) -> Vec<(String, bool, &'static str)> {
         let names = self.state.classes.wanted.names();
         names.map(|(name, on)| (name.to_owned(), on, " (guest)")).collect()
     }
 
-    /// What there is, for people.
+    /// Formats a human-readable status.
     pub fn describe_trace(&mut self, text: &mut String) {
         let Engine { state, guests, hosts, recorder, .. } = self;
         // Writing to a String does not fail.
@@ -227,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// A write failed. A snapshot ends there: the rings go on.
+    /// Counts a failed write. A snapshot ends there: the rings stay in use.
     fn failed(&mut self, whose: usize, failed: WriteFailed) {
         self.state.failures.failed(whose, &failed);
         if let Some(recorder) = &mut self.recorder {
@@ -235,7 +228,7 @@ impl Engine {
         }
     }
 
-    /// The snapshot is complete, unless some ring has more to take.
+    /// Completes the snapshot, unless some ring has more to take.
     fn end_snapshot(&mut self) {
         let mut unfinished = false;
         self.for_each_lane(|_, lane| unfinished |= lane.waiting.rest != Rest::Empty);
@@ -243,9 +236,9 @@ impl Engine {
             return;
         }
         if self.state.trace.is_open {
-            let told = self.tell_all();
+            let written = self.write_all_counters();
             self.close_all();
-            if let Err(failed) = told.and_then(|()| self.state.describe(true).map(drop)) {
+            if let Err(failed) = written.and_then(|()| self.state.describe(true).map(drop)) {
                 self.failed(BOOKS, failed);
             }
         }
@@ -261,16 +254,16 @@ impl Engine {
         hosts.chain(guests.iter_mut()).for_each(|lane| f(state, lane));
     }
 
-    /// Tells the last counters, as far as it goes.
-    fn tell_all(&mut self) -> Result<(), WriteFailed> {
+    /// Writes the last counters, until a write fails.
+    fn write_all_counters(&mut self) -> Result<(), WriteFailed> {
         let now = ticks();
-        let mut told = Ok(());
+        let mut written = Ok(());
         self.for_each_lane(|state, lane| {
-            if told.is_ok() {
-                told = tell(state, lane, now);
+            if written.is_ok() {
+                written = write_counters(state, lane, now);
             }
         });
-        told
+        written
     }
 
     fn close_all(&mut self) {
@@ -282,11 +275,11 @@ impl Engine {
         });
     }
 
-    /// The session's end: what host rings still hold, the last counters, the
-    /// last maps. May be called again when it failed.
+    /// Ends the session: writes the rest of the host rings, the last counters, the last maps. May
+    /// be called again when it failed.
     pub fn finish(&mut self) -> Result<(), WriteFailed> {
         if self.recorder.is_some() {
-            // What is in the rings goes with them.
+            // The rings' contents go with them.
             self.finished = true;
             return Ok(());
         }
@@ -299,7 +292,7 @@ impl Engine {
             return Err(failed);
         }
         self.finished = true;
-        self.tell_gaps(HostConsumer::last_gaps);
+        self.note_gaps(HostConsumer::last_gaps);
         self.state.simple.close(&mut self.state.failures);
         self.close_all();
         self.state.clocks.refresh();
@@ -309,8 +302,8 @@ impl Engine {
         self.state.describe(true).map(drop)
     }
 
-    /// The end of a session that cannot be finished: what host rings still hold
-    /// counts as lost, and that is told as far as it can be.
+    /// Ends a session that cannot be finished: the rest of the host rings
+    /// counts as lost, and that is written as far as it can be.
     pub fn give_up(&mut self) {
         let Engine { state, hosts, .. } = self;
         for (host, lane) in hosts {
@@ -321,12 +314,12 @@ impl Engine {
             }
         }
         self.finished = true;
-        self.tell_gaps(HostConsumer::last_gaps);
+        self.note_gaps(HostConsumer::last_gaps);
         self.state.simple.close(&mut self.state.failures);
         // Each lane by itself: the files of some may have room.
         let now = ticks();
         self.for_each_lane(|state, lane| {
-            let _ = tell(state, lane, now);
+            let _ = write_counters(state, lane, now);
         });
         self.close_all();
         if self.state.trace.is_open {
@@ -338,11 +331,11 @@ impl Engine {
         for i in 0..self.hosts.len() {
             while self.finish_host(i)?.more {}
         }
-        self.tell_all()
+        self.write_all_counters()
     }
 
-    /// Tells the simple backend what declared events the host rings lost.
-    fn tell_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
+    /// Notes in the simple backend's file which declared events the host rings lost.
+    fn note_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
         let Engine { state, hosts, .. } = self;
         for (consumer, lane) in hosts.iter_mut() {
             let end = lane.next.position;

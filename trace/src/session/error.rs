@@ -1,12 +1,13 @@
 //! Errors of a session.
 
-use crate::ctf::error::WriteFailed;
+use crate::ctf::WriteFailed;
 use hypertrace_abi::layout::GeometryError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a session cannot be created or finished.
+/// Error of creating or finishing a session.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// The directory is a file or the like.
     #[error("{} is not a directory; give a new or an empty one", .0.display())]
@@ -14,7 +15,7 @@ pub enum SessionError {
     /// There is something in it already; nothing was touched.
     #[error("{} is not empty; give a new or an empty directory, or remove what is in it", .0.display())]
     NotEmpty(PathBuf),
-    /// It belongs to another user, who could exchange and read what is written.
+    /// It belongs to another user, who could exchange and read its files.
     #[error(
         "{} belongs to user {owner}, not to user {user} who runs this; give a directory of your \
          own, or a new one",
@@ -23,9 +24,9 @@ pub enum SessionError {
     NotOwned {
         /// Which.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Whose this process is.
+        /// The user of this process.
         user: u32,
     },
     /// It cannot be made or read.
@@ -40,7 +41,7 @@ pub enum SessionError {
     /// A file in it cannot be written.
     #[error(transparent)]
     Write(#[from] WriteFailed),
-    /// It cannot be gone on with.
+    /// It cannot be completed.
     #[error("cannot complete {}: {why}", path.display())]
     NotResumable {
         /// Which.
@@ -54,8 +55,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Whether another directory would help: what was asked for is at fault,
-    /// not the machine.
+    /// Returns whether another directory would help: the request is at fault, not the machine.
     pub fn is_bad_input(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {

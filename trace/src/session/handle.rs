@@ -1,15 +1,15 @@
-//! The handle of a session: what a VMM does with it while it runs.
+//! The handle of a session, for a VMM while it runs.
 
 use super::engine::Engine;
 use super::error::SessionError;
 use super::resume::Committed;
 use super::summary::Summary;
 use super::writer::Writer;
-use crate::ctf::folder::Folder;
-use crate::drain::recorder::{Asker, SnapshotError};
+use crate::ctf::Folder;
 use crate::drain::state::clear;
+use crate::drain::{Asker, SnapshotError};
+use crate::events::HostRings;
 use crate::events::registry;
-use crate::events::rings::HostRings;
 use crate::trigger::{Callback, TriggerError, Triggers};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
@@ -73,7 +73,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Where a client's ring was committed by the process that was
+    /// Returns where a client's ring was committed by the process that was
     /// [resumed](Session::resume) after. `None`: there was none.
     pub fn committed(&self, client: u32) -> Option<Committed> {
         self.engine().committed(client)
@@ -84,24 +84,24 @@ impl Session {
         self.parts.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session's UUID: for the device's config page.
+    /// Returns the session's UUID, for the device's config page.
     pub fn uuid(&self) -> [u8; 16] {
         self.parts.uuid
     }
 
-    /// Ticks per second of the host's raw counter: for the config page.
+    /// Returns the ticks per second of the host's raw counter, for the config page.
     pub fn host_frequency(&self) -> u64 {
         self.parts.host_frequency
     }
 
-    /// What a device's rings are to do when they are full.
+    /// Returns the mode of the device's rings: what they do when they are full.
     pub fn ring_mode(&self) -> RingMode {
         self.parts.ring_mode
     }
 
-    /// Has what the rings of a flight recorder hold now written as a session,
-    /// and waits until it is; gives its directory, `snapshot-NNNN`. What was
-    /// overwritten before counts as lost there. Not to be called on the drain
+    /// Writes the recorder's contents as a session, and waits until that is done.
+    /// Returns its directory, `snapshot-NNNN`. Overwritten events count as lost
+    /// there. Not to be called on the drain
     /// loop's thread, which writes it.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Session {
         }
     }
 
-    /// Its directory.
+    /// Returns the session's directory.
     pub fn dir(&self) -> &Path {
         self.parts.dir.path()
     }
@@ -148,8 +148,11 @@ impl Session {
     }
 
     /// Claims a host ring for the calling thread under a name: declared events
-    /// of this thread are this session's from now on. `false`: all are taken.
-    /// A thread gives its ring back when it ends.
+    /// of this thread are this session's from now on. A thread gives its ring back
+    /// when it ends.
+    ///
+    /// Returns `false` if all rings are taken, or in the middle of an emit of this
+    /// thread (in a field's `put`, or what [`wake_by`](Self::wake_by) calls).
     pub fn attach(&self, name: &str) -> bool {
         self.parts.rings.attach(name)
     }
@@ -160,7 +163,7 @@ impl Session {
         self.parts.rings.install();
     }
 
-    /// Has `wake` called when a thread's ring fills, so that who drains comes
+    /// Calls `wake` when a thread's ring fills, so that the drain loop comes
     /// before the next tick of its timer: `session.wake_by(move ||
     /// kick.trigger())`. It must not block. `false`: something is called
     /// already.
@@ -185,15 +188,15 @@ impl Session {
 
     /// Records an event that no `trace-events` file declares, on the calling
     /// thread's ring: `session.emit(event_type!("tick", n))`, see
-    /// [`event_type!`](crate::abi::event_type). Never waits. What finds no room
+    /// [`event_type!`](crate::abi::event_type). Never waits. An event that finds no room
     /// is counted.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, (site, fields): (S, F)) -> Emit {
         self.parts.rings.emit(site, fields)
     }
 
-    /// Whether the calling thread's ring takes this many words now. For
-    /// `hypertrace bench`, which waits instead of losing.
+    /// Returns whether the calling thread's ring takes this many words now. For `hypertrace bench`,
+    /// which waits instead of losing.
     #[doc(hidden)]
     pub fn has_room(&self, words: u64) -> bool {
         self.parts.rings.with(ticks, |producer| producer.has_room(words)).unwrap_or(false)
@@ -202,7 +205,7 @@ impl Session {
     /// Adds a [trigger](crate::trigger); gives its number.
     ///
     /// # Errors
-    /// If it is not one, or names what is not there.
+    /// If it is not one, or names something that is not there.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
         let number = self.parts.triggers.add(rule, self.parts.rings.all_looking())?;
         // Somebody may take points in the host's place until the next pass.
@@ -218,31 +221,30 @@ impl Session {
         self.parts.triggers.remove(number, self.parts.rings.all_looking())
     }
 
-    /// Triggers and what became of them, a line each.
+    /// Returns all triggers and what became of them, a line each.
     pub fn triggers(&self) -> String {
         self.parts.triggers.list()
     }
 
-    /// Registers what triggers can `call`. Before the rules that name it.
+    /// Registers a callback that triggers can `call`, before the rules that name it.
     pub fn register_callback(&self, name: &str, callback: Callback) {
         self.parts.triggers.register(name, callback);
     }
 
-    /// A new clock epoch begins: another guest, restore, migration, reset. Drain
-    /// first: what is drained later counts as the new epoch's. Each has a budget
-    /// of its own of clocks and files that guests may begin
-    /// ([`limits`](crate::limits)), so a guest must not be able to begin epochs
-    /// at will: bound how often it may reset itself.
+    /// Begins a new clock epoch: another guest, restore, migration, reset. Drain first: what is
+    /// drained later counts as the new epoch's. Each has a budget of its own of clocks and files
+    /// that guests may begin ([`limits`](crate::limits)), so a guest must not be able to begin
+    /// epochs at will: bound how often it may reset itself.
     pub fn begin_epoch(&self, epoch: u32) {
         self.engine().state.clocks.begin_epoch(epoch);
     }
 
-    /// The device's counters, for `session.json`.
+    /// Sets the device's counters, for `session.json`.
     pub fn set_device_counters(&self, counters: BTreeMap<String, u64>) {
         self.engine().state.device.by_name = counters;
     }
 
-    /// What it holds so far.
+    /// Returns a summary of the session so far.
     pub fn summary(&self) -> Summary {
         self.summary_of(&self.engine())
     }
@@ -253,7 +255,7 @@ impl Session {
     }
 
     /// Ends a session in which nothing was recorded as if it had not been
-    /// created, for who finds that it cannot be used after all.
+    /// created, for a caller that cannot use it after all.
     pub fn abandon(self) {
         self.parts.end();
         self.engine().finished = true;
@@ -265,7 +267,7 @@ impl Session {
     /// for one, take and record nothing from now on.
     ///
     /// # Errors
-    /// If something cannot be written. What was committed is intact, and a
+    /// If something cannot be written. Committed packets are intact, and a
     /// clone may try again.
     pub fn finish(self) -> Result<Summary, SessionError> {
         self.parts.end();
@@ -276,7 +278,7 @@ impl Session {
     }
 
     /// Ends it as [`Session::finish`] does, also where it cannot be written to
-    /// its end: what is missing then is counted as lost in the summary, and in
+    /// its end: missing events are counted as lost in the summary, and in
     /// the files as far as they have room for that.
     pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.parts.end();

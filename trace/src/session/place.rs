@@ -1,7 +1,7 @@
 //! The directory of a session: made, or seen to be this user's.
 
 use super::error::SessionError;
-use crate::ctf::folder::{Folder, Share};
+use crate::ctf::{Folder, Share};
 use crate::drain::state::HIDDEN;
 use std::io;
 use std::path::Path;
@@ -38,8 +38,8 @@ pub(super) fn prepare(dir: &Path, share: Share) -> Result<Folder, SessionError> 
     Ok(folder)
 }
 
-/// A directory that is there, and a link to it if it is one, which must be this
-/// user's: in another's, that user could exchange and read what is written.
+/// Opens a directory that is there. It, and a link to it if it is one, must be this user's: in
+/// another's, that user could exchange and read what is written.
 pub(super) fn own(dir: &Path, share: Share) -> Result<Option<Folder>, SessionError> {
     let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
     let user = rustix::process::geteuid().as_raw();

@@ -1,26 +1,25 @@
-//! Going on with a session that a killed process left: what its files say.
+//! Completing a session that a killed process left: reads its files.
 //!
 //! The packets on disk are the truth about how far each ring was committed, and
 //! about what was recorded; `session.json` and the metadata were replaced before
 //! the packets that need them, and its counts may be a second old. New packets
-//! go to new files behind the old ones, which are whole.
+//! go to new files after the old ones, which are whole.
 //!
-//! The files may be anybody's: each number is checked before it is used, and
-//! what cannot be is an error with file and byte.
+//! The files may come from anywhere: each number is checked before it is used, and
+//! an impossible one is an error with file and byte.
 
 mod scan;
 
 use super::error::SessionError;
 use super::place::own;
-use crate::ctf::clock::{Clocks, FREQUENCIES};
-use crate::ctf::folder::{Folder, Share, read_at};
-use crate::ctf::packet::{Domain, PacketHeader};
+use crate::ctf::clock::FREQUENCIES;
+use crate::ctf::folder::read_at;
 use crate::ctf::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
-use crate::ctf::uuid::Uuid;
-use crate::drain::classes::{Classes, Table};
-use crate::drain::lane::{Earlier, Lane, Next};
+use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Share, Uuid};
+use crate::drain::classes::Table;
+use crate::drain::lane::{Earlier, Next};
 use crate::drain::state::CTF;
-use crate::drain::stats::{Recorded, Stats};
+use crate::drain::{Classes, Lane, Recorded, Stats};
 use crate::limits::{
     MAX_CLASSES, MAX_CLIENTS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MOST_LOST,
 };
@@ -33,7 +32,7 @@ use std::path::Path;
 /// Where a client's ring was committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// Ring position behind the last committed word.
+    /// Ring position after the last committed word.
     pub position: u64,
     /// Number of the next record.
     pub sequence: u64,
@@ -43,13 +42,13 @@ pub struct Committed {
     pub faults: [u64; FAULT_KINDS],
 }
 
-/// What was found of one stream.
+/// One stream, as its files have it.
 #[derive(Debug)]
 struct FoundStream {
-    /// What its last file ends with.
+    /// The last packet of its last file.
     last: PacketHeader,
-    /// Lost events that all of its files tell.
-    told: u64,
+    /// Lost events in all of its files.
+    lost: u64,
     /// Records in all of its files.
     counts: Recorded,
 }
@@ -61,7 +60,7 @@ pub(crate) struct Found {
     streams: BTreeMap<(u32, u32), FoundStream>,
     /// Reference points in streams of the host, by the client that made them.
     points: BTreeMap<u32, u64>,
-    /// Number behind that of every file.
+    /// Number after that of every file.
     files: u32,
 }
 
@@ -110,7 +109,7 @@ pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError>
     Ok(found)
 }
 
-/// The number in a stream file's name; none: it is another file.
+/// Returns the number in a stream file's name; `None`: it is another file.
 fn number(name: &str) -> Option<u32> {
     let (prefix, number) = name.rsplit_once('-')?;
     number.parse().ok().filter(|_| !prefix.starts_with('.'))
@@ -168,8 +167,8 @@ impl Found {
             *self.points.entry(client).or_default() += more;
         }
         let found = self.streams.entry((last.domain, last.client));
-        let found = found.or_insert(FoundStream { last, told: 0, counts: Recorded::default() });
-        found.told = found.told.saturating_add(last.events_discarded).min(MOST_LOST);
+        let found = found.or_insert(FoundStream { last, lost: 0, counts: Recorded::default() });
+        found.lost = found.lost.saturating_add(last.events_discarded).min(MOST_LOST);
         found.counts.add(&counts);
         // As readers order them.
         let place = |p: &PacketHeader| (p.epoch, p.faults, p.ring_end, p.sequence);
@@ -178,7 +177,7 @@ impl Found {
         }
     }
 
-    /// The event classes, with the ids that they had, declared for all clocks.
+    /// Returns the event classes, with the ids that they had, declared for all clocks.
     pub fn classes(&self, dir: &Path) -> Result<Classes, SessionError> {
         let mut classes = Classes::new();
         let clocks = self.json.clocks.len() as u32;
@@ -190,14 +189,14 @@ impl Found {
         Ok(classes)
     }
 
-    /// Clients that have streams, or points in others'.
+    /// Returns the clients that have streams, or points in others'.
     pub fn guests(&self) -> impl Iterator<Item = u32> {
         let guest = Domain::Guest as u32;
         let own = self.streams.keys().filter(move |(domain, _)| *domain == guest);
         own.map(|(_, client)| *client).chain(self.points.keys().copied())
     }
 
-    /// Where the stream of a lane ended.
+    /// Restores a lane to where its stream ended.
     pub fn resume(
         &self,
         lane: &mut Lane,
@@ -221,7 +220,7 @@ impl Found {
         lane.earlier = Earlier {
             files: self.files,
             token: last.lease_token,
-            lost: found.told,
+            lost: found.lost,
             faults: last.faults,
             ring_end: last.ring_end,
             sequence: last.sequence,
@@ -229,7 +228,7 @@ impl Found {
         self.restore(found, stats);
     }
 
-    /// Streams of the host that no lane goes on with.
+    /// Returns the streams of the host that no lane continues.
     pub fn others<'f>(&'f self, stats: &'f [Stats]) -> impl Iterator<Item = Stats> + 'f {
         let others = self.streams.iter().filter(move |((domain, number), _)| {
             *domain == Domain::Host as u32
@@ -248,7 +247,7 @@ impl Found {
         stats.clock = last.stream_id;
         stats.filtered = last.events_filtered;
         let is_its = |s: &&StreamJson| (s.domain, s.client) == (stats.domain, stats.number);
-        stats.lost.full = found.told;
+        stats.lost.full = found.lost;
         if let Some(said) = self.json.streams.iter().find(is_its) {
             stats.name.clone_from(&said.name);
             let Losses { full, busy, overwritten, unattached } = &mut stats.lost;
@@ -260,12 +259,12 @@ impl Found {
                 stats.faults[kind as usize] = said.faults.get(kind.name()).copied().unwrap_or(0);
             }
         }
-        // What the file tells, session.json may not know of yet.
+        // The file may be newer than session.json.
         let known = stats.faults();
         stats.faults[Fault::Sequence as usize] += last.faults.saturating_sub(known);
     }
 
-    /// Where the ring of a client was committed.
+    /// Returns where the ring of a client was committed.
     pub fn committed(&self, lane: &Lane, stats: &Stats) -> Committed {
         Committed {
             position: lane.next.position,
@@ -276,7 +275,7 @@ impl Found {
     }
 }
 
-/// Whether there can be such a stream.
+/// Returns whether there can be such a stream.
 fn is_stream(domain: u32, number: u32) -> bool {
     domain <= Domain::Guest as u32 && number < most_of(domain)
 }

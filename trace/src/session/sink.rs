@@ -48,7 +48,7 @@ impl EventSink for Session {
 
     fn points_to_handle(&self, names: &mut NameSet) {
         if own::guest_hypertrace::EVENT.is_wanted() {
-            // An event of the host's own for each point, whatever its name.
+            // Each point is an event of the host's own, of any name.
             names.set_all();
         } else {
             self.parts.triggers.names(names);
@@ -60,7 +60,7 @@ impl EventSink for Session {
     }
 
     fn begin_pass(&self) {
-        // Before the rings are looked at: who fills one later calls again.
+        // Before the rings are looked at: a thread that fills one later wakes again.
         self.parts.rings.woken();
         self.engine().begin_pass();
     }

@@ -1,17 +1,17 @@
 //! Summary of a session: what it holds and what it lost.
 
-use crate::ctf::packet::Domain;
+use crate::ctf::Domain;
 use crate::ctf::session_json::StreamJson;
-use crate::drain::state::TraceState;
-use crate::drain::stats::Stats;
+use crate::drain::{Stats, TraceState};
 use crate::limits::MOST_LOST;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a session holds.
+/// Summary of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Summary {
-    /// Events in the trace: what `babeltrace2 DIR/ctf` counts. The sum of the
+    /// Events in the trace: as many as `babeltrace2 DIR/ctf` counts. The sum of the
     /// next six.
     pub records: u64,
     /// Events out of guests' rings.
@@ -24,7 +24,7 @@ pub struct Summary {
     pub host_events: u64,
     /// Lease records, of guests' rings and of host rings.
     pub leases: u64,
-    /// Timestamps that could not be, kept as they were.
+    /// Timestamps that could not be, with the original kept.
     pub time_faults: u64,
     /// Lost events, all causes, of guests and of the VMM.
     pub lost: u64,
@@ -34,7 +34,7 @@ pub struct Summary {
     pub filtered: u64,
     /// Guest faults by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Writes that failed; what they should have written was tried again.
+    /// Writes that failed; each was tried again.
     pub write_failures: u64,
     /// Snapshots that were refused to guests' triggers.
     pub snapshots_refused: u64,

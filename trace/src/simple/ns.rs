@@ -1,30 +1,30 @@
 //! The time of the simple backend's records.
 
-use crate::ctf::clock::HostClock;
+use crate::ctf::HostClock;
 
 /// Host ticks to Unix nanoseconds, by one multiplication.
 pub(super) struct Ns {
     raw: u64,
-    /// Unix time of `raw`, nanoseconds with 32 bits behind the point.
+    /// Unix time of `raw`, nanoseconds with 32 bits after the point.
     ns: i128,
-    /// Nanoseconds per tick, 32 bits behind the point: up to `raw`, and on.
+    /// Nanoseconds per tick, 32 bits after the point, from `raw` on.
     rates: [u64; 2],
 }
 
 impl Ns {
-    /// Right at `raw`.
+    /// Returns a clock that is right at `raw`.
     pub fn of(clock: &HostClock, raw: u64) -> Ns {
         let ns = clock.unix_ns(raw).max(0);
         Ns { raw, ns: ns << 32, rates: [Ns::rate(clock, 0); 2] }
     }
 
-    /// The clock's rate, and so many parts in a billion.
+    /// Returns the clock's rate, and so many parts in a billion.
     fn rate(clock: &HostClock, faster: i64) -> u64 {
         let ns = (1_000_000_000 + i128::from(faster)) as u128;
         ((ns << 32) / u128::from(clock.frequency)) as u64
     }
 
-    /// Unix time of a raw value, nanoseconds.
+    /// Returns the Unix time of a raw value, nanoseconds.
     pub fn at(&self, raw: u64) -> u64 {
         (self.exactly(raw) >> 32) as u64
     }
@@ -35,7 +35,7 @@ impl Ns {
         self.ns + i128::from(ticks) * i128::from(rate)
     }
 
-    /// Once a second: goes on from here at the clock's rate as it is known now,
+    /// Once a second: continues from here at the clock's present rate,
     /// so much faster or slower that a second on it is right. Without a step,
     /// so that no thread's time goes back.
     pub fn refresh(&mut self, clock: &HostClock, raw: u64) {

@@ -1,12 +1,13 @@
 //! Where the simple backend's bytes go: a file that is opened with care, and
-//! written without waiting for whoever reads it.
+//! written without waiting for its reader.
 //!
 //! A disk that is full keeps the file whole: what was written of a record is
 //! cut off again, and written when there is room. A pipe takes what it has room
 //! for; what it does not take waits here.
 
 use super::HEADER;
-use crate::ctf::folder::{Folder, read_at, retry, set_len};
+use crate::ctf::Folder;
+use crate::ctf::folder::{read_at, retry, set_len};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::fs::{fchmod, openat, stat, statat};
 use std::fs::{File, Metadata};
@@ -23,7 +24,7 @@ pub(super) struct Out {
     bytes: Vec<u8>,
     /// Of `bytes`: written.
     sent: usize,
-    /// Of `bytes`: the end of a record, not behind `sent`.
+    /// Of `bytes`: the end of a record, not after `sent`.
     whole: usize,
     /// Bytes of the file before `bytes`.
     before: u64,
@@ -47,28 +48,28 @@ impl Out {
         Ok(out)
     }
 
-    /// Whether `path` is where this goes.
+    /// Returns whether this writes to `path`.
     pub fn is(&self, path: &Path) -> bool {
         let id = |meta: &Metadata| (meta.dev(), meta.ino());
         std::fs::metadata(path).is_ok_and(|meta| id(&meta) == id(&self.meta))
     }
 
-    /// Whether it is a file with a begin and an end.
+    /// Returns whether it is a file with a begin and an end.
     pub fn is_file(&self) -> bool {
         self.meta.is_file()
     }
 
-    /// Whether all is written.
+    /// Returns whether all is written.
     pub fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn written(&self) -> u64 {
         self.before + self.sent as u64
     }
 
-    /// The records that are not written, or not to their end.
+    /// Returns the records that are not written, or not to their end.
     pub fn unsent(&self) -> &[u8] {
         &self.bytes[self.last_whole()..]
     }
@@ -106,7 +107,7 @@ impl Out {
         Ok(())
     }
 
-    /// A torn record would end every reader's way.
+    /// Cuts off a torn record, which would end every reader's work.
     fn cut(&mut self) {
         self.whole = self.last_whole();
         if self.is_file() && self.sent > self.whole {
@@ -119,7 +120,7 @@ impl Out {
         }
     }
 
-    /// The end of the last record that is written.
+    /// Returns the end of the last record that is written.
     fn last_whole(&self) -> usize {
         let mut at = self.whole;
         while let Some(len) = record_len(&self.bytes[at..])
@@ -131,7 +132,7 @@ impl Out {
     }
 }
 
-/// Bytes of the record that begins here.
+/// Returns the bytes of the record that begins here.
 pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     let u32_at = |at: usize| {
         let bytes = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -157,7 +158,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
         Some(_) => AtFlags::SYMLINK_NOFOLLOW,
         None => AtFlags::empty(),
     };
-    // Whoever reads a pipe or a terminal must not hold up the drain.
+    // The reader of a pipe or a terminal must not hold up the drain.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | follow;
     let open = |more: OFlags, mode| retry(|| openat(at, name, flags | more, mode)).map(File::from);
     let kind = match retry(|| statat(at, name, stat_flags)) {
@@ -173,7 +174,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
             })
         }
         Some(FileType::CharacterDevice) => open(OFlags::WRONLY, Mode::empty()),
-        // To be told what is there, a file has to be read.
+        // To see its contents, a file has to be read.
         Some(FileType::RegularFile) => open(OFlags::RDWR, Mode::empty()),
         None => {
             let mode = session.share().file_mode();
@@ -186,7 +187,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
     }
 }
 
-/// Whether the directory of a path is the session's.
+/// Returns whether the directory of a path is the session's.
 fn is_in(path: &Path, session: &Folder) -> bool {
     let dir = match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,

@@ -1,9 +1,8 @@
-//! One rule: its text, and what it came to.
+//! One rule: its text, conditions, actions and counts.
 
 use super::{Callback, MAX_RULES, SNAPSHOT};
-use crate::drain::recorder::SnapshotError;
-use crate::events::pattern::Pattern;
-use crate::events::registry::{EVENTS, TraceEvent};
+use crate::drain::SnapshotError;
+use crate::events::{EVENTS, Pattern, TraceEvent};
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::schema::{is_name, name_hash};
 use std::fs::{File, OpenOptions};
@@ -11,8 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Why there is no such rule.
+/// Error of adding or removing a rule.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TriggerError {
     /// It is not one.
     #[error(
@@ -21,9 +21,9 @@ pub enum TriggerError {
          \"snapshot\" or \"call NAME\""
     )]
     Syntax {
-        /// What.
+        /// The expected text.
         expected: &'static str,
-        /// What stands there.
+        /// The text in its place.
         found: String,
     },
     /// A kernel instance cannot be switched.
@@ -68,7 +68,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Whether the guest's events have to follow.
+    /// Returns whether the guest's events have to follow.
     pub fn is_due(&self) -> bool {
         matches!(self, Action::Events { due, .. } if due.load(Relaxed) != 0)
     }
@@ -79,7 +79,7 @@ pub(super) struct Rule {
     pub text: String,
     /// Of the event's name.
     pub hash: u32,
-    /// Payload words and what they must be.
+    /// Payload words and their values.
     conditions: Box<[(usize, u64)]>,
     pub actions: Box<[Action]>,
     pub fired: AtomicU64,
@@ -92,7 +92,7 @@ fn syntax(expected: &'static str, found: &str) -> TriggerError {
 }
 
 impl Rule {
-    /// `callback` finds one by its name.
+    /// Parses a rule. `callback` finds a callback by its name.
     pub fn parse(
         text: &str,
         number: u32,
@@ -126,7 +126,7 @@ impl Rule {
         })
     }
 
-    /// Whether its conditions hold.
+    /// Returns whether its conditions hold.
     #[inline]
     pub fn fits(&self, words: &[u64]) -> bool {
         self.conditions.iter().all(|(word, value)| words.get(*word) == Some(value))

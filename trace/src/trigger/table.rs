@@ -1,7 +1,7 @@
-//! The table that vCPU threads look rules up in, and how an old one goes.
+//! The table in which vCPU threads look up rules, and its replacement.
 //!
 //! A reader marks that it looks by a plain store to a word of its own, then
-//! loads the pointer. No fence stands between the two: who replaces the table
+//! loads the pointer. There is no fence between the two: the replacing thread
 //! makes every thread of the process pass one instead (`membarrier`), and
 //! then waits for those that still look. Where the kernel cannot do that, old
 //! tables stay until the session ends.
@@ -48,7 +48,7 @@ impl Table {
         self.filter[bit as usize / 64] >> (bit % 64) & 1 == 1
     }
 
-    /// The rules for an event's name, in the order in which they were added.
+    /// Returns the rules for an event's name, in the order in which they were added.
     pub fn rules(&self, hash: u32) -> impl Iterator<Item = &Arc<Rule>> {
         let slot = slot(hash);
         let rules = &self.rules[self.slots[slot].into()..self.slots[slot + 1].into()];
@@ -165,7 +165,7 @@ impl Drop for Current {
 
 /// Waits until nobody looks.
 fn wait(word: &AtomicU32) {
-    // ORDERING: pairs with the Release of who looks.
+    // ORDERING: pairs with the Release at a look's end.
     while word.load(Ordering::Acquire) != 0 {
         thread::yield_now();
     }

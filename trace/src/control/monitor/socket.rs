@@ -1,7 +1,8 @@
 //! The socket in the session's directory: made, found, and removed.
 
 use super::{MonitorError, SOCKET, sys};
-use crate::ctf::folder::{Folder, MOST_TRIES, Share, retry};
+use crate::ctf::folder::{MOST_TRIES, retry};
+use crate::ctf::{Folder, Share};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, openat, renameat, unlinkat};
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -10,9 +11,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Bytes that an address has room for, with a NUL (`sun_path`, unix(7)).
-pub const MAX_ADDRESS: usize = 108;
 
 /// The socket's name in its nursery.
 const NEWBORN: &str = "s";
@@ -50,13 +48,13 @@ pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A path to `name` in an open directory: by the descriptor, so that it leads to
-/// no other directory which has its path by now. A VMM in a jail may have no
-/// `/proc`: there by the path, if an address has room for it.
+/// Returns a path to `name` in an open directory: by the descriptor, so that it leads to no other
+/// directory which has its path by now. A VMM in a jail may have no `/proc`: there by the path, if
+/// an address has room for it.
 fn address(directory: &impl AsRawFd, path: &Path, name: &str) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let direct = path.join(name);
-    if direct.as_os_str().len() < MAX_ADDRESS && !by_descriptor.exists() {
+    if direct.as_os_str().len() < sys::MAX_ADDRESS && !by_descriptor.exists() {
         return direct;
     }
     by_descriptor.join(name)
@@ -73,12 +71,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether it was made here, and not before a fork.
+    /// Returns whether it was made here, and not before a fork.
     pub fn is_this_process(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Where it was made.
+    /// Returns where it was made.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -123,7 +121,7 @@ impl Nursery<'_> {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// The socket: it listens, and has its mode.
+    /// Returns the socket: it listens, and has its mode.
     fn listener(&self) -> io::Result<(UnixListener, Stat)> {
         let listener =
             UnixListener::bind(address(&self.folder.as_fd(), self.folder.path(), NEWBORN))?;
@@ -187,7 +185,7 @@ fn lock(folder: &Folder) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether somebody listens at a socket.
+/// Returns whether somebody listens at a socket.
 fn is_heard(address: &Path) -> io::Result<bool> {
     match sys::connect(address) {
         Ok(_) => Ok(true),

@@ -2,7 +2,6 @@
 //! never waits, and a send that raises no SIGPIPE in a VMM that has not ignored it.
 #![allow(unsafe_code)] // libc's
 
-use super::socket::MAX_ADDRESS;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,12 +10,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A place in poll's list; only errors are told where `events` is 0.
+/// Bytes that an address has room for, with a NUL (`sun_path`, unix(7)).
+pub const MAX_ADDRESS: usize = 108;
+
+/// Returns an entry of poll's list; only errors are reported where `events` is 0.
 pub fn pollfd(fd: &impl AsRawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
 }
 
-/// Waits, for ever without a timeout.
+/// Waits, without end if there is no timeout.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     // Rounded up: to wake before the time would be to spin.
     let ms =
@@ -68,7 +70,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     // SAFETY: just made, so nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: `address` is a whole sockaddr_un with a NUL behind its path, and
+    // SAFETY: `address` is a whole sockaddr_un with a NUL after its path, and
     // the call only reads it.
     match unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } {
         0 => Ok(fd.into()),

@@ -29,6 +29,7 @@ struct Instance {
 
 /// Why an instance cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FtraceError {
     /// A file of it cannot be opened.
     #[error(
@@ -70,7 +71,7 @@ pub fn open(instance: &Path) -> Result<(), FtraceError> {
     }
 }
 
-/// Events that the kernel did not take.
+/// Returns the number of events that the kernel did not take.
 pub fn lost() -> u64 {
     LOST.load(Relaxed)
 }
@@ -87,7 +88,7 @@ fn write(file: impl Fn(&Instance) -> &File, bytes: &[u8]) {
         Err(why) => why,
     };
     LOST.fetch_add(1, Relaxed);
-    // A trace that is off (EBADF) or full: counted, told once, the VM goes on.
+    // A trace that is off (EBADF) or full: counted, reported once; the VM runs on.
     if !TOLD.swap(true, Relaxed) {
         eprintln!(
             "hypertrace: the kernel does not take markers in {}: {why}; events for ftrace are \

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Lines that could not be written.
+/// Returns the number of lines that could not be written.
 pub fn lost() -> u64 {
     LOST.load(Relaxed)
 }

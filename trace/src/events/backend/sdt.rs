@@ -9,13 +9,13 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// With lld, the last page of what becomes read-only (RELRO) and the first of
-/// the data behind it are the same page of the file, mapped twice; the kernel
+/// the data after it are the same page of the file, mapped twice; the kernel
 /// counts up a semaphore in the first mapping of its place in the file, so in
 /// that page it would be the wrong one. The semaphores' section follows
 /// `.data`: a page there keeps them out of the shared one.
 static PAGE: [AtomicU8; 4096] = [const { AtomicU8::new(1) }; 4096];
 
-/// Has the page linked in.
+/// Makes the linker keep the page.
 pub(super) fn begin() {
     black_box(&PAGE)[0].store(1, Relaxed);
 }

@@ -1,15 +1,16 @@
 //! One stream file: its packets checked, its records counted by kind.
 //!
-//! The work is bounded by what is really in the file: each step goes on by a
+//! The work is bounded by the file's real contents: each step moves on by a
 //! packet that has its magic number, or by an event whose id is known, so a file
 //! of holes ends at once.
 
 use super::is_stream;
 use crate::ctf::folder::read_at;
 use crate::ctf::metadata::REFERENCE_FIELDS;
-use crate::ctf::packet::{Domain, HEADER_BYTES, MAGIC, PacketHeader};
+use crate::ctf::packet::{HEADER_BYTES, MAGIC};
 use crate::ctf::session_json::SessionJson;
-use crate::drain::stats::Recorded;
+use crate::ctf::{Domain, PacketHeader};
+use crate::drain::Recorded;
 use crate::limits::MOST_LOST;
 use hypertrace_abi::record::{Flags, Header, RESERVED, id};
 use rustix::fs::Stat;
@@ -24,7 +25,7 @@ const EVENT: u64 = 16;
 /// Bytes that are read at a time.
 const WINDOW: usize = 64 * 1024;
 
-/// What packets may refer to.
+/// Ids that packets may refer to.
 pub(super) struct Known {
     uuid: [u8; 16],
     clocks: u32,
@@ -54,7 +55,7 @@ impl Known {
     }
 }
 
-/// What was found in a file.
+/// The contents of a file.
 #[derive(Debug)]
 pub(super) struct Scanned {
     /// The last packet: in a file that was being written it is the filler,
@@ -65,7 +66,7 @@ pub(super) struct Scanned {
     pub points: BTreeMap<u32, u64>,
 }
 
-/// Goes through a file. `None`: it is empty. Its error says where it is damaged.
+/// Reads a file. `None`: it is empty. The error names the damaged byte.
 pub(super) fn scan(
     (file, stat): (OwnedFd, Stat),
     known: &Known,
@@ -143,7 +144,7 @@ fn check(
     Ok(())
 }
 
-/// Recorded the events of a packet, as readers do.
+/// Counts the events of a packet, as readers do.
 fn count(
     window: &mut Window,
     events: std::ops::Range<u64>,
@@ -203,7 +204,7 @@ struct Window {
 }
 
 impl Window {
-    /// The bytes at a place; `None`: the file ends before.
+    /// Returns the bytes at a place; `None`: the file ends before.
     fn read<const N: usize>(&mut self, at: u64) -> io::Result<Option<[u8; N]>> {
         let inside = |at: u64, window: &Window| {
             let from = usize::try_from(at.checked_sub(window.at)?).ok()?;
