@@ -1,6 +1,6 @@
 //! A channel: the device's regions, mapped, and what its config page says.
 //!
-//! Unsafe, because regions are addresses that somebody told us.
+//! Unsafe, because regions are addresses that the caller passes.
 #![allow(unsafe_code)]
 
 use crate::error::OpenError;
@@ -11,6 +11,7 @@ use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::config::{ConfigPage, Features, RingMode};
 use hypertrace_abi::layout::{Geometry, Region, WORD, host_page};
 use hypertrace_abi::ring::ClientMemory;
+use hypertrace_segment::LocalPages;
 
 /// A device, or shared memory that takes its place.
 #[derive(Clone, Copy, Debug)]
@@ -31,14 +32,14 @@ pub struct Channel<'m> {
 }
 
 impl Channel<'static> {
-    /// The device behind an MMIO window at this address, or the segment that is
-    /// mapped there.
+    /// Makes a channel of the device in the MMIO window at this address, or of the
+    /// segment that is mapped there.
     ///
     /// # Errors
     /// If there is none.
     ///
     /// # Safety
-    /// The window is mapped at `base`, writable, for ever; it really is that
+    /// The window is mapped at `base`, writable, and never unmapped; it really is that
     /// of a hypertrace device or a segment, or at least a readable page.
     pub unsafe fn at_window(base: *mut u8) -> Result<Self, OpenError> {
         // SAFETY: the caller's promise; the config region comes first.
@@ -50,8 +51,8 @@ impl Channel<'static> {
     /// it may have changed it since the copy was checked.
     ///
     /// # Safety
-    /// All regions that `page` describes are mapped at `base`, writable, for
-    /// ever.
+    /// All regions that `page` describes are mapped at `base`, writable, and never
+    /// unmapped.
     pub(crate) unsafe fn in_window(page: &ConfigPage, base: *mut u8) -> Result<Self, OpenError> {
         let geometry = page.geometry()?;
         let at = |region| base.wrapping_add(geometry.window_offset(region) as usize);
@@ -63,19 +64,19 @@ impl Channel<'static> {
                 at(Region::Control),
                 at(Region::Rings),
             )?;
-            let local = (!channel.traps()).then(|| LocalHost::new(at(Region::Config)));
+            let local = (!channel.traps()).then(|| LocalHost { pages: LocalPages::at(base) });
             Ok(Channel { local, ..channel })
         }
     }
 
-    /// The PCI function whose BARs 0, 1, 2 and 4 are mapped at these
-    /// addresses.
+    /// Makes a channel of the PCI function whose BARs 0, 1, 2 and 4 are mapped at
+    /// these addresses.
     ///
     /// # Errors
     /// If it is not a hypertrace device.
     ///
     /// # Safety
-    /// The BARs are mapped there, writable but for BAR 0, for ever.
+    /// The BARs are mapped there, writable but for BAR 0, and never unmapped.
     pub unsafe fn at_bars(
         bar0: *mut u8,
         bar1: *mut u8,
@@ -87,7 +88,7 @@ impl Channel<'static> {
     }
 
     /// # Safety
-    /// The regions that `page` describes are mapped there, for ever.
+    /// The regions that `page` describes are mapped there, and never unmapped.
     pub(crate) unsafe fn at_regions(
         page: &ConfigPage,
         data: *mut u8,
@@ -110,7 +111,7 @@ impl Channel<'static> {
 }
 
 impl<'m> Channel<'m> {
-    /// Bare rings, whose host does nothing but take records: reference points
+    /// Makes a channel of bare rings, whose host only drains them: reference points
     /// are commits there, and have no reply.
     ///
     /// # Errors
@@ -145,7 +146,7 @@ impl<'m> Channel<'m> {
         })
     }
 
-    /// Says whether the mapping of the rings is not write-back (or not known
+    /// Sets whether the mapping of the rings is not write-back (or not known
     /// to be), so that stores need fences to stay in order.
     pub fn with_fences(self, fenced: bool) -> Self {
         Channel { fenced, ..self }
@@ -166,12 +167,12 @@ impl<'m> Channel<'m> {
         Channel { control, ..self }
     }
 
-    /// Clients that the device has.
+    /// Returns how many clients the device has.
     pub fn clients(&self) -> u32 {
         self.geometry.clients
     }
 
-    /// Clients that may be leased; those below belong to vCPUs.
+    /// Returns the clients that may be leased; those below belong to vCPUs.
     pub fn leasable(&self) -> core::ops::Range<u32> {
         self.vcpu_clients..self.geometry.clients
     }
@@ -181,7 +182,7 @@ impl<'m> Channel<'m> {
         self.control.is_some() && self.features.contains(Features::TRAPS)
     }
 
-    /// Ticks per second of the counter, 0 if the host does not know.
+    /// Returns the ticks per second of the counter, 0 if the host does not know.
     pub fn frequency(&self) -> u64 {
         self.guest_frequency
     }
@@ -198,7 +199,7 @@ impl<'m> Channel<'m> {
     }
 }
 
-/// Copies the config page, each word once. What is checked and used is this copy.
+/// Copies the config page, each word once. This copy is checked and then used.
 ///
 /// # Safety
 /// A readable page is mapped at `at`.
@@ -212,7 +213,7 @@ pub(crate) unsafe fn read_config(at: *const u8) -> ConfigPage {
 }
 
 /// # Safety
-/// `bytes` bytes are mapped at `at`, aligned, for ever.
+/// `bytes` bytes are mapped at `at`, aligned, and never unmapped.
 unsafe fn words(at: *mut u8, bytes: u64) -> &'static [AtomicU64] {
     // SAFETY: the caller's promise; shared memory is only ever accessed by
     // atomic operations on this side.

@@ -20,7 +20,7 @@ use hypertrace_abi::sink::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reply {
-    /// What became of it.
+    /// The host's verdict.
     pub status: Status,
     /// This client's clock before the store.
     pub before: u64,
@@ -53,8 +53,8 @@ pub struct Client<'m> {
 }
 
 impl<'m> Client<'m> {
-    /// Takes client `index` of the channel. Nobody else may use it meanwhile:
-    /// events would be lost, though never the host.
+    /// Leases client `index` of the channel. It must have no other lessee meanwhile:
+    /// events would be lost, though the host would not be harmed.
     ///
     /// `state` is private memory of this client, `token` a nonzero number that
     /// no other lessee has. `info.tid` goes out as the CPU of reference points.
@@ -76,7 +76,7 @@ impl<'m> Client<'m> {
         // look like one to this.
         let mut seq = 0;
         if let (Some(local), Some(control)) = (channel.local, channel.control) {
-            local.tell(index);
+            local.pages.tell(index);
             seq = control.emitted(index);
         }
         let info = LeaseInfo { clock: channel.clock.kind(), ..*info };
@@ -88,28 +88,28 @@ impl<'m> Client<'m> {
         Ok(client)
     }
 
-    /// A thread's client: reference points tell the CPU that it runs on.
+    /// Makes it a thread's client: reference points carry the CPU that it runs on.
     #[cfg(feature = "std")]
     pub(crate) fn of_thread(self) -> Self {
         Client { cpu: None, ..self }
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The channel it belongs to.
+    /// Returns the channel that it belongs to.
     pub fn channel(&self) -> &Channel<'m> {
         &self.channel
     }
 
-    /// The ring's producer.
+    /// Returns the ring's producer.
     pub fn producer(&self) -> &Producer<'m> {
         &self.producer
     }
 
-    /// What [`event!`](crate::event) calls.
+    /// Emits an event: [`event!`](crate::event) calls this.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         match self.channel.clock {
@@ -128,8 +128,8 @@ impl<'m> Client<'m> {
         self.producer.emit_by(site, || clock.now(), fields)
     }
 
-    /// What [`commit!`](crate::commit) calls. The wait for room ends after a
-    /// second, and at once where the host is known to be dead: counted then.
+    /// Commits an event: [`commit!`](crate::commit) calls this. The wait for room ends
+    /// after a second, and at once where the host is known to be dead: counted then.
     #[inline(always)]
     pub fn commit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         let flags = Flags::REFERENCE_POINT;
@@ -157,7 +157,7 @@ impl<'m> Client<'m> {
         })
     }
 
-    /// What [`reference_point!`](crate::reference_point) calls.
+    /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
     ///
     /// # Errors
     /// [`Emit::Busy`], [`Emit::Full`] (both counted) or [`Emit::Unleased`].
@@ -248,13 +248,13 @@ impl<'m> Client<'m> {
             control.store(self.index, register::KICK, 0);
         }
         if let Some(local) = &self.channel.local {
-            local.ring(self.index);
+            local.pages.ring(self.index);
         }
     }
 
-    /// Makes sure that the ring has room for this many words: looks, kicks the
-    /// host and waits, bounded. `false` if there is no room still, or never
-    /// can be. For programs that would rather wait than lose an event.
+    /// Waits for room for this many words in the ring: kicks the host if there is
+    /// none, and waits a second at most. `false` if there is still no room, or never
+    /// can be. For programs that prefer waiting to losing an event.
     pub fn wait_for_room(&self, words: u64) -> bool {
         let mut done = self.producer.has_room(words);
         if done {
@@ -268,15 +268,15 @@ impl<'m> Client<'m> {
         done
     }
 
-    /// The host's raw counter, now. One exit. `None` over shared memory.
+    /// Reads the host's raw counter. One exit. `None` over shared memory.
     pub fn host_clock(&self) -> Option<u64> {
         let control = self.channel.control.filter(|_| self.channel.traps())?;
         Some(control.clock(self.index))
     }
 
-    /// To be called now and then where no thread does it: takes over a changed
-    /// enable mask, tells the host what was dropped. `false` if another has
-    /// taken this client, which then has to be left to it.
+    /// Copies a changed enable mask and publishes the counts of dropped events; for
+    /// programs with no thread that does it. `false` if another lessee has taken this
+    /// client: stop using it then.
     pub fn poll(&self) -> bool {
         self.producer.refresh(self.channel.clock.now());
         self.refresh_mask();
@@ -284,7 +284,7 @@ impl<'m> Client<'m> {
         !self.channel.traps() || told == self.producer.state().token()
     }
 
-    /// Tells the host what was dropped and gives the client up.
+    /// Publishes the counts of dropped events and gives the client up.
     pub fn release(self) {
         self.producer.release();
     }

@@ -4,39 +4,39 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
-/// Those of [`UNATTACHED`] that no host was told of yet.
+/// Those of [`UNATTACHED`] that are not published yet.
 static UNTOLD: AtomicU64 = AtomicU64::new(0);
-/// A thread tells the host of those.
+/// Whether a thread is publishing those.
 static TELLING: AtomicBool = AtomicBool::new(false);
 static ABANDONED: AtomicU64 = AtomicU64::new(0);
 static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// What became of this process's clients and events, apart from what the host
-/// shows. Running totals; a forked child begins at zero.
+/// Counts of this process's clients and events that the host does not show. Running
+/// totals; a forked child begins at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessCounts {
     /// Events of threads that had no client: no client was free, the thread
     /// was ending, or another took more than a second to open the device. Not
-    /// those of a process without a device. The host is told within some
-    /// 10 ms, and when a thread or the process ends, by a client that the
+    /// those of a process without a device. The host learns the count within some
+    /// 10 ms, and when a thread or the process ends, from a client that the
     /// process has; over a segment also without one.
     pub unattached: u64,
-    /// Clients that a thread left behind because it found an emit on them
-    /// under way for 10 ms: a signal handler has jumped out of it. The thread
-    /// keeps them until it ends, and goes on with another.
+    /// Clients that a thread abandoned because it found an emit on them under way
+    /// for 10 ms: a signal handler has jumped out of it. The thread keeps them
+    /// until it ends, and uses another.
     pub abandoned: u64,
     /// Clients that were left because another had taken them.
     pub taken: u64,
     /// Reference points that a segment's host did not answer within a second,
-    /// or that nobody waited for because it was dead already. It may have
+    /// or that no thread waited for because it was dead already. It may have
     /// recorded them.
     pub unanswered: u64,
 }
 
-/// What became of this process's clients and events, apart from what the host
-/// shows.
+/// Returns the counts of this process's clients and events that the host does not
+/// show.
 pub fn counts() -> ProcessCounts {
     ProcessCounts {
         unattached: UNATTACHED.load(Relaxed),
@@ -51,14 +51,14 @@ pub(crate) fn unattached() {
     UNTOLD.fetch_add(1, Relaxed);
 }
 
-/// Whether the host was told of all events of threads without a client.
+/// Whether all events of threads without a client are published.
 pub(crate) fn is_told() -> bool {
     UNTOLD.load(Relaxed) == 0 && !TELLING.load(Relaxed)
 }
 
-/// Begins to tell the host of those that it was not told of: gives them, for the
-/// caller to take. `None` if another thread is at it. One at a time, so that a process
-/// which ends can wait for counts that were taken and do not stand anywhere yet.
+/// Begins to publish the events of threads without a client. Returns their count, for
+/// the caller to set to 0. `None` if another thread is publishing. One at a time, so
+/// that a process which ends can wait until a count that was taken is published.
 pub(crate) fn begin_telling() -> Option<&'static AtomicU64> {
     // ORDERING: pairs with the Release in `end_telling`.
     (!TELLING.swap(true, Ordering::Acquire)).then_some(&UNTOLD)

@@ -6,9 +6,9 @@ use hypertrace_abi::config::ConfigError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The config page is not one.
+    /// The config page is not valid.
     Config(ConfigError),
-    /// Memory that is too short for what the config page says.
+    /// The memory is shorter than the config page says.
     Short,
     /// A client that the device does not have: found, and how many there are.
     Client(u32, u32),
@@ -19,11 +19,10 @@ pub enum OpenError {
     /// kernel command line.
     #[cfg(feature = "std")]
     NotFound(std::path::PathBuf, std::path::PathBuf),
-    /// What follows `hypertrace.mmio=` on this kernel command line is not an
-    /// address.
+    /// The value of `hypertrace.mmio=` on this kernel command line is not an address.
     #[cfg(feature = "std")]
     Address(String, std::path::PathBuf),
-    /// What the environment variable `HYPERTRACE_STORE` says is no way to store.
+    /// The value of the environment variable `HYPERTRACE_STORE` is unknown.
     #[cfg(feature = "std")]
     Store(String),
     /// The process has a channel already.
@@ -40,7 +39,7 @@ pub enum OpenError {
         doing: &'static str,
         /// Where.
         path: std::path::PathBuf,
-        /// What may help; may be empty.
+        /// A hint; may be empty.
         hint: &'static str,
         /// Why.
         source: std::io::Error,

@@ -53,7 +53,7 @@
 //!
 //! Threads that end give their clients back; a forked child gets its own. In a
 //! signal handler, [`event!`] is as safe as anywhere: one that interrupts
-//! another is counted, not recorded. [`counts()`] returns what no host can know.
+//! another is counted, not recorded. [`counts()`] returns what the host does not show.
 //!
 //! # Bare metal
 //!
@@ -77,7 +77,7 @@
 //!
 //! # Limits
 //!
-//! It never fails where it emits. What cannot be recorded is counted, and the host
+//! An emit never fails: an event that cannot be recorded is counted, and the host
 //! shows the count. It is not for more events than a ring takes until the host
 //! drains it: those are counted too.
 //!
@@ -123,7 +123,7 @@ pub use hypertrace_abi::sink::Status;
 #[doc(hidden)]
 pub use hypertrace_abi as abi;
 
-/// What the macros call where no client is named. Needs the feature `std`.
+/// The functions that macros call where no client is named. Needs the feature `std`.
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod this_thread {
@@ -134,8 +134,8 @@ pub mod this_thread {
 ///
 /// Fields are integers, floats, `bool`, `&str`, `&[u64]`, raw pointers, and
 /// [`Hex`]. Their values are not computed when the event is switched off.
-/// Nothing comes back: what cannot be recorded is counted, and the host shows
-/// the count.
+/// It returns nothing: an event that cannot be recorded is counted, and the host
+/// shows the count.
 ///
 /// Uses the calling thread's client (feature `std`), or the [`Client`] that is
 /// named first:
@@ -172,8 +172,8 @@ macro_rules! event {
 /// that is kept for such, and where even that is full, waits, bounded, for the
 /// host to drain. Takes what [`event!`] takes, gives an [`Emit`].
 ///
-/// After [`Emit::Recorded`] the event is in memory that the host has too, behind
-/// all that this thread has recorded before, and survives the thread. The host
+/// After [`Emit::Recorded`] the event is in memory that the host has too, after all
+/// that this thread recorded before, and survives the thread. The host
 /// need not have seen it: see [`reference_point!`] for that.
 ///
 /// ```

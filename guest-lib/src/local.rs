@@ -1,7 +1,4 @@
 //! A segment's host, where no stores trap: asked by a bell, and waited for.
-//!
-//! Unsafe, because a segment is an address that the caller tells.
-#![allow(unsafe_code)]
 
 use crate::counts;
 #[cfg(feature = "std")]
@@ -28,7 +25,7 @@ const RING_AGAIN: u64 = 10_000_000;
 /// The host of a segment, as a client sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalHost {
-    pages: LocalPages<'static>,
+    pub(crate) pages: LocalPages<'static>,
 }
 
 /// [`LocalHost::sign_of_life`] of the host that did not answer for a second, as it was
@@ -36,31 +33,6 @@ pub(crate) struct LocalHost {
 static DEAD: AtomicU64 = AtomicU64::new(0);
 
 impl LocalHost {
-    /// # Safety
-    /// A segment's config region is mapped at `config`, writable, for as long
-    /// as the result is used.
-    pub(crate) unsafe fn new(config: *mut u8) -> LocalHost {
-        // SAFETY: the caller's promise.
-        LocalHost { pages: unsafe { LocalPages::at(config) } }
-    }
-
-    /// Lets the host look at this client's registers when it looks next.
-    pub(crate) fn tell(&self, client: u32) {
-        self.pages.tell(client);
-    }
-
-    /// Lets the host look at this client's registers, now.
-    pub(crate) fn ring(&self, client: u32) {
-        self.pages.ring(client);
-    }
-
-    /// Tells the host of events that were lost in a process which holds no
-    /// client. Other processes do the same to this word.
-    #[cfg(feature = "std")]
-    pub(crate) fn tell_unattached(&self, events: u64) {
-        self.pages.lost_unattached().fetch_add(events, Relaxed);
-    }
-
     /// A number that changes at every beat of the host's heart; never 0.
     fn sign_of_life(&self) -> u64 {
         let beat = self.pages.beat();
@@ -89,7 +61,7 @@ impl LocalHost {
             // last look at the slot: one of the two sees what the other did.
             fence(Ordering::SeqCst);
             if self.pages.watch().load(Relaxed) != watch::CLIENT + client {
-                self.ring(client);
+                self.pages.ring(client);
             }
             self.wait(client, memory, seq)
         };
@@ -127,7 +99,7 @@ impl LocalHost {
                     break;
                 }
                 // Its bell may have come around to where the host last saw it.
-                self.ring(client);
+                self.pages.ring(client);
             }
             sleeps.store(0, Relaxed);
         }
@@ -137,7 +109,7 @@ impl LocalHost {
                 break;
             }
             if turn == MOST_TURNS / 100 {
-                self.ring(client);
+                self.pages.ring(client);
             }
             core::hint::spin_loop();
         }

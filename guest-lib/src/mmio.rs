@@ -1,6 +1,6 @@
 //! Registers: the one place where this library touches a device.
 //!
-//! Unsafe, because a register is an address that somebody told us.
+//! Unsafe, because a register is an address that the caller passes.
 #![allow(unsafe_code)]
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -54,7 +54,7 @@ impl Control {
         }
     }
 
-    /// Has all stores done in this way. Only where registers are memory.
+    /// Does all stores in this way. Only where registers are memory.
     #[cfg(feature = "std")]
     pub(crate) fn with_store(self, store: Store) -> Control {
         Control { by_syscall: store == Store::Syscall, ..self }
@@ -70,9 +70,9 @@ impl Control {
         let to = self.client(client, register);
         #[cfg(feature = "std")]
         if self.by_syscall {
-            // For a host, which looks here when it is asked. What was stored
-            // before stands there too when the call is made: it is a C
-            // function, which may read all memory.
+            // For a host, which looks here when it is asked. Earlier stores are in
+            // memory too when the call is made: it is a C function, which may read
+            // all memory.
             // SAFETY: as below.
             unsafe { to.write_volatile(value) };
             return crate::os::tell_plugin(to, value);
@@ -87,14 +87,14 @@ impl Control {
         unsafe { self.client(client, register::CLOCK).read_volatile() }
     }
 
-    /// What was stored to EMIT last, where the registers are memory.
+    /// Returns the number that was stored to EMIT last, where the registers are memory.
     pub(crate) fn emitted(&self, client: u32) -> u32 {
         // SAFETY: as in `store`.
         unsafe { self.client(client, register::EMIT).read_volatile() as u32 }
     }
 
     pub(crate) fn legacy(&self, client: u32, value: u64) {
-        // SAFETY: as in `store`; the 2016 registers stand at client * 8.
+        // SAFETY: as in `store`; the 2016 registers are at client * 8.
         unsafe { store(self.base.wrapping_add(client as usize * 8).cast(), value) }
     }
 }

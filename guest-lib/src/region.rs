@@ -26,13 +26,13 @@ impl<F: FnMut()> Drop for Region<F> {
 }
 
 /// Marks a region of interest, from here to where what it gives is dropped: the
-/// events `NAME_begin(id)` and `NAME_end(id)`. The id, a `u64`, tells one time
-/// from another.
+/// events `NAME_begin(id)` and `NAME_end(id)`. The id, a `u64`, distinguishes one
+/// pass through the region from another.
 ///
 /// ```
 /// fn serve(request: u64) {
 ///     let _region = hypertrace::region!("serve", request);
-///     // What is measured.
+///     // The work to be measured.
 /// }
 /// # serve(1);
 ///

@@ -1,4 +1,4 @@
-//! What a client stamps its records with.
+//! The clock of a client's timestamps.
 
 use hypertrace_abi::record::ClockKind;
 

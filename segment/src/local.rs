@@ -1,5 +1,5 @@
-//! What a segment has and a device does not: page L, by which the host says how
-//! it is, and the bells, which do what a device's traps do.
+//! The two pages that a segment has and a device has not: page L, which shows the
+//! host's state, and the bells, which replace a device's traps.
 //!
 //! Unsafe, because a word of 32 bits is half of one of 64, and because a mapping
 //! may be an address only.
@@ -53,7 +53,7 @@ impl<'m> LocalPages<'m> {
         unsafe { AtomicU32::from_ptr(word.add((offset % WORD / 4) as usize)) }
     }
 
-    /// What the host looks at, one of [`watch`]: a futex.
+    /// The futex with the host's current target of polling, one of [`watch`].
     #[inline(always)]
     pub fn watch(self) -> &'m AtomicU32 {
         self.half(WATCH)

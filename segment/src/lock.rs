@@ -45,8 +45,7 @@ impl LockFile {
     /// # Errors
     /// If the system refuses.
     pub fn check(&self, byte: u32) -> io::Result<()> {
-        let locked = self.try_lock(byte)?;
-        if locked {
+        if self.try_lock(byte)? {
             self.unlock(byte);
         }
         Ok(())

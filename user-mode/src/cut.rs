@@ -1,8 +1,8 @@
 //! A segment's file that is cut off while it is mapped: the next look at it is a
-//! SIGBUS, which ends the process with a word instead of a core.
+//! SIGBUS, which ends the process with a message instead of a core.
 //!
-//! It does not go on: words that are not there would be recorded as if they
-//! were. What was committed to the session is whole, as after any kill.
+//! It does not continue: words that are not there would be recorded as if they
+//! were. The part that was committed to the session is whole, as after any kill.
 //!
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
@@ -15,12 +15,12 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
 
-/// What the handler knows.
+/// State of the handler.
 struct Watched {
     /// Where the segment is mapped.
     at: Range<usize>,
     said: String,
-    /// What was done about such signals before.
+    /// The action for such signals before.
     before: libc::sigaction,
 }
 

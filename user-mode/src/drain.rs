@@ -1,4 +1,4 @@
-//! Draining rings, and the thread that does it while nobody else does.
+//! Draining rings, and the thread that does it while the other one sleeps.
 
 use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Every so many passes look at all clients, also at those that never rang.
 const ALL_EVERY: u64 = 256;
 
-/// What it takes to drain.
+/// State of the drain: the clients, and their turns.
 pub(crate) struct Drain<S> {
     state: Arc<HostState>,
     sink: Arc<S>,
@@ -27,9 +27,9 @@ pub(crate) struct Drain<S> {
     /// Whose turn it is: the clients that relay others' points, and the rest.
     relays: (Turns, Vec<Account>),
     others: (Turns, Vec<Account>),
-    /// The bells, as they were seen last.
+    /// The bells at the last look.
     bells: Vec<u64>,
-    /// The names that page L says.
+    /// The names that page L has.
     handled: Option<NameSet>,
     passes: u64,
     /// Events lost in processes that hold no client.
@@ -41,7 +41,7 @@ pub(crate) struct Drain<S> {
 /// One client, as the host knows it.
 struct KnownClient {
     state: ConsumerState,
-    /// It rang once, or has written, so it is or was leased.
+    /// Whether it rang once, or has written, so that it is or was leased.
     is_used: bool,
 }
 
@@ -141,7 +141,7 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Tells the sink of events that were lost in processes which hold no client.
+    /// Passes the count of events that were lost in processes which hold no client to the sink.
     fn look_at_total(&mut self) {
         let word = self.state.segment.local().lost_unattached();
         let before = self.unattached.counted();

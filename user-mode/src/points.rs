@@ -15,7 +15,7 @@ use hypertrace_segment::futex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, TryLockError};
 
-/// What is counted, in this order.
+/// Names of the counters, in their order.
 const COUNTERS: [&str; 6] = [
     "reference_points",
     "not_recorded",
@@ -32,10 +32,10 @@ const RINGS: usize = 5;
 /// Looks at the bells between two at the clock.
 const LOOKS: u32 = 16;
 
-/// Looks in vain at a client's slot until another that rings takes its place.
+/// Looks at a client's slot without a point until another one that rings replaces it.
 const IN_VAIN: u32 = 64;
 
-/// What that thread has.
+/// State of the thread that answers points.
 struct Points<'s, S> {
     state: &'s HostState,
     /// The word that it sleeps on.
@@ -46,17 +46,17 @@ struct Points<'s, S> {
     sink: &'s S,
     /// Every client's.
     memories: Vec<ClientMemory<'s>>,
-    /// The bells, as they were seen last.
+    /// The bells at the last look.
     seen: Vec<u64>,
-    /// Whose slot is looked at as well: most points come from where the last
-    /// one did.
+    /// The client whose slot is looked at as well: most points come from the client
+    /// that made the last one.
     watched: Option<u32>,
-    /// Looks at that slot in vain.
+    /// Looks at that slot that found no point.
     in_vain: u32,
     counts: [u64; COUNTERS.len()],
 }
 
-/// Whoever is gone, also by a panic, sleeps: the other thread drains.
+/// Marks the thread as asleep when it ends, also by a panic: the other thread drains then.
 struct Gone<'s>(&'s AtomicBool);
 
 impl Drop for Gone<'_> {
@@ -117,7 +117,7 @@ impl<S: EventSink> Points<'_, S> {
             }
             let stays = now.saturating_sub(last_point) < spin;
             let since_pass = now.saturating_sub(self.state.last_pass.load(Relaxed));
-            // Who goes to sleep leaves the pass to the other thread.
+            // A thread that goes to sleep leaves the pass to the other one.
             if self.state.is_drain_due.load(Relaxed) || stays && since_pass >= period {
                 let mut drain = match drain.try_lock() {
                     Ok(drain) => drain,
@@ -137,7 +137,7 @@ impl<S: EventSink> Points<'_, S> {
         }
     }
 
-    /// Sleeps unless somebody has rung.
+    /// Sleeps unless a client has rung.
     fn sleep(&mut self) {
         let watches = self.watch;
         watches.store(watch::ASLEEP, Relaxed);
@@ -161,8 +161,8 @@ impl<S: EventSink> Points<'_, S> {
         watches.store(self.watched.map_or(watch::BELLS, |client| watch::CLIENT + client), Relaxed);
     }
 
-    /// Looks at all that rang, and at the one that need not. Whether there was
-    /// a point.
+    /// Looks at all clients that rang, and at the one that need not. Returns whether
+    /// there was a point.
     fn serve(&mut self) -> bool {
         let mut served = false;
         if let Some(client) = self.watched {
@@ -210,11 +210,11 @@ impl<S: EventSink> Points<'_, S> {
         before
     }
 
-    /// Serves the point that the client asks for. `false`: there is none.
+    /// Serves the point that the client asks for. Returns `false` if there is none.
     fn answer(&mut self, client: u32) -> bool {
         let Some(memory) = self.memories.get(client as usize) else { return false };
-        // It may have rung for something else, and what an emulator's plugin is
-        // just about to answer must not be answered twice.
+        // It may have rung for something else, and a point that an emulator's plugin is
+        // about to answer must not be answered twice.
         let Some(seq) = slot::asked(memory) else { return false };
         // Not before this: the point was made after all that its thread did before.
         let host_time = ticks_after_loads();
@@ -248,13 +248,13 @@ impl<S: EventSink> Points<'_, S> {
         true
     }
 
-    /// No more points.
+    /// Ends it: serves the last points.
     fn end(&mut self) {
         // ORDERING: pairs with the fence between the sleeper's word and its
         // look at the state, which says that this is the end.
         fence(Ordering::SeqCst);
         self.serve();
-        // Who waits finds that it is over.
+        // A client that waits sees that the host has ended.
         self.memories.iter().for_each(wake);
     }
 }

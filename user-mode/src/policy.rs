@@ -1,4 +1,4 @@
-//! What a host is to do, and when.
+//! When a host drains, and how long it stays awake.
 
 use hypertrace_abi::turns::DrainPolicy;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Programs that the kernel starts with more rights than who starts them have:
-//! it marks them (AT_SECURE, getauxval(3)), and the library then takes no segment
+//! Programs that the kernel starts with more rights than their starter has: it
+//! marks them (AT_SECURE, getauxval(3)), and the library then takes no segment
 //! from the environment.
 
 use rustix::fs::{StatVfsMountFlags, getxattr, statvfs};
@@ -37,7 +37,7 @@ impl std::fmt::Display for Privilege {
     }
 }
 
-/// Who starts a program.
+/// The user and the group that start a program.
 #[derive(Clone, Copy, Debug)]
 struct Starter {
     user: u32,
@@ -85,7 +85,8 @@ fn gives_capabilities(value: &[u8]) -> bool {
     value.first().is_some_and(|flags| flags & 1 != 0) || word(4) || word(12)
 }
 
-/// What is executed in the end: of a script, its interpreter, whose rights count.
+/// Returns the file that is executed in the end: of a script, its interpreter, whose
+/// rights count.
 fn executed(program: &Path) -> PathBuf {
     let mut path = program.to_owned();
     for _ in 0..MOST_INTERPRETERS {

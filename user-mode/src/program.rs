@@ -35,7 +35,7 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
-    /// What a shell would exit with.
+    /// Returns the code that a shell would exit with.
     pub fn exit_code(&self) -> u8 {
         match self {
             ProgramError::NotFound(_) => 127,
@@ -88,17 +88,17 @@ impl Program {
         privilege::of(&self.path)
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it was called.
+    /// Returns the name that it was started by.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// How to start it.
+    /// Returns a command that starts it.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.arg0(&self.name);
@@ -113,7 +113,7 @@ fn is_executable(path: &Path) -> bool {
     unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
 }
 
-/// Has the started program inherit a descriptor under its number.
+/// Lets the started program inherit a descriptor under its number.
 pub(crate) fn inherit(command: &mut Command, descriptor: i32) {
     // SAFETY: between fork and exec only fcntl is called, which is safe there.
     unsafe {
@@ -124,9 +124,9 @@ pub(crate) fn inherit(command: &mut Command, descriptor: i32) {
     }
 }
 
-/// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP go on to
-/// the program, and SIGINT and SIGQUIT, which a terminal sends to both, are the
-/// program's to obey.
+/// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP are passed
+/// to the program, and SIGINT and SIGQUIT, which a terminal sends to both, are left
+/// to it.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -151,7 +151,7 @@ pub fn run(
     status.map_err(failed)
 }
 
-/// What a shell exits with after a program that ended so.
+/// Returns the code that a shell exits with after a program that ended so.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)

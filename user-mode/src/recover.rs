@@ -1,4 +1,4 @@
-//! Saving what a crash left in a segment.
+//! Saving the records that a crash left in a segment.
 //!
 //! A ring is taken from where it was committed: in a session that is completed,
 //! its packets tell; in a new one, the ring itself, as the dead host left it.
@@ -14,7 +14,7 @@ use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
 use std::path::Path;
 
-/// Takes what is left in the segment at `path` into the session in `trace.dir`:
+/// Saves the records that are left in the segment at `path` to the session in `trace.dir`:
 /// completes the one that was being written when its host died, or makes a new
 /// one if the directory is new or empty. Events whose schema is not in the
 /// segment any more are shown untyped in a new one. The file stays: it is not
@@ -49,7 +49,7 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> 
     Ok(session.finish()?)
 }
 
-/// Takes what is left in one client's ring.
+/// Saves the records that are left in one client's ring.
 fn recover_client(session: &Session, client: u32, memory: ClientMemory<'_>) {
     // ORDERING: pairs with the Release in `Producer::publish`. A program may
     // still be alive: only what is there now.
@@ -73,7 +73,7 @@ fn recover_client(session: &Session, client: u32, memory: ClientMemory<'_>) {
                 memory.ring[((block + n) & (memory.capacity() - 1)) as usize].load(Relaxed)
             };
             if !is_possible(position) && position <= tail && is_possible(tail) {
-                // What was between was given back without a packet, as nobody wanted it.
+                // Between the two, records were dropped without a packet, as no rule wanted them.
                 let (at, sequence) = match position <= block && is_possible(block) {
                     true => (block, Some(header(0))),
                     false => (tail, None),
@@ -175,7 +175,7 @@ mod tests {
 
         let summary = recover(&path, SessionConfig::new(&out)).unwrap();
 
-        // And up to a block of those that nobody wanted.
+        // And up to a block of those that were switched off.
         assert!((101..120).contains(&summary.ring_events), "{summary:?}");
         assert_eq!((summary.lost, summary.faults.len()), (0, 0), "{summary:?}");
     }

@@ -16,8 +16,7 @@ use std::sync::Arc;
 
 /// Settings of a session of programs.
 pub struct Config {
-    /// The trace session. What it says of relays and of the counter is set
-    /// here.
+    /// The trace session. Its settings for relays and the counter are overwritten.
     pub trace: SessionConfig,
     /// Clients, of which each thread that traces takes one, and sizes.
     pub geometry: Geometry,
@@ -33,14 +32,7 @@ pub struct Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { trace, geometry, segment, relays, policy } = self;
-        f.debug_struct("Config")
-            .field("dir", &trace.dir)
-            .field("geometry", geometry)
-            .field("segment", segment)
-            .field("relays", relays)
-            .field("policy", policy)
-            .finish_non_exhaustive()
+        f.debug_struct("Config").field("dir", &self.trace.dir).finish_non_exhaustive()
     }
 }
 
@@ -57,7 +49,7 @@ impl Config {
     }
 }
 
-/// Why there is no session, or not all of it.
+/// Error: the session cannot be created, or not be written to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -92,11 +84,7 @@ pub struct Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Session { trace: _, segment, host } = self;
-        f.debug_struct("Session")
-            .field("segment", segment)
-            .field("host", host)
-            .finish_non_exhaustive()
+        f.debug_struct("Session").field("host", &self.host).finish_non_exhaustive()
     }
 }
 
@@ -176,8 +164,8 @@ impl Session {
         Ok(summary)
     }
 
-    /// The same, with what was counted also where the session cannot be
-    /// written to its end.
+    /// As [`Session::finish`], with a summary also where the session cannot be written
+    /// to its end.
     pub fn end(self) -> (Summary, Result<(), Error>) {
         let Session { trace, segment, host } = self;
         let counts = host.finish();

@@ -1,4 +1,4 @@
-//! What the two threads of a host share.
+//! State that the two threads of a host share.
 
 use crate::policy::Policy;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};

@@ -7,7 +7,7 @@ use std::fs;
 
 /// The TSC if it ticks at one rate through everything, or if a hypervisor
 /// offers it as a clock; else CLOCK_MONOTONIC_RAW. AArch64's counter always
-/// does, but an emulator's is not the one whose frequency the host told.
+/// does, but an emulator's is not the one whose frequency the host knows.
 pub(super) fn choose(options: &Options, told: u64) -> Clock {
     if let Some(clock) = options.clock {
         return clock;
@@ -37,7 +37,7 @@ fn is_tsc_usable(cpuinfo: &str, clocksources: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct Pace {
     clock: Clock,
-    /// Ticks per second, 0 if nobody said.
+    /// Ticks per second, 0 if the host does not know.
     frequency: u64,
     /// When it was made, in ticks and nanoseconds.
     ticks: u64,
@@ -62,8 +62,8 @@ impl Pace {
         self.clock
     }
 
-    /// Whether this many ticks are more than 10 ms. Where nobody told the
-    /// frequency, it is what it was on average since this was made.
+    /// Whether this many ticks are more than 10 ms. Where the host does not know the
+    /// frequency, it is the average since this was made.
     pub(super) fn is_over_10_ms(&self, ticks: u64) -> bool {
         if self.frequency > 0 {
             return ticks > self.frequency / 100;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_milliseconds_are_measured_where_nobody_told_the_frequency() {
+    fn ten_milliseconds_are_measured_where_the_frequency_is_unknown() {
         let clock = Clock::Counter;
         let pace = Pace::new(clock, 0);
         let start = clock.now();

@@ -6,8 +6,8 @@ use super::options::{Options, Place};
 use super::{clock, pci, segment, window};
 use crate::error::OpenError;
 
-/// Where the device is: as told, then as the environment says, then as the
-/// kernel command line does, then on the PCI bus.
+/// Finds the device: by the options, the environment, the kernel command line, or
+/// on the PCI bus, in this order.
 pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
     if let Some(path) = &options.segment {
         return Ok(Place::Segment(path.clone()));

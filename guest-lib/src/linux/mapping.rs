@@ -60,9 +60,9 @@ const BATCHES: usize = 16;
 /// that a cache answers.
 const UNCACHED_NS: u32 = 20;
 
-/// What kind of mapping this is, by the time that loads take compared to those
-/// from private memory. Loads only: any word could be somebody's, and a load
-/// tells write-back from all else, which is what decides about fences.
+/// Measures what kind of mapping this is: how long loads take, compared to those
+/// from private memory. Loads only, as any word may be in use; they distinguish
+/// write-back memory from the other kinds, which need fences.
 pub(super) fn memory_type(words: &[AtomicU64]) -> MemoryType {
     let private: [AtomicU64; 8] = std::array::from_fn(|_| AtomicU64::new(0));
     let floor = fastest(&private);

@@ -37,12 +37,12 @@ use crate::channel::Channel;
 use crate::error::OpenError;
 use std::fs::File;
 
-/// Opens the device for this process, or tells why not. An event without an
-/// open channel does the same with the default options, but tells nobody, and
-/// no event after it tries again; this always does.
+/// Opens the device for this process. An event without an open channel does the
+/// same with the default options, but reports no error, and no later event tries
+/// again; this always does.
 ///
-/// If a channel is open already, it stays, and this tells about it. A forked
-/// child opens what its parent had.
+/// If a channel is open already, it stays, and this returns its description. A
+/// forked child opens its parent's device.
 ///
 /// # Errors
 /// If there is no device, or the system does not let this process use it. The
@@ -55,9 +55,8 @@ pub fn open(options: &Options) -> Result<Info, OpenError> {
 /// device that the program has mapped by itself.
 ///
 /// Processes that share it give each a descriptor of the same `lock` file,
-/// open for writing (the memory's own file will do), whose byte *n* stands for
-/// client *n*. A forked child goes on with the same memory, which has to be
-/// inherited, and with the same file, which `/proc/self/fd` opens anew; without
+/// open for writing (the memory's own file will do), whose byte *n* is client
+/// *n*'s. A forked child uses the same memory, which has to be inherited, and with the same file, which `/proc/self/fd` opens anew; without
 /// a file, it gets no client.
 ///
 /// # Errors

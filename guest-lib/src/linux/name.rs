@@ -2,7 +2,7 @@
 
 use super::options::Options;
 
-/// What the process is called, and its threads that were given no name.
+/// Name of the process, and of its threads that were given none.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProcessName {
     /// The process.

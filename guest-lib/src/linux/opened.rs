@@ -17,7 +17,7 @@ pub(super) struct Opened {
     pub mappings: Vec<Mapping>,
     /// Which process has which client.
     pub lock: Option<LockFile>,
-    /// What to call the process, where its threads stand beside those of others.
+    /// The process's name, for leases where several processes share the device.
     pub name: Option<ProcessName>,
 }
 

@@ -6,7 +6,7 @@ use crate::time::Clock;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Where to look for the device. The default finds the one that there is.
+/// Where to look for the device. The default searches all places.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The file of a segment, if that is to be used; else the one that the
@@ -69,10 +69,10 @@ pub struct Info {
     pub clients: Range<u32>,
     /// How the rings are mapped, as timed.
     pub memory_type: MemoryType,
-    /// What records are stamped with.
+    /// The clock of its records' timestamps.
     pub clock: Clock,
     /// Ticks per second of the counter, as the host says; 0 if it does not.
     pub frequency: u64,
-    /// Whether a host answers at once. If not, it is shared memory.
+    /// Whether stores to registers trap to a host. If not, it is shared memory.
     pub traps: bool,
 }

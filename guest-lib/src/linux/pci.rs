@@ -96,7 +96,7 @@ fn decode(config: &fs::File) -> io::Result<()> {
 
 /// A region of plain memory: write-combining if the kernel has that. The first
 /// mapping of a range decides for all, so `resourceN` alone would make it
-/// uncached for everybody.
+/// uncached for all programs.
 fn map_combining(function: &Path, region: Region, len: u64) -> Result<Mapping, OpenError> {
     let (combining, plain) = match region {
         Region::Data => ("resource1_wc", "resource1"),

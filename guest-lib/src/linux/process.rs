@@ -1,12 +1,12 @@
 //! This process's channel: opened once, shared by all threads, and opened
 //! again by a forked child.
 //!
-//! What a fork must not inherit stands in pages that it empties: the producers'
-//! private state, and the word by which a process knows that the channel is
-//! its own. The child finds zeros there, lets go of its parent's lock file,
+//! State that a fork must not inherit is in pages that the fork empties: the
+//! producers' private state, and the word by which a process knows that the channel
+//! is its own. The child finds zeros there, lets go of its parent's lock file,
 //! maps the device anew and leases clients of its own.
 //!
-//! Unsafe, because all of that is shared for ever behind one pointer.
+//! Unsafe, because all of that is reached by one pointer and never freed.
 #![allow(unsafe_code)]
 
 use super::clock::Pace;
@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, O
 use std::time::Duration;
 
 /// How long to wait for another thread: an event for one that opens a channel, the end of a
-/// thread for one that tells the host of lost events.
+/// thread for one that publishes counts of lost events.
 const MOST_MS: u32 = 1000;
 
 /// The last channel that was opened, here or in an ancestor.
@@ -71,7 +71,7 @@ pub(super) struct Process {
     lock: Option<LockFile>,
     mappings: Vec<Mapping>,
     pace: Pace,
-    /// What the process is called, where there are several.
+    /// The process's name, for leases where there are several processes.
     name: Option<ProcessName>,
     // Wiped on fork.
     life: &'static Life,
@@ -110,7 +110,7 @@ pub(super) fn is_hopeless() -> bool {
     NOBODY.load(Relaxed) && inherited().is_none()
 }
 
-/// The channel for an event: looks for a device, once, if nobody did.
+/// Returns the channel for an event. Looks for a device if no thread has looked yet.
 pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     if let Some(process) = ours() {
         return Ok(process);
@@ -173,8 +173,8 @@ pub(super) fn install(
     start(opened, Place::Installed, Options::default(), prepare).map(Process::info)
 }
 
-/// With `Opening` held and nothing open: opens what is told, or what the
-/// parent had.
+/// With `Opening` held and nothing open: opens the device of the options, or the
+/// parent's.
 fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
     let Some(parent) = inherited() else {
         let place = device::find(options)?;
@@ -249,7 +249,7 @@ fn start(
     Ok(process)
 }
 
-/// What a lock file is called in an error.
+/// Returns how errors name a lock file.
 fn lock_path(place: &Place) -> &Path {
     match place {
         Place::Function(function) => function,
@@ -339,8 +339,8 @@ impl Process {
         &self.pace
     }
 
-    /// In a forked child: lets go of the parent's locks, and leaves nothing
-    /// unmapped where an interrupted emit would go on.
+    /// In a forked child: releases the parent's locks, and maps private memory where
+    /// an interrupted emit would store.
     fn part(&self) {
         if self.life.parted.swap(1, Relaxed) == 1 {
             return;
@@ -358,8 +358,8 @@ impl Process {
         }
     }
 
-    /// A free client for the calling thread. `left` is the client that it
-    /// leaves behind for it.
+    /// Claims a free client for the calling thread. `left` is the client that the
+    /// thread abandons for it.
     pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static Seat> {
         self.seats.iter().find(|seat| {
             let (word, bit) = self.bit(seat.slot());
@@ -405,7 +405,8 @@ impl Process {
         let state = &self.states[seat.slot()].0;
         match Client::lease(self.channel, client, state, token(), &info) {
             Ok(client) => {
-                // SAFETY: its bit is ours, and who had it before is gone.
+                // SAFETY: this thread has set its bit, and the thread that had it before
+                // has cleared it.
                 unsafe { seat.fill(client.of_thread()) };
                 true
             }
@@ -418,7 +419,7 @@ impl Process {
 
     /// Takes a seat of this process back from the calling thread, which ends.
     pub(super) fn give_back(&self, seat: &Seat) {
-        // A revoked client is another's, whose words are not to be touched.
+        // A revoked client has another lessee, whose words must not be stored to.
         if self.states[seat.slot()].0.is_leased() {
             // SAFETY: the thread had it until now.
             unsafe { seat.client() }.producer().release();
@@ -428,16 +429,16 @@ impl Process {
         word.fetch_and(!bit, Ordering::Release);
     }
 
-    /// Tells the host of events of threads without a client: in the account of a
-    /// client that any thread of the process has, else in a segment's own. Without
-    /// either, the process keeps the count for when it gets a client. Returns `true` if
-    /// another thread was at it, which may have missed the caller's. Called by a
-    /// process that [is ours](Process::is_ours).
+    /// Publishes the count of events of threads without a client: in the totals of a
+    /// client that any thread of the process has, else in the segment's. Without
+    /// either, the process keeps the count until it gets a client. Returns `true` if
+    /// another thread was publishing, which may have missed the caller's events. Only
+    /// for a process that [is ours](Process::is_ours).
     pub(super) fn tell_unattached(&self) -> bool {
         if counts::is_told() {
             return false;
         }
-        // A handler that jumped out would leave the turn to nobody.
+        // A handler that jumped out would never end its turn.
         let _undisturbed = Undisturbed::begin();
         let Some(untold) = counts::begin_telling() else {
             return true;
@@ -448,14 +449,15 @@ impl Process {
             leased.map(|(memory, state)| Producer::tell_unattached(&memory, state, untold));
         let told = told.any(|told| told);
         if !told && let Some(local) = &self.channel.local {
-            local.tell_unattached(untold.swap(0, Relaxed));
+            // Other processes add to this word too.
+            local.pages.lost_unattached().fetch_add(untold.swap(0, Relaxed), Relaxed);
         }
         counts::end_telling();
         !told && has_client && self.channel.local.is_none()
     }
 
-    /// The same where there is no later: at the end of a thread, or of the process,
-    /// which must not cut off another thread that is at it.
+    /// As [`Process::tell_unattached`], at the end of a thread or of the process: waits
+    /// for another thread that is publishing.
     pub(super) fn tell_last_unattached(&self) {
         for _ in 0..MOST_MS {
             if !self.tell_unattached() {
@@ -465,7 +467,7 @@ impl Process {
         }
     }
 
-    /// Clients that threads of this process have: memory and private state.
+    /// Returns the clients of this process's threads: memory and private state.
     fn leased(&self) -> impl Iterator<Item = (ClientMemory<'static>, &ProducerState)> {
         self.channel.leasable().enumerate().filter_map(|(slot, client)| {
             let (word, bit) = self.bit(slot);
@@ -481,10 +483,10 @@ impl Process {
         })
     }
 
-    /// What does itself while threads emit or sleep: the mask, who else took
-    /// one of our clients, losses that their threads have not told. Called on
-    /// the refresher's thread; touches of other threads' private state only
-    /// what the producer allows.
+    /// Does the periodic work: copies the mask, finds clients that another lessee has
+    /// taken, publishes losses that their threads have not published. Called on the
+    /// refresher's thread; of other threads' private state it uses only the parts that
+    /// the producer allows.
     pub(super) fn look_after(&self) {
         let clients = self.channel.leasable();
         let mut mask_is_fresh = false;

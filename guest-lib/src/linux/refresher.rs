@@ -1,10 +1,10 @@
-//! The one thread of this library: what has to happen though nobody emits.
+//! The one thread of this library: the work that is due even if no thread emits.
 
 use std::time::Duration;
 
-/// How often: also the age at which a change of the enable mask is old.
+/// Period of its work: the longest delay of a change to the enable mask.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// It calls nothing deep.
+/// Enough: its calls are shallow.
 const STACK: usize = 64 * 1024;
 
 /// Starts it: calls `look` every 10 ms until that returns `false`. If the system

@@ -1,7 +1,7 @@
 //! A seat: where a thread finds its client.
 //!
-//! Unsafe, because seats are filled and emptied behind shared references; the
-//! bit in the process's bitmap says whose a seat is.
+//! Unsafe, because seats are filled by shared references; the bit in the process's
+//! bitmap says which thread has a seat.
 #![allow(unsafe_code)]
 
 use crate::client::Client;

@@ -57,7 +57,7 @@ fn use_segment(
     })
 }
 
-/// How to store to registers: as told, then as the environment says.
+/// Returns how to store to registers: the option, or else the environment's choice.
 fn store(options: &Options) -> Result<Store, OpenError> {
     if let Some(store) = options.store {
         return Ok(store);

@@ -19,7 +19,7 @@ use std::sync::atomic::{
     compiler_fence,
 };
 
-/// A thread that got no client does not ask again before this has passed.
+/// How long a thread that got no client waits before it asks again.
 const PAUSE_MS: u64 = 10;
 
 // Atomics, because signal handlers emit too. All of them are constants at
@@ -33,9 +33,9 @@ thread_local! {
     /// event found it first.
     static STUCK: AtomicU64 = const { AtomicU64::new(0) };
     static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
-    /// Before this time there is no use in asking for a client.
+    /// Until this time the thread does not ask for a client again.
     static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
-    /// It has given its clients back.
+    /// Whether it has given its clients back.
     static ENDED: AtomicBool = const { AtomicBool::new(false) };
 }
 
@@ -54,7 +54,7 @@ fn current() -> Option<&'static Client<'static>> {
     CURRENT.with(|current| unsafe { Some(current.load(Relaxed).as_ref()?.client()) })
 }
 
-/// What [`event!`](crate::event) calls.
+/// Emits an event: [`event!`](crate::event) calls this.
 #[inline(always)]
 pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let mut emitted = Emit::Unleased;
@@ -76,7 +76,7 @@ fn emit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
     }
 }
 
-/// What [`commit!`](crate::commit) calls.
+/// Commits an event: [`commit!`](crate::commit) calls this.
 #[inline(always)]
 pub fn commit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let mut emitted = Emit::Unleased;
@@ -98,7 +98,7 @@ fn commit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
     }
 }
 
-/// What [`reference_point!`](crate::reference_point) calls.
+/// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
 ///
 /// # Errors
 /// As [`Client::reference_point`]; [`Emit::Unleased`] also without a device.
@@ -116,7 +116,7 @@ pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, 
     }
 }
 
-/// A kernel-stamped point on the calling thread's client: see
+/// Makes a kernel-stamped point on the calling thread's client: see
 /// [`Client::stamp`].
 pub fn stamp() -> Emit {
     let why = current().map_or(Emit::Unleased, Client::stamp);
@@ -126,7 +126,7 @@ pub fn stamp() -> Emit {
     }
 }
 
-/// Takes over a changed enable mask and tells the host what this thread has
+/// Copies a changed enable mask and publishes how many events this thread has
 /// dropped, at once. A thread of the library does that every 10 ms anyway.
 pub fn poll() {
     if let Some(process) = process::ours() {
@@ -142,7 +142,7 @@ pub fn poll() {
     }
 }
 
-/// Calls `f` with the calling thread's client, for what has no shorter way:
+/// Calls `f` with the calling thread's client, for functions that have no macro:
 /// [`Client::kick`], [`Client::wait_for_room`], [`crate::hypertrace()`].
 /// `None` if the thread has none and gets none.
 pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
@@ -214,10 +214,10 @@ fn attach() -> Option<&'static Client<'static>> {
 }
 
 /// An emit was interrupted by this event. If events find the same one under way
-/// for 10 ms, a signal handler has jumped out of it: the thread goes on with
+/// for 10 ms, a signal handler has jumped out of it: the thread continues with
 /// another client. This one it keeps until it ends, since the emit may be alive
-/// after all. (Its age alone would not do: whoever is preempted amid an emit
-/// comes back to a pending signal, and finds it old.)
+/// after all. (Its age alone is not enough: a thread that is preempted in an emit
+/// returns to a pending signal, whose handler finds it old.)
 #[cold]
 #[inline(never)]
 fn abandon_if_stuck() {
@@ -258,7 +258,7 @@ fn sit(process: &'static Process, left: Option<u32>) -> bool {
     } else if left.is_some() {
         return false;
     }
-    // Also without a client: the thread's lost events are told at its end.
+    // Also without a client: the thread's lost events are published at its end.
     // SAFETY: the key exists, since a channel was opened. Any value but null
     // has the destructor called, which does not look at it.
     unsafe { libc::pthread_setspecific(KEY.load(Relaxed), (&raw const KEY).cast()) };
@@ -278,9 +278,9 @@ fn is_paused() -> bool {
     })
 }
 
-/// Ends the thread's use of the library: gives its clients back, tells their
-/// losses and those of threads without one, and settles emits that were left by a
-/// jump.
+/// Ends the thread's use of the library: gives its clients back, publishes their
+/// losses and those of threads without a client, and settles emits that were left by
+/// a jump.
 pub(super) fn end() {
     let _undisturbed = Undisturbed::begin();
     ENDED.with(|ended| ended.store(true, Relaxed));
@@ -304,7 +304,7 @@ extern "C" fn ended(_: *mut libc::c_void) {
     end();
 }
 
-/// The process ends by `exit`: tells its losses, as those of a thread that ends.
+/// Publishes the losses of a process that ends by `exit`, as those of a thread that ends.
 extern "C" fn at_exit() {
     if let Some(process) = process::ours() {
         end();

@@ -13,14 +13,14 @@ use hypertrace_segment::LockFile;
 use std::fs;
 use std::path::PathBuf;
 
-/// What the VMM puts on the kernel command line, before the address.
+/// The parameter by which a VMM passes the address on the kernel command line.
 const PARAMETER: &str = "hypertrace.mmio=";
 
 pub(super) fn command_line(options: &Options) -> PathBuf {
     options.proc.join("cmdline")
 }
 
-/// The address that the kernel command line tells, if it does. The last one
+/// Returns the address on the kernel command line, if there is one. The last one
 /// counts, as for the kernel.
 pub(super) fn on_command_line(options: &Options) -> Result<Option<u64>, OpenError> {
     let path = command_line(options);

@@ -5,7 +5,7 @@
 //! one difference: from 3 on, [`qemu_plugin_insn_data`] copies. API 7 (QEMU
 //! 11.1) changes every callback, which gets a word of the plugin's in place of
 //! the plugin's number, and how each is registered; and it has no function that
-//! 6 has not, by which [`choose`] could tell it.
+//! 6 has not, by which [`choose`] could detect it.
 //!
 //! Unsafe, because these are C functions.
 #![allow(unsafe_code, non_upper_case_globals)]
@@ -22,7 +22,7 @@ const COPIES: c_int = 3;
 /// A plugin's number.
 pub type Id = u64;
 
-/// What QEMU tells at the begin.
+/// What QEMU passes at installation.
 #[repr(C)]
 pub struct Info {
     /// The guest's architecture, as in the emulator's name.
@@ -72,7 +72,7 @@ unsafe extern "C" {
     );
     fn qemu_plugin_tb_n_insns(tb: *const Tb) -> usize;
     fn qemu_plugin_tb_get_insn(tb: *const Tb, index: usize) -> *mut Insn;
-    // Which of its two types it has is known when QEMU has told its version.
+    // Which of its two types it has is known once QEMU has passed its version.
     fn qemu_plugin_insn_data();
     fn qemu_plugin_insn_size(insn: *const Insn) -> usize;
     fn qemu_plugin_insn_vaddr(insn: *const Insn) -> u64;
@@ -111,7 +111,7 @@ pub struct Block(*mut Tb);
 
 impl Block {
     /// # Safety
-    /// What QEMU gave to the callback that runs.
+    /// `tb` is the block that QEMU passed to the callback that runs.
     pub unsafe fn new(tb: *mut Tb) -> Block {
         Block(tb)
     }
@@ -181,7 +181,7 @@ impl Instruction<'_> {
         (!at.is_null()).then_some(at as u64)
     }
 
-    /// What to add to a guest address to get QEMU's own.
+    /// Returns the difference between QEMU's address and the guest's.
     pub fn guest_base(&self) -> Option<u64> {
         Some(self.host_address()?.wrapping_sub(self.address()))
     }

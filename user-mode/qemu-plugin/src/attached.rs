@@ -6,7 +6,6 @@ use hypertrace_abi::layout::{Geometry, PAGE, Region, WORD};
 use hypertrace_abi::ring::{ClientMemory, Wake};
 use hypertrace_segment::{LocalPages, LockFile, Mapping, Segment, SegmentError};
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// Programs that are emulated have QEMU's descriptors, and many expect theirs
 /// to begin at 3: the plugin's goes out of their way, below the usual limit of 1,024.
@@ -27,19 +26,15 @@ pub struct Attached {
     /// Offset of the first client's registers.
     registers: u64,
     mapping: &'static Mapping,
-    bells: OnceLock<Box<[Bell]>>,
+    /// A bell for each relay.
+    pub bells: Box<[Bell]>,
 }
 
 /// Rings the host when a relay's ring fills.
+#[derive(Debug)]
 pub struct Bell {
     local: LocalPages<'static>,
     client: u32,
-}
-
-impl std::fmt::Debug for Bell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bell({})", self.client)
-    }
 }
 
 impl Wake for Bell {
@@ -57,8 +52,9 @@ impl Attached {
         let (file, mapping, page) = segment.into_parts();
         let mapping: &'static Mapping = Box::leak(Box::new(mapping));
         let rings = &mapping.words()[(geometry.window_offset(Region::Rings) / WORD) as usize..];
+        let local = LocalPages::of(mapping.words()).expect("a segment has a whole config region");
         Ok(Attached {
-            local: LocalPages::of(mapping.words()).expect("a segment has a whole config region"),
+            local,
             lock: LockFile::new(file, 0, DESCRIPTOR),
             clients: (0..all)
                 .filter_map(|client| ClientMemory::of_rings(rings, client, &geometry, mode))
@@ -68,7 +64,7 @@ impl Attached {
             relays,
             registers: geometry.window_offset(Region::Control) + geometry.control_pages_offset(),
             mapping,
-            bells: OnceLock::new(),
+            bells: (0..relays).map(|client| Bell { local, client }).collect(),
         })
     }
 
@@ -96,11 +92,5 @@ impl Attached {
     #[inline(always)]
     pub fn client(&self, client: u32) -> Option<&ClientMemory<'static>> {
         self.clients.get(client as usize)
-    }
-
-    /// A bell for each relay.
-    pub fn bells(&'static self) -> &'static [Bell] {
-        let bell = |client| Bell { local: self.local, client };
-        self.bells.get_or_init(|| (0..self.relays).map(bell).collect())
     }
 }

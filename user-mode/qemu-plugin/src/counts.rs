@@ -1,11 +1,11 @@
-//! What the plugin counts. A line at the end, under `-d plugin`, shows it.
+//! The plugin's counters. A line at the end, under `-d plugin`, shows them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
-        /// What is counted.
+        /// A counter.
         #[derive(Clone, Copy, Debug)]
         pub enum Counter {
             $($(#[$doc])* $variant,)*
@@ -25,7 +25,7 @@ counters! {
     Outside => "outside",
     /// Marked stores into the segment where no register of a lessee is.
     Unassigned => "unassigned",
-    /// A slot that is not one: answered as invalid.
+    /// A malformed slot: answered as invalid.
     BadSlot => "bad_slot",
     /// Points left to the host, since it has triggers on their name.
     Triggers => "left_for_triggers",
@@ -47,7 +47,7 @@ pub fn count(counter: Counter) {
 
 /// All of them, those that are not 0.
 pub struct Summary {
-    /// Points that stand in the relays of vCPUs.
+    /// Points recorded in the relays of vCPUs.
     pub recorded: u64,
 }
 

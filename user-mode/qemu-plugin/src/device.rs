@@ -1,16 +1,15 @@
-//! What a store to a register does: the device's side of it, on the vCPU's own
-//! thread.
+//! Stores to registers: the device's side of them, on the vCPU's own thread.
 //!
-//! A reference point that is answered here stands in the vCPU's relay. One that
-//! cannot be is not answered: the guest then rings the host, and waits for it
-//! as it does natively. So an answer always means what it says.
+//! A reference point that is answered here is in the vCPU's relay. One that cannot
+//! be recorded there is not answered: the guest then rings the host, and waits for it
+//! as it does natively.
 //!
 //! Unsafe, because of the page that the guest has mapped.
 #![allow(unsafe_code)]
 
 use crate::attached::Attached;
 use crate::counts::{Counter, count};
-use crate::relay::{self, Emitter, Entry, Vcpu, stored_at};
+use crate::relay::{Emitter, Entry, Vcpu, stored_at};
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{host_page, register};
@@ -127,13 +126,12 @@ fn record(
     }
     let index = vcpu.index();
     let Some(producer) = vcpu.producer(point.host_time) else {
-        relay::refused();
+        count(Counter::NoRelay);
         return None;
     };
     let ReferencePoint { client, seq, guest_time, host_time, id, .. } = point;
-    // From the slot right into the ring: nobody looks at them between. By
-    // value: what is only looked at has to be in memory, and stores are what
-    // this path is made of.
+    // From the slot directly into the ring: no code looks at them between. By value,
+    // as captures by reference have to be in memory, and this path consists of stores.
     let put = move |out: &[AtomicU64]| {
         let Some((prefix, out)) = out.split_first_chunk::<REFERENCE_PREFIX_WORDS>() else { return };
         prefix[0].store(client.into(), Relaxed);

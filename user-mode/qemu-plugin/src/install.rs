@@ -1,4 +1,4 @@
-//! What QEMU calls: installation, translation, the callbacks.
+//! The functions that QEMU calls: installation, translation, the callbacks.
 //!
 //! Unsafe, because it is called from C, with what C has.
 #![allow(unsafe_code)]
@@ -50,7 +50,7 @@ enum InstallError {
     Twice,
 }
 
-/// What is translated.
+/// Architecture of the guest.
 #[derive(Clone, Copy, PartialEq)]
 enum Target {
     X86_64,
@@ -62,15 +62,15 @@ struct Plugin {
     segment: Attached,
 }
 
-/// What to add to a guest address to get QEMU's own, from the last block that
-/// was translated: for system calls, which tell of no instruction.
+/// Difference between QEMU's address and the guest's, from the last block that was
+/// translated: for system calls, whose callback names no instruction.
 static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 /// A panic: nothing is done any more.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 /// Runs a callback's body. A panic must not unwind into QEMU, nor is a trace
-/// worth a program's life: it goes on untraced.
+/// worth a program's life: it continues untraced.
 #[inline(always)]
 fn guarded(body: impl FnOnce(&'static Plugin)) {
     if BROKEN.load(Relaxed) {
@@ -83,7 +83,7 @@ fn guarded(body: impl FnOnce(&'static Plugin)) {
     }
 }
 
-/// What QEMU calls first.
+/// Installs the plugin: QEMU calls this first.
 ///
 /// # Safety
 /// For QEMU to call: `info` and `argv` are as its API says.
@@ -117,7 +117,7 @@ unsafe extern "C" fn qemu_plugin_install(
             eprintln!("{text}");
             1
         }
-        // It has told by itself.
+        // The panic has been reported already.
         Err(_) => 1,
     }
 }
@@ -233,7 +233,7 @@ extern "C" fn stored(vcpu: c_uint, _: u32, address: u64, guest_base: *mut c_void
 #[inline(always)]
 fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Option<u64>) {
     let Some(entry) = Entry::get(&plugin.segment, index) else {
-        return relay::refused();
+        return count(Counter::NoRelay);
     };
     // SAFETY: in a callback of this vCPU, on its thread, which has no other reference.
     let vcpu = unsafe { entry.vcpu() };

@@ -5,7 +5,7 @@
 //! in a form that no other code has ([`hypertrace_abi::layout::mark`]). This
 //! plugin knows that form when it translates, has QEMU call back after that one
 //! instruction, and is the device then: on the vCPU's thread, with the guest
-//! stopped behind its store, with no signal and no system call. Nothing else is
+//! stopped after its store, with no signal and no system call. Nothing else is
 //! instrumented.
 //!
 //! ```text
@@ -16,8 +16,8 @@
 //!              attached  the segment, mapped
 //! ```
 //!
-//! One library serves plugin API 1 (QEMU 7.2) and 2 to 6: `api` tells them
-//! apart when it is loaded.
+//! One library serves plugin API 1 (QEMU 7.2) and 2 to 6: `api` distinguishes them
+//! when it is loaded.
 
 #[cfg(not(test))]
 mod api;

@@ -21,7 +21,7 @@ pub fn is_x86_64_store(code: &[u8]) -> bool {
         && rest.get(sib..) == Some(&mark::DISPLACEMENT.to_le_bytes())
 }
 
-/// Whether this is the instruction that marks the one behind it.
+/// Whether this is the instruction that marks the next one.
 pub fn is_aarch64_mark(code: &[u8]) -> bool {
     word(code) == Some(AARCH64_MARK)
 }

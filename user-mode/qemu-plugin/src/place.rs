@@ -1,4 +1,4 @@
-//! Where in the segment's file a host address is, as the kernel tells.
+//! Offsets of host addresses in the segment's file, from the kernel's list of mappings.
 
 /// A mapping of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct Range {
     pub start: u64,
     /// Its length; 0: no mapping.
     pub len: u64,
-    /// What it begins with: bytes from the file's start.
+    /// Its offset in the file, in bytes.
     pub offset: u64,
 }
 
@@ -30,7 +30,7 @@ impl Range {
 /// Looks an address up in the text of `/proc/self/maps`: the mapping that it is
 /// in, if that is of the same file as the mapping at `ours`. The kernel's own
 /// name for the file, device and inode, is compared: on some filesystems it is
-/// not what stat(2) tells.
+/// not what stat(2) returns.
 pub fn look_up(maps: &[u8], ours: u64, address: u64) -> Option<Range> {
     let file_at = |address| {
         maps.split(|&byte| byte == b'\n').find_map(|line| {

@@ -1,4 +1,4 @@
-//! What each vCPU has of its own: where its last addresses were, and a relay.
+//! A vCPU's own state: the addresses that it met last, and its relay.
 //!
 //! A relay is a client of the segment that no program leases: a ring into which
 //! the plugin writes the points of one vCPU, whichever client made them, as a
@@ -9,7 +9,6 @@
 #![allow(unsafe_code)]
 
 use crate::attached::Attached;
-use crate::counts::{Counter, count};
 use crate::place::{Range, look_up};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
@@ -34,12 +33,12 @@ const RANGES: usize = 4;
 const PAUSE: u64 = 1 << 26;
 
 static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
-/// Relays that a vCPU of this process has: the file's locks tell only other
+/// Relays that a vCPU of this process has: the file's locks exclude only other
 /// processes.
 static CLAIMED: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS];
 
 /// A vCPU of the table: its own part, and what others read. Never freed; the next vCPU
-/// of its number goes on with it.
+/// of its number uses it again.
 pub struct Entry {
     vcpu: UnsafeCell<Vcpu>,
     /// Points recorded. Stored by the vCPU's own thread.
@@ -73,7 +72,7 @@ pub type Page = [AtomicU64; (PAGE / WORD) as usize];
 pub struct Emitter {
     /// QEMU's address of it in the guest's mapping.
     pub address: u64,
-    /// Whose it is.
+    /// The client of the register.
     pub client: u32,
     /// Its page G, where the guest has it mapped: to load by another address
     /// what the guest has just stored waits until the store is in the cache.
@@ -106,8 +105,8 @@ impl Entry {
     ///
     /// # Safety
     /// The caller is a callback of this vCPU, on its thread, and has no other reference
-    /// to it: QEMU's user mode calls back on the thread of the vCPU that it tells of,
-    /// once at a time.
+    /// to it: QEMU's user mode calls back on the thread of the vCPU that it names, one
+    /// callback at a time.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // because of the cell, as the callers promise
     pub unsafe fn vcpu(&self) -> &mut Vcpu {
@@ -208,7 +207,7 @@ impl Vcpu {
         let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name: &name };
         let lease = Lease::new(token(), now, &info);
         let producer = Producer::lease(*memory, self.state, lease, false);
-        let producer = match segment.bells().get(client as usize) {
+        let producer = match segment.bells.get(client as usize) {
             Some(bell) => producer.waking(bell),
             None => producer,
         };
@@ -273,16 +272,10 @@ pub fn forget_all(segment: &Attached) {
     }
 }
 
-/// What the guest has stored to a register, by its own address of it.
+/// Loads the value that the guest has stored to a register, by the guest's address of it.
 #[inline(always)]
 pub fn stored_at(address: u64) -> u64 {
     // SAFETY: aligned, as registers are, and the guest's store there is done;
     // otherwise as in `as_guest`.
     unsafe { (*(address as *const AtomicU64)).load(Relaxed) }
-}
-
-/// No relay for this point.
-#[cold]
-pub fn refused() {
-    count(Counter::NoRelay);
 }
