@@ -102,6 +102,7 @@ pub struct ConfigPage {
 
 /// Why this library cannot use a config page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The magic word is this and not [`MAGIC`].
     Magic(u64),

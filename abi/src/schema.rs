@@ -241,6 +241,7 @@ impl<'a> Iterator for Values<'a> {
 
 /// The rule that a schema text breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SchemaError {
     /// The text is longer than [`MAX_TEXT`].
     TooLong,

@@ -6,6 +6,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
         /// An occurrence that the device counts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         pub enum Counter {
             $($(#[$doc])* $variant,)*
         }

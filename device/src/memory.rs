@@ -20,6 +20,7 @@ use vm_memory::{FileOffset, MmapRegion};
 
 /// Why shared memory is not available.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum MemoryError {
     /// A size is out of bounds.
     #[error("geometry: {0}")]

@@ -30,6 +30,7 @@ pub enum Value {
 
 /// The words of a reference point before its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reference {
     /// Client whose register was stored to.
     pub client: u32,
@@ -43,6 +44,7 @@ pub struct Reference {
 
 /// An event class.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Class {
     /// Dense id.
     pub id: u32,

@@ -70,6 +70,7 @@ impl Nominal {
 /// not of one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at guest tick {guest} the clock would have to go backwards")]
+#[non_exhaustive]
 pub struct Conflict {
     /// First guest reading with contradicting constraints.
     pub guest: i64,
@@ -77,6 +78,7 @@ pub struct Conflict {
 
 /// A mapped time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mapped {
     /// Host time, in 1/[`FRACTION`] ns.
     pub host: i64,

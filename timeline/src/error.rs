@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a session cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The path is not a session's directory.
     #[error("{}: {why}", path.display())]

@@ -54,6 +54,7 @@ impl Kind {
 
 /// An event on the timeline.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Event {
     /// Unix time, nanoseconds.
     pub ts_ns: i64,
@@ -80,6 +81,7 @@ pub struct Event {
 
 /// A place where events were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lost {
     /// Unix time of the event before the place, or of the event after it if events
     /// were overwritten, in nanoseconds. `None` if the place is not known.

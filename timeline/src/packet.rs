@@ -55,6 +55,7 @@ impl Domain {
 
 /// A packet's header and context, sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Packet {
     /// Offset of the packet in the file.
     pub at: u64,

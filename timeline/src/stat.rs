@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 /// Counts of one stream, from its packets unless another source is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StreamStat {
     /// Producer of the stream; `None` in a total.
     pub stream: Option<(Domain, u32)>,
@@ -48,6 +49,7 @@ pub struct StreamStat {
 
 /// Quality of the map of a guest clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClockStat {
     /// Id of the clock, which is a stream class.
     pub id: u32,
@@ -61,6 +63,7 @@ pub struct ClockStat {
 
 /// Counts of a session.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SessionStat {
     /// Counts by stream, those of the host first.
     pub streams: Vec<StreamStat>,

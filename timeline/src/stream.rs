@@ -15,6 +15,7 @@ const WINDOW: usize = 8192;
 
 /// A segment file, up to what was committed when the session was opened.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Segment {
     /// Path of the file.
     pub path: PathBuf,
@@ -56,6 +57,7 @@ impl Segment {
 
 /// All segments of one client, or of one ring of the host, in their order.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Stream {
     /// Producer of the stream.
     pub domain: Domain,
@@ -125,6 +127,7 @@ impl Stream {
 
 /// A record of a stream.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Record<'a> {
     /// Time in ticks of the packet's clock.
     pub timestamp: u64,

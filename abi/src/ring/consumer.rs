@@ -146,6 +146,7 @@ impl Payload<'_> {
 
 /// Result of one [`Consumer::pull`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pulled {
     /// Ring position before the pull, in words.
     pub begin: u64,

@@ -3,6 +3,7 @@
 /// A fault of a producer. Each is counted; none stops the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
+#[non_exhaustive]
 pub enum Fault {
     /// Head went backwards, or is farther ahead than the ring is large.
     Head,
