@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The config page, which describes the device's layout to a guest.
 
 use crate::layout::{Geometry, GeometryError, MASK_BYTES, PAGE, Region};

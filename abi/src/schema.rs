@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Schemas: the description of an event, and the check of a payload against it.
 //!
 //! Canonical text: `name(field:type,field:type)`, no spaces. The event's id is

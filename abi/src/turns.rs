@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Turns: the division of a drain loop's time between clients.
 //!
 //! A pass gives each client that has something a share of time, in ticks of the

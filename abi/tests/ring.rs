@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The ring, with its producer and its consumer on one or two threads.
 
 use hypertrace_abi::atomic::AtomicU64;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Counters of a guest's mistakes and of the accesses that trap.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

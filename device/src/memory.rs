@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The two regions that guest and host share: argument slots and rings.
 //!
 //! The host sees both as slices of atomic words and accesses them in no other way:
@@ -39,9 +41,9 @@ pub enum MemoryError {
     Map {
         /// The region.
         region: Region,
-        /// Its offset in the file.
+        /// Offset of the region in the file.
         offset: u64,
-        /// Its size.
+        /// Size of the region.
         bytes: u64,
         /// Cause.
         #[source]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The PCI function: 64 bytes of config space in front of the chip.
 //!
 //! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each register

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The MMIO window, for VMMs without PCI: all regions without gaps.
 
 use crate::chip::{Chip, DrainWaker};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Event classes: the names and types of the events with a dense id on disk.
 
 use crate::session_json::EventJson;

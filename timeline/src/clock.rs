@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The map from a guest's clock to the host's, by certain constraints.
 //!
 //! A reference point gives two constraints on the unknown map *f* from guest

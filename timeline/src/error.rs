@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Errors in reading a session, with file and byte.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Opening and reading the files of a session. Only regular files are accepted.
 //!
 //! A pipe would block until there is a writer, opening a device may have an effect, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! One timeline of the events that guests and their hosts recorded.
 //!
 //! A [`Session`] is a directory that `hypertrace-trace` wrote. The writer may still be

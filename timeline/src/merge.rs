@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The merge of all streams of one or several sessions.
 
 use crate::class::{Class, Reference, Value};
@@ -167,8 +169,9 @@ struct Input<'a> {
 /// Lost events, by an input's packets.
 #[derive(Debug, Default)]
 struct InputLosses {
-    /// Whether losses come before a packet's first event: overwritten events do. Dropped
-    /// events come after its last, because the ring was full of the packet's events.
+    /// Whether losses come before a packet's first event, as overwritten events do.
+    /// Dropped events come after its last, because the ring was full of the packet's
+    /// events.
     are_before: bool,
     /// Total in all packets up to the current one.
     total: u64,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Packets of a stream file: reading and checking their headers in order.
 //!
 //! The layout is in `docs/session.md`. The reader has its own copy of

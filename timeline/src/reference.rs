@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Clock maps from a session's reference points.
 //!
 //! This takes one pass over the host's streams and over those of the guest clients

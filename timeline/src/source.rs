@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Names of sources: a client has its lessee's name; a thread of the VMM, or of the
 //! host if there is no VMM, has its own.
 

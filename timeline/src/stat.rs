@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Counts of a session: recorded, lost, and filtered events, and faults.
 
 use crate::error::Result;

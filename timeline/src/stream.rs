@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Reading a stream, record by record, over all of its segment files.
 //!
 //! A window of 64 KiB slides over a packet's content, so memory does not
@@ -165,7 +167,7 @@ struct Open {
     packet: Packet,
     /// File offset of the word at the window's `at`.
     offset: u64,
-    /// Where its content ends, rounded up to whole words.
+    /// End of its content in the file, rounded up to whole words.
     end: u64,
     /// Timestamp of the record before.
     last: u64,

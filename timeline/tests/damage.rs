@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Damage: anywhere in a session it is an error that names file and byte, never a panic.
 
 mod made;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Things that have the name of a session's file but are not regular files: an error
 //! with the name, at once. And files that are too large.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Causal order on the merged timeline of a simulated machine. The true order of its
 //! events is known, but not to the reader.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Sessions: complete ones, those that a kill left, and directories that are none.
 
 mod made;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Sessions of the project's own writer.
 
 use hypertrace_abi::atomic::AtomicU64;

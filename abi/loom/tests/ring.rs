@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The real producer and consumer under loom: every interleaving up to a bound
 //! of preemptions, with every value that a load may see in it.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The consumer: a host's access to a ring that its guest may change at any time.
 //!
 //! Every word is loaded once, and checked before it is used. The cursor runs ahead

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! A host's counts for one producer: faults and lost events.
 
 /// A fault of a producer. Each is counted; none stops the host.

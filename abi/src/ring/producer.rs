@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The producer: the guest's side of a ring.
 //!
 //! The hot path loads private memory only: a load from a BAR that is mapped
@@ -30,7 +32,7 @@ pub enum Emit {
     Recorded,
     /// The ring was full: counted in `lost_full`.
     Full,
-    /// It interrupted another emit: counted in `lost_busy`.
+    /// The emit interrupted another one: counted in `lost_busy`.
     Busy,
     /// This producer has no lease. Not counted: lease and emit again.
     Unleased,

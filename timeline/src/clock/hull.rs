@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Exact lines between integer points: slopes, and the hull of points that
 //! arrive from left to right.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The clock map, tested with known clocks.
 
 use super::hull::{Hull, Side, Slope};

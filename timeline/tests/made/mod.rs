@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Sessions made byte by byte, without the project's writer. They decide what a reader
 //! must accept, and what it must refuse.
 #![allow(dead_code)] // each test uses a part
