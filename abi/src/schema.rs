@@ -46,7 +46,12 @@ pub const fn name_hash(name: &str) -> u32 {
 
 /// Returns the enable mask's slot of a name.
 pub const fn mask_slot(name: &str) -> usize {
-    (name_hash(name) & 0xfff) as usize
+    mask_slot_of(name_hash(name))
+}
+
+/// The enable mask's slot of a name with this hash.
+pub const fn mask_slot_of(name_hash: u32) -> usize {
+    (name_hash & 0xfff) as usize
 }
 
 /// Encoding of a field. A scalar takes one 64-bit word, extended by its sign or by

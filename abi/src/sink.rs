@@ -68,10 +68,17 @@ impl NameSet {
     /// The empty set.
     pub const EMPTY: NameSet = NameSet([0; NAME_SET_WORDS]);
 
+    /// Returns the place of a name, given its hash: the index of a word, and a mask of its bit.
+    #[inline(always)]
+    pub const fn place(name_hash: u32) -> (usize, u64) {
+        let bit = name_hash as usize % (NAME_SET_WORDS * 64);
+        (bit / 64, 1 << (bit % 64))
+    }
+
     /// Adds a name, given its hash.
     pub fn set(&mut self, name_hash: u32) {
-        let bit = name_hash as usize % (NAME_SET_WORDS * 64);
-        self.0[bit / 64] |= 1 << (bit % 64);
+        let (word, bit) = NameSet::place(name_hash);
+        self.0[word] |= bit;
     }
 
     /// Adds all names.

@@ -12,6 +12,35 @@
 
 use crate::ring::Consumer;
 use crate::sink::{Drained, EventSink};
+use core::time::Duration;
+
+/// Time and amount of drains.
+#[derive(Clone, Copy, Debug)]
+pub struct DrainPolicy {
+    /// Time between passes without a KICK.
+    pub period: Duration,
+    /// Drain time of one client in one pass, while others have something too.
+    pub budget: Duration,
+}
+
+impl Default for DrainPolicy {
+    fn default() -> Self {
+        // A ring of 1 MiB holds 32,768 short records: at a million a second
+        // it is full after 32 ms.
+        // 250 us are a few packets. A pass over 16 clients that all have more
+        // than that takes 4 ms.
+        DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
+    }
+}
+
+/// Runs one pass of a drain loop: calls `drain` between the sink's `begin_pass` and
+/// `end_pass`. Returns the result of `drain`.
+pub fn pass<R>(sink: &(impl EventSink + ?Sized), drain: impl FnOnce() -> R) -> R {
+    sink.begin_pass();
+    let drained = drain();
+    sink.end_pass();
+    drained
+}
 
 /// Maximum lead of one client over the others, in shares. If the loop lost its CPU in
 /// the middle of a step, that must not count against the client for long. Also the
@@ -81,6 +110,19 @@ pub fn drain_rest(sink: &(impl EventSink + ?Sized), client: u32, consumer: &mut 
             break;
         }
     }
+}
+
+/// Counts the records left in a client's ring as lost. For the end, after the last
+/// pass, when the sink could not take them. `stage` is that of [`Consumer::pull`].
+pub fn forsake(
+    sink: &(impl EventSink + ?Sized),
+    client: u32,
+    consumer: &mut Consumer<'_>,
+    stage: &mut [u64],
+) {
+    consumer.forsake(stage);
+    // Nothing is left to take: the sink reads the losses.
+    sink.drain(client, consumer);
 }
 
 /// State of a group of clients that share a loop's time.

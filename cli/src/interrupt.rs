@@ -1,8 +1,9 @@
 //! SIGINT and SIGTERM as a question that a loop asks, for commands that have something to finish.
 //!
-//! Unsafe, because of sigaction(2).
+//! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
 
+use hypertrace_user::Signals;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -20,44 +21,18 @@ extern "C" fn on_signal(signal: c_int) {
 /// While it lives, the first SIGINT or SIGTERM does not end the process; a second one does.
 #[derive(Debug)]
 pub struct Interrupts {
-    before: Vec<(c_int, libc::sigaction)>,
+    _caught: Signals,
 }
 
 impl Interrupts {
     pub fn catch() -> Interrupts {
-        let mut before = Vec::new();
-        for signal in [libc::SIGINT, libc::SIGTERM] {
-            // SAFETY: both structures are plain data that live through the calls; the handler does
-            // what a handler may.
-            unsafe {
-                let mut old: libc::sigaction = std::mem::zeroed();
-                libc::sigaction(signal, std::ptr::null(), &mut old);
-                // In the background of a shell script it stays ignored.
-                if old.sa_sigaction == libc::SIG_IGN {
-                    continue;
-                }
-                let mut new: libc::sigaction = std::mem::zeroed();
-                let handler: extern "C" fn(c_int) = on_signal;
-                new.sa_sigaction = handler as libc::sighandler_t;
-                new.sa_flags = libc::SA_RESTART;
-                libc::sigaction(signal, &new, std::ptr::null_mut());
-                before.push((signal, old));
-            }
-        }
-        Interrupts { before }
+        // SAFETY: the handler stores a number and calls _exit, which a handler may.
+        let caught = unsafe { Signals::catch(&[libc::SIGINT, libc::SIGTERM], on_signal) };
+        Interrupts { _caught: caught }
     }
 
     /// Returns the signal that came.
     pub fn came() -> Option<c_int> {
         Some(CAME.load(Relaxed)).filter(|signal| *signal != 0)
-    }
-}
-
-impl Drop for Interrupts {
-    fn drop(&mut self) {
-        for (signal, old) in &self.before {
-            // SAFETY: the action that was there before.
-            unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
-        }
     }
 }

@@ -9,7 +9,7 @@ use hypertrace_device::Geometry;
 use hypertrace_trace::control::told;
 use hypertrace_trace::session_json::StreamJson;
 use hypertrace_trace::{SessionConfig, Share, Summary};
-use hypertrace_user::{Config, Program, Session, Signals, exit_code};
+use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
     let failure = Arc::new(OnceLock::new());
     // Until the session has ended: a signal must not leave it unfinished.
-    let _signals = Signals::catch();
+    let _signals = pass_signals_on();
     let session = Session::create(config(args, &failure)?)?;
     if let Some(path) = &args.segment {
         let said = format!(
@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             path.display(),
             args.out.display()
         );
-        let watched = session.segment().end_if_cut(&crate::escape::Message(&said).to_string());
+        let watched = end_if_cut(session.segment(), &crate::escape::Message(&said).to_string());
         watched.context("cannot watch the segment for being cut off")?;
     }
     let monitor = session.trace().serve();

@@ -12,7 +12,7 @@ use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
-use hypertrace_abi::turns::{Account, Turns, drain_rest};
+use hypertrace_abi::turns::{self, Account, Turns, drain_rest};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -440,10 +440,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
 
     fn pass<R>(&self, drain: impl FnOnce() -> R) -> R {
         self.sink.update_mask(&mut |mask| self.set_mask(mask));
-        self.sink.begin_pass();
-        let drained = drain();
-        self.sink.end_pass();
-        drained
+        turns::pass(&self.sink, drain)
     }
 
     fn with_consumer<R>(&self, client: u32, f: impl FnOnce(&mut Consumer<'_>) -> R) -> Option<R> {
@@ -457,9 +454,8 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     pub fn forsake(&self) {
         for client in 0..self.geometry.clients {
             self.with_consumer(client, |consumer| {
-                consumer.forsake(&mut vec![0; consumer.stage_words()]);
-                // Nothing is left to take: the sink reads the losses.
-                self.sink.drain(client, consumer);
+                let mut stage = vec![0; consumer.stage_words()];
+                turns::forsake(&self.sink, client, consumer, &mut stage);
             });
         }
     }

@@ -63,7 +63,7 @@ pub fn run(bytes: &[u8]) {
     let config = SessionConfig {
         host_rings: 1,
         host_ring_bytes: 1 << 16,
-        segment_bytes: 1 << 16,
+        file_bytes: 1 << 16,
         ..SessionConfig::new(dir.path().join("s"))
     };
     let session = Session::create(config).expect("a session");

@@ -138,7 +138,7 @@ impl Options {
     /// The session's configuration.
     pub fn config(&self, dir: &Path) -> SessionConfig {
         SessionConfig {
-            segment_bytes: 1 << 16,
+            file_bytes: 1 << 16,
             packet_bytes: self.packet_bytes,
             open_files: self.open_files,
             host_rings: 1,

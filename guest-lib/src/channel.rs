@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::OpenError;
-use crate::local::Local;
+use crate::local::LocalHost;
 use crate::mmio::Control;
 use crate::time::Clock;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub struct Channel<'m> {
     /// Not over bare rings.
     pub(crate) control: Option<Control>,
     /// Of a segment.
-    pub(crate) local: Option<Local>,
+    pub(crate) local: Option<LocalHost>,
     pub(crate) geometry: Geometry,
     pub(crate) mode: RingMode,
     pub(crate) features: Features,
@@ -63,7 +63,7 @@ impl Channel<'static> {
                 at(Region::Control),
                 at(Region::Rings),
             )?;
-            let local = (!channel.traps()).then(|| Local::new(at(Region::Config)));
+            let local = (!channel.traps()).then(|| LocalHost::new(at(Region::Config)));
             Ok(Channel { local, ..channel })
         }
     }
@@ -158,7 +158,7 @@ impl<'m> Channel<'m> {
 
     /// Stores to registers in this way, if they are a segment's.
     #[cfg(feature = "std")]
-    pub fn with_store(self, store: crate::Store) -> Self {
+    pub fn with_store(self, store: crate::mmio::Store) -> Self {
         let control = match self.local {
             Some(_) => self.control.map(|control| control.with_store(store)),
             None => self.control,

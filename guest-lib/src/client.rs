@@ -2,9 +2,10 @@
 
 use crate::channel::Channel;
 use crate::error::OpenError;
-use crate::local::Local;
+use crate::local::LocalHost;
 use crate::mask;
-use crate::time::Clock;
+use crate::os;
+use crate::time::{Clock, MOST_TURNS};
 use core::cell::Cell;
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::Features;
@@ -14,12 +15,10 @@ use hypertrace_abi::record::{ClockKind, Flags, id};
 use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::sink::Status;
 
-/// Most turns of a bounded wait, where the clock's rate is not known.
-pub(crate) const MOST_TURNS: u32 = 1_000_000;
-
 /// The host's answer to a reference point. The host took its time between
 /// `before` and `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reply {
     /// What became of it.
     pub status: Status,
@@ -33,7 +32,16 @@ pub struct Reply {
     pub epoch: u64,
 }
 
-/// One vCPU's or thread's own ring and registers.
+/// One vCPU's or thread's own ring and registers. It stays on the thread that
+/// leased it: two threads would write over each other's records.
+///
+/// ```compile_fail,E0277
+/// fn share(client: &hypertrace::Client<'_>) {
+///     std::thread::scope(|threads| {
+///         threads.spawn(|| client.kick());
+///     });
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Client<'m> {
     channel: Channel<'m>,
@@ -287,11 +295,7 @@ impl<'m> Client<'m> {
     }
 
     fn cpu(&self) -> u32 {
-        #[cfg(feature = "std")]
-        let asked = crate::linux::cpu;
-        #[cfg(not(feature = "std"))]
-        let asked = || 0;
-        self.cpu.unwrap_or_else(asked)
+        self.cpu.unwrap_or_else(os::cpu)
     }
 
     /// Waits, bounded, for room.
@@ -315,7 +319,7 @@ struct Patience<'m> {
     clock: Clock,
     until: u64,
     turns: u32,
-    local: Option<Local>,
+    local: Option<LocalHost>,
     /// Page H.
     host: &'m [AtomicU64],
 }
@@ -338,7 +342,7 @@ impl<'m> Patience<'m> {
         if cannot_write || self.local.is_some_and(|local| local.is_dead()) {
             return false;
         }
-        wait();
+        os::pause();
         self.turns = self.turns.saturating_sub(1);
         let more = self.turns > 0 && self.clock.now() < self.until;
         if let Some(local) = self.local.filter(|_| !more) {
@@ -380,11 +384,4 @@ pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     // others need the fence.
     hypertrace_abi::atomic::fence(Ordering::SeqCst);
     control.legacy(client.index, arg1);
-}
-
-fn wait() {
-    #[cfg(feature = "std")]
-    std::thread::yield_now();
-    #[cfg(not(feature = "std"))]
-    core::hint::spin_loop();
 }

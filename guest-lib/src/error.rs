@@ -132,11 +132,7 @@ impl From<ConfigError> for OpenError {
 
 #[cfg(feature = "std")]
 impl OpenError {
-    /// What the system just refused, with the hint that fits.
-    pub(crate) fn system(doing: &'static str, path: &std::path::Path) -> OpenError {
-        OpenError::because(doing, path, std::io::Error::last_os_error())
-    }
-
+    /// An error of what the system refused, with the hint that fits.
     pub(crate) fn because(
         doing: &'static str,
         path: &std::path::Path,
@@ -145,7 +141,7 @@ impl OpenError {
         OpenError::System {
             doing,
             path: path.to_owned(),
-            hint: hint(source.raw_os_error(), crate::linux::is_root()),
+            hint: hint(source.raw_os_error(), crate::os::is_root()),
             source,
         }
     }

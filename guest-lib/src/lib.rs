@@ -1,8 +1,26 @@
 //! Trace events from a guest, on the host's timeline.
 //!
+//! ```console
+//! $ cargo add hypertrace
 //! ```
-//! # let (lba, sectors) = (7u64, 8u32);
-//! hypertrace::event!("disk_read", lba, len = sectors * 512);
+//!
+//! ```
+//! fn read(lba: u64) {
+//!     let _region = hypertrace::region!("disk_read", lba);
+//!     hypertrace::event!("queued", lba, bytes = 8 * 512u32);
+//! }
+//!
+//! (0..3).for_each(read);
+//! hypertrace::commit!("done", status = "ok");
+//! ```
+//!
+//! On a host, as a program with no VM; in a VM whose VMM has the device, the same
+//! program traces into the session of that VMM:
+//!
+//! ```console
+//! $ cargo build
+//! $ hypertrace run --out S -- target/debug/program
+//! $ hypertrace report S
 //! ```
 //!
 //! An event is a timestamp and a few stores into this thread's own ring in
@@ -19,13 +37,12 @@
 //! * [`Client::stamp`] for clocks: a point that the host's kernel stamps.
 //! * [`hypertrace()`] for the numbers-only interface of 2016.
 //!
-//! On bare metal, a [`Channel`] is made from the device's addresses and a
-//! [`Client`] from a channel; `event!(client: c, "name", ...)` uses it.
+//! # Programs on Linux
 //!
-//! With the feature `std` (Linux), the library finds the device at the first
-//! event, and leases a client for each thread at that thread's first. [`open`]
-//! does it earlier and tells what it found, or why not and what to do: "not traced: no
-//! hypertrace device: ..., start it with: hypertrace run --out DIR -- PROG".
+//! The library finds the device at the first event, and leases a client for each
+//! thread at that thread's first. [`open`] does it earlier, and returns what it
+//! found, or why there is no device and what to do: "not traced: no hypertrace
+//! device: ..., start it with: hypertrace run --out DIR -- PROG".
 //!
 //! ```
 //! match hypertrace::open(&hypertrace::Options::default()) {
@@ -36,31 +53,62 @@
 //!
 //! Threads that end give their clients back; a forked child gets its own. In a
 //! signal handler, [`event!`] is as safe as anywhere: one that interrupts
-//! another is counted, not recorded. [`counts()`] tells what no host can know.
+//! another is counted, not recorded. [`counts()`] returns what no host can know.
 //!
-//! What it does not do: it never fails where it emits. What cannot be recorded
-//! is counted, and the host shows the count. It is not for more events than a
-//! ring takes until the host drains it: those are counted too.
+//! # Bare metal
+//!
+//! A [`Channel`] is made from the device's addresses and a [`Client`] from a
+//! channel; `event!(client: c, "name", ...)` uses it.
+//!
+//! ```no_run
+//! use hypertrace::{Channel, Client, ClockKind, LeaseInfo, OpenError, ProducerState};
+//!
+//! fn boot(window: *mut u8) -> Result<(), OpenError> {
+//!     // SAFETY: the window of the device, mapped by the boot code and never unmapped.
+//!     let channel = unsafe { Channel::at_window(window)? };
+//!     let state = ProducerState::new();
+//!     let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "boot" };
+//!     let client = Client::lease(channel, 0, &state, 1, &info)?;
+//!     hypertrace::event!(client: &client, "stage", n = 1u8);
+//!     client.release();
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Limits
+//!
+//! It never fails where it emits. What cannot be recorded is counted, and the host
+//! shows the count. It is not for more events than a ring takes until the host
+//! drains it: those are counted too.
+//!
+//! # Features
+//!
+//! * `std` (default): Linux. Without it the library is `no_std`, and macros need a
+//!   named client.
+//! * `c`: for the C library alone, which looks at the enable mask by its name.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
+#![warn(missing_debug_implementations)]
 
 mod channel;
 mod client;
+mod counts;
 mod error;
 #[cfg(feature = "std")]
 mod linux;
 mod local;
 mod mask;
 mod mmio;
+mod os;
 mod region;
 mod time;
 
 pub use channel::Channel;
 pub use client::{Client, Reply, hypertrace};
+#[cfg(feature = "std")]
+pub use counts::{ProcessCounts, counts};
 pub use error::OpenError;
 #[cfg(feature = "std")]
-pub use linux::{
-    Counts, Info, MemoryType, Options, Place, counts, install, open, poll, stamp, with_client,
-};
+pub use linux::{Info, MemoryType, Options, Place, install, open, poll, stamp, with_client};
 pub use mask::is_on;
 #[cfg(feature = "std")]
 pub use mmio::Store;
@@ -68,6 +116,7 @@ pub use region::Region;
 pub use time::Clock;
 
 pub use hypertrace_abi::event::{Field, Fields, Hex, Site};
+pub use hypertrace_abi::record::ClockKind;
 pub use hypertrace_abi::ring::{Emit, LeaseInfo, ProducerState};
 pub use hypertrace_abi::sink::Status;
 

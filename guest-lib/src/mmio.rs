@@ -11,6 +11,7 @@ use hypertrace_abi::layout::register;
 /// stored to in one way only.
 #[cfg(feature = "std")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Store {
     /// By an instruction that an emulator's plugin knows from all others.
     #[default]
@@ -74,7 +75,7 @@ impl Control {
             // function, which may read all memory.
             // SAFETY: as below.
             unsafe { to.write_volatile(value) };
-            return crate::linux::tell_plugin(to, value);
+            return crate::os::tell_plugin(to, value);
         }
         // SAFETY: `new`'s promise; client and register were checked against
         // the layout, and registers are aligned.

@@ -13,6 +13,12 @@ impl<F: FnMut()> Region<F> {
     }
 }
 
+impl<F: FnMut()> core::fmt::Debug for Region<F> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Region").finish_non_exhaustive()
+    }
+}
+
 impl<F: FnMut()> Drop for Region<F> {
     fn drop(&mut self) {
         (self.end)();

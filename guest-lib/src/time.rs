@@ -2,8 +2,12 @@
 
 use hypertrace_abi::record::ClockKind;
 
+/// Most turns of a bounded wait, where the clock's rate is not known.
+pub(crate) const MOST_TURNS: u32 = 1_000_000;
+
 /// A clock, read on every event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Clock {
     /// The CPU's counter: the choice wherever it runs at a constant rate.
     #[default]
@@ -35,11 +39,6 @@ impl Clock {
 
 #[cfg(feature = "std")]
 #[cold]
-#[allow(unsafe_code)]
 fn monotonic_raw() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a timespec that lives through the call. The clock
-    // exists since Linux 2.6.28, so the call cannot fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    crate::os::nanoseconds()
 }

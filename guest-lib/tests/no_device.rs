@@ -6,7 +6,7 @@ use common::device::System;
 use common::{Host, alone, fork};
 use hypertrace::abi::layout::Geometry;
 use hypertrace::abi::schema::mask_slot;
-use hypertrace::{Channel, Client, Counts, Emit, LeaseInfo, Options, ProducerState};
+use hypertrace::{Channel, Client, Emit, LeaseInfo, Options, ProcessCounts, ProducerState};
 use hypertrace::{counts, event, is_on, open, reference_point};
 use std::time::Instant;
 
@@ -40,7 +40,7 @@ fn the_first_event_looks_for_a_device_and_the_rest_are_off() {
                 i32::from(is_on(slot))
             });
             assert_eq!(child.wait(), 0);
-            assert_eq!(counts(), Counts::default(), "nobody was there to miss them");
+            assert_eq!(counts(), ProcessCounts::default(), "nobody was there to miss them");
         } else {
             assert!(has_device());
         }

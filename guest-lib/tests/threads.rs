@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Host, TICK, alone, emit, wait_until};
-use hypertrace::{Counts, counts};
+use hypertrace::{ProcessCounts, counts};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -130,7 +130,7 @@ fn losses_are_told_exactly_while_threads_come_and_go() {
         // A lessee that met a full ring only may have left no record at all.
         assert!((100..=300).contains(&host.seen.leases.len()));
         assert_eq!(host.faults(), []);
-        assert_eq!(counts(), Counts::default());
+        assert_eq!(counts(), ProcessCounts::default());
     });
 }
 

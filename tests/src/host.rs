@@ -9,8 +9,8 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
-use hypertrace_trace::session_json::StreamJson;
-use hypertrace_trace::stream::DEFAULT_SEGMENT_BYTES;
+use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
+use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use kvm_vmm::{Doorbells, Drain};
 use tempfile::TempDir;
@@ -40,17 +40,12 @@ impl Host {
 
     /// A host whose rings are of this kind.
     pub fn with_mode(geometry: Geometry, ring_mode: RingMode) -> Host {
-        Host::within(tempfile::tempdir().unwrap(), geometry, ring_mode, DEFAULT_SEGMENT_BYTES)
+        Host::within(tempfile::tempdir().unwrap(), geometry, ring_mode, DEFAULT_FILE_BYTES)
     }
 
     /// A host whose session is in this directory, in files of this size.
-    pub fn within(
-        dir: TempDir,
-        geometry: Geometry,
-        ring_mode: RingMode,
-        segment_bytes: u64,
-    ) -> Host {
-        let config = SessionConfig { segment_bytes, ..SessionConfig::new(dir.path()) };
+    pub fn within(dir: TempDir, geometry: Geometry, ring_mode: RingMode, file_bytes: u64) -> Host {
+        let config = SessionConfig { file_bytes, ..SessionConfig::new(dir.path()) };
         Host::of(dir, config, geometry, ring_mode)
     }
 
@@ -139,7 +134,7 @@ impl Recorded {
     /// What the session says of a guest's client.
     #[track_caller]
     pub fn client(&self, client: u32) -> &StreamJson {
-        let own = |s: &&StreamJson| (&*s.domain, s.client) == ("guest", client);
+        let own = |s: &&StreamJson| (s.domain, s.client) == (Domain::Guest, client);
         self.summary.streams.iter().find(own).unwrap()
     }
 

@@ -86,7 +86,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     let dir = tempfile::tempdir().unwrap();
     let told = Arc::new(AtomicU64::new(0));
     let mut config = SessionConfig::new(dir.path());
-    (config.segment_bytes, config.open_files) = (1 << 18, 2);
+    (config.file_bytes, config.open_files) = (1 << 18, 2);
     let tell = Arc::clone(&told);
     config.on_write_failed = Some(Box::new(move |_| {
         tell.fetch_add(1, Ordering::Relaxed);

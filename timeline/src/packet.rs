@@ -36,24 +36,7 @@ mod at {
 }
 pub(crate) use at::{CONTENT_SIZE, EPOCH, RING_BEGIN, STREAM_ID, UUID};
 
-/// Producer of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Domain {
-    /// A thread of the VMM.
-    Host,
-    /// A client of the guest.
-    Guest,
-}
-
-impl Domain {
-    /// Returns the name in `session.json`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Domain::Host => "host",
-            Domain::Guest => "guest",
-        }
-    }
-}
+pub use hypertrace_trace::session_json::Domain;
 
 /// A packet's header and context, sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

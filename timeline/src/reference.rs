@@ -8,7 +8,7 @@
 use crate::clock::{ClockMap, Conflict, Nominal, Point};
 use crate::error::Result;
 use crate::packet::Domain;
-use crate::session::Session;
+use crate::session::{Session, nominal};
 use crate::session_json::Clock;
 use crate::stream::Stream;
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ impl ClockMaps {
 
 impl Maps {
     fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Constraints>) -> Maps {
-        let nominal = clock.nominal();
+        let nominal = nominal(clock);
         let fallback =
             Arc::new(ClockMap::nominal(nominal, Point { x: 0, y: session.host_time(clock, 0) }));
         let all = || clients.values();

@@ -88,12 +88,11 @@ impl Session {
     }
 }
 
-impl Clock {
-    pub(crate) fn nominal(&self) -> Nominal {
-        Nominal {
-            frequency: self.frequency,
-            exact: self.kind == "tsc" && self.frequency == self.host_frequency,
-        }
+/// Returns a clock's rate as its session names it.
+pub(crate) fn nominal(clock: &Clock) -> Nominal {
+    Nominal {
+        frequency: clock.frequency,
+        exact: clock.kind == "tsc" && clock.frequency == clock.host_frequency,
     }
 }
 

@@ -1,21 +1,19 @@
-//! `session.json`: what a session says about itself.
+//! `session.json`: read, bounded and checked. Its types are the writer's.
 
 use crate::error::{Error, Result};
 use crate::file::{NotOpened, Opened, open, read_at};
 use crate::packet::Domain;
-use hypertrace_abi::ring::Losses;
-use serde::de::{MapAccess, SeqAccess, Visitor};
+pub use hypertrace_trace::session_json::{ClockJson as Clock, EventJson, FILE, StreamJson};
+use hypertrace_trace::session_json::{FORMAT, SessionJson as Whole, VERSION};
+use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::path::Path;
 
-/// Its name in a session's directory.
-pub const FILE: &str = "session.json";
-const FORMAT: &str = "hypertrace-session";
-const VERSION: u64 = 1;
 /// Most event classes of a session: as many as its descriptions have room for.
 pub const MAX_EVENTS: usize = DESCRIPTIONS / 128;
 /// Most clocks of a session.
@@ -33,87 +31,76 @@ const DESCRIPTIONS: usize = (2 << 20) + 1024 * (16 << 10) + (8 << 20);
 pub const MAX_BYTES: u64 =
     (DESCRIPTIONS + MAX_CLOCKS * 384 + MAX_STREAMS * 1536 + (256 << 10)) as u64;
 
-/// What must be right before the rest can be looked at.
+/// The parts that must be right before the rest can be looked at.
 #[derive(Deserialize)]
 struct Kind {
     format: String,
     version: u64,
 }
 
+/// The lengths of lists, checked before the file is taken in.
 #[derive(Deserialize)]
-struct Whole {
-    uuid: String,
-    started_unix_ns: i64,
+#[expect(dead_code, reason = "only read, to be counted")]
+struct Lengths {
+    clocks: AtMost<IgnoredAny, MAX_CLOCKS>,
+    events: AtMost<IgnoredAny, MAX_EVENTS>,
     #[serde(default)]
-    programs: bool,
-    #[serde(deserialize_with = "list::<_, _, MAX_CLOCKS>")]
-    clocks: Vec<Clock>,
-    #[serde(deserialize_with = "list::<_, _, MAX_EVENTS>")]
-    events: Vec<EventJson>,
-    #[serde(default, deserialize_with = "list::<_, _, MAX_STREAMS>")]
-    streams: Vec<StreamJson>,
+    streams: AtMost<StreamLengths, MAX_STREAMS>,
     #[serde(default)]
-    lost_unattached: u64,
-    #[serde(default, deserialize_with = "counters")]
-    device: BTreeMap<String, u64>,
-    finished: bool,
+    device: AtMost<IgnoredAny, MAX_COUNTERS>,
 }
 
-/// A list of at most `N`: no more are taken in than a session has.
-fn list<'de, D, T, const N: usize>(d: D) -> std::result::Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct List<T, const N: usize>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for List<T, N> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a list of at most {N}")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Vec<T>, A::Error> {
-            let mut list = Vec::new();
-            while let Some(one) = seq.next_element()? {
-                if list.len() == N {
-                    return Err(serde::de::Error::invalid_length(N + 1, &self));
-                }
-                list.push(one);
-            }
-            Ok(list)
-        }
-    }
-    d.deserialize_seq(List::<T, N>(PhantomData))
+#[derive(Default, Deserialize)]
+#[expect(dead_code, reason = "only read, to be counted")]
+struct StreamLengths {
+    #[serde(default)]
+    faults: AtMost<IgnoredAny, MAX_COUNTERS>,
 }
 
-/// Counters by name, at most [`MAX_COUNTERS`].
-fn counters<'de, D: Deserializer<'de>>(
-    d: D,
-) -> std::result::Result<BTreeMap<String, u64>, D::Error> {
-    struct Counters;
-    impl<'de> Visitor<'de> for Counters {
-        type Value = BTreeMap<String, u64>;
+/// A list or a map of at most `N`.
+#[derive(Default)]
+struct AtMost<T, const N: usize>(PhantomData<T>);
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MAX_COUNTERS} counters")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(
-            self,
-            mut map: A,
-        ) -> std::result::Result<BTreeMap<String, u64>, A::Error> {
-            let mut counters = BTreeMap::new();
-            while let Some((name, count)) = map.next_entry()? {
-                if counters.len() == MAX_COUNTERS {
-                    return Err(serde::de::Error::invalid_length(MAX_COUNTERS + 1, &self));
-                }
-                counters.insert(name, count);
+impl<T, const N: usize> AtMost<T, N> {
+    /// Counts the elements that `next` reads.
+    fn count<E: serde::de::Error>(
+        self,
+        mut next: impl FnMut() -> std::result::Result<bool, E>,
+    ) -> std::result::Result<Self, E>
+    where
+        Self: Expected,
+    {
+        let mut count = 0;
+        while next()? {
+            if count == N {
+                return Err(E::invalid_length(N + 1, &self));
             }
-            Ok(counters)
+            count += 1;
         }
+        Ok(self)
     }
-    d.deserialize_map(Counters)
+}
+
+impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for AtMost<T, N> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {N}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Self, A::Error> {
+        self.count(|| Ok(seq.next_element::<T>()?.is_some()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self, A::Error> {
+        self.count(|| Ok(map.next_entry::<IgnoredAny, T>()?.is_some()))
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const N: usize> Deserialize<'de> for AtMost<T, N> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        d.deserialize_any(AtMost(PhantomData))
+    }
 }
 
 /// The file, checked.
@@ -121,114 +108,15 @@ fn counters<'de, D: Deserializer<'de>>(
 pub struct SessionJson {
     /// The trace's UUID.
     pub uuid: [u8; 16],
-    /// When the session began.
-    pub started_unix_ns: i64,
-    /// Whether the guests are programs of the host itself: there is no VMM.
-    pub programs: bool,
-    /// Clocks; each is a stream class.
-    pub clocks: Vec<Clock>,
-    /// Event classes, besides the reserved ones.
-    pub events: Vec<EventJson>,
-    /// What the writer says of each stream.
-    pub streams: Vec<StreamJson>,
-    /// Events lost in processes that had no client, and so of no stream.
-    pub lost_unattached: u64,
-    /// Counters of the device.
-    pub device: BTreeMap<String, u64>,
-    /// Whether the session was ended by its owner.
-    pub finished: bool,
+    whole: Whole,
 }
 
-/// A linear map from ticks to Unix time, and the stream class that uses it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Clock {
-    /// Clock and stream class.
-    pub id: u32,
-    /// Whose clock.
-    pub domain: Domain,
-    /// `tsc` or `monotonic_raw`.
-    pub kind: String,
-    /// Clock epoch: it changes at restore, migration and reset.
-    pub epoch: u32,
-    /// Ticks per second, 10^3 to 10^12.
-    pub frequency: u64,
-    /// Raw ticks at tick 0 of the streams.
-    pub base: u64,
-    /// Unix time at the base, nanoseconds.
-    pub offset_ns: i64,
-    /// Ticks per second of the host's raw counter.
-    pub host_frequency: u64,
-}
+/// The file as it is declared where it is written.
+impl Deref for SessionJson {
+    type Target = Whole;
 
-/// An event class.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct EventJson {
-    /// Dense id, as in the packets.
-    pub id: u32,
-    /// Canonical schema text.
-    pub schema: String,
-    /// Whether client, cpu, seq and guest time stand before the fields.
-    #[serde(default)]
-    pub reference_point: bool,
-}
-
-/// What the writer counted for a stream.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct StreamJson {
-    /// Who produced it.
-    pub domain: Domain,
-    /// Client, or number of the host ring.
-    pub client: u32,
-    /// Its last lessee's name, as the guest says.
-    #[serde(default)]
-    pub name: String,
-    /// The clock of its last packet.
-    #[serde(default)]
-    pub clock: u32,
-    /// Lost because the ring was full.
-    #[serde(default)]
-    pub lost_full: u64,
-    /// Lost inside an interrupted emit.
-    #[serde(default)]
-    pub lost_busy: u64,
-    /// Lost by threads that had no client.
-    #[serde(default)]
-    pub lost_unattached: u64,
-    /// Lost because the ring went round.
-    #[serde(default)]
-    pub lost_overwritten: u64,
-    /// Passed the mask, and nobody wanted them.
-    #[serde(default)]
-    pub filtered: u64,
-    /// Guest faults by kind.
-    #[serde(default, deserialize_with = "counters")]
-    pub faults: BTreeMap<String, u64>,
-}
-
-impl StreamJson {
-    /// Lost events, all causes.
-    pub fn lost(&self) -> u64 {
-        self.causes().total()
-    }
-
-    /// Lost events by their causes.
-    pub fn causes(&self) -> Losses {
-        Losses {
-            full: self.lost_full,
-            busy: self.lost_busy,
-            unattached: self.lost_unattached,
-            overwritten: self.lost_overwritten,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Domain {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        match String::deserialize(d)?.as_str() {
-            "host" => Ok(Domain::Host),
-            "guest" => Ok(Domain::Guest),
-            other => Err(serde::de::Error::unknown_variant(other, &["host", "guest"])),
-        }
+    fn deref(&self) -> &Whole {
+        &self.whole
     }
 }
 
@@ -262,29 +150,20 @@ impl SessionJson {
                 kind.format
             )));
         }
-        if kind.version != VERSION {
+        if kind.version != u64::from(VERSION) {
             return Err(wrong(format!(
                 "expected version {VERSION}, found {}: written by another hypertrace; use that \
                  one's report",
                 kind.version
             )));
         }
+        serde_json::from_slice::<Lengths>(&text).map_err(|e| wrong(e.to_string()))?;
         let whole: Whole = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
         let uuid = uuid(&whole.uuid).ok_or_else(|| {
             wrong(format!("expected a uuid of the form 8-4-4-4-12, found {:?}", whole.uuid))
         })?;
         check_clocks(&whole.clocks).map_err(wrong)?;
-        Ok(SessionJson {
-            uuid,
-            started_unix_ns: whole.started_unix_ns,
-            programs: whole.programs,
-            clocks: whole.clocks,
-            events: whole.events,
-            streams: whole.streams,
-            lost_unattached: whole.lost_unattached,
-            device: whole.device,
-            finished: whole.finished,
-        })
+        Ok(SessionJson { uuid, whole })
     }
 
     /// What the host's side is called: `vmm`, or `host` where there is none.

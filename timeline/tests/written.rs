@@ -15,7 +15,7 @@ use hypertrace_abi::ring::{
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_timeline::{
-    ClockMaps, Domain, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
+    ClockMaps, Event, Kind, Session, SessionStat, StreamStat, Timeline, Value,
 };
 use hypertrace_trace::SessionConfig;
 use hypertrace_trace::session_json::SessionJson;
@@ -96,7 +96,7 @@ fn written_events_are_read_in_the_order_in_which_they_happened() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("s");
     let mut config = SessionConfig::new(&dir);
-    config.segment_bytes = 1 << 18; // several segments
+    config.file_bytes = 1 << 18; // several files
     let session = hypertrace_trace::Session::create(config).unwrap();
     assert!(session.attach("vcpu0"));
     let mut guest = Guest::new(0, 123_456_789_000, "worker");
@@ -186,8 +186,8 @@ fn counts_agree_with_the_writers() {
     assert_eq!(stat.total.lost, summary.lost);
     assert_eq!(stat.total.events, summary.ring_events + summary.host_events);
     for described in &json.streams {
-        let domain = if described.domain == "host" { Domain::Host } else { Domain::Guest };
-        let found = stat.streams.iter().find(|s| s.stream == Some((domain, described.client)));
+        let found =
+            stat.streams.iter().find(|s| s.stream == Some((described.domain, described.client)));
         let StreamStat { events, reference_points, stamps, lost, filtered, faults, .. } =
             found.unwrap();
         assert_eq!(*events, described.events);
@@ -261,7 +261,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("s");
         let mut config = SessionConfig::new(&dir);
-        config.segment_bytes = 1 << 17;
+        config.file_bytes = 1 << 17;
         let session = hypertrace_trace::Session::create(config).unwrap();
         session.attach("vcpu0");
         let mut guest = Guest::new(0, 1 << 33, "bad");

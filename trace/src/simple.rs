@@ -19,10 +19,11 @@
 mod ns;
 mod out;
 
-use crate::clock::HostClock;
-use crate::event::{EVENTS, TraceEvent};
-use crate::folder::Folder;
-use crate::stream::WriteFailed;
+use crate::ctf::clock::HostClock;
+use crate::ctf::error::WriteFailed;
+use crate::ctf::folder::Folder;
+use crate::events::own;
+use crate::events::registry::{EVENTS, TraceEvent};
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::FieldType;
 use ns::Ns;
@@ -124,7 +125,7 @@ pub(crate) struct Simple {
     gaps: Vec<Gap>,
     /// The file has taken all that it takes now.
     stuck: bool,
-    pub taken: u64,
+    pub recorded: u64,
     pub dropped: u64,
 }
 
@@ -168,7 +169,7 @@ impl Simple {
             in_order: true,
             gaps: Vec::new(),
             stuck: false,
-            taken: 0,
+            recorded: 0,
             dropped: 0,
         })
     }
@@ -236,7 +237,7 @@ impl Simple {
 
     /// Takes the declared events of a packet's body; `base` is what its
     /// timestamps begin at, `schema` gives a dense id's text.
-    pub fn take<'t>(
+    pub fn record_packet<'t>(
         &mut self,
         lane: u32,
         mut body: &[u64],
@@ -250,13 +251,13 @@ impl Simple {
             body = &body[words..];
             let raw = header.timestamp.wrapping_add(base);
             if self.window.contains(&raw) {
-                self.take_one(lane, &header, raw, payload, &schema);
+                self.record_one(lane, &header, raw, payload, &schema);
             }
         }
     }
 
     #[inline]
-    fn take_one<'t>(
+    fn record_one<'t>(
         &mut self,
         lane: u32,
         header: &Header,
@@ -293,11 +294,11 @@ impl Simple {
         }
         match class {
             Class::Other => {}
-            Class::Declared(kind) => self.take_event(kind, raw, payload),
-            Class::Point => self.take_point(raw, false, 0, payload),
-            Class::Point2016 => self.take_point(raw, true, 0, payload),
+            Class::Declared(kind) => self.record_event(kind, raw, payload),
+            Class::Point => self.record_point(raw, false, 0, payload),
+            Class::Point2016 => self.record_point(raw, true, 0, payload),
             // Behind the id and the count that the session put there.
-            Class::UntypedPoint => self.take_point(raw, false, 2, payload),
+            Class::UntypedPoint => self.record_point(raw, false, 2, payload),
         }
     }
 
@@ -335,7 +336,7 @@ impl Simple {
         class
     }
 
-    fn take_event(&mut self, kind: Kind, raw: u64, payload: &[u64]) {
+    fn record_event(&mut self, kind: Kind, raw: u64, payload: &[u64]) {
         let start = self.begin(kind.id, raw);
         let mut words = payload;
         for ty in kind.types {
@@ -352,20 +353,20 @@ impl Simple {
             }
         }
         self.end(start, raw);
-        self.taken += 1;
+        self.recorded += 1;
     }
 
     /// `skip`: words between the point's prefix and its own.
-    fn take_point(&mut self, raw: u64, is_2016: bool, skip: usize, payload: &[u64]) {
+    fn record_point(&mut self, raw: u64, is_2016: bool, skip: usize, payload: &[u64]) {
         let Some(kind) = self.point else { return };
         let (prefix, words) = payload.split_at(REFERENCE_PREFIX_WORDS);
         let start = self.begin(kind.id, raw);
-        let args = crate::trace::shown(is_2016, words.get(skip..).unwrap_or(&[]));
+        let args = own::shown(is_2016, words.get(skip..).unwrap_or(&[]));
         for word in [prefix[1], prefix[0]].into_iter().chain(args) {
             self.records.extend_from_slice(word.as_bytes());
         }
         self.end(start, raw);
-        self.taken += 1;
+        self.recorded += 1;
     }
 
     #[inline]
@@ -490,7 +491,7 @@ impl Simple {
         }
         self.clear();
         self.out.renew();
-        self.taken -= events;
+        self.recorded -= events;
         self.dropped = self.dropped.saturating_add(events);
         told.saturating_add(events)
     }

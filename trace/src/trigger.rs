@@ -26,7 +26,7 @@ mod table;
 
 pub use rule::TriggerError;
 
-use crate::pattern::Pattern;
+use crate::events::pattern::Pattern;
 use crossbeam_queue::ArrayQueue;
 use hypertrace_abi::sink::{NameSet, ReferencePoint};
 use rule::{Action, Rule};

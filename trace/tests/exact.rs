@@ -8,42 +8,46 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::Geometry;
-use hypertrace_abi::ring::Emit;
+use hypertrace_abi::ring::{Consumer, Emit};
+use hypertrace_abi::sink::EventSink;
+use hypertrace_abi::turns;
 use hypertrace_trace::Session;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Emits on a thread of its own while this one drains at a cadence. Gives what
+/// Emits on this thread while another one drains at a cadence. Returns how many events
 /// the producer was refused.
 fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) -> u64 {
-    let producer = guest.producer;
+    let Guest { client, memory, producer, consumer, .. } = guest;
+    let (client, memory) = (*client, *memory);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| {
-            let mut refused = 0;
-            for i in 0..events {
-                let (site, fields) = event_type!("number", i, twice = 2 * i);
-                let emit = producer.emit(site, ticks(), fields);
-                refused += u64::from(emit != Emit::Recorded);
+        scope.spawn(|| {
+            loop {
+                let last = done.load(Ordering::Acquire);
+                turns::pass(session, || {
+                    while session.drain(client, &mut Consumer::new(memory, consumer)).more {}
+                });
+                if last {
+                    break;
+                }
+                std::thread::sleep(cadence);
             }
-            producer.release();
-            done.store(true, Ordering::Release);
-            refused
         });
-        loop {
-            let last = done.load(Ordering::Acquire);
-            guest.pass(session);
-            if last {
-                break;
-            }
-            std::thread::sleep(cadence);
+        let mut refused = 0;
+        for i in 0..events {
+            let (site, fields) = event_type!("number", i, twice = 2 * i);
+            let emit = producer.emit(site, ticks(), fields);
+            refused += u64::from(emit != Emit::Recorded);
         }
-        running.join().unwrap()
+        producer.release();
+        done.store(true, Ordering::Release);
+        refused
     })
 }
 
 fn check(mode: RingMode, ring_bytes: u64, events: u64, cadence: Duration) {
-    let (_dir, session) = common::session(|c| c.segment_bytes = 1 << 20);
+    let (_dir, session) = common::session(|c| c.file_bytes = 1 << 20);
     let geometry = Geometry { ring_bytes, block_bytes: ring_bytes / 16, ..geometry() };
     let mut guest = Guest::with(0, &geometry, mode);
 

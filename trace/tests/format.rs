@@ -4,9 +4,10 @@ mod common;
 
 use hypertrace_abi::record::Header;
 use hypertrace_abi::schema::Schema;
-use hypertrace_trace::metadata::{ClassEntry, ClockEntry, class_body, tsdl};
-use hypertrace_trace::packet::{Domain, PacketBuffer, PacketHeader};
-use hypertrace_trace::stream::{Files, Stream};
+use hypertrace_trace::ctf::files::Files;
+use hypertrace_trace::ctf::metadata::{ClassEntry, ClockEntry, class_body, tsdl};
+use hypertrace_trace::ctf::packet::{Domain, PacketBuffer, PacketHeader};
+use hypertrace_trace::ctf::stream::Stream;
 use std::path::Path;
 
 const UUID: [u8; 16] = [0x5a; 16];
@@ -28,7 +29,7 @@ struct Trace {
 }
 
 impl Trace {
-    fn new(schemas: &[(&str, bool)], clocks: &[ClockEntry], segment_bytes: u64) -> Trace {
+    fn new(schemas: &[(&str, bool)], clocks: &[ClockEntry], file_bytes: u64) -> Trace {
         let dir = tempfile::tempdir().unwrap();
         let bodies: Vec<String> = schemas
             .iter()
@@ -39,7 +40,7 @@ impl Trace {
         std::fs::write(dir.path().join("metadata"), tsdl(&UUID, clocks, classes)).unwrap();
         let header = PacketHeader::new(UUID, 0, Domain::Guest, 0, 0);
         let mut files = Files::at(dir.path(), 1).unwrap();
-        let stream = Stream::create(&mut files, "guest-000", segment_bytes, &header).unwrap();
+        let stream = Stream::create(&mut files, "guest-000", file_bytes, &header).unwrap();
         Trace { dir, files, stream, buffer: PacketBuffer::new(0), header, sequence: 0 }
     }
 
@@ -52,7 +53,7 @@ impl Trace {
         let free = self.buffer.free();
         free[..2].copy_from_slice(&header.to_words());
         free[2..2 + payload.len()].copy_from_slice(payload);
-        self.buffer.take(2 + payload.len(), pad);
+        self.buffer.add(2 + payload.len(), pad);
         if self.header.timestamp_begin == 0 {
             self.header.timestamp_begin = timestamp;
         }
@@ -185,7 +186,7 @@ fn an_empty_stream_and_a_negative_offset_are_read() {
 }
 
 #[test]
-fn a_loss_is_told_once_over_segments() {
+fn a_loss_is_told_once_over_all_files() {
     let mut trace = Trace::new(&[("tick()", false)], &[clock(0, "host", 0)], 128 * 10);
     for n in 1..=12 {
         trace.event(n * 10, 16, &[], 0);
@@ -194,7 +195,7 @@ fn a_loss_is_told_once_over_segments() {
         }
         trace.commit();
     }
-    assert!(trace.stream.segments() > 2);
+    assert!(trace.stream.files() > 2);
     let Some(read) = common::read(trace.path()) else { return };
     assert!(read.ok);
     assert_eq!(read.lines.len(), 12);

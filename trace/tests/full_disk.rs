@@ -8,6 +8,7 @@ use common::guest::Guest;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::ring::Emit;
+use hypertrace_trace::session_json::Domain;
 use hypertrace_trace::{Session, SessionConfig};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +26,7 @@ struct Outcome {
 fn begin(dir: &Path) -> Outcome {
     let told = Arc::new(AtomicU64::new(0));
     let mut config = SessionConfig::new(dir.join("s"));
-    config.segment_bytes = 1 << 20;
+    config.file_bytes = 1 << 20;
     let count = told.clone();
     config.on_write_failed = Some(Box::new(move |failed| {
         eprintln!("told: {failed}: {}", failed.source);
@@ -58,7 +59,7 @@ impl Outcome {
         assert_eq!(self.told.load(Ordering::Relaxed), 1, "told once");
         assert!(lost_here > 0);
         assert_eq!(summary.ring_events, self.recorded);
-        let guest = summary.streams.iter().find(|s| s.domain == "guest").unwrap();
+        let guest = summary.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
         assert_eq!(guest.lost_full, lost_here);
         let Some(read) = common::read(&dir.join("s/ctf")) else { return };
         assert!(read.ok, "{}", read.stderr);
@@ -205,7 +206,7 @@ fn whatever_the_disks_size_emitted_is_recorded_plus_lost() {
     for pages in 1.. {
         mount(&dir, pages * 4096);
         let mut config = SessionConfig::new(dir.join("s"));
-        config.segment_bytes = 1 << 20;
+        config.file_bytes = 1 << 20;
         let Ok(session) = Session::create(config) else {
             unmount(&dir);
             assert!(pages < 16, "64 KiB is enough for an empty session");

@@ -14,6 +14,7 @@ use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_trace::limits::{
     ACCOUNT_BYTES_PER_SECOND, BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, MAX_NAME_BYTES,
 };
+use hypertrace_trace::session_json::Domain;
 use hypertrace_trace::{Session, Summary};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,7 +203,7 @@ fn honest_events(lines: &[String]) -> Vec<u64> {
 
 /// One hostile session: what the reader then sees.
 fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
-    let (_dir, session) = common::session(|c| c.segment_bytes = 400_000);
+    let (_dir, session) = common::session(|c| c.file_bytes = 400_000);
     let mut honest = Guest::new(0);
     let mut hostile =
         Guest::with(1, &Geometry { ring_bytes: 1 << 16, block_bytes: 1 << 12, ..geometry() }, mode);
@@ -273,7 +274,8 @@ fn check(session: Session, emitted: u64, seed: u64) {
     }
     assert_eq!(summary.records, read.lines.len() as u64, "seed {seed}");
     assert!(honest_events(&read.lines).into_iter().eq(0..emitted), "seed {seed}");
-    let honest = summary.streams.iter().find(|s| s.domain == "guest" && s.client == 0).unwrap();
+    let honest =
+        summary.streams.iter().find(|s| s.domain == Domain::Guest && s.client == 0).unwrap();
     assert!(honest.faults.is_empty(), "seed {seed}: {honest:?}");
 }
 
@@ -326,8 +328,9 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
     honest.pass(&session);
 
     let summary = session.summary();
-    let of =
-        |client: u32| summary.streams.iter().find(|s| s.client == client && s.domain == "guest");
+    let of = |client: u32| {
+        summary.streams.iter().find(|s| s.client == client && s.domain == Domain::Guest)
+    };
     assert!(of(0).unwrap().faults.is_empty(), "{summary:?}");
     // The last ones find nothing but their reserves.
     for hostile in &hostiles {
@@ -429,7 +432,7 @@ fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
         honest.producer.emit_words((1 << 60) + n, id, flags, &[], &[]);
     }
     let own = |summary: Summary| {
-        summary.streams.into_iter().find(|s| (&*s.domain, s.client) == ("guest", 0))
+        summary.streams.into_iter().find(|s| (s.domain, s.client) == (Domain::Guest, 0))
     };
     let metadata = || std::fs::metadata(session.dir().join("ctf/metadata")).unwrap();
     let version = || (metadata().ino(), metadata().mtime(), metadata().mtime_nsec());

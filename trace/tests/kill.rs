@@ -17,7 +17,7 @@ const KILLS: u64 = 20;
 /// The victim: traces on and on, and says how much is committed.
 fn trace(dir: &Path) {
     let mut config = SessionConfig::new(dir.join("s"));
-    config.segment_bytes = 300_000;
+    config.file_bytes = 300_000;
     let session = Session::create(config).unwrap();
     let told = std::fs::File::create(dir.join("committed")).unwrap();
     let mut guests = [Guest::new(0), Guest::new(1)];

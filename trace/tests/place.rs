@@ -31,7 +31,7 @@ fn as_child(test: &str) -> Option<std::path::PathBuf> {
 
 /// A session with all kinds of files in it.
 fn record(dir: &Path, share: Share) {
-    let config = SessionConfig { share, segment_bytes: 1 << 20, ..SessionConfig::new(dir) };
+    let config = SessionConfig { share, file_bytes: 1 << 20, ..SessionConfig::new(dir) };
     let session = Session::create(config).unwrap();
     let _monitor = session.serve().unwrap();
     session.set_simple_file(&dir.join("simple")).unwrap();
@@ -173,7 +173,7 @@ fn a_directory_of_another_user_is_refused() {
     const NOBODY: u32 = 65534;
     let test = "a_directory_of_another_user_is_refused";
     let refused = |dir: &Path, owner: u32, user: u32| {
-        let error = Session::create(SessionConfig::new(dir)).err().expect("refused");
+        let error = Session::create(SessionConfig::new(dir)).unwrap_err();
         let owned = matches!(error, SessionError::NotOwned { owner: o, user: u, .. }
             if (o, u) == (owner, user));
         assert!(owned && error.is_bad_input(), "{error}");
@@ -189,7 +189,7 @@ fn a_directory_of_another_user_is_refused() {
     }
     if !geteuid().is_root() {
         // The tests' own user has one that it must not use: /proc's.
-        let error = Session::create(SessionConfig::new("/proc/1")).err().expect("refused");
+        let error = Session::create(SessionConfig::new("/proc/1")).unwrap_err();
         assert!(matches!(error, SessionError::NotOwned { .. }), "{error}");
         capability::missing("second-user", format!("needs root; a part not run: {test}"));
         return;
@@ -230,7 +230,7 @@ fn more_streams_than_descriptors_lose_nothing() {
     let Some(dir) = as_child("more_streams_than_descriptors_lose_nothing") else { return };
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(48), maximum: most }).unwrap();
-    let config = SessionConfig { segment_bytes: 1 << 17, ..SessionConfig::new(dir.join("s")) };
+    let config = SessionConfig { file_bytes: 1 << 17, ..SessionConfig::new(dir.join("s")) };
     assert_eq!(config.open_files, 12);
     let session = Session::create(config).unwrap();
     let mut guests: Vec<Guest> = (0..CLIENTS).map(Guest::new).collect();

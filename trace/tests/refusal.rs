@@ -4,7 +4,7 @@ use hypertrace_trace::{Session, SessionConfig, SessionError};
 use std::path::Path;
 
 fn refusal(dir: &Path) -> (SessionError, String) {
-    let error = Session::create(SessionConfig::new(dir)).err().expect("refused");
+    let error = Session::create(SessionConfig::new(dir)).unwrap_err();
     let text = error.to_string();
     assert!(text.contains(dir.to_str().unwrap()), "{text}");
     (error, text)

@@ -10,7 +10,7 @@ use hypertrace_abi::ring::ConsumerState;
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
 use hypertrace_trace::limits::MAX_CLASSES;
-use hypertrace_trace::session_json::SessionJson;
+use hypertrace_trace::session_json::{Domain, SessionJson};
 use hypertrace_trace::{Session, SessionConfig, SessionError};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ use std::path::Path;
 fn config(dir: &Path) -> SessionConfig {
     let mut config = SessionConfig::new(dir);
     config.same_counter = true;
-    config.segment_bytes = 1 << 17;
+    config.file_bytes = 1 << 17;
     config
 }
 
@@ -91,7 +91,7 @@ fn totals_are_those_of_the_packets() {
     assert_eq!((summary.host_events, summary.leases), (40, 2));
     assert_eq!(summary.records, 8010 + 40 + 40 + 2);
     let told = json(dir.path());
-    let guest = told.streams.iter().find(|s| s.domain == "guest").unwrap();
+    let guest = told.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
     assert_eq!((guest.events, guest.reference_points), (8010, 40));
     assert_eq!((told.finished, &told.streams), (true, &summary.streams));
     if let Some(lines) = common::read_clean(&dir.path().join("ctf")) {
@@ -123,7 +123,7 @@ fn numbers_that_cannot_be_are_refused_with_their_place() {
         let file = File::options().read(true).write(true).open(&path).unwrap();
         file.write_all_at(bytes, 128 + offset).unwrap();
 
-        let error = resume(dir.path(), uuid, &mut guest).err().expect("refused");
+        let error = resume(dir.path(), uuid, &mut guest).unwrap_err();
 
         let text = error.to_string();
         assert!(error.is_bad_input(), "{text}");
@@ -142,7 +142,7 @@ fn a_description_that_cannot_be_is_refused() {
         change(&mut told);
         let text = serde_json::to_vec(&told).unwrap();
         fs::write(dir.path().join("session.json"), text).unwrap();
-        let error = resume(dir.path(), uuid, &mut guest).err().expect("refused");
+        let error = resume(dir.path(), uuid, &mut guest).unwrap_err();
         assert!(error.is_bad_input());
         error.to_string()
     };
@@ -170,7 +170,7 @@ fn what_has_a_files_name_and_is_none_is_refused_at_once() {
         let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
         rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
 
-        let text = resume(dir.path(), uuid, &mut guest).err().expect("refused").to_string();
+        let text = resume(dir.path(), uuid, &mut guest).unwrap_err().to_string();
 
         assert!(text.contains("not a regular file") && text.contains(name), "{text}");
     }
@@ -178,7 +178,7 @@ fn what_has_a_files_name_and_is_none_is_refused_at_once() {
     let (uuid, mut guest) = killed(dir.path());
     let file = File::options().write(true).open(dir.path().join("session.json")).unwrap();
     file.set_len(1 << 40).unwrap();
-    let text = resume(dir.path(), uuid, &mut guest).err().expect("refused").to_string();
+    let text = resume(dir.path(), uuid, &mut guest).unwrap_err().to_string();
     assert!(text.contains("1099511627776 bytes"), "{text}");
 }
 

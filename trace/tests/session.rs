@@ -14,7 +14,7 @@ use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, NameSet, ReferencePoint, Status};
 use hypertrace_trace::Session;
 use hypertrace_trace::limits::{MAX_CLOCKS, MAX_RESTARTS};
-use hypertrace_trace::session_json::SessionJson;
+use hypertrace_trace::session_json::{Domain, SessionJson};
 
 fn json(session: &Session) -> SessionJson {
     let text = std::fs::read_to_string(session.dir().join("session.json")).unwrap();
@@ -177,7 +177,7 @@ fn points_that_fit_no_schema_are_untyped_and_their_clients_fault() {
         assert!(lines.is_empty() || untyped == 5, "{lines:#?}");
         json(&session)
     };
-    let client = json.streams.iter().find(|s| s.domain == "guest").unwrap();
+    let client = json.streams.iter().find(|s| s.domain == Domain::Guest).unwrap();
     assert_eq!(client.reference_points, 5);
     assert_eq!(client.faults["payload"], 2);
     assert!(json.finished);
@@ -218,8 +218,8 @@ fn what_a_ring_lost_is_told_once_and_exactly() {
 }
 
 #[test]
-fn streams_go_on_in_new_segments() {
-    let (_dir, session) = session(|c| c.segment_bytes = 200_000);
+fn a_full_file_is_followed_by_another() {
+    let (_dir, session) = session(|c| c.file_bytes = 200_000);
     let mut guest = Guest::new(0);
     let mut written = 0;
     for i in 0..40_000u64 {
@@ -229,8 +229,8 @@ fn streams_go_on_in_new_segments() {
         }
     }
     guest.pass(&session);
-    let segments = std::fs::read_dir(session.dir().join("ctf")).unwrap().count();
-    assert!(segments > 5);
+    let files = std::fs::read_dir(session.dir().join("ctf")).unwrap().count();
+    assert!(files > 5);
     let (summary, lines) = finish(session);
     assert_eq!(written, 40_000);
     assert_eq!(summary.ring_events, written);
@@ -325,7 +325,7 @@ fn a_lessee_that_begins_before_the_last_one_gets_a_new_file() {
     assert!(session.dir().join("ctf/guest-000-0001").exists());
     let (summary, _) = finish(session);
     assert_eq!(summary.time_faults, 0);
-    assert_eq!(summary.streams.iter().find(|s| s.domain == "guest").unwrap().name, "early");
+    assert_eq!(summary.streams.iter().find(|s| s.domain == Domain::Guest).unwrap().name, "early");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
 
-use crate::segment::Segment;
+use hypertrace_segment::Segment;
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
@@ -26,31 +26,29 @@ struct Watched {
 
 static WATCHED: OnceLock<Watched> = OnceLock::new();
 
-impl Segment {
-    /// From now on, if this segment's file is cut off by whoever can write to
-    /// it, the process writes `said` to stderr and ends with status 1. For
-    /// programs that do nothing but trace others; a memfd cannot be cut. Once
-    /// in a process; a segment that is watched must not be unmapped.
-    ///
-    /// # Errors
-    /// If another is watched already, or the system refuses.
-    pub fn end_if_cut(&self, said: &str) -> io::Result<()> {
-        // SAFETY: asks for the action only, which is plain data.
-        let before = unsafe {
-            let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-            check(libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()))?;
-            before.assume_init()
-        };
-        let watched = Watched { at: self.range(), said: format!("{said}\n"), before };
-        WATCHED.set(watched).map_err(|_| io::Error::from(io::ErrorKind::AlreadyExists))?;
-        // SAFETY: the handler calls nothing that a handler must not, and what it
-        // needs is there.
-        unsafe {
-            let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
-            action.sa_sigaction = on_bus_error as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            check(libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()))
-        }
+/// From now on, if this segment's file is cut off by whoever can write to
+/// it, the process writes `said` to stderr and ends with status 1. For
+/// programs that do nothing but trace others; a memfd cannot be cut. Once
+/// in a process; a segment that is watched must not be unmapped.
+///
+/// # Errors
+/// If another is watched already, or the system refuses.
+pub fn end_if_cut(segment: &Segment, said: &str) -> io::Result<()> {
+    // SAFETY: asks for the action only, which is plain data.
+    let before = unsafe {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        check(libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()))?;
+        before.assume_init()
+    };
+    let watched = Watched { at: segment.mapping().range(), said: format!("{said}\n"), before };
+    WATCHED.set(watched).map_err(|_| io::Error::from(io::ErrorKind::AlreadyExists))?;
+    // SAFETY: the handler calls nothing that a handler must not, and what it
+    // needs is there.
+    unsafe {
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        check(libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()))
     }
 }
 

@@ -1,14 +1,13 @@
 //! Draining rings, and the thread that does it while nobody else does.
 
-use crate::host::{Counts, Shared};
+use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::{in_ticks, ticks};
 use hypertrace_abi::layout::WORD;
 use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN};
-use hypertrace_abi::layout::local::{self, BEAT, TRIGGERS, TRIGGERS_BYTES};
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState, Total};
-use hypertrace_abi::sink::{Drained, EventSink, NameSet};
-use hypertrace_abi::turns::{Account, Turn, Turns, drain_rest};
+use hypertrace_abi::sink::{EventSink, NameSet};
+use hypertrace_abi::turns::{self, Account, Turn, Turns, drain_rest};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,11 +19,11 @@ const ALL_EVERY: u64 = 256;
 
 /// What it takes to drain.
 pub(crate) struct Drain<S> {
-    shared: Arc<Shared>,
+    state: Arc<HostState>,
     sink: Arc<S>,
     /// Ticks of one client in one pass.
     share: u64,
-    clients: Vec<Client>,
+    clients: Vec<KnownClient>,
     /// Whose turn it is: the clients that relay others' points, and the rest.
     relays: (Turns, Vec<Account>),
     others: (Turns, Vec<Account>),
@@ -40,26 +39,23 @@ pub(crate) struct Drain<S> {
 }
 
 /// One client, as the host knows it.
-struct Client {
+struct KnownClient {
     state: ConsumerState,
     /// It rang once, or has written, so it is or was leased.
     is_used: bool,
 }
 
-/// A sink's, which are told on stderr.
-pub(crate) const PANICS: &str = "panics";
-
 /// Drains once in a period while the thread that answers points sleeps; all
 /// that is left, at the end.
-pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Counts {
+pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> ThreadCounts {
     // A panic in a sink leaves counters behind, nothing half-written.
     let lock = || drain.lock().unwrap_or_else(PoisonError::into_inner);
-    let shared = Arc::clone(&lock().shared);
+    let state = Arc::clone(&lock().state);
     let mut panics = 0;
-    while !shared.stop_drain.load(Relaxed) {
+    while !state.stop_drain.load(Relaxed) {
         let mut pass = || lock().pass(&mut || {});
         let more = panics == 0
-            && shared.sleeps.load(Relaxed)
+            && state.sleeps.load(Relaxed)
             && catch_unwind(AssertUnwindSafe(&mut pass)).unwrap_or_else(|_| {
                 panics += 1;
                 false
@@ -80,16 +76,16 @@ pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> Co
 }
 
 impl<S: EventSink> Drain<S> {
-    pub(crate) fn new(shared: Arc<Shared>, sink: Arc<S>, budget: Duration) -> Drain<S> {
-        let (relays, all) = shared.segment.clients();
-        let client = |n| Client { state: ConsumerState::default(), is_used: n < relays };
+    pub(crate) fn new(state: Arc<HostState>, sink: Arc<S>) -> Drain<S> {
+        let (relays, all) = state.segment.clients();
+        let client = |n| KnownClient { state: ConsumerState::default(), is_used: n < relays };
         let clients = (0..all).map(client).collect();
-        let bells = vec![0; shared.segment.bells().len()];
-        let share = in_ticks(budget, shared.segment.page().host_frequency);
+        let bells = vec![0; state.segment.local().bells(all).len()];
+        let share = in_ticks(state.policy.drain.budget, state.segment.page().host_frequency);
         let accounts = |of: Range<u32>| (Turns::default(), of.map(Account::new).collect());
         let (relays, others) = (accounts(0..relays), accounts(relays..all));
         Drain {
-            shared,
+            state,
             sink,
             share,
             clients,
@@ -106,11 +102,11 @@ impl<S: EventSink> Drain<S> {
     /// Drains every client for a share of time, with a call of `between` after
     /// each step. Returns whether some client has more.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> bool {
-        // ORDERING: pairs with the Release of who asks: what it asks for is seen
-        // by this pass, or it asks again.
-        self.shared.is_drain_due.swap(false, Ordering::Acquire);
-        let Shared { segment, mask_version, sleeps, .. } = &*self.shared;
-        let beat = &segment.page_l(BEAT, WORD)[0];
+        // ORDERING: pairs with the Release in `wake_drain`: what a pass was requested
+        // for is seen by this one, or is requested again.
+        self.state.is_drain_due.swap(false, Ordering::Acquire);
+        let HostState { segment, mask_version, sleeps, .. } = &*self.state;
+        let beat = segment.local().beat();
         beat.store(beat.load(Relaxed).wrapping_add(1), Relaxed);
         self.passes += 1;
         self.sink.update_mask(&mut |mask| {
@@ -119,23 +115,23 @@ impl<S: EventSink> Drain<S> {
             ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
         });
         // A program that dies, or lies, between its bell and the wake.
-        if sleeps.load(Relaxed) && !self.shared.is_asleep() {
-            self.shared.wake_points();
+        if sleeps.load(Relaxed) && !self.state.is_asleep() {
+            self.state.wake_points();
         }
         if self.passes.is_multiple_of(ALL_EVERY) {
             self.look_at_all();
         }
-        let more = self.take(between);
+        let more = self.drain_clients(between);
         if more {
-            self.shared.is_drain_due.store(true, Relaxed);
+            self.state.is_drain_due.store(true, Relaxed);
         }
-        self.shared.last_pass.store(ticks(), Relaxed);
+        self.state.last_pass.store(ticks(), Relaxed);
         more
     }
 
     /// Finds clients that were used though they never rang.
     fn look_at_all(&mut self) {
-        let segment = &self.shared.segment;
+        let segment = &self.state.segment;
         for (number, client) in (0..).zip(&mut self.clients) {
             if let Some(memory) = segment.client(number).filter(|_| !client.is_used) {
                 let is_touched = |word: &usize| memory.guest[*word].load(Relaxed) != 0;
@@ -147,7 +143,7 @@ impl<S: EventSink> Drain<S> {
 
     /// Tells the sink of events that were lost in processes which hold no client.
     fn look_at_total(&mut self) {
-        let word = &self.shared.segment.page_l(local::LOST_UNATTACHED, WORD)[0];
+        let word = self.state.segment.local().lost_unattached();
         let before = self.unattached.counted();
         if !self.unattached.look(word.load(Relaxed)) {
             self.bad_totals += 1;
@@ -159,7 +155,8 @@ impl<S: EventSink> Drain<S> {
 
     /// Finds clients that rang.
     fn look_at_bells(&mut self) {
-        let bells = self.shared.segment.bells().iter().zip(&mut self.bells);
+        let (_, all) = self.state.segment.clients();
+        let bells = self.state.segment.local().bells(all).iter().zip(&mut self.bells);
         for ((bell, seen), clients) in bells.zip(self.clients.chunks_mut(WORD as usize)) {
             let now = bell.load(Relaxed);
             if now != *seen {
@@ -175,84 +172,74 @@ impl<S: EventSink> Drain<S> {
     /// Begins a pass. Returns how far the relays' rings go: the points there refer
     /// to schemas that the pass reads before it takes them.
     fn begin(&mut self) -> Vec<u64> {
-        self.sink.begin_pass();
         self.look_at_total();
-        // After that: who adds a trigger later has a pass of its own begin.
+        // After the sink has begun its pass: for a trigger that is added later, it
+        // begins another one.
         self.publish_triggers();
-        let segment = &self.shared.segment;
+        let segment = &self.state.segment;
         let (relays, _) = segment.clients();
         // ORDERING: as in the consumer's own load.
         let head = |memory: ClientMemory<'_>| memory.guest[HEAD].load(Ordering::Acquire);
         let heads = (0..relays).map(|relay| segment.client(relay).map_or(0, head)).collect();
-        // After that: whose points were noted has rung before.
+        // After that: a client whose points were noted has rung before.
         self.look_at_bells();
         heads
     }
 
     /// Drains the clients that are used, as far as their turns go: their schema
     /// logs before the relays' points that may need them.
-    fn take(&mut self, between: &mut dyn FnMut()) -> bool {
-        let heads = self.begin();
-        let Drain { shared, sink, clients, relays, others, share, .. } = self;
-        let mut step = |client: u32, turn: Turn| {
-            let index = client as usize;
-            let Some(memory) = shared.segment.client(client).filter(|_| clients[index].is_used)
-            else {
-                return Drained::default();
+    fn drain_clients(&mut self, between: &mut dyn FnMut()) -> bool {
+        let sink = Arc::clone(&self.sink);
+        turns::pass(&*sink, || {
+            let heads = self.begin();
+            let Drain { state, clients, relays, others, share, .. } = self;
+            let mut step = |client: u32, turn: Turn| {
+                let drained = with_consumer(state, clients, &heads, client, |consumer| {
+                    let drained = turn.drain(&*sink, client, consumer);
+                    between();
+                    drained
+                });
+                drained.unwrap_or_default()
             };
-            let mut consumer = Consumer::new(memory, &mut clients[index].state);
-            if let Some(head) = heads.get(index) {
-                consumer.up_to(*head);
-            }
-            let drained = turn.drain(&**sink, client, &mut consumer);
-            between();
-            drained
-        };
-        let mut round = |(turns, accounts): &mut (Turns, Vec<Account>)| {
-            turns.round(accounts, *share, ticks, &mut step)
-        };
-        let more = round(others) | round(relays);
-        sink.end_pass();
-        more
+            let mut round = |(turns, accounts): &mut (Turns, Vec<Account>)| {
+                turns.round(accounts, *share, ticks, &mut step)
+            };
+            round(others) | round(relays)
+        })
     }
 
     /// Drains the rings as far as they go now.
-    fn take_all(&mut self) {
-        let heads = self.begin();
-        let Drain { shared, sink, clients, .. } = self;
-        let (relays, all) = shared.segment.clients();
-        for client in (relays..all).chain(0..relays) {
-            let index = client as usize;
-            let memory = shared.segment.client(client).filter(|_| clients[index].is_used);
-            let Some(memory) = memory else { continue };
-            let mut consumer = Consumer::new(memory, &mut clients[index].state);
-            if let Some(head) = heads.get(index) {
-                consumer.up_to(*head);
+    fn drain_all(&mut self) {
+        let sink = Arc::clone(&self.sink);
+        turns::pass(&*sink, || {
+            let heads = self.begin();
+            let (relays, all) = self.state.segment.clients();
+            for client in (relays..all).chain(0..relays) {
+                with_consumer(&self.state, &mut self.clients, &heads, client, |consumer| {
+                    drain_rest(&*sink, client, consumer);
+                });
             }
-            drain_rest(&**sink, client, &mut consumer);
-        }
-        sink.end_pass();
+        });
     }
 
-    /// What is still in the rings, because the sink could not take it, is
-    /// counted as lost.
+    /// Counts what is still in the rings as lost: the sink could not take it.
     fn forsake(&mut self) {
-        let Drain { shared, sink, clients, .. } = self;
-        for (number, client) in (0..).zip(clients).filter(|(_, client)| client.is_used) {
-            let Some(memory) = shared.segment.client(number) else { continue };
-            let mut consumer = Consumer::new(memory, &mut client.state);
-            consumer.forsake(&mut vec![0; consumer.stage_words()]);
-            // Nothing to take: the sink looks at the losses.
-            sink.drain(number, &mut consumer);
+        let Drain { state, sink, clients, .. } = self;
+        let (_, all) = state.segment.clients();
+        for client in 0..all {
+            with_consumer(state, clients, &[], client, |consumer| {
+                let mut stage = vec![0; consumer.stage_words()];
+                turns::forsake(&**sink, client, consumer, &mut stage);
+            });
         }
     }
 
-    /// Tells who records points for the host which ones it must not.
+    /// Publishes the names whose points an emulator's plugin must leave to the host.
     pub(crate) fn publish_triggers(&mut self) {
         let mut names = NameSet::EMPTY;
         self.sink.points_to_handle(&mut names);
         if self.handled != Some(names) {
-            let words = self.shared.segment.page_l(TRIGGERS, TRIGGERS_BYTES);
+            let words = self.state.segment.local().triggers();
             for (word, bits) in words.iter().zip(names.0) {
                 word.store(bits, Relaxed);
             }
@@ -264,12 +251,30 @@ impl<S: EventSink> Drain<S> {
     fn end(&mut self) {
         self.look_at_all();
         self.sink.last_pass();
-        self.take_all();
+        self.drain_all();
         // A point that came meanwhile is in the host's own ring.
-        self.take_all();
+        self.drain_all();
         // A segment with a name is kept for what could not be written.
-        if self.shared.segment.path().is_none() {
+        if self.state.segment.path().is_none() {
             self.forsake();
         }
     }
+}
+
+/// Calls `f` with the consumer of a client that is used, which ends at the noted
+/// head of a relay.
+fn with_consumer<R>(
+    state: &HostState,
+    clients: &mut [KnownClient],
+    heads: &[u64],
+    client: u32,
+    f: impl FnOnce(&mut Consumer<'_>) -> R,
+) -> Option<R> {
+    let index = client as usize;
+    let memory = state.segment.client(client).filter(|_| clients[index].is_used)?;
+    let mut consumer = Consumer::new(memory, &mut clients[index].state);
+    if let Some(head) = heads.get(index) {
+        consumer.up_to(*head);
+    }
+    Some(f(&mut consumer))
 }

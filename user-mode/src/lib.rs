@@ -20,27 +20,34 @@
 //!
 //! - [`Segment`] is the file: a memfd, or one on tmpfs that outlives a crash;
 //! - [`Host`] is the threads: they answer reference points, drain rings, and beat;
-//! - [`Session`] puts both to a trace session;
+//! - [`Session`] is a trace session with both;
 //! - [`run`] starts a program in it, as `hypertrace run` does;
-//! - [`recover`](fn@recover) saves what a crash left in a segment.
+//! - [`recover`](fn@recover) saves the records that a crash left in a segment.
 //!
 //! It does not watch programs: one that never calls the library leaves nothing,
-//! and costs nothing.
+//! and costs nothing. It has no features.
+#![warn(missing_debug_implementations)]
 
 mod cut;
 mod drain;
-mod futex;
 mod host;
 mod points;
+mod policy;
 mod privilege;
 mod program;
 mod recover;
-mod segment;
 mod session;
+mod signals;
+mod state;
 
-pub use host::{Host, Policy};
+pub use cut::end_if_cut;
+pub use host::Host;
+pub use policy::Policy;
 pub use privilege::Privilege;
-pub use program::{Program, ProgramError, Signals, exit_code, run};
+pub use program::{Program, ProgramError, exit_code, pass_signals_on, run};
 pub use recover::recover;
-pub use segment::{Segment, SegmentError};
 pub use session::{Config, Error, Session};
+pub use signals::Signals;
+
+pub use hypertrace_abi::turns::DrainPolicy;
+pub use hypertrace_segment::{Segment, SegmentError};

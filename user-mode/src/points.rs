@@ -2,17 +2,16 @@
 //! then, and sleeps until one rings.
 
 use crate::drain::Drain;
-use crate::futex;
-use crate::host::{Counts, Policy, Shared};
-use crate::segment::Segment;
-use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed, fence};
+use crate::state::{HostState, ThreadCounts};
+use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::clock::{in_ticks, ticks, ticks_after_loads};
 use hypertrace_abi::layout::guest_page::SLEEPS;
 use hypertrace_abi::layout::host_page;
-use hypertrace_abi::layout::local::{WATCH, watch};
+use hypertrace_abi::layout::local::watch;
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::sink::{EventSink, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
+use hypertrace_segment::futex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, TryLockError};
 
@@ -38,8 +37,12 @@ const IN_VAIN: u32 = 64;
 
 /// What that thread has.
 struct Points<'s, S> {
-    shared: &'s Shared,
-    segment: &'s Segment,
+    state: &'s HostState,
+    /// The word that it sleeps on.
+    watch: &'s AtomicU32,
+    bells: &'s [AtomicU64],
+    /// The clock epoch.
+    epoch: u64,
     sink: &'s S,
     /// Every client's.
     memories: Vec<ClientMemory<'s>>,
@@ -64,38 +67,41 @@ impl Drop for Gone<'_> {
 
 /// Answers until it is stopped.
 pub(crate) fn run<S: EventSink>(
-    shared: &Shared,
+    state: &HostState,
     sink: &S,
     drain: &Mutex<Drain<S>>,
-    policy: Policy,
-) -> Counts {
-    let segment = &*shared.segment;
+) -> ThreadCounts {
+    let segment = &*state.segment;
     let (_, all) = segment.clients();
+    let bells = segment.local().bells(all);
     let mut points = Points {
-        shared,
-        segment,
+        state,
+        watch: segment.local().watch(),
+        bells,
+        epoch: segment.page().epoch,
         sink,
         memories: (0..all).filter_map(|client| segment.client(client)).collect(),
-        seen: vec![0; segment.bells().len()],
+        seen: vec![0; bells.len()],
         watched: None,
         in_vain: 0,
         counts: [0; COUNTERS.len()],
     };
-    let gone = Gone(&shared.sleeps);
-    points.run(drain, policy);
+    let gone = Gone(&state.sleeps);
+    points.run(drain);
     points.end();
     drop(gone);
     COUNTERS.into_iter().zip(points.counts).collect()
 }
 
 impl<S: EventSink> Points<'_, S> {
-    fn run(&mut self, drain: &Mutex<Drain<S>>, policy: Policy) {
+    fn run(&mut self, drain: &Mutex<Drain<S>>) {
         // The counter: a point is served in less time than a clock takes.
-        let frequency = self.segment.page().host_frequency;
-        let (period, spin) = (in_ticks(policy.period, frequency), in_ticks(policy.spin, frequency));
+        let HostState { policy, segment, .. } = self.state;
+        let of = |time| in_ticks(time, segment.page().host_frequency);
+        let (period, spin) = (of(policy.drain.period), of(policy.spin));
         let looks = if spin == 0 { 1 } else { LOOKS };
         let mut last_point = ticks();
-        while !self.shared.stop_points.load(Relaxed) {
+        while !self.state.stop_points.load(Relaxed) {
             let mut served = false;
             // To read the counter takes as long as to look.
             for _ in 0..looks {
@@ -110,9 +116,9 @@ impl<S: EventSink> Points<'_, S> {
                 last_point = now;
             }
             let stays = now.saturating_sub(last_point) < spin;
-            let since_pass = now.saturating_sub(self.shared.last_pass.load(Relaxed));
+            let since_pass = now.saturating_sub(self.state.last_pass.load(Relaxed));
             // Who goes to sleep leaves the pass to the other thread.
-            if self.shared.is_drain_due.load(Relaxed) || stays && since_pass >= period {
+            if self.state.is_drain_due.load(Relaxed) || stays && since_pass >= period {
                 let mut drain = match drain.try_lock() {
                     Ok(drain) => drain,
                     // A panic in a sink leaves counters behind, nothing
@@ -133,26 +139,25 @@ impl<S: EventSink> Points<'_, S> {
 
     /// Sleeps unless somebody has rung.
     fn sleep(&mut self) {
-        let segment = self.segment;
-        let watches = segment.word32(WATCH);
+        let watches = self.watch;
         watches.store(watch::ASLEEP, Relaxed);
-        self.shared.sleeps.store(true, Relaxed);
+        self.state.sleeps.store(true, Relaxed);
         // ORDERING: pairs with the fence between a bell, or a slot, and the
         // ringer's look at this word: one of the two sees what the other did.
         fence(Ordering::SeqCst);
-        let has_rung = segment.bells().iter().zip(&self.seen);
+        let has_rung = self.bells.iter().zip(&self.seen);
         let has_rung = has_rung.into_iter().any(|(bell, seen)| bell.load(Relaxed) != *seen);
         let has_asked = |client: &u32| {
             self.memories.get(*client as usize).is_some_and(|memory| slot::asked(memory).is_some())
         };
         self.watched = self.watched.filter(has_asked);
         if self.watched.is_none() {
-            let [stop, due] = [&self.shared.stop_points, &self.shared.is_drain_due];
+            let [stop, due] = [&self.state.stop_points, &self.state.is_drain_due];
             if !has_rung && !stop.load(Relaxed) && !due.load(Relaxed) {
-                futex::sleep(watches, watch::ASLEEP);
+                futex::wait(watches, watch::ASLEEP, None);
             }
         }
-        self.shared.sleeps.store(false, Relaxed);
+        self.state.sleeps.store(false, Relaxed);
         watches.store(self.watched.map_or(watch::BELLS, |client| watch::CLIENT + client), Relaxed);
     }
 
@@ -164,9 +169,9 @@ impl<S: EventSink> Points<'_, S> {
             served = self.answer(client);
             self.in_vain = if served { 0 } else { self.in_vain.saturating_add(1) };
         }
-        for (at, bell) in self.segment.bells().iter().enumerate() {
-            // ORDERING: pairs with the Release of who rings: its registers are
-            // stored.
+        for (at, bell) in self.bells.iter().enumerate() {
+            // ORDERING: pairs with the Release in `LocalPages::tell`: the client's
+            // registers are stored.
             let now = bell.load(Ordering::Acquire);
             let mut changed = now ^ self.seen[at];
             self.seen[at] = now;
@@ -176,7 +181,7 @@ impl<S: EventSink> Points<'_, S> {
                 let client = at as u32 * 8 + byte;
                 if !self.answer(client) {
                     self.counts[RINGS] += 1;
-                    self.shared.is_drain_due.store(true, Ordering::Release);
+                    self.state.is_drain_due.store(true, Ordering::Release);
                     continue;
                 }
                 served = true;
@@ -188,8 +193,9 @@ impl<S: EventSink> Points<'_, S> {
         served
     }
 
-    /// Has this client not ring any more, unless another is just busy. Gives
-    /// who has to ring from now on, and may have asked before it knew.
+    /// Polls this client's slot from now on, unless another one is busy just now.
+    /// Returns the client that has to ring from now on, and may have asked before
+    /// it knew.
     fn watch(&mut self, client: u32) -> Option<u32> {
         let before = self.watched.filter(|before| *before != client);
         if before.is_some() && self.in_vain < IN_VAIN {
@@ -197,7 +203,7 @@ impl<S: EventSink> Points<'_, S> {
         }
         self.watched = Some(client);
         self.in_vain = 0;
-        self.segment.word32(WATCH).store(watch::CLIENT + client, Relaxed);
+        self.watch.store(watch::CLIENT + client, Relaxed);
         // ORDERING: pairs with the fence between a slot and its client's look
         // at this word: one of the two sees what the other did.
         fence(Ordering::SeqCst);
@@ -213,7 +219,7 @@ impl<S: EventSink> Points<'_, S> {
         // Not before this: the point was made after all that its thread did before.
         let host_time = ticks_after_loads();
         let emitted = Emitted { client, seq, host_time };
-        let Points { sink, counts, segment, shared, .. } = self;
+        let Points { sink, counts, state, epoch, .. } = self;
         slot::serve(memory, emitted, |point| {
             let status = match point {
                 Ok(point) => {
@@ -232,8 +238,8 @@ impl<S: EventSink> Points<'_, S> {
                     Status::Invalid
                 }
             };
-            let mask_version = shared.mask_version.load(Relaxed);
-            Answer { status, epoch: segment.page().epoch, mask_version }
+            let mask_version = state.mask_version.load(Relaxed);
+            Answer { status, epoch: *epoch, mask_version }
         });
         // ORDERING: pairs with the fence between the sleeper's word and its
         // look at the reply: one of the two sees what the other did.
@@ -256,6 +262,6 @@ impl<S: EventSink> Points<'_, S> {
 /// Wakes the client that sleeps on its reply, if it does.
 fn wake(memory: &ClientMemory<'_>) {
     if memory.guest[SLEEPS].load(Relaxed) != 0 {
-        futex::wake_low(&memory.host[host_page::REPLY]);
+        futex::wake_low(&memory.host[host_page::REPLY], u32::MAX >> 1);
     }
 }

@@ -17,6 +17,7 @@ const LINE_BYTES: u64 = 256;
 
 /// Rights that a program gets by being started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Privilege {
     /// It becomes this user.
     Setuid(u32),

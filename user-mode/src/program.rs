@@ -5,6 +5,7 @@
 
 use crate::privilege::{self, Privilege};
 use crate::session::Session;
+use crate::signals::Signals;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// Why a program cannot be run in a session.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProgramError {
     /// There is none.
     #[error("{}: no such program{}", .0.to_string_lossy(), hint(.0))]
@@ -135,7 +137,7 @@ pub fn run(
 ) -> Result<ExitStatus, ProgramError> {
     session.pass_to(&mut command);
     let failed = |source| ProgramError::Start { path: program.path.clone(), source };
-    let _signals = Signals::catch();
+    let _signals = pass_signals_on();
     let mut child = command.spawn().map_err(failed)?;
     let program = i32::try_from(child.id()).unwrap_or(0);
     PROGRAM.store(program, Relaxed);
@@ -172,46 +174,11 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-/// While it lives, signals that would end this process do not: they are the program's of
-/// [`run`], also those that come before it is started. For who creates a session before, and has
-/// to end it after.
-#[derive(Debug)]
-pub struct Signals {
-    before: Vec<(libc::c_int, libc::sigaction)>,
-}
-
-impl Signals {
-    /// Begins to catch them.
-    pub fn catch() -> Signals {
-        let mut before = Vec::new();
-        for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-            // SAFETY: both structures are plain data that live through the
-            // calls; the handler does what a handler may. A handler, unlike
-            // being ignored, ends at the program's exec.
-            unsafe {
-                let mut old: libc::sigaction = std::mem::zeroed();
-                libc::sigaction(signal, std::ptr::null(), &mut old);
-                // Under nohup it stays ignored, for the program too.
-                if old.sa_sigaction == libc::SIG_IGN {
-                    continue;
-                }
-                let mut new: libc::sigaction = std::mem::zeroed();
-                let handler: extern "C" fn(libc::c_int) = pass_on;
-                new.sa_sigaction = handler as libc::sighandler_t;
-                new.sa_flags = libc::SA_RESTART;
-                libc::sigaction(signal, &new, std::ptr::null_mut());
-                before.push((signal, old));
-            }
-        }
-        Signals { before }
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        for (signal, old) in &self.before {
-            // SAFETY: what stood there before.
-            unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
-        }
-    }
+/// Keeps signals from ending this process, until the result is dropped: they are
+/// the program's of [`run`], also those that come before it is started. For a
+/// process that creates a session before, and has to end it after.
+pub fn pass_signals_on() -> Signals {
+    let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+    // SAFETY: the handler calls kill only, which a handler may.
+    unsafe { Signals::catch(&signals, pass_on) }
 }

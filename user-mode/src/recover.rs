@@ -3,14 +3,13 @@
 //! A ring is taken from where it was committed: in a session that is completed,
 //! its packets tell; in a new one, the ring itself, as the dead host left it.
 
-use crate::segment::Segment;
 use crate::session::Error;
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
-use hypertrace_abi::layout::local::{BEGAN, LOST_UNATTACHED};
-use hypertrace_abi::layout::{WORD, guest_page, host_page};
+use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer, ConsumerState, FAULT_KINDS, Fault, Total};
 use hypertrace_abi::sink::EventSink;
-use hypertrace_abi::turns::drain_rest;
+use hypertrace_abi::turns::{self, drain_rest};
+use hypertrace_segment::Segment;
 use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
 use std::path::Path;
@@ -24,33 +23,34 @@ use std::path::Path;
 /// # Errors
 /// If it is no segment, a host serves it, or the directory holds anything else.
 pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> {
-    let segment = Segment::open(path)?;
+    let segment = Segment::open(path)?.to_serve()?;
     let (relays, all) = segment.clients();
     trace.relays = relays;
     trace.same_counter = true;
     let session = if is_new(&trace.dir) {
-        trace.epoch_began = Some(segment.page_l(BEGAN, WORD)[0].load(Relaxed));
+        trace.epoch_began = Some(segment.local().began().load(Relaxed));
         Session::create(trace)?
     } else {
         Session::resume(trace, segment.page().session)?
     };
     session.last_pass();
-    session.begin_pass();
-    let mut unattached = Total::default();
-    if unattached.look(segment.page_l(LOST_UNATTACHED, WORD)[0].load(Relaxed)) {
-        session.unattached(unattached.counted());
-    }
-    // Schemas before the points that may need them.
-    for client in (relays..all).chain(0..relays) {
-        if let Some(memory) = segment.client(client) {
-            take(&session, client, memory);
+    turns::pass(&session, || {
+        let mut unattached = Total::default();
+        if unattached.look(segment.local().lost_unattached().load(Relaxed)) {
+            session.unattached(unattached.counted());
         }
-    }
-    session.end_pass();
+        // Schemas before the points that may need them.
+        for client in (relays..all).chain(0..relays) {
+            if let Some(memory) = segment.client(client) {
+                recover_client(&session, client, memory);
+            }
+        }
+    });
     Ok(session.finish()?)
 }
 
-fn take(session: &Session, client: u32, memory: ClientMemory<'_>) {
+/// Takes what is left in one client's ring.
+fn recover_client(session: &Session, client: u32, memory: ClientMemory<'_>) {
     // ORDERING: pairs with the Release in `Producer::publish`. A program may
     // still be alive: only what is there now.
     let head = memory.guest[guest_page::HEAD].load(Ordering::Acquire);
@@ -154,9 +154,9 @@ mod tests {
         let producer = Producer::lease(memory, &state, lease, false);
         let mut consumer = ConsumerState::default();
         let mut pass = || {
-            session.begin_pass();
-            drain_rest(&session, 0, &mut Consumer::new(memory, &mut consumer));
-            session.end_pass();
+            turns::pass(&session, || {
+                drain_rest(&session, 0, &mut Consumer::new(memory, &mut consumer));
+            });
         };
         let emit = |n: u64| {
             let (site, fields) = event_type!("number", n);

@@ -1,18 +1,20 @@
 //! A session of programs: a trace session, a segment, and the host between.
 
-use crate::drain::PANICS;
-use crate::host::{Host, Policy};
-use crate::segment::{Segment, SegmentError};
+use crate::host::Host;
+use crate::policy::Policy;
+use crate::state::PANICS;
 use hypertrace_abi::config::HostFacts;
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::layout::local::ENVIRONMENT;
+use hypertrace_segment::{Segment, SegmentError};
 use hypertrace_trace::{SessionConfig, SessionError, Summary};
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-/// What a session of programs is to be.
+/// Settings of a session of programs.
 pub struct Config {
     /// The trace session. What it says of relays and of the counter is set
     /// here.
@@ -27,6 +29,19 @@ pub struct Config {
     pub relays: u32,
     /// When to drain.
     pub policy: Policy,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Config { trace, geometry, segment, relays, policy } = self;
+        f.debug_struct("Config")
+            .field("dir", &trace.dir)
+            .field("geometry", geometry)
+            .field("segment", segment)
+            .field("relays", relays)
+            .field("policy", policy)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Config {
@@ -44,6 +59,7 @@ impl Config {
 
 /// Why there is no session, or not all of it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The trace session.
     #[error(transparent)]
@@ -72,6 +88,16 @@ pub struct Session {
     trace: hypertrace_trace::Session,
     segment: Arc<Segment>,
     host: Host,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Session { trace: _, segment, host } = self;
+        f.debug_struct("Session")
+            .field("segment", segment)
+            .field("host", host)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Session {

@@ -15,7 +15,10 @@
 //! loom does not model a load that takes its value from a store later in the
 //! execution. So the model does not check the Release with which tail and
 //! `schema_seen` go back to the producer.
+//!
+//! Unsafe, because a model shares the states of its producers.
 #![cfg(hypertrace_loom)]
+#![allow(unsafe_code)]
 
 use hypertrace_abi_loom::atomic::AtomicU64;
 use hypertrace_abi_loom::config::RingMode;
@@ -51,6 +54,9 @@ struct World {
     next_state: ProducerState,
     turns: AtomicU64,
 }
+
+// SAFETY: a model gives each state to one of its threads at a time; all of it is atomic.
+unsafe impl Sync for World {}
 
 impl World {
     fn new(blocks: usize, schema: usize, mode: RingMode) -> Arc<World> {

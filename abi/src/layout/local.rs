@@ -16,8 +16,10 @@ pub const STORE_ENVIRONMENT: &str = "HYPERTRACE_STORE";
 /// Offset of page L in the config region. The host writes it, except for [`WATCH`] and
 /// [`LOST_UNATTACHED`].
 pub const PAGE_L: u64 = 0x1000;
-/// Offset of the bells in the config region. Each client has a byte, to which its
-/// lessee adds 1 (wrapping) to make the host look at the client's registers.
+/// Offset of the bells in the config region. Each client has a byte. Its lessee adds 1
+/// to make the host look at the client's registers, by an atomic add to the u64 that
+/// the byte is in: all sides access these words whole. A byte that wraps carries into
+/// the next one, whose client the host then looks at in vain.
 pub const BELLS: u64 = 0x2000;
 
 /// u32 in page L, a shared futex: what the host polls, one of [`watch`].

@@ -90,8 +90,23 @@ pub trait Wake: Sync + core::fmt::Debug {
     fn wake(&self);
 }
 
-/// The guest's side of one client's ring.
-#[derive(Clone, Copy, Debug)]
+/// The guest's side of one client's ring: one thread's, as its state is, and the
+/// only one of that state.
+///
+/// ```compile_fail,E0277
+/// # use hypertrace_abi::ring::Producer;
+/// fn hand_over(producer: Producer<'static>) {
+///     std::thread::spawn(move || producer.release());
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// # use hypertrace_abi::ring::Producer;
+/// fn twice<'m>(producer: Producer<'m>) -> [Producer<'m>; 2] {
+///     [producer, producer]
+/// }
+/// ```
+#[derive(Debug)]
 pub struct Producer<'m> {
     memory: ClientMemory<'m>,
     state: &'m ProducerState,

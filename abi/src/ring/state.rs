@@ -3,6 +3,8 @@
 //! The private state of a producer.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
+use core::cell::Cell;
+use core::marker::PhantomData;
 
 /// Slots in the table of known ids. A model checker visits every slot in every
 /// execution, so it gets a small table.
@@ -19,6 +21,22 @@ pub(super) const BY_OTHER: u64 = 2;
 /// The private state of a producer. All zeros means "no lease": a fork with
 /// MADV_WIPEONFORK leaves zeros to the child, which therefore never writes as its
 /// parent.
+///
+/// A state belongs to one thread, and so does the producer that refers to it: on two
+/// threads they would overwrite each other's records.
+///
+/// ```compile_fail,E0277
+/// # use hypertrace_abi::ring::ProducerState;
+/// fn share(state: &ProducerState) {
+///     std::thread::scope(|threads| {
+///         threads.spawn(|| state.is_leased());
+///     });
+/// }
+/// ```
+///
+/// A program whose other threads publish the losses of an idle producer
+/// ([`Producer::tell_losses_of`](super::Producer::publish_losses_of) and the like)
+/// wraps it in a `Sync` type of its own, and argues why.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
@@ -50,6 +68,8 @@ pub struct ProducerState {
     pub(super) schema_len: AtomicU64,
     pub(super) known_len: AtomicU64,
     pub(super) known: [AtomicU32; KNOWN],
+    /// Not `Sync`.
+    pub(super) one_thread: PhantomData<Cell<()>>,
 }
 
 impl Default for ProducerState {
@@ -77,6 +97,7 @@ macro_rules! zero_state {
             schema_len: $zero64,
             known_len: $zero64,
             known: $zero32,
+            one_thread: PhantomData,
         }
     };
 }

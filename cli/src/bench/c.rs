@@ -9,7 +9,7 @@ use crate::qemu::beside;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use hypertrace_device::Geometry;
 use hypertrace_trace::Output;
-use hypertrace_user::{Config, Policy, Session};
+use hypertrace_user::{Config, Session};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn ask(context: &mut Context, parts: &[&str]) -> Result<(f64, u64)> {
     let mut config = Config::new(scratch.path().join("session"));
     config.trace.output = Output::Nothing;
     config.geometry = Geometry { clients: 1, ring_bytes: 4 << 20, ..Geometry::default() };
-    config.policy = Policy { period: Duration::from_micros(200), ..Policy::default() };
+    config.policy.drain.period = Duration::from_micros(200);
     let session = Session::create(config)?;
     session.trace().execute("trace-event c_off off").map_err(|why| anyhow!("{why}"))?;
     let mut command = Command::new(&program.path);

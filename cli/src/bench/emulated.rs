@@ -19,7 +19,7 @@ use std::hint::black_box;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Points of one burst: less of a ring than at which the host is woken.
 const POINTS: u64 = 3500;
@@ -27,18 +27,24 @@ const POINTS: u64 = 3500;
 const BURSTS: u64 = 8;
 /// Of the relay that they go to: the default.
 pub const RING_BYTES: u64 = 1 << 20;
-/// What the host needs to drain a burst, and some.
-const DRAINED: Duration = Duration::from_millis(4);
+/// How long a burst waits for the host to drain the one before; then the host hangs.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Rounds of the code that has nothing to do with us.
 const ROUNDS: u64 = 20;
 const SORTED: usize = 4096;
 
-/// The last client's slot, reply and register.
+/// The last client's slot, reply and register, and the relay that its points go to.
 struct Raw {
-    guest: &'static [AtomicU64],
-    host: &'static [AtomicU64],
+    relay: ClientPages,
+    client: ClientPages,
     emit: &'static AtomicU64,
     seq: AtomicU64,
+}
+
+/// Pages G and H of a client.
+struct ClientPages {
+    guest: &'static [AtomicU64],
+    host: &'static [AtomicU64],
 }
 
 impl Raw {
@@ -79,22 +85,42 @@ impl Raw {
             std::slice::from_raw_parts(at.cast(), (len / WORD) as usize)
         };
         let client = geometry.clients - 1;
-        let area = geometry.window_offset(Region::Rings) + geometry.client_offset(client);
+        let area = |client| {
+            (geometry.window_offset(Region::Rings) + geometry.client_offset(client)) / WORD
+        };
+        let pages = |client| ClientPages {
+            guest: &words[area(client) as usize..],
+            host: &words[(area(client) + PAGE / WORD) as usize..],
+        };
         let page = geometry.window_offset(Region::Control)
             + geometry.control_pages_offset()
             + u64::from(client) * PAGE;
         Ok(Raw {
-            guest: &words[(area / WORD) as usize..],
-            host: &words[((area + PAGE) / WORD) as usize..],
+            relay: pages(0),
+            client: pages(client),
             emit: &words[((page + register::EMIT) / WORD) as usize],
             seq: AtomicU64::new(0),
         })
     }
 
-    /// Points with two words, made with this store: ticks, and whether the last
-    /// one of every burst was answered.
-    fn points(&self, points: u64, store: impl Fn(&AtomicU64, u64)) -> (u64, bool) {
-        let slot = &self.guest[guest_page::SLOT..];
+    /// Waits until the host has taken all that is in the relay.
+    fn wait_until_drained(&self) -> Result<()> {
+        let begun = Instant::now();
+        let ClientPages { guest, host } = &self.relay;
+        while host[host_page::TAIL].load(Relaxed) != guest[guest_page::HEAD].load(Relaxed) {
+            ensure!(begun.elapsed() < DRAIN_LIMIT, "the host does not drain");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    /// Makes points with two words by this store. Returns the ticks that they
+    /// took, and whether the last one of every burst was answered.
+    ///
+    /// # Errors
+    /// If the host does not drain.
+    fn points(&self, points: u64, store: impl Fn(&AtomicU64, u64)) -> Result<(u64, bool)> {
+        let slot = &self.client.guest[guest_page::SLOT..];
         slot[1].store(77, Relaxed);
         slot[2].store(ticks(), Relaxed);
         slot[3].store(2, Relaxed);
@@ -102,7 +128,7 @@ impl Raw {
         slot[SLOT_HEADER_WORDS + 1].store(2, Relaxed);
         let (mut time, mut answered) = (0, true);
         for _ in 0..BURSTS {
-            std::thread::sleep(DRAINED);
+            self.wait_until_drained()?;
             let first = self.seq.fetch_add(points, Relaxed) + 1;
             let start = ticks();
             for seq in first..first + points {
@@ -110,10 +136,10 @@ impl Raw {
                 store(self.emit, seq);
             }
             time += ticks() - start;
-            let reply = self.host[host_page::REPLY].load(Ordering::Acquire);
+            let reply = self.client.host[host_page::REPLY].load(Ordering::Acquire);
             answered &= reply == first + points - 1;
         }
-        (time, answered)
+        Ok((time, answered))
     }
 }
 
@@ -145,9 +171,9 @@ fn by_syscall(register: &AtomicU64, value: u64) {
 pub fn answer(part: &str) -> Result<(u64, u64)> {
     match part {
         // Nobody answers.
-        "floor" => Ok((Raw::get()?.points(POINTS, marked).0, POINTS * BURSTS)),
-        "store" => answered(Raw::get()?.points(POINTS, marked)),
-        "syscall" => answered(Raw::get()?.points(POINTS, by_syscall)),
+        "floor" => Ok((Raw::get()?.points(POINTS, marked)?.0, POINTS * BURSTS)),
+        "store" => answered(Raw::get()?.points(POINTS, marked)?),
+        "syscall" => answered(Raw::get()?.points(POINTS, by_syscall)?),
         "library" => library(),
         "bystander" => Ok(bystander()),
         _ => bail!("no part {part:?}"),
@@ -163,7 +189,7 @@ fn answered((ticks, answered): (u64, bool)) -> Result<(u64, u64)> {
 fn library() -> Result<(u64, u64)> {
     let (mut time, mut failed) = (0, 0);
     for _ in 0..BURSTS {
-        std::thread::sleep(DRAINED);
+        Raw::get()?.wait_until_drained()?;
         let start = ticks();
         for n in 0..POINTS {
             let reply = hypertrace::reference_point!("bench_point", n, m = 2 * n);

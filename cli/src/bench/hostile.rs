@@ -13,6 +13,7 @@ use hypertrace::abi::schema::id_of;
 use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
+use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Session, SessionConfig};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::AtomicBool;
@@ -92,9 +93,7 @@ fn run(beside: bool) -> Result<f64> {
         done.store(true, Relaxed);
     });
     let summary = session.finish()?;
-    let own = |s: &&hypertrace_trace::session_json::StreamJson| {
-        (&*s.domain, s.client) == ("guest", HONEST)
-    };
+    let own = |s: &&StreamJson| (s.domain, s.client) == (Domain::Guest, HONEST);
     let honest = summary.streams.iter().find(own).context("the honest client has no stream")?;
     ensure!(honest.faults.is_empty(), "the honest client was accused: {:?}", honest.faults);
     ensure!(honest.events > 0, "nothing was drained of the honest client");

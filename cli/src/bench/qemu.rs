@@ -14,8 +14,6 @@ use std::ffi::OsStr;
 const QEMU: &str = "qemu-x86_64";
 /// The plugin that does the least.
 const FLOOR: &str = "libhypertrace_qemu_floor.so";
-/// Runs until one counts, on a machine that does something else.
-const TRIES: usize = 5;
 /// Runs until every page of the rings was touched.
 const WARM_UP: usize = 4;
 
@@ -56,12 +54,9 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Of the guest with the plugin. Again, where the host did not get to drain
-    /// the burst before.
+    /// Runs a part in the guest with the plugin. Returns ns for each point.
     fn points(&mut self, part: &str) -> Result<f64> {
-        let part = format!("emulated {part}");
-        let again = (1..TRIES).find_map(|_| self.plugin.ns(&part).ok());
-        again.map_or_else(|| self.plugin.ns(&part), Ok)
+        self.plugin.ns(&format!("emulated {part}"))
     }
 }
 

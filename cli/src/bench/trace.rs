@@ -8,7 +8,7 @@ use super::rows::Context;
 use super::scratch::Scratch;
 use anyhow::{Result, anyhow, ensure};
 use hypertrace::abi::clock::ticks;
-use hypertrace::abi::sink::EventSink;
+use hypertrace::abi::turns;
 use hypertrace_trace::event::TraceEvent;
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use std::cell::Cell;
@@ -151,10 +151,7 @@ fn burst(context: &mut Context, to: To) -> Result<f64> {
             }
             recorded.set(recorded.get() + BURST);
         },
-        || {
-            session.begin_pass();
-            session.end_pass();
-        },
+        || turns::pass(session, || ()),
         || session.summary().host_events == recorded.get(),
     );
     host.finish(BURST * BURSTS + 1)?;

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::schema::name_hash;
 use hypertrace::abi::sink::{EventSink, ReferencePoint, Status};
+use hypertrace::abi::turns;
 
 /// Points between two passes of the drain, which are not timed.
 const BURST: u64 = 500;
@@ -71,8 +72,7 @@ fn points(context: &mut Context, rules: Rules) -> Result<f64> {
         }
         total += ticks() - start;
         session.update_mask(&mut |_| {});
-        session.begin_pass();
-        session.end_pass();
+        turns::pass(&session, || ());
     }
     let told = session.triggers();
     ensure!(failed == 0, "{failed} points found no room");

@@ -9,35 +9,16 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::timerfd::TimerFd;
+
+pub use hypertrace_abi::turns::DrainPolicy;
 
 impl DrainWaker for EventFd {
     fn wake(&self) {
         // Fails only if the counter is full: then the descriptor is readable anyway.
         let _ = self.write(1);
-    }
-}
-
-/// Time and amount of drains.
-#[derive(Clone, Copy, Debug)]
-pub struct DrainPolicy {
-    /// Time between passes without a KICK.
-    pub period: Duration,
-    /// Drain time of one client in one pass, while others have something too: see
-    /// [`Chip::drain_pass`].
-    pub budget: Duration,
-}
-
-impl Default for DrainPolicy {
-    fn default() -> Self {
-        // A ring of 1 MiB holds 32,768 short records: at a million a second
-        // it is full after 32 ms.
-        // 250 us are a few packets. A pass over 16 clients that all have more
-        // than that takes 4 ms.
-        DrainPolicy { period: Duration::from_millis(1), budget: Duration::from_micros(250) }
     }
 }
 

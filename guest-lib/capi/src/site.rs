@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use hypertrace::abi::atomic::AtomicU64;
-use hypertrace::abi::event::{Bytes, Field, MAX_STR, Text, Words};
+use hypertrace::abi::event::{MAX_STR, Text, Words};
 use hypertrace::abi::schema::{self, FieldType, MAX_FIELDS, MAX_NAME, MAX_TEXT, Schema};
 use hypertrace::{Fields, Site};
 use std::cell::UnsafeCell;
@@ -106,7 +106,7 @@ impl<'a> Known<'a> {
 
     /// Whether it is switched on.
     pub(crate) fn is_on(self) -> bool {
-        hypertrace::is_on(schema_slot(self.name_hash()))
+        hypertrace::is_on(schema::mask_slot_of(self.name_hash()))
     }
 
     /// How many values come with it.
@@ -171,11 +171,6 @@ fn word(cell: &UnsafeCell<u32>) -> &AtomicU32 {
     unsafe { AtomicU32::from_ptr(cell.get()) }
 }
 
-/// The enable mask's slot of a name with this hash.
-fn schema_slot(name_hash: u32) -> usize {
-    (name_hash & 0xfff) as usize
-}
-
 struct Assembled {
     bytes: [u8; MAX_TEXT],
     len: usize,
@@ -193,21 +188,81 @@ impl Assembled {
     }
 }
 
-/// The bytes of a C string, at most so many.
+/// Returns the length of a C string, at most `most`.
 ///
 /// # Safety
-/// `at` is a C string that stays for the result's life, or null.
-unsafe fn bytes<'a>(at: *const c_char, most: usize) -> &'a [u8] {
-    if at.is_null() {
-        return b"(null)";
-    }
-    let mut len = 0;
+/// `at` is a C string.
+unsafe fn measure(at: *const u8, most: usize) -> usize {
     // SAFETY: not beyond the string's end, says the caller.
-    unsafe {
-        while len < most && *at.add(len) != 0 {
-            len += 1;
+    (0..most).find(|&i| unsafe { at.add(i).read_volatile() } == 0).unwrap_or(most)
+}
+
+/// Returns the bytes of a string literal in C, at most so many.
+///
+/// # Safety
+/// `at` is a C string that stays as it is for the result's life, or null.
+unsafe fn literal<'a>(at: *const c_char, most: usize) -> &'a [u8] {
+    if at.is_null() {
+        return NULL;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(at.cast(), measure(at.cast(), most)) }
+}
+
+/// What is recorded for a string that is NULL.
+const NULL: &[u8] = b"(null)";
+
+/// A string of a C program, as long as it was when it was measured. It is read byte by
+/// byte where it is, never by a reference: another thread of the program may write to
+/// it meanwhile, and then the record has some of both.
+#[derive(Clone, Copy)]
+struct CString {
+    at: *const u8,
+    len: usize,
+}
+
+impl CString {
+    const EMPTY: CString = CString { at: NULL.as_ptr(), len: 0 };
+
+    /// Measures a string, once; a long one is cut off at a character.
+    ///
+    /// # Safety
+    /// `at` is a C string, or null; for as long as the result is used, so many bytes
+    /// can be read there.
+    unsafe fn new(at: *const u8) -> CString {
+        if at.is_null() {
+            return CString { at: NULL.as_ptr(), len: NULL.len() };
         }
-        std::slice::from_raw_parts(at.cast(), len)
+        // SAFETY: the caller's promise.
+        let measured = CString { at, len: unsafe { measure(at, MAX_STR + 1) } };
+        let mut len = measured.len.min(MAX_STR);
+        while len < measured.len && len > 0 && measured.byte(len) & 0xc0 == 0x80 {
+            len -= 1;
+        }
+        CString { at, len }
+    }
+
+    fn byte(self, i: usize) -> u8 {
+        debug_assert!(i < self.len);
+        // SAFETY: `new`'s promise; volatile, so that it is read once.
+        unsafe { self.at.add(i).read_volatile() }
+    }
+
+    fn words(self) -> usize {
+        (size_of::<u32>() + self.len).div_ceil(size_of::<u64>())
+    }
+
+    /// Writes its length and its bytes, as the wire has a string.
+    fn put(self, out: &[AtomicU64]) {
+        let len = (self.len as u32).to_le_bytes();
+        let mut bytes = len.into_iter().chain((0..self.len).map(|i| self.byte(i)));
+        for word in &out[..self.words()] {
+            let of_word = bytes.by_ref().take(size_of::<u64>()).enumerate();
+            word.store(
+                of_word.fold(0, |word, (i, byte)| word | u64::from(byte) << (8 * i)),
+                Relaxed,
+            );
+        }
     }
 }
 
@@ -221,7 +276,7 @@ impl Text for CallSite {
         // SAFETY: the macros give string literals. One byte more than a name
         // can have is enough to be refused.
         let (name, fields) =
-            unsafe { (bytes(name, MAX_NAME + 1), bytes(fields, MAX_FIELDS * (MAX_NAME + 2))) };
+            unsafe { (literal(name, MAX_NAME + 1), literal(fields, MAX_FIELDS * (MAX_NAME + 2))) };
         piece(name);
         piece(b"(");
         let mut names = fields.split(|byte| *byte == b',');
@@ -263,42 +318,26 @@ impl Site for Known<'_> {
 /// Values some of which are strings.
 pub(crate) struct Mixed<'a> {
     values: &'a [u64],
-    /// Of the strings: measured once, since another thread may write to them.
-    lengths: [u16; MAX_FIELDS],
     strings: u32,
+    /// At the places of those that are.
+    texts: [CString; MAX_FIELDS],
 }
 
 impl<'a> Mixed<'a> {
     /// # Safety
     /// The values whose bits are set in `strings` are addresses of C strings
-    /// that stay for this value's life, or 0.
+    /// that can be read for this value's life, or 0.
     pub(crate) unsafe fn new(values: &'a [u64], strings: u32) -> Self {
-        let mut mixed = Mixed { values, lengths: [0; MAX_FIELDS], strings };
+        let mut mixed = Mixed { values, strings, texts: [CString::EMPTY; MAX_FIELDS] };
         for (i, &value) in values.iter().enumerate().filter(|(i, _)| strings >> i & 1 == 1) {
             // SAFETY: the caller's promise.
-            let text = unsafe { bytes(value as usize as *const c_char, MAX_STR + 1) };
-            let mut end = text.len().min(MAX_STR);
-            // Cut off at a character.
-            while end < text.len() && end > 0 && text[end] & 0xc0 == 0x80 {
-                end -= 1;
-            }
-            mixed.lengths[i] = end as u16;
+            mixed.texts[i] = unsafe { CString::new(value as usize as *const u8) };
         }
         mixed
     }
 
-    fn string(&self, i: usize) -> Option<Bytes<'_>> {
-        if self.strings >> i & 1 == 0 {
-            return None;
-        }
-        let text: &[u8] = match self.values[i] {
-            0 => b"(null)",
-            // SAFETY: `new`'s promise; so many bytes were there.
-            at => unsafe {
-                std::slice::from_raw_parts(at as usize as *const u8, self.lengths[i].into())
-            },
-        };
-        Some(Bytes(text))
+    fn string(&self, i: usize) -> Option<CString> {
+        (self.strings >> i & 1 == 1).then(|| self.texts[i])
     }
 }
 
@@ -306,7 +345,7 @@ impl Fields for &Mixed<'_> {
     const TYPES: &'static [FieldType] = Words::TYPES;
 
     fn words(self) -> usize {
-        (0..self.values.len()).map(|i| self.string(i).map_or(1, Bytes::words)).sum()
+        (0..self.values.len()).map(|i| self.string(i).map_or(1, CString::words)).sum()
     }
 
     fn put(self, out: &[AtomicU64]) {

@@ -1,6 +1,7 @@
 //! Which clock a guest's threads stamp with, and how long 10 ms are on it.
 
-use super::{Options, sys};
+use super::options::Options;
+use crate::os;
 use crate::time::Clock;
 use std::fs;
 
@@ -52,7 +53,7 @@ impl Pace {
                 Clock::MonotonicRaw => 1_000_000_000,
             },
             ticks: clock.now(),
-            nanoseconds: sys::nanoseconds(),
+            nanoseconds: os::nanoseconds(),
         }
     }
 
@@ -68,7 +69,7 @@ impl Pace {
             return ticks > self.frequency / 100;
         }
         let passed = self.clock.now().saturating_sub(self.ticks);
-        let nanoseconds = sys::nanoseconds().saturating_sub(self.nanoseconds);
+        let nanoseconds = os::nanoseconds().saturating_sub(self.nanoseconds);
         u128::from(ticks) * u128::from(nanoseconds) > 10_000_000 * u128::from(passed)
     }
 }

@@ -1,26 +1,10 @@
-//! Finding a device and mapping it.
+//! Finding a device and opening it.
 
-use super::lock::LockFile;
-use super::mapping::{Mapping, MemoryType, memory_type};
-use super::segment::ProcessName;
-use super::{Options, Place, clock, pci, segment, window};
-use crate::channel::Channel;
+use super::mapping::{MemoryType, memory_type};
+use super::opened::Opened;
+use super::options::{Options, Place};
+use super::{clock, pci, segment, window};
 use crate::error::OpenError;
-use hypertrace_abi::config::ConfigError;
-use std::fs::{File, OpenOptions};
-use std::path::Path;
-
-/// A device, mapped.
-pub(super) struct Opened {
-    pub channel: Channel<'static>,
-    pub memory_type: MemoryType,
-    /// What `channel` refers to: kept for ever with it.
-    pub mappings: Vec<Mapping>,
-    /// Who has which client.
-    pub lock: Option<LockFile>,
-    /// What to call the process, where its threads stand beside those of others.
-    pub name: Option<ProcessName>,
-}
 
 /// Where the device is: as told, then as the environment says, then as the
 /// kernel command line does, then on the PCI bus.
@@ -61,18 +45,4 @@ pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError
         .with_fences(opened.memory_type == MemoryType::Uncached)
         .with_clock(clock::choose(options, opened.channel.frequency()));
     Ok(opened)
-}
-
-/// What stands where the config page should.
-pub(super) fn not_a_device(path: &Path, why: ConfigError) -> OpenError {
-    OpenError::because("find the config page in", path, std::io::Error::other(why))
-}
-
-/// Opens a file, for stores too unless `read_only`.
-pub(super) fn open_file(path: &Path, read_only: bool) -> Result<File, OpenError> {
-    OpenOptions::new()
-        .read(true)
-        .write(!read_only)
-        .open(path)
-        .map_err(|why| OpenError::because("open", path, why))
 }

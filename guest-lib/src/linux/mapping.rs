@@ -1,114 +1,22 @@
-//! Memory: a device's regions, mapped, and pages that a fork empties.
+//! Memory: how a mapping is cached, and pages that a fork empties.
 //!
 //! Unsafe, because mapping is.
 #![allow(unsafe_code)]
 
-use crate::error::OpenError;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::ptr;
 use std::time::Instant;
 
 /// How the CPU caches a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MemoryType {
     /// As ordinary memory.
     WriteBack,
     /// Write-combining or uncached: every load goes to the memory, and stores
     /// are fenced to stay in order.
     Uncached,
-}
-
-/// A part of a file, mapped and shared; unmapped when dropped. Not inherited
-/// by a forked child.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    at: *mut u8,
-    len: usize,
-}
-
-// SAFETY: the address is only handed out; what is done with it is the taker's
-// to argue.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `len` bytes of `file` from `offset` on. `path` is for the error.
-    pub(super) fn new(
-        file: &File,
-        path: &Path,
-        offset: u64,
-        len: u64,
-        writable: bool,
-    ) -> Result<Mapping, OpenError> {
-        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let at = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                len,
-                protection,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                offset as libc::off_t,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(OpenError::system("map", path));
-        }
-        let mapping = Mapping { at: at.cast(), len };
-        // SAFETY: exactly the mapping above.
-        if unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) } != 0 {
-            return Err(OpenError::system("keep from children the mapping of", path));
-        }
-        Ok(mapping)
-    }
-
-    pub(super) fn address(&self) -> *mut u8 {
-        self.at
-    }
-
-    /// The addresses of the mapping.
-    #[cfg(test)]
-    pub(super) fn range(&self) -> std::ops::Range<usize> {
-        self.at as usize..self.at as usize + self.len
-    }
-
-    /// In a forked child, where there is a hole: private memory, so that code
-    /// which was in the middle of an emit finds something to store to.
-    pub(super) fn plug(&self) {
-        // SAFETY: only takes addresses that nothing is mapped at.
-        unsafe {
-            let at = libc::mmap(
-                self.at.cast(),
-                self.len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE
-                    | libc::MAP_ANONYMOUS
-                    | libc::MAP_NORESERVE
-                    | libc::MAP_FIXED_NOREPLACE,
-                -1,
-                0,
-            );
-            // A kernel before 4.17 takes the address as a hint only.
-            if at != libc::MAP_FAILED && at != self.at.cast() {
-                libc::munmap(at, self.len);
-            }
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: this type owns the mapping; who uses its address for ever
-        // keeps the value for ever.
-        unsafe { libc::munmap(self.at.cast(), self.len) };
-    }
 }
 
 /// Private memory for a `T` and a slice of `S`, all zeros, and all zeros again

@@ -3,13 +3,13 @@
 //! Unsafe, because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
 
-use super::Options;
-use super::device::{Opened, not_a_device, open_file};
-use super::lock::LockFile;
-use super::mapping::{Mapping, MemoryType};
+use super::mapping::MemoryType;
+use super::opened::{self, Opened, not_a_device, open_file};
+use super::options::Options;
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
 use hypertrace_abi::layout::{PAGE, PCI_DEVICE, PCI_SUBSYSTEM, PCI_VENDOR, Region};
+use hypertrace_segment::{LockFile, Mapping};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -65,7 +65,7 @@ pub(super) fn open(function: &Path) -> Result<Opened, OpenError> {
         channel,
         memory_type: MemoryType::Uncached,
         mappings: vec![data, control, rings],
-        lock: Some(LockFile::new(config, 0)),
+        lock: Some(LockFile::new(config, 0, LockFile::ANY)),
         name: None,
     })
 }
@@ -118,5 +118,5 @@ fn map(function: &Path, name: &str, len: u64, writable: bool) -> Result<Mapping,
             io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than the config page says");
         return Err(OpenError::because("map all of", &path, why));
     }
-    Mapping::new(&file, &path, 0, len, writable)
+    opened::map(&file, &path, 0, len, writable)
 }

@@ -10,20 +10,22 @@
 #![allow(unsafe_code)]
 
 use super::clock::Pace;
-use super::device::{self, Opened};
-use super::lock::LockFile;
-use super::mapping::{Mapping, MemoryType, wiped_on_fork};
+use super::mapping::{MemoryType, wiped_on_fork};
+use super::name::{LeaseName, ProcessName};
+use super::opened::Opened;
+use super::options::{Info, Options, Place};
 use super::seat::Seat;
-use super::segment::ProcessName;
 use super::sys::{self, Undisturbed};
-use super::{Info, Options, Place, counts, refresher, segment, thread};
+use super::{device, refresher, segment};
 use crate::channel::Channel;
 use crate::client::Client;
+use crate::counts;
 use crate::error::OpenError;
 use crate::mask;
 use hypertrace_abi::layout::host_page;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, Producer, ProducerState};
+use hypertrace_segment::{LockFile, Mapping, token};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, Ordering::Relaxed};
@@ -54,6 +56,11 @@ struct Life {
 /// line.
 #[repr(align(128))]
 struct State(ProducerState);
+
+// SAFETY: the thread that has the slot's seat uses it as a producer's; other threads
+// call only what a producer allows of them: `tell_losses_of`, `tell_unattached`,
+// `revoke`, and questions. All of it is atomic.
+unsafe impl Sync for State {}
 
 /// A channel, and who uses which of its clients. Never freed.
 pub(super) struct Process {
@@ -86,6 +93,10 @@ fn inherited() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
+/// Prepares what threads of a process with a channel need. Called once a channel
+/// that is about to be opened; it may have been called before.
+pub(super) type Prepare = fn() -> Result<(), OpenError>;
+
 /// No channel for an event.
 pub(super) enum Missing {
     /// There is no device.
@@ -100,7 +111,7 @@ pub(super) fn is_hopeless() -> bool {
 }
 
 /// The channel for an event: looks for a device, once, if nobody did.
-pub(super) fn for_event() -> Result<&'static Process, Missing> {
+pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     if let Some(process) = ours() {
         return Ok(process);
     }
@@ -117,7 +128,7 @@ pub(super) fn for_event() -> Result<&'static Process, Missing> {
         return Err(Missing::Nobody);
     }
     let is_child = inherited().is_some();
-    open_now(&Options::default()).map_err(|_| {
+    open_now(&Options::default(), prepare).map_err(|_| {
         if is_child {
             return Missing::Now;
         }
@@ -128,16 +139,20 @@ pub(super) fn for_event() -> Result<&'static Process, Missing> {
 }
 
 /// See [`crate::open`].
-pub(super) fn open(options: &Options) -> Result<Info, OpenError> {
+pub(super) fn open(options: &Options, prepare: Prepare) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
     match ours() {
         Some(process) => Ok(process.info()),
-        None => open_now(options).map(Process::info),
+        None => open_now(options, prepare).map(Process::info),
     }
 }
 
 /// See [`crate::install`].
-pub(super) fn install(channel: Channel<'static>, lock: Option<File>) -> Result<Info, OpenError> {
+pub(super) fn install(
+    channel: Channel<'static>,
+    lock: Option<File>,
+    prepare: Prepare,
+) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
     if ours().is_some() {
         return Err(OpenError::Open);
@@ -152,18 +167,18 @@ pub(super) fn install(channel: Channel<'static>, lock: Option<File>) -> Result<I
             false => MemoryType::WriteBack,
         },
         mappings: Vec::new(),
-        lock: lock.map(|file| LockFile::new(file, 0)),
+        lock: lock.map(|file| LockFile::new(file, 0, LockFile::ANY)),
         name: None,
     };
-    start(opened, Place::Installed, Options::default()).map(Process::info)
+    start(opened, Place::Installed, Options::default(), prepare).map(Process::info)
 }
 
 /// With `Opening` held and nothing open: opens what is told, or what the
 /// parent had.
-fn open_now(options: &Options) -> Result<&'static Process, OpenError> {
+fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
     let Some(parent) = inherited() else {
         let place = device::find(options)?;
-        return start(device::open(&place, options)?, place, options.clone());
+        return start(device::open(&place, options)?, place, options.clone(), prepare);
     };
     parent.part();
     let (place, options) = (parent.place.clone(), parent.options.clone());
@@ -172,20 +187,25 @@ fn open_now(options: &Options) -> Result<&'static Process, OpenError> {
             channel: parent.channel,
             memory_type: parent.memory_type,
             mappings: Vec::new(),
-            lock: Some(parent.lock.as_ref().and_then(LockFile::take).ok_or(OpenError::NoLock)?),
+            lock: Some(parent.lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?),
             name: None,
         },
-        Place::Segment(ref path) => match parent.lock.as_ref().and_then(LockFile::take) {
-            Some(lock) => segment::map(lock, path, &options)?,
+        Place::Segment(ref path) => match parent.lock.as_ref().and_then(LockFile::move_out) {
+            Some(lock) => segment::reopen(lock, path, &options)?,
             None => device::open(&place, &options)?,
         },
         _ => device::open(&place, &options)?,
     };
-    start(opened, place, options)
+    start(opened, place, options, prepare)
 }
 
 /// Makes a channel this process's.
-fn start(opened: Opened, place: Place, options: Options) -> Result<&'static Process, OpenError> {
+fn start(
+    opened: Opened,
+    place: Place,
+    options: Options,
+    prepare: Prepare,
+) -> Result<&'static Process, OpenError> {
     let channel = opened.channel;
     let clients = channel.leasable();
     if clients.is_empty() {
@@ -196,8 +216,7 @@ fn start(opened: Opened, place: Place, options: Options) -> Result<&'static Proc
             .map_err(|why| OpenError::because("lock bytes of", lock_path(&place), why))?;
     }
     let count = clients.len();
-    thread::make_key()?;
-    hook();
+    prepare()?;
     // SAFETY: both types hold atomics only.
     let (life, states) = unsafe { wiped_on_fork::<Life, State>(count) }.map_err(|why| {
         let path = Path::new("pages for producers");
@@ -221,7 +240,12 @@ fn start(opened: Opened, place: Place, options: Options) -> Result<&'static Proc
     process.refresh_mask(clients.start);
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
-    refresher::start(process);
+    refresher::start(move || {
+        if process.is_ours() {
+            process.look_after();
+        }
+        process.is_ours()
+    });
     Ok(process)
 }
 
@@ -235,38 +259,14 @@ fn lock_path(place: &Place) -> &Path {
     }
 }
 
-/// Has the system tell about forks and the process's end; children inherit it.
-fn hook() {
-    static HOOKED: AtomicBool = AtomicBool::new(false);
-    if HOOKED.swap(true, Relaxed) {
-        return;
-    }
-    // SAFETY: both functions live as long as the process. If there is no
-    // memory for them, the wiped pages still keep a child from harm.
-    unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-        libc::atexit(at_exit);
-    }
-}
-
-/// In a forked child, before it does anything. Must be safe in a signal
-/// handler.
-extern "C" fn in_child() {
+/// In a forked child, before it does anything: lets go of the parent's channel. Must
+/// be safe in a signal handler.
+pub(super) extern "C" fn in_child() {
     OPENING.store(0, Relaxed);
     counts::forget();
     mask::forget();
     if let Some(parent) = inherited().filter(|process| !process.is_ours()) {
         parent.part();
-    }
-}
-
-/// The process ends by `exit`: its losses are told, as those of a thread that
-/// ends.
-extern "C" fn at_exit() {
-    if let Some(process) = ours() {
-        thread::end();
-        process.look_after();
-        process.tell_last_unattached();
     }
 }
 
@@ -329,6 +329,11 @@ impl Process {
         }
     }
 
+    /// Whether the seat is one of this channel's, and not of an ancestor's.
+    pub(super) fn has(&self, seat: &Seat) -> bool {
+        self.seats.as_ptr_range().contains(&std::ptr::from_ref(seat))
+    }
+
     /// How long emits take on this channel's clock.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
@@ -376,7 +381,7 @@ impl Process {
         }
         let mut name = [0; 16];
         let thread = sys::thread_name(&mut name);
-        let mut text = Name::default();
+        let mut text = LeaseName::default();
         match &self.name {
             Some(process) if process.is_of_all(thread) => text.push(&process.name),
             Some(process) => {
@@ -398,10 +403,10 @@ impl Process {
             name: text.as_str(),
         };
         let state = &self.states[seat.slot()].0;
-        match Client::lease(self.channel, client, state, sys::token(), &info) {
+        match Client::lease(self.channel, client, state, token(), &info) {
             Ok(client) => {
                 // SAFETY: its bit is ours, and who had it before is gone.
-                unsafe { seat.fill(client.of_thread(), self) };
+                unsafe { seat.fill(client.of_thread()) };
                 true
             }
             Err(_) => {
@@ -411,12 +416,8 @@ impl Process {
         }
     }
 
-    /// The calling thread, which ends, has this seat no more.
+    /// Takes a seat of this process back from the calling thread, which ends.
     pub(super) fn give_back(&self, seat: &Seat) {
-        // In a forked child there is nothing to give back.
-        if !self.is_ours() {
-            return;
-        }
         // A revoked client is another's, whose words are not to be touched.
         if self.states[seat.slot()].0.is_leased() {
             // SAFETY: the thread had it until now.
@@ -505,7 +506,7 @@ impl Process {
             if self.channel.traps() && memory.host[host_page::LEASE].load(Relaxed) != token {
                 // Twice, because a transport may post our own store to LEASE.
                 if suspect.swap(token, Relaxed) == token && state.revoke(token) {
-                    counts::taken();
+                    counts::client_taken();
                 }
                 continue;
             }
@@ -536,40 +537,5 @@ impl Process {
 
     fn bit(&self, slot: usize) -> (&AtomicU64, u64) {
         (&self.in_use[slot / 64], 1 << (slot % 64))
-    }
-}
-
-/// A lease's name, put together without allocating; cut off if too long.
-struct Name {
-    text: [u8; 64],
-    len: usize,
-}
-
-impl Default for Name {
-    fn default() -> Self {
-        Name { text: [0; 64], len: 0 }
-    }
-}
-
-impl Name {
-    fn push(&mut self, piece: &str) {
-        let room = &mut self.text[self.len..];
-        let mut end = piece.len().min(room.len());
-        while !piece.is_char_boundary(end) {
-            end -= 1;
-        }
-        room[..end].copy_from_slice(&piece.as_bytes()[..end]);
-        self.len += end;
-    }
-
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.text[..self.len]).unwrap_or_default()
-    }
-}
-
-impl std::fmt::Write for Name {
-    fn write_str(&mut self, piece: &str) -> std::fmt::Result {
-        self.push(piece);
-        Ok(())
     }
 }

@@ -4,7 +4,6 @@
 //! bit in the process's bitmap says whose a seat is.
 #![allow(unsafe_code)]
 
-use super::process::Process;
 use crate::client::Client;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -13,7 +12,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 /// Never freed, so that a thread-local pointer to one is always good.
 pub(super) struct Seat {
     client: UnsafeCell<MaybeUninit<Client<'static>>>,
-    process: AtomicPtr<Process>,
     slot: usize,
     /// The next seat that the same thread holds.
     next: AtomicPtr<Seat>,
@@ -31,19 +29,19 @@ impl Seat {
     pub(super) fn new(slot: usize) -> Seat {
         Seat {
             client: UnsafeCell::new(MaybeUninit::uninit()),
-            process: AtomicPtr::new(std::ptr::null_mut()),
             slot,
             next: AtomicPtr::new(std::ptr::null_mut()),
             suspect: AtomicU64::new(0),
         }
     }
 
+    /// Fills the seat for the calling thread.
+    ///
     /// # Safety
     /// The seat is the caller's, and no thread uses the client that is there.
-    pub(super) unsafe fn fill(&self, client: Client<'static>, process: &'static Process) {
-        // SAFETY: nobody else looks, says the caller. Clients need no drop.
+    pub(super) unsafe fn fill(&self, client: Client<'static>) {
+        // SAFETY: no other thread looks, says the caller. Clients need no drop.
         unsafe { (*self.client.get()).write(client) };
-        self.process.store(std::ptr::from_ref(process).cast_mut(), Relaxed);
         self.suspect.store(0, Relaxed);
     }
 
@@ -55,11 +53,6 @@ impl Seat {
     pub(super) unsafe fn client(&self) -> &Client<'static> {
         // SAFETY: filled, and not again while this thread has it.
         unsafe { (*self.client.get()).assume_init_ref() }
-    }
-
-    pub(super) fn process(&self) -> &'static Process {
-        // SAFETY: whoever has a seat got it filled; processes are never freed.
-        unsafe { &*self.process.load(Relaxed) }
     }
 
     pub(super) fn slot(&self) -> usize {

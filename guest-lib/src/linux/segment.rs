@@ -4,15 +4,14 @@
 //! Unsafe, because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
 
-use super::device::{Opened, open_file};
-use super::lock::LockFile;
-use super::mapping::{Mapping, MemoryType};
-use super::{Options, clock, sys};
-use crate::channel::{Channel, read_config};
+use super::opened::{Opened, keep_from_children};
+use super::options::Options;
+use super::{clock, mapping::MemoryType, name, sys};
+use crate::channel::Channel;
 use crate::error::OpenError;
 use crate::mmio::Store;
 use hypertrace_abi::layout::local::{ENVIRONMENT, STORE_ENVIRONMENT};
-use hypertrace_abi::layout::{MIN_BAR, Region};
+use hypertrace_segment::{LockFile, Segment, SegmentError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -22,48 +21,39 @@ pub(super) fn in_environment() -> Option<PathBuf> {
     (!sys::is_secure()).then(|| path.into())
 }
 
-/// Maps the segment in this file.
+/// Opens the segment in this file.
 pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> {
-    let file = open_file(path, false).map_err(|why| match why {
-        OpenError::System { source, .. } => unusable(path, source),
-        other => other,
-    })?;
-    map(LockFile::new(file, 0), path, options)
+    use_segment(Segment::open(path), path, options, |file| LockFile::new(file, 0, LockFile::ANY))
 }
 
-/// Maps the segment in a file that is open.
-pub(super) fn map(lock: LockFile, path: &Path, options: &Options) -> Result<Opened, OpenError> {
-    let wrong = |why: String| unusable(path, io::Error::other(why));
+/// Opens the segment in a file that is open already.
+pub(super) fn reopen(lock: LockFile, path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let file = lock.file().map_err(|why| unusable(path, why))?;
-    let has = file.metadata().map_err(|why| unusable(path, why))?.len();
-    if has < MIN_BAR {
-        return Err(wrong(format!("it has {has} bytes and no room for a config page")));
-    }
-    // The first region is the config page; it says how far the rest goes.
-    let first = Mapping::new(&file, path, 0, MIN_BAR, false)?;
-    // The only look at the page: other programs can change it at any time.
-    // SAFETY: a page of it is mapped, and the file has it.
-    let page = unsafe { read_config(first.address()) };
-    let geometry = page.geometry().map_err(|why| wrong(why.to_string()))?;
-    drop(first);
-    let end = geometry.window_offset(Region::Rings) + geometry.rings_size();
-    if has < end {
-        return Err(wrong(format!("it has {has} bytes, and its config page says {end}")));
-    }
-    let mapping = Mapping::new(&file, path, 0, end, true)?;
+    use_segment(Segment::of_file(file, path), path, options, |_| lock)
+}
+
+fn use_segment(
+    segment: Result<Segment, SegmentError>,
+    path: &Path,
+    options: &Options,
+    lock: impl FnOnce(std::fs::File) -> LockFile,
+) -> Result<Opened, OpenError> {
+    let segment = segment.map_err(|why| match why {
+        SegmentError::System { source, .. } => unusable(path, source),
+        other => unusable(path, io::Error::other(other)),
+    })?;
+    let (file, mapping, page) = segment.into_parts();
+    keep_from_children(&mapping, path)?;
     // SAFETY: the segment is mapped up to the end of the last region of this
     // very copy of the page, and the process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, mapping.address())? };
-    if channel.traps() {
-        return Err(wrong("it is a device's: its config page says TRAPS".into()));
-    }
     let channel = channel.with_clock(clock::choose(options, channel.frequency()));
     Ok(Opened {
         channel: channel.with_store(store(options)?),
         memory_type: MemoryType::WriteBack,
         mappings: vec![mapping],
-        lock: Some(lock),
-        name: process_name(options),
+        lock: Some(lock(file)),
+        name: name::of_process(options),
     })
 }
 
@@ -79,46 +69,6 @@ fn store(options: &Options) -> Result<Store, OpenError> {
         Some(told) if told == "syscall" => Ok(Store::Syscall),
         Some(told) => Err(OpenError::Store(told.to_string_lossy().into_owned())),
     }
-}
-
-/// What the process is called, and its threads that were given no name.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ProcessName {
-    /// The process.
-    pub name: Box<str>,
-    /// Under an emulator, threads have its name, not the program's.
-    pub emulator: Option<Box<str>>,
-}
-
-impl ProcessName {
-    /// Whether this is the name of a thread that was given none.
-    pub(super) fn is_of_all(&self, thread: &str) -> bool {
-        *thread == *self.name || self.emulator.as_deref() == Some(thread)
-    }
-}
-
-/// The kernel's name of the process, or the emulator's: QEMU's user mode shows
-/// the program where one looks by way of `self`, and itself by `thread-self`.
-fn process_name(options: &Options) -> Option<ProcessName> {
-    let in_proc = |file: &str| options.proc.join(file);
-    let stat = std::fs::read_to_string(in_proc("self/stat")).ok()?;
-    let exe = |of: &str| std::fs::read_link(in_proc(of).join("exe")).ok();
-    let emulator =
-        exe("thread-self").filter(|real| exe("self").is_some_and(|shown| shown != *real));
-    Some(ProcessName {
-        name: name_in_stat(&stat)?.into(),
-        emulator: emulator.and_then(|real| {
-            let file = real.file_name()?.to_str()?;
-            // As the kernel cuts it off.
-            Some(file.get(..file.len().min(15))?.into())
-        }),
-    })
-}
-
-/// A name may have parentheses of its own.
-fn name_in_stat(stat: &str) -> Option<&str> {
-    let (_, behind) = stat.split_once('(')?;
-    Some(behind.rsplit_once(')')?.0)
 }
 
 fn unusable(path: &Path, source: io::Error) -> OpenError {
@@ -182,15 +132,5 @@ mod tests {
                 Err(other) => panic!("{other}"),
             }
         }
-    }
-
-    #[test]
-    fn the_process_is_called_what_the_kernel_calls_it() {
-        assert_eq!(name_in_stat("12 (a) S 1"), Some("a"));
-        assert_eq!(name_in_stat("12 (a) (b)) S 1"), Some("a) (b)"));
-        assert_eq!(name_in_stat("12 a S 1"), None);
-        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
-        let name = process_name(&Options::default()).unwrap();
-        assert_eq!((&*name.name, name.emulator), (comm.trim_end(), None));
     }
 }

@@ -3,12 +3,13 @@
 //! Unsafe, because a thread-local pointer and a thread key's destructor are.
 #![allow(unsafe_code)]
 
-use super::counts;
-use super::process::{self, Missing};
+use super::process::{self, Missing, Process};
 use super::seat::Seat;
-use super::sys::{self, Undisturbed};
+use super::sys::Undisturbed;
 use crate::client::{Client, Reply};
+use crate::counts;
 use crate::error::OpenError;
+use crate::os::coarse_ms;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::ring::Emit;
 use std::path::Path;
@@ -45,26 +46,20 @@ thread_local! {
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
+/// The calling thread's client, if it has one.
 #[inline(always)]
-fn current() -> Option<&'static Seat> {
-    // SAFETY: null or a seat, and seats are never freed.
-    CURRENT.with(|current| unsafe { current.load(Relaxed).as_ref() })
-}
-
-/// The client of a seat that is this thread's.
-#[inline(always)]
-fn client(seat: &'static Seat) -> &'static Client<'static> {
-    // SAFETY: the seats that CURRENT shows were filled for this thread, and it
-    // keeps them until it ends.
-    unsafe { seat.client() }
+fn current() -> Option<&'static Client<'static>> {
+    // SAFETY: null or a seat: seats are never freed. `sit` has put it there, so it was
+    // filled for this thread, which keeps it until it ends.
+    CURRENT.with(|current| unsafe { Some(current.load(Relaxed).as_ref()?.client()) })
 }
 
 /// What [`event!`](crate::event) calls.
 #[inline(always)]
 pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let mut emitted = Emit::Unleased;
-    if let Some(seat) = current() {
-        emitted = client(seat).emit(site, fields);
+    if let Some(client) = current() {
+        emitted = client.emit(site, fields);
         if matches!(emitted, Emit::Recorded | Emit::Full) {
             return emitted;
         }
@@ -76,7 +71,7 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 #[inline(never)]
 fn emit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
     match after(why) {
-        Some(seat) => client(seat).emit(site, fields),
+        Some(client) => client.emit(site, fields),
         None => why,
     }
 }
@@ -85,8 +80,8 @@ fn emit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
 #[inline(always)]
 pub fn commit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let mut emitted = Emit::Unleased;
-    if let Some(seat) = current() {
-        emitted = client(seat).commit(site, fields);
+    if let Some(client) = current() {
+        emitted = client.commit(site, fields);
         if matches!(emitted, Emit::Recorded | Emit::Full) {
             return emitted;
         }
@@ -98,7 +93,7 @@ pub fn commit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 #[inline(never)]
 fn commit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
     match after(why) {
-        Some(seat) => client(seat).commit(site, fields),
+        Some(client) => client.commit(site, fields),
         None => why,
     }
 }
@@ -109,14 +104,14 @@ fn commit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
 /// As [`Client::reference_point`]; [`Emit::Unleased`] also without a device.
 pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, Emit> {
     let mut why = Emit::Unleased;
-    if let Some(seat) = current() {
-        match client(seat).reference_point(site, fields) {
+    if let Some(client) = current() {
+        match client.reference_point(site, fields) {
             Ok(reply) => return Ok(reply),
             Err(failed) => why = failed,
         }
     }
     match after(why) {
-        Some(seat) => client(seat).reference_point(site, fields),
+        Some(client) => client.reference_point(site, fields),
         None => Err(why),
     }
 }
@@ -124,9 +119,9 @@ pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, 
 /// A kernel-stamped point on the calling thread's client: see
 /// [`Client::stamp`].
 pub fn stamp() -> Emit {
-    let why = current().map_or(Emit::Unleased, |seat| client(seat).stamp());
+    let why = current().map_or(Emit::Unleased, Client::stamp);
     match after(why) {
-        Some(seat) => client(seat).stamp(),
+        Some(client) => client.stamp(),
         None => why,
     }
 }
@@ -137,14 +132,13 @@ pub fn poll() {
     if let Some(process) = process::ours() {
         process.tell_unattached();
     }
-    let Some(seat) = current() else {
+    let Some(client) = current() else {
         return;
     };
-    let client = client(seat);
     let token = client.producer().state().token();
     // In a forked child the token is gone, and so is the memory.
     if token != 0 && !client.poll() && client.producer().state().revoke(token) {
-        counts::taken();
+        counts::client_taken();
     }
 }
 
@@ -152,19 +146,18 @@ pub fn poll() {
 /// [`Client::kick`], [`Client::wait_for_room`], [`crate::hypertrace()`].
 /// `None` if the thread has none and gets none.
 pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
-    let leased = |seat: &&'static Seat| client(seat).producer().state().is_leased();
-    let seat = current().filter(leased).or_else(attach)?;
-    Some(f(client(seat)))
+    let leased = |client: &&Client<'_>| client.producer().state().is_leased();
+    Some(f(current().filter(leased).or_else(attach)?))
 }
 
-/// After an emit that did not succeed: the seat to emit on again, if the thread
+/// After an emit that did not succeed: the client to emit on again, if the thread
 /// got one.
 #[cold]
-fn after(why: Emit) -> Option<&'static Seat> {
+fn after(why: Emit) -> Option<&'static Client<'static>> {
     match why {
         Emit::Unleased => {
-            let seat = attach();
-            if seat.is_none() && !process::is_hopeless() {
+            let client = attach();
+            if client.is_none() && !process::is_hopeless() {
                 counts::unattached();
                 // The thread's end will not come again.
                 if ENDED.with(|ended| ended.load(Relaxed))
@@ -173,7 +166,7 @@ fn after(why: Emit) -> Option<&'static Seat> {
                     process.tell_last_unattached();
                 }
             }
-            seat
+            client
         }
         Emit::Busy => {
             abandon_if_stuck();
@@ -187,7 +180,7 @@ fn after(why: Emit) -> Option<&'static Seat> {
 /// in a forked child, one of its own.
 #[cold]
 #[inline(never)]
-fn attach() -> Option<&'static Seat> {
+fn attach() -> Option<&'static Client<'static>> {
     if process::is_hopeless() {
         return None;
     }
@@ -195,7 +188,7 @@ fn attach() -> Option<&'static Seat> {
         return None;
     }
     let _undisturbed = Undisturbed::begin();
-    let process = match process::for_event() {
+    let process = match process::for_event(prepare) {
         Ok(process) => process,
         Err(Missing::Nobody) => return None,
         Err(Missing::Now) => {
@@ -206,18 +199,18 @@ fn attach() -> Option<&'static Seat> {
     HELD.with(|held| {
         // SAFETY: null or a seat, and seats are never freed.
         let first = unsafe { held.load(Relaxed).as_ref() };
-        if first.is_some_and(|seat| !std::ptr::eq(seat.process(), process)) {
+        if first.is_some_and(|seat| !process.has(seat)) {
             // The parent's.
             held.store(null_mut(), Relaxed);
         }
     });
-    let seat = process.claim(None);
-    sit(seat);
-    if seat.is_none() {
+    sit(process, None);
+    let client = current();
+    if client.is_none() {
         pause();
     }
     process.tell_unattached();
-    seat
+    client
 }
 
 /// An emit was interrupted by this event. If events find the same one under way
@@ -228,10 +221,9 @@ fn attach() -> Option<&'static Seat> {
 #[cold]
 #[inline(never)]
 fn abandon_if_stuck() {
-    let Some(seat) = current() else {
+    let (Some(client), Some(process)) = (current(), process::ours()) else {
         return;
     };
-    let (process, client) = (seat.process(), client(seat));
     let now = process.pace().clock().now();
     let Some(emit) = client.producer().state().interrupted_since() else {
         return;
@@ -249,20 +241,22 @@ fn abandon_if_stuck() {
     }
     let _undisturbed = Undisturbed::begin();
     // If none is free it stays: its events are counted there.
-    match process.claim(Some(client.index())) {
-        Some(other) => {
-            sit(Some(other));
-            counts::abandoned();
-        }
-        None => pause(),
+    if sit(process, Some(client.index())) {
+        counts::abandoned();
+    } else {
+        pause();
     }
 }
 
-/// Makes this the seat where the thread's events go.
-fn sit(seat: Option<&'static Seat>) {
+/// Claims a seat for the thread, and makes it the one where its events go. `left` is
+/// the client that it leaves for it, which it keeps if there is no other: `false`.
+fn sit(process: &'static Process, left: Option<u32>) -> bool {
+    let seat = process.claim(left);
     let to = seat.map_or(null_mut(), |seat| std::ptr::from_ref(seat).cast_mut());
     if let Some(seat) = seat {
         HELD.with(|held| seat.push_to(held));
+    } else if left.is_some() {
+        return false;
     }
     // Also without a client: the thread's lost events are told at its end.
     // SAFETY: the key exists, since a channel was opened. Any value but null
@@ -270,16 +264,17 @@ fn sit(seat: Option<&'static Seat>) {
     unsafe { libc::pthread_setspecific(KEY.load(Relaxed), (&raw const KEY).cast()) };
     compiler_fence(SeqCst);
     CURRENT.with(|current| current.store(to, Relaxed));
+    seat.is_some()
 }
 
 fn pause() {
-    PAUSED_UNTIL.with(|until| until.store(sys::coarse_ms() + PAUSE_MS, Relaxed));
+    PAUSED_UNTIL.with(|until| until.store(coarse_ms() + PAUSE_MS, Relaxed));
 }
 
 fn is_paused() -> bool {
     PAUSED_UNTIL.with(|until| match until.load(Relaxed) {
         0 => false,
-        until => sys::coarse_ms() < until,
+        until => coarse_ms() < until,
     })
 }
 
@@ -290,13 +285,17 @@ pub(super) fn end() {
     let _undisturbed = Undisturbed::begin();
     ENDED.with(|ended| ended.store(true, Relaxed));
     CURRENT.with(|current| current.store(null_mut(), Relaxed));
+    let Some(process) = process::ours() else {
+        return;
+    };
     // Before its client is given back, which may be the process's only one.
-    if let Some(process) = process::ours() {
-        process.tell_last_unattached();
-    }
+    process.tell_last_unattached();
     HELD.with(|held| {
         while let Some(seat) = Seat::pop_from(held) {
-            seat.process().give_back(seat);
+            // In a forked child there is nothing of its parent's to give back.
+            if process.has(seat) {
+                process.give_back(seat);
+            }
         }
     });
 }
@@ -305,9 +304,34 @@ extern "C" fn ended(_: *mut libc::c_void) {
     end();
 }
 
+/// The process ends by `exit`: tells its losses, as those of a thread that ends.
+extern "C" fn at_exit() {
+    if let Some(process) = process::ours() {
+        end();
+        process.look_after();
+        process.tell_last_unattached();
+    }
+}
+
+/// Prepares the process for threads that come and go, and for forks: children
+/// inherit that.
+pub(super) fn prepare() -> Result<(), OpenError> {
+    static HOOKED: AtomicBool = AtomicBool::new(false);
+    make_key()?;
+    if !HOOKED.swap(true, Relaxed) {
+        // SAFETY: both functions live as long as the process. If there is no
+        // memory for them, the wiped pages still keep a child from harm.
+        unsafe {
+            libc::pthread_atfork(None, None, Some(process::in_child));
+            libc::atexit(at_exit);
+        }
+    }
+    Ok(())
+}
+
 /// Makes the key whose destructor is called when a thread ends. With `Opening`
 /// held.
-pub(super) fn make_key() -> Result<(), OpenError> {
+fn make_key() -> Result<(), OpenError> {
     if KEY.load(Relaxed) != NO_KEY {
         return Ok(());
     }

@@ -3,13 +3,13 @@
 //! Unsafe, because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
 
-use super::Options;
-use super::device::{Opened, not_a_device, open_file};
-use super::lock::LockFile;
-use super::mapping::{Mapping, MemoryType};
+use super::mapping::MemoryType;
+use super::opened::{Opened, map, not_a_device, open_file};
+use super::options::Options;
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
 use hypertrace_abi::layout::{MIN_BAR, PAGE, Region};
+use hypertrace_segment::LockFile;
 use std::fs;
 use std::path::PathBuf;
 
@@ -47,14 +47,14 @@ pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError>
     let path = &options.memory;
     let memory = open_file(path, false)?;
     // The first region is the config page; it says how far the rest goes.
-    let first = Mapping::new(&memory, path, address, MIN_BAR, false)?;
+    let first = map(&memory, path, address, MIN_BAR, false)?;
     // SAFETY: a page of it is mapped.
     let page = unsafe { read_config(first.address()) };
     let geometry = page.geometry().map_err(|why| not_a_device(path, why))?;
     drop(first);
 
     let end = geometry.window_offset(Region::Rings) + geometry.rings_size();
-    let window = Mapping::new(&memory, path, address, end, true)?;
+    let window = map(&memory, path, address, end, true)?;
     let at = |region| window.address().wrapping_add(geometry.window_offset(region) as usize);
     // SAFETY: the window is mapped up to the last region's end, and the
     // process keeps the mapping with the channel.
@@ -66,7 +66,7 @@ pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError>
         memory_type: MemoryType::Uncached,
         mappings: vec![window],
         // Two windows do not share bytes of the lock file.
-        lock: Some(LockFile::new(memory, address)),
+        lock: Some(LockFile::new(memory, address, LockFile::ANY)),
         name: None,
     })
 }

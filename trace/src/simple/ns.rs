@@ -1,6 +1,6 @@
 //! The time of the simple backend's records.
 
-use crate::clock::HostClock;
+use crate::ctf::clock::HostClock;
 
 /// Host ticks to Unix nanoseconds, by one multiplication.
 pub(super) struct Ns {

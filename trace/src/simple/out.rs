@@ -6,7 +6,7 @@
 //! for; what it does not take waits here.
 
 use super::HEADER;
-use crate::folder::{Folder, read_at, retry, set_len};
+use crate::ctf::folder::{Folder, read_at, retry, set_len};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::fs::{fchmod, openat, stat, statat};
 use std::fs::{File, Metadata};

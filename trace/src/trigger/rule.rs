@@ -1,9 +1,9 @@
 //! One rule: its text, and what it came to.
 
 use super::{Callback, MAX_RULES, SNAPSHOT};
-use crate::event::{EVENTS, TraceEvent};
-use crate::pattern::Pattern;
-use crate::recorder::SnapshotError;
+use crate::drain::recorder::SnapshotError;
+use crate::events::pattern::Pattern;
+use crate::events::registry::{EVENTS, TraceEvent};
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::schema::{is_name, name_hash};
 use std::fs::{File, OpenOptions};

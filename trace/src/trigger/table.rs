@@ -60,7 +60,17 @@ fn slot(hash: u32) -> usize {
     hash as usize % SLOTS
 }
 
-/// The table of now.
+/// Calls the closure when it is dropped, also by a panic.
+struct AtEnd<F: Fn()>(F);
+
+impl<F: Fn()> Drop for AtEnd<F> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// The current table.
 #[derive(Debug)]
 pub(super) struct Current {
     /// Null while there is no rule.
@@ -90,17 +100,18 @@ impl Current {
                 // ORDERING: the CPU may load before it stores; `replace` sees
                 // to it that it does not where it matters.
                 compiler_fence(Ordering::SeqCst);
+                // ORDERING: pairs with the Acquire in `wait`: all looks at the
+                // table are over.
+                let _end = AtEnd(|| word.store(0, Ordering::Release));
                 self.look(hash, look);
-                // ORDERING: pairs with the Acquire in `replace`: all looks at
-                // the table are over.
-                word.store(0, Ordering::Release);
             }
             None => {
                 // ORDERING: SeqCst as a fence between this and the load; pairs
                 // with the SeqCst in `replace`.
                 self.strangers.fetch_add(1, Ordering::SeqCst);
+                // ORDERING: as above.
+                let _end = AtEnd(|| _ = self.strangers.fetch_sub(1, Ordering::Release));
                 self.look(hash, look);
-                self.strangers.fetch_sub(1, Ordering::Release);
             }
         }
     }
@@ -110,8 +121,8 @@ impl Current {
         // ORDERING: pairs with the swap in `replace`: the table is there.
         let table = self.table.load(Ordering::Acquire);
         // SAFETY: null, or from `Box::into_raw`; freed by `replace` only after
-        // every thread that may have loaded it has said that it is done, which
-        // this one says when it comes back from here.
+        // every thread that may have loaded it has ended its look, which this one does
+        // after this function, by `AtEnd`.
         if let Some(table) = unsafe { table.as_ref() }
             && table.may_match(hash)
         {
@@ -170,4 +181,29 @@ fn every_thread_fences() -> bool {
     let membarrier =
         |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 };
     *REGISTERED.get_or_init(|| membarrier(REGISTER)) && membarrier(FENCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_look_that_panics_does_not_keep_the_table() {
+        let current = Current::default();
+        let word = AtomicU32::new(0);
+        for looking in [Some(&word), None] {
+            let rule = Rule::parse("on tick do events none off", 1, |_| None).unwrap();
+            let hash = rule.hash;
+            current.replace(Some(Table::new(&[Arc::new(rule)])), [&word].into_iter());
+
+            let look = || current.with(hash, looking, |_| panic!("in the middle of a look"));
+            assert!(catch_unwind(AssertUnwindSafe(look)).is_err());
+
+            assert_eq!(word.load(Ordering::Relaxed), 0);
+            assert_eq!(current.strangers.load(Ordering::Relaxed), 0);
+            // Does not return while a look has not ended.
+            current.replace(None, [&word].into_iter());
+        }
+    }
 }

@@ -4,37 +4,52 @@
 //! A reference point that is answered here stands in the vCPU's relay. One that
 //! cannot be is not answered: the guest then rings the host, and waits for it
 //! as it does natively. So an answer always means what it says.
+//!
+//! Unsafe, because of the page that the guest has mapped.
+#![allow(unsafe_code)]
 
+use crate::attached::Attached;
 use crate::counts::{Counter, count};
-use crate::relay::{self, Emitter, Vcpu, stored_at};
-use crate::segment::Segment;
+use crate::relay::{self, Emitter, Entry, Vcpu, stored_at};
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{host_page, register};
-use hypertrace_abi::record::Flags;
+use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS};
 use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::{ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, Emitted};
 
-/// Words before a relayed point's own.
-const PREFIX: usize = 4;
-
 /// The vCPU has stored to this host address. `value` is what, if it does not
 /// stand there.
 #[inline(always)]
-pub fn store(segment: &'static Segment, vcpu: &mut Vcpu, address: u64, value: Option<u64>) {
+pub fn store(
+    segment: &'static Attached,
+    vcpu: &mut Vcpu,
+    entry: &Entry,
+    address: u64,
+    value: Option<u64>,
+) {
     // Entry: what the guest did before its store is before this.
     let now = ticks();
     match vcpu.last {
-        Some(emitter) if emitter.address == address => emit(segment, vcpu, now, emitter, value),
-        _ => find(segment, vcpu, now, address, value),
+        Some(emitter) if emitter.address == address => {
+            emit(segment, vcpu, entry, now, emitter, value)
+        }
+        _ => find(segment, vcpu, entry, now, address, value),
     }
 }
 
 /// Which register it is.
 #[cold]
 #[inline(never)]
-fn find(segment: &'static Segment, vcpu: &mut Vcpu, now: u64, address: u64, value: Option<u64>) {
+fn find(
+    segment: &'static Attached,
+    vcpu: &mut Vcpu,
+    entry: &Entry,
+    now: u64,
+    address: u64,
+    value: Option<u64>,
+) {
     let Some(offset) = vcpu.offset_of(address) else {
         return count(Counter::Outside);
     };
@@ -52,21 +67,22 @@ fn find(segment: &'static Segment, vcpu: &mut Vcpu, now: u64, address: u64, valu
             };
             let emitter = Emitter { address, client, guest: vcpu.as_guest(segment, guest), host };
             vcpu.last = Some(emitter);
-            emit(segment, vcpu, now, emitter, value);
+            emit(segment, vcpu, entry, now, emitter, value);
         }
         register::LEASE => {
             let token = value.unwrap_or_else(|| stored_at(address));
             memory.host[host_page::LEASE].store(token, Ordering::Release);
         }
-        register::KICK => segment.ring(client),
+        register::KICK => segment.local.ring(client),
         _ => count(Counter::Unassigned),
     }
 }
 
 #[inline(always)]
 fn emit(
-    segment: &'static Segment,
+    segment: &'static Attached,
     vcpu: &mut Vcpu,
+    entry: &Entry,
     now: u64,
     emitter: Emitter,
     value: Option<u64>,
@@ -74,8 +90,13 @@ fn emit(
     let Emitter { address, client, guest, host } = emitter;
     let emitted =
         Emitted { client, seq: value.unwrap_or_else(|| stored_at(address)) as u32, host_time: now };
+    // SAFETY: the page where the guest has just written a slot, as the kernel has told
+    // that it is the same file; only loaded from, atomically, and no longer than this
+    // callback. A guest that unmaps it under a store of its own has a fault here, as it
+    // would by any other access of its own to memory that it has not.
+    let guest = unsafe { guest.as_ref() };
     let status = match slot::read(guest, &emitted) {
-        Ok((point, words)) => record(segment, vcpu, point, words),
+        Ok((point, words)) => record(segment, vcpu, entry, point, words),
         Err(_) => {
             count(Counter::BadSlot);
             Some(Status::Invalid)
@@ -90,16 +111,17 @@ fn emit(
 /// `None`: this is the host's to do.
 #[inline(always)]
 fn record(
-    segment: &Segment,
+    segment: &Attached,
     vcpu: &mut Vcpu,
+    entry: &Entry,
     point: ReferencePoint<'_>,
     words: &[AtomicU64],
 ) -> Option<Status> {
-    if !segment.is_served() {
+    if !segment.local.is_served() {
         count(Counter::NotServing);
         return None;
     }
-    if segment.has_triggers(point.name_hash) {
+    if segment.local.has_triggers(point.name_hash) {
         count(Counter::Triggers);
         return None;
     }
@@ -113,7 +135,7 @@ fn record(
     // value: what is only looked at has to be in memory, and stores are what
     // this path is made of.
     let put = move |out: &[AtomicU64]| {
-        let Some((prefix, out)) = out.split_first_chunk::<PREFIX>() else { return };
+        let Some((prefix, out)) = out.split_first_chunk::<REFERENCE_PREFIX_WORDS>() else { return };
         prefix[0].store(client.into(), Relaxed);
         prefix[1].store(index.into(), Relaxed);
         prefix[2].store(seq.into(), Relaxed);
@@ -122,11 +144,13 @@ fn record(
             to.store(from.load(Relaxed), Relaxed);
         }
     };
-    let words = PREFIX + words.len();
+    let words = REFERENCE_PREFIX_WORDS + words.len();
     // Guest code runs on this thread, and QEMU's own; neither comes in here.
     let emitted = producer.emit_alone(host_time, id, Flags::REFERENCE_POINT, words, put);
     if emitted == Emit::Recorded {
-        vcpu.recorded += 1;
+        // Its only writer is this thread.
+        let recorded = &entry.recorded;
+        recorded.store(recorded.load(Relaxed) + 1, Relaxed);
         return Some(Status::Recorded);
     }
     count(Counter::Full);

@@ -4,12 +4,14 @@
 #![allow(unsafe_code)]
 
 use crate::api::{self, Block, Id, Info, Instruction, Tb};
+use crate::attached::Attached;
 use crate::counts::{Counter, Summary, count};
-use crate::relay::{self, Vcpu};
-use crate::segment::{Segment, SegmentError};
+use crate::relay::{self, Entry};
 use crate::{device, marker};
 use hypertrace_abi::layout::local::ENVIRONMENT;
 use hypertrace_abi::layout::{PAGE, mark};
+use hypertrace_segment::SegmentError;
+use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,7 +59,7 @@ enum Target {
 
 struct Plugin {
     target: Target,
-    segment: Segment,
+    segment: Attached,
 }
 
 /// What to add to a guest address to get QEMU's own, from the last block that
@@ -106,7 +108,13 @@ unsafe extern "C" fn qemu_plugin_install(
     match installed {
         Ok(Ok(())) => 0,
         Ok(Err(why)) => {
-            eprintln!("hypertrace plugin: {why}");
+            let mut text = format!("hypertrace plugin: {why}");
+            let mut source = why.source();
+            while let Some(why) = source {
+                text += &format!(": {why}");
+                source = why.source();
+            }
+            eprintln!("{text}");
             1
         }
         // It has told by itself.
@@ -133,7 +141,7 @@ fn install(id: Id, info: &Info, target: &str, options: &[&[u8]]) -> Result<(), I
             _ => return Err(InstallError::Option(String::from_utf8_lossy(option).into_owned())),
         }
     }
-    let segment = Segment::open(&path.ok_or(InstallError::NoSegment)?)?;
+    let segment = Attached::open(&path.ok_or(InstallError::NoSegment)?)?;
     PLUGIN.set(Plugin { target, segment }).map_err(|_| InstallError::Twice)?;
     api::speak(info.version);
     // SAFETY: all of these live as long as the process: QEMU does not unload a
@@ -224,12 +232,12 @@ extern "C" fn stored(vcpu: c_uint, _: u32, address: u64, guest_base: *mut c_void
 
 #[inline(always)]
 fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Option<u64>) {
-    match Vcpu::get(&plugin.segment, index) {
-        // SAFETY: never freed; in a callback of this vCPU, on its thread, which
-        // has no other reference.
-        Some(mut vcpu) => device::store(&plugin.segment, unsafe { vcpu.as_mut() }, address, value),
-        None => relay::refused(),
-    }
+    let Some(entry) = Entry::get(&plugin.segment, index) else {
+        return relay::refused();
+    };
+    // SAFETY: in a callback of this vCPU, on its thread, which has no other reference.
+    let vcpu = unsafe { entry.vcpu() };
+    device::store(&plugin.segment, vcpu, entry, address, value);
 }
 
 /// A system call: ours are those of a number that no kernel has.
@@ -254,18 +262,15 @@ extern "C" fn called(
 
 extern "C" fn vcpu_ended(_: Id, index: c_uint) {
     guarded(|_| {
-        if let Some(mut vcpu) = Vcpu::find(index) {
+        if let Some(entry) = Entry::find(index) {
             // SAFETY: as in `at_register`.
-            unsafe { vcpu.as_mut() }.release();
+            unsafe { entry.vcpu() }.release();
         }
     });
 }
 
-/// The process ends: QEMU has stopped all vCPUs.
+/// The process ends. QEMU lets the other vCPUs run again before it calls this, so what
+/// is theirs is not to be touched.
 extern "C" fn ended(_: Id, _: *mut c_void) {
-    guarded(|_| {
-        // SAFETY: as above.
-        let recorded = unsafe { relay::release_all() };
-        api::log(&format!("{}\n", Summary { recorded }));
-    });
+    guarded(|_| api::log(&format!("{}\n", Summary { recorded: relay::recorded() })));
 }

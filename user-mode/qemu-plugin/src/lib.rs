@@ -13,7 +13,7 @@
 //! callback     device    EMIT, LEASE, KICK: what a chip does with them
 //!                place   where in the segment an address is
 //!                relay   the vCPU's own ring in the segment
-//!              segment   the file, mapped
+//!              attached  the segment, mapped
 //! ```
 //!
 //! One library serves plugin API 1 (QEMU 7.2) and 2 to 6: `api` tells them
@@ -26,6 +26,8 @@ mod install;
 
 // The unit tests are a program with no QEMU to call: they see what needs none.
 #[cfg_attr(test, allow(dead_code))]
+mod attached;
+#[cfg_attr(test, allow(dead_code))]
 mod counts;
 #[cfg_attr(test, allow(dead_code))]
 mod device;
@@ -34,5 +36,3 @@ mod marker;
 mod place;
 #[cfg_attr(test, allow(dead_code))]
 mod relay;
-#[cfg_attr(test, allow(dead_code))]
-mod segment;

@@ -4,17 +4,20 @@
 //! the plugin writes the points of one vCPU, whichever client made them, as a
 //! VMM's vCPU thread writes them into a host ring.
 //!
-//! Unsafe, because at the end one thread speaks for all.
+//! Unsafe, because a vCPU is found by its number, and because of memory that the
+//! guest has mapped.
 #![allow(unsafe_code)]
 
+use crate::attached::Attached;
 use crate::counts::{Counter, count};
 use crate::place::{Range, look_up};
-use crate::segment::Segment;
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{PAGE, WORD};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Lease, LeaseInfo, Producer, ProducerState};
+use hypertrace_segment::token;
+use std::cell::UnsafeCell;
 use std::fs;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};
@@ -30,14 +33,26 @@ const RANGES: usize = 4;
 /// milliseconds.
 const PAUSE: u64 = 1 << 26;
 
-static TABLE: [AtomicPtr<Vcpu>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
+static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
 /// Relays that a vCPU of this process has: the file's locks tell only other
 /// processes.
-static TAKEN: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS];
+static CLAIMED: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS];
 
-/// A vCPU's own. Never freed; the next vCPU of its number goes on with it.
+/// A vCPU of the table: its own part, and what others read. Never freed; the next vCPU
+/// of its number goes on with it.
+pub struct Entry {
+    vcpu: UnsafeCell<Vcpu>,
+    /// Points recorded. Stored by the vCPU's own thread.
+    pub recorded: AtomicU64,
+}
+
+// SAFETY: `vcpu` is accessed by the vCPU's own thread only, which is what `Entry::vcpu`
+// asks of its callers.
+unsafe impl Sync for Entry {}
+
+/// A vCPU's own.
 pub struct Vcpu {
-    segment: &'static Segment,
+    segment: &'static Attached,
     index: u32,
     ranges: [Range; RANGES],
     /// Where the last point was emitted: most come from there again.
@@ -48,8 +63,6 @@ pub struct Vcpu {
     /// When there was no relay to be had.
     refused: u64,
     state: &'static ProducerState,
-    /// Points recorded.
-    pub recorded: u64,
 }
 
 /// A page of a client's.
@@ -64,7 +77,7 @@ pub struct Emitter {
     pub client: u32,
     /// Its page G, where the guest has it mapped: to load by another address
     /// what the guest has just stored waits until the store is in the cache.
-    pub guest: &'static Page,
+    pub guest: NonNull<Page>,
     /// Its page H.
     pub host: &'static Page,
 }
@@ -75,24 +88,42 @@ struct Relay {
     producer: Producer<'static>,
 }
 
-impl Vcpu {
-    /// The vCPU of that number, which its own thread may use for the length of
-    /// a callback: QEMU's user mode calls back on the thread of the vCPU that
-    /// it tells of, once at a time. `None`: the number is too high.
+impl Entry {
+    /// Finds the vCPU of that number; makes it at its first store. `None`: the number
+    /// is too high.
     #[inline(always)]
-    pub fn get(segment: &'static Segment, index: u32) -> Option<NonNull<Vcpu>> {
+    pub fn get(segment: &'static Attached, index: u32) -> Option<&'static Entry> {
         let entry = TABLE.get(index as usize)?;
-        // ORDERING: pairs with the Release in `make`, of a thread that had the
-        // number before.
-        NonNull::new(entry.load(Ordering::Acquire)).or_else(|| make(segment, index, entry))
+        load(entry).or_else(|| make(segment, index, entry))
     }
 
-    /// The same, if that vCPU has stored to a register.
-    pub fn find(index: u32) -> Option<NonNull<Vcpu>> {
-        // ORDERING: as in `get`.
-        NonNull::new(TABLE.get(index as usize)?.load(Ordering::Acquire))
+    /// Finds the vCPU of that number, if it has stored to a register.
+    pub fn find(index: u32) -> Option<&'static Entry> {
+        load(TABLE.get(index as usize)?)
     }
 
+    /// The vCPU's own part.
+    ///
+    /// # Safety
+    /// The caller is a callback of this vCPU, on its thread, and has no other reference
+    /// to it: QEMU's user mode calls back on the thread of the vCPU that it tells of,
+    /// once at a time.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)] // because of the cell, as the callers promise
+    pub unsafe fn vcpu(&self) -> &mut Vcpu {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.vcpu.get() }
+    }
+}
+
+#[inline(always)]
+fn load(entry: &AtomicPtr<Entry>) -> Option<&'static Entry> {
+    // SAFETY: null, or leaked by `make`. ORDERING: pairs with the Release in `make`, of
+    // a thread that had the number before.
+    unsafe { entry.load(Ordering::Acquire).as_ref() }
+}
+
+impl Vcpu {
     /// Its number.
     pub fn index(&self) -> u32 {
         self.index
@@ -107,17 +138,11 @@ impl Vcpu {
         self.ranges[0].offset_of(address).or_else(|| self.look_further(address))
     }
 
-    /// This page of our own mapping as the guest has it mapped, if it is in the
-    /// mapping that the last address was in; else as it is.
-    pub fn as_guest(&self, segment: &Segment, page: &'static Page) -> &'static Page {
-        match self.ranges[0].address_of(segment.offset_of(page), PAGE) {
-            // SAFETY: the guest has just written a slot there, and rings; that
-            // it is the same file, the kernel has told. A guest that unmaps it
-            // under its own store loses its own memory, as it would by any
-            // store of its own. Only loaded from, atomically.
-            Some(at) => unsafe { &*(at as *const Page) },
-            None => page,
-        }
+    /// The address of this page of the plugin's mapping in the guest's, if it is in
+    /// the mapping that the last address was in; else its own.
+    pub fn as_guest(&self, segment: &Attached, page: &'static Page) -> NonNull<Page> {
+        let at = self.ranges[0].address_of(segment.offset_of(page), PAGE);
+        at.and_then(|at| NonNull::new(at as *mut Page)).unwrap_or(page.into())
     }
 
     #[cold]
@@ -163,13 +188,13 @@ impl Vcpu {
         }
         let segment = self.segment;
         let client = (0..segment.relays).find(|&client| {
-            let taken = &TAKEN[client as usize];
-            if taken.swap(true, Ordering::Acquire) {
+            let claimed = &CLAIMED[client as usize];
+            if claimed.swap(true, Ordering::Acquire) {
                 return false;
             }
-            let locked = segment.lock(client);
+            let locked = segment.lock.lock(client);
             if !locked {
-                taken.store(false, Ordering::Release);
+                claimed.store(false, Ordering::Release);
             }
             locked
         });
@@ -194,7 +219,7 @@ impl Vcpu {
     #[cold]
     pub fn hurry(&self) {
         if let Some(relay) = &self.relay {
-            self.segment.ring(relay.client);
+            self.segment.local.ring(relay.client);
         }
     }
 
@@ -202,15 +227,19 @@ impl Vcpu {
     pub fn release(&mut self) {
         let Some(relay) = self.relay.take() else { return };
         relay.producer.release();
-        self.segment.unlock(relay.client);
-        TAKEN[relay.client as usize].store(false, Ordering::Release);
+        self.segment.lock.unlock(relay.client);
+        CLAIMED[relay.client as usize].store(false, Ordering::Release);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> Option<NonNull<Vcpu>> {
-    let vcpu = Box::into_raw(Box::new(Vcpu {
+fn make(
+    segment: &'static Attached,
+    index: u32,
+    entry: &AtomicPtr<Entry>,
+) -> Option<&'static Entry> {
+    let vcpu = Vcpu {
         segment,
         index,
         ranges: [Range::default(); RANGES],
@@ -219,38 +248,28 @@ fn make(segment: &'static Segment, index: u32, entry: &AtomicPtr<Vcpu>) -> Optio
         relay: None,
         refused: 0,
         state: Box::leak(Box::new(ProducerState::new())),
-        recorded: 0,
-    }));
-    // ORDERING: pairs with the Acquire in `get`.
-    entry.store(vcpu, Ordering::Release);
-    NonNull::new(vcpu)
+    };
+    let made = Box::new(Entry { vcpu: UnsafeCell::new(vcpu), recorded: AtomicU64::new(0) });
+    // ORDERING: pairs with the Acquire in `load`.
+    entry.store(Box::into_raw(made), Ordering::Release);
+    load(entry)
 }
 
-/// Ends all leases and gives how many points were recorded.
-///
-/// # Safety
-/// No vCPU runs.
-pub unsafe fn release_all() -> u64 {
-    TABLE
-        .iter()
-        // SAFETY: leaked by `make`, and nobody has a reference.
-        .filter_map(|entry| unsafe { entry.load(Ordering::Acquire).as_mut() })
-        .map(|vcpu| {
-            vcpu.release();
-            vcpu.recorded
-        })
-        .sum()
+/// Returns how many points all vCPUs have recorded. Their relays are left to the end of
+/// the process, which unlocks them: other vCPUs may be in a callback now.
+pub fn recorded() -> u64 {
+    TABLE.iter().filter_map(load).map(|entry| entry.recorded.load(Relaxed)).sum()
 }
 
 /// In a forked child, whose only thread calls this: it has no relay and no
 /// lock; those of its parent are its parent's.
-pub fn forget_all(segment: &Segment) {
-    segment.reopen();
+pub fn forget_all(segment: &Attached) {
+    segment.lock.reopen();
     for entry in &TABLE {
         entry.store(std::ptr::null_mut(), Relaxed);
     }
-    for taken in &TAKEN {
-        taken.store(false, Relaxed);
+    for claimed in &CLAIMED {
+        claimed.store(false, Relaxed);
     }
 }
 
@@ -260,15 +279,6 @@ pub fn stored_at(address: u64) -> u64 {
     // SAFETY: aligned, as registers are, and the guest's store there is done;
     // otherwise as in `as_guest`.
     unsafe { (*(address as *const AtomicU64)).load(Relaxed) }
-}
-
-/// Random, nonzero.
-fn token() -> u64 {
-    let mut token = 0u64;
-    // SAFETY: writes at most 8 bytes to `token`.
-    unsafe { libc::getrandom((&raw mut token).cast(), 8, 0) };
-    // Without a random one: no two leases are at one time.
-    (if token == 0 { ticks() } else { token }) | 1
 }
 
 /// No relay for this point.

@@ -1,0 +1,91 @@
+//! Counts of this process, apart from those of its clients' rings.
+#![cfg_attr(not(feature = "std"), allow(dead_code))]
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
+
+static UNATTACHED: AtomicU64 = AtomicU64::new(0);
+/// Those of [`UNATTACHED`] that no host was told of yet.
+static UNTOLD: AtomicU64 = AtomicU64::new(0);
+/// A thread tells the host of those.
+static TELLING: AtomicBool = AtomicBool::new(false);
+static ABANDONED: AtomicU64 = AtomicU64::new(0);
+static UNANSWERED: AtomicU64 = AtomicU64::new(0);
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// What became of this process's clients and events, apart from what the host
+/// shows. Running totals; a forked child begins at zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProcessCounts {
+    /// Events of threads that had no client: no client was free, the thread
+    /// was ending, or another took more than a second to open the device. Not
+    /// those of a process without a device. The host is told within some
+    /// 10 ms, and when a thread or the process ends, by a client that the
+    /// process has; over a segment also without one.
+    pub unattached: u64,
+    /// Clients that a thread left behind because it found an emit on them
+    /// under way for 10 ms: a signal handler has jumped out of it. The thread
+    /// keeps them until it ends, and goes on with another.
+    pub abandoned: u64,
+    /// Clients that were left because another had taken them.
+    pub taken: u64,
+    /// Reference points that a segment's host did not answer within a second,
+    /// or that nobody waited for because it was dead already. It may have
+    /// recorded them.
+    pub unanswered: u64,
+}
+
+/// What became of this process's clients and events, apart from what the host
+/// shows.
+pub fn counts() -> ProcessCounts {
+    ProcessCounts {
+        unattached: UNATTACHED.load(Relaxed),
+        abandoned: ABANDONED.load(Relaxed),
+        taken: TAKEN.load(Relaxed),
+        unanswered: UNANSWERED.load(Relaxed),
+    }
+}
+
+pub(crate) fn unattached() {
+    UNATTACHED.fetch_add(1, Relaxed);
+    UNTOLD.fetch_add(1, Relaxed);
+}
+
+/// Whether the host was told of all events of threads without a client.
+pub(crate) fn is_told() -> bool {
+    UNTOLD.load(Relaxed) == 0 && !TELLING.load(Relaxed)
+}
+
+/// Begins to tell the host of those that it was not told of: gives them, for the
+/// caller to take. `None` if another thread is at it. One at a time, so that a process
+/// which ends can wait for counts that were taken and do not stand anywhere yet.
+pub(crate) fn begin_telling() -> Option<&'static AtomicU64> {
+    // ORDERING: pairs with the Release in `end_telling`.
+    (!TELLING.swap(true, Ordering::Acquire)).then_some(&UNTOLD)
+}
+
+/// Ends the turn that [`begin_telling`] gave.
+pub(crate) fn end_telling() {
+    // ORDERING: pairs with the Acquire in `begin_telling`: what was taken is published.
+    TELLING.store(false, Ordering::Release);
+}
+
+pub(crate) fn abandoned() {
+    ABANDONED.fetch_add(1, Relaxed);
+}
+
+pub(crate) fn client_taken() {
+    TAKEN.fetch_add(1, Relaxed);
+}
+
+pub(crate) fn unanswered() {
+    UNANSWERED.fetch_add(1, Relaxed);
+}
+
+/// In a forked child.
+pub(crate) fn forget() {
+    for count in [&UNATTACHED, &UNTOLD, &ABANDONED, &TAKEN, &UNANSWERED] {
+        count.store(0, Relaxed);
+    }
+    TELLING.store(false, Relaxed);
+}

@@ -1,0 +1,93 @@
+//! Names of leases: the thread's, or the process's and the thread's.
+
+use super::options::Options;
+
+/// What the process is called, and its threads that were given no name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ProcessName {
+    /// The process.
+    pub name: Box<str>,
+    /// Under an emulator, threads have its name, not the program's.
+    pub emulator: Option<Box<str>>,
+}
+
+impl ProcessName {
+    /// Whether this is the name of a thread that was given none.
+    pub(super) fn is_of_all(&self, thread: &str) -> bool {
+        *thread == *self.name || self.emulator.as_deref() == Some(thread)
+    }
+}
+
+/// The kernel's name of the process, or the emulator's: QEMU's user mode shows
+/// the program where one looks by way of `self`, and itself by `thread-self`.
+pub(super) fn of_process(options: &Options) -> Option<ProcessName> {
+    let in_proc = |file: &str| options.proc.join(file);
+    let stat = std::fs::read_to_string(in_proc("self/stat")).ok()?;
+    let exe = |of: &str| std::fs::read_link(in_proc(of).join("exe")).ok();
+    let emulator =
+        exe("thread-self").filter(|real| exe("self").is_some_and(|shown| shown != *real));
+    Some(ProcessName {
+        name: name_in_stat(&stat)?.into(),
+        emulator: emulator.and_then(|real| {
+            let file = real.file_name()?.to_str()?;
+            // As the kernel cuts it off.
+            Some(file.get(..file.len().min(15))?.into())
+        }),
+    })
+}
+
+/// A name may have parentheses of its own.
+fn name_in_stat(stat: &str) -> Option<&str> {
+    let (_, behind) = stat.split_once('(')?;
+    Some(behind.rsplit_once(')')?.0)
+}
+
+/// A lease's name, put together without allocating; cut off if too long.
+pub(super) struct LeaseName {
+    text: [u8; 64],
+    len: usize,
+}
+
+impl Default for LeaseName {
+    fn default() -> Self {
+        LeaseName { text: [0; 64], len: 0 }
+    }
+}
+
+impl LeaseName {
+    pub(super) fn push(&mut self, piece: &str) {
+        let room = &mut self.text[self.len..];
+        let mut end = piece.len().min(room.len());
+        while !piece.is_char_boundary(end) {
+            end -= 1;
+        }
+        room[..end].copy_from_slice(&piece.as_bytes()[..end]);
+        self.len += end;
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.text[..self.len]).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Write for LeaseName {
+    fn write_str(&mut self, piece: &str) -> std::fmt::Result {
+        self.push(piece);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_is_called_what_the_kernel_calls_it() {
+        assert_eq!(name_in_stat("12 (a) S 1"), Some("a"));
+        assert_eq!(name_in_stat("12 (a) (b)) S 1"), Some("a) (b)"));
+        assert_eq!(name_in_stat("12 a S 1"), None);
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let name = of_process(&Options::default()).unwrap();
+        assert_eq!((&*name.name, name.emulator), (comm.trim_end(), None));
+    }
+}

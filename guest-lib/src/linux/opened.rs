@@ -1,0 +1,56 @@
+//! A device that is open, and its files.
+
+use super::mapping::MemoryType;
+use super::name::ProcessName;
+use crate::channel::Channel;
+use crate::error::OpenError;
+use hypertrace_abi::config::ConfigError;
+use hypertrace_segment::{LockFile, Mapping};
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+/// A device, mapped.
+pub(super) struct Opened {
+    pub channel: Channel<'static>,
+    pub memory_type: MemoryType,
+    /// The memory that `channel` refers to: kept as long as it.
+    pub mappings: Vec<Mapping>,
+    /// Which process has which client.
+    pub lock: Option<LockFile>,
+    /// What to call the process, where its threads stand beside those of others.
+    pub name: Option<ProcessName>,
+}
+
+/// Error: no valid config page in this file.
+pub(super) fn not_a_device(path: &Path, why: ConfigError) -> OpenError {
+    OpenError::because("find the config page in", path, std::io::Error::other(why))
+}
+
+/// Opens a file, for stores too unless `read_only`.
+pub(super) fn open_file(path: &Path, read_only: bool) -> Result<File, OpenError> {
+    OpenOptions::new()
+        .read(true)
+        .write(!read_only)
+        .open(path)
+        .map_err(|why| OpenError::because("open", path, why))
+}
+
+/// Maps a part of a file for this process, not for children that it forks.
+pub(super) fn map(
+    file: &File,
+    path: &Path,
+    offset: u64,
+    len: u64,
+    writable: bool,
+) -> Result<Mapping, OpenError> {
+    let mapping = Mapping::new(file, offset, len, writable)
+        .map_err(|why| OpenError::because("map", path, why))?;
+    keep_from_children(&mapping, path)?;
+    Ok(mapping)
+}
+
+/// Keeps a mapping from children: a child opens the device anew.
+pub(super) fn keep_from_children(mapping: &Mapping, path: &Path) -> Result<(), OpenError> {
+    let kept = mapping.keep_from_children();
+    kept.map_err(|why| OpenError::because("keep from children the mapping of", path, why))
+}

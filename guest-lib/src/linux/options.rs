@@ -1,0 +1,78 @@
+//! Where to look for the device, and what was found.
+
+use super::mapping::MemoryType;
+use crate::mmio::Store;
+use crate::time::Clock;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Where to look for the device. The default finds the one that there is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The file of a segment, if that is to be used; else the one that the
+    /// environment variable `HYPERTRACE_SEGMENT` names.
+    pub segment: Option<PathBuf>,
+    /// The physical address of the MMIO window, if there is one to be used.
+    pub window: Option<u64>,
+    /// The PCI function, as in `0000:00:04.0`; else the first one that is a
+    /// hypertrace device.
+    pub function: Option<String>,
+    /// The clock to stamp with; else the TSC where it is steady.
+    pub clock: Option<Clock>,
+    /// How to store to a segment's registers; else as the environment variable
+    /// `HYPERTRACE_STORE` says (`marked`, `syscall`), else [`Store::Marked`].
+    pub store: Option<Store>,
+    /// Where sysfs is mounted: `/sys`.
+    pub sysfs: PathBuf,
+    /// Where procfs is mounted, for `cmdline` and `cpuinfo`: `/proc`.
+    pub proc: PathBuf,
+    /// Physical memory, for an MMIO window: `/dev/mem`.
+    pub memory: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            segment: None,
+            window: None,
+            function: None,
+            clock: None,
+            store: None,
+            sysfs: "/sys".into(),
+            proc: "/proc".into(),
+            memory: "/dev/mem".into(),
+        }
+    }
+}
+
+/// Where a process's channel comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// The PCI function with this folder in sysfs.
+    Function(PathBuf),
+    /// The MMIO window at this physical address.
+    Window(u64),
+    /// The segment in this file, made by `hypertrace run` or the like.
+    Segment(PathBuf),
+    /// The program brought it: [`install`].
+    Installed,
+}
+
+/// A process's channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Info {
+    /// Where it comes from.
+    pub place: Place,
+    /// The clients that processes share; those below belong to vCPUs.
+    pub clients: Range<u32>,
+    /// How the rings are mapped, as timed.
+    pub memory_type: MemoryType,
+    /// What records are stamped with.
+    pub clock: Clock,
+    /// Ticks per second of the counter, as the host says; 0 if it does not.
+    pub frequency: u64,
+    /// Whether a host answers at once. If not, it is shared memory.
+    pub traps: bool,
+}

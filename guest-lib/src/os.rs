@@ -1,0 +1,88 @@
+//! The few things that portable code needs of an operating system: Linux with the
+//! feature `std`, stubs without.
+//!
+//! Unsafe, because they are C functions. All of them may be called in a signal
+//! handler: none allocates, takes a lock or changes errno.
+#![cfg_attr(feature = "std", allow(unsafe_code))]
+
+#[cfg(feature = "std")]
+pub(crate) use linux::*;
+
+#[cfg(feature = "std")]
+mod linux {
+    use hypertrace_abi::atomic::AtomicU64;
+    use hypertrace_abi::layout::mark;
+    use hypertrace_segment::futex;
+    use std::time::Duration;
+
+    /// Sleeps on the low half of a word that processes share, if it is `found`, until
+    /// it is woken or the time ([`nanoseconds`]) has come: `false`.
+    pub(crate) fn sleep(word: &AtomicU64, found: u32, until: u64) -> bool {
+        let left = until.saturating_sub(nanoseconds());
+        if left > 0 {
+            futex::wait_low(word, found, Some(Duration::from_nanos(left)));
+        }
+        left > 0
+    }
+
+    /// Tells an emulator's plugin of a store to a register. A kernel has no such
+    /// call, and says so.
+    pub(crate) fn tell_plugin(register: *mut u64, value: u64) {
+        // SAFETY: a kernel that does not know the call does nothing, a plugin does
+        // what the store would do; errno is this thread's own.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::syscall(mark::SYSCALL as libc::c_long, register, value);
+            *libc::__errno_location() = errno;
+        }
+    }
+
+    /// The CPU that this thread runs on.
+    pub(crate) fn cpu() -> u32 {
+        // SAFETY: takes nothing.
+        u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+    }
+
+    /// Whether the process may do what only root may, short of a lockdown.
+    pub(crate) fn is_root() -> bool {
+        // SAFETY: takes nothing.
+        unsafe { libc::geteuid() == 0 }
+    }
+
+    /// Nanoseconds that no one adjusts.
+    pub(crate) fn nanoseconds() -> u64 {
+        let now = clock(libc::CLOCK_MONOTONIC_RAW);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+
+    /// Milliseconds of a clock that is cheap and coarse.
+    pub(crate) fn coarse_ms() -> u64 {
+        let now = clock(libc::CLOCK_MONOTONIC_COARSE);
+        now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    }
+
+    fn clock(id: libc::clockid_t) -> libc::timespec {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `now` lives through the call. Both clocks exist since Linux
+        // 2.6.32, so it cannot fail.
+        unsafe { libc::clock_gettime(id, &mut now) };
+        now
+    }
+
+    /// Gives the CPU to another thread.
+    pub(crate) fn pause() {
+        std::thread::yield_now();
+    }
+}
+
+/// The CPU that this thread runs on: not known.
+#[cfg(not(feature = "std"))]
+pub(crate) fn cpu() -> u32 {
+    0
+}
+
+/// Gives the CPU to its other thread.
+#[cfg(not(feature = "std"))]
+pub(crate) fn pause() {
+    core::hint::spin_loop();
+}

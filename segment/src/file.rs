@@ -1,0 +1,361 @@
+//! The segment: the regions of a device in a file, mapped.
+//!
+//! Unsafe, because posix_fallocate(3) is a C function.
+#![allow(unsafe_code)]
+
+use crate::local::LocalPages;
+use crate::lock::{LockFile, own_description};
+use crate::mapping::Mapping;
+use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
+use hypertrace_abi::config::{ConfigError, ConfigPage, Features, HostFacts, RingMode};
+use hypertrace_abi::layout::local::HOST_LOCK;
+use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, Region, WORD};
+use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::zerocopy::{FromBytes, IntoBytes};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why there is no segment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// Sizes that cannot be.
+    #[error("the segment cannot have these sizes")]
+    Geometry(#[from] GeometryError),
+    /// There is a file already.
+    #[error(
+        "{} exists: it may hold what a killed run left; save that with `hypertrace run --recover`, \
+         or remove it",
+        .0.display()
+    )]
+    Exists(PathBuf),
+    /// The file cannot have so many bytes.
+    #[error("cannot reserve {bytes} bytes for the segment {}: give it fewer clients or smaller \
+             rings, or another file system", path.display())]
+    Reserve {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it has to have.
+        bytes: u64,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The system refused something.
+    #[error("cannot {doing} the segment {}", path.display())]
+    System {
+        /// What: a verb.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is too short to be one.
+    #[error("{} is not a segment: it has {found} bytes and no room for a config page", path.display())]
+    NoPage {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it has.
+        found: u64,
+    },
+    /// The file has no config page, or one of another version.
+    #[error("{} is not a segment", path.display())]
+    NotOne {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its config page.
+        #[source]
+        source: ConfigError,
+    },
+    /// The file is the memory of a device.
+    #[error("{} is not a segment: it is a device's, as its config page says TRAPS", .0.display())]
+    Device(PathBuf),
+    /// It ends before its rings do.
+    #[error("{} is cut off: it has {found} bytes, and its config page says {expected}", path.display())]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it has.
+        found: u64,
+        /// Bytes that its config page says.
+        expected: u64,
+    },
+    /// A host serves it.
+    #[error("{} is served by process {pid}: end that first", path.display())]
+    Served {
+        /// The file.
+        path: PathBuf,
+        /// The host, by its own account.
+        pid: u32,
+    },
+}
+
+impl SegmentError {
+    /// Whether what was asked for is at fault, not the machine.
+    pub fn is_bad_input(&self) -> bool {
+        !matches!(self, SegmentError::Reserve { .. } | SegmentError::System { .. })
+    }
+}
+
+/// A segment, mapped.
+#[derive(Debug)]
+pub struct Segment {
+    file: File,
+    /// `None`: a memfd.
+    path: Option<PathBuf>,
+    /// The same file by a description of its own, which no child inherits: the
+    /// host's lock is gone with the host. `None`: this is no host.
+    host_lock: Option<LockFile>,
+    mapping: Mapping,
+    page: ConfigPage,
+    geometry: Geometry,
+    mode: RingMode,
+}
+
+impl Segment {
+    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut. It is
+    /// gone with the last process that has it.
+    ///
+    /// # Errors
+    /// If the geometry cannot be, or the system gives no memory.
+    pub fn anonymous(geometry: &Geometry, facts: &HostFacts) -> Result<Segment, SegmentError> {
+        geometry.check()?;
+        let file = memfd(geometry.window_size()).map_err(failed("create", unnamed()))?;
+        Segment::begin(file, None, geometry, facts)
+    }
+
+    /// Creates a segment in a new file, to serve it: on tmpfs for its speed, it
+    /// outlives a crash of all that use it. Its memory is reserved, so that a full
+    /// file system is an error here and not a signal later.
+    ///
+    /// # Errors
+    /// If there is such a file already, or it cannot be made.
+    pub fn create(
+        path: &Path,
+        geometry: &Geometry,
+        facts: &HostFacts,
+    ) -> Result<Segment, SegmentError> {
+        geometry.check()?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => SegmentError::Exists(path.to_owned()),
+                _ => failed("create", path)(source),
+            })?;
+        let made = reserve(&file, geometry)
+            .map_err(|source| SegmentError::Reserve {
+                path: path.to_owned(),
+                bytes: used(geometry),
+                source,
+            })
+            .and_then(|()| Segment::begin(file, Some(path.to_owned()), geometry, facts));
+        if made.is_err() {
+            // This call has made it.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    fn begin(
+        file: File,
+        path: Option<PathBuf>,
+        geometry: &Geometry,
+        facts: &HostFacts,
+    ) -> Result<Segment, SegmentError> {
+        let page = ConfigPage::new(geometry, facts);
+        file.write_all_at(page.as_bytes(), 0)
+            .map_err(failed("write", path.as_deref().unwrap_or(unnamed())))?;
+        Segment::map(file, path, page)?.to_serve()
+    }
+
+    /// Opens the segment in this file, to use it.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn open(path: &Path) -> Result<Segment, SegmentError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOCTTY)
+            .open(path)
+            .map_err(failed("open", path))?;
+        Segment::of_file(file, path)
+    }
+
+    /// As [`Segment::open`], of a file that is open; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn of_file(file: File, path: &Path) -> Result<Segment, SegmentError> {
+        let found = file.metadata().map_err(failed("look at", path))?.len();
+        let path = path.to_owned();
+        if found < MIN_BAR {
+            return Err(SegmentError::NoPage { path, found });
+        }
+        // The only look at the page: other programs can change it at any time.
+        let mut bytes = [0; size_of::<ConfigPage>()];
+        file.read_exact_at(&mut bytes, 0).map_err(failed("read", &path))?;
+        let page = ConfigPage::read_from_bytes(&bytes)
+            .map_err(|_| failed("read", &path)(io::ErrorKind::InvalidData.into()))?;
+        Segment::map(file, Some(path), page)
+    }
+
+    fn map(file: File, path: Option<PathBuf>, page: ConfigPage) -> Result<Segment, SegmentError> {
+        let name = path.as_deref().unwrap_or(unnamed());
+        let not_one = |source| SegmentError::NotOne { path: name.to_owned(), source };
+        let geometry = page.geometry().map_err(not_one)?;
+        let mode = page.ring_mode().map_err(not_one)?;
+        if page.features().contains(Features::TRAPS) {
+            return Err(SegmentError::Device(name.to_owned()));
+        }
+        let expected = used(&geometry);
+        let found = file.metadata().map_err(failed("look at", name))?.len();
+        if found < expected {
+            return Err(SegmentError::Short { path: name.to_owned(), found, expected });
+        }
+        let mapping = Mapping::new(&file, 0, expected, true).map_err(failed("map", name))?;
+        Ok(Segment { file, path, host_lock: None, mapping, page, geometry, mode })
+    }
+
+    /// Makes this process the segment's host, until this is dropped.
+    ///
+    /// # Errors
+    /// If another process is.
+    pub fn to_serve(mut self) -> Result<Segment, SegmentError> {
+        let own = own_description(self.file.as_fd()).map_err(failed("open again", self.name()))?;
+        let lock = LockFile::new(own, HOST_LOCK, LockFile::ANY);
+        if !lock.try_lock(0).map_err(failed("lock", self.name()))? {
+            let pid = self.local().host_pid().load(Relaxed);
+            return Err(SegmentError::Served { path: self.name().to_owned(), pid });
+        }
+        self.host_lock = Some(lock);
+        Ok(self)
+    }
+
+    /// Its file, if it has a name.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    fn name(&self) -> &Path {
+        self.path().unwrap_or(unnamed())
+    }
+
+    /// Its descriptor's number, if it is without a name.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.path.is_none().then(|| self.file.as_raw_fd())
+    }
+
+    /// Where a program finds it: its path, from the root, or that of a
+    /// descriptor that the program inherits.
+    pub fn location(&self) -> OsString {
+        match &self.path {
+            Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).into(),
+            None => format!("/proc/self/fd/{}", self.file.as_raw_fd()).into(),
+        }
+    }
+
+    /// Removes its file.
+    pub fn remove(&self) {
+        if let Some(path) = &self.path {
+            // Not there any more, or not to be removed: it does no harm.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// The config page, as it was written or found.
+    pub fn page(&self) -> &ConfigPage {
+        &self.page
+    }
+
+    /// The sizes.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// What a full ring does.
+    pub fn mode(&self) -> RingMode {
+        self.mode
+    }
+
+    /// Number of clients that relay others' points, and of all.
+    pub fn clients(&self) -> (u32, u32) {
+        let all = self.geometry.clients;
+        (u32::try_from(self.page.vcpu_clients).map_or(all, |n| n.min(all)), all)
+    }
+
+    /// Its memory: up to the last ring's end.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Where it is mapped, as long as this lives: what a `Channel` of this very
+    /// process is made of.
+    pub fn address(&self) -> *mut u8 {
+        self.mapping.address()
+    }
+
+    /// Page L and the bells.
+    #[inline(always)]
+    pub fn local(&self) -> LocalPages<'_> {
+        LocalPages::of(self.mapping.words()).expect("every geometry has a whole config region")
+    }
+
+    /// The rings region.
+    pub fn rings(&self) -> &[AtomicU64] {
+        let rings = self.geometry.window_offset(Region::Rings);
+        &self.mapping.words()[(rings / WORD) as usize..]
+    }
+
+    /// One client's memory.
+    pub fn client(&self, client: u32) -> Option<ClientMemory<'_>> {
+        ClientMemory::of_rings(self.rings(), client, &self.geometry, self.mode)
+    }
+
+    /// Takes it apart: the file, its memory, and the copy of the config page that
+    /// both were checked against.
+    pub fn into_parts(self) -> (File, Mapping, ConfigPage) {
+        (self.file, self.mapping, self.page)
+    }
+}
+
+/// Bytes up to the last ring's end.
+fn used(geometry: &Geometry) -> u64 {
+    geometry.window_offset(Region::Rings) + geometry.rings_size()
+}
+
+fn unnamed() -> &'static Path {
+    Path::new("in memory")
+}
+
+fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> SegmentError + 'a {
+    move |source| SegmentError::System { doing, path: path.to_owned(), source }
+}
+
+fn reserve(file: &File, geometry: &Geometry) -> io::Result<()> {
+    // The C library's, which helps out where a file system has no such call.
+    // SAFETY: takes a descriptor that is open, and two numbers.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, used(geometry) as libc::off_t) } {
+        0 => file.set_len(geometry.window_size()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn memfd(bytes: u64) -> io::Result<File> {
+    let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = File::from(file);
+    file.set_len(bytes)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}

@@ -1,0 +1,41 @@
+//! Sleeping on a word that processes share: futex(2). Nothing here allocates,
+//! takes a lock or changes errno.
+//!
+//! Unsafe, because the kernel knows a word of 64 bits by its low half.
+#![allow(unsafe_code)]
+
+use hypertrace_abi::atomic::{AtomicU32, AtomicU64};
+use rustix::thread::futex::{Flags, Timespec};
+use std::time::Duration;
+
+/// Sleeps while the word is `found`, until another thread wakes it or the time
+/// is over. It may also wake for nothing.
+pub fn wait(word: &AtomicU32, found: u32, most: Option<Duration>) {
+    let most = most.and_then(|most| Timespec::try_from(most).ok());
+    // However it ends, the caller looks at the word again.
+    let _ = rustix::thread::futex::wait(word, Flags::empty(), found, most.as_ref());
+}
+
+/// As [`wait`], on the low half of a word.
+pub fn wait_low(word: &AtomicU64, found: u32, most: Option<Duration>) {
+    wait(low(word), found, most);
+}
+
+/// Wakes at most so many threads that sleep on the word.
+pub fn wake(word: &AtomicU32, most: u32) {
+    // It fails for no address of this process's.
+    let _ = rustix::thread::futex::wake(word, Flags::empty(), most);
+}
+
+/// As [`wake`], on the low half of a word.
+pub fn wake_low(word: &AtomicU64, most: u32) {
+    wake(low(word), most);
+}
+
+/// The low half, for the kernel alone: this crate never loads or stores it, as
+/// all others access the whole word.
+fn low(word: &AtomicU64) -> &AtomicU32 {
+    // SAFETY: the first half of an aligned word that lives as long as the result;
+    // on a little-endian machine it is the low one.
+    unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
+}

@@ -1,0 +1,57 @@
+//! A segment: a file with the regions of a device in it, which programs share
+//! with the host of a session.
+//!
+//! ```
+//! use hypertrace_abi::config::HostFacts;
+//! use hypertrace_abi::layout::Geometry;
+//! use hypertrace_segment::Segment;
+//!
+//! # fn main() -> Result<(), hypertrace_segment::SegmentError> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("segment");
+//! // The host of a session.
+//! let host = Segment::create(&path, &Geometry::default(), &HostFacts::default())?;
+//! // A program.
+//! let program = Segment::open(&path)?;
+//! program.local().ring(3);
+//! assert_ne!(host.local().bells(16)[0].load(std::sync::atomic::Ordering::Acquire), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Segment`] is the file: created or opened, its config page checked, mapped;
+//! - [`LocalPages`] is what a segment has and a device does not: the host's page
+//!   and the bells, by which a program rings the host;
+//! - [`LockFile`] is which process has which client, in a segment or a device;
+//! - [`Mapping`] is a part of a file in memory, [`futex`] sleeps on a word of it.
+//!
+//! It serves nobody: the threads of a host are `hypertrace-user`'s.
+//!
+//! # Features
+//!
+//! - `std` (default): all of the above, on Linux. Without it there is
+//!   [`LocalPages`] alone, for a segment that is mapped already.
+#![cfg_attr(not(feature = "std"), no_std)]
+#![warn(missing_debug_implementations)]
+
+#[cfg(feature = "std")]
+mod file;
+#[cfg(feature = "std")]
+pub mod futex;
+mod local;
+#[cfg(feature = "std")]
+mod lock;
+#[cfg(feature = "std")]
+mod mapping;
+#[cfg(feature = "std")]
+mod token;
+
+#[cfg(feature = "std")]
+pub use file::{Segment, SegmentError};
+pub use local::LocalPages;
+#[cfg(feature = "std")]
+pub use lock::LockFile;
+#[cfg(feature = "std")]
+pub use mapping::Mapping;
+#[cfg(feature = "std")]
+pub use token::token;

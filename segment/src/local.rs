@@ -1,0 +1,217 @@
+//! What a segment has and a device does not: page L, by which the host says how
+//! it is, and the bells, which do what a device's traps do.
+//!
+//! Unsafe, because a word of 32 bits is half of one of 64, and because a mapping
+//! may be an address only.
+#![allow(unsafe_code)]
+
+use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
+use hypertrace_abi::layout::local::{
+    BEAT, BEGAN, BELLS, HOST_PID, LOST_UNATTACHED, PAGE_L, STATE, State, TRIGGERS, TRIGGERS_BYTES,
+    WATCH, watch,
+};
+use hypertrace_abi::layout::{PAGE, WORD};
+use hypertrace_abi::sink::NameSet;
+
+/// Words of page L and of the page with the bells, which follows it.
+const WORDS: usize = (2 * PAGE / WORD) as usize;
+const _: () = assert!(BELLS == PAGE_L + PAGE);
+
+/// Page L and the bells of a segment. Each word is accessed in one size by all
+/// sides: the bells, and those of page L that are a `u64`, by 64 bits; the rest
+/// by 32.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalPages<'m>(&'m [AtomicU64; WORDS]);
+
+impl<'m> LocalPages<'m> {
+    /// Finds them in a segment that is mapped at this address.
+    ///
+    /// # Safety
+    /// A segment's config region is mapped there, writable, for `'m`.
+    pub unsafe fn at(segment: *mut u8) -> LocalPages<'m> {
+        // SAFETY: the caller's promise: the config region is larger, and aligned as
+        // pages are; shared memory is accessed by atomic operations only.
+        LocalPages(unsafe { &*segment.wrapping_add(PAGE_L as usize).cast() })
+    }
+
+    /// Finds them among the words of a segment. `None` if those are too few.
+    pub fn of(segment: &'m [AtomicU64]) -> Option<LocalPages<'m>> {
+        segment.get((PAGE_L / WORD) as usize..)?.first_chunk().map(LocalPages)
+    }
+
+    #[inline(always)]
+    fn word(self, offset: u64) -> &'m AtomicU64 {
+        &self.0[(offset / WORD) as usize]
+    }
+
+    /// A word of 32 bits; the other half of its 64 is one such word too, or unused.
+    #[inline(always)]
+    fn half(self, offset: u64) -> &'m AtomicU32 {
+        let word = self.word(offset).as_ptr().cast::<u32>();
+        // SAFETY: one half of an aligned word that lives as long as the result. All
+        // sides access these words by 32 bits only.
+        unsafe { AtomicU32::from_ptr(word.add((offset % WORD / 4) as usize)) }
+    }
+
+    /// What the host looks at, one of [`watch`]: a futex.
+    #[inline(always)]
+    pub fn watch(self) -> &'m AtomicU32 {
+        self.half(WATCH)
+    }
+
+    /// The host's [`State`].
+    #[inline(always)]
+    pub fn state(self) -> &'m AtomicU32 {
+        self.half(STATE)
+    }
+
+    /// The host's process id.
+    pub fn host_pid(self) -> &'m AtomicU32 {
+        self.half(HOST_PID)
+    }
+
+    /// Passes of the host's loop.
+    pub fn beat(self) -> &'m AtomicU64 {
+        self.word(BEAT)
+    }
+
+    /// The host's raw counter when it began.
+    pub fn began(self) -> &'m AtomicU64 {
+        self.word(BEGAN)
+    }
+
+    /// Running total of events that were lost in processes which hold no client.
+    pub fn lost_unattached(self) -> &'m AtomicU64 {
+        self.word(LOST_UNATTACHED)
+    }
+
+    /// The set of names whose points the host has to handle itself.
+    pub fn triggers(self) -> &'m [AtomicU64] {
+        &self.0[(TRIGGERS / WORD) as usize..][..(TRIGGERS_BYTES / WORD) as usize]
+    }
+
+    /// The bells of so many clients, at most 1,024: a byte each, eight in a word.
+    pub fn bells(self, clients: u32) -> &'m [AtomicU64] {
+        let bells = &self.0[(PAGE / WORD) as usize..];
+        &bells[..bells.len().min(clients.div_ceil(WORD as u32) as usize)]
+    }
+
+    /// Whether a host takes what is recorded.
+    #[inline(always)]
+    pub fn is_served(self) -> bool {
+        self.state().load(Relaxed) == State::Serving as u32
+    }
+
+    /// Whether the host has to handle points of this name itself.
+    #[inline(always)]
+    pub fn has_triggers(self, name_hash: u32) -> bool {
+        let (word, bit) = NameSet::place(name_hash);
+        self.word(TRIGGERS + word as u64 * WORD).load(Relaxed) & bit != 0
+    }
+
+    /// Adds 1 to a client's bell: the host looks at its registers when it looks
+    /// next. A bell that comes around carries 1 into the next client's, which then
+    /// rings for nothing.
+    ///
+    /// # Panics
+    /// If no segment has so many clients.
+    pub fn tell(self, client: u32) {
+        let client = u64::from(client);
+        // ORDERING: pairs with the host's Acquire load: the registers are stored.
+        self.word(PAGE + client).fetch_add(1 << (client % WORD * 8), Ordering::Release);
+    }
+
+    /// Rings a client's bell: as [`LocalPages::tell`], and wakes the host if it
+    /// sleeps.
+    ///
+    /// # Panics
+    /// As [`LocalPages::tell`].
+    pub fn ring(self, client: u32) {
+        self.tell(client);
+        // ORDERING: pairs with the host's fence between its word and its look
+        // at the bells: one of the two sees what the other did.
+        fence(Ordering::SeqCst);
+        let watches = self.watch();
+        // A host that is about to sleep does not.
+        if watches.load(Relaxed) == watch::ASLEEP
+            && watches.compare_exchange(watch::ASLEEP, watch::BELLS, Relaxed, Relaxed).is_ok()
+        {
+            #[cfg(feature = "std")]
+            crate::futex::wake(watches, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages() -> Box<[AtomicU64; WORDS]> {
+        Box::new([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    #[test]
+    fn a_bell_counts_in_its_own_byte() {
+        let words = pages();
+        let pages = LocalPages(&words);
+        for (client, times) in [(0, 3), (7, 2), (9, 255), (1023, 1)] {
+            (0..times).for_each(|_| pages.ring(client));
+        }
+        let bells: Vec<u8> =
+            pages.bells(1024).iter().flat_map(|bell| bell.load(Relaxed).to_le_bytes()).collect();
+        let rung: Vec<(usize, u8)> =
+            bells.into_iter().enumerate().filter(|(_, bell)| *bell != 0).collect();
+        assert_eq!(rung, [(0, 3), (7, 2), (9, 255), (1023, 1)]);
+        assert_eq!((pages.bells(9).len(), pages.bells(16).len()), (2, 2));
+    }
+
+    #[test]
+    fn bells_of_one_word_that_ring_at_the_same_time_are_all_heard() {
+        let words = pages();
+        let pages = LocalPages(&words);
+        std::thread::scope(|scope| {
+            for client in 0..8 {
+                scope.spawn(move || (0..100).for_each(|_| pages.tell(client)));
+            }
+        });
+        assert_eq!(pages.bells(8)[0].load(Relaxed).to_le_bytes(), [100; 8]);
+    }
+
+    #[test]
+    fn a_ring_wakes_a_host_that_sleeps_and_no_other() {
+        let words = pages();
+        let pages = LocalPages(&words);
+        for (before, after) in [
+            (watch::ASLEEP, watch::BELLS),
+            (watch::BELLS, watch::BELLS),
+            (watch::CLIENT, watch::CLIENT),
+        ] {
+            pages.watch().store(before, Relaxed);
+            pages.ring(1);
+            assert_eq!(pages.watch().load(Relaxed), after);
+        }
+    }
+
+    #[test]
+    fn words_of_32_bits_are_halves_of_their_own() {
+        let words = pages();
+        let pages = LocalPages(&words);
+        pages.state().store(State::Serving as u32, Relaxed);
+        pages.host_pid().store(7, Relaxed);
+        assert!(pages.is_served());
+        assert_eq!(words[(STATE / WORD) as usize].load(Relaxed), 7 << 32 | 1);
+    }
+
+    #[test]
+    fn a_name_is_looked_up_where_the_host_has_put_it() {
+        let words = pages();
+        let pages = LocalPages(&words);
+        let mut names = NameSet::EMPTY;
+        names.set(0x1234_5678);
+        for (word, bits) in pages.triggers().iter().zip(names.0) {
+            word.store(bits, Relaxed);
+        }
+        assert!(pages.has_triggers(0x1234_5678) && pages.has_triggers(0x678));
+        assert!(!pages.has_triggers(0x679));
+    }
+}

@@ -1,0 +1,93 @@
+//! A part of a file, mapped.
+//!
+//! Unsafe, because mapping is, and because shared memory is seen as atomics.
+#![allow(unsafe_code)]
+
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::layout::WORD;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::ptr;
+
+/// A part of a file, mapped and shared; unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    at: *mut u8,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: this type accesses the memory by atomic operations only; what else is
+// done by its address is the caller's to argue.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `file` from `offset` on: pages.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn new(file: impl AsFd, offset: u64, len: u64, writable: bool) -> io::Result<Mapping> {
+        let mut protection = ProtFlags::READ;
+        protection.set(ProtFlags::WRITE, writable);
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset)? };
+        Ok(Mapping { at: at.cast(), len, writable })
+    }
+
+    /// Keeps the mapping from being inherited by forked children.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn keep_from_children(&self) -> io::Result<()> {
+        // SAFETY: exactly this mapping, and no memory of this process changes.
+        unsafe { madvise(self.at.cast(), self.len, Advice::LinuxDontFork)? };
+        Ok(())
+    }
+
+    /// Fills the hole that it left in a forked child with private memory, so that
+    /// code which was in the middle of an emit has memory to store to.
+    pub fn plug(&self) {
+        let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: maps only at addresses where nothing is.
+        unsafe {
+            match mmap_anonymous(self.at.cast(), self.len, protection, fixed) {
+                // A kernel before 4.17 takes the address as a hint only.
+                Ok(at) if at != self.at.cast() => drop(munmap(at, self.len)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The address of its first byte.
+    pub fn address(&self) -> *mut u8 {
+        self.at
+    }
+
+    /// The addresses of the mapping.
+    pub fn range(&self) -> Range<usize> {
+        self.at as usize..self.at as usize + self.len
+    }
+
+    /// Its words; none if it is not writable.
+    pub fn words(&self) -> &[AtomicU64] {
+        let bytes = if self.writable { self.len } else { 0 };
+        // SAFETY: mapped as long as `self` lives, and aligned as pages are. Whoever
+        // else has the file mapped is another process, or accesses these words by
+        // atomic operations as this one does.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), bytes / WORD as usize) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this type owns the mapping; a program that uses its address for
+        // longer keeps the value for longer.
+        let _ = unsafe { munmap(self.at.cast(), self.len) };
+    }
+}

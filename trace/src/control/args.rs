@@ -1,0 +1,150 @@
+//! `--trace` and `--trace-backend`: what a VMM adds to its command line.
+
+use crate::events::pattern::Pattern;
+use crate::events::registry::{self, Clash};
+use crate::session::Session;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Options of a VMM's own command line, to flatten into its `clap` struct:
+///
+/// ```
+/// # use clap::Parser;
+/// use hypertrace_trace::args::TraceArgs;
+///
+/// #[derive(Parser)]
+/// struct Vmm {
+///     #[command(flatten)]
+///     trace: TraceArgs,
+/// }
+///
+/// let vmm = Vmm::try_parse_from(["vmm", "--trace", "virtio_*,file=/tmp/t", "--trace-backend", "log"]);
+/// assert!(vmm.is_ok());
+/// ```
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Tracing")]
+pub struct TraceArgs {
+    /// Events to switch on, by pattern (* any run of characters, ? any one); a file of patterns,
+    /// one a line, - in front switches off; a file for QEMU's simpletrace reader
+    #[arg(
+        long = "trace",
+        value_name = "[enable=]PATTERN|events=FILE|file=FILE",
+        value_delimiter = ','
+    )]
+    trace: Vec<TraceOption>,
+    /// More places for events: log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
+    #[arg(long = "trace-backend", value_name = "BACKEND", value_delimiter = ',')]
+    backends: Vec<String>,
+}
+
+/// One part of `--trace`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum TraceOption {
+    Enable(Pattern),
+    Events(PathBuf),
+    File(PathBuf),
+}
+
+impl FromStr for TraceOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TraceOption, String> {
+        let pattern =
+            |text: &str| text.parse().map(TraceOption::Enable).map_err(|e| format!("{e}"));
+        match text.split_once('=') {
+            None => pattern(text),
+            Some(("enable", text)) => pattern(text),
+            Some(("events", path)) if !path.is_empty() => Ok(TraceOption::Events(path.into())),
+            Some(("file", path)) if !path.is_empty() => Ok(TraceOption::File(path.into())),
+            Some(_) => Err("expected [enable=]PATTERN, events=FILE or file=FILE".into()),
+        }
+    }
+}
+
+/// Why an option cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceArgsError {
+    /// A file of patterns cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A line of it is no pattern.
+    #[error("{}:{line}: {why}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something that the [command](Session::execute) of the same name refuses.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl TraceArgs {
+    /// Whether any option says which events are to be on.
+    pub fn names_events(&self) -> bool {
+        self.trace.iter().any(|option| !matches!(option, TraceOption::File(_)))
+    }
+
+    /// Does what the options say. Gives what is worth a warning: patterns that
+    /// fit no declared event, which may fit a guest's later, and events that
+    /// two crates of the program [declare differently](crate::event::Clash).
+    ///
+    /// # Errors
+    /// At the first option that cannot be done.
+    pub fn apply(&self, session: &Session) -> Result<Vec<String>, TraceArgsError> {
+        let refused = |why: String| {
+            TraceArgsError::Refused(why.lines().next().unwrap_or_default().to_owned())
+        };
+        for backend in &self.backends {
+            session.execute(&format!("trace-backend {backend} on")).map_err(refused)?;
+        }
+        let mut warnings: Vec<_> = registry::clashes().iter().map(Clash::to_string).collect();
+        let mut set = |pattern: &Pattern, on: bool| {
+            let matched = session.set_events(pattern, on).map_err(|e| e.to_string())?;
+            if matched.declared == 0 {
+                warnings.push(format!("no declared event fits {pattern}"));
+            }
+            Ok(())
+        };
+        for option in &self.trace {
+            match option {
+                TraceOption::Enable(pattern) => set(pattern, true).map_err(refused)?,
+                TraceOption::Events(path) => patterns(path, &mut set)?,
+                TraceOption::File(path) => {
+                    let file = session.set_simple_file(path);
+                    file.map_err(|e| refused(format!("{e}: {}", e.source)))?;
+                }
+            }
+        }
+        Ok(warnings)
+    }
+}
+
+/// Each pattern of a file.
+fn patterns(
+    path: &Path,
+    set: &mut impl FnMut(&Pattern, bool) -> Result<(), String>,
+) -> Result<(), TraceArgsError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| TraceArgsError::Read { path: path.to_owned(), source })?;
+    for (line, number) in text.lines().zip(1..) {
+        let wrong = |why| TraceArgsError::Line { path: path.to_owned(), line: number, why };
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (line, on) = line.strip_prefix('-').map_or((line, true), |rest| (rest, false));
+        let pattern: Pattern = line.parse().map_err(|e| wrong(format!("{e}")))?;
+        set(&pattern, on).map_err(wrong)?;
+    }
+    Ok(())
+}

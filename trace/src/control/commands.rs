@@ -1,0 +1,256 @@
+//! Control while a VM runs: which events are on, which backends there are, and
+//! what the rings hold. From code, and as the monitor's commands.
+
+use super::monitor::{Monitor, MonitorError};
+use crate::ctf::error::WriteFailed;
+use crate::drain::state::TraceState;
+use crate::drain::wanted::TooManyRules;
+use crate::events::backend::{self, Backends, ftrace};
+use crate::events::pattern::Pattern;
+use crate::events::registry::{self, EVENTS};
+use crate::events::rings;
+use crate::session::Session;
+use hypertrace_abi::clock::ticks;
+use std::fmt::Write;
+use std::path::Path;
+
+/// How many names a pattern is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Matched {
+    /// Declared events of this program.
+    pub declared: usize,
+    /// Names that the guest's events had so far.
+    pub guest: usize,
+}
+
+/// Switches declared events of this program. Gives how many the pattern is
+/// about. From any thread; a vCPU's keeps to one event, see
+/// [`TraceEvent::set`](crate::events::registry::TraceEvent::set).
+pub fn set_declared(pattern: &Pattern, on: bool) -> usize {
+    let events = EVENTS.iter().filter(|event| pattern.matches(event.name()));
+    events.map(|event| event.set(on)).count()
+}
+
+impl Session {
+    /// Switches events by pattern: declared ones, and the guest's, also those
+    /// that are yet to come.
+    ///
+    /// # Errors
+    /// If the guest has too many rules.
+    pub fn set_events(&self, pattern: &Pattern, on: bool) -> Result<Matched, TooManyRules> {
+        let guest = self.engine().set_guest_events(pattern, on)?;
+        Ok(Matched { declared: set_declared(pattern, on), guest })
+    }
+
+    /// Has declared events written to a file for QEMU's simpletrace reader, too.
+    /// A file that is there must be empty or such a trace, which it replaces; a
+    /// pipe must have a reader. What was written before stays where it is.
+    ///
+    /// # Errors
+    /// If it cannot be made or written, or is something else.
+    pub fn set_simple_file(&self, path: &Path) -> Result<(), WriteFailed> {
+        let mut engine = self.engine();
+        if engine.recorder.is_some() {
+            let source = std::io::Error::other("a flight recorder writes snapshots only");
+            return Err(WriteFailed { action: "write", path: path.to_owned(), source });
+        }
+        // What came before belongs to what was before.
+        engine.pass();
+        let TraceState { simple, trace, clocks, failures, .. } = &mut engine.state;
+        simple.set(path, &trace.dir, &clocks.host, failures)
+    }
+
+    /// Begins to serve the [commands](Session::execute) at the control socket
+    /// in the session's directory.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub fn serve(&self) -> Result<Monitor, MonitorError> {
+        let session = self.clone();
+        Monitor::start_in(self.folder().clone(), move |line| session.execute(line))
+    }
+
+    /// Executes a command of the monitor's; gives its text.
+    ///
+    /// # Errors
+    /// What is wrong with the command, and then all commands.
+    pub fn execute(&self, line: &str) -> Result<String, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match *words.as_slice() {
+            [] => Ok(String::new()),
+            ["help"] => Ok(HELP.into()),
+            ["info", "trace-events"] => self.info_events("*"),
+            ["info", "trace-events", pattern] => self.info_events(pattern),
+            ["info", "trace"] => Ok(self.info_trace()),
+            ["trace-events-all"] => Ok(registry::trace_events_all()),
+            ["trace-event", pattern, state] => self.trace_event(pattern, switch(state)?),
+            ["snapshot"] => match self.snapshot() {
+                Ok(dir) => Ok(dir.display().to_string()),
+                Err(why) => Err(told(&why)),
+            },
+            ["trace-file", "set", _, ..] => {
+                let path = line.split_once("set").map_or("", |(_, path)| path.trim());
+                self.set_simple_file(Path::new(path)).map_err(|e| told(&e))?;
+                Ok(format!("writing to {path}"))
+            }
+            ["trace-file", "flush"] => self.flush(),
+            ["trace-file", state] => self.trace_file(switch(state)?),
+            ["trigger", "list"] => Ok(self.triggers()),
+            ["trigger", "add", ..] => {
+                let rule = line.split_once("add").map_or("", |(_, rule)| rule.trim());
+                let number = self.add_trigger(rule).map_err(|e| told(&e))?;
+                Ok(format!("trigger {number}"))
+            }
+            ["trigger", "remove", number] => {
+                let number = number.parse().map_err(|_| format!("{number:?} is no number"))?;
+                self.remove_trigger(number).map_err(|e| told(&e))?;
+                Ok(String::new())
+            }
+            ["trace-backend", name, state] => trace_backend(name, switch(state)?),
+            _ => Err(format!("no command {line:?}\n{HELP}")),
+        }
+    }
+
+    fn trace_event(&self, pattern: &str, on: bool) -> Result<String, String> {
+        let pattern: Pattern = pattern.parse().map_err(|e| told(&e))?;
+        let about = self.set_events(&pattern, on).map_err(|e| told(&e))?;
+        let state = if on { "on" } else { "off" };
+        Ok(match about {
+            Matched { declared: 0, guest: 0 } if pattern.is_exact() => {
+                format!("no event {pattern} so far; a guest's of that name will be {state}")
+            }
+            Matched { declared: 0, guest: 0 } => {
+                format!("no event fits {pattern} so far; a guest's that does will be {state}")
+            }
+            Matched { declared, guest } => {
+                format!("{state}: {declared} declared, {guest} of the guest's")
+            }
+        })
+    }
+
+    fn info_events(&self, pattern: &str) -> Result<String, String> {
+        let pattern: Pattern = pattern.parse().map_err(|e| told(&e))?;
+        let mut rows: Vec<(String, bool, &str)> = EVENTS
+            .iter()
+            .map(|event| (event.name().to_owned(), event.is_wanted(), ""))
+            .chain(self.engine().guest_events())
+            .filter(|(name, ..)| pattern.matches(name))
+            .collect();
+        if rows.is_empty() {
+            return Err(format!("no event fits {pattern} so far"));
+        }
+        rows.sort();
+        let row = |(name, on, whose): (String, bool, &str)| {
+            format!("{name} : state {}{whose}\n", u8::from(on))
+        };
+        Ok(rows.into_iter().map(row).collect())
+    }
+
+    fn info_trace(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "backends: {}", names(backend::active()));
+        let nowhere = rings::nowhere();
+        if nowhere > 0 {
+            let _ = writeln!(text, "events of threads that no session has: {nowhere}");
+        }
+        self.engine().describe_trace(&mut text);
+        text
+    }
+
+    fn flush(&self) -> Result<String, String> {
+        self.engine().pass();
+        Ok(String::new())
+    }
+
+    fn trace_file(&self, on: bool) -> Result<String, String> {
+        let mut engine = self.engine();
+        // What came before belongs to what was before.
+        engine.pass();
+        match &mut engine.state.simple.file {
+            Some(simple) => {
+                simple.set(on, ticks());
+                Ok(String::new())
+            }
+            None => Err("there is no file: trace-file set PATH".into()),
+        }
+    }
+}
+
+/// An error with its causes, on one line: how a VMM may tell its user what
+/// this crate's errors say.
+pub fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn switch(state: &str) -> Result<bool, String> {
+    match state {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(format!("expected on or off, found {other:?}\n{HELP}")),
+    }
+}
+
+/// Switches a backend that needs nothing but itself, by name; `ftrace:DIR` and
+/// `ftrace-raw:DIR` name the folder of a tracefs instance.
+fn trace_backend(name: &str, on: bool) -> Result<String, String> {
+    let (name, instance) = match name.split_once(':') {
+        Some((name, instance)) => (name, Some(Path::new(instance))),
+        None => (name, None),
+    };
+    let which = match name {
+        "log" => Backends::LOG,
+        "syslog" => Backends::SYSLOG,
+        "ftrace" => Backends::FTRACE,
+        "ftrace-raw" => Backends::FTRACE_RAW,
+        "sdt" => Backends::SDT,
+        other => {
+            return Err(format!(
+                "no backend {other:?} that can be switched; there are log, syslog, \
+                 ftrace[:DIR], ftrace-raw[:DIR], sdt"
+            ));
+        }
+    };
+    if !on {
+        backend::remove(which);
+        return Ok(String::new());
+    }
+    if which.intersects(Backends::FTRACE | Backends::FTRACE_RAW) {
+        let instance = instance.unwrap_or(Path::new("/sys/kernel/tracing"));
+        ftrace::open(instance).map_err(|e| told(&e))?;
+    }
+    backend::add(which);
+    Ok(String::new())
+}
+
+/// Names of backends, as the commands have them.
+fn names(backends: Backends) -> String {
+    let all = [
+        (Backends::RING, "rings"),
+        (Backends::LOG, "log"),
+        (Backends::SYSLOG, "syslog"),
+        (Backends::FTRACE, "ftrace"),
+        (Backends::FTRACE_RAW, "ftrace-raw"),
+        (Backends::SDT, "sdt"),
+    ];
+    let on = all.into_iter().filter(|(backend, _)| backends.contains(*backend));
+    let on: Vec<&str> = on.map(|(_, name)| name).collect();
+    if on.is_empty() { "nop".into() } else { on.join(" ") }
+}
+
+const HELP: &str = "\
+info trace-events [PATTERN]        names and states; * is any run of characters, ? any one
+info trace                         backends, rings and what waits in them
+trace-event NAME|PATTERN on|off    declared events and the guest's, also before their first use
+trace-file on|off|flush|set PATH   the file for QEMU's simpletrace reader
+trace-backend NAME on|off          log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
+snapshot                           what a flight recorder's rings hold, as a session of its own
+trigger list|add RULE|remove N     what reference points do: on NAME [if argN==VALUE] do ACTION, ..
+trace-events-all                   all declarations, for a reader of that file
+help                               this";

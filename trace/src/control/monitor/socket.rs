@@ -1,0 +1,200 @@
+//! The socket in the session's directory: made, found, and removed.
+
+use super::{MonitorError, SOCKET, sys};
+use crate::ctf::folder::{Folder, MOST_TRIES, Share, retry};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, openat, renameat, unlinkat};
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes that an address has room for, with a NUL (`sun_path`, unix(7)).
+pub const MAX_ADDRESS: usize = 108;
+
+/// The socket's name in its nursery.
+const NEWBORN: &str = "s";
+
+/// Connects to the monitor of the session in `dir`, however long its path is.
+/// The stream blocks.
+///
+/// # Errors
+/// `NotFound` or `NotADirectory` if there is no such directory or no socket in it,
+/// `ConnectionRefused` if nobody listens there, `PermissionDenied` if it is another user's,
+/// `TimedOut` if it listens and accepted nobody for so long.
+pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let begun = Instant::now();
+    // Its user may not be allowed to read it.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = retry(|| openat(rustix::fs::CWD, dir, flags, Mode::empty()))?;
+    let address = address(&directory, &std::path::absolute(dir)?, SOCKET);
+    let mut interrupted = 0;
+    let stream = loop {
+        match sys::connect(&address) {
+            // So many wait already that there is no room for one more.
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                if begun.elapsed() >= timeout {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted && interrupted < MOST_TRIES => {
+                interrupted += 1;
+            }
+            done => break done?,
+        }
+    };
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// A path to `name` in an open directory: by the descriptor, so that it leads to
+/// no other directory which has its path by now. A VMM in a jail may have no
+/// `/proc`: there by the path, if an address has room for it.
+fn address(directory: &impl AsRawFd, path: &Path, name: &str) -> PathBuf {
+    let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    let direct = path.join(name);
+    if direct.as_os_str().len() < MAX_ADDRESS && !by_descriptor.exists() {
+        return direct;
+    }
+    by_descriptor.join(name)
+}
+
+/// The socket's entry in the directory; goes when dropped.
+#[derive(Debug)]
+pub struct Entry {
+    folder: Folder,
+    path: PathBuf,
+    /// So that no other's is removed.
+    inode: (u64, u64),
+    process: u32,
+}
+
+impl Entry {
+    /// Whether it was made here, and not before a fork.
+    pub fn is_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Where it was made.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let is_ours = |found: Stat| inode(&found) == self.inode;
+        if self.is_this_process() && self.folder.stat_of(SOCKET).is_ok_and(is_ours) {
+            let _ = self.folder.remove(SOCKET); // nothing else could be done
+        }
+    }
+}
+
+fn inode(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn is_socket(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Socket
+}
+
+/// A directory of ours alone, in which the socket is made: while it has the mode
+/// that the umask gave it, nobody else can reach it.
+struct Nursery<'f> {
+    above: &'f Folder,
+    folder: Folder,
+    name: String,
+}
+
+impl Nursery<'_> {
+    fn new(above: &Folder) -> io::Result<Nursery<'_>> {
+        let ours = above.clone().shared(Share::Owner);
+        // A name may be taken by one that was killed at this point.
+        for attempt in 0..1000 {
+            let name = format!(".{SOCKET}-{}-{attempt}", std::process::id());
+            match ours.create(&name) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                done => return done.map(|folder| Nursery { above, folder, name }),
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
+    }
+
+    /// The socket: it listens, and has its mode.
+    fn listener(&self) -> io::Result<(UnixListener, Stat)> {
+        let listener =
+            UnixListener::bind(address(&self.folder.as_fd(), self.folder.path(), NEWBORN))?;
+        listener.set_nonblocking(true)?;
+        // Where there is no `/proc`, a directory of this path may be another by now.
+        let made = self.folder.stat_of(NEWBORN)?;
+        if !is_socket(&made) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        chmodat(&self.folder, NEWBORN, Mode::from_raw_mode(0o600), AtFlags::empty())?;
+        Ok((listener, made))
+    }
+}
+
+impl Drop for Nursery<'_> {
+    fn drop(&mut self) {
+        // What is left there harms nobody.
+        let _ = unlinkat(&self.folder, NEWBORN, AtFlags::empty());
+        let _ = unlinkat(self.above, &self.name, AtFlags::REMOVEDIR);
+    }
+}
+
+/// Makes the socket. It gets its name last, when it has its mode and listens.
+pub fn listen(folder: Folder) -> Result<(UnixListener, Entry), MonitorError> {
+    // A VMM may change its working directory while the monitor runs.
+    let path = std::path::absolute(folder.path()).unwrap_or_else(|_| folder.path().to_owned());
+    let at = path.join(SOCKET);
+    let failed = |source| MonitorError::Socket { path: at.clone(), source };
+
+    let folder = folder.moved(path);
+    let nursery = Nursery::new(&folder).map_err(failed)?;
+    let (listener, made) = nursery.listener().map_err(failed)?;
+
+    let _lock = lock(&folder).map_err(failed)?;
+    // A connection to a plain file is refused, too.
+    if folder.stat_of(SOCKET).is_ok_and(|there| !is_socket(&there)) {
+        return Err(MonitorError::NotASocket(at));
+    }
+    if is_heard(&address(&folder.as_fd(), folder.path(), SOCKET)).map_err(failed)? {
+        return Err(MonitorError::InUse(at));
+    }
+    retry(|| renameat(&nursery.folder, NEWBORN, &folder, SOCKET)).map_err(failed)?;
+    drop(nursery);
+    let entry = Entry { folder, path: at, inode: inode(&made), process: std::process::id() };
+    Ok((listener, entry))
+}
+
+/// Keeps two that start at once from taking each other's socket for a dead one.
+/// Others may lock the directory for reasons of their own, perhaps for as long as
+/// the VMM runs, so it is not waited for long, and done without.
+fn lock(folder: &Folder) -> io::Result<File> {
+    // By a description of its own, which the lock goes with.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = File::from(retry(|| openat(folder, ".", flags, Mode::empty()))?);
+    let begun = Instant::now();
+    while sys::lock(&file).is_err_and(|e| e.kind() == ErrorKind::WouldBlock)
+        && begun.elapsed() < Duration::from_secs(1)
+    {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(file)
+}
+
+/// Whether somebody listens at a socket.
+fn is_heard(address: &Path) -> io::Result<bool> {
+    match sys::connect(address) {
+        Ok(_) => Ok(true),
+        Err(e) => match e.kind() {
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound => Ok(false),
+            ErrorKind::WouldBlock => Ok(true), // more than it can take
+            _ => Err(e),
+        },
+    }
+}

@@ -1,0 +1,15 @@
+//! What a session's directory holds: a CTF 1.8 trace and `session.json`.
+//!
+//! [`stream`] writes files that survive a kill at any instant, in [`packet`]s;
+//! [`metadata`] and [`session_json`] describe them, [`clock`] maps raw counters to Unix
+//! time. [`folder`] and [`files`] are the only code that opens, renames or removes files.
+
+pub(crate) mod clock;
+pub(crate) mod error;
+pub mod files;
+pub(crate) mod folder;
+pub mod metadata;
+pub mod packet;
+pub mod session_json;
+pub mod stream;
+pub(crate) mod uuid;

@@ -1,0 +1,547 @@
+//! Clocks: linear maps from raw ticks to Unix time, for CTF readers.
+//!
+//! The host's is measured. A guest's is a guess that gets better: whatever the
+//! guest wrote, it wrote before the host saw it, so the smallest difference
+//! between the two bounds the offset. (`hypertrace-timeline` computes finer
+//! maps with error bounds from the reference points; this is for everybody
+//! else.) Readers convert ticks through doubles, so ticks are counted from a
+//! base near the session's start.
+
+use super::metadata::ClockEntry;
+use super::packet::Domain;
+use super::session_json::ClockJson;
+use crate::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::record::ClockKind;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The clock of all host rings.
+pub(crate) const HOST_CLOCK: u32 = 0;
+
+/// Frequencies that a guest's counter may be told to have.
+pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
+
+const NS: i128 = 1_000_000_000;
+
+/// One instant on all of the host's clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Anchor {
+    /// The raw counter.
+    pub raw: u64,
+    /// CLOCK_REALTIME, nanoseconds.
+    pub unix_ns: i128,
+    /// CLOCK_MONOTONIC.
+    pub monotonic: Instant,
+}
+
+impl Anchor {
+    /// Reads the clocks between two reads of the counter, and keeps the try
+    /// that was interrupted least.
+    pub fn now() -> Anchor {
+        let sample = || {
+            let before = ticks();
+            let real = SystemTime::now();
+            let monotonic = Instant::now();
+            let width = ticks().saturating_sub(before);
+            // Before 1970 there was no clock to be wrong.
+            let unix_ns = real.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128);
+            (width, Anchor { raw: before + width / 2, unix_ns, monotonic })
+        };
+        let mut best = sample();
+        for _ in 0..32 {
+            let next = sample();
+            if next.0 < best.0 {
+                best = next;
+            }
+        }
+        best.1
+    }
+}
+
+/// The host's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct HostClock {
+    first: Anchor,
+    /// Raw ticks at the streams' tick 0.
+    pub base: u64,
+    /// Ticks per second.
+    pub frequency: u64,
+    /// It was measured by another process: it stays.
+    fixed: bool,
+}
+
+/// Measured once per process: 10 ms, good to a few parts in a million.
+fn first_frequency() -> u64 {
+    static FREQUENCY: OnceLock<u64> = OnceLock::new();
+    *FREQUENCY.get_or_init(|| {
+        let first = Anchor::now();
+        std::thread::sleep(Duration::from_millis(10));
+        frequency_between(&first, &Anchor::now()).unwrap_or(NS as u64)
+    })
+}
+
+/// Ticks per second of Unix time, or of monotonic time if somebody set the
+/// clock in between.
+fn frequency_between(a: &Anchor, b: &Anchor) -> Option<u64> {
+    let monotonic = b.monotonic.checked_duration_since(a.monotonic)?.as_nanos() as i128;
+    let real = b.unix_ns - a.unix_ns;
+    let set = (real - monotonic).abs() > 1_000 + monotonic / 1_000;
+    let ns = if set { monotonic } else { real };
+    let ticks = i128::from(b.raw.checked_sub(a.raw)?);
+    u64::try_from((ticks * NS + ns / 2).checked_div(ns)?).ok().filter(|f| FREQUENCIES.contains(f))
+}
+
+impl HostClock {
+    /// Anchors the clock here and now.
+    pub fn start() -> HostClock {
+        let frequency = first_frequency();
+        let first = Anchor::now();
+        // A second of room, for points that were stamped before.
+        HostClock { first, base: first.raw.saturating_sub(frequency), frequency, fixed: false }
+    }
+
+    /// The clock as `session.json` tells it.
+    fn restore(told: &ClockJson) -> HostClock {
+        let frequency = told.frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
+        let first = Anchor {
+            raw: told.base.saturating_add(frequency),
+            unix_ns: i128::from(told.offset_ns) + NS,
+            monotonic: Instant::now(),
+        };
+        HostClock { first, base: told.base, frequency, fixed: true }
+    }
+
+    /// Draws the line from the first anchor through now. Does nothing in the
+    /// first 20 ms, when the process's first measure is better.
+    pub fn refresh(&mut self) {
+        let now = Anchor::now();
+        if !self.fixed
+            && now.monotonic.duration_since(self.first.monotonic) >= Duration::from_millis(20)
+            && let Some(frequency) = frequency_between(&self.first, &now)
+        {
+            self.frequency = frequency;
+        }
+    }
+
+    /// Unix time of a raw value, nanoseconds.
+    pub fn unix_ns(&self, raw: u64) -> i128 {
+        self.first.unix_ns
+            + ticks_to_ns(i128::from(raw) - i128::from(self.first.raw), self.frequency)
+    }
+
+    /// Unix time of tick 0, nanoseconds.
+    pub fn offset_ns(&self) -> i128 {
+        self.unix_ns(self.base)
+    }
+
+    /// Unix time of the first anchor, nanoseconds.
+    pub fn started_unix_ns(&self) -> i128 {
+        self.first.unix_ns
+    }
+
+    /// The first anchor's raw value.
+    pub fn started(&self) -> u64 {
+        self.first.raw
+    }
+}
+
+fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
+    // 2^64 ticks x 10^9 fit 127 bits.
+    (ticks * NS).div_euclid(i128::from(frequency))
+}
+
+/// A clock of guests: shared by all clients whose time it fits.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestClock {
+    /// TSC or CLOCK_MONOTONIC_RAW.
+    pub kind: ClockKind,
+    /// Clock epoch.
+    pub epoch: u32,
+    /// The lane that it was added for; none if that was in another process.
+    lane: Option<usize>,
+    /// Ticks per second; none if it is the host's own counter's rate.
+    told: Option<u64>,
+    /// Raw ticks at the streams' tick 0.
+    pub base: u64,
+    /// The first timestamp seen.
+    first: u64,
+    /// Host's raw counter when the epoch began.
+    began: u64,
+    /// The (guest, host) pair with the smallest host - guest.
+    best: (u64, u64),
+    /// How much later the map says guest time is than the published one did,
+    /// nanoseconds.
+    gained: i128,
+}
+
+impl GuestClock {
+    /// A clock from its first timestamp, seen by the host at `seen`.
+    pub fn new(
+        kind: ClockKind,
+        epoch: u32,
+        told: Option<u64>,
+        host: &HostClock,
+        began: u64,
+        first: u64,
+        seen: u64,
+    ) -> GuestClock {
+        let mut clock = GuestClock {
+            kind,
+            epoch,
+            lane: None,
+            told,
+            base: 0,
+            first,
+            began,
+            best: (first, seen),
+            gained: 0,
+        };
+        // No timestamp of the epoch is older than its beginning.
+        let room = u128::from(clock.allowed(host, seen)) + u128::from(clock.frequency(host));
+        clock.base = first.saturating_sub(u64::try_from(room).unwrap_or(u64::MAX));
+        clock
+    }
+
+    /// Ticks per second.
+    pub fn frequency(&self, host: &HostClock) -> u64 {
+        match self.kind {
+            ClockKind::MonotonicRaw => NS as u64,
+            ClockKind::Tsc => self.told.unwrap_or(host.frequency),
+        }
+    }
+
+    /// Ticks that can have passed since the epoch began: x 1.001 + 1 ms.
+    pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
+        let frequency = u128::from(self.frequency(host));
+        let elapsed = u128::from(now.saturating_sub(self.began));
+        let ticks = elapsed * frequency / u128::from(host.frequency);
+        u64::try_from(ticks + ticks / 1000 + frequency / 1000).unwrap_or(u64::MAX)
+    }
+
+    /// The latest that a timestamp can be now, if `first` is one of this
+    /// clock's.
+    pub fn limit(&self, host: &HostClock, first: u64, now: u64) -> u64 {
+        first.saturating_add(self.allowed(host, now))
+    }
+
+    /// Whether a client's first timestamp can be of this clock.
+    pub fn fits(&self, host: &HostClock, timestamp: u64, now: u64) -> bool {
+        (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
+    }
+
+    /// Learns that the guest's time was `guest` at or before the host's `host_raw`.
+    /// Says whether that was news.
+    pub fn bound(&mut self, host: &HostClock, guest: u64, host_raw: u64) -> bool {
+        let better =
+            self.unix_at(host, (guest, host_raw), guest) - self.unix_at(host, self.best, guest);
+        if better < 0 {
+            self.best = (guest, host_raw);
+            self.gained -= better;
+        }
+        better < 0
+    }
+
+    /// Whether the map moved noticeably since this said so last.
+    pub fn has_moved(&mut self) -> bool {
+        let noticeable = self.gained >= 1_000;
+        if noticeable {
+            self.gained = 0;
+        }
+        noticeable
+    }
+
+    fn unix_at(&self, host: &HostClock, pair: (u64, u64), guest: u64) -> i128 {
+        let ticks = i128::from(guest) - i128::from(pair.0);
+        host.unix_ns(pair.1) + ticks_to_ns(ticks, self.frequency(host))
+    }
+
+    /// Unix time of tick 0, nanoseconds.
+    pub fn offset_ns(&self, host: &HostClock) -> i128 {
+        self.unix_at(host, self.best, self.base)
+    }
+
+    /// `tsc` or `monotonic_raw`.
+    pub fn kind_name(&self) -> &'static str {
+        match self.kind {
+            ClockKind::Tsc => "tsc",
+            ClockKind::MonotonicRaw => "monotonic_raw",
+        }
+    }
+}
+
+/// All clocks of a session. Number 0 is the host's.
+#[derive(Debug)]
+pub(crate) struct Clocks {
+    pub host: HostClock,
+    guests: Vec<GuestClock>,
+    /// The epoch of what is drained now.
+    epoch: u32,
+    /// Host's raw counter when it began.
+    began: u64,
+    told: Option<u64>,
+    /// Guests stamp with the host's counter.
+    pub shared: bool,
+    /// The maps are not those of the metadata on disk.
+    pub changed: bool,
+    /// Clocks that the metadata on disk has.
+    pub described: u32,
+}
+
+impl Clocks {
+    pub fn new(host: HostClock, epoch: u32, began: Option<u64>, told: Option<u64>) -> Clocks {
+        // What no counter does is not believed.
+        let told = told.filter(|f| FREQUENCIES.contains(f));
+        let began = began.unwrap_or(host.started());
+        Clocks {
+            host,
+            guests: Vec::new(),
+            epoch,
+            began,
+            told,
+            shared: false,
+            changed: true,
+            described: 0,
+        }
+    }
+
+    /// The clocks of a session that another process left; the host's is told
+    /// first.
+    pub fn restore(told: &[ClockJson], same_counter: bool) -> Option<Clocks> {
+        let (host, guests) = told.split_first()?;
+        let host = HostClock::restore(host);
+        let mut clocks = Clocks::new(host, 0, Some(host.base), None);
+        clocks.shared = same_counter;
+        for guest in guests.iter().take(MAX_SESSION_CLOCKS - 1) {
+            let kind = match &*guest.kind {
+                "monotonic_raw" => ClockKind::MonotonicRaw,
+                _ => ClockKind::Tsc,
+            };
+            let ns = i128::from(guest.offset_ns) - host.unix_ns(host.base);
+            let ticks = ns * i128::from(host.frequency) / NS;
+            let seen = (i128::from(host.base) + ticks).clamp(0, u64::MAX.into()) as u64;
+            clocks.epoch = clocks.epoch.max(guest.epoch);
+            clocks.guests.push(GuestClock {
+                kind,
+                epoch: guest.epoch,
+                lane: None,
+                told: FREQUENCIES.contains(&guest.frequency).then_some(guest.frequency),
+                base: guest.base,
+                first: guest.base,
+                began: host.base,
+                best: (guest.base, seen),
+                gained: 0,
+            });
+        }
+        Some(clocks)
+    }
+
+    /// Guests stamp with the host's own counter: its clock is theirs, from when
+    /// the epoch began.
+    pub fn share(&mut self) {
+        self.shared = true;
+        self.host.base = self.host.base.min(self.began.saturating_sub(self.host.frequency));
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub fn begin_epoch(&mut self, epoch: u32) {
+        // Epochs are told per packet, and never go backwards in a file.
+        self.epoch = epoch.max(self.epoch);
+        self.began = ticks();
+    }
+
+    /// Clocks so far.
+    pub fn len(&self) -> u32 {
+        1 + self.guests.len() as u32
+    }
+
+    pub fn guest(&self, clock: u32) -> Option<&GuestClock> {
+        self.guests.get((clock as usize).checked_sub(1)?)
+    }
+
+    pub fn guest_mut(&mut self, clock: u32) -> Option<&mut GuestClock> {
+        self.guests.get_mut((clock as usize).checked_sub(1)?)
+    }
+
+    /// Raw ticks at tick 0 of the clock's streams.
+    pub fn base(&self, clock: u32) -> u64 {
+        self.guest(clock).map_or(self.host.base, |guest| guest.base)
+    }
+
+    /// The latest that a timestamp of this clock can be now, after `first`.
+    pub fn limit(&self, clock: u32, first: u64, now: u64) -> u64 {
+        match self.guest(clock) {
+            Some(guest) => guest.limit(&self.host, first, now),
+            // Counters of two CPUs need not agree to the tick.
+            None => now.saturating_add(self.host.frequency / 1000),
+        }
+    }
+
+    /// The latest that a lease's first timestamp can be now.
+    pub fn latest(&self, clock: u32, now: u64) -> u64 {
+        let first = self.guest(clock).map_or(0, |guest| guest.first);
+        self.limit(clock, first, now)
+    }
+
+    /// Returns a clock for a guest whose time is `timestamp`: the one it has, one
+    /// that fits, or a new one. If no more can be added to the session, one that
+    /// does not fit: its timestamps will be clamped. `lane`: who asks, by the number of its
+    /// [`Stats`](crate::drain::lane::Stats); its first new clock of an epoch is its
+    /// own, whatever others have added.
+    pub fn for_guest(
+        &mut self,
+        lane: usize,
+        current: Option<u32>,
+        kind: ClockKind,
+        timestamp: u64,
+        now: u64,
+    ) -> u32 {
+        if self.shared && kind == ClockKind::Tsc {
+            return HOST_CLOCK;
+        }
+        let like = |c: &GuestClock| c.kind == kind && c.epoch == self.epoch;
+        let fits = |c: &GuestClock| like(c) && c.fits(&self.host, timestamp, now);
+        let is = |what: &dyn Fn(&GuestClock) -> bool| {
+            current.filter(|current| self.guest(*current).is_some_and(what))
+        };
+        if let Some(current) = is(&fits) {
+            return current;
+        }
+        let number = |index: usize| index as u32 + 1;
+        if let Some(index) = self.guests.iter().position(fits) {
+            return number(index);
+        }
+        let of_epoch = || self.guests.iter().filter(|clock| clock.epoch == self.epoch);
+        let is_first = of_epoch().all(|clock| clock.lane != Some(lane));
+        if (is_first || of_epoch().count() + 1 < MAX_CLOCKS)
+            && self.guests.len() + 1 < MAX_SESSION_CLOCKS
+        {
+            let (host, began) = (&self.host, self.began);
+            let clock = GuestClock::new(kind, self.epoch, self.told, host, began, timestamp, now);
+            self.guests.push(GuestClock { lane: Some(lane), ..clock });
+            self.changed = true;
+            return number(self.guests.len() - 1);
+        }
+        let last = number(self.guests.len() - 1);
+        is(&like).or(self.guests.iter().position(like).map(number)).unwrap_or(last)
+    }
+
+    /// Measures the host's clock again, and says whether any map is to be
+    /// told anew.
+    pub fn refresh(&mut self) {
+        let now = ticks();
+        let before = self.host.unix_ns(now);
+        self.host.refresh();
+        self.changed |= (self.host.unix_ns(now) - before).abs() >= 1_000;
+        for guest in &mut self.guests {
+            self.changed |= guest.has_moved();
+        }
+    }
+
+    pub fn entries(&self, uuid: &[u8; 16]) -> Vec<ClockEntry> {
+        let entry = |id: u32, name: String, frequency, offset_ns| {
+            let mut uuid = *uuid;
+            // Another clock, another UUID: the session's, told apart.
+            for (byte, x) in uuid[12..].iter_mut().zip((id + 1).to_be_bytes()) {
+                *byte ^= x;
+            }
+            ClockEntry { id, name, uuid, frequency, offset_ns }
+        };
+        let host = &self.host;
+        let guests = self.guests.iter().zip(1..).map(|(clock, id)| {
+            entry(id, format!("guest{id}"), clock.frequency(host), clock.offset_ns(host))
+        });
+        std::iter::once(entry(0, "host".into(), host.frequency, host.offset_ns()))
+            .chain(guests)
+            .collect()
+    }
+
+    pub fn to_json(&self) -> Vec<ClockJson> {
+        let host = &self.host;
+        let whole =
+            |ns: i128| i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
+        let guests = self.guests.iter().zip(1..).map(|(clock, id)| ClockJson {
+            id,
+            domain: Domain::Guest,
+            kind: clock.kind_name().into(),
+            epoch: clock.epoch,
+            frequency: clock.frequency(host),
+            base: clock.base,
+            offset_ns: whole(clock.offset_ns(host)),
+            host_frequency: host.frequency,
+        });
+        std::iter::once(ClockJson {
+            id: 0,
+            domain: Domain::Host,
+            kind: "tsc".into(),
+            epoch: 0,
+            frequency: host.frequency,
+            base: host.base,
+            offset_ns: whole(host.offset_ns()),
+            host_frequency: host.frequency,
+        })
+        .chain(guests)
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> HostClock {
+        let mut host = HostClock::start();
+        host.frequency = 1_000_000_000;
+        host.first.raw = 10_000_000_000;
+        host.first.unix_ns = 5_000_000_000_000;
+        host
+    }
+
+    fn guest(host: &HostClock, first: u64, seen: u64) -> GuestClock {
+        GuestClock::new(ClockKind::Tsc, 0, None, host, 10_000_000_000, first, seen)
+    }
+
+    #[test]
+    fn the_host_clock_agrees_with_the_system() {
+        let mut clock = HostClock::start();
+        std::thread::sleep(Duration::from_millis(50));
+        clock.refresh();
+        let now = Anchor::now();
+        assert!((clock.unix_ns(now.raw) - now.unix_ns).abs() < 20_000);
+    }
+
+    #[test]
+    fn a_guest_clock_starts_before_every_timestamp_of_its_epoch() {
+        let host = host();
+        let second = 1_000_000_000;
+        let clock = guest(&host, 700 * second, 12 * second);
+        // 2 s since the epoch began, 0.1 % and 1 ms more, and one second.
+        assert_eq!(clock.base, 700 * second - 3 * second - 3_000_000);
+        assert!(clock.fits(&host, 698 * second, 12 * second));
+        assert!(!clock.fits(&host, 690 * second, 12 * second));
+        assert!(!clock.fits(&host, 703 * second, 12 * second));
+        assert!(clock.fits(&host, 703 * second, 13 * second));
+    }
+
+    #[test]
+    fn a_young_guest_counter_has_base_zero() {
+        let host = host();
+        assert_eq!(guest(&host, 5, 12_000_000_000).base, 0);
+    }
+
+    #[test]
+    fn the_smallest_difference_makes_the_offset() {
+        let host = host();
+        let mut clock = guest(&host, 100_000_000_000, 11_000_000_000);
+        let at_first = clock.offset_ns(&host);
+        assert!(!clock.bound(&host, 100_000_000_000, 11_500_000_000));
+        assert_eq!(clock.offset_ns(&host), at_first);
+        assert!(clock.bound(&host, 100_500_000_000, 11_400_000_000));
+        assert_eq!(clock.offset_ns(&host), at_first - 100_000_000);
+        assert!(clock.has_moved());
+        assert!(!clock.has_moved());
+    }
+}

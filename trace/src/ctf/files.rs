@@ -1,0 +1,185 @@
+//! The stream files of a trace, of which a bounded number are open.
+//!
+//! A session has a file for each client and each thread that traces, and a VMM
+//! has other uses for its descriptors. The file that was written least recently
+//! is closed when another one is needed, and opened again at its next packet.
+
+use super::folder::{Folder, Share, set_len, write_at};
+use rustix::fs::{OFlags, Stat};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// A stream file that was created here, open or not.
+#[derive(Debug)]
+pub(crate) struct FileId {
+    name: String,
+    /// Device and inode: another file of its name is not it.
+    inode: (u64, u64),
+}
+
+impl FileId {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+#[derive(Debug)]
+struct Open {
+    inode: (u64, u64),
+    file: OwnedFd,
+    /// Number of its last use.
+    used: u64,
+}
+
+/// The folder of a trace, and those of its stream files that are open.
+#[derive(Debug)]
+pub struct Files {
+    folder: Folder,
+    /// So many, at least one.
+    most: usize,
+    open: Vec<Open>,
+    uses: u64,
+}
+
+impl Files {
+    /// The files of a trace in this folder, at most `most` of them open.
+    ///
+    /// # Errors
+    /// If there is no such folder.
+    pub fn at(folder: &Path, most: usize) -> io::Result<Files> {
+        Ok(Files::new(Folder::open(folder, Share::Owner)?, most))
+    }
+
+    pub(crate) fn new(folder: Folder, most: usize) -> Files {
+        Files { folder, most: most.max(1), open: Vec::new(), uses: 0 }
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// The folder's new path, for messages, after it was renamed.
+    pub(crate) fn moved(self, path: PathBuf) -> Files {
+        Files { folder: self.folder.moved(path), ..self }
+    }
+
+    /// The path of a file, for messages.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Creates a file of this length, sparse, that begins with `head`. It has
+    /// its name once all of that is so; nothing is left behind otherwise.
+    pub(crate) fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<FileId> {
+        let hidden = format!(".{name}");
+        self.make_room();
+        let make = || -> io::Result<_> {
+            let file = self.folder.new_file(&hidden)?;
+            set_len(&file, len)?;
+            write_at(&file, head, 0)?;
+            self.folder.rename(&hidden, name)?;
+            let inode = inode(&rustix::fs::fstat(&file)?);
+            Ok((file, inode))
+        };
+        let (file, inode) = make().inspect_err(|_| {
+            let _ = self.folder.remove(&hidden);
+        })?;
+        self.keep(inode, file);
+        Ok(FileId { name: name.to_owned(), inode })
+    }
+
+    /// Writes all of `bytes`.
+    pub(crate) fn write(&mut self, id: &FileId, bytes: &[u8], at: u64) -> io::Result<()> {
+        write_at(self.get(id)?, bytes, at)
+    }
+
+    /// Cuts the file to this length, if one is given, and closes it.
+    pub(crate) fn close(&mut self, id: &FileId, end: Option<u64>) -> io::Result<()> {
+        let cut = match end {
+            Some(end) => self.get(id).and_then(|file| set_len(file, end)),
+            None => Ok(()),
+        };
+        self.open.retain(|open| open.inode != id.inode);
+        cut
+    }
+
+    fn get(&mut self, id: &FileId) -> io::Result<&OwnedFd> {
+        self.uses += 1;
+        // A few dozen at most.
+        if let Some(index) = self.open.iter().position(|open| open.inode == id.inode) {
+            let open = &mut self.open[index];
+            open.used = self.uses;
+            return Ok(&open.file);
+        }
+        self.make_room();
+        let (file, stat) = self.folder.file(&id.name, OFlags::RDWR)?;
+        if inode(&stat) != id.inode {
+            let why = "another file has its name now";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(self.keep(id.inode, file))
+    }
+
+    fn keep(&mut self, inode: (u64, u64), file: OwnedFd) -> &OwnedFd {
+        let index = self.open.len();
+        self.open.push(Open { inode, file, used: self.uses });
+        &self.open[index].file
+    }
+
+    /// Closes the files that were used least recently, until there is room for
+    /// one more.
+    fn make_room(&mut self) {
+        while self.open.len() >= self.most {
+            let oldest = self.open.iter().zip(0..).min_by_key(|(open, _)| open.used);
+            let Some((_, index)) = oldest else { break };
+            self.open.swap_remove(index);
+        }
+    }
+}
+
+fn inode(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_beyond_the_bound_are_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::at(dir.path(), 2).unwrap();
+        let ids: Vec<FileId> =
+            (0..5u8).map(|n| files.create(&format!("f{n}"), 100, &[n]).unwrap()).collect();
+        for (n, id) in (0..).zip(&ids) {
+            files.write(id, &[0xa0 + n], 1).unwrap();
+            assert!(files.open.len() <= 2);
+        }
+        for (n, id) in (0..5u8).zip(&ids) {
+            files.close(id, Some(2)).unwrap();
+            assert_eq!(std::fs::read(dir.path().join(id.name())).unwrap(), [n, 0xa0 + n]);
+        }
+        assert!(files.open.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_meanwhile_is_not_written_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        let id = files.create("f", 100, b"head").unwrap();
+        files.create("g", 100, b"head").unwrap();
+        let path = dir.path().join("f");
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "mine").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(files.write(&id, b"text", 0).is_err());
+        std::fs::rename(&victim, &path).unwrap();
+
+        let failed = files.write(&id, b"text", 0).unwrap_err();
+
+        assert!(failed.to_string().contains("another file"), "{failed}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+}

@@ -1,0 +1,350 @@
+//! A directory of a session, held by its descriptor.
+//!
+//! Every file of a session is made, opened, renamed and removed relative to
+//! such a descriptor, and no link is followed on the way: a directory that is
+//! renamed or replaced meanwhile, or a link that somebody plants in it, sends
+//! no write elsewhere. A file is always a new one that gets its name by rename.
+//! Modes are set, not left to the umask.
+//!
+//! System calls are rustix's, as std repeats an interrupted one without bound.
+
+use super::error::WriteFailed;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{fchmod, fstat, ftruncate, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::io::{Errno, pread, pwrite};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Tries of a system call that signals interrupt. After that the interruption
+/// is an error like any other.
+pub(crate) const MOST_TRIES: u32 = 100;
+
+/// Entries that a folder is asked for at most; a trace has fewer files.
+const MOST_NAMES: usize = 1 << 20;
+
+/// The users that may read a session, besides its owner. A session holds what
+/// guests and programs traced, which may be anything; nobody but the owner can
+/// write to it. The control socket and a segment's file are the owner's alone,
+/// always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Share {
+    /// None: directories of mode 0700, files of mode 0600.
+    #[default]
+    Owner,
+    /// The directory's group: 0750, 0640.
+    Group,
+    /// All: 0755, 0644.
+    All,
+}
+
+impl Share {
+    pub(crate) fn folder_mode(self) -> Mode {
+        Mode::from_raw_mode(match self {
+            Share::Owner => 0o700,
+            Share::Group => 0o750,
+            Share::All => 0o755,
+        })
+    }
+
+    pub(crate) fn file_mode(self) -> Mode {
+        self.folder_mode() & !Mode::from_raw_mode(0o111)
+    }
+}
+
+/// Calls until it is not interrupted, at most [`MOST_TRIES`] times.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    let mut tries = 1;
+    loop {
+        match call() {
+            Err(Errno::INTR) if tries < MOST_TRIES => tries += 1,
+            done => return done.map_err(io::Error::from),
+        }
+    }
+}
+
+/// Writes all of it; what remains of a short write is tried again, so that the
+/// reason shows.
+pub(crate) fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match retry(|| pwrite(&file, bytes, at))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => {
+                bytes = bytes.get(n..).unwrap_or_default();
+                at += n as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads as much as there is, up to the buffer's length.
+pub(crate) fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match retry(|| pread(&file, &mut bytes[filled..], at))? {
+            0 => break,
+            n => {
+                filled += n;
+                at += n as u64;
+            }
+        }
+    }
+    Ok(filled)
+}
+
+/// Gives a file this length.
+pub(crate) fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
+    retry(|| ftruncate(&file, len))
+}
+
+/// A directory of a session.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    fd: Arc<OwnedFd>,
+    /// Where it was when it was opened: for messages only.
+    path: PathBuf,
+    share: Share,
+}
+
+impl Folder {
+    /// Opens a directory that is there.
+    pub fn open(path: &Path, share: Share) -> io::Result<Folder> {
+        Folder::open_at(CWD, path.as_os_str(), path.to_owned(), OFlags::empty(), share)
+    }
+
+    fn open_at(
+        at: BorrowedFd<'_>,
+        name: &OsStr,
+        path: PathBuf,
+        flags: OFlags,
+        share: Share,
+    ) -> io::Result<Folder> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | flags;
+        let fd = retry(|| openat(at, name, flags, Mode::empty()))?;
+        Ok(Folder { fd: Arc::new(fd), path, share })
+    }
+
+    /// Makes a directory in this one.
+    pub fn create(&self, name: &str) -> io::Result<Folder> {
+        mkdirat(&self.fd, name, self.share.folder_mode())?;
+        let made = self.folder(name).and_then(|made| made.set_mode().map(|()| made));
+        made.inspect_err(|_| {
+            let _ = unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
+        })
+    }
+
+    /// Makes a directory by its path, with those above it.
+    pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
+        use std::os::unix::fs::DirBuilderExt;
+        if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+            // Whoever can write to them can rename what is in them.
+            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+        }
+        mkdirat(CWD, path, share.folder_mode())?;
+        let (name, flags) = (path.as_os_str(), OFlags::NOFOLLOW);
+        let made = Folder::open_at(CWD, name, path.to_owned(), flags, share);
+        made.and_then(|made| made.set_mode().map(|()| made)).inspect_err(|_| {
+            let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
+        })
+    }
+
+    /// Opens a directory in this one.
+    pub fn folder(&self, name: &str) -> io::Result<Folder> {
+        let path = self.path.join(name);
+        Folder::open_at(self.fd.as_fd(), name.as_ref(), path, OFlags::NOFOLLOW, self.share)
+    }
+
+    /// Where it was when it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its new path, for messages, after it was renamed.
+    pub fn moved(self, path: PathBuf) -> Folder {
+        Folder { path, ..self }
+    }
+
+    /// The same, where what is made has other modes.
+    pub fn shared(self, share: Share) -> Folder {
+        Folder { share, ..self }
+    }
+
+    /// The modes of what is made in it.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Device, inode, owner.
+    pub fn stat(&self) -> io::Result<Stat> {
+        Ok(fstat(&self.fd)?)
+    }
+
+    /// Gives it the mode of a session's directory.
+    pub fn set_mode(&self) -> io::Result<()> {
+        retry(|| fchmod(&self.fd, self.share.folder_mode()))
+    }
+
+    /// The names in it, `.` and `..` excluded; not more than `most`.
+    pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        // Through a descriptor of its own, with its own position.
+        for entry in retry(|| Dir::read_from(&self.fd))? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_owned());
+            }
+            if names.len() == most {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// All names in it.
+    pub fn all_names(&self) -> io::Result<Vec<OsString>> {
+        self.names(MOST_NAMES)
+    }
+
+    /// Makes a file; one of this name, which an earlier try left, is removed.
+    pub fn new_file(&self, name: &str) -> io::Result<OwnedFd> {
+        let _ = self.remove(name);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = self.share.file_mode();
+        let file = retry(|| openat(&self.fd, name, flags | OFlags::NOFOLLOW, mode))?;
+        retry(|| fchmod(&file, mode))?;
+        Ok(file)
+    }
+
+    /// Opens a regular file. A pipe or a device that has the name is an error
+    /// at once, not a wait for somebody else.
+    pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let name = name.as_ref();
+        let file = retry(|| openat(&self.fd, name, flags, Mode::empty()))
+            .map_err(|why| if is_link(&why) { not_regular() } else { why })?;
+        let stat = fstat(&file)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok((file, stat)),
+            _ => Err(not_regular()),
+        }
+    }
+
+    /// Device and inode of what has this name.
+    pub fn stat_of(&self, name: &str) -> io::Result<Stat> {
+        Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Renames what is in it; what has the new name is replaced.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        retry(|| renameat(&self.fd, from, &self.fd, to))
+    }
+
+    /// Removes a file.
+    pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = name.as_ref();
+        retry(|| unlinkat(&self.fd, name, AtFlags::empty()))
+    }
+
+    /// Removes a directory and the files in it.
+    pub fn remove_folder(&self, name: &str) -> io::Result<()> {
+        let folder = self.folder(name)?;
+        for file in folder.all_names()? {
+            folder.remove(file)?;
+        }
+        retry(|| unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
+    }
+
+    /// Replaces a file by rename, so that a reader sees the old or the new one.
+    ///
+    /// # Errors
+    /// If it cannot be written: the old one stays.
+    pub fn replace(&self, name: &str, text: &[u8]) -> Result<(), WriteFailed> {
+        let hidden = format!(".{name}.new");
+        let write = || {
+            let file = self.new_file(&hidden)?;
+            write_at(&file, text, 0)?;
+            self.rename(&hidden, name)
+        };
+        write().map_err(|source| {
+            let _ = self.remove(&hidden);
+            WriteFailed { action: "write", path: self.path.join(name), source }
+        })
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn is_link(why: &io::Error) -> bool {
+    why.raw_os_error() == Some(libc::ELOOP)
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
+        (dir, folder)
+    }
+
+    #[test]
+    fn an_interruption_without_end_is_an_error() {
+        let mut calls = 0;
+        let failed = retry(|| -> rustix::io::Result<()> {
+            calls += 1;
+            Err(Errno::INTR)
+        });
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert_eq!(calls, MOST_TRIES);
+    }
+
+    #[test]
+    fn links_that_are_planted_redirect_nothing() {
+        let (dir, folder) = folder();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "mine").unwrap();
+        for name in ["name", ".name.new"] {
+            symlink(&victim, dir.path().join(name)).unwrap();
+        }
+
+        folder.replace("name", b"text").unwrap();
+
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+        assert_eq!(std::fs::read(dir.path().join("name")).unwrap(), b"text");
+        assert!(!dir.path().join("name").is_symlink());
+        symlink(dir.path(), dir.path().join("ctf")).unwrap();
+        assert!(folder.folder("ctf").is_err());
+        symlink(&victim, dir.path().join("link")).unwrap();
+        let failed = folder.file("link", OFlags::WRONLY).unwrap_err();
+        assert!(failed.to_string().contains("not a regular file"), "{failed}");
+    }
+
+    #[test]
+    fn a_folder_that_is_renamed_is_the_same_and_what_has_its_name_then_is_not() {
+        let (dir, folder) = folder();
+        let made = folder.create("a").unwrap();
+        std::fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+
+        made.replace("file", b"text").unwrap();
+
+        assert_eq!(std::fs::read(dir.path().join("b/file")).unwrap(), b"text");
+        assert_eq!(std::fs::read_dir(dir.path().join("a")).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,251 @@
+//! The trace's TSDL text (CTF 1.8), from which any CTF reader knows the rest.
+//!
+//! One clock and one stream class per entry of [`ClockEntry`]; an event class
+//! is repeated in each stream class that has such events. Names come from
+//! guests: [`Schema::parse`] leaves only ASCII identifiers, and every one gets
+//! an underscore in front, as LTTng does it, so that a field may be called
+//! `struct` or `event`. Readers take that underscore off again.
+
+use super::uuid::Uuid;
+use hypertrace_abi::schema::{FieldType, Schema};
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+
+/// A clock as TSDL says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClockEntry {
+    /// Clock and stream class.
+    pub id: u32,
+    /// A TSDL identifier.
+    pub name: String,
+    /// Clocks that differ must differ in this.
+    pub uuid: [u8; 16],
+    /// Ticks per second.
+    pub frequency: u64,
+    /// Unix time at tick 0, nanoseconds.
+    pub offset_ns: i128,
+}
+
+/// An event class in a stream class.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassEntry<'a> {
+    /// Stream class.
+    pub stream_id: u32,
+    /// Dense id.
+    pub id: u32,
+    /// Its name and fields, from [`class_body`].
+    pub body: &'a str,
+}
+
+/// Names of the words before a reference point's own fields.
+pub const REFERENCE_FIELDS: [&str; 4] = ["client", "cpu", "seq", "guest_time"];
+
+const NS: i128 = 1_000_000_000;
+
+/// The whole text.
+pub fn tsdl<'a>(
+    uuid: &[u8; 16],
+    clocks: &[ClockEntry],
+    classes: impl Iterator<Item = ClassEntry<'a>>,
+) -> String {
+    let mut out = String::with_capacity(4096);
+    // Writing to a String does not fail.
+    let _ = write_all(&mut out, uuid, clocks, classes);
+    out
+}
+
+fn write_all<'a>(
+    out: &mut String,
+    uuid: &[u8; 16],
+    clocks: &[ClockEntry],
+    classes: impl Iterator<Item = ClassEntry<'a>>,
+) -> fmt::Result {
+    write!(
+        out,
+        r#"/* CTF 1.8 */
+
+typealias integer {{ size = 8; align = 8; signed = false; }} := byte;
+typealias integer {{ size = 8; align = 8; signed = false; encoding = UTF8; }} := utf8;
+typealias integer {{ size = 16; align = 16; signed = false; }} := half;
+typealias integer {{ size = 32; align = 32; signed = false; }} := word;
+typealias integer {{ size = 32; align = 64; signed = false; }} := length;
+typealias integer {{ size = 64; align = 64; signed = false; }} := u64;
+typealias integer {{ size = 64; align = 64; signed = false; base = 16; }} := x64;
+typealias integer {{ size = 64; align = 64; signed = true; }} := i64;
+typealias floating_point {{ exp_dig = 11; mant_dig = 53; align = 64; }} := f64;
+
+trace {{
+	major = 1;
+	minor = 8;
+	uuid = "{}";
+	byte_order = le;
+	packet.header := struct {{
+		word magic;
+		byte uuid[16];
+		word stream_id;
+	}};
+}};
+
+env {{
+	tracer_name = "hypertrace";
+	tracer_major = 2;
+}};
+"#,
+        Uuid(uuid)
+    )?;
+    for clock in clocks {
+        write_clock(out, clock)?;
+    }
+    for class in classes {
+        write_class(out, &class)?;
+    }
+    Ok(())
+}
+
+fn write_clock(out: &mut String, clock: &ClockEntry) -> fmt::Result {
+    let ClockEntry { id, name, uuid, frequency, offset_ns } = clock;
+    // Only the seconds may be negative: readers refuse a negative offset.
+    let seconds = offset_ns.div_euclid(NS);
+    let ticks = offset_ns.rem_euclid(NS) * i128::from(*frequency) / NS;
+    write!(
+        out,
+        r#"
+clock {{
+	name = "{name}";
+	uuid = "{}";
+	freq = {frequency};
+	offset_s = {seconds};
+	offset = {ticks};
+	absolute = true;
+}};
+typealias integer {{ size = 64; align = 64; signed = false; map = clock.{name}.value; }} := {name}_t;
+
+stream {{
+	id = {id};
+	packet.context := struct {{
+		{name}_t timestamp_begin;
+		{name}_t timestamp_end;
+		u64 content_size;
+		u64 packet_size;
+		u64 events_discarded;
+		u64 ring_begin;
+		u64 ring_end;
+		x64 lease_token;
+		word client;
+		word epoch;
+		u64 events_filtered;
+		u64 faults;
+		u64 sequence;
+		word reserved;
+		word domain;
+	}};
+	event.header := struct {{
+		{name}_t timestamp;
+		word id;
+	}};
+	event.context := struct {{
+		half words;
+		half flags;
+	}};
+}};
+"#,
+        Uuid(uuid)
+    )
+}
+
+fn write_class(out: &mut String, class: &ClassEntry<'_>) -> fmt::Result {
+    let ClassEntry { stream_id, id, body } = class;
+    write!(out, "\nevent {{\n\tid = {id};\n\tstream_id = {stream_id};\n{body}}};\n")
+}
+
+/// Name and fields of an event class: made once, as the metadata is written
+/// often. `reference_point`: client, cpu, seq and guest time stand before the
+/// schema's own fields.
+pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
+    let mut out = String::new();
+    // Writing to a String does not fail.
+    let _ = write_body(&mut out, schema, reference_point);
+    out
+}
+
+fn write_body(out: &mut String, schema: &Schema<'_>, reference_point: bool) -> fmt::Result {
+    write!(out, "\tname = \"{}\";\n\tfields := struct {{\n", schema.name())?;
+    // The guest's own names first: it is ours that give way.
+    let mut taken: BTreeSet<String> = schema.fields().map(|f| format!("_{}", f.name)).collect();
+    if reference_point {
+        for name in REFERENCE_FIELDS {
+            writeln!(out, "\t\tu64 {};", free_name(format!("_{name}"), &mut taken))?;
+        }
+    }
+    for field in schema.fields() {
+        let name = field.name;
+        let (prefix, suffix) = match field.ty {
+            FieldType::Str => ("length", "utf8"),
+            FieldType::Words => ("u64", "u64"),
+            scalar => {
+                writeln!(out, "\t\t{} _{name};", scalar_alias(scalar))?;
+                continue;
+            }
+        };
+        let len = free_name(format!("__{name}_len"), &mut taken);
+        writeln!(out, "\t\t{prefix} {len};\n\t\t{suffix} _{name}[{len}];")?;
+    }
+    out.push_str("\t};\n");
+    Ok(())
+}
+
+fn scalar_alias(ty: FieldType) -> &'static str {
+    match ty {
+        FieldType::I8 | FieldType::I16 | FieldType::I32 | FieldType::I64 => "i64",
+        FieldType::F64 => "f64",
+        FieldType::X64 => "x64",
+        _ => "u64",
+    }
+}
+
+/// The name, with as many underscores behind it as it takes to be unique.
+fn free_name(mut name: String, taken: &mut BTreeSet<String>) -> String {
+    while !taken.insert(name.clone()) {
+        name.push('_');
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(offset_ns: i128) -> ClockEntry {
+        ClockEntry {
+            id: 0,
+            name: "host".into(),
+            uuid: [0; 16],
+            frequency: 2_000_000_000,
+            offset_ns,
+        }
+    }
+
+    fn class(schema: &str, reference_point: bool) -> String {
+        class_body(&Schema::parse(schema).unwrap(), reference_point)
+    }
+
+    #[test]
+    fn a_negative_offset_is_negative_in_its_seconds_only() {
+        let text = tsdl(&[0; 16], &[clock(-1_500_000_000)], std::iter::empty());
+        assert!(text.contains("offset_s = -2;\n\toffset = 1000000000;"), "{text}");
+    }
+
+    #[test]
+    fn names_that_clash_with_ours_keep_their_own() {
+        let text = class("e(cpu:u8,s:str,_s_len:u8)", true);
+        assert!(text.contains("u64 _cpu_;"), "{text}");
+        assert!(text.contains("length __s_len_;\n\t\tutf8 _s[__s_len_];"), "{text}");
+        assert!(text.contains("u64 __s_len;"), "{text}");
+    }
+
+    #[test]
+    fn a_uuid_has_its_usual_form() {
+        let text = Uuid(&[0xab; 16]).to_string();
+        assert_eq!(text, "abababab-abab-abab-abab-abababababab");
+    }
+}

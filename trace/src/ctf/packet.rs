@@ -1,0 +1,276 @@
+//! One packet of a stream file: its 128 bytes of header and context, and the
+//! buffer in which the drain builds it.
+//!
+//! Layout: `docs/session.md`. Little endian, as the machine is.
+
+use serde::{Deserialize, Serialize};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// CTF's magic number for a packet.
+pub const MAGIC: u32 = 0xc1fc_1fc1;
+/// Bytes of a packet's header and context, and the unit of packet sizes: a
+/// header never crosses a page, so that no kill leaves half of one.
+pub const HEADER_BYTES: usize = 128;
+/// The same in words.
+pub const HEADER_WORDS: usize = HEADER_BYTES / 8;
+
+/// The producer of a stream.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+#[repr(u32)]
+pub enum Domain {
+    /// A thread of the VMM.
+    #[default]
+    Host = 0,
+    /// A client of the guest, or a thread of a program in user mode.
+    Guest = 1,
+}
+
+impl Domain {
+    /// Returns its name in `session.json`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Domain::Host => "host",
+            Domain::Guest => "guest",
+        }
+    }
+}
+
+/// Packet header and packet context, as they stand in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PacketHeader {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// The session's.
+    pub uuid: [u8; 16],
+    /// Stream class, which is the clock's number.
+    pub stream_id: u32,
+    /// Ticks of the class's clock: the first event, or the last before it.
+    pub timestamp_begin: u64,
+    /// The last event's.
+    pub timestamp_end: u64,
+    /// Bits up to the last event's last byte.
+    pub content_size: u64,
+    /// Bits up to the next packet.
+    pub packet_size: u64,
+    /// Running total of this stream's lost events.
+    pub events_discarded: u64,
+    /// Ring position of the first word that the packet covers.
+    pub ring_begin: u64,
+    /// Ring position behind the last word that the packet covers.
+    pub ring_end: u64,
+    /// The lessee's token, 0 if there is none.
+    pub lease_token: u64,
+    /// Client, or number of the host ring.
+    pub client: u32,
+    /// Clock epoch.
+    pub epoch: u32,
+    /// Running total of events that passed the mask and were not wanted.
+    pub events_filtered: u64,
+    /// Running total of this stream's guest faults.
+    pub faults: u64,
+    /// Number of the packet's first ring record; of the next one if empty.
+    pub sequence: u64,
+    /// Zero.
+    pub reserved: u32,
+    /// A [`Domain`].
+    pub domain: u32,
+}
+
+const _: () = assert!(size_of::<PacketHeader>() == HEADER_BYTES);
+
+impl PacketHeader {
+    /// A header with nothing counted yet.
+    pub fn new(uuid: [u8; 16], stream_id: u32, domain: Domain, client: u32, epoch: u32) -> Self {
+        PacketHeader {
+            magic: MAGIC,
+            uuid,
+            stream_id,
+            timestamp_begin: 0,
+            timestamp_end: 0,
+            content_size: HEADER_BYTES as u64 * 8,
+            packet_size: HEADER_BYTES as u64 * 8,
+            events_discarded: 0,
+            ring_begin: 0,
+            ring_end: 0,
+            lease_token: 0,
+            client,
+            epoch,
+            events_filtered: 0,
+            faults: 0,
+            sequence: 0,
+            reserved: 0,
+            domain: domain as u32,
+        }
+    }
+
+    /// The empty packet that follows this one: counters carried, no time
+    /// passed, no ring covered.
+    pub fn following(&self, next_sequence: u64, bytes: u64) -> Self {
+        PacketHeader {
+            timestamp_begin: self.timestamp_end,
+            content_size: HEADER_BYTES as u64 * 8,
+            packet_size: bytes * 8,
+            ring_begin: self.ring_end,
+            sequence: next_sequence,
+            ..*self
+        }
+    }
+}
+
+/// The one buffer in which a drain loop builds packets: bounded, allocated
+/// once.
+///
+/// It alone knows where the events end: [`next`](Self::next) and
+/// [`add`](Self::add) move the end and set the padding together, so that no
+/// order of calls gives a packet that ends in the middle of an event.
+///
+/// Words 0 to 15 are room for the header. After the largest packet there is
+/// room for the next filler's header, so that body and filler leave in one
+/// write.
+#[derive(Debug)]
+pub struct PacketBuffer {
+    words: Box<[u64]>,
+    used: usize,
+    pad: usize,
+}
+
+/// Bytes of the largest packet, by default.
+pub const DEFAULT_PACKET_BYTES: usize = 64 * 1024;
+/// A packet must hold the largest record, wrapped as `untyped`, and a
+/// `time_fault` before it.
+pub const MIN_PACKET_BYTES: usize = 40 * 1024;
+
+impl PacketBuffer {
+    /// A buffer for packets of at most this many bytes, rounded to the unit.
+    pub fn new(packet_bytes: usize) -> Self {
+        let bytes = packet_bytes.max(MIN_PACKET_BYTES).next_multiple_of(HEADER_BYTES);
+        PacketBuffer {
+            words: vec![0; bytes / 8 + HEADER_WORDS].into_boxed_slice(),
+            used: HEADER_WORDS,
+            pad: 0,
+        }
+    }
+
+    /// Bytes of the largest packet.
+    pub fn packet_bytes(&self) -> usize {
+        (self.words.len() - HEADER_WORDS) * 8
+    }
+
+    /// Forgets what was put in.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.used = HEADER_WORDS;
+        self.pad = 0;
+    }
+
+    /// Whether there is no event in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.used == HEADER_WORDS
+    }
+
+    /// Appends an event of this many words, which ends without padding, and
+    /// returns its words to be filled in. `None`: there is no room for it.
+    #[inline(always)]
+    pub fn next(&mut self, words: usize) -> Option<&mut [u64]> {
+        let limit = self.words.len() - HEADER_WORDS;
+        let event = self.words[..limit].get_mut(self.used..self.used + words)?;
+        self.used += words;
+        self.pad = 0;
+        Some(event)
+    }
+
+    /// The words that are free.
+    #[inline(always)]
+    pub fn free(&mut self) -> &mut [u64] {
+        let end = self.words.len() - HEADER_WORDS;
+        &mut self.words[self.used..end]
+    }
+
+    /// Takes in the first `words` of what is [`free`](Self::free), of which
+    /// the last `pad` bytes are a string's padding.
+    ///
+    /// More than what is free is cut to it.
+    #[inline(always)]
+    pub fn add(&mut self, words: usize, pad: usize) {
+        debug_assert!(self.used + words <= self.words.len() - HEADER_WORDS && pad < 8);
+        self.used = (self.used + words).min(self.words.len() - HEADER_WORDS);
+        self.pad = pad;
+    }
+
+    /// The events that are in it.
+    pub fn events(&self) -> &[u64] {
+        &self.words[HEADER_WORDS..self.used]
+    }
+
+    /// Bytes up to the last event's last byte.
+    pub fn content_bytes(&self) -> usize {
+        self.used * 8 - self.pad
+    }
+
+    /// Bytes of the packet, padded to the unit.
+    pub fn padded_bytes(&self) -> usize {
+        (self.used * 8).next_multiple_of(HEADER_BYTES)
+    }
+
+    /// Zeroes the padding, puts both headers in, and gives the packet with
+    /// the filler's header behind it.
+    pub(crate) fn seal(&mut self, header: &PacketHeader, filler: &PacketHeader) -> &[u8] {
+        let bytes = self.padded_bytes();
+        self.words[self.used..bytes / 8].fill(0);
+        let whole = self.words.as_mut_bytes();
+        whole[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        whole[bytes..bytes + HEADER_BYTES].copy_from_slice(filler.as_bytes());
+        &whole[..bytes + HEADER_BYTES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_stand_where_the_layout_says() {
+        use std::mem::offset_of;
+        assert_eq!(offset_of!(PacketHeader, uuid), 4);
+        assert_eq!(offset_of!(PacketHeader, stream_id), 20);
+        assert_eq!(offset_of!(PacketHeader, timestamp_begin), 24);
+        assert_eq!(offset_of!(PacketHeader, content_size), 40);
+        assert_eq!(offset_of!(PacketHeader, packet_size), 48);
+        assert_eq!(offset_of!(PacketHeader, events_discarded), 56);
+        assert_eq!(offset_of!(PacketHeader, ring_begin), 64);
+        assert_eq!(offset_of!(PacketHeader, lease_token), 80);
+        assert_eq!(offset_of!(PacketHeader, client), 88);
+        assert_eq!(offset_of!(PacketHeader, epoch), 92);
+        assert_eq!(offset_of!(PacketHeader, events_filtered), 96);
+        assert_eq!(offset_of!(PacketHeader, faults), 104);
+        assert_eq!(offset_of!(PacketHeader, sequence), 112);
+        assert_eq!(offset_of!(PacketHeader, domain), 124);
+    }
+
+    #[test]
+    fn content_ends_with_the_last_byte_and_padding_is_zero() {
+        let header = PacketHeader::new([7; 16], 1, Domain::Guest, 0, 0);
+        let mut buffer = PacketBuffer::new(0);
+        buffer.free().fill(u64::MAX);
+        buffer.add(3, 5);
+        assert_eq!(buffer.content_bytes(), 128 + 24 - 5);
+        assert_eq!(buffer.padded_bytes(), 256);
+
+        let sealed = buffer.seal(&header, &header.following(1, 4096)).to_vec();
+
+        assert_eq!(sealed.len(), 384);
+        assert!(sealed[152..256].iter().all(|b| *b == 0));
+        assert_eq!(&sealed[..128], header.as_bytes());
+    }
+
+    #[test]
+    fn a_buffer_holds_the_largest_record_twice_wrapped() {
+        let words = hypertrace_abi::record::MAX_WORDS + 2 + 2 + 3;
+        assert!(MIN_PACKET_BYTES / 8 - HEADER_WORDS >= words);
+    }
+}

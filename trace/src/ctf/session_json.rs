@@ -1,0 +1,228 @@
+//! `session.json`: what a session is, for its writer here and for readers.
+//!
+//! CTF has no place for several of these facts: schemas by their text, exact
+//! clock bases, losses by cause. The file is replaced by rename, always before
+//! the metadata that it goes with. Nothing is checked here but the types.
+
+use super::error::WriteFailed;
+use super::folder::Folder;
+pub use super::packet::Domain;
+use hypertrace_abi::ring::Losses;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The file's name in a session's directory.
+pub const FILE: &str = "session.json";
+/// What `format` says.
+pub const FORMAT: &str = "hypertrace-session";
+/// What `version` says.
+pub const VERSION: u32 = 1;
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionJson {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// The trace's UUID, as in the metadata.
+    pub uuid: String,
+    /// When the session was created, Unix time.
+    pub started_unix_ns: i64,
+    /// Whether the guests are programs of the host itself: there is no VMM.
+    #[serde(default)]
+    pub programs: bool,
+    /// Clocks; the index is the id.
+    pub clocks: Vec<ClockJson>,
+    /// Event classes, besides the reserved ones.
+    pub events: Vec<EventJson>,
+    /// Streams: one per client of the guest, one per host ring.
+    #[serde(default)]
+    pub streams: Vec<StreamJson>,
+    /// Events lost in processes that had no client, and so of no stream.
+    #[serde(default)]
+    pub lost_unattached: u64,
+    /// Counters of the device, as the VMM gives them.
+    #[serde(default)]
+    pub device: BTreeMap<String, u64>,
+    /// Whether the session was ended by its owner.
+    pub finished: bool,
+}
+
+/// A linear map from raw ticks to Unix time, and the stream class that uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockJson {
+    /// Clock and stream class.
+    pub id: u32,
+    /// The producer.
+    pub domain: Domain,
+    /// `tsc` or `monotonic_raw`.
+    pub kind: String,
+    /// Clock epoch.
+    pub epoch: u32,
+    /// Ticks per second.
+    pub frequency: u64,
+    /// Raw ticks at tick 0 of the streams.
+    pub base: u64,
+    /// Unix time at the base, nanoseconds.
+    pub offset_ns: i64,
+    /// Ticks per second of the host's raw counter.
+    pub host_frequency: u64,
+}
+
+/// An event class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventJson {
+    /// Dense id, as in the packets.
+    pub id: u32,
+    /// Canonical schema text.
+    pub schema: String,
+    /// Whether client, cpu, seq and guest time come before the fields.
+    #[serde(default)]
+    pub reference_point: bool,
+    /// Clocks whose stream classes have it. `None`, from versions that did not
+    /// say so: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<Vec<u32>>,
+}
+
+/// What one stream holds and what it lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamJson {
+    /// The producer.
+    pub domain: Domain,
+    /// Client, or number of the host ring.
+    pub client: u32,
+    /// The clock of its last packet.
+    #[serde(default)]
+    pub clock: u32,
+    /// Its last lessee's name; as the guest says, so escape it.
+    #[serde(default)]
+    pub name: String,
+    /// Ring events: declared ones, 2016 ones, untyped ones.
+    #[serde(default)]
+    pub events: u64,
+    /// Reference points of this client, wherever they stand.
+    #[serde(default)]
+    pub reference_points: u64,
+    /// Kernel-stamped points.
+    #[serde(default)]
+    pub stamps: u64,
+    /// Lost because the ring was full.
+    #[serde(default)]
+    pub lost_full: u64,
+    /// Lost inside an interrupted emit.
+    #[serde(default)]
+    pub lost_busy: u64,
+    /// Lost by threads that had no client, in processes that had this one.
+    #[serde(default)]
+    pub lost_unattached: u64,
+    /// Lost because the ring went round (flight recorder).
+    #[serde(default)]
+    pub lost_overwritten: u64,
+    /// Passed the mask and not wanted.
+    #[serde(default)]
+    pub filtered: u64,
+    /// Guest faults by kind.
+    #[serde(default)]
+    pub faults: BTreeMap<String, u64>,
+}
+
+impl StreamJson {
+    /// Returns the lost events, all causes.
+    pub fn lost(&self) -> u64 {
+        self.causes().total()
+    }
+
+    /// Returns the lost events by their causes.
+    pub fn causes(&self) -> Losses {
+        Losses {
+            full: self.lost_full,
+            busy: self.lost_busy,
+            unattached: self.lost_unattached,
+            overwritten: self.lost_overwritten,
+        }
+    }
+}
+
+impl SessionJson {
+    /// Replaces the file in the session's directory. Returns its size in bytes.
+    ///
+    /// # Errors
+    /// If it cannot be written: the old one stays.
+    pub(crate) fn write(&self, dir: &Folder) -> Result<u64, WriteFailed> {
+        let mut text = serde_json::to_vec_pretty(self).map_err(|e| WriteFailed {
+            action: "encode",
+            path: dir.path().join(FILE),
+            source: e.into(),
+        })?;
+        text.push(b'\n');
+        dir.replace(FILE, &text)?;
+        Ok(text.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{
+        CLASS_BYTES, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES, MAX_CLIENTS, MAX_HOST_STREAMS,
+        MAX_NAME_BYTES, MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
+    };
+    use hypertrace_abi::ring::Fault;
+
+    #[test]
+    fn the_largest_session_is_described_within_its_bound() {
+        // The longest text that each class can pay for, if all can have one.
+        let budget = GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES;
+        let classes = 10_000;
+        let schema = "x".repeat(budget / classes - CLASS_BYTES);
+        let (id, clocks) = (u32::MAX, None);
+        let event = EventJson { id, schema, reference_point: false, clocks };
+        let clock = ClockJson {
+            id: u32::MAX,
+            domain: Domain::Guest,
+            kind: "monotonic_raw".into(),
+            epoch: u32::MAX,
+            frequency: u64::MAX,
+            base: u64::MAX,
+            offset_ns: i64::MIN,
+            host_frequency: u64::MAX,
+        };
+        let stream = StreamJson {
+            domain: Domain::Guest,
+            client: u32::MAX,
+            clock: u32::MAX,
+            // Its every byte takes six.
+            name: "\x01".repeat(MAX_NAME_BYTES),
+            events: u64::MAX,
+            reference_points: u64::MAX,
+            stamps: u64::MAX,
+            lost_full: u64::MAX,
+            lost_busy: u64::MAX,
+            lost_overwritten: u64::MAX,
+            lost_unattached: u64::MAX,
+            filtered: u64::MAX,
+            faults: Fault::ALL.iter().map(|kind| (kind.name().to_owned(), u64::MAX)).collect(),
+        };
+        let device = (0..1000).map(|n| (format!("counter_of_a_device_{n}"), u64::MAX)).collect();
+        let json = SessionJson {
+            format: FORMAT.into(),
+            version: VERSION,
+            uuid: "8-4-4-4-12".into(),
+            started_unix_ns: i64::MAX,
+            programs: false,
+            clocks: vec![clock; MAX_SESSION_CLOCKS],
+            events: vec![event; classes],
+            streams: vec![stream; (MAX_CLIENTS + MAX_HOST_STREAMS) as usize],
+            lost_unattached: u64::MAX,
+            device,
+            finished: false,
+        };
+
+        let bytes = serde_json::to_vec_pretty(&json).unwrap().len() as u64;
+
+        assert!(bytes < MAX_SESSION_JSON, "{bytes} of {MAX_SESSION_JSON}");
+        assert!(bytes > MAX_SESSION_JSON / 2, "{bytes}: the bound is loose");
+    }
+}

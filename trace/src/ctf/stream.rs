@@ -1,0 +1,395 @@
+//! A stream's files, whole for any reader at every instant.
+//!
+//! A stream file has its full size from the start and ends in a *filler*: an
+//! empty packet that reaches to the file's end. A packet is written inside the
+//! filler, behind its place for a header, together with the header of the next
+//! filler; nothing of that is seen. Then its own header replaces the filler's
+//! by one write of 128 bytes that crosses no page: that is the commit. So a
+//! process may be killed anywhere and leaves a file that reads to its end.
+//! Only `pwrite` is used: a full disk is an error and never a signal.
+
+use super::error::WriteFailed;
+use super::files::{FileId, Files};
+use super::packet::{HEADER_BYTES, PacketBuffer, PacketHeader};
+use std::io;
+use zerocopy::IntoBytes;
+
+/// Bytes of a stream file, sparse, unless the session says otherwise.
+pub const DEFAULT_FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// One file of a stream.
+#[derive(Debug)]
+struct StreamFile {
+    file: FileId,
+    /// Where the filler begins.
+    at: u64,
+    /// The filler as it stands in the file.
+    filler: PacketHeader,
+    /// It says more than the last packet, so it must stay.
+    amended: bool,
+    /// A write of a header failed and so did that of the filler over it: what
+    /// is in the file there is neither.
+    torn: bool,
+}
+
+/// One stream: a row of files.
+///
+/// To a CTF reader each file is a stream of its own, whose count of discarded
+/// events begins at 0: with another start it would say at every new file that
+/// events "may have been discarded". So the totals that callers give are
+/// written less what earlier files told.
+#[derive(Debug)]
+pub struct Stream {
+    prefix: String,
+    file_bytes: u64,
+    next_number: u32,
+    /// Total of discarded events that earlier files told.
+    told_before: u64,
+    /// Total of discarded events that this and earlier files told.
+    told: u64,
+    file: StreamFile,
+}
+
+impl Stream {
+    /// Creates the first file, with an empty packet that carries the
+    /// baseline.
+    ///
+    /// # Errors
+    /// If the file cannot be made; nothing is left behind then.
+    pub fn create(
+        files: &mut Files,
+        prefix: &str,
+        file_bytes: u64,
+        baseline: &PacketHeader,
+    ) -> Result<Stream, WriteFailed> {
+        Stream::resume(files, prefix, 0, 0, file_bytes, baseline)
+    }
+
+    /// Creates the first file after `number` files that are there, with `told` lost events
+    /// told in them.
+    pub(crate) fn resume(
+        files: &mut Files,
+        prefix: &str,
+        number: u32,
+        told: u64,
+        file_bytes: u64,
+        baseline: &PacketHeader,
+    ) -> Result<Stream, WriteFailed> {
+        let file = StreamFile::create(files, prefix, number, file_bytes, baseline)?;
+        Ok(Stream {
+            prefix: prefix.to_owned(),
+            file_bytes,
+            next_number: number.saturating_add(1),
+            told_before: told,
+            told,
+            file,
+        })
+    }
+
+    /// Commits the buffer as one packet. Of `header`, both sizes are filled
+    /// in here, and the total of discarded events becomes this file's.
+    ///
+    /// # Errors
+    /// If a write fails or is short: the stream is as before.
+    pub fn append(
+        &mut self,
+        files: &mut Files,
+        buffer: &mut PacketBuffer,
+        header: &PacketHeader,
+        next_sequence: u64,
+    ) -> Result<(), WriteFailed> {
+        let bytes = buffer.padded_bytes() as u64;
+        if bytes + HEADER_BYTES as u64 > self.file.left(self.file_bytes) {
+            let baseline = self.file.filler;
+            self.next_file(files, &baseline)?;
+        }
+        let told = header.events_discarded.max(self.told);
+        let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
+        self.file.append(files, buffer, &header, next_sequence, self.file_bytes)?;
+        self.told = told;
+        Ok(())
+    }
+
+    /// Commits counters only, as an empty packet. On a full disk they go into
+    /// the filler instead, which has its room; the file keeps its full size,
+    /// sparse, then.
+    ///
+    /// # Errors
+    /// If not even that can be written.
+    pub fn tell(
+        &mut self,
+        files: &mut Files,
+        buffer: &mut PacketBuffer,
+        header: &PacketHeader,
+        next_sequence: u64,
+    ) -> Result<(), WriteFailed> {
+        buffer.clear();
+        self.append(files, buffer, header, next_sequence).or_else(|_| {
+            let told = header.events_discarded.max(self.told);
+            let header = PacketHeader { events_discarded: told - self.told_before, ..*header };
+            self.file.amend(files, &header, next_sequence)?;
+            self.told = told;
+            Ok(())
+        })
+    }
+
+    /// Ends this file and opens another with the given baseline, which may
+    /// be of another stream class.
+    ///
+    /// # Errors
+    /// If the new file cannot be made: the stream is as before.
+    pub fn next_file(
+        &mut self,
+        files: &mut Files,
+        baseline: &PacketHeader,
+    ) -> Result<(), WriteFailed> {
+        // A header that was written in part could show a packet that the next
+        // file has again.
+        self.file.mend(files)?;
+        let next =
+            StreamFile::create(files, &self.prefix, self.next_number, self.file_bytes, baseline)?;
+        self.next_number = self.next_number.saturating_add(1);
+        // The old file is whole with its filler; to cut it is tidiness.
+        let _ = self.file.close(files);
+        self.file = next;
+        self.told_before = self.told;
+        Ok(())
+    }
+
+    /// Returns the number of files so far.
+    pub fn files(&self) -> u32 {
+        self.next_number
+    }
+
+    /// The total of discarded events that its files told.
+    pub fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// What the last packet left behind: its counters, its end.
+    pub fn last(&self) -> &PacketHeader {
+        &self.file.filler
+    }
+
+    /// Cuts the file to the end of its last packet, unless its filler has
+    /// something to tell.
+    ///
+    /// # Errors
+    /// If it cannot be cut: it is whole as it is.
+    pub fn close(mut self, files: &mut Files) -> Result<(), WriteFailed> {
+        self.file.close(files)
+    }
+}
+
+impl StreamFile {
+    fn create(
+        files: &mut Files,
+        prefix: &str,
+        number: u32,
+        file_bytes: u64,
+        baseline: &PacketHeader,
+    ) -> Result<StreamFile, WriteFailed> {
+        let name = format!("{prefix}-{number:04}");
+        let unit = HEADER_BYTES as u64;
+        let baseline = PacketHeader {
+            content_size: unit * 8,
+            packet_size: unit * 8,
+            events_discarded: 0,
+            ..*baseline
+        };
+        let filler = baseline.following(baseline.sequence, file_bytes - unit);
+        let mut head = [0; 2 * HEADER_BYTES];
+        head[..HEADER_BYTES].copy_from_slice(baseline.as_bytes());
+        head[HEADER_BYTES..].copy_from_slice(filler.as_bytes());
+        match files.create(&name, file_bytes, &head) {
+            Ok(file) => Ok(StreamFile { file, at: unit, filler, amended: false, torn: false }),
+            Err(source) => Err(WriteFailed { action: "create", path: files.path(&name), source }),
+        }
+    }
+
+    fn left(&self, file_bytes: u64) -> u64 {
+        file_bytes - self.at
+    }
+
+    fn append(
+        &mut self,
+        files: &mut Files,
+        buffer: &mut PacketBuffer,
+        header: &PacketHeader,
+        next_sequence: u64,
+        file_bytes: u64,
+    ) -> Result<(), WriteFailed> {
+        let bytes = buffer.padded_bytes() as u64;
+        let header = PacketHeader {
+            content_size: buffer.content_bytes() as u64 * 8,
+            packet_size: bytes * 8,
+            ..*header
+        };
+        let filler = header.following(next_sequence, self.left(file_bytes) - bytes);
+        let sealed = buffer.seal(&header, &filler);
+        let (head, body) = sealed.split_at(HEADER_BYTES);
+
+        self.mend(files)?;
+        self.write(files, body, self.at + HEADER_BYTES as u64)?;
+        self.write_header(files, head)?;
+        self.at += bytes;
+        self.filler = filler;
+        self.amended = false;
+        Ok(())
+    }
+
+    /// Puts newer counters into the filler, by one write of 128 bytes.
+    fn amend(
+        &mut self,
+        files: &mut Files,
+        header: &PacketHeader,
+        next_sequence: u64,
+    ) -> Result<(), WriteFailed> {
+        let bytes = self.filler.packet_size / 8;
+        let filler = header.following(next_sequence, bytes);
+        self.mend(files)?;
+        self.write_header(files, filler.as_bytes())?;
+        self.filler = filler;
+        self.amended = true;
+        Ok(())
+    }
+
+    /// Replaces the filler's header.
+    fn write_header(&mut self, files: &mut Files, header: &[u8]) -> Result<(), WriteFailed> {
+        self.write(files, header, self.at).inspect_err(|_| {
+            // The kernel copies 128 bytes of one page or none; a file system
+            // that does otherwise gets the filler back.
+            self.torn = true;
+            let _ = self.mend(files);
+        })
+    }
+
+    /// Writes the filler over what a failed write left of another header.
+    fn mend(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
+        if self.torn {
+            self.write(files, self.filler.as_bytes(), self.at)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+
+    fn write(&self, files: &mut Files, bytes: &[u8], at: u64) -> Result<(), WriteFailed> {
+        let written = files.write(&self.file, bytes, at);
+        written.map_err(|source| self.failed("write", files, source))
+    }
+
+    fn close(&mut self, files: &mut Files) -> Result<(), WriteFailed> {
+        // What cannot be mended is cut off, whatever it tells.
+        let keep = self.amended && self.mend(files).is_ok();
+        let end = (!keep).then_some(self.at);
+        files.close(&self.file, end).map_err(|source| self.failed("shorten", files, source))
+    }
+
+    fn failed(&self, action: &'static str, files: &Files, source: io::Error) -> WriteFailed {
+        WriteFailed { action, path: files.path(self.file.name()), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ctf::packet::Domain;
+    use std::path::Path;
+    use zerocopy::FromBytes;
+
+    fn header() -> PacketHeader {
+        PacketHeader::new([1; 16], 0, Domain::Host, 0, 0)
+    }
+
+    /// Packets of a file by their headers, checked to fill it exactly.
+    fn packets(path: &Path) -> Vec<PacketHeader> {
+        let bytes = std::fs::read(path).unwrap();
+        let mut at = 0;
+        let mut found = Vec::new();
+        while at < bytes.len() {
+            let (header, _) = PacketHeader::read_from_prefix(&bytes[at..]).unwrap();
+            assert_eq!(header.magic, crate::ctf::packet::MAGIC);
+            at += header.packet_size as usize / 8;
+            found.push(header);
+        }
+        assert_eq!(at, bytes.len());
+        found
+    }
+
+    #[test]
+    fn a_new_stream_is_a_baseline_and_a_filler() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        let stream = Stream::create(&mut files, "host-000", 1 << 20, &header()).unwrap();
+        let path = dir.path().join("host-000-0000");
+        let found = packets(&path);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[1].packet_size, ((1 << 20) - 128) * 8);
+
+        stream.close(&mut files).unwrap();
+
+        assert_eq!(packets(&path).len(), 1);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 128);
+    }
+
+    #[test]
+    fn there_is_exactly_one_filler_and_it_carries_the_counters() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        let mut stream = Stream::create(&mut files, "s", 1 << 20, &header()).unwrap();
+        let mut buffer = PacketBuffer::new(0);
+        for n in 1..=3 {
+            buffer.clear();
+            buffer.add(4, 0);
+            let mut h = header();
+            h.timestamp_end = n * 10;
+            h.ring_end = n * 4;
+            h.events_discarded = n;
+            stream.append(&mut files, &mut buffer, &h, n).unwrap();
+        }
+
+        let found = packets(&dir.path().join("s-0000"));
+
+        assert_eq!(found.len(), 5);
+        let filler = found[4];
+        assert_eq!(filler.content_size, 1024);
+        assert_eq!((filler.timestamp_begin, filler.timestamp_end), (30, 30));
+        assert_eq!((filler.ring_begin, filler.ring_end), (12, 12));
+        assert_eq!((filler.events_discarded, filler.sequence), (3, 3));
+    }
+
+    #[test]
+    fn a_packet_that_does_not_fit_opens_a_file_with_a_baseline() {
+        let dir = tempfile::tempdir().unwrap();
+        let size = 128 * 10;
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        let mut stream = Stream::create(&mut files, "s", size, &header()).unwrap();
+        let mut buffer = PacketBuffer::new(0);
+        for n in 1..=9 {
+            buffer.clear();
+            buffer.add(1, 0);
+            let mut h = header();
+            h.events_discarded = n;
+            h.timestamp_end = n;
+            stream.append(&mut files, &mut buffer, &h, n).unwrap();
+        }
+        assert_eq!(stream.files(), 3);
+        // 1 + 4 x 2 units leave one for the filler, which is cut off then.
+        let first = packets(&dir.path().join("s-0000"));
+        assert_eq!(first.len(), 5);
+        let second = packets(&dir.path().join("s-0001"));
+        assert_eq!(second[0].content_size, 1024);
+        assert_eq!(second[0].events_discarded, 0);
+        assert_eq!(second[1].events_discarded, 1);
+        assert_eq!(second[0].timestamp_end, 4);
+    }
+
+    #[test]
+    fn a_failed_creation_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::at(dir.path(), 1).unwrap();
+        std::fs::create_dir(dir.path().join("s-0000")).unwrap();
+        assert!(Stream::create(&mut files, "s", 1 << 20, &header()).is_err());
+        assert!(!dir.path().join(".s-0000").exists());
+    }
+}

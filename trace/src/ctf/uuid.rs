@@ -1,0 +1,38 @@
+//! A trace's UUID: its text, and new ones.
+
+use super::folder::retry;
+use hypertrace_abi::clock::ticks;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fmt::{self, Write};
+use std::hash::{BuildHasher, RandomState};
+
+/// A UUID in its usual form, 8-4-4-4-12.
+pub struct Uuid<'a>(pub &'a [u8; 16]);
+
+impl fmt::Display for Uuid<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, byte) in self.0.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                f.write_char('-')?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns a random UUID (version 4).
+pub(crate) fn random_uuid() -> [u8; 16] {
+    let mut uuid = [0; 16];
+    let read = retry(|| getrandom(&mut uuid[..], GetRandomFlags::empty()));
+    if !matches!(read, Ok(16)) {
+        // Different in every process and call, which is what it is for.
+        for (i, half) in uuid.chunks_exact_mut(8).enumerate() {
+            let hash = RandomState::new().hash_one((i, ticks(), std::process::id()));
+            half.copy_from_slice(&hash.to_le_bytes());
+        }
+    }
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}

@@ -1,0 +1,427 @@
+//! Event classes: from the ids that guests say to the session's dense ids.
+//!
+//! A guest's id is a hash and may lie; a reader of the trace trusts ids to be
+//! declared and lengths to be right. So ids are looked up per client, against
+//! texts whose hash was computed here, and each (text, reference point or not)
+//! gets one dense id for the whole session. All tables are bounded, because
+//! guests fill them: each class and each declaration is paid for with the bytes
+//! that describe it on disk, out of a [`Budget`].
+
+use super::budget::{Budget, Payer};
+use super::wanted::Wanted;
+use crate::ctf::metadata::{ClassEntry, class_body};
+use crate::ctf::session_json::EventJson;
+use crate::limits::{CLASS_BYTES, MAX_CLIENT_SCHEMAS};
+use hypertrace_abi::record::{RESERVED, id};
+use hypertrace_abi::ring::{Fault, LoggedSchema};
+use hypertrace_abi::schema::{Schema, Shape, id_of};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+/// A class that a record can be of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClassRef {
+    pub dense: u32,
+    pub shape: Shape,
+}
+
+#[derive(Debug)]
+struct Class {
+    text: Arc<str>,
+    /// For the metadata.
+    body: Box<str>,
+    shape: Shape,
+    reference_point: bool,
+}
+
+/// All event classes of a session.
+#[derive(Debug)]
+pub(crate) struct Classes {
+    /// Dense id = [`id::FIRST`] + index.
+    list: Vec<Class>,
+    by_text: [HashMap<Arc<str>, u32>; 2],
+    reserved: [Option<(Shape, Box<str>)>; id::FIRST as usize],
+    /// Per clock, the classes that its stream class has.
+    declared: Vec<BitSet>,
+    /// Those of them that the metadata on disk has.
+    described: Vec<BitSet>,
+    /// What guests and the host may still add.
+    budget: Budget,
+    /// Counts the changes of classes and declarations.
+    version: u64,
+    /// The version that is on disk.
+    described_version: u64,
+    /// Which of the guests' are wanted.
+    pub wanted: Wanted,
+}
+
+/// Dense ids, a bit for each.
+#[derive(Clone, Debug, Default)]
+struct BitSet(Vec<u64>);
+
+impl BitSet {
+    fn has(&self, dense: u32) -> bool {
+        self.0.get(dense as usize / 64).is_some_and(|word| word >> (dense % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, dense: u32) {
+        let word = dense as usize / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (dense % 64);
+    }
+
+    /// Its members, in order.
+    fn iter(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().zip((0..).step_by(64)).flat_map(|(word, first)| {
+            let mut left = *word;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(first + bit)
+            })
+        })
+    }
+}
+
+/// State of a class in a clock's stream class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Declared {
+    /// The metadata on disk has it.
+    Described,
+    /// The next metadata will have it.
+    Pending,
+    /// The budget has no room for it.
+    Refused,
+}
+
+/// Bytes of a declaration, besides the class's body: its frame in the metadata,
+/// the clock's number in `session.json`.
+const DECLARATION_BYTES: usize = 64;
+
+impl Classes {
+    pub fn new() -> Classes {
+        let mut classes = Classes {
+            list: Vec::new(),
+            by_text: [HashMap::new(), HashMap::new()],
+            reserved: [const { None }; id::FIRST as usize],
+            declared: Vec::new(),
+            described: Vec::new(),
+            budget: Budget::default(),
+            version: 1,
+            described_version: 0,
+            wanted: Wanted::default(),
+        };
+        for (id, text) in RESERVED {
+            if let Ok(schema) = Schema::parse(text) {
+                let body = class_body(&schema, false).into();
+                classes.reserved[id as usize] = Some((schema.shape(), body));
+                // A reference point can be of these too, whatever else the
+                // tables are filled with later.
+                if matches!(id, id::HYPERTRACE | id::UNTYPED)
+                    && let Some(class) = classes.intern(Payer::Host, &schema, true)
+                {
+                    classes.declare(Payer::Host, 0, class.dense);
+                }
+            }
+        }
+        classes
+    }
+
+    /// The class of a reserved id that a producer may write.
+    pub fn reserved(&self, id: u32) -> Option<ClassRef> {
+        let written = matches!(id, id::LEASE | id::HYPERTRACE | id::STAMP);
+        let (shape, _) = self.reserved.get(id as usize)?.as_ref().filter(|_| written)?;
+        Some(ClassRef { dense: id, shape: *shape })
+    }
+
+    /// The class of reference points of a reserved id.
+    pub fn reserved_reference(&self, id: u32) -> Option<ClassRef> {
+        let (_, text) = RESERVED.iter().find(|(reserved, _)| *reserved == id)?;
+        self.find(text, true)
+    }
+
+    fn find(&self, text: &str, reference_point: bool) -> Option<ClassRef> {
+        let dense = *self.by_text[usize::from(reference_point)].get(text)?;
+        let shape = self.list.get((dense - id::FIRST) as usize)?.shape;
+        Some(ClassRef { dense, shape })
+    }
+
+    /// Returns the class of a text; a new one if it has none. `None`: the
+    /// payer's budget has no room for it.
+    fn intern(
+        &mut self,
+        payer: Payer,
+        schema: &Schema<'_>,
+        reference_point: bool,
+    ) -> Option<ClassRef> {
+        let (text, shape) = (schema.text(), schema.shape());
+        if let Some(found) = self.find(text, reference_point) {
+            return Some(found);
+        }
+        if !self.budget.pay(payer, text.len() + CLASS_BYTES) {
+            return None;
+        }
+        let text: Arc<str> = match self.by_text[usize::from(!reference_point)].get_key_value(text) {
+            Some((text, _)) => Arc::clone(text),
+            None => text.into(),
+        };
+        let dense = id::FIRST + self.list.len() as u32;
+        let body = class_body(schema, reference_point).into();
+        self.list.push(Class { text: Arc::clone(&text), body, shape, reference_point });
+        self.by_text[usize::from(reference_point)].insert(text, dense);
+        self.version += 1;
+        Some(ClassRef { dense, shape })
+    }
+
+    /// Takes in a class as an earlier process numbered and declared it.
+    /// `false`: it does not come out the same.
+    pub fn restore(&mut self, event: &EventJson, clocks: u32) -> bool {
+        let Ok(schema) = Schema::parse(&event.schema) else { return false };
+        let class = self.intern(Payer::Nobody, &schema, event.reference_point);
+        if class.is_none_or(|class| class.dense != event.id) {
+            return false;
+        }
+        if !event.reference_point {
+            self.see(event.id);
+        }
+        let declare = |clock| self.declare(Payer::Nobody, clock, event.id);
+        match &event.clocks {
+            Some(told) if told.iter().any(|clock| *clock >= clocks) => return false,
+            Some(told) => told.iter().copied().map(declare).for_each(drop),
+            None => (0..clocks).map(declare).for_each(drop),
+        }
+        true
+    }
+
+    /// The schema of a class that has one.
+    pub fn text(&self, dense: u32) -> Option<&str> {
+        Some(&*self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text)
+    }
+
+    fn arc(&self, dense: u32) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text))
+    }
+
+    /// The name of a class that has a schema.
+    fn name(&self, dense: u32) -> Option<&str> {
+        self.text(dense)?.split_once('(').map(|(name, _)| name)
+    }
+
+    /// A guest has this class.
+    pub fn see(&mut self, dense: u32) {
+        if let Some(name) = self.name(dense).map(str::to_owned) {
+            self.wanted.see(&name);
+        }
+    }
+
+    /// Whether a guest's events of this class are wanted.
+    pub fn is_wanted(&self, dense: u32) -> bool {
+        self.name(dense).is_none_or(|name| self.wanted.is_wanted(name))
+    }
+
+    /// Sees to it that the stream class of a clock has this event class, in the
+    /// next metadata at the latest.
+    pub fn declare(&mut self, payer: Payer, clock: u32, dense: u32) -> Declared {
+        let Some(class) = dense.checked_sub(id::FIRST) else {
+            return Declared::Described;
+        };
+        let at = clock as usize;
+        if self.described.get(at).is_some_and(|set| set.has(dense)) {
+            return Declared::Described;
+        }
+        if self.declared.get(at).is_some_and(|set| set.has(dense)) {
+            return Declared::Pending;
+        }
+        let body = self.list.get(class as usize).map_or(0, |class| class.body.len());
+        if !self.budget.pay(payer, body + DECLARATION_BYTES) {
+            return Declared::Refused;
+        }
+        if self.declared.len() <= at {
+            self.declared.resize_with(at + 1, BitSet::default);
+        }
+        self.declared[at].insert(dense);
+        self.version += 1;
+        Declared::Pending
+    }
+
+    /// The number of changes so far.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether the files on disk have all changes up to this one.
+    pub fn is_described(&self, version: u64) -> bool {
+        self.described_version >= version
+    }
+
+    /// The files on disk have everything.
+    pub fn described(&mut self) {
+        self.described_version = self.version;
+        self.described.clone_from(&self.declared);
+    }
+
+    /// There is no file on disk.
+    pub fn forget_described(&mut self) {
+        self.described_version = 0;
+        self.described.clear();
+    }
+
+    /// What the metadata says: reserved classes in every stream class, others
+    /// where they were declared.
+    pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
+        (0..clocks).flat_map(move |stream_id| {
+            let reserved = self.reserved.iter().zip(0..).filter_map(move |(class, id)| {
+                let (_, body) = class.as_ref()?;
+                Some(ClassEntry { stream_id, id, body })
+            });
+            // Not all classes for each clock: of both there can be many.
+            let declared = self.declared.get(stream_id as usize);
+            let own = declared.into_iter().flat_map(BitSet::iter).filter_map(move |dense| {
+                let class = self.list.get(dense.checked_sub(id::FIRST)? as usize)?;
+                Some(ClassEntry { stream_id, id: dense, body: &class.body })
+            });
+            reserved.chain(own)
+        })
+    }
+
+    /// What `session.json` says.
+    pub fn to_json(&self) -> Vec<EventJson> {
+        let mut clocks = vec![Vec::new(); self.list.len()];
+        for (clock, set) in (0..).zip(&self.declared) {
+            for dense in set.iter() {
+                if let Some(clocks) = clocks.get_mut(dense.wrapping_sub(id::FIRST) as usize) {
+                    clocks.push(clock);
+                }
+            }
+        }
+        self.list
+            .iter()
+            .zip(id::FIRST..)
+            .zip(clocks)
+            .map(|((class, id), clocks)| EventJson {
+                id,
+                schema: class.text.as_ref().into(),
+                reference_point: class.reference_point,
+                clocks: Some(clocks),
+            })
+            .collect()
+    }
+}
+
+#[derive(Debug)]
+enum Known {
+    Schema {
+        plain: ClassRef,
+        reference: Option<ClassRef>,
+    },
+    /// Two texts, one hash: nobody can tell which of them a record is.
+    Ambiguous,
+}
+
+/// What the ids of one client mean.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    known: HashMap<u32, Known>,
+}
+
+impl Table {
+    /// With all that the session knows: an id is a text's hash, so the same for
+    /// every client.
+    pub fn of_all(classes: &Classes) -> Table {
+        let mut known = HashMap::new();
+        let plain = classes.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point);
+        for (class, dense) in plain.take(MAX_CLIENT_SCHEMAS) {
+            let plain = ClassRef { dense, shape: class.shape };
+            known.insert(id_of(&class.text), Known::Schema { plain, reference: None });
+        }
+        Table { known }
+    }
+
+    /// Takes in a text of the client's schema log. `Some` if it is new.
+    pub fn learn(
+        &mut self,
+        payer: Payer,
+        classes: &mut Classes,
+        logged: &LoggedSchema,
+    ) -> Result<Option<ClassRef>, Fault> {
+        let text = std::str::from_utf8(logged.bytes()).map_err(|_| Fault::SchemaText)?;
+        let schema = Schema::parse(text).map_err(|_| Fault::SchemaText)?;
+        if id_of(text) != logged.id {
+            return Err(Fault::SchemaHash);
+        }
+        let room = self.known.len() < MAX_CLIENT_SCHEMAS;
+        match self.known.entry(logged.id) {
+            Entry::Occupied(mut entry) => match entry.get() {
+                Known::Schema { plain, .. } if classes.text(plain.dense) == Some(text) => Ok(None),
+                _ => {
+                    entry.insert(Known::Ambiguous);
+                    Err(Fault::SchemaHash)
+                }
+            },
+            Entry::Vacant(entry) => {
+                let plain = room
+                    .then(|| classes.intern(payer, &schema, false))
+                    .flatten()
+                    .ok_or(Fault::SchemaTable)?;
+                entry.insert(Known::Schema { plain, reference: None });
+                Ok(Some(plain))
+            }
+        }
+    }
+
+    /// Whether the client told a schema of this id.
+    pub fn knows(&self, id: u32) -> bool {
+        matches!(self.known.get(&id), Some(Known::Schema { .. }))
+    }
+
+    /// The schema of an id.
+    pub fn text<'c>(&self, classes: &'c Classes, id: u32) -> Option<&'c str> {
+        classes.text(self.plain(id)?.dense)
+    }
+
+    /// The class of a record in the client's ring.
+    pub fn plain(&self, id: u32) -> Option<ClassRef> {
+        match self.known.get(&id)? {
+            Known::Schema { plain, .. } => Some(*plain),
+            Known::Ambiguous => None,
+        }
+    }
+
+    /// The class of a reference point of this client.
+    pub fn reference(
+        &mut self,
+        payer: Payer,
+        classes: &mut Classes,
+        id: u32,
+    ) -> Result<ClassRef, Fault> {
+        match self.known.get_mut(&id) {
+            Some(Known::Schema { reference: Some(reference), .. }) => Ok(*reference),
+            Some(Known::Schema { plain, reference }) => {
+                let text = classes.arc(plain.dense).ok_or(Fault::UnknownId)?;
+                // It was parsed when it came.
+                let schema = Schema::parse(&text).map_err(|_| Fault::SchemaText)?;
+                let class = classes.intern(payer, &schema, true).ok_or(Fault::SchemaTable)?;
+                *reference = Some(class);
+                Ok(class)
+            }
+            Some(Known::Ambiguous) | None => Err(Fault::UnknownId),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_lists_what_was_put_in() {
+        let mut set = BitSet::default();
+        let members = [0, 1, 16, 63, 64, 127, 128, 4000, 4095];
+        members.into_iter().for_each(|dense| set.insert(dense));
+        assert!(set.iter().eq(members));
+        assert!(set.iter().all(|dense| set.has(dense)));
+    }
+}

@@ -1,0 +1,136 @@
+//! The drain loop's side of a host ring.
+
+use super::classes::Classes;
+use super::lane::Lane;
+use super::stats::Stats;
+use crate::events::rings::HostRing;
+use crate::events::text::Escaped;
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::ring::{Consumer, ConsumerState, Flow};
+use hypertrace_abi::schema::{Schema, Value};
+use std::collections::VecDeque;
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+/// Records of a ring that are shown.
+const SHOWN: usize = 16;
+
+/// The drain loop's side of a host ring.
+#[derive(Debug)]
+pub(crate) struct HostConsumer {
+    ring: Arc<HostRing>,
+    state: ConsumerState,
+    /// How far the ring went when a pass began: the consumer sees no more.
+    noted: u64,
+    /// When that was.
+    noted_at: u64,
+    /// Lost declared events that were told.
+    told: u64,
+}
+
+impl HostConsumer {
+    pub fn new(ring: Arc<HostRing>) -> HostConsumer {
+        HostConsumer { ring, state: ConsumerState::default(), noted: 0, noted_at: 0, told: 0 }
+    }
+
+    /// Notes how far the ring goes now.
+    pub fn note_head(&mut self) {
+        self.noted = self.ring.head();
+        self.noted_at = ticks();
+    }
+
+    /// Gives where declared events were lost, and how many, in what was taken
+    /// of the ring: up to position `end`.
+    pub fn gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
+        // What was lost at the noted head is behind all that was taken.
+        self.ring.gaps().each(end, &mut self.told, |time, lost| gap(time.min(self.noted_at), lost));
+    }
+
+    /// The same at the session's end: all that are left.
+    pub fn last_gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
+        self.gaps(end, gap);
+        let total = self.ring.gaps().total();
+        if total > self.told {
+            gap(self.noted_at, total - self.told);
+            self.told = total;
+        }
+    }
+
+    /// The ring as far as was noted.
+    pub fn consumer(&mut self) -> Option<Consumer<'_>> {
+        let mut consumer = Consumer::new(self.ring.memory()?, &mut self.state);
+        consumer.up_to(self.noted);
+        Some(consumer)
+    }
+
+    /// Whether a thread has it.
+    pub fn is_claimed(&self) -> bool {
+        self.ring.is_claimed()
+    }
+
+    /// Its level and the newest of what waits in it, for people. Takes nothing.
+    pub fn describe(
+        &self,
+        text: &mut String,
+        lane: &Lane,
+        stats: &Stats,
+        classes: &Classes,
+    ) -> fmt::Result {
+        let Some(memory) = self.ring.memory() else { return Ok(()) };
+        let mut state = self.state.clone();
+        let mut consumer = Consumer::new(memory, &mut state);
+        let (mut waiting, mut newest) = (0u64, VecDeque::new());
+        let mut stage = vec![0; consumer.stage_words()];
+        for _ in 0..consumer.most_leases() {
+            let pulled = consumer.pull(&mut stage, |_, record| {
+                waiting += 2 + record.payload.len() as u64;
+                if newest.len() == SHOWN {
+                    newest.pop_front();
+                }
+                let mut words = vec![0; record.payload.len()];
+                record.payload.copy_to(&mut words);
+                newest.push_back((record.header, words));
+                Flow::Taken
+            });
+            if !pulled.more {
+                break;
+            }
+        }
+        let capacity = memory.capacity();
+        writeln!(
+            text,
+            "ring {}: {stats}; {}% of {} KiB waiting",
+            lane.number,
+            waiting * 100 / capacity,
+            capacity / 128
+        )?;
+        let now = ticks();
+        for (header, words) in newest {
+            let ago = now.saturating_sub(header.timestamp);
+            write!(text, "  {ago} ticks ago: ")?;
+            describe_record(text, lane.texts.table.text(classes, header.id), &words)?;
+        }
+        Ok(())
+    }
+}
+
+fn describe_record(text: &mut String, schema: Option<&str>, words: &[u64]) -> fmt::Result {
+    let Some(schema) = schema.and_then(|text| Schema::parse(text).ok()) else {
+        return writeln!(text, "{words:x?}");
+    };
+    write!(text, "{}", schema.name())?;
+    let shape = schema.shape();
+    for (field, value) in schema.fields().zip(shape.values(words)) {
+        write!(text, " {}=", field.name)?;
+        match value {
+            Value::Unsigned(n) => write!(text, "{n}")?,
+            Value::Signed(n) => write!(text, "{n}")?,
+            Value::Float(n) => write!(text, "{n}")?,
+            Value::Bool(b) => write!(text, "{b}")?,
+            Value::Hex(n) => write!(text, "{n:#x}")?,
+            Value::Str(bytes) => write!(text, "{}", Escaped(bytes))?,
+            Value::Words(words) => write!(text, "{words:x?}")?,
+        }
+    }
+    writeln!(text)
+}

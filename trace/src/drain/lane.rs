@@ -1,0 +1,115 @@
+//! A lane: one ring's way into its stream.
+
+use super::budget::Payer;
+use super::lessee::{Lessee, OpenLease};
+use super::stats::{PendingPoints, Stats};
+use super::texts::Texts;
+use super::waiting::Waiting;
+use crate::ctf::packet::{Domain, PacketHeader};
+use crate::ctf::stream::Stream;
+
+/// One ring's way into its stream.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub domain: Domain,
+    pub number: u32,
+    /// Index of its [`Stats`].
+    pub stats: usize,
+    pub texts: Texts,
+    pub clock: Option<u32>,
+    pub lease: Option<OpenLease>,
+    /// In a flight recorder: the last lessee, whose lease record may be
+    /// overwritten by now.
+    pub lessee: Option<Lessee>,
+    pub next: Next,
+    pub file: LaneFile,
+    pub earlier: Earlier,
+    pub pending: PendingPoints,
+    /// Where the snapshot that is being taken ends in this ring.
+    pub until: Option<u64>,
+    pub waiting: Waiting,
+}
+
+/// Place of the next record of a ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Next {
+    /// The timestamp that it must not be before, raw.
+    pub timestamp: u64,
+    /// Its number.
+    pub sequence: u64,
+    /// The ring's position after the last record that was taken.
+    pub position: u64,
+}
+
+/// The file that a lane writes.
+#[derive(Debug, Default)]
+pub(crate) struct LaneFile {
+    pub stream: Option<Stream>,
+    /// The next packet begins a new file.
+    pub is_next_new: bool,
+    /// Files begun in this epoch, see [`MAX_RESTARTS`](crate::limits::MAX_RESTARTS).
+    pub restarts: u32,
+    /// When a packet was committed last, host's raw counter.
+    pub committed_at: u64,
+}
+
+/// What an earlier process left of a lane's stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Earlier {
+    pub files: u32,
+    /// Token of the last lessee.
+    pub token: u64,
+    /// Lost events.
+    pub lost: u64,
+    pub faults: u64,
+    /// Where the last packet ended in the ring, and the number of the record
+    /// after it.
+    pub ring_end: u64,
+    pub sequence: u64,
+}
+
+impl Lane {
+    pub fn new(domain: Domain, number: u32, stats: usize) -> Lane {
+        Lane {
+            domain,
+            number,
+            stats,
+            texts: Texts::new(Payer::Lane(stats)),
+            clock: None,
+            lease: None,
+            lessee: None,
+            next: Next::default(),
+            file: LaneFile::default(),
+            earlier: Earlier::default(),
+            pending: PendingPoints::default(),
+            until: None,
+            waiting: Waiting::default(),
+        }
+    }
+
+    /// Begins with another trace, from the ring's beginning; what is known of
+    /// schemas stays.
+    pub fn restart(&mut self) {
+        (self.lease, self.until) = (None, None);
+        (self.next, self.file) = (Next::default(), LaneFile::default());
+        self.pending = PendingPoints::default();
+        self.waiting.restart();
+        // The classes in the cache are not described there.
+        self.texts.forget();
+    }
+
+    /// Returns the part of its files' names before their number.
+    pub fn prefix(&self) -> String {
+        format!("{}-{:03}", self.domain.name(), self.number)
+    }
+
+    /// Returns whether the counters have changed since the last packet.
+    pub fn has_news(&self, stats: &Stats) -> bool {
+        self.file.stream.as_ref().is_some_and(|stream| {
+            let PacketHeader { faults, events_filtered, .. } = *stream.last();
+            stream.told() != stats.lost()
+                || faults != stats.faults()
+                || events_filtered != stats.filtered
+        })
+    }
+}

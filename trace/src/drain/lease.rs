@@ -1,0 +1,96 @@
+//! Opening a lease: which clock and which file its records go to.
+
+use super::lessee::{OpenLease, clock_kind};
+use super::turn::Turn;
+use crate::ctf::clock::HOST_CLOCK;
+use crate::ctf::error::WriteFailed;
+use crate::ctf::packet::Domain;
+use crate::limits::MAX_RESTARTS;
+use hypertrace_abi::record::{ClockKind, id};
+use hypertrace_abi::ring::Flow;
+
+/// The first record of another lessee.
+pub(super) struct First {
+    token: u64,
+    timestamp: u64,
+    /// If it is a lease record.
+    kind: Option<ClockKind>,
+}
+
+impl Turn<'_, '_> {
+    /// Looks at the first record; the caller rolls back. It is looked at again when it
+    /// is taken; a guest that changes it in between has a clock that does not
+    /// fit, and is clamped.
+    pub(super) fn peek(&mut self) -> Option<First> {
+        self.state.buffer.clear();
+        let scratch = self.state.buffer.free();
+        let mut found = None;
+        let pulled = self.consumer.pull(&mut self.state.stage, |_, record| {
+            let header = record.header;
+            let len = record.payload.len();
+            let mut kind = None;
+            if header.id == id::LEASE && (4..=scratch.len()).contains(&len) {
+                record.payload.copy_to(scratch);
+                kind = Some(clock_kind(scratch[3]));
+            }
+            found = Some((header.timestamp, kind));
+            Flow::Stop
+        });
+        found.map(|(timestamp, kind)| First { token: pulled.token, timestamp, kind })
+    }
+
+    /// Opens a lease: finds its clock, or returns false if that must wait. Its first
+    /// packet begins a new file if the one that is open is of another stream class, or
+    /// already further in time.
+    pub(super) fn open(&mut self, next: &First, now: u64) -> Result<bool, WriteFailed> {
+        let (state, lane) = (&mut *self.state, &mut *self.lane);
+        let file = lane.file.stream.as_ref().map(|stream| {
+            let last = stream.last();
+            (last.stream_id, state.clocks.base(last.stream_id).saturating_add(last.timestamp_end))
+        });
+        if lane.lease.is_some_and(|lease| lease.epoch != state.clocks.epoch()) {
+            // That was the VMM's doing: what the guest has spent was the last epoch's.
+            lane.file.restarts = 0;
+        }
+        let spent = lane.file.restarts >= MAX_RESTARTS;
+        let mut kind = next.kind.unwrap_or(ClockKind::Tsc);
+        if let (None, Some(lessee)) = (next.kind, &lane.lessee)
+            && lessee.token == next.token
+        {
+            kind = lessee.clock;
+            state.stats[lane.stats].name.clone_from(&lessee.name);
+        }
+        let clock = match (lane.domain, file) {
+            (Domain::Host, _) => HOST_CLOCK,
+            (Domain::Guest, Some((clock, _))) if spent => clock,
+            // Its lease record was taken by an earlier process.
+            (Domain::Guest, None) if next.token == lane.earlier.token && lane.clock.is_some() => {
+                lane.clock.unwrap_or(HOST_CLOCK)
+            }
+            (Domain::Guest, _) => {
+                state.clocks.for_guest(lane.stats, lane.clock, kind, next.timestamp, now)
+            }
+        };
+        // Before a file or a packet needs it. A clock that has to wait is in the tables
+        // already: the next replacement of the files, for any lane, describes it.
+        if clock >= state.clocks.described {
+            if lane.domain == Domain::Guest && !state.may_describe(now) {
+                return Ok(false);
+            }
+            state.sync()?;
+        }
+        let base = state.clocks.base(clock);
+        let first = next.timestamp.clamp(base, state.clocks.latest(clock, now).max(base));
+        (lane.next.timestamp, lane.file.is_next_new) = match file {
+            Some((class, last)) if class == clock && (first >= last || spent) => (last, false),
+            _ => (base, true),
+        };
+        if lane.clock != Some(clock) || lane.file.stream.is_none() {
+            lane.texts.forget();
+            lane.clock = Some(clock);
+            state.stats[lane.stats].clock = clock;
+        }
+        lane.lease = Some(OpenLease { token: next.token, epoch: state.clocks.epoch(), first });
+        Ok(true)
+    }
+}

@@ -1,0 +1,417 @@
+//! Taking one record out of a ring: copied once, every check, into the packet.
+//!
+//! A reader of the trace stops or aborts at an undeclared id, a length that
+//! does not fit, or a timestamp that goes backwards; so nothing of that passes
+//! here, whatever the producer writes and whenever.
+
+use super::budget::Payer;
+use super::classes::{ClassRef, Classes, Declared, Table};
+use super::guests::Guests;
+use super::lane::Lane;
+use super::lessee::{OpenLease, lease_name};
+use super::stats::{Recorded, Stats};
+use super::texts::{CACHE, Cached};
+use crate::ctf::clock::Clocks;
+use crate::ctf::packet::{Domain, PacketBuffer};
+use hypertrace_abi::atomic::Ordering::Relaxed;
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, id};
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, Flow, Payload, Record};
+
+/// Words that a record may take in a packet besides its payload: a
+/// `time_fault` of three before it, its header, `untyped`'s two.
+const MOST_EXTRA: usize = 3 + HEADER_WORDS + 2;
+
+/// What a [`Packer`] needs beyond the hot path.
+pub(crate) struct Context<'a> {
+    pub domain: Domain,
+    pub clock: u32,
+    pub lease: OpenLease,
+    /// A reference point whose text is not known waits for it.
+    pub points_wait: bool,
+    /// The budget of this ring's new names.
+    pub payer: Payer,
+    /// There are files that describe the classes.
+    pub is_open: bool,
+    /// They may be replaced before this packet because a guest needs it.
+    pub may_describe: bool,
+    pub table: &'a mut Table,
+    pub classes: &'a mut Classes,
+    pub clocks: &'a mut Clocks,
+    /// For reference points in host rings.
+    pub guests: &'a mut Guests,
+    pub stats: &'a mut Vec<Stats>,
+}
+
+/// Takes records into one packet.
+pub(crate) struct Packer<'a> {
+    packet: &'a mut PacketBuffer,
+    base: u64,
+    last: u64,
+    limit: u64,
+    cache: &'a mut [Cached; CACHE],
+    context: Context<'a>,
+    /// All but plain events.
+    others: Recorded,
+    filtered: u64,
+    clamped: bool,
+    needs_description: bool,
+    waits: bool,
+    is_undescribed: bool,
+    name: Option<String>,
+}
+
+/// What a [`Packer`] took.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    /// The last timestamp, raw.
+    pub last: u64,
+    /// Whether that is what the producer wrote, as far as the host can tell.
+    pub clean: bool,
+    /// All but plain events.
+    pub others: Recorded,
+    /// Not wanted, so not in the packet.
+    pub filtered: u64,
+    /// The packet has a class that is not on disk yet.
+    pub needs_description: bool,
+    /// It ended at a point that waits for its text.
+    pub waits: bool,
+    /// It ended at a record whose class is not on disk, while the files may not be
+    /// replaced.
+    pub is_undescribed: bool,
+    /// The lessee's name, if it said one.
+    pub name: Option<String>,
+}
+
+impl<'a> Packer<'a> {
+    /// `packet` is empty; timestamps begin at `last`.
+    pub fn new(
+        packet: &'a mut PacketBuffer,
+        cache: &'a mut [Cached; CACHE],
+        last: u64,
+        now: u64,
+        context: Context<'a>,
+    ) -> Packer<'a> {
+        Packer {
+            packet,
+            base: context.clocks.base(context.clock),
+            last,
+            limit: context.clocks.limit(context.clock, context.lease.first, now),
+            cache,
+            context,
+            others: Recorded::default(),
+            filtered: 0,
+            clamped: false,
+            needs_description: false,
+            waits: false,
+            is_undescribed: false,
+            name: None,
+        }
+    }
+
+    pub fn finish(self) -> Packed {
+        Packed {
+            last: self.last,
+            clean: !self.clamped,
+            others: self.others,
+            filtered: self.filtered,
+            needs_description: self.needs_description,
+            waits: self.waits,
+            is_undescribed: self.is_undescribed,
+            name: self.name,
+        }
+    }
+
+    /// Takes a record, or stops because the packet is full.
+    #[inline(always)]
+    pub fn visit(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
+        let Header { timestamp, id, words, flags } = record.header;
+        let known = &self.cache[id as usize % CACHE];
+        if known.meta != Header::meta(id, words, flags)
+            || timestamp < self.last
+            || timestamp > self.limit
+        {
+            return self.visit_other(faults, record);
+        }
+        let Some(out) = self.packet.next(HEADER_WORDS + record.payload.len()) else {
+            return Flow::Stop;
+        };
+        out[0] = timestamp - self.base;
+        out[1] = known.out;
+        // Lengths that the compiler knows need no loop.
+        match record.payload.len() {
+            1 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
+            2 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
+            3 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
+            _ => record.payload.copy_to(&mut out[HEADER_WORDS..]),
+        }
+        self.last = timestamp;
+        Flow::Taken
+    }
+
+    /// Whatever is not a plain event of known, fixed length and good time.
+    #[inline(never)]
+    fn visit_other(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
+        let header = record.header;
+        let len = record.payload.len();
+        if self.packet.free().len() < len + MOST_EXTRA {
+            return Flow::Stop;
+        }
+        let point = self.context.domain == Domain::Host
+            && header.flags & Flags::REFERENCE_POINT.bits() != 0
+            && len >= REFERENCE_PREFIX_WORDS;
+        if point
+            && self.context.points_wait
+            && let Payload::Ring([client, ..]) = &record.payload
+            && !self.context.knows_point(&header, client.load(Relaxed))
+        {
+            self.waits = true;
+            return Flow::Stop;
+        }
+        if !point && self.context.must_wait(&header) {
+            self.is_undescribed = true;
+            return Flow::Stop;
+        }
+        let timestamp = self.time(header.timestamp, faults);
+        // Built in the packet's free words; an event of it once it is taken.
+        let out = self.packet.free();
+        let body = HEADER_WORDS;
+        record.payload.copy_to(&mut out[body..body + len]);
+
+        let own = body + if point { REFERENCE_PREFIX_WORDS } else { 0 };
+        let payload = &out[own..body + len];
+        let class = if point {
+            self.context.point_class(&header, &out[body..own], payload)
+        } else {
+            let known = &mut self.cache[header.id as usize % CACHE];
+            self.context.class(&header, payload, known).map_err(|fault| {
+                faults[fault as usize] += 1;
+                UNTYPED
+            })
+        };
+        let (dense, words, pad) = match class {
+            Ok(Checked { wanted: false, .. }) => {
+                self.filtered += 1;
+                return Flow::Taken;
+            }
+            Ok(Checked { class, pad, pending, .. }) => {
+                self.needs_description |= pending;
+                if header.id == id::LEASE && !point {
+                    self.name = lease_name(&class, payload);
+                }
+                (class.dense, len, pad)
+            }
+            Err(Untyped { dense }) => {
+                // It is kept as it is, behind what it said it was.
+                let from = if dense == id::UNTYPED { body } else { own };
+                out.copy_within(from..body + len, from + 2);
+                out[from] = header.id.into();
+                out[from + 1] = (body + len - from) as u64;
+                (dense, len + 2, 0)
+            }
+        };
+        out[0] = timestamp - self.base;
+        out[1] = Header::meta(dense, words as u16, header.flags);
+        self.packet.add(body + words, pad);
+        self.count(&header, point);
+        Flow::Taken
+    }
+
+    fn count(&mut self, header: &Header, point: bool) {
+        let flags = Flags::from_bits_retain(header.flags);
+        let others = &mut self.others;
+        if point {
+            others.reference_points += 1;
+        } else if header.id == id::LEASE {
+            others.leases += 1;
+        } else if header.id == id::STAMP || flags.contains(Flags::STAMP) {
+            others.stamps += 1;
+        } else if flags.contains(Flags::REFERENCE_POINT) {
+            others.reference_points += 1;
+        }
+    }
+
+    /// The timestamp to write: never before the last one, never beyond now.
+    /// What it was stands in an event of its own.
+    fn time(&mut self, raw: u64, faults: &mut [u64; FAULT_KINDS]) -> u64 {
+        let mut timestamp = raw;
+        if raw > self.limit {
+            // The record may be younger than the last look at the clock.
+            let Context { clocks, clock, lease, .. } = &self.context;
+            self.limit = self.limit.max(clocks.limit(*clock, lease.first, ticks()));
+        }
+        if raw < self.last {
+            faults[Fault::TimeBackwards as usize] += 1;
+            timestamp = self.last;
+        } else if raw > self.limit {
+            faults[Fault::TimeFuture as usize] += 1;
+            timestamp = self.limit.max(self.last);
+        }
+        if timestamp != raw {
+            let event = [timestamp - self.base, Header::meta(id::TIME_FAULT, 1, 0), raw];
+            if let Some(out) = self.packet.next(event.len()) {
+                out.copy_from_slice(&event);
+                self.others.time_faults += 1;
+            }
+        }
+        self.clamped = timestamp != raw;
+        self.last = timestamp;
+        timestamp
+    }
+}
+
+/// A record's class, which it fits.
+struct Checked {
+    class: ClassRef,
+    /// Bytes of padding behind a last string.
+    pad: usize,
+    wanted: bool,
+    /// It is not on disk yet.
+    pending: bool,
+}
+
+/// The class of a record whose own class is not known or does not fit.
+struct Untyped {
+    dense: u32,
+}
+
+const UNTYPED: Untyped = Untyped { dense: id::UNTYPED };
+
+impl Context<'_> {
+    /// The class of a record in its client's own ring, and its check.
+    fn class(
+        &mut self,
+        header: &Header,
+        payload: &[u64],
+        known: &mut Cached,
+    ) -> Result<Checked, Fault> {
+        let mut pending = false;
+        let (class, wanted) = match known.class.filter(|_| known.id == header.id) {
+            Some(class) => (class, !known.filtered),
+            None if header.id < id::FIRST => {
+                (self.classes.reserved(header.id).ok_or(Fault::UnknownId)?, true)
+            }
+            None => {
+                let class = self.table.plain(header.id).ok_or(Fault::UnknownId)?;
+                let wanted = self.is_wanted(class);
+                if wanted && self.is_open {
+                    let declared = self.classes.declare(self.payer, self.clock, class.dense);
+                    if declared == Declared::Refused {
+                        return Err(Fault::SchemaTable);
+                    }
+                    pending = declared == Declared::Pending;
+                }
+                // The hot path does not ask whether a class is on disk.
+                if !pending {
+                    *known = Cached::new(header.id, class, wanted);
+                }
+                (class, wanted)
+            }
+        };
+        let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
+        Ok(Checked { class, pad, wanted, pending })
+    }
+
+    fn is_wanted(&self, class: ClassRef) -> bool {
+        self.domain == Domain::Host || self.classes.is_wanted(class.dense)
+    }
+
+    /// Whether a record of a client's ring has a class that is not on disk, and
+    /// must stay in the ring until the files may be replaced.
+    fn must_wait(&mut self, header: &Header) -> bool {
+        if self.may_describe || self.payer == Payer::Host {
+            return false;
+        }
+        let Some(class) = self.table.plain(header.id).filter(|_| header.id >= id::FIRST) else {
+            return false;
+        };
+        self.is_wanted(class)
+            && self.classes.declare(self.payer, self.clock, class.dense) == Declared::Pending
+    }
+
+    /// Whether a point's schema was told already.
+    fn knows_point(&mut self, header: &Header, client: u64) -> bool {
+        let client = u32::try_from(client).unwrap_or(u32::MAX);
+        let lane = self.guests.lane(client, self.stats);
+        header.id < id::FIRST || lane.is_some_and(|lane| lane.texts.table.knows(header.id))
+    }
+
+    /// The class of a guest's reference point in a host ring, and its check.
+    /// Recorded are the client's; they wait for the packet to be committed.
+    fn point_class(
+        &mut self,
+        header: &Header,
+        prefix: &[u64],
+        payload: &[u64],
+    ) -> Result<Checked, Untyped> {
+        let &[client, _cpu, _seq, guest_time] = prefix else {
+            return Err(UNTYPED);
+        };
+        let client = u32::try_from(client).unwrap_or(u32::MAX);
+        let Some(lane) = self.guests.lane(client, self.stats) else {
+            return Err(self.untyped_point());
+        };
+        lane.pending.points += 1;
+        if guest_time != 0 {
+            learn_time(self.clocks, lane, guest_time, header.timestamp);
+        }
+        let class = if header.id < id::FIRST {
+            match header.id {
+                id::HYPERTRACE => self.classes.reserved_reference(header.id),
+                _ => None,
+            }
+            .ok_or(Fault::UnknownId)
+        } else {
+            lane.texts.table.reference(lane.texts.payer, self.classes, header.id)
+        };
+        let checked = class.and_then(|class| {
+            let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
+            let wanted = self.classes.is_wanted(class.dense);
+            let mut pending = false;
+            if wanted && self.is_open {
+                let declared = self.classes.declare(lane.texts.payer, self.clock, class.dense);
+                pending = declared == Declared::Pending;
+                // The host's ring cannot wait for a guest's new names.
+                if declared == Declared::Refused || pending && !self.may_describe {
+                    return Err(Fault::SchemaTable);
+                }
+            }
+            Ok(Checked { class, pad, wanted, pending })
+        });
+        match checked {
+            Ok(checked) => {
+                if !checked.wanted {
+                    lane.pending.points -= 1;
+                    lane.pending.filtered += 1;
+                }
+                Ok(checked)
+            }
+            Err(fault) => {
+                lane.pending.faults[fault as usize] += 1;
+                Err(self.untyped_point())
+            }
+        }
+    }
+
+    fn untyped_point(&mut self) -> Untyped {
+        // It was declared for the clock of host rings before any guest came.
+        match self.classes.reserved_reference(id::UNTYPED) {
+            Some(class) => Untyped { dense: class.dense },
+            None => UNTYPED,
+        }
+    }
+}
+
+/// A reference point is a bound of the guest's clock: what it says was before.
+fn learn_time(clocks: &mut Clocks, lane: &mut Lane, guest_time: u64, host_time: u64) {
+    let kind = hypertrace_abi::record::ClockKind::Tsc;
+    let found = || clocks.for_guest(lane.stats, None, kind, guest_time, host_time);
+    let clock = lane.clock.unwrap_or_else(found);
+    lane.clock = Some(clock);
+    let host = clocks.host;
+    if let Some(guest) = clocks.guest_mut(clock)
+        && guest.fits(&host, guest_time, host_time)
+    {
+        guest.bound(&host, guest_time, host_time);
+    }
+}

@@ -1,0 +1,234 @@
+//! Draining one ring: schema log, records, commit, tail. In that order, so
+//! that whatever is on disk is declared, and nothing is given back to a
+//! producer that is not on disk.
+
+use super::lessee::{Lessee, OpenLease};
+use super::record::{Context, Packed, Packer};
+use super::state::TraceState;
+use super::texts::CACHE;
+use super::turn::Turn;
+use super::waiting::{Log, Rest};
+use crate::ctf::error::WriteFailed;
+use crate::ctf::packet::Domain;
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::record::id;
+use hypertrace_abi::ring::{Flow, Logged, Pulled, is_back};
+use hypertrace_abi::sink::Drained;
+
+/// Tries to find a ring's lessee unchanged between two looks.
+const MOST_TRIES: usize = 3;
+
+/// Texts of a guest's schema log that one call reads: as long as a small packet
+/// takes. More are for the next call, with the client's records.
+const MOST_TEXTS: usize = 64;
+
+impl Turn<'_, '_> {
+    /// Takes at most one packet out of a ring, commits it, and gives its room
+    /// back.
+    pub fn drain(&mut self) -> Result<Drained, WriteFailed> {
+        self.lane.waiting.rest = Rest::Empty;
+        let end = self.lane.next.position;
+        let drained = match self.learn() {
+            Ok(true) => self.pull(),
+            // What the log says is for records that are not taken before it is read.
+            Ok(false) => {
+                self.note();
+                let more = !self.consumer.is_paused() || self.lane.until.is_some();
+                Ok(Drained { words: 0, more })
+            }
+            Err(failed) => Err(failed),
+        };
+        self.consumer.set_write_failed(drained.is_err());
+        if drained.is_err() {
+            self.consumer.rollback();
+            // The records stay in the ring. What the producer dropped meanwhile is
+            // known all the same.
+            self.note();
+        }
+        let mut drained = drained?;
+        match self.lane.until {
+            None => drained.more |= self.consumer.is_late(),
+            // A ring that goes back while a snapshot is taken would never be empty.
+            Some(_) => drained.more &= !is_back(end, self.lane.next.position),
+        }
+        match self.lane.waiting.rest {
+            // To come again at once would be in vain.
+            Rest::Waits => drained.more = false,
+            _ if drained.more => self.lane.waiting.rest = Rest::Ready,
+            _ => {}
+        }
+        Ok(drained)
+    }
+
+    /// Reads the schema log, or a part of it. Its room is given back once the texts
+    /// are on disk. Returns `false` if there is more to read before the records that
+    /// may need it.
+    pub fn learn(&mut self) -> Result<bool, WriteFailed> {
+        let (state, lane) = (&mut *self.state, &mut *self.lane);
+        let consumer = &mut *self.consumer;
+        let most = match lane.domain {
+            Domain::Guest => MOST_TEXTS,
+            // The host's own. A relay's log is bounded by its size.
+            Domain::Host => consumer.most_schemas(),
+        };
+        let mut read = 0;
+        let mut is_read = false;
+        // Bound: `most` turns.
+        while read < most && !is_read {
+            match consumer.next_schema_beside(|id| lane.texts.table.text(&state.classes, id)) {
+                Some(Logged::Known) => read += 1,
+                Some(Logged::Text(text)) => {
+                    read += 1;
+                    if let Err(fault) = lane.texts.learn(lane.domain, &mut state.classes, &text) {
+                        consumer.fault(fault);
+                    }
+                }
+                None => is_read = true,
+            }
+        }
+        let is_paused = consumer.is_paused();
+        if lane.domain == Domain::Guest {
+            let is_all = is_read && !is_paused && !consumer.is_late();
+            let log = match is_all || !consumer.has_schemas() {
+                true => Log::Read,
+                false if is_read => Log::Growing,
+                false => Log::InPart,
+            };
+            lane.waiting.log(&mut state.pass, log);
+        }
+        if read > 0 {
+            lane.texts.learned = Some(state.classes.version());
+        }
+        if let Some(version) = lane.texts.learned {
+            let is_open = state.trace.is_open;
+            let is_described = !is_open || state.classes.is_described(version);
+            if !is_described && state.may_describe(ticks()) {
+                state.sync()?;
+            }
+            if !is_open || state.classes.is_described(version) {
+                lane.texts.learned = None;
+                consumer.commit_schemas();
+            }
+        }
+        Ok(is_read && !is_paused)
+    }
+
+    /// Notes the lessee of a flight recorder's ring, and takes nothing.
+    pub fn meet(&mut self) {
+        self.state.fit_stage(self.consumer);
+        self.state.buffer.clear();
+        let TraceState { buffer, stage, classes, .. } = &mut *self.state;
+        let scratch = buffer.free();
+        let lane = &mut *self.lane;
+        // Bound: the leases that fit the ring.
+        for _ in 0..self.consumer.most_leases() {
+            let pulled = self.consumer.pull(stage, |_, record| {
+                let len = record.payload.len();
+                if record.header.id == id::LEASE && len <= scratch.len() {
+                    record.payload.copy_to(scratch);
+                    lane.lessee = Lessee::parse(classes, &scratch[..len]).or(lane.lessee.take());
+                }
+                Flow::Taken
+            });
+            if !pulled.more {
+                break;
+            }
+        }
+        self.consumer.commit();
+    }
+
+    fn pull(&mut self) -> Result<Drained, WriteFailed> {
+        self.state.fit_stage(self.consumer);
+        for _ in 0..MOST_TRIES {
+            let now = ticks();
+            let epoch = self.state.clocks.epoch();
+            if let Some(lease) = self.lane.lease.filter(|lease| lease.epoch == epoch)
+                && let Some(clock) = self.lane.clock
+            {
+                let (pulled, packed) = self.pull_packet(lease, clock, now);
+                if pulled.token == lease.token {
+                    let is_undescribed = packed.is_undescribed;
+                    let waits = is_undescribed || packed.waits;
+                    let drained = match pulled.records {
+                        0 => self.commit_nothing(&pulled, now),
+                        _ => self.commit(&pulled, packed, now),
+                    }?;
+                    if waits {
+                        self.lane.waiting.rest = Rest::Waits;
+                    }
+                    if is_undescribed {
+                        self.announce(clock, pulled.end);
+                    }
+                    return Ok(drained);
+                }
+                // Another lessee's: what was taken was taken by the wrong rules.
+                self.forget_pending();
+                self.consumer.rollback();
+            }
+            let Some(next) = self.peek() else {
+                return self.commit_nothing(&Pulled::default(), now);
+            };
+            self.consumer.rollback();
+            if !self.open(&next, now)? {
+                // Its clock would be a new one.
+                self.lane.waiting.rest = Rest::Waits;
+                return Ok(Drained::default());
+            }
+        }
+        // A producer that changes its lessee between any two looks.
+        self.consumer.rollback();
+        Ok(Drained::default())
+    }
+
+    #[inline]
+    fn pull_packet(&mut self, lease: OpenLease, clock: u32, now: u64) -> (Pulled, Packed) {
+        let (state, lane) = (&mut *self.state, &mut *self.lane);
+        state.buffer.clear();
+        let may_describe = state.may_describe(now);
+        let context = Context {
+            domain: lane.domain,
+            clock,
+            lease,
+            table: &mut lane.texts.table,
+            points_wait: lane.waiting.points_wait(&state.pass),
+            payer: lane.texts.payer,
+            is_open: state.trace.is_open,
+            may_describe,
+            classes: &mut state.classes,
+            clocks: &mut state.clocks,
+            guests: self.guests,
+            stats: &mut state.stats,
+        };
+        let first = lane.next.timestamp;
+        let mut packer = Packer::new(&mut state.buffer, &mut lane.texts.cache, first, now, context);
+        let pulled =
+            self.consumer.pull(&mut state.stage, |faults, record| packer.visit(faults, record));
+        let packed = packer.finish();
+        lane.waiting.looked(packed.waits, pulled.more);
+        (pulled, packed)
+    }
+
+    /// Declares the classes of the records that wait for the files to be replaced,
+    /// so that the next replacement has all of them, whichever lane it is for: a client
+    /// that brings many new names waits once, not once for each of them.
+    fn announce(&mut self, clock: u32, position: u64) {
+        if !self.lane.waiting.announce((position, self.consumer.head())) {
+            return;
+        }
+        let TraceState { stage, classes, .. } = &mut *self.state;
+        let texts = &self.lane.texts;
+        self.consumer.pull(stage, |_, record| {
+            let id = record.header.id;
+            // What is in the cache is on disk.
+            if id >= id::FIRST
+                && texts.cache[id as usize % CACHE].id != id
+                && let Some(class) = texts.table.plain(id)
+                && classes.is_wanted(class.dense)
+            {
+                classes.declare(texts.payer, clock, class.dense);
+            }
+            Flow::Taken
+        });
+        self.consumer.rollback();
+    }
+}

@@ -1,0 +1,112 @@
+//! The simple backend's file, as the drain loop feeds it.
+
+use super::failures::{Failures, SIMPLE};
+use crate::ctf::clock::HostClock;
+use crate::ctf::error::WriteFailed;
+use crate::ctf::folder::Folder;
+use crate::simple::Simple;
+use hypertrace_abi::clock::ticks;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How long a pipe's reader may do nothing when the simple backend switches to
+/// another file: nothing is drained meanwhile.
+const SWITCH_PATIENCE: Duration = Duration::from_millis(100);
+/// The same at the session's end.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The simple backend's file, if there is one.
+#[derive(Default)]
+pub(crate) struct SimpleFile {
+    pub file: Option<Simple>,
+    /// Declared events of threads that found no host ring, running.
+    pub missed: Arc<AtomicU64>,
+    /// Those that the file knows of.
+    missed_told: u64,
+}
+
+impl SimpleFile {
+    /// Writes to this file from now on.
+    pub fn set(
+        &mut self,
+        path: &Path,
+        dir: &Folder,
+        clock: &HostClock,
+        failures: &mut Failures,
+    ) -> Result<(), WriteFailed> {
+        let now = ticks();
+        let same = self.file.as_mut().and_then(|old| Some((old.is(path)?, old)));
+        if let Some((false, pipe)) = same {
+            // There is no going back to its begin.
+            pipe.set(true, now);
+            return Ok(());
+        }
+        let same = same.is_some();
+        let mut new = Simple::create(path, dir, clock, now)?;
+        if let Some(mut old) = self.file.take() {
+            let (left, closed) =
+                if same { (old.forsake(), Ok(())) } else { old.close(SWITCH_PATIENCE) };
+            new.lost(0, now, left);
+            note(failures, closed);
+        }
+        self.file = Some(new);
+        Ok(())
+    }
+
+    /// Closes the file, at the session's end.
+    pub fn close(&mut self, failures: &mut Failures) {
+        if let Some(file) = &mut self.file {
+            let (_, closed) = file.close(END_PATIENCE);
+            note(failures, closed);
+        }
+    }
+
+    /// Writes what a pass has brought.
+    pub fn end_pass(&mut self, clock: &HostClock, failures: &mut Failures) {
+        if let Some(file) = &mut self.file {
+            note(failures, file.pass(clock, ticks()));
+        }
+    }
+
+    /// Notes declared events that a lane lost, the last of them at `time`.
+    pub fn lost(&mut self, lane: u32, time: u64, lost: u64) {
+        if let Some(file) = &mut self.file {
+            file.lost(lane, time, lost);
+        }
+    }
+
+    /// Notes what threads without a ring lost, as the events of one more lane.
+    pub fn lost_without_ring(&mut self, lane: u32) {
+        let missed = self.missed.load(Relaxed);
+        self.lost(lane, ticks(), missed - self.missed_told);
+        self.missed_told = missed;
+    }
+}
+
+/// Formats a human-readable status.
+impl fmt::Display for SimpleFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.file {
+            None => f.write_str("simple: none"),
+            Some(simple) => write!(
+                f,
+                "simple: {} {}, {} records, {} dropped, {} bytes waiting",
+                simple.path().display(),
+                if simple.is_on() { "on" } else { "off" },
+                simple.recorded,
+                simple.dropped,
+                simple.waiting()
+            ),
+        }
+    }
+}
+
+fn note(failures: &mut Failures, wrote: Result<(), WriteFailed>) {
+    match wrote {
+        Ok(()) => failures.worked(SIMPLE),
+        Err(failed) => failures.failed(SIMPLE, &failed),
+    }
+}

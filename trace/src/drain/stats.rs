@@ -1,0 +1,143 @@
+//! What a lane's stream holds and what it lost.
+
+use crate::ctf::packet::Domain;
+use crate::ctf::session_json::StreamJson;
+use crate::events::text::Escaped;
+use crate::limits::MOST_LOST;
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Recorded events by kind. Every CTF event is of one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub events: u64,
+    pub reference_points: u64,
+    pub stamps: u64,
+    pub leases: u64,
+    pub time_faults: u64,
+}
+
+impl Recorded {
+    pub fn records(&self) -> u64 {
+        self.events + self.reference_points + self.stamps + self.leases + self.time_faults
+    }
+
+    pub fn add(&mut self, more: &Recorded) {
+        self.events += more.events;
+        self.reference_points += more.reference_points;
+        self.stamps += more.stamps;
+        self.leases += more.leases;
+        self.time_faults += more.time_faults;
+    }
+}
+
+/// What `session.json` says of a lane.
+#[derive(Clone, Debug)]
+pub(crate) struct Stats {
+    pub domain: Domain,
+    pub number: u32,
+    pub clock: u32,
+    pub name: String,
+    /// In this lane's own stream.
+    pub counts: Recorded,
+    /// Of this client, in streams of host rings.
+    pub reference_points: u64,
+    pub lost: Losses,
+    pub filtered: u64,
+    pub faults: [u64; FAULT_KINDS],
+    /// Faults of this client's reference points.
+    pub point_faults: [u64; FAULT_KINDS],
+}
+
+impl Stats {
+    pub fn new(domain: Domain, number: u32) -> Stats {
+        Stats {
+            domain,
+            number,
+            clock: 0,
+            name: String::new(),
+            counts: Recorded::default(),
+            reference_points: 0,
+            lost: Losses::default(),
+            filtered: 0,
+            faults: [0; FAULT_KINDS],
+            point_faults: [0; FAULT_KINDS],
+        }
+    }
+
+    /// The same in another trace: nothing is recorded there yet.
+    pub fn restart(&mut self) {
+        let new = Stats::new(self.domain, self.number);
+        *self = Stats { clock: self.clock, name: std::mem::take(&mut self.name), ..new };
+    }
+
+    /// Rings of the pool that no thread claimed are no streams.
+    pub fn is_used(&self) -> bool {
+        self.domain == Domain::Guest || self.counts.records() > 0 || self.lost() > 0
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.lost.total().min(MOST_LOST)
+    }
+
+    pub fn faults(&self) -> u64 {
+        self.faults.iter().chain(&self.point_faults).fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    pub fn faults_by_kind(&self) -> BTreeMap<String, u64> {
+        Fault::ALL
+            .iter()
+            .map(|kind| {
+                let i = *kind as usize;
+                (kind.name().to_owned(), self.faults[i].saturating_add(self.point_faults[i]))
+            })
+            .filter(|(_, n)| *n > 0)
+            .collect()
+    }
+
+    pub fn to_json(&self) -> StreamJson {
+        StreamJson {
+            domain: self.domain,
+            client: self.number,
+            clock: self.clock,
+            name: self.name.clone(),
+            events: self.counts.events,
+            // A host ring's are its clients'.
+            reference_points: match self.domain {
+                Domain::Host => 0,
+                Domain::Guest => self.counts.reference_points + self.reference_points,
+            },
+            stamps: self.counts.stamps,
+            lost_full: self.lost.full.min(MOST_LOST),
+            lost_busy: self.lost.busy.min(MOST_LOST),
+            lost_unattached: self.lost.unattached.min(MOST_LOST),
+            lost_overwritten: self.lost.overwritten.min(MOST_LOST),
+            filtered: self.filtered,
+            faults: self.faults_by_kind(),
+        }
+    }
+}
+
+/// For people.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Escaped(self.name.as_bytes());
+        let points = self.reference_points + self.counts.reference_points;
+        let (records, lost, filtered) = (self.counts.records(), self.lost(), self.filtered);
+        write!(
+            f,
+            "\"{name}\", {records} records, {points} reference points, {lost} lost, \
+             {filtered} filtered, {} faults",
+            self.faults()
+        )
+    }
+}
+
+/// Counts of a client's reference points in a packet that is not committed yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PendingPoints {
+    pub points: u64,
+    pub filtered: u64,
+    pub faults: [u64; FAULT_KINDS],
+}

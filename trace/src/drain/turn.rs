@@ -1,0 +1,52 @@
+//! One ring's turn in a pass, and the counters that it brings up to date.
+
+use super::guests::Guests;
+use super::lane::Lane;
+use super::state::TraceState;
+use crate::ctf::error::WriteFailed;
+use crate::ctf::packet::PacketHeader;
+use hypertrace_abi::ring::Consumer;
+
+/// One ring's turn in a pass.
+pub(crate) struct Turn<'t, 'c> {
+    pub state: &'t mut TraceState,
+    pub lane: &'t mut Lane,
+    pub guests: &'t mut Guests,
+    pub consumer: &'t mut Consumer<'c>,
+}
+
+impl Turn<'_, '_> {
+    /// Brings the lane's counters up to date.
+    pub fn note(&mut self) {
+        note(self.state, self.lane, self.consumer);
+    }
+}
+
+/// Brings a lane's counters up to date.
+pub(crate) fn note(state: &mut TraceState, lane: &Lane, consumer: &mut Consumer<'_>) {
+    let stats = &mut state.stats[lane.stats];
+    stats.lost = consumer.losses();
+    stats.faults = consumer.faults();
+}
+
+/// Writes an empty packet if the counters have changed since the last one.
+pub(crate) fn tell(state: &mut TraceState, lane: &mut Lane, now: u64) -> Result<(), WriteFailed> {
+    let stats = &state.stats[lane.stats];
+    if !lane.has_news(stats) {
+        return Ok(());
+    }
+    let (Some(stream), Some(files)) = (&mut lane.file.stream, &mut state.trace.files) else {
+        return Ok(());
+    };
+    // Its position in the ring stays: records that nobody wanted are in no packet.
+    let last = *stream.last();
+    let header = PacketHeader {
+        events_discarded: stats.lost(),
+        events_filtered: stats.filtered,
+        faults: stats.faults(),
+        ..last.following(last.sequence, 0)
+    };
+    stream.tell(files, &mut state.buffer, &header, last.sequence)?;
+    lane.file.committed_at = now;
+    Ok(())
+}

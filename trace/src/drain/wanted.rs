@@ -1,0 +1,173 @@
+//! Which guest events are wanted: rules by pattern, and the enable mask that
+//! follows from them.
+//!
+//! A guest's names arrive with their schemas. A slot of the mask is off only
+//! if a name that was seen, or that a rule says exactly, hashes there, and all
+//! such names are off; so what is unknown stays on, unless it shares a slot
+//! with what is off. What passes the mask and is not wanted is filtered at the
+//! drain.
+
+use crate::events::pattern::Pattern;
+use hypertrace_abi::layout::MASK_BYTES;
+use hypertrace_abi::schema::mask_slot;
+use std::collections::BTreeMap;
+
+/// Names that are remembered; a guest can bring any number.
+pub const MAX_NAMES: usize = 4096;
+/// Rules that are remembered; a rule that is said again replaces itself.
+pub const MAX_RULES: usize = 1024;
+
+/// The enable mask: a byte per slot, 0 is on.
+pub type Mask = [u8; MASK_BYTES as usize];
+
+/// More rules than are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {MAX_RULES} rules: say \"trace-event * on\" to begin anew")]
+pub struct TooManyRules;
+
+/// What is wanted of guests.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// The last that fits a name decides.
+    rules: Vec<(Pattern, bool)>,
+    /// Seen names.
+    seen: BTreeMap<String, bool>,
+    /// The mask is not what follows from the rest.
+    changed: bool,
+}
+
+impl Wanted {
+    /// Whether events of this name are wanted.
+    pub fn is_wanted(&self, name: &str) -> bool {
+        self.rules.iter().rev().find(|(rule, _)| rule.matches(name)).is_none_or(|(_, on)| *on)
+    }
+
+    /// A name arrives. Says whether it is wanted.
+    pub fn see(&mut self, name: &str) -> bool {
+        if let Some(wanted) = self.seen.get(name) {
+            return *wanted;
+        }
+        let wanted = self.is_wanted(name);
+        if self.seen.len() < MAX_NAMES {
+            self.seen.insert(name.to_owned(), wanted);
+            // One more name that is on does not change a mask that is all on.
+            self.changed |= !self.rules.is_empty();
+        }
+        wanted
+    }
+
+    /// Adds a rule. Gives the number of seen names that it is about.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn set(&mut self, rule: &Pattern, on: bool) -> Result<usize, TooManyRules> {
+        // Rules that this one hides need not be kept.
+        let hidden = |old: &Pattern| *old == *rule || rule.as_str() == "*";
+        self.rules.retain(|(old, _)| !hidden(old));
+        // All on, with nothing before it, is how it begins.
+        if !(on && rule.as_str() == "*") {
+            if self.rules.len() >= MAX_RULES {
+                return Err(TooManyRules);
+            }
+            self.rules.push((rule.clone(), on));
+        }
+        let mut about = 0;
+        for (_, wanted) in self.seen.iter_mut().filter(|(name, _)| rule.matches(name)) {
+            *wanted = on;
+            about += 1;
+        }
+        self.changed = true;
+        Ok(about)
+    }
+
+    /// Seen names and whether they are wanted.
+    pub fn names(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.seen.iter().map(|(name, on)| (&**name, *on))
+    }
+
+    /// Returns the mask, if it may have changed since the last call.
+    pub fn changed_mask(&mut self) -> Option<Box<Mask>> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let exact = self.rules.iter().filter(|(rule, _)| rule.is_exact());
+        let exact: Vec<_> = exact.map(|(rule, _)| rule.as_str()).collect();
+        let named = exact.into_iter().map(|name| (name, self.is_wanted(name)));
+        // Per slot: is a name known there, is one of them wanted.
+        let mut slots = [(false, false); MASK_BYTES as usize];
+        for (name, on) in self.names().chain(named) {
+            let slot = &mut slots[mask_slot(name)];
+            *slot = (true, slot.1 || on);
+        }
+        Some(Box::new(slots.map(|(known, on)| u8::from(known && !on))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        text.parse().unwrap()
+    }
+
+    fn off(mask: &Mask) -> Vec<usize> {
+        (0..mask.len()).filter(|slot| mask[*slot] == 1).collect()
+    }
+
+    /// Another name in the same slot.
+    fn sharing(name: &str) -> String {
+        let same = |other: &String| mask_slot(other) == mask_slot(name);
+        (0..).map(|n| format!("other{n}")).find(same).unwrap()
+    }
+
+    #[test]
+    fn a_pattern_is_for_names_as_they_arrive() {
+        let mut wanted = Wanted::default();
+        wanted.see("disk_read");
+        assert_eq!(wanted.set(&pattern("disk_*"), false), Ok(1));
+        assert_eq!(off(&wanted.changed_mask().unwrap()), [mask_slot("disk_read")]);
+        assert!(!wanted.see("disk_write"));
+        assert!(wanted.see("net"));
+        let mut both = vec![mask_slot("disk_read"), mask_slot("disk_write")];
+        both.sort();
+        assert_eq!(off(&wanted.changed_mask().unwrap()), both);
+        assert!(wanted.changed_mask().is_none());
+    }
+
+    #[test]
+    fn a_name_is_off_before_it_was_ever_seen() {
+        let mut wanted = Wanted::default();
+        assert_eq!(wanted.set(&pattern("not_yet"), false), Ok(0));
+        assert_eq!(off(&wanted.changed_mask().unwrap()), [mask_slot("not_yet")]);
+        assert!(!wanted.see("not_yet"));
+    }
+
+    #[test]
+    fn a_slot_with_something_wanted_stays_on() {
+        let mut wanted = Wanted::default();
+        let other = sharing("disk_read");
+        wanted.set(&pattern("disk_read"), false).unwrap();
+        wanted.see(&other);
+        assert!(off(&wanted.changed_mask().unwrap()).is_empty());
+        assert!(!wanted.is_wanted("disk_read"));
+        wanted.set(&pattern("*"), false).unwrap();
+        // The exact rule is hidden now, but the name that was seen is not.
+        assert_eq!(off(&wanted.changed_mask().unwrap()), [mask_slot(&other)]);
+    }
+
+    #[test]
+    fn the_last_rule_decides_and_all_on_begins_anew() {
+        let mut wanted = Wanted::default();
+        wanted.set(&pattern("*"), false).unwrap();
+        wanted.set(&pattern("a*"), true).unwrap();
+        assert!(wanted.is_wanted("ab") && !wanted.is_wanted("b"));
+        wanted.set(&pattern("*"), true).unwrap();
+        assert!(wanted.rules.is_empty() && wanted.is_wanted("b"));
+        for n in 0..MAX_RULES {
+            wanted.set(&pattern(&format!("n{n}")), false).unwrap();
+        }
+        wanted.set(&pattern("n7"), true).unwrap();
+        assert_eq!(wanted.set(&pattern("one_more"), true), Err(TooManyRules));
+    }
+}

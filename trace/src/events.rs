@@ -1,0 +1,11 @@
+//! The VMM's own events: declarations, the backends that get them, and the rings of the
+//! threads that record them.
+
+pub mod backend;
+pub(crate) mod fire;
+pub(crate) mod gaps;
+pub mod own;
+pub mod pattern;
+pub mod registry;
+pub(crate) mod rings;
+pub(crate) mod text;

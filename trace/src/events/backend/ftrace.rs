@@ -1,0 +1,118 @@
+//! `ftrace`: events in the kernel's own trace, among what the kernel did.
+//!
+//! As text by an instance's `trace_marker`: formatted on the stack, exactly
+//! the bytes needed, one write. Or raw by its `trace_marker_raw`: the event's
+//! id as a u32, which the kernel shows, then its payload's words. Synchronous:
+//! half a microsecond of system call per event.
+
+use crate::events::text::Line;
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::event::Fields;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64 as Count, Ordering::Relaxed};
+
+/// Words of a raw record's payload; an event that has more loses its rest.
+const RAW_WORDS: usize = 128;
+
+static LOST: Count = Count::new(0);
+static TOLD: AtomicBool = AtomicBool::new(false);
+static OPEN: OnceLock<Instance> = OnceLock::new();
+
+struct Instance {
+    path: PathBuf,
+    marker: File,
+    raw: File,
+}
+
+/// Why an instance cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FtraceError {
+    /// A file of it cannot be opened.
+    #[error(
+        "cannot open {} for writing: give the folder of a tracefs instance (is tracefs mounted? mount -t tracefs none DIR)",
+        path.display()
+    )]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Markers go to one instance for as long as the process lives: threads
+    /// may be writing.
+    #[error("markers go to {} already", .0.display())]
+    Busy(PathBuf),
+}
+
+/// Opens a tracefs instance (or tracefs itself) for markers. Then add
+/// [`Backends::FTRACE`](super::Backends::FTRACE) or `FTRACE_RAW`.
+///
+/// # Errors
+/// If one of its two files cannot be opened, or another instance is open.
+pub fn open(instance: &Path) -> Result<(), FtraceError> {
+    let file = |name: &str| {
+        let path = instance.join(name);
+        // Not created: a folder that is no tracefs stays as it is.
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map_err(|source| FtraceError::Open { path, source })
+    };
+    let (marker, raw) = (file("trace_marker")?, file("trace_marker_raw")?);
+    let opened = Instance { path: instance.to_owned(), marker, raw };
+    match OPEN.get_or_init(|| opened) {
+        now if now.path == instance => Ok(()),
+        other => Err(FtraceError::Busy(other.path.clone())),
+    }
+}
+
+/// Events that the kernel did not take.
+pub fn lost() -> u64 {
+    LOST.load(Relaxed)
+}
+
+fn write(file: impl Fn(&Instance) -> &File, bytes: &[u8]) {
+    let Some(instance) = OPEN.get() else {
+        LOST.fetch_add(1, Relaxed);
+        return;
+    };
+    let mut file = file(instance);
+    // One write, whole or not at all: a rest would be an event of its own.
+    let why = match file.write(bytes) {
+        Ok(_) => return,
+        Err(why) => why,
+    };
+    LOST.fetch_add(1, Relaxed);
+    // A trace that is off (EBADF) or full: counted, told once, the VM goes on.
+    if !TOLD.swap(true, Relaxed) {
+        eprintln!(
+            "hypertrace: the kernel does not take markers in {}: {why}; events for ftrace are \
+             counted as lost until it does",
+            instance.path.display()
+        );
+    }
+}
+
+pub(super) fn mark(line: &Line) {
+    write(|instance| &instance.marker, line.as_bytes());
+}
+
+pub(crate) fn raw<F: Fields>(id: u32, fields: F) {
+    let words: [AtomicU64; RAW_WORDS] = [const { AtomicU64::new(0) }; RAW_WORDS];
+    let mut bytes = [0; 4 + 8 * RAW_WORDS];
+    let len = fields.words();
+    if len > RAW_WORDS {
+        LOST.fetch_add(1, Relaxed);
+        return;
+    }
+    fields.put(&words);
+    bytes[..4].copy_from_slice(&id.to_ne_bytes());
+    for (to, from) in bytes[4..].chunks_exact_mut(8).zip(&words[..len]) {
+        to.copy_from_slice(&from.load(Relaxed).to_ne_bytes());
+    }
+    write(|instance| &instance.raw, &bytes[..4 + 8 * len]);
+}

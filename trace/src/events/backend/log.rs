@@ -1,0 +1,34 @@
+//! `log`: one line per event on stderr, by one write each.
+//!
+//! `PID@SECONDS.MICROSECONDS:NAME TEXT`, Unix time, as QEMU's log backend has
+//! it. Synchronous: the thread waits until the line is written.
+
+use crate::events::text::Line;
+use std::fmt::Write;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Lines that could not be written.
+pub fn lost() -> u64 {
+    LOST.load(Relaxed)
+}
+
+pub(super) fn write(line: &Line) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut head = Line::new();
+    // A Line takes everything.
+    let _ = write!(head, "{}@{}.{:06}:", std::process::id(), now.as_secs(), now.subsec_micros());
+    let mut whole = [0; 2 * crate::events::text::MAX_LINE + 1];
+    let mut len = 0;
+    for part in [head.as_bytes(), line.as_bytes(), b"\n"] {
+        whole[len..len + part.len()].copy_from_slice(part);
+        len += part.len();
+    }
+    // Not `eprintln`: that panics when stderr is gone, and is a write a piece.
+    if std::io::stderr().write_all(&whole[..len]).is_err() {
+        LOST.fetch_add(1, Relaxed);
+    }
+}

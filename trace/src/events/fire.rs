@@ -1,0 +1,69 @@
+//! Firing a declared event: what its generated function calls.
+
+use super::backend::{self, Backends};
+use super::registry::TraceEvent;
+use super::rings;
+use super::text::Line;
+use hypertrace_abi::event::{Fields, Site};
+
+/// Gives an event that is on to its backends.
+#[doc(hidden)]
+#[inline(always)]
+pub fn fire<S: Site, F: Fields>(
+    event: &'static TraceEvent,
+    on: u32,
+    site: S,
+    fields: F,
+    text: impl FnOnce(&mut Line),
+    probe: impl FnOnce(),
+) {
+    if on & Backends::RING.bits() != 0 {
+        rings::emit(site, fields);
+    }
+    if on & !Backends::RING.bits() != 0 {
+        others::<S, F>(event, Backends::from_bits_retain(on), fields, text, probe);
+    }
+}
+
+/// The backends that are synchronous by nature.
+#[cold]
+#[inline(never)]
+fn others<S: Site, F: Fields>(
+    event: &'static TraceEvent,
+    on: Backends,
+    fields: F,
+    text: impl FnOnce(&mut Line),
+    probe: impl FnOnce(),
+) {
+    if on.contains(Backends::SDT) {
+        probe();
+    }
+    if on.contains(Backends::FTRACE_RAW) {
+        backend::ftrace::raw(event.id(), fields);
+    }
+    if on.intersects(Backends::TEXT) {
+        let mut line = Line::new();
+        line.push(S::NAME.as_bytes());
+        line.push(b" ");
+        text(&mut line);
+        backend::text(on, &line);
+    }
+}
+
+/// Whether a declared event is on, for arguments that cost something:
+/// `if enabled!(trace::disk_read) { trace::disk_read(lba, &expensive()) }`.
+#[macro_export]
+macro_rules! enabled {
+    ($($event:tt)*) => {
+        $($event)*::EVENT.on() != 0
+    };
+}
+
+/// The functions of the crate's `trace-events` file, which its build script
+/// makes with `hypertrace-trace-build`: `mod trace { include_events!(); }`.
+#[macro_export]
+macro_rules! include_events {
+    () => {
+        include!(concat!(env!("OUT_DIR"), "/trace-events.rs"));
+    };
+}

@@ -1,0 +1,273 @@
+//! The registry: every declared event of the program, and which backends get it.
+//!
+//! `hypertrace-trace-build` makes a function, a [`TraceEvent`] and a text of each
+//! declaration in a `trace-events` file; the linker gathers the events of all crates
+//! in [`EVENTS`]. An event's state is one word, the backends that get it now, so an
+//! event that nobody wants costs one relaxed load and a branch.
+
+use bitflags::bitflags;
+use hypertrace_abi::event::{Event, Fields, SchemaText, Site};
+use hypertrace_abi::schema::FieldType;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+
+/// All declared events of the program, in no order.
+#[linkme::distributed_slice]
+pub static EVENTS: [TraceEvent];
+
+bitflags! {
+    /// A set of backends.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Backends: u32 {
+        /// The threads' rings, which `session` and `simple` are written from.
+        /// Active while a [`Session`](crate::Session) is.
+        const RING = 1;
+        /// Lines on stderr.
+        const LOG = 2;
+        /// Messages to syslog.
+        const SYSLOG = 4;
+        /// Lines in the kernel's trace, by trace_marker.
+        const FTRACE = 8;
+        /// Records in the kernel's trace, by trace_marker_raw.
+        const FTRACE_RAW = 16;
+        /// SDT probes, for bpftrace, perf and SystemTap.
+        const SDT = 32;
+        /// Those that write an event as text.
+        const TEXT = Self::LOG.bits() | Self::SYSLOG.bits() | Self::FTRACE.bits();
+    }
+}
+
+/// The active backends.
+static BACKENDS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the active backends.
+pub fn active() -> Backends {
+    Backends::from_bits_retain(BACKENDS.load(SeqCst))
+}
+
+/// Activates backends that need no preparation.
+pub(crate) fn activate(backends: Backends) {
+    BACKENDS.fetch_or(backends.bits(), SeqCst);
+    settle();
+}
+
+/// Removes backends.
+pub fn remove(backends: Backends) {
+    BACKENDS.fetch_and(!backends.bits(), SeqCst);
+    settle();
+}
+
+fn settle() {
+    for event in EVENTS {
+        event.settle();
+    }
+}
+
+/// Sessions that have not ended: they need the rings.
+static SESSIONS: AtomicU32 = AtomicU32::new(0);
+
+/// Counts a session that begins.
+pub(crate) fn session_began() {
+    if SESSIONS.fetch_add(1, SeqCst) == 0 {
+        activate(Backends::RING);
+    }
+}
+
+/// Counts a session that ends.
+pub(crate) fn session_ended() {
+    if SESSIONS.fetch_sub(1, SeqCst) == 1 {
+        remove(Backends::RING);
+        // Another may have begun in between.
+        if SESSIONS.load(SeqCst) > 0 {
+            activate(Backends::RING);
+        }
+    }
+}
+
+/// In an event's state: it is switched on, whatever the backends.
+const WANTED: u32 = 1 << 31;
+
+/// A declared event and its state.
+pub struct TraceEvent {
+    /// The backends that get it, and [`WANTED`].
+    state: AtomicU32,
+    name: &'static str,
+    text: SchemaText,
+    types: &'static [FieldType],
+    declaration: &'static str,
+    module: &'static str,
+    file: &'static str,
+    line: u32,
+}
+
+impl TraceEvent {
+    /// An event that is off. `declaration` stood in `file` at `line`, and
+    /// was made into `module`.
+    pub const fn new<S: Site, F: Fields>(
+        declaration: &'static str,
+        module: &'static str,
+        file: &'static str,
+        line: u32,
+    ) -> TraceEvent {
+        TraceEvent {
+            state: AtomicU32::new(0),
+            name: S::NAME,
+            text: Event::<S, F>::TEXT,
+            types: F::TYPES,
+            declaration,
+            module,
+            file,
+            line,
+        }
+    }
+
+    /// The backends that get it now, as bits; 0 is off.
+    #[inline(always)]
+    pub fn on(&self) -> u32 {
+        self.state.load(Relaxed) & !WANTED
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its id: the hash of its schema.
+    pub fn id(&self) -> u32 {
+        self.text.id
+    }
+
+    /// Its schema's canonical text.
+    pub fn schema(&self) -> String {
+        let mut text = Vec::new();
+        self.text.pieces(|piece| text.extend_from_slice(piece));
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Its arguments' types, as they are recorded.
+    pub fn types(&self) -> &'static [FieldType] {
+        self.types
+    }
+
+    /// As it was declared, on one line, with the types that QEMU's readers
+    /// know.
+    pub fn declaration(&self) -> &'static str {
+        self.declaration
+    }
+
+    /// Where it was declared: file and line.
+    pub fn place(&self) -> (&'static str, u32) {
+        (self.file, self.line)
+    }
+
+    /// Name and arguments of the declaration.
+    fn signature(&self) -> &'static str {
+        self.declaration.split('"').next().unwrap_or_default().trim_end()
+    }
+
+    /// Whether it is switched on; it may still reach no backend.
+    pub fn is_wanted(&self) -> bool {
+        self.state.load(Relaxed) & WANTED != 0
+    }
+
+    /// Switches it. From any thread, a vCPU's too: a few loads and one swap,
+    /// and if it is so already only the loads.
+    pub fn set(&self, wanted: bool) {
+        self.settle_as(|_| wanted);
+    }
+
+    /// Brings the backends in line with those that there are.
+    pub(crate) fn settle(&self) {
+        self.settle_as(|state| state & WANTED != 0);
+    }
+
+    /// Backends may change meanwhile. Who changes them settles all events
+    /// after: either that sees what is stored here, or this sees the change.
+    #[inline]
+    fn settle_as(&self, wanted: impl Fn(u32) -> bool) {
+        loop {
+            let (before, backends) = (self.state.load(SeqCst), BACKENDS.load(SeqCst));
+            let state = if wanted(before) { WANTED | backends } else { 0 };
+            let stored = before == state
+                || self.state.compare_exchange(before, state, SeqCst, SeqCst).is_ok();
+            if stored && backends == BACKENDS.load(SeqCst) {
+                return;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TraceEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceEvent")
+            .field("name", &self.name)
+            .field("on", &Backends::from_bits_retain(self.on()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// An event that is disabled where it is declared.
+#[doc(hidden)]
+pub struct Never;
+
+impl Never {
+    /// Off.
+    #[inline(always)]
+    pub const fn on(&self) -> u32 {
+        0
+    }
+}
+
+/// All events, sorted by name.
+fn sorted() -> Vec<&'static TraceEvent> {
+    let mut events: Vec<_> = EVENTS.iter().collect();
+    events.sort_by_key(|event| (event.name, event.declaration, event.module));
+    events
+}
+
+/// All declarations, sorted by name, as QEMU's `trace-events-all` has them:
+/// what a reader of the simple backend's file needs. Two crates' of the same
+/// stand there once; a [`Clash`] is told in a comment.
+pub fn trace_events_all() -> String {
+    let mut all: String = clashes().iter().map(|clash| format!("# {clash}\n")).collect();
+    let mut events = sorted();
+    events.dedup_by_key(|event| event.signature());
+    for event in events {
+        all.push_str(event.declaration);
+        all.push('\n');
+    }
+    all
+}
+
+/// One name that two crates declare with different arguments. Each is recorded
+/// as it is; who knows events by name alone, as readers of the simple
+/// backend's file do, takes one for the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Clash {
+    /// The one.
+    pub first: &'static TraceEvent,
+    /// The other.
+    pub second: &'static TraceEvent,
+}
+
+impl fmt::Display for Clash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is declared with different arguments:", self.first.name)?;
+        for (event, end) in [(self.first, " and"), (self.second, "")] {
+            let TraceEvent { file, line, module, .. } = event;
+            let whose = module.split("::").next().unwrap_or_default();
+            write!(f, " {} in {whose} ({file}:{line}){end}", event.signature())?;
+        }
+        write!(f, "; readers of the simple backend's file take one for the other")
+    }
+}
+
+/// Every [`Clash`] of the program.
+pub fn clashes() -> Vec<Clash> {
+    let events = sorted();
+    let pairs = events.iter().zip(events.iter().skip(1));
+    pairs
+        .filter(|(a, b)| a.name == b.name && a.signature() != b.signature())
+        .map(|(first, second)| Clash { first, second })
+        .collect()
+}

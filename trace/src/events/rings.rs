@@ -1,0 +1,433 @@
+//! Rings of the VMM's own threads: a fixed pool, claimed per thread.
+//!
+//! A vCPU's thread records reference points and its own events here without a
+//! lock, an allocation or a wait: a ring has one producer, the thread that
+//! claimed it, and one consumer, the drain loop. The layout is a client's.
+#![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
+
+use super::gaps::Gaps;
+use super::registry::{self, Backends};
+use hypertrace_abi::atomic::{AtomicU64, Ordering};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::layout::{Geometry, GeometryError, guest_page};
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState, Wake};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64 as StdAtomicU64};
+use std::sync::{Arc, Once, OnceLock};
+
+/// One ring of the pool.
+#[derive(Debug)]
+pub(crate) struct HostRing {
+    area: Box<[AtomicU64]>,
+    geometry: Geometry,
+    mode: RingMode,
+    state: ProducerState,
+    claimed: AtomicBool,
+    /// Whether the thread that has it looks at triggers.
+    looking: AtomicU32,
+    /// Declared events that it had no room for.
+    gaps: Gaps,
+    waker: Arc<Waker>,
+}
+
+/// Wakes who empties the rings.
+#[derive(Default)]
+pub(crate) struct Waker {
+    call: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// It was woken, and has not come yet.
+    called: AtomicBool,
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waker").field("called", &self.called).finish_non_exhaustive()
+    }
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        if let Some(call) = self.call.get()
+            && !self.called.load(Ordering::Relaxed)
+            && !self.called.swap(true, Ordering::Relaxed)
+        {
+            call();
+        }
+    }
+}
+
+// SAFETY: `state` is the thread's that has claimed the ring, and of no other; all else
+// is `Sync`, and all of `state` is atomic.
+unsafe impl Sync for HostRing {}
+
+impl HostRing {
+    /// A ring of this many bytes, and a schema log that is large enough for
+    /// any VMM's events.
+    fn new(ring_bytes: u64, mode: RingMode, waker: &Arc<Waker>) -> Result<HostRing, GeometryError> {
+        let geometry = Geometry {
+            clients: 1,
+            legacy_args: 1,
+            ring_bytes,
+            block_bytes: (ring_bytes / 16).min(64 * 1024),
+            schema_bytes: 64 * 1024,
+        };
+        geometry.check()?;
+        Ok(HostRing {
+            area: (0..geometry.client_stride() / 8).map(|_| AtomicU64::new(0)).collect(),
+            geometry,
+            mode,
+            state: ProducerState::new(),
+            claimed: AtomicBool::new(false),
+            looking: AtomicU32::new(0),
+            gaps: Gaps::default(),
+            waker: Arc::clone(waker),
+        })
+    }
+
+    /// The memory that producer and consumer share.
+    pub fn memory(&self) -> Option<ClientMemory<'_>> {
+        ClientMemory::new(&self.area, &self.geometry, self.mode)
+    }
+
+    /// Returns the position up to which the ring is written now.
+    pub fn head(&self) -> u64 {
+        // ORDERING: pairs with the Release of head in `Producer::publish`: what
+        // is done after this comes after those records.
+        self.area[guest_page::HEAD].load(Ordering::Acquire)
+    }
+
+    /// Declared events that found no room.
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
+    /// Returns whether a thread has claimed the ring.
+    pub fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed)
+    }
+}
+
+/// A thread's hold on a ring.
+struct Claim {
+    session: u64,
+    producer: Producer<'static>,
+    /// Keeps what `producer` points to.
+    ring: Arc<HostRing>,
+}
+
+impl Claim {
+    fn new(session: u64, ring: &Arc<HostRing>, name: &str, now: u64) -> Option<Claim> {
+        // ORDERING: pairs with the Release in `drop`: whatever the thread
+        // before wrote to the ring's private state is seen here.
+        if ring.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return None;
+        }
+        let ring = Arc::clone(ring);
+        // SAFETY: the ring lives on the heap, at one address, until the last
+        // Arc to it is dropped; the Claim owns one, and the producer, whose
+        // references these become, is never given out longer than the Claim
+        // is borrowed. Everything behind it is atomic or not written to.
+        let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
+        let info =
+            LeaseInfo { pid: std::process::id(), tid: thread_id(), clock: ClockKind::Tsc, name };
+        let lease = Lease::new(token(), now, &info);
+        let mut producer = Producer::lease(long.memory()?, &long.state, lease, false);
+        if ring.mode == RingMode::Discard {
+            producer = producer.waking(&*long.waker);
+        }
+        Some(Claim { session, producer, ring })
+    }
+
+    /// A declared event was not recorded.
+    #[cold]
+    #[inline(never)]
+    fn lost(&self) {
+        // Its own thread's last store, so no older one can be seen.
+        let head = self.ring.area[guest_page::HEAD].load(Ordering::Relaxed);
+        self.ring.gaps.lost(head, ticks());
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.producer.release();
+        // ORDERING: pairs with the Acquire in `new`.
+        self.ring.claimed.store(false, Ordering::Release);
+    }
+}
+
+fn thread_id() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// Random, nonzero.
+fn token() -> u64 {
+    RandomState::new().hash_one(ticks()) | 1
+}
+
+/// A forked child has the claim of the thread that forked, in a copy of the
+/// ring that nobody empties. It begins with nothing: no claim, no default
+/// session, no event on for the rings.
+fn forget_at_fork() {
+    extern "C" fn child() {
+        HELD.set(ptr::null());
+        DEFAULT.store(ptr::null_mut(), Ordering::Relaxed);
+        registry::remove(Backends::RING);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `child` only stores to atomics and to a thread-local without
+        // a destructor. Out of memory it is not registered, and a child's
+        // events go to a copy.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(child)) };
+    });
+}
+
+thread_local! {
+    /// The thread's claim, for the hot path: a plain word without a destructor,
+    /// so that there is nothing to look at before it is read. Null, or what
+    /// `OWNED` holds.
+    static HELD: Cell<*const Claim> = const { Cell::new(ptr::null()) };
+    static OWNED: Owned = const { Owned(RefCell::new(None)) };
+}
+
+/// Gives the claim back when the thread ends.
+struct Owned(RefCell<Option<Box<Claim>>>);
+
+impl Owned {
+    /// Replaces the claim. `None`: the thread has none then, or an emit is under way
+    /// and the claim stays.
+    fn replace(&self, claim: impl FnOnce() -> Option<Claim>) -> Option<()> {
+        // A signal handler in the middle of this finds it borrowed.
+        let mut slot = self.0.try_borrow_mut().ok()?;
+        // An emit calls code of others (a field's `put`, the waker), which may call
+        // this. It holds a reference to the claim until it ends.
+        if slot.as_ref().is_some_and(|claim| claim.ring.state.interrupted_since().is_some()) {
+            return None;
+        }
+        HELD.set(ptr::null());
+        // First what it had, so that it may get the same again.
+        *slot = None;
+        let claim = slot.insert(Box::new(claim()?));
+        HELD.set(&raw const **claim);
+        Some(())
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        HELD.set(ptr::null());
+    }
+}
+
+/// The calling thread's claim.
+#[inline(always)]
+fn held<R>(f: impl FnOnce(&Claim) -> R) -> Option<R> {
+    let claim = HELD.get();
+    // SAFETY: not null, it is what this thread's `OWNED` holds: `replace` and
+    // the destructor set it to null before they drop that. `f` keeps no reference, and
+    // the claim lives until `f` returns: the destructor runs only when this thread
+    // ends, and `replace` runs only on this thread. All code of others that `f` may
+    // call (a field's `put` and `words`, the waker) is called by the producer in the
+    // middle of an emit, where its `busy` word is set and `replace` refuses.
+    (!claim.is_null()).then(|| f(unsafe { &*claim }))
+}
+
+/// Whose events are recorded that come from threads without a ring: see
+/// [`Session::install`](crate::Session::install).
+static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
+/// What neither a thread's nor a default session took.
+static NOWHERE: StdAtomicU64 = StdAtomicU64::new(0);
+
+/// Declared events of threads that are attached to no session while there is
+/// no default one.
+pub(crate) fn nowhere() -> u64 {
+    NOWHERE.load(Ordering::Relaxed)
+}
+
+/// Records a declared event on the calling thread's ring, whichever session's
+/// it is.
+#[inline(always)]
+pub(crate) fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
+    let claim = HELD.get();
+    if claim.is_null() {
+        return emit_first(site, fields);
+    }
+    // SAFETY: as in `held`.
+    let claim = unsafe { &*claim };
+    let emitted = claim.producer.emit_by(site, ticks, fields);
+    if emitted != Emit::Recorded {
+        claim.lost();
+    }
+    emitted
+}
+
+/// A thread's first event.
+#[cold]
+#[inline(never)]
+fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
+    let rings = DEFAULT.load(Ordering::Acquire);
+    if rings.is_null() {
+        NOWHERE.fetch_add(1, Ordering::Relaxed);
+        return Emit::Unleased;
+    }
+    // SAFETY: `install` gave it a session that is never freed.
+    let rings = unsafe { &*rings };
+    rings.record(ticks, |producer| producer.emit_by(site, ticks, fields), true)
+}
+
+/// The pool of a session.
+#[derive(Debug)]
+pub(crate) struct HostRings {
+    session: u64,
+    rings: Box<[Arc<HostRing>]>,
+    waker: Arc<Waker>,
+    /// Whose they are: a fork has a copy that nobody empties.
+    pid: u32,
+    /// What threads without a ring wanted to record.
+    unattached: StdAtomicU64,
+    /// Declared events of that.
+    missed: Arc<StdAtomicU64>,
+}
+
+impl HostRings {
+    pub fn new(count: usize, ring_bytes: u64, mode: RingMode) -> Result<HostRings, GeometryError> {
+        static SESSIONS: StdAtomicU64 = StdAtomicU64::new(1);
+        forget_at_fork();
+        let waker = Arc::<Waker>::default();
+        let rings = (0..count)
+            .map(|_| HostRing::new(ring_bytes, mode, &waker).map(Arc::new))
+            .collect::<Result<_, _>>()?;
+        let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        let pid = std::process::id();
+        let unattached = StdAtomicU64::new(0);
+        Ok(HostRings { session, rings, waker, pid, unattached, missed: Arc::default() })
+    }
+
+    /// All rings, for the drain loop.
+    pub fn rings(&self) -> impl Iterator<Item = Arc<HostRing>> {
+        self.rings.iter().map(Arc::clone)
+    }
+
+    /// Claims a ring for the calling thread, under a name. `false`: none is
+    /// free.
+    pub fn attach(&self, name: &str) -> bool {
+        self.attach_at(name, ticks())
+    }
+
+    fn attach_at(&self, name: &str, now: u64) -> bool {
+        OWNED.try_with(|owned| owned.replace(|| self.claim(name, now)).is_some()).unwrap_or(false)
+    }
+
+    /// From now on these serve threads that have no ring.
+    pub fn install(self: &Arc<Self>) {
+        // Never freed: a thread may be about to look.
+        DEFAULT.store(Arc::into_raw(Arc::clone(self)).cast_mut(), Ordering::Release);
+    }
+
+    /// Records an event on the calling thread's ring of these.
+    #[inline]
+    pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
+        self.record(ticks, |producer| producer.emit_by(site, ticks, fields), false)
+    }
+
+    /// Gives the calling thread's ring to `emit`; claims one at first use, as
+    /// of `now`. `None`, counted: there is none to be had, or the thread ends.
+    #[inline]
+    pub fn with<R>(
+        &self,
+        now: impl FnOnce() -> u64,
+        emit: impl FnOnce(&Producer<'_>) -> R,
+    ) -> Option<R> {
+        let ours = held(|claim| claim.session) == Some(self.session);
+        if !ours && !self.claim_now(now()) {
+            self.unattached.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        held(|claim| emit(&claim.producer))
+    }
+
+    /// The same for one event; a declared one is told where it is lost.
+    #[inline]
+    pub fn record(
+        &self,
+        now: impl FnOnce() -> u64,
+        emit: impl FnOnce(&Producer<'_>) -> Emit,
+        declared: bool,
+    ) -> Emit {
+        match self.with(now, emit) {
+            Some(Emit::Recorded) => Emit::Recorded,
+            Some(why) => {
+                if declared {
+                    held(Claim::lost);
+                }
+                why
+            }
+            None => {
+                self.missed.fetch_add(declared.into(), Ordering::Relaxed);
+                Emit::Unleased
+            }
+        }
+    }
+
+    #[cold]
+    fn claim_now(&self, now: u64) -> bool {
+        let thread = std::thread::current();
+        self.attach_at(thread.name().unwrap_or("thread"), now)
+    }
+
+    fn claim(&self, name: &str, now: u64) -> Option<Claim> {
+        if std::process::id() != self.pid {
+            return None;
+        }
+        self.rings.iter().find_map(|ring| Claim::new(self.session, ring, name, now))
+    }
+
+    /// From now on `call` wakes who empties the rings, when one of them fills.
+    /// `false`: another does already.
+    pub fn wake_by(&self, call: Box<dyn Fn() + Send + Sync>) -> bool {
+        self.waker.call.set(call).is_ok()
+    }
+
+    /// Wakes who empties the rings.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Who empties the rings has come.
+    pub fn woken(&self) {
+        self.waker.called.store(false, Ordering::Relaxed);
+    }
+
+    /// Calls `f` with the word that says whether the calling thread looks at
+    /// triggers, if it has a ring of these.
+    #[inline]
+    pub fn looking<R>(&self, f: impl FnOnce(Option<&AtomicU32>) -> R) -> R {
+        let claim = HELD.get();
+        // SAFETY: as in `held`.
+        let claim = unsafe { claim.as_ref() }.filter(|claim| claim.session == self.session);
+        f(claim.map(|claim| &claim.ring.looking))
+    }
+
+    /// Those words of all threads.
+    pub fn all_looking(&self) -> impl Iterator<Item = &AtomicU32> {
+        self.rings.iter().map(|ring| &ring.looking)
+    }
+
+    /// Events of threads that found no ring.
+    pub fn unattached(&self) -> u64 {
+        self.unattached.load(Ordering::Relaxed)
+    }
+
+    /// Declared events of those, running.
+    pub fn missed(&self) -> Arc<StdAtomicU64> {
+        Arc::clone(&self.missed)
+    }
+}

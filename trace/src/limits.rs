@@ -1,0 +1,68 @@
+//! Bounds: how far a guest can make a session grow.
+
+pub use hypertrace_abi::ring::MAX_NAME_BYTES;
+
+/// Bytes of description that all guests share.
+pub const GUESTS_BYTES: usize = 2 << 20;
+/// Bytes of description that each client has besides, whatever others do: about
+/// 50 classes.
+pub const CLIENT_BYTES: usize = 16 << 10;
+/// Bytes of description that the host has for its own events.
+pub const HOST_BYTES: usize = 8 << 20;
+
+/// Bytes of description that are written in a second while guests bring new
+/// names all the time.
+pub const BYTES_PER_SECOND: u64 = 16 << 20;
+
+/// Bytes of accounts that are written in a second while nothing new comes:
+/// `session.json` is replaced once a second, and less often where it is larger.
+pub const ACCOUNT_BYTES_PER_SECOND: u64 = 1 << 20;
+
+/// Most clocks of an epoch, the host's among them; a hostile guest could ask
+/// for one per lease.
+pub const MAX_CLOCKS: usize = 64;
+/// Most clocks of a session: epochs beyond use the last ones.
+pub const MAX_SESSION_CLOCKS: usize = 1024;
+
+/// Most schemas that one client can have.
+pub const MAX_CLIENT_SCHEMAS: usize = 1024;
+/// Bytes of a class in `session.json`, besides its text: names of the fields,
+/// indentation.
+pub(crate) const CLASS_BYTES: usize = 128;
+
+/// Files that one lane may begin in a clock epoch because its lessee or its
+/// clock changed, so that a hostile guest cannot fill the folder with files.
+/// After that its timestamps are clamped into the file that is open. A VMM that
+/// begins an epoch allows as many again.
+pub const MAX_RESTARTS: u32 = 64;
+
+/// Clients that a device can have (`hypertrace_abi::layout::Geometry::check`).
+pub const MAX_CLIENTS: u32 = 1024;
+
+/// Most that a count of lost events may say: readers take all ones for "not
+/// known", and Python for a large number.
+pub const MOST_LOST: u64 = i64::MAX as u64;
+
+/// Event classes that a session has at most: all that the budget can pay for.
+pub const MAX_CLASSES: usize =
+    (GUESTS_BYTES + MAX_CLIENTS as usize * CLIENT_BYTES + HOST_BYTES) / CLASS_BYTES;
+/// Host rings that a session has at most.
+pub const MAX_HOST_RINGS: usize = 1024;
+/// Streams of the host: its rings, the one of threads without a ring, and
+/// relays.
+pub const MAX_HOST_STREAMS: u32 = MAX_HOST_RINGS as u32 + 1 + MAX_CLIENTS;
+/// Bytes of `session.json` and of the metadata together at most, for
+/// readers: `session.json`'s ([`MAX_SESSION_JSON`]), and 8 KiB for each clock,
+/// where the metadata has the reserved classes again.
+pub const MAX_DESCRIPTION: u64 = MAX_SESSION_JSON + MAX_SESSION_CLOCKS as u64 * 8192;
+/// Bytes of `session.json` at most: what [guests](GUESTS_BYTES), [clients](CLIENT_BYTES) and the
+/// [host](HOST_BYTES) can pay for; for each clock ([`MAX_SESSION_CLOCKS`])
+/// 384 bytes; 1.5 KiB for each stream (a name whose every byte is escaped,
+/// counts of everything); and 256 KiB for the rest, a device's counters among
+/// it.
+pub const MAX_SESSION_JSON: u64 = (GUESTS_BYTES
+    + MAX_CLIENTS as usize * CLIENT_BYTES
+    + HOST_BYTES
+    + MAX_SESSION_CLOCKS * 384
+    + (MAX_CLIENTS + MAX_HOST_STREAMS) as usize * 1536
+    + (256 << 10)) as u64;

@@ -1,0 +1,107 @@
+//! Configuration of a session.
+
+use crate::ctf::folder::Share;
+use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES, PacketBuffer};
+use crate::ctf::stream::DEFAULT_FILE_BYTES;
+use crate::drain::failures::OnWriteFailed;
+use crate::drain::recorder::SnapshotLimit;
+use crate::drain::state::TraceState;
+use std::path::PathBuf;
+
+/// What a session is to be.
+pub struct SessionConfig {
+    /// Where; a directory that is empty or does not exist.
+    pub dir: PathBuf,
+    /// Bytes of a stream's file, sparse; at least a packet and two headers.
+    pub file_bytes: u64,
+    /// Bytes of the largest packet: the drain's only buffer for records.
+    pub packet_bytes: usize,
+    /// Stream files that are open at the same time, at least one: there is one
+    /// for each client and each thread that traces, and a VMM has other uses for
+    /// its descriptors. The one that was written least recently is closed when
+    /// another is needed.
+    pub open_files: usize,
+    /// The users that may read what is written.
+    pub share: Share,
+    /// Host rings: threads of the VMM that can trace at the same time, at most
+    /// [`MAX_HOST_RINGS`].
+    pub host_rings: usize,
+    /// Bytes of a host ring, a power of two from 64 KiB.
+    pub host_ring_bytes: u64,
+    /// Ticks per second of the guests' TSC, where it is not the host's.
+    pub guest_frequency: Option<u64>,
+    /// The clock epoch that begins.
+    pub epoch: u32,
+    /// Host's raw counter when it began, if that was before the session: a
+    /// lease cannot span more time than has passed since.
+    pub epoch_began: Option<u64>,
+    /// Clients below this number relay reference points of others: their rings
+    /// are as host rings.
+    pub relays: u32,
+    /// Guests stamp with the host's own counter: programs on this host.
+    pub same_counter: bool,
+    /// Called on the drain loop's thread when writing begins to fail, once
+    /// until it works again.
+    pub on_write_failed: Option<OnWriteFailed>,
+    /// What is written in `dir`, beside the control socket.
+    pub output: Output,
+    /// How many snapshots guests may take, by triggers.
+    pub guests_snapshots: SnapshotLimit,
+}
+
+/// What a session writes in its directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// The trace, all the time.
+    #[default]
+    Trace,
+    /// [Snapshots](Session::snapshot), each a session in a directory of its
+    /// own: a flight recorder. Rings overwrite their oldest records; a
+    /// device's are to be of the same [mode](Session::ring_mode).
+    Snapshots,
+    /// Nothing: what the rings hold goes to the other backends only.
+    Nothing,
+}
+
+impl SessionConfig {
+    /// Defaults: files of 64 MiB, packets of 64 KiB, 16 host rings of 256
+    /// KiB, at most 64 open files and no more than a quarter of RLIMIT_NOFILE,
+    /// readable for the owner alone, guests whose TSC counts as the host's.
+    pub fn new(dir: impl Into<PathBuf>) -> SessionConfig {
+        SessionConfig {
+            dir: dir.into(),
+            file_bytes: DEFAULT_FILE_BYTES,
+            packet_bytes: DEFAULT_PACKET_BYTES,
+            open_files: default_open_files(),
+            share: Share::default(),
+            host_rings: 16,
+            host_ring_bytes: 256 * 1024,
+            guest_frequency: None,
+            epoch: 0,
+            epoch_began: None,
+            relays: 0,
+            same_counter: false,
+            on_write_failed: None,
+            output: Output::Trace,
+            guests_snapshots: SnapshotLimit::default(),
+        }
+    }
+}
+
+/// Returns how many stream files are open at a time by default: a
+/// quarter of what the process may have, at most 64.
+fn default_open_files() -> usize {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    most.map_or(64, |most| (most / 4).clamp(1, 64) as usize)
+}
+
+impl SessionConfig {
+    /// Sets up a session's buffers and files.
+    pub(super) fn apply(&mut self, state: &mut TraceState) {
+        state.buffer = PacketBuffer::new(self.packet_bytes);
+        let least = (state.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
+        state.trace.file_bytes = self.file_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
+        state.trace.open_files = self.open_files;
+        state.failures.on_failed = self.on_write_failed.take();
+    }
+}

@@ -1,0 +1,123 @@
+//! Creating a session, or completing one that a killed process left.
+
+use super::config::{Output, SessionConfig};
+use super::engine::Engine;
+use super::error::SessionError;
+use super::handle::{Session, SessionParts};
+use super::{place, resume};
+use crate::ctf::clock::{Clocks, HostClock};
+use crate::ctf::folder::Folder;
+use crate::ctf::uuid::random_uuid;
+use crate::drain::recorder::{Asker, Recorder};
+use crate::drain::state::{CTF, HIDDEN, TraceState, clear};
+use crate::events::registry;
+use crate::events::rings::HostRings;
+use crate::limits::MAX_HOST_RINGS;
+use crate::trigger::{self, Fired, Triggers};
+use hypertrace_abi::config::RingMode;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex};
+
+impl Session {
+    /// Creates the directory's files. Nothing that exists is overwritten.
+    ///
+    /// # Errors
+    /// If there is something in the directory, or it cannot be written.
+    pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
+        let dir = place::prepare(&config.dir, config.share)?;
+        Session::begin(config, dir.clone()).inspect_err(|_| clear(&dir))
+    }
+
+    fn begin(mut config: SessionConfig, dir: Folder) -> Result<Session, SessionError> {
+        let ring_mode = match config.output {
+            Output::Snapshots => RingMode::Overwrite,
+            Output::Trace | Output::Nothing => RingMode::Discard,
+        };
+        let rings = host_rings(&config, ring_mode)?;
+        let clock = HostClock::start();
+        let uuid = random_uuid();
+        let mut clocks =
+            Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        if config.same_counter {
+            clocks.share();
+        }
+        let mut state = TraceState::new(dir.clone(), uuid, clocks);
+        config.apply(&mut state);
+        if config.output != Output::Trace {
+            // For later, or never.
+            let _ = dir.remove_folder(HIDDEN);
+        }
+        let recorder = match config.output {
+            Output::Snapshots => Some(Recorder::new(dir, config.guests_snapshots)),
+            Output::Nothing => None,
+            Output::Trace => {
+                state.begin_trace(dir, uuid)?;
+                None
+            }
+        };
+        let engine = Engine::new(state, &rings, config.relays, recorder);
+        Ok(Session::with(engine, rings))
+    }
+
+    /// Completes the session of this UUID that a killed process left in the
+    /// directory, with what the rings of its guests still hold. What the process
+    /// committed is [`Session::committed`]; nothing of that is touched.
+    ///
+    /// # Errors
+    /// If there is no such session, or it was ended.
+    pub fn resume(mut config: SessionConfig, uuid: [u8; 16]) -> Result<Session, SessionError> {
+        let path = config.dir.clone();
+        let dir = resume::open(&path, config.share)?;
+        let found = resume::look(&dir, &uuid)?;
+        let rings = host_rings(&config, RingMode::Discard)?;
+        let clocks = Clocks::restore(&found.json.clocks, config.same_counter).ok_or_else(|| {
+            SessionError::NotResumable {
+                path: path.clone(),
+                why: "its session.json tells no clocks".into(),
+            }
+        })?;
+        let mut state = TraceState::new(dir, uuid, clocks);
+        config.apply(&mut state);
+        state.open_trace(CTF)?;
+        state.trace.is_open = true;
+        state.classes = found.classes(&path)?;
+        let mut engine = Engine::new(state, &rings, config.relays, None);
+        engine.resume(found);
+        Ok(Session::with(engine, rings))
+    }
+
+    fn with(engine: Engine, rings: Arc<HostRings>) -> Session {
+        registry::session_began();
+        let ring_mode = match engine.recorder {
+            Some(_) => RingMode::Overwrite,
+            None => RingMode::Discard,
+        };
+        let trace = &engine.state.trace;
+        let parts = Arc::new(SessionParts {
+            uuid: trace.uuid,
+            dir: trace.dir.clone(),
+            host_frequency: engine.state.clocks.host.frequency,
+            rings,
+            triggers: Triggers::default(),
+            ended: AtomicBool::new(false),
+            engine: Mutex::new(engine),
+            ring_mode,
+            snapshot: Condvar::new(),
+        });
+        if ring_mode == RingMode::Overwrite {
+            let weak = Arc::downgrade(&parts);
+            let snapshot = move |_: &Fired| {
+                // One that cannot be written is reported as every failed write is;
+                // one that was waited for in vain comes with the next pass.
+                let _ = weak.upgrade().map(|parts| Session { parts }.snapshot_for(Asker::Guest));
+            };
+            parts.triggers.register(trigger::SNAPSHOT, Arc::new(snapshot));
+        }
+        Session { parts }
+    }
+}
+
+fn host_rings(config: &SessionConfig, mode: RingMode) -> Result<Arc<HostRings>, SessionError> {
+    let count = config.host_rings.min(MAX_HOST_RINGS);
+    Ok(Arc::new(HostRings::new(count, config.host_ring_bytes, mode)?))
+}

@@ -1,0 +1,386 @@
+//! The drain loop's side of a session, behind its one lock.
+
+use super::resume::{Committed, Found};
+use crate::ctf::error::WriteFailed;
+use crate::ctf::packet::Domain;
+use crate::ctf::uuid::random_uuid;
+use crate::drain::budget::Payer;
+use crate::drain::failures::BOOKS;
+use crate::drain::guests::Guests;
+use crate::drain::host::HostConsumer;
+use crate::drain::lane::Lane;
+use crate::drain::recorder::Recorder;
+use crate::drain::state::{HIDDEN, TraceState};
+use crate::drain::stats::Stats;
+use crate::drain::turn::{Turn, note, tell};
+use crate::drain::waiting::Rest;
+use crate::drain::wanted::TooManyRules;
+use crate::events::pattern::Pattern;
+use crate::events::rings::HostRings;
+use crate::limits::MAX_CLIENTS;
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::sink::Drained;
+use std::fmt::Write;
+
+pub(crate) struct Engine {
+    pub state: TraceState,
+    pub guests: Guests,
+    hosts: Vec<(HostConsumer, Lane)>,
+    /// Clients that relay others' points.
+    relays: Vec<Lane>,
+    /// If it is a flight recorder.
+    pub recorder: Option<Recorder>,
+    /// What another process left.
+    found: Option<Found>,
+    pub finished: bool,
+}
+
+impl Engine {
+    /// Clients below `relays` relay others' points: their rings are as host rings in
+    /// all but their place.
+    pub fn new(
+        mut state: TraceState,
+        rings: &HostRings,
+        relays: u32,
+        recorder: Option<Recorder>,
+    ) -> Engine {
+        state.simple.missed = rings.missed();
+        let mut stats = std::mem::take(&mut state.stats);
+        let mut lane = |number, payer: Option<Payer>| {
+            let mut lane = Lane::new(Domain::Host, number, stats.len());
+            lane.texts.payer = payer.unwrap_or(lane.texts.payer);
+            stats.push(Stats::new(Domain::Host, number));
+            lane
+        };
+        let hosts: Vec<_> = rings
+            .rings()
+            .zip(0..)
+            .map(|(ring, number)| (HostConsumer::new(ring), lane(number, Some(Payer::Host))))
+            .collect();
+        // One number is that of threads which found no ring.
+        let first = hosts.len() as u32 + 1;
+        let relays = first..first + relays.min(MAX_CLIENTS);
+        let relays = relays.map(|number| lane(number, None)).collect();
+        state.stats = stats;
+        let guests = Guests::default();
+        Engine { state, guests, hosts, relays, recorder, found: None, finished: false }
+    }
+
+    /// Continues where another process left off.
+    pub fn resume(&mut self, found: Found) {
+        for number in found.guests() {
+            // Made, if there can be such a client.
+            let _ = self.guests.lane(number, &mut self.state.stats);
+        }
+        self.for_each_lane(|state, lane| {
+            let stats = &mut state.stats[lane.stats];
+            found.resume(lane, stats, &mut state.classes, &state.clocks);
+        });
+        let others: Vec<Stats> = found.others(&self.state.stats).collect();
+        self.state.stats.extend(others);
+        self.found = Some(found);
+    }
+
+    /// Where a client's ring was committed by another process.
+    pub fn committed(&mut self, client: u32) -> Option<Committed> {
+        let found = self.found.as_ref()?;
+        let lane = match self.relays.get_mut(client as usize) {
+            Some(relay) => relay,
+            None => self.guests.lane(client, &mut self.state.stats)?,
+        };
+        Some(found.committed(lane, &self.state.stats[lane.stats]))
+    }
+
+    /// One packet of a client.
+    pub fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        if self.finished {
+            consumer.set_write_failed(true);
+            return Drained::default();
+        }
+        let Engine { state, guests, relays, recorder, .. } = self;
+        if let Some(lane) = relays.get_mut(client as usize) {
+            let whose = lane.stats;
+            let result = run(recorder.as_ref(), Turn { state, lane, guests, consumer });
+            return self.account(whose, result);
+        }
+        let Some(mut lane) = guests.check_out(client, &mut state.stats) else {
+            return Drained::default();
+        };
+        let turn = Turn { state, lane: &mut lane, guests, consumer };
+        let result = run(recorder.as_ref(), turn);
+        let whose = lane.stats;
+        self.guests.check_in(lane);
+        self.account(whose, result)
+    }
+
+    /// Notes how far host rings go; begins the snapshot that was asked for.
+    pub fn begin_pass(&mut self) {
+        self.state.pass.is_partial = false;
+        self.note_heads();
+        let Some(dir) = self.recorder.as_mut().and_then(Recorder::begin) else {
+            return;
+        };
+        self.for_each_lane(|state, lane| {
+            lane.restart();
+            state.stats[lane.stats].restart();
+        });
+        let state = &mut self.state;
+        let begun = dir.and_then(|dir| {
+            dir.create(HIDDEN).map_err(WriteFailed::on("create", dir.path()))?;
+            state.begin_trace(dir, random_uuid())
+        });
+        if let Err(failed) = begun {
+            self.failed(BOOKS, failed);
+        }
+    }
+
+    /// Notes how far the host rings go now.
+    fn note_heads(&mut self) {
+        for (consumer, _) in &mut self.hosts {
+            consumer.note_head();
+        }
+    }
+
+    /// A pass over the host rings alone, which may come in the middle of the
+    /// drain loop's: then that goes on as this does.
+    pub fn pass(&mut self) {
+        if self.recorder.is_some() {
+            // It would end a snapshot that the guests' rings are still missing in.
+            return;
+        }
+        self.state.pass.is_partial = true;
+        self.note_heads();
+        self.end_pass();
+    }
+
+    /// Drains host rings as far as was noted, and keeps the books.
+    pub fn end_pass(&mut self) {
+        if self.finished {
+            return;
+        }
+        for i in 0..self.hosts.len() {
+            // Bounded by what was noted.
+            while let Drained { more: true, words: 1.. } = self.drain_host(i) {}
+        }
+        self.tell_gaps(HostConsumer::gaps);
+        self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
+        if self.recorder.as_ref().is_some_and(|recorder| recorder.taking) {
+            self.end_snapshot();
+        }
+        self.state.write_accounts(ticks());
+    }
+
+    /// Switches guest events by pattern; gives the names seen that it is about.
+    pub fn set_guest_events(&mut self, pattern: &Pattern, on: bool) -> Result<usize, TooManyRules> {
+        let about = self.state.classes.wanted.set(pattern, on)?;
+        self.guests.iter_mut().for_each(|lane| lane.texts.forget());
+        Ok(about)
+    }
+
+    /// Names of guest events that were seen, their states, and whose they are.
+    pub fn guest_events(&self) -> Vec<(String, bool, &'static str)> {
+        let names = self.state.classes.wanted.names();
+        names.map(|(name, on)| (name.to_owned(), on, " (guest)")).collect()
+    }
+
+    /// What there is, for people.
+    pub fn describe_trace(&mut self, text: &mut String) {
+        let Engine { state, guests, hosts, recorder, .. } = self;
+        // Writing to a String does not fail.
+        let _ = state.describe_files(text, recorder.as_ref());
+        for (consumer, lane) in hosts {
+            let stats = &state.stats[lane.stats];
+            if consumer.is_claimed() || stats.is_used() {
+                let _ = consumer.describe(text, lane, stats, &state.classes);
+            }
+        }
+        for lane in guests.iter_mut() {
+            let _ = writeln!(text, "guest client {}: {}", lane.number, state.stats[lane.stats]);
+        }
+    }
+
+    fn drain_host(&mut self, i: usize) -> Drained {
+        let Engine { state, guests, hosts, recorder, .. } = self;
+        let (host, lane) = &mut hosts[i];
+        let Some(mut consumer) = host.consumer() else {
+            return Drained::default();
+        };
+        let whose = lane.stats;
+        let turn = Turn { state, lane, guests, consumer: &mut consumer };
+        let result = run(recorder.as_ref(), turn);
+        self.account(whose, result)
+    }
+
+    fn account(&mut self, whose: usize, result: Result<Drained, WriteFailed>) -> Drained {
+        match result {
+            Ok(drained) => {
+                if drained.words > 0 {
+                    self.state.failures.worked(whose);
+                }
+                drained
+            }
+            Err(failed) => {
+                self.failed(whose, failed);
+                Drained::default()
+            }
+        }
+    }
+
+    /// A write failed. A snapshot ends there: the rings go on.
+    fn failed(&mut self, whose: usize, failed: WriteFailed) {
+        self.state.failures.failed(whose, &failed);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.failed.get_or_insert(failed);
+        }
+    }
+
+    /// The snapshot is complete, unless some ring has more to take.
+    fn end_snapshot(&mut self) {
+        let mut unfinished = false;
+        self.for_each_lane(|_, lane| unfinished |= lane.waiting.rest != Rest::Empty);
+        if unfinished && self.recorder.as_ref().is_some_and(|recorder| recorder.failed.is_none()) {
+            return;
+        }
+        if self.state.trace.is_open {
+            let told = self.tell_all();
+            self.close_all();
+            if let Err(failed) = told.and_then(|()| self.state.describe(true).map(drop)) {
+                self.failed(BOOKS, failed);
+            }
+        }
+        (self.state.trace.is_open, self.state.trace.files) = (false, None);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end();
+        }
+    }
+
+    fn for_each_lane(&mut self, mut f: impl FnMut(&mut TraceState, &mut Lane)) {
+        let Engine { state, guests, hosts, relays, .. } = self;
+        let hosts = hosts.iter_mut().map(|(_, lane)| lane).chain(relays);
+        hosts.chain(guests.iter_mut()).for_each(|lane| f(state, lane));
+    }
+
+    /// Tells the last counters, as far as it goes.
+    fn tell_all(&mut self) -> Result<(), WriteFailed> {
+        let now = ticks();
+        let mut told = Ok(());
+        self.for_each_lane(|state, lane| {
+            if told.is_ok() {
+                told = tell(state, lane, now);
+            }
+        });
+        told
+    }
+
+    fn close_all(&mut self) {
+        self.for_each_lane(|state, lane| {
+            if let (Some(stream), Some(files)) = (lane.file.stream.take(), &mut state.trace.files) {
+                // A file that cannot be cut is whole with its filler.
+                let _ = stream.close(files);
+            }
+        });
+    }
+
+    /// The session's end: what host rings still hold, the last counters, the
+    /// last maps. May be called again when it failed.
+    pub fn finish(&mut self) -> Result<(), WriteFailed> {
+        if self.recorder.is_some() {
+            // What is in the rings goes with them.
+            self.finished = true;
+            return Ok(());
+        }
+        self.begin_pass();
+        // Nothing more is read that a point could wait for.
+        self.state.pass.stop();
+        self.for_each_lane(|_, lane| lane.waiting.stop());
+        if let Err(failed) = self.finish_streams() {
+            self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
+            return Err(failed);
+        }
+        self.finished = true;
+        self.tell_gaps(HostConsumer::last_gaps);
+        self.state.simple.close(&mut self.state.failures);
+        self.close_all();
+        self.state.clocks.refresh();
+        if !self.state.trace.is_open {
+            return Ok(());
+        }
+        self.state.describe(true).map(drop)
+    }
+
+    /// The end of a session that cannot be finished: what host rings still hold
+    /// counts as lost, and that is told as far as it can be.
+    pub fn give_up(&mut self) {
+        let Engine { state, hosts, .. } = self;
+        for (host, lane) in hosts {
+            if let Some(mut consumer) = host.consumer() {
+                state.fit_stage(&consumer);
+                consumer.forsake(&mut state.stage);
+                note(state, lane, &mut consumer);
+            }
+        }
+        self.finished = true;
+        self.tell_gaps(HostConsumer::last_gaps);
+        self.state.simple.close(&mut self.state.failures);
+        // Each lane by itself: the files of some may have room.
+        let now = ticks();
+        self.for_each_lane(|state, lane| {
+            let _ = tell(state, lane, now);
+        });
+        self.close_all();
+        if self.state.trace.is_open {
+            let _ = self.state.describe(true);
+        }
+    }
+
+    fn finish_streams(&mut self) -> Result<(), WriteFailed> {
+        for i in 0..self.hosts.len() {
+            while self.finish_host(i)?.more {}
+        }
+        self.tell_all()
+    }
+
+    /// Tells the simple backend what declared events the host rings lost.
+    fn tell_gaps(&mut self, gaps: impl Fn(&mut HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
+        let Engine { state, hosts, .. } = self;
+        for (consumer, lane) in hosts.iter_mut() {
+            let end = lane.next.position;
+            gaps(consumer, end, &mut |time, more| state.simple.lost(lane.number, time, more));
+        }
+        state.simple.lost_without_ring(hosts.len() as u32);
+    }
+
+    fn finish_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {
+        let Engine { state, guests, hosts, .. } = self;
+        let (host, lane) = &mut hosts[i];
+        match host.consumer() {
+            Some(mut consumer) => Turn { state, lane, guests, consumer: &mut consumer }.drain(),
+            None => Ok(Drained::default()),
+        }
+    }
+}
+
+/// Runs one ring's turn in a pass: takes a packet out of it. Of a flight recorder's
+/// ring, learns its schemas, and takes a packet if a snapshot is being taken.
+fn run(recorder: Option<&Recorder>, mut turn: Turn<'_, '_>) -> Result<Drained, WriteFailed> {
+    let Some(recorder) = recorder else {
+        return turn.drain();
+    };
+    if !turn.state.trace.is_open || recorder.failed.is_some() {
+        turn.learn()?;
+        turn.meet();
+        return Ok(Drained::default());
+    }
+    let until = match turn.lane.until {
+        Some(until) => until,
+        None => {
+            turn.consumer.rewind();
+            // A producer cannot keep the snapshot busy.
+            turn.consumer.head()
+        }
+    };
+    turn.lane.until = Some(until);
+    turn.consumer.up_to(until);
+    turn.drain()
+}

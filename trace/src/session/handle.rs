@@ -1,0 +1,291 @@
+//! The handle of a session: what a VMM does with it while it runs.
+
+use super::engine::Engine;
+use super::error::SessionError;
+use super::resume::Committed;
+use super::summary::Summary;
+use super::writer::Writer;
+use crate::ctf::folder::Folder;
+use crate::drain::recorder::{Asker, SnapshotError};
+use crate::drain::state::clear;
+use crate::events::registry;
+use crate::events::rings::HostRings;
+use crate::trigger::{Callback, TriggerError, Triggers};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_abi::ring::Emit;
+use hypertrace_abi::sink::EventSink;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a snapshot is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The parts of a session, which its clones share.
+pub(super) struct SessionParts {
+    pub uuid: [u8; 16],
+    pub dir: Folder,
+    pub host_frequency: u64,
+    pub rings: Arc<HostRings>,
+    pub triggers: Triggers,
+    pub ended: AtomicBool,
+    pub engine: Mutex<Engine>,
+    pub ring_mode: RingMode,
+    /// Notified when a snapshot is written, or the session has ended.
+    pub snapshot: Condvar,
+}
+
+impl SessionParts {
+    fn end(&self) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            registry::session_ended();
+        }
+    }
+}
+
+impl Drop for SessionParts {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A session. Clones are the same session.
+#[derive(Clone)]
+pub struct Session {
+    pub(super) parts: Arc<SessionParts>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the engine, whose lock the drain loop may hold.
+        f.debug_struct("Session")
+            .field("dir", &self.dir())
+            .field("ring_mode", &self.ring_mode())
+            .field("ended", &self.parts.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Where a client's ring was committed by the process that was
+    /// [resumed](Session::resume) after. `None`: there was none.
+    pub fn committed(&self, client: u32) -> Option<Committed> {
+        self.engine().committed(client)
+    }
+
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
+        // A panic in between leaves at worst one packet's counts untold.
+        self.parts.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session's UUID: for the device's config page.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.parts.uuid
+    }
+
+    /// Ticks per second of the host's raw counter: for the config page.
+    pub fn host_frequency(&self) -> u64 {
+        self.parts.host_frequency
+    }
+
+    /// What a device's rings are to do when they are full.
+    pub fn ring_mode(&self) -> RingMode {
+        self.parts.ring_mode
+    }
+
+    /// Has what the rings of a flight recorder hold now written as a session,
+    /// and waits until it is; gives its directory, `snapshot-NNNN`. What was
+    /// overwritten before counts as lost there. Not to be called on the drain
+    /// loop's thread, which writes it.
+    ///
+    /// # Errors
+    /// If this is no flight recorder, nobody drains, or it cannot be written.
+    pub fn snapshot(&self) -> Result<PathBuf, SnapshotError> {
+        self.snapshot_for(Asker::Owner)
+    }
+
+    pub(super) fn snapshot_for(&self, asker: Asker) -> Result<PathBuf, SnapshotError> {
+        let number = {
+            let mut engine = self.engine();
+            if engine.finished {
+                return Err(SnapshotError::Ended);
+            }
+            engine.recorder.as_mut().ok_or(SnapshotError::NotARecorder)?.ask(asker)?
+        };
+        self.parts.rings.wake();
+        let until = Instant::now() + PATIENCE;
+        let mut engine = self.engine();
+        loop {
+            let recorder = engine.recorder.as_ref().ok_or(SnapshotError::NotARecorder)?;
+            if let Some(outcome) = recorder.outcome(number) {
+                return outcome;
+            }
+            if engine.finished {
+                return Err(SnapshotError::Ended);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(SnapshotError::NobodyDrains);
+            }
+            let waited = self.parts.snapshot.wait_timeout(engine, left);
+            engine = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        self.parts.dir.path()
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.parts.dir
+    }
+
+    /// Claims a host ring for the calling thread under a name: declared events
+    /// of this thread are this session's from now on. `false`: all are taken.
+    /// A thread gives its ring back when it ends.
+    pub fn attach(&self, name: &str) -> bool {
+        self.parts.rings.attach(name)
+    }
+
+    /// Makes this the session of all threads that are attached to none, from
+    /// their first event on. The session's memory stays until the process ends.
+    pub fn install(&self) {
+        self.parts.rings.install();
+    }
+
+    /// Has `wake` called when a thread's ring fills, so that who drains comes
+    /// before the next tick of its timer: `session.wake_by(move ||
+    /// kick.trigger())`. It must not block. `false`: something is called
+    /// already.
+    pub fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) -> bool {
+        self.parts.rings.wake_by(Box::new(wake))
+    }
+
+    /// Starts a thread that drains the VMM's own rings, on a timer and when one
+    /// fills: for a VMM without a device, whose drain loop does it otherwise.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn start_writer(&self, period: Duration) -> io::Result<Writer> {
+        let session = self.clone();
+        let (writer, thread) = Writer::start(period, move || {
+            session.begin_pass();
+            session.end_pass();
+        })?;
+        self.wake_by(move || thread.unpark());
+        Ok(writer)
+    }
+
+    /// Records an event that no `trace-events` file declares, on the calling
+    /// thread's ring: `session.emit(event_type!("tick", n))`, see
+    /// [`event_type!`](crate::abi::event_type). Never waits. What finds no room
+    /// is counted.
+    #[inline]
+    pub fn emit<S: Site, F: Fields>(&self, (site, fields): (S, F)) -> Emit {
+        self.parts.rings.emit(site, fields)
+    }
+
+    /// Whether the calling thread's ring takes this many words now. For
+    /// `hypertrace bench`, which waits instead of losing.
+    #[doc(hidden)]
+    pub fn has_room(&self, words: u64) -> bool {
+        self.parts.rings.with(ticks, |producer| producer.has_room(words)).unwrap_or(false)
+    }
+
+    /// Adds a [trigger](crate::trigger); gives its number.
+    ///
+    /// # Errors
+    /// If it is not one, or names what is not there.
+    pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
+        let number = self.parts.triggers.add(rule, self.parts.rings.all_looking())?;
+        // Somebody may take points in the host's place until the next pass.
+        self.parts.rings.wake();
+        Ok(number)
+    }
+
+    /// Removes a trigger.
+    ///
+    /// # Errors
+    /// If there is none of this number.
+    pub fn remove_trigger(&self, number: u32) -> Result<(), TriggerError> {
+        self.parts.triggers.remove(number, self.parts.rings.all_looking())
+    }
+
+    /// Triggers and what became of them, a line each.
+    pub fn triggers(&self) -> String {
+        self.parts.triggers.list()
+    }
+
+    /// Registers what triggers can `call`. Before the rules that name it.
+    pub fn register_callback(&self, name: &str, callback: Callback) {
+        self.parts.triggers.register(name, callback);
+    }
+
+    /// A new clock epoch begins: another guest, restore, migration, reset. Drain
+    /// first: what is drained later counts as the new epoch's. Each has a budget
+    /// of its own of clocks and files that guests may begin
+    /// ([`limits`](crate::limits)), so a guest must not be able to begin epochs
+    /// at will: bound how often it may reset itself.
+    pub fn begin_epoch(&self, epoch: u32) {
+        self.engine().state.clocks.begin_epoch(epoch);
+    }
+
+    /// The device's counters, for `session.json`.
+    pub fn set_device_counters(&self, counters: BTreeMap<String, u64>) {
+        self.engine().state.device.by_name = counters;
+    }
+
+    /// What it holds so far.
+    pub fn summary(&self) -> Summary {
+        self.summary_of(&self.engine())
+    }
+
+    fn summary_of(&self, engine: &Engine) -> Summary {
+        let refused = engine.recorder.as_ref().map_or(0, |recorder| recorder.refused);
+        Summary::of(&engine.state, self.parts.rings.unattached(), refused)
+    }
+
+    /// Ends a session in which nothing was recorded as if it had not been
+    /// created, for who finds that it cannot be used after all.
+    pub fn abandon(self) {
+        self.parts.end();
+        self.engine().finished = true;
+        clear(&self.parts.dir);
+    }
+
+    /// Ends it: drains the host rings, writes the last maps and counters, cuts
+    /// the files to their length. Drain the guests first. Clones, a device's
+    /// for one, take and record nothing from now on.
+    ///
+    /// # Errors
+    /// If something cannot be written. What was committed is intact, and a
+    /// clone may try again.
+    pub fn finish(self) -> Result<Summary, SessionError> {
+        self.parts.end();
+        let mut engine = self.engine();
+        engine.finish()?;
+        self.parts.snapshot.notify_all();
+        Ok(self.summary_of(&engine))
+    }
+
+    /// Ends it as [`Session::finish`] does, also where it cannot be written to
+    /// its end: what is missing then is counted as lost in the summary, and in
+    /// the files as far as they have room for that.
+    pub fn end(self) -> (Summary, Result<(), SessionError>) {
+        self.parts.end();
+        let mut engine = self.engine();
+        let finished = engine.finish();
+        if finished.is_err() {
+            engine.give_up();
+        }
+        self.parts.snapshot.notify_all();
+        (self.summary_of(&engine), finished.map_err(Into::into))
+    }
+}

@@ -1,0 +1,60 @@
+//! The directory of a session: made, or seen to be this user's.
+
+use super::error::SessionError;
+use crate::ctf::folder::{Folder, Share};
+use crate::drain::state::HIDDEN;
+use std::io;
+use std::path::Path;
+
+/// Makes the directory, or sees that it is one of this user and empty; and makes
+/// the folder for the trace, hidden still, so that of two sessions only one
+/// finds it so.
+pub(super) fn prepare(dir: &Path, share: Share) -> Result<Folder, SessionError> {
+    let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
+    let not_empty = || SessionError::NotEmpty(dir.to_owned());
+    let folder = match own(dir, share)? {
+        Some(folder) => folder,
+        None => match Folder::create_path(dir, share) {
+            // Another's, just now.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                own(dir, share)?.ok_or_else(not_empty)?
+            }
+            made => made.map_err(failed)?,
+        },
+    };
+    if !folder.names(1).map_err(failed)?.is_empty() {
+        return Err(not_empty());
+    }
+    folder.set_mode().map_err(failed)?;
+    match folder.create(HIDDEN) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(not_empty()),
+        made => made.map_err(failed)?,
+    };
+    // Another may have been here, and be further.
+    if folder.names(2).map_err(failed)?.len() > 1 {
+        let _ = folder.remove_folder(HIDDEN);
+        return Err(not_empty());
+    }
+    Ok(folder)
+}
+
+/// A directory that is there, and a link to it if it is one, which must be this
+/// user's: in another's, that user could exchange and read what is written.
+pub(super) fn own(dir: &Path, share: Share) -> Result<Option<Folder>, SessionError> {
+    let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
+    let user = rustix::process::geteuid().as_raw();
+    let check = |owner: u32| {
+        let path = dir.to_owned();
+        if owner == user { Ok(()) } else { Err(SessionError::NotOwned { path, owner, user }) }
+    };
+    match rustix::fs::lstat(dir).map_err(io::Error::from) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => check(found.map_err(failed)?.st_uid)?,
+    }
+    let folder = Folder::open(dir, share).map_err(|e| match e.kind() {
+        io::ErrorKind::NotADirectory => SessionError::NotADirectory(dir.to_owned()),
+        _ => failed(e),
+    })?;
+    check(folder.stat().map_err(failed)?.st_uid)?;
+    Ok(Some(folder))
+}

@@ -1,0 +1,289 @@
+//! Going on with a session that a killed process left: what its files say.
+//!
+//! The packets on disk are the truth about how far each ring was committed, and
+//! about what was recorded; `session.json` and the metadata were replaced before
+//! the packets that need them, and its counts may be a second old. New packets
+//! go to new files behind the old ones, which are whole.
+//!
+//! The files may be anybody's: each number is checked before it is used, and
+//! what cannot be is an error with file and byte.
+
+mod scan;
+
+use super::error::SessionError;
+use super::place::own;
+use crate::ctf::clock::{Clocks, FREQUENCIES};
+use crate::ctf::folder::{Folder, Share, read_at};
+use crate::ctf::packet::{Domain, PacketHeader};
+use crate::ctf::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
+use crate::ctf::uuid::Uuid;
+use crate::drain::classes::{Classes, Table};
+use crate::drain::lane::{Earlier, Lane, Next};
+use crate::drain::state::CTF;
+use crate::drain::stats::{Recorded, Stats};
+use crate::limits::{
+    MAX_CLASSES, MAX_CLIENTS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MOST_LOST,
+};
+use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
+use rustix::fs::OFlags;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// Where a client's ring was committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// Ring position behind the last committed word.
+    pub position: u64,
+    /// Number of the next record.
+    pub sequence: u64,
+    /// The token of the last lessee, 0 if there was none.
+    pub token: u64,
+    /// Faults so far, by kind.
+    pub faults: [u64; FAULT_KINDS],
+}
+
+/// What was found of one stream.
+#[derive(Debug)]
+struct FoundStream {
+    /// What its last file ends with.
+    last: PacketHeader,
+    /// Lost events that all of its files tell.
+    told: u64,
+    /// Records in all of its files.
+    counts: Recorded,
+}
+
+/// A session as it was left.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub json: SessionJson,
+    streams: BTreeMap<(u32, u32), FoundStream>,
+    /// Reference points in streams of the host, by the client that made them.
+    points: BTreeMap<u32, u64>,
+    /// Number behind that of every file.
+    files: u32,
+}
+
+/// Opens the directory, which must be this user's.
+pub(crate) fn open(dir: &Path, share: Share) -> Result<Folder, SessionError> {
+    own(dir, share)?.ok_or_else(|| SessionError::Directory {
+        path: dir.to_owned(),
+        source: io::ErrorKind::NotFound.into(),
+    })
+}
+
+/// Looks at a directory with a session of this UUID that was not ended.
+pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError> {
+    let path = dir.path();
+    let wrong = |why: String| SessionError::NotResumable { path: path.to_owned(), why };
+    let failed = |source| SessionError::Directory { path: path.to_owned(), source };
+    let json = read_json(dir)?;
+    if json.format != FORMAT || json.version != VERSION {
+        return Err(wrong("its session.json is of another format".into()));
+    }
+    if json.uuid != Uuid(uuid).to_string() {
+        let why = "its UUID is another's: it is not the session of these programs";
+        return Err(wrong(why.into()));
+    }
+    if json.finished {
+        return Err(wrong("its session was ended: there is nothing to complete".into()));
+    }
+    check(&json).map_err(|why| wrong(format!("its session.json is damaged: {why}")))?;
+
+    let known = scan::Known::of(&json, uuid);
+    let ctf = dir.folder(CTF).map_err(failed)?;
+    let mut found = Found { json, streams: BTreeMap::new(), points: BTreeMap::new(), files: 0 };
+    for name in ctf.all_names().map_err(failed)? {
+        let Some(number) = name.to_str().and_then(number) else { continue };
+        // The next number must be one, too.
+        if number >= u32::MAX / 2 {
+            return Err(wrong(format!("no file is so late in a stream: {}", name.display())));
+        }
+        found.files = found.files.max(number + 1);
+        let damaged =
+            |why: String| SessionError::NotResumable { path: path.join(CTF).join(&name), why };
+        let file = ctf.file(&name, OFlags::RDONLY).map_err(|why| damaged(why.to_string()))?;
+        let Some(scanned) = scan::scan(file, &known).map_err(damaged)? else { continue };
+        found.add(scanned);
+    }
+    Ok(found)
+}
+
+/// The number in a stream file's name; none: it is another file.
+fn number(name: &str) -> Option<u32> {
+    let (prefix, number) = name.rsplit_once('-')?;
+    number.parse().ok().filter(|_| !prefix.starts_with('.'))
+}
+
+fn read_json(dir: &Folder) -> Result<SessionJson, SessionError> {
+    let wrong = |why: String| SessionError::NotResumable { path: dir.path().to_owned(), why };
+    let (file, stat) = match dir.file(FILE, OFlags::RDONLY) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(wrong("it holds something else than a session".into()));
+        }
+        opened => opened.map_err(|e| wrong(format!("its {FILE}: {e}")))?,
+    };
+    let len = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if len > MAX_SESSION_JSON {
+        return Err(wrong(format!(
+            "its {FILE} has {len} bytes, and no session has one of more than {MAX_SESSION_JSON}"
+        )));
+    }
+    let mut text = vec![0; len as usize];
+    let read = read_at(&file, &mut text, 0).map_err(|e| wrong(format!("its {FILE}: {e}")))?;
+    serde_json::from_slice(text.get(..read).unwrap_or_default()).map_err(|e| wrong(e.to_string()))
+}
+
+/// Checks the numbers that are used of it.
+fn check(json: &SessionJson) -> Result<(), String> {
+    for (clock, id) in json.clocks.iter().zip(0..) {
+        let domain = if id == 0 { Domain::Host } else { Domain::Guest };
+        if clock.id != id || clock.domain != domain {
+            return Err(format!("clock {id} is not where it belongs"));
+        }
+        if !FREQUENCIES.contains(&clock.frequency) {
+            return Err(format!("clock {id} has a frequency of {}", clock.frequency));
+        }
+    }
+    for (what, count, most) in [
+        ("clocks", json.clocks.len(), MAX_SESSION_CLOCKS),
+        ("events", json.events.len(), MAX_CLASSES),
+    ] {
+        if count > most {
+            return Err(format!("it has {count} {what}, and a session has at most {most}"));
+        }
+    }
+    let most = json.streams.iter().flat_map(|stream| stream.faults.values()).max();
+    match most {
+        Some(most) if *most > MOST_LOST => Err(format!("no stream has {most} faults of a kind")),
+        _ => Ok(()),
+    }
+}
+
+impl Found {
+    fn add(&mut self, scanned: scan::Scanned) {
+        let scan::Scanned { last, counts, points } = scanned;
+        for (client, more) in points {
+            *self.points.entry(client).or_default() += more;
+        }
+        let found = self.streams.entry((last.domain, last.client));
+        let found = found.or_insert(FoundStream { last, told: 0, counts: Recorded::default() });
+        found.told = found.told.saturating_add(last.events_discarded).min(MOST_LOST);
+        found.counts.add(&counts);
+        // As readers order them.
+        let place = |p: &PacketHeader| (p.epoch, p.faults, p.ring_end, p.sequence);
+        if place(&last) >= place(&found.last) {
+            found.last = last;
+        }
+    }
+
+    /// The event classes, with the ids that they had, declared for all clocks.
+    pub fn classes(&self, dir: &Path) -> Result<Classes, SessionError> {
+        let mut classes = Classes::new();
+        let clocks = self.json.clocks.len() as u32;
+        let restored = self.json.events.iter().all(|event| classes.restore(event, clocks));
+        restored.then_some(()).ok_or_else(|| SessionError::NotResumable {
+            path: dir.to_owned(),
+            why: "the event classes in its session.json are damaged".into(),
+        })?;
+        Ok(classes)
+    }
+
+    /// Clients that have streams, or points in others'.
+    pub fn guests(&self) -> impl Iterator<Item = u32> {
+        let guest = Domain::Guest as u32;
+        let own = self.streams.keys().filter(move |(domain, _)| *domain == guest);
+        own.map(|(_, client)| *client).chain(self.points.keys().copied())
+    }
+
+    /// Where the stream of a lane ended.
+    pub fn resume(
+        &self,
+        lane: &mut Lane,
+        stats: &mut Stats,
+        classes: &mut Classes,
+        clocks: &Clocks,
+    ) {
+        lane.texts.table = Table::of_all(classes);
+        lane.earlier.files = self.files;
+        if lane.domain == Domain::Guest {
+            stats.reference_points = self.points.get(&lane.number).copied().unwrap_or(0);
+        }
+        let Some(found) = self.streams.get(&(lane.domain as u32, lane.number)) else { return };
+        let last = &found.last;
+        lane.clock = Some(last.stream_id);
+        lane.next = Next {
+            timestamp: clocks.base(last.stream_id).saturating_add(last.timestamp_end),
+            sequence: last.sequence,
+            position: last.ring_end,
+        };
+        lane.earlier = Earlier {
+            files: self.files,
+            token: last.lease_token,
+            lost: found.told,
+            faults: last.faults,
+            ring_end: last.ring_end,
+            sequence: last.sequence,
+        };
+        self.restore(found, stats);
+    }
+
+    /// Streams of the host that no lane goes on with.
+    pub fn others<'f>(&'f self, stats: &'f [Stats]) -> impl Iterator<Item = Stats> + 'f {
+        let others = self.streams.iter().filter(move |((domain, number), _)| {
+            *domain == Domain::Host as u32
+                && !stats.iter().any(|s| s.domain == Domain::Host && s.number == *number)
+        });
+        others.map(|((_, number), found)| {
+            let mut stats = Stats::new(Domain::Host, *number);
+            self.restore(found, &mut stats);
+            stats
+        })
+    }
+
+    fn restore(&self, found: &FoundStream, stats: &mut Stats) {
+        let last = &found.last;
+        stats.counts = found.counts;
+        stats.clock = last.stream_id;
+        stats.filtered = last.events_filtered;
+        let is_its = |s: &&StreamJson| (s.domain, s.client) == (stats.domain, stats.number);
+        stats.lost.full = found.told;
+        if let Some(said) = self.json.streams.iter().find(is_its) {
+            stats.name.clone_from(&said.name);
+            let Losses { full, busy, overwritten, unattached } = &mut stats.lost;
+            (*busy, *overwritten) = (said.lost_busy, said.lost_overwritten);
+            *unattached = said.lost_unattached;
+            let others = [*busy, *overwritten, *unattached];
+            *full = others.into_iter().fold(*full, u64::saturating_sub);
+            for kind in Fault::ALL {
+                stats.faults[kind as usize] = said.faults.get(kind.name()).copied().unwrap_or(0);
+            }
+        }
+        // What the file tells, session.json may not know of yet.
+        let known = stats.faults();
+        stats.faults[Fault::Sequence as usize] += last.faults.saturating_sub(known);
+    }
+
+    /// Where the ring of a client was committed.
+    pub fn committed(&self, lane: &Lane, stats: &Stats) -> Committed {
+        Committed {
+            position: lane.next.position,
+            sequence: lane.next.sequence,
+            token: lane.earlier.token,
+            faults: stats.faults,
+        }
+    }
+}
+
+/// Whether there can be such a stream.
+fn is_stream(domain: u32, number: u32) -> bool {
+    domain <= Domain::Guest as u32 && number < most_of(domain)
+}
+
+fn most_of(domain: u32) -> u32 {
+    match domain == Domain::Guest as u32 {
+        true => MAX_CLIENTS,
+        false => MAX_HOST_STREAMS,
+    }
+}

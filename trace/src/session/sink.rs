@@ -1,0 +1,83 @@
+//! A session as the sink that a device pulls its events into.
+
+use super::handle::Session;
+use crate::drain::wanted::Mask;
+use crate::events::own;
+use crate::limits::MOST_LOST;
+use hypertrace_abi::record::Flags;
+use hypertrace_abi::ring::{Consumer, Emit};
+use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
+use std::sync::atomic::Ordering;
+
+impl EventSink for Session {
+    #[inline]
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        if self.parts.ended.load(Ordering::Relaxed) {
+            return Status::Failed;
+        }
+        let ReferencePoint { client, seq, cpu, guest_time, .. } = *point;
+        // Zero is a ring's word for "no emit under way".
+        let now = point.host_time.max(1);
+        let prefix = [client.into(), cpu.into(), seq.into(), guest_time];
+        let declared = own::guest_hypertrace::EVENT.is_wanted();
+        let mut flags = Flags::REFERENCE_POINT;
+        flags.set(Flags::GUEST_HYPERTRACE, declared);
+        let emit = self.parts.rings.record(
+            || now,
+            |producer| producer.emit_words(now, point.id, flags, &prefix, point.words),
+            declared,
+        );
+        own::reference_point(point);
+        self.parts.rings.looking(|looking| self.parts.triggers.point(point, looking));
+        match emit {
+            Emit::Recorded => Status::Recorded,
+            _ => Status::Failed,
+        }
+    }
+
+    fn update_mask(&self, set: &mut dyn FnMut(&Mask)) {
+        let mut engine = self.engine();
+        self.parts.triggers.pass(|pattern, on| {
+            // Too many rules of the guest's: it stays as it is.
+            let _ = engine.set_guest_events(pattern, on);
+        });
+        if let Some(mask) = engine.state.classes.wanted.changed_mask() {
+            set(&mask);
+        }
+    }
+
+    fn points_to_handle(&self, names: &mut NameSet) {
+        if own::guest_hypertrace::EVENT.is_wanted() {
+            // An event of the host's own for each point, whatever its name.
+            names.set_all();
+        } else {
+            self.parts.triggers.names(names);
+        }
+    }
+
+    fn unattached(&self, total: u64) {
+        self.engine().state.device.unattached = total.min(MOST_LOST);
+    }
+
+    fn begin_pass(&self) {
+        // Before the rings are looked at: who fills one later calls again.
+        self.parts.rings.woken();
+        self.engine().begin_pass();
+    }
+
+    fn last_pass(&self) {
+        self.engine().state.pass.is_last = true;
+    }
+
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        self.engine().drain(client, consumer)
+    }
+
+    fn end_pass(&self) {
+        let mut engine = self.engine();
+        engine.end_pass();
+        if engine.recorder.is_some() {
+            self.parts.snapshot.notify_all();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Summary of a session: what it holds and what it lost.
+
+use crate::ctf::packet::Domain;
+use crate::ctf::session_json::StreamJson;
+use crate::drain::state::TraceState;
+use crate::drain::stats::Stats;
+use crate::limits::MOST_LOST;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a session holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Events in the trace: what `babeltrace2 DIR/ctf` counts. The sum of the
+    /// next six.
+    pub records: u64,
+    /// Events out of guests' rings.
+    pub ring_events: u64,
+    /// Reference points.
+    pub reference_points: u64,
+    /// Kernel-stamped points.
+    pub stamps: u64,
+    /// The VMM's own events.
+    pub host_events: u64,
+    /// Lease records, of guests' rings and of host rings.
+    pub leases: u64,
+    /// Timestamps that could not be, kept as they were.
+    pub time_faults: u64,
+    /// Lost events, all causes, of guests and of the VMM.
+    pub lost: u64,
+    /// Of these, events of guests' threads that had no client.
+    pub lost_unattached: u64,
+    /// Events that passed the mask and were not wanted.
+    pub filtered: u64,
+    /// Guest faults by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// Writes that failed; what they should have written was tried again.
+    pub write_failures: u64,
+    /// Snapshots that were refused to guests' triggers.
+    pub snapshots_refused: u64,
+    /// Per stream.
+    pub streams: Vec<StreamJson>,
+}
+
+impl Summary {
+    /// Sums up a session's accounts. `unattached`: events of threads without a host
+    /// ring. `refused`: snapshots that were refused to guests' triggers.
+    pub(super) fn of(state: &TraceState, unattached: u64, refused: u64) -> Summary {
+        let device = &state.device;
+        let mut summary = Summary {
+            lost: unattached.saturating_add(device.unattached),
+            lost_unattached: device.unattached,
+            write_failures: state.failures.count,
+            snapshots_refused: refused,
+            streams: state.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
+            ..Summary::default()
+        };
+        for stats in &state.stats {
+            let counts = &stats.counts;
+            summary.records += counts.records();
+            summary.reference_points += counts.reference_points;
+            summary.stamps += counts.stamps;
+            summary.leases += counts.leases;
+            summary.time_faults += counts.time_faults;
+            match stats.domain {
+                Domain::Guest => summary.ring_events += counts.events,
+                Domain::Host => summary.host_events += counts.events,
+            }
+            summary.lost = summary.lost.saturating_add(stats.lost()).min(MOST_LOST);
+            let unattached = summary.lost_unattached.saturating_add(stats.lost.unattached);
+            summary.lost_unattached = unattached.min(MOST_LOST);
+            summary.filtered = summary.filtered.saturating_add(stats.filtered);
+            for (kind, n) in stats.faults_by_kind() {
+                let total = summary.faults.entry(kind).or_default();
+                *total = total.saturating_add(n);
+            }
+        }
+        summary
+    }
+}

@@ -1,0 +1,106 @@
+//! The segment, as the plugin uses it: attached once, for the life of the
+//! process.
+
+use hypertrace_abi::atomic::AtomicU64;
+use hypertrace_abi::layout::{Geometry, PAGE, Region, WORD};
+use hypertrace_abi::ring::{ClientMemory, Wake};
+use hypertrace_segment::{LocalPages, LockFile, Mapping, Segment, SegmentError};
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Programs that are emulated have QEMU's descriptors, and many expect theirs
+/// to begin at 3: the plugin's goes out of their way, below the usual limit of 1,024.
+const DESCRIPTOR: i32 = 960;
+
+/// A segment, mapped as long as the process lives.
+pub struct Attached {
+    /// Page L and the bells.
+    pub local: LocalPages<'static>,
+    /// The locks of its clients.
+    pub lock: LockFile,
+    clients: Box<[ClientMemory<'static>]>,
+    geometry: Geometry,
+    /// The clock epoch, from the config page.
+    pub epoch: u64,
+    /// Clients below it are relays.
+    pub relays: u32,
+    /// Offset of the first client's registers.
+    registers: u64,
+    mapping: &'static Mapping,
+    bells: OnceLock<Box<[Bell]>>,
+}
+
+/// Rings the host when a relay's ring fills.
+pub struct Bell {
+    local: LocalPages<'static>,
+    client: u32,
+}
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bell({})", self.client)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(&self) {
+        self.local.ring(self.client);
+    }
+}
+
+impl Attached {
+    /// Opens the segment in this file.
+    pub fn open(path: &Path) -> Result<Attached, SegmentError> {
+        let segment = Segment::open(path)?;
+        let (geometry, mode, (relays, all)) =
+            (*segment.geometry(), segment.mode(), segment.clients());
+        let (file, mapping, page) = segment.into_parts();
+        let mapping: &'static Mapping = Box::leak(Box::new(mapping));
+        let rings = &mapping.words()[(geometry.window_offset(Region::Rings) / WORD) as usize..];
+        Ok(Attached {
+            local: LocalPages::of(mapping.words()).expect("a segment has a whole config region"),
+            lock: LockFile::new(file, 0, DESCRIPTOR),
+            clients: (0..all)
+                .filter_map(|client| ClientMemory::of_rings(rings, client, &geometry, mode))
+                .collect(),
+            geometry,
+            epoch: page.epoch,
+            relays,
+            registers: geometry.window_offset(Region::Control) + geometry.control_pages_offset(),
+            mapping,
+            bells: OnceLock::new(),
+        })
+    }
+
+    /// An address in the plugin's mapping, to find the file by in `/proc/self/maps`.
+    pub fn address(&self) -> u64 {
+        self.mapping.address() as u64
+    }
+
+    /// Returns whose register is at this offset of the file, if it is one that
+    /// programs lease.
+    #[inline(always)]
+    pub fn register_at(&self, offset: u64) -> Option<(u32, u64)> {
+        let at = offset.wrapping_sub(self.registers);
+        let (client, register) = (at / PAGE, at % PAGE);
+        (client >= u64::from(self.relays) && client < u64::from(self.geometry.clients))
+            .then_some((client as u32, register))
+    }
+
+    /// Returns where these words of the plugin's mapping are in the file.
+    pub fn offset_of(&self, words: &[AtomicU64]) -> u64 {
+        (words.as_ptr() as u64).wrapping_sub(self.address())
+    }
+
+    /// A client's memory.
+    #[inline(always)]
+    pub fn client(&self, client: u32) -> Option<&ClientMemory<'static>> {
+        self.clients.get(client as usize)
+    }
+
+    /// A bell for each relay.
+    pub fn bells(&'static self) -> &'static [Bell] {
+        let bell = |client| Bell { local: self.local, client };
+        self.bells.get_or_init(|| (0..self.relays).map(bell).collect())
+    }
+}

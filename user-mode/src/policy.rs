@@ -1,0 +1,21 @@
+//! What a host is to do, and when.
+
+use hypertrace_abi::turns::DrainPolicy;
+use std::time::Duration;
+
+/// When and how much to drain, and how long to stay awake.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// When and how much to drain. The period is 50 ms at most.
+    pub drain: DrainPolicy,
+    /// How long to look for the next point before sleeping, from the last one
+    /// on. A point that finds the host awake costs a fraction of one that has
+    /// to wake it.
+    pub spin: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy { drain: DrainPolicy::default(), spin: Duration::from_micros(50) }
+    }
+}

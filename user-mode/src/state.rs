@@ -1,0 +1,72 @@
+//! What the two threads of a host share.
+
+use crate::policy::Policy;
+use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::layout::local::watch;
+use hypertrace_segment::{Segment, futex};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::Thread;
+
+/// Counters of a thread of the host, by their names.
+pub(crate) type ThreadCounts = Vec<(&'static str, u64)>;
+
+/// The counter of panics in the sink, which are reported on stderr.
+pub(crate) const PANICS: &str = "panics";
+
+/// State that the thread which answers points and the one which drains share.
+#[derive(Debug)]
+pub(crate) struct HostState {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) policy: Policy,
+    /// Version of the enable mask.
+    pub(crate) mask_version: AtomicU64,
+    /// The thread that answers points sleeps, or is about to.
+    pub(crate) sleeps: AtomicBool,
+    pub(crate) is_drain_due: AtomicBool,
+    /// When the last pass ended: the raw counter.
+    pub(crate) last_pass: AtomicU64,
+    pub(crate) stop_points: AtomicBool,
+    pub(crate) stop_drain: AtomicBool,
+}
+
+impl HostState {
+    pub(crate) fn new(segment: Arc<Segment>, policy: Policy) -> HostState {
+        HostState {
+            segment,
+            policy,
+            mask_version: AtomicU64::new(0),
+            sleeps: AtomicBool::new(false),
+            is_drain_due: AtomicBool::new(false),
+            last_pass: AtomicU64::new(ticks()),
+            stop_points: AtomicBool::new(false),
+            stop_drain: AtomicBool::new(false),
+        }
+    }
+
+    /// Requests a pass of the thread that is awake, or of the one that drains.
+    pub(crate) fn wake_drain(&self, drain: &Thread) {
+        self.is_drain_due.store(true, Ordering::Release);
+        // ORDERING: pairs with the fence in `Points::sleep`: its last look at
+        // the word above, or this.
+        fence(Ordering::SeqCst);
+        if self.sleeps.load(Relaxed) {
+            drain.unpark();
+        }
+    }
+
+    /// Whether a program would wake the thread that answers points.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.segment.local().watch().load(Relaxed) == watch::ASLEEP
+    }
+
+    /// Wakes the thread that answers points, if it sleeps.
+    pub(crate) fn wake_points(&self) {
+        // ORDERING: pairs with the fence in `Points::sleep`.
+        fence(Ordering::SeqCst);
+        let watches = self.segment.local().watch();
+        let _ = watches.compare_exchange(watch::ASLEEP, watch::BELLS, Relaxed, Relaxed);
+        futex::wake(watches, u32::MAX >> 1);
+    }
+}
