@@ -49,7 +49,7 @@ pub const fn mask_slot(name: &str) -> usize {
     mask_slot_of(name_hash(name))
 }
 
-/// The enable mask's slot of a name with this hash.
+/// Returns the enable mask's slot of a name with this hash.
 pub const fn mask_slot_of(name_hash: u32) -> usize {
     (name_hash & 0xfff) as usize
 }

@@ -16,7 +16,7 @@
 //! execution. So the model does not check the Release with which tail and
 //! `schema_seen` go back to the producer.
 //!
-//! Unsafe, because a model shares the states of its producers.
+//! The unsafe line lets a model share the states of its producers.
 #![cfg(hypertrace_loom)]
 #![allow(unsafe_code)]
 

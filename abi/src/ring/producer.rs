@@ -90,8 +90,8 @@ pub trait Wake: Sync + core::fmt::Debug {
     fn wake(&self);
 }
 
-/// The guest's side of one client's ring: one thread's, as its state is, and the
-/// only one of that state.
+/// The guest's side of one client's ring. It belongs to one thread, like its state, and
+/// is the state's only producer.
 ///
 /// ```compile_fail,E0277
 /// # use hypertrace_abi::ring::Producer;
