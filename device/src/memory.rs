@@ -211,32 +211,21 @@ impl Memory {
     }
 }
 
-/// Maximum number of tries of a store to a part of a word.
-const MOST_TRIES: u32 = 64;
-
-/// Stores bytes to a part of a word. The other bytes keep what other CPUs store
-/// to them at the same time.
+/// Stores bytes to a word or a part of it. The other bytes keep what other CPUs store
+/// to them at the same time. If another CPU stores to the same part of the word, that part
+/// becomes a mixture: the guest races with itself.
 fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
-    let mut bytes = word.load(Relaxed).to_le_bytes();
-    // Bound: a try fails only if another CPU has changed the word since it was loaded,
-    // and a guest can make that happen as often as it likes.
-    for _ in 0..MOST_TRIES {
-        let old = u64::from_le_bytes(bytes);
-        bytes[part.clone()].copy_from_slice(data);
-        // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
-        // trapped as well, are complete.
-        match word.compare_exchange(old, u64::from_le_bytes(bytes), Ordering::Release, Relaxed) {
-            Ok(_) => return,
-            Err(now) => bytes = now.to_le_bytes(),
-        }
+    // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
+    // trapped as well, are complete.
+    if let Ok(whole) = data.try_into() {
+        return word.store(u64::from_le_bytes(whole), Ordering::Release);
     }
-    // Cannot fail, and changes no other byte. If this part of the word has changed since
-    // it was loaded, it becomes a mixture: the guest races with itself.
+    let old = word.load(Relaxed).to_le_bytes();
     let mut flips = [0; WORD as usize];
-    for ((flip, old), new) in flips[part.clone()].iter_mut().zip(&bytes[part]).zip(data) {
+    for ((flip, old), new) in flips[part.clone()].iter_mut().zip(&old[part]).zip(data) {
         *flip = old ^ new;
     }
-    // ORDERING: as above.
+    // ORDERING: as above. An exchange could fail as often as the guest likes; this cannot.
     word.fetch_xor(u64::from_le_bytes(flips), Ordering::Release);
 }
 
