@@ -53,7 +53,7 @@ impl Guest {
     }
 
     fn emit<S: Site, F: Fields>(&self, event: (S, F)) {
-        self.producer.emit(event.0, self.now(), event.1);
+        self.producer.emit(event.0, || self.now(), event.1);
     }
 
     /// Serves the store to EMIT, as a vCPU's thread does.
