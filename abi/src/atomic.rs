@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The atomics of the ring, from `core` or, under `--cfg hypertrace_loom`, from loom.
 //!
 //! Shared memory is a slice of [`AtomicU64`]: one writer per word, plain loads

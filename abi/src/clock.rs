@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The raw counter, the source of all timestamps.
 #![allow(unsafe_code)]
 

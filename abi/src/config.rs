@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The config page, which describes the device's layout to a guest.
 
 use crate::layout::{Geometry, GeometryError, MASK_BYTES, PAGE, Region};
@@ -102,6 +104,7 @@ pub struct ConfigPage {
 
 /// Why this library cannot use a config page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The magic word is this and not [`MAGIC`].
     Magic(u64),

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Typed events: the way from Rust values to a schema and to payload words.
 //!
 //! [`event_type!`](crate::event_type) makes a [`Site`] of a call site's event name

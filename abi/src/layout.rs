@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The layout of the device: PCI identity, BARs, register offsets, client pages.
 //!
 //! Offsets and sizes are in bytes unless a name says words. `docs/abi.md` has

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The hypertrace wire: the layout that a guest and a host share, and the parts of
 //! the host's side that every host needs.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Prefetching of a cache line that is about to be written.
 #![allow(unsafe_code)]
 

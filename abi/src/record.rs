@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! A record: a timestamp, an id, payload words. The format is the same in a ring and
 //! on disk.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Schemas: the description of an event, and the check of a payload against it.
 //!
 //! Canonical text: `name(field:type,field:type)`, no spaces. The event's id is
@@ -47,7 +49,7 @@ pub const fn mask_slot(name: &str) -> usize {
     mask_slot_of(name_hash(name))
 }
 
-/// The enable mask's slot of a name with this hash.
+/// Returns the enable mask's slot of a name with this hash.
 pub const fn mask_slot_of(name_hash: u32) -> usize {
     (name_hash & 0xfff) as usize
 }
@@ -246,6 +248,7 @@ impl<'a> Iterator for Values<'a> {
 
 /// The rule that a schema text breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SchemaError {
     /// The text is longer than [`MAX_TEXT`].
     TooLong,

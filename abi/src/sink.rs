@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The interface between a device and a trace engine.
 //!
 //! The device knows the guest's memory but no schema; the sink knows schemas

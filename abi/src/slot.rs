@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Reference points on the host's side: reading the v2 slot, once, and replying.
 
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};

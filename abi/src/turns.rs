@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Turns: the division of a drain loop's time between clients.
 //!
 //! A pass gives each client that has something a share of time, in ticks of the
@@ -12,12 +14,12 @@ use crate::ring::Consumer;
 use crate::sink::{Drained, EventSink};
 use core::time::Duration;
 
-/// Time and amount of drains.
+/// Period and budget of the passes of a drain loop.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainPolicy {
     /// Time between passes without a KICK.
     pub period: Duration,
-    /// Drain time of one client in one pass, while others have something too.
+    /// Drain time of one client in one pass while others have something too.
     pub budget: Duration,
 }
 
@@ -110,8 +112,8 @@ pub fn drain_rest(sink: &(impl EventSink + ?Sized), client: u32, consumer: &mut 
     }
 }
 
-/// Counts the records left in a client's ring as lost. For the end, after the last
-/// pass, when the sink could not take them. `stage` is that of [`Consumer::pull`].
+/// Counts the records that are left in a client's ring as lost: for the end, after the
+/// last pass, if the sink could not take them. `stage` is that of [`Consumer::pull`].
 pub fn forsake(
     sink: &(impl EventSink + ?Sized),
     client: u32,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The ring, with its producer and its consumer on one or two threads.
 
 use hypertrace_abi::atomic::AtomicU64;
@@ -86,7 +88,7 @@ fn pull(memory: &Memory, state: &mut ConsumerState, most: usize, seen: &mut Vec<
 
 fn emit(producer: &Producer<'_>, now: u64, value: u64) -> Emit {
     let (site, fields) = event_type!("value", value);
-    producer.emit(site, now, fields)
+    producer.emit(site, || now, fields)
 }
 
 #[test]
@@ -178,7 +180,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
         consumer.commit_schemas();
         // These come later, and so do their texts.
         let (site, fields) = event_type!("later", x = 1u64);
-        producer.emit(site, 10 + texts, fields);
+        producer.emit(site, || 10 + texts, fields);
     }
     assert_eq!((texts, seen), (9, vec![1, 2]));
     let mut consumer = Consumer::new(memory.client(), &mut host);
@@ -372,7 +374,7 @@ fn an_emit_inside_an_emit_is_counted() {
         }
     }
     let (site, fields) = event_type!("outer", x = Emits(&producer));
-    assert_eq!(producer.emit(site, 4, fields), Emit::Recorded);
+    assert_eq!(producer.emit(site, || 4, fields), Emit::Recorded);
     emit(&producer, 6, 6);
     let mut seen = Vec::new();
     pull(&memory, &mut host, usize::MAX, &mut seen);
@@ -657,7 +659,7 @@ fn a_head_near_the_largest_number_does_not_prevent_a_release() {
         }
     }
     let (site, fields) = event_type!("jumps", x = Jumps);
-    let left = std::panic::AssertUnwindSafe(|| producer.emit(site, 4, fields));
+    let left = std::panic::AssertUnwindSafe(|| producer.emit(site, || 4, fields));
     std::panic::catch_unwind(left).unwrap_err();
     assert_eq!(state.interrupted_since(), Some(4));
     // Another program with the same segment overwrites the ring.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The chip: registers, shared memory, and the host's state for each client.
 
 use crate::counter::{Counter, Counts};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Counters of a guest's mistakes and of the accesses that trap.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,6 +8,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
         /// An occurrence that the device counts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         pub enum Counter {
             $($(#[$doc])* $variant,)*
         }

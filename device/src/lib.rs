@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The hypertrace device: turns guest stores into host trace events.
 //!
 //! [`Chip`] is the device itself: registers, shared memory, and the host's

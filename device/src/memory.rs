@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The two regions that guest and host share: argument slots and rings.
 //!
 //! The host sees both as slices of atomic words and accesses them in no other way:
@@ -20,6 +22,7 @@ use vm_memory::{FileOffset, MmapRegion};
 
 /// Why shared memory is not available.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum MemoryError {
     /// A size is out of bounds.
     #[error("geometry: {0}")]
@@ -38,9 +41,9 @@ pub enum MemoryError {
     Map {
         /// The region.
         region: Region,
-        /// Its offset in the file.
+        /// Offset of the region in the file.
         offset: u64,
-        /// Its size.
+        /// Size of the region.
         bytes: u64,
         /// Cause.
         #[source]
@@ -208,32 +211,21 @@ impl Memory {
     }
 }
 
-/// Maximum number of tries of a store to a part of a word.
-const MOST_TRIES: u32 = 64;
-
-/// Stores bytes to a part of a word. The other bytes keep what other CPUs store
-/// to them at the same time.
+/// Stores bytes to a word or a part of it. The other bytes keep what other CPUs store
+/// to them at the same time. If another CPU stores to the same part of the word, that part
+/// becomes a mixture: the guest races with itself.
 fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
-    let mut bytes = word.load(Relaxed).to_le_bytes();
-    // Bound: a try fails only if another CPU has changed the word since it was loaded,
-    // and a guest can make that happen as often as it likes.
-    for _ in 0..MOST_TRIES {
-        let old = u64::from_le_bytes(bytes);
-        bytes[part.clone()].copy_from_slice(data);
-        // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
-        // trapped as well, are complete.
-        match word.compare_exchange(old, u64::from_le_bytes(bytes), Ordering::Release, Relaxed) {
-            Ok(_) => return,
-            Err(now) => bytes = now.to_le_bytes(),
-        }
+    // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
+    // trapped as well, are complete.
+    if let Ok(whole) = data.try_into() {
+        return word.store(u64::from_le_bytes(whole), Ordering::Release);
     }
-    // Cannot fail, and changes no other byte. If this part of the word has changed since
-    // it was loaded, it becomes a mixture: the guest races with itself.
+    let old = word.load(Relaxed).to_le_bytes();
     let mut flips = [0; WORD as usize];
-    for ((flip, old), new) in flips[part.clone()].iter_mut().zip(&bytes[part]).zip(data) {
+    for ((flip, old), new) in flips[part.clone()].iter_mut().zip(&old[part]).zip(data) {
         *flip = old ^ new;
     }
-    // ORDERING: as above.
+    // ORDERING: as above. An exchange could fail as often as the guest likes; this cannot.
     word.fetch_xor(u64::from_le_bytes(flips), Ordering::Release);
 }
 

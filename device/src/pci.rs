@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The PCI function: 64 bytes of config space in front of the chip.
 //!
 //! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each register
@@ -10,7 +12,6 @@ use hypertrace_abi::layout::{
     Geometry, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
 use hypertrace_abi::sink::EventSink;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -44,6 +45,7 @@ pub struct BarChange {
     pub to: Option<u64>,
 }
 
+#[derive(Debug)]
 struct Header {
     value: [u32; HEADER],
     mask: [u32; HEADER],
@@ -92,24 +94,13 @@ impl Header {
 }
 
 /// The device as a PCI function.
+#[derive(Debug)]
 pub struct PciFunction<S, T = ()> {
     chip: Arc<Chip<S, T>>,
     header: Mutex<Header>,
     /// Address at which each BAR is decoded, indexed as [`Region::ALL`]. vCPUs read it
     /// without a lock while another one writes the header.
     decoded: [AtomicU64; 4],
-}
-
-impl<S, T> fmt::Debug for PciFunction<S, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let decoded: [_; 4] = std::array::from_fn(|i| {
-            (Region::ALL[i], Some(self.decoded[i].load(Relaxed)).filter(|at| *at != NOWHERE))
-        });
-        f.debug_struct("PciFunction")
-            .field("chip", &self.chip)
-            .field("decoded", &decoded)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {

@@ -1,20 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The MMIO window, for VMMs without PCI: all regions without gaps.
 
 use crate::chip::{Chip, DrainWaker};
 use hypertrace_abi::layout::Region;
 use hypertrace_abi::sink::EventSink;
-use std::fmt;
 use std::sync::Arc;
 
 /// The device as one range of guest-physical addresses.
+#[derive(Debug)]
 pub struct Window<S, T = ()> {
     chip: Arc<Chip<S, T>>,
-}
-
-impl<S, T> fmt::Debug for Window<S, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Window").field("chip", &self.chip).finish()
-    }
 }
 
 impl<S: EventSink, T: DrainWaker> Window<S, T> {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Accesses of every width at every class of offset of every region, by every way to
 //! the chip.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The drain loop on an event loop.
 #![cfg(feature = "event-manager")]
 

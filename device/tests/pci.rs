@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Config space: identity, sizing, BARs that move while vCPUs use them.
 
 mod common;

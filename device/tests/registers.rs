@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Registers: effects of stores, reference points and their replies, the rate
 //! limit, and the 2016 interface.
 

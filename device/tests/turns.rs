@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The division of the drain loop's time: an honest client beside clients with long steps.
 
 use hypertrace_abi::layout::{Geometry, guest_page};

@@ -113,7 +113,7 @@ impl<'m> Client<'m> {
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         match self.channel.clock {
-            Clock::Counter => self.producer.emit_by(site, hypertrace_abi::clock::ticks, fields),
+            Clock::Counter => self.producer.emit(site, hypertrace_abi::clock::ticks, fields),
             #[cfg(feature = "std")]
             clock => self.emit_by_system_clock(clock, site, fields),
         }
@@ -125,7 +125,7 @@ impl<'m> Client<'m> {
     #[cold]
     #[inline(never)]
     fn emit_by_system_clock<S: Site, F: Fields>(&self, clock: Clock, site: S, fields: F) -> Emit {
-        self.producer.emit_by(site, || clock.now(), fields)
+        self.producer.emit(site, || clock.now(), fields)
     }
 
     /// Commits an event: [`commit!`](crate::commit) calls this. The wait for room ends
@@ -136,10 +136,10 @@ impl<'m> Client<'m> {
         let emitted = match self.channel.clock {
             Clock::Counter => {
                 let clock = hypertrace_abi::clock::ticks;
-                self.producer.emit_flagged(&site, clock, flags, fields, true)
+                self.producer.try_emit(&site, clock, flags, fields)
             }
             #[cfg(feature = "std")]
-            clock => self.producer.emit_flagged(&site, || clock.now(), flags, fields, true),
+            clock => self.producer.try_emit(&site, || clock.now(), flags, fields),
         };
         match emitted {
             Emit::Full => self.commit_slowly(site, fields),
@@ -152,9 +152,7 @@ impl<'m> Client<'m> {
     fn commit_slowly<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
         let clock = self.channel.clock;
         let flags = Flags::REFERENCE_POINT;
-        self.insist(|patient| {
-            self.producer.emit_flagged(&site, || clock.now(), flags, fields, patient)
-        })
+        self.insist(|| self.producer.try_emit(&site, || clock.now(), flags, fields))
     }
 
     /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
@@ -165,12 +163,12 @@ impl<'m> Client<'m> {
         let clock = self.channel.clock;
         let Some(control) = self.channel.control else {
             let before = Cell::new(0);
-            return match self.insist(|patient| {
+            return match self.insist(|| {
                 let clock = || {
                     before.set(clock.now());
                     before.get()
                 };
-                self.producer.emit_flagged(&site, clock, Flags::REFERENCE_POINT, fields, patient)
+                self.producer.try_emit(&site, clock, Flags::REFERENCE_POINT, fields)
             }) {
                 Emit::Recorded => Ok(Reply {
                     status: Status::Recorded,
@@ -299,17 +297,22 @@ impl<'m> Client<'m> {
     }
 
     /// Waits, bounded, for room.
-    fn insist(&self, emit: impl Fn(bool) -> Emit) -> Emit {
+    fn insist(&self, emit: impl Fn() -> Emit) -> Emit {
         let mut patience = Patience::new(&self.channel, self.producer.memory().host);
         loop {
-            match emit(true) {
+            match emit() {
                 Emit::Full => self.kick(),
                 done => return done,
             }
             if !patience.wait() {
-                return emit(false);
+                break;
             }
         }
+        let emitted = emit();
+        if emitted == Emit::Full {
+            self.producer.count_full();
+        }
+        emitted
     }
 }
 
@@ -362,15 +365,14 @@ pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     let Some(control) = channel.control.filter(|_| channel.traps()) else {
         let count = 1 + args.len() as u64;
         let clock = channel.clock;
-        client.insist(|patient| {
+        client.insist(|| {
             let prefix = [client.index.into(), count, arg1];
-            client.producer.emit_words_patiently(
+            client.producer.try_words(
                 || clock.now(),
                 id::HYPERTRACE,
                 Flags::REFERENCE_POINT,
                 &prefix,
                 args,
-                patient,
             )
         });
         return;

@@ -1,41 +1,44 @@
-//! Event classes: what a dense id on disk stands for.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Event classes: the names and types of the events with a dense id on disk.
 
 use crate::session_json::EventJson;
 use hypertrace_abi::record::{REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::{self, Schema, Shape};
 use std::sync::Arc;
 
-/// More classes than any device admits, and few enough for a table by id.
+/// Limit of ids: more than any device's classes, and few enough for a table by id.
 const MAX_ID: u32 = 1 << 20;
 
 /// A value of an event's field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// u8 to u64.
+    /// A value of type u8 to u64.
     Unsigned(u64),
-    /// i8 to i64.
+    /// A value of type i8 to i64.
     Signed(i64),
-    /// f64.
+    /// A value of type f64.
     Float(f64),
-    /// bool.
+    /// A value of type bool.
     Bool(bool),
-    /// A u64 that is read in hexadecimal.
+    /// A u64 that reports show in hexadecimal.
     Hex(u64),
-    /// Bytes as the guest wrote them: perhaps not UTF-8, perhaps meant to
-    /// take over a terminal. Escape them.
+    /// Bytes as the guest wrote them. They may not be UTF-8, and may contain terminal
+    /// control sequences: escape them.
     Str(Box<[u8]>),
     /// An array of words.
     Words(Box<[u64]>),
 }
 
-/// What stands before a reference point's own fields.
+/// The words of a reference point before its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reference {
-    /// Whose register was written.
+    /// Client whose register was stored to.
     pub client: u32,
-    /// Guest CPU, as the guest says.
+    /// Guest CPU, by the guest's account.
     pub cpu: u32,
-    /// The guest's number for it.
+    /// The guest's number for the point.
     pub seq: u32,
     /// The guest's raw clock before the store.
     pub guest_time: u64,
@@ -43,14 +46,15 @@ pub struct Reference {
 
 /// An event class.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Class {
     /// Dense id.
     pub id: u32,
-    /// The event's name.
+    /// Name of the event.
     pub name: Arc<str>,
     /// Names of its own fields.
     pub fields: Vec<Arc<str>>,
-    /// Whether [`Reference`] stands before its own fields.
+    /// Whether a record has a [`Reference`] before its own fields.
     pub reference_point: bool,
     text: Arc<str>,
     shape: Shape,
@@ -69,22 +73,22 @@ impl Class {
         })
     }
 
-    /// Its schema.
+    /// Returns the schema's text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Its own payload, behind the reference point's words.
+    /// Returns the class's own payload, after the words of a reference point.
     fn own<'a>(&self, payload: &'a [u64]) -> Option<&'a [u64]> {
         if self.reference_point { payload.get(REFERENCE_PREFIX_WORDS..) } else { Some(payload) }
     }
 
-    /// Checks a payload's length to the word; gives a last string's padding.
+    /// Checks a payload's length to the word. Returns the padding of a last string.
     pub(crate) fn check(&self, payload: &[u64]) -> Option<usize> {
         self.shape.check(self.own(payload)?)
     }
 
-    /// What stands before the own fields, in a reference point.
+    /// Returns the words before the own fields, if this is a reference point.
     pub(crate) fn reference(&self, payload: &[u64]) -> Option<Reference> {
         match payload {
             [client, cpu, seq, guest_time, ..] if self.reference_point => Some(Reference {
@@ -97,7 +101,7 @@ impl Class {
         }
     }
 
-    /// The own fields' values of a payload that was checked.
+    /// Iterates over the own fields' values of a payload that was checked.
     pub(crate) fn values<'a>(
         &'a self,
         payload: &'a [u64],
@@ -125,7 +129,7 @@ impl From<schema::Value<'_>> for Value {
 pub struct Classes(Vec<Option<Class>>);
 
 impl Classes {
-    /// The reserved ones and those of `session.json`.
+    /// Makes the reserved classes and those of `session.json`.
     pub(crate) fn new(events: &[EventJson]) -> Result<Classes, String> {
         let mut classes = Classes::default();
         for (id, text) in RESERVED {
@@ -133,7 +137,7 @@ impl Classes {
         }
         for event in events {
             if event.id < id::FIRST {
-                return Err(format!("event id {} is a reserved one", event.id));
+                return Err(format!("event id {} is reserved", event.id));
             }
             classes.insert(event.id, &event.schema, event.reference_point)?;
         }
@@ -151,17 +155,17 @@ impl Classes {
             self.0.resize(at + 1, None);
         }
         if self.0[at].replace(class).is_some() {
-            return Err(format!("event id {id} stands twice"));
+            return Err(format!("event id {id} occurs twice"));
         }
         Ok(())
     }
 
-    /// The class of an id.
+    /// Returns the class of an id.
     pub fn get(&self, id: u32) -> Option<&Class> {
         self.0.get(id as usize)?.as_ref()
     }
 
-    /// All of them.
+    /// Iterates over all classes.
     pub fn iter(&self) -> impl Iterator<Item = &Class> {
         self.0.iter().flatten()
     }

@@ -1,30 +1,31 @@
-//! From a guest's clock to the host's, by what is known for certain.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The map from a guest's clock to the host's, by certain constraints.
 //!
-//! A reference point says two things about the unknown map *f* from guest
+//! A reference point gives two constraints on the unknown map *f* from guest
 //! ticks to host time. The guest read its clock at `g` before the store that
 //! the host saw at `h`, so `f(g) <= h` (*not after*). The same client's next
-//! reading `g2` came behind the reply, so `f(g2) >= h` (*not before*).
+//! reading `g2` came after the reply, so `f(g2) >= h` (*not before*).
 //!
 //! [`ClockMap::fit`] looks for a line that satisfies every such constraint. It
-//! takes constraints in order of guest time for as long as some line fits
-//! them all; where none does, a new segment begins, so the first segments are
-//! as long as they can be. Of all lines that fit, it takes one in the middle:
+//! takes constraints in order of guest time as long as some line fits
+//! all of them. If none does, a new segment begins, so the first segments are
+//! as long as possible. Of all lines that fit, it takes one in the middle:
 //! the slope midway between the steepest and the flattest, and for that slope
 //! the offset midway between the highest and the lowest.
 //!
-//! *Slopes* are held within 1000 ppm of the nominal rate, so that one or two
-//! points already give a sane map (crystals differ by some 100 ppm, a VMM's
-//! calibration by a few hundred). Where they fit, a clock that is said to tick
-//! exactly as the host's gets that rate, and so does one with too few
-//! constraints to know better. If the whole record says that the nominal rate
-//! is wrong, the limits go around the measured rate, where that takes fewer
-//! segments.
+//! *Slopes* are within 1000 ppm of the nominal rate, so that one or two
+//! points already give a reasonable map (crystals differ by some 100 ppm, a VMM's
+//! calibration by a few hundred). A clock that is declared to tick exactly like the
+//! host's gets that rate if it fits, and so does one with too few constraints for a
+//! better one. If the session as a whole contradicts the nominal rate, the limits
+//! are around the measured rate instead, provided that this takes fewer segments.
 //!
 //! *The bound* of a mapped time is the distance to the farther one of the
 //! highest and the lowest line that fit the segment: if the guest's clock ran
-//! at a constant rate there, the truth is not farther off. Between segments it
-//! follows from the clock not going backwards. It grows outside the
-//! constraints, and there is none where one side has no constraint at all.
+//! at a constant rate there, the true time is not farther off. Between segments it
+//! follows from the fact that clocks do not go backwards. It grows outside of the
+//! constraints, and there is no bound if one side has no constraint at all.
 //!
 //! *Exactness.* Host time is in units of 1/256 ns ([`FRACTION`]), lines are
 //! fixed-point, hulls are integers: each constraint holds for the integer that
@@ -35,28 +36,28 @@ mod hull;
 use hull::{Hull, Side, Slope};
 pub use hull::{LIMIT, Point};
 
-/// Units of host time in a nanosecond: fine enough to keep the order of what
-/// falls into the same nanosecond.
+/// Units of host time in a nanosecond: enough to keep the order of events within a
+/// nanosecond.
 pub const FRACTION: i64 = 256;
 
 /// Fraction bits of slopes and offsets: over the longest session (2^62 units)
 /// a slope's last bit is worth 1/16 ns, and products still fit 128 bits.
 const BITS: u32 = 48;
 
-/// How far from the nominal rate a clock may run, parts per thousand.
+/// Maximum deviation of a clock from its nominal rate, in parts per thousand.
 const SLACK_PER_MILLE: i128 = 1;
 
-/// Fewer constrained readings than this do not tell a rate better than its
-/// nominal value.
+/// Number of constrained readings below which the nominal rate is better than a
+/// measured one.
 const FEW: usize = 8;
 
-/// A guest clock's rate as it was told.
+/// The declared rate of a guest clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nominal {
-    /// Ticks per second; 1 to 10^12, others are taken as the nearer end.
+    /// Ticks per second, 1 to 10^12; other values count as the nearer end.
     pub frequency: u64,
-    /// Whether the clock is said to be the host's own counter with another
-    /// offset: then this rate is not a guess.
+    /// Whether the clock is declared to be the host's own counter with another
+    /// offset: then this rate is exact.
     pub exact: bool,
 }
 
@@ -71,31 +72,33 @@ impl Nominal {
 /// not of one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at guest tick {guest} the clock would have to go backwards")]
+#[non_exhaustive]
 pub struct Conflict {
-    /// Where that shows first.
+    /// First guest reading with contradicting constraints.
     pub guest: i64,
 }
 
 /// A mapped time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mapped {
     /// Host time, in 1/[`FRACTION`] ns.
     pub host: i64,
-    /// How far off that may be, in the same unit; `None` is unknown.
+    /// Bound on the error, in the same unit; `None` if there is no bound.
     pub bound: Option<u64>,
 }
 
 /// A map from guest ticks to host time that never goes backwards.
 #[derive(Clone, Debug)]
 pub struct ClockMap {
-    /// By guest time; at least one.
+    /// Segments in order of guest time; at least one.
     segments: Vec<Segment>,
     constraints: usize,
 }
 
 impl ClockMap {
-    /// The map that passes through `at` with the nominal rate, bound unknown:
-    /// what remains where there are no constraints.
+    /// Makes the map that passes through `at` with the nominal rate, without a bound:
+    /// for a clock without constraints.
     pub fn nominal(nominal: Nominal, at: Point) -> ClockMap {
         let slope = nominal.slope();
         let at = Point { x: at.x.clamp(0, LIMIT), y: at.y.clamp(-LIMIT, LIMIT) };
@@ -114,10 +117,10 @@ impl ClockMap {
         }
     }
 
-    /// Fits a map to constraints: `not_after` says f(x) <= y, `not_before`
-    /// says f(x) >= y. They may come in any order. `None` if there are none.
+    /// Fits a map to constraints: `not_after` means f(x) <= y, `not_before`
+    /// means f(x) >= y. They may come in any order. Returns `None` if there are none.
     ///
-    /// Points outside of `0..LIMIT` guest ticks or more than a year away are
+    /// Points outside of `0..LIMIT` guest ticks, or farther away than a year, are
     /// left out: no clock of a session gets there.
     ///
     /// # Errors
@@ -148,7 +151,7 @@ impl ClockMap {
         Ok(Some(ClockMap { segments, constraints: readings.len() }))
     }
 
-    /// Host time of a guest reading.
+    /// Maps a guest reading to host time.
     pub fn at(&self, guest: u64) -> Mapped {
         let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
         let next = self.segments.partition_point(|s| s.from <= x);
@@ -164,18 +167,18 @@ impl ClockMap {
         }
     }
 
-    /// Lines it is made of.
+    /// Returns the number of lines of the map.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
-    /// Guest readings with a constraint that it was fitted to.
+    /// Returns the number of guest readings with a constraint.
     pub fn constraints(&self) -> usize {
         self.constraints
     }
 }
 
-/// Where the clock has no line of its own: straight from one to the next.
+/// Maps a reading between two segments, on a straight line from one to the other.
 fn between(a: &Segment, b: &Segment, x: i64) -> Mapped {
     let (from, to) = (a.value(a.to), b.value(b.from));
     let (rise, run) = (i128::from(to) - i128::from(from), i128::from(b.from) - i128::from(a.to));
@@ -184,43 +187,42 @@ fn between(a: &Segment, b: &Segment, x: i64) -> Mapped {
     Mapped { host, bound: distance(host, a.lowest(a.to), b.highest(b.from)) }
 }
 
-/// The larger distance from `host` to the two ends of what is possible.
+/// Returns the larger distance from `host` to the two limits.
 fn distance(host: i64, lowest: Option<i128>, highest: Option<i128>) -> Option<u64> {
     let host = i128::from(host);
     let far = (highest? - host).max(host - lowest?).max(0);
     Some(u64::try_from(far).unwrap_or(u64::MAX))
 }
 
-/// What all constraints together say about one guest reading.
+/// All constraints on one guest reading.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     x: i64,
-    /// f(x) >= low; `i64::MIN` if nothing says so.
+    /// Lower limit: f(x) >= low; `i64::MIN` if there is none.
     low: i64,
-    /// f(x) <= high; `i64::MAX` if nothing says so.
+    /// Upper limit: f(x) <= high; `i64::MAX` if there is none.
     high: i64,
 }
 
-/// Whether a clock of this rate can be there within a session's time.
+/// Returns whether a clock of this rate can reach the point within a session's time.
 fn plausible(nominal: Nominal, p: Point) -> bool {
     (0..LIMIT).contains(&p.x)
         && (-LIMIT..LIMIT).contains(&p.y)
         && nominal.slope().rise_ceil(p.x.into()) < LIMIT.into()
 }
 
-/// Sorts the constraints and lets each one speak for its neighbours too: as f
-/// does not go backwards, what holds at a reading's right holds as an upper
-/// limit here, and what holds at its left as a lower one. Only so does a
-/// segment fit what comes after it.
+/// Sorts the constraints, and applies each of them to its neighbours too. As f
+/// does not go backwards, an upper limit holds for all earlier readings, and a lower
+/// limit for all later ones. Only with these limits does a segment fit the next one.
 fn readings(nominal: Nominal, not_after: &[Point], not_before: &[Point]) -> Vec<Reading> {
-    let sane = |p: &&Point| plausible(nominal, **p);
+    let in_range = |p: &&Point| plausible(nominal, **p);
     let upper = |p: &Point| Reading { x: p.x, low: i64::MIN, high: p.y };
     let lower = |p: &Point| Reading { x: p.x, low: p.y, high: i64::MAX };
     let mut all: Vec<Reading> = not_after
         .iter()
-        .filter(sane)
+        .filter(in_range)
         .map(upper)
-        .chain(not_before.iter().filter(sane).map(lower))
+        .chain(not_before.iter().filter(in_range).map(lower))
         .collect();
     all.sort_unstable_by_key(|r| r.x);
     all.dedup_by(|next, kept| {
@@ -244,7 +246,7 @@ fn readings(nominal: Nominal, not_after: &[Point], not_before: &[Point]) -> Vec<
     all
 }
 
-/// The slopes that a clock of this rate may have.
+/// Returns the limits of the slopes that a clock of this rate may have.
 fn around(rate: Slope) -> (Slope, Slope) {
     // 20 bits: a hundredth of a ppm for the slowest rise, and room to multiply.
     let rate = rate.fixed_floor(20);
@@ -255,7 +257,7 @@ fn around(rate: Slope) -> (Slope, Slope) {
     )
 }
 
-/// Limits around the rate from the first to the last reading, if that lies
+/// Returns limits around the rate from the first to the last reading, if that is
 /// outside of `limits` for certain.
 fn measured_limits(readings: &[Reading], limits: (Slope, Slope)) -> Option<(Slope, Slope)> {
     let low = |r: &Reading| (r.low > i64::MIN).then_some(Point { x: r.x, y: r.low });
@@ -270,9 +272,9 @@ fn measured_limits(readings: &[Reading], limits: (Slope, Slope)) -> Option<(Slop
         return None;
     }
     let middle = (steepest.fixed_floor(20) + flattest.fixed_floor(20)) / 2;
-    // No clock is a thousand times faster than it says.
-    let told = limits.0.fixed_floor(20);
-    (middle > told / 1000 && middle < told.saturating_mul(1000).min(1 << 52))
+    // No clock is a thousand times faster than its nominal rate.
+    let declared = limits.0.fixed_floor(20);
+    (middle > declared / 1000 && middle < declared.saturating_mul(1000).min(1 << 52))
         .then(|| around(Slope::new(middle, 1 << 20)))
 }
 
@@ -283,7 +285,7 @@ fn segments(readings: &[Reading], nominal: Nominal, limits: (Slope, Slope)) -> V
         if open.as_mut().is_some_and(|fit| fit.extend(reading)) {
             continue;
         }
-        // ends a fit that cannot take it; one reading alone always fits
+        // A reading that does not fit ends the segment. One reading alone always fits.
         done.extend(open.replace(Fit::begin(reading, limits)).map(|f| f.finish(nominal)));
     }
     done.extend(open.map(|f| f.finish(nominal)));
@@ -295,8 +297,8 @@ fn segments(readings: &[Reading], nominal: Nominal, limits: (Slope, Slope)) -> V
     done
 }
 
-/// All lines that fit the readings so far: the slopes they can have, and the
-/// hulls that they run between.
+/// The set of all lines that fit the readings so far: the limits of their slopes, and
+/// the hulls between which they run.
 struct Fit {
     from: i64,
     to: i64,
@@ -320,7 +322,7 @@ impl Fit {
         fit
     }
 
-    /// Takes a reading that is right of all others, if some line still fits.
+    /// Adds a reading to the right of all others, if some line still fits.
     fn extend(&mut self, reading: &Reading) -> bool {
         let (mut min, mut max) = self.slopes;
         if reading.high < i64::MAX {
@@ -331,8 +333,8 @@ impl Fit {
             let here = Point { x: reading.x, y: reading.low };
             min = self.above.tangent(here).map_or(min, |s| s.max(min));
         }
-        // Fourier-Motzkin: there is a line if each pair of an upper and a lower
-        // constraint leaves a slope in common. It must be one we can write.
+        // Fourier-Motzkin: there is a line if all pairs of an upper and a lower
+        // constraint have a slope in common, which must be representable.
         if min.fixed_ceil(BITS) > max.fixed_floor(BITS) {
             return false;
         }
@@ -355,14 +357,14 @@ impl Fit {
     fn finish(mut self, nominal: Nominal) -> Segment {
         let (min, max) = self.slopes;
         let (flattest, steepest) = (min.fixed_ceil(BITS), max.fixed_floor(BITS));
-        let told = nominal.slope().fixed_floor(BITS);
+        let declared = nominal.slope().fixed_floor(BITS);
         let trusted = nominal.exact || self.readings < FEW;
-        let rate = if trusted && (flattest..=steepest).contains(&told) {
-            told
+        let rate = if trusted && (flattest..=steepest).contains(&declared) {
+            declared
         } else {
             flattest + (steepest - flattest) / 2
         };
-        // Where a line of this rate must start to pass through a point.
+        // Returns the offset with which a line of this rate passes through a point.
         let start = |p: &Point| {
             (i128::from(p.y) << BITS) - rate * (i128::from(p.x) - i128::from(self.from))
         };
@@ -388,7 +390,7 @@ impl Fit {
     }
 }
 
-/// One line, and the lines that would have fitted too.
+/// A line, with the limits of all lines that fit.
 #[derive(Clone, Debug)]
 struct Segment {
     /// First reading.
@@ -399,8 +401,8 @@ struct Segment {
     rate: i128,
     /// Host time at `from`, [`BITS`] fraction bits.
     offset: i128,
-    /// Where the segment before ends: this one does not go below. That breaks
-    /// no constraint, as what is allowed there is allowed later.
+    /// End of the segment before, below which this one does not go. That violates no
+    /// constraint: it is within the upper limit there, and later ones are no lower.
     floor: i64,
     slopes: (Slope, Slope),
     above: Hull,

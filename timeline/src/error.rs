@@ -1,4 +1,6 @@
-//! What can be wrong with a session, and where.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Errors in reading a session, with file and byte.
 
 use std::fmt;
 use std::io;
@@ -6,16 +8,17 @@ use std::path::{Path, PathBuf};
 
 /// Why a session cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The path is not a session's directory.
     #[error("{}: {why}", path.display())]
     NotASession {
-        /// What was given.
+        /// The path that was given.
         path: PathBuf,
-        /// What it is instead, and what to do.
+        /// What the path is instead, and what to do.
         why: String,
     },
-    /// `session.json` does not say what it must.
+    /// `session.json` breaks a rule.
     #[error("{}: {why}", path.display())]
     Description {
         /// The file.
@@ -23,35 +26,35 @@ pub enum Error {
         /// The rule that it breaks.
         why: String,
     },
-    /// A file does not hold what it must at an offset.
+    /// A file has an unexpected value at an offset.
     #[error("{}: damaged at byte {offset}: expected {expected}, found {found}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Of the field that is wrong, from the file's start.
+        /// Offset of the wrong field from the file's start.
         offset: u64,
-        /// What stands there in a whole file.
+        /// Value of an undamaged file.
         expected: String,
-        /// What stands there.
+        /// Value that was found.
         found: String,
     },
-    /// The system does not give us the file.
+    /// The system cannot read the file.
     #[error("cannot read {}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// What reading a session gives.
+/// Result of reading a session.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Whether what was given is at fault, rather than the system that should
-    /// have read it.
+    /// Returns whether the cause is the given path or its contents, and not the system
+    /// that had to read it.
     pub fn is_bad_input(&self) -> bool {
         match self {
             Error::NotASession { .. } | Error::Description { .. } | Error::Damaged { .. } => true,

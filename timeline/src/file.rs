@@ -1,8 +1,9 @@
-//! Opening and reading the files of a session: regular files, and nothing else
-//! that may have their names.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Opening and reading the files of a session. Only regular files are accepted.
 //!
-//! A pipe would be waited at for a writer, a device may do anything, and a link
-//! leads out of the session. System calls are rustix's, as std repeats an
+//! A pipe would block until there is a writer, opening a device may have an effect, and
+//! a link leads out of the session. System calls are rustix's, because std repeats an
 //! interrupted one without bound.
 
 use crate::error::{Error, Result};
@@ -13,25 +14,25 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Tries of a system call that signals interrupt.
+/// Maximum number of tries of a system call that signals interrupt.
 const MOST_TRIES: u32 = 100;
 
-/// A file of a session that is open, and its length.
+/// An open file of a session, with its length.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub file: File,
     pub len: u64,
 }
 
-/// Why there is none.
+/// Why a file cannot be opened.
 pub(crate) enum NotOpened {
-    /// Something else has its name.
+    /// Something that is not a regular file has its name.
     Kind(&'static str),
     Io(io::Error),
 }
 
 impl NotOpened {
-    /// As damage of the file.
+    /// Converts the reason to an error, with another kind of file as damage.
     pub fn damage(self, path: &Path) -> Error {
         match self {
             NotOpened::Kind(found) => Error::damaged(path, 0, "a regular file", found),
@@ -43,7 +44,7 @@ impl NotOpened {
 /// Opens a regular file.
 pub(crate) fn open(path: &Path) -> std::result::Result<Opened, NotOpened> {
     let io = |errno: Errno| NotOpened::Io(errno.into());
-    // Before it is opened, which for a device may be an act.
+    // Before the open, which for a device may have an effect.
     regular(lstat(path).map_err(io)?.st_mode)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -53,7 +54,7 @@ pub(crate) fn open(path: &Path) -> std::result::Result<Opened, NotOpened> {
     Ok(Opened { file: file.into(), len: u64::try_from(stat.st_size).unwrap_or(0) })
 }
 
-/// The same, where anything else is damage.
+/// Opens a regular file; another kind of file is damage.
 pub(crate) fn open_stream(path: &Path) -> Result<Opened> {
     open(path).map_err(|why| why.damage(path))
 }
@@ -69,7 +70,7 @@ fn regular(mode: u32) -> std::result::Result<(), NotOpened> {
     }))
 }
 
-/// Reads as much as there is, up to the buffer's length.
+/// Reads up to the buffer's length or the file's end. Returns the number of bytes.
 pub(crate) fn read_at(file: &File, bytes: &mut [u8], mut at: u64) -> io::Result<usize> {
     let mut filled = 0;
     let mut tries = 1;

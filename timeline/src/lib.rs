@@ -1,8 +1,10 @@
-//! One timeline out of what guests and their hosts recorded.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! One timeline of the events that guests and their hosts recorded.
 //!
-//! A [`Session`] is a directory that `hypertrace-trace` wrote, perhaps still
-//! writes, perhaps was killed writing. [`ClockMaps`] puts its guests' clocks
-//! onto the host's, with a bound on the error. [`Timeline`] gives all events
+//! A [`Session`] is a directory that `hypertrace-trace` wrote. The writer may still be
+//! writing to it, or may have been killed. [`ClockMaps`] maps its guests' clocks
+//! to the host's, with a bound on the error. [`Timeline`] iterates over all events
 //! of one or several sessions in order.
 //!
 //! ```no_run
@@ -20,16 +22,16 @@
 //! # }
 //! ```
 //!
-//! [`Timeline::next_entry`] gives the places where events were lost, too.
+//! [`Timeline::next_entry`] also returns the places where events were lost.
 //!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
-//! A file's unfinished end is no damage: sessions survive a kill at any
-//! instant. Memory is bounded by the number of streams (64 KiB each) and, while
-//! maps are fitted, by that of reference points (150 bytes each), not by the
+//! An unfinished end of a file is no damage: sessions survive a kill at any
+//! instant. Memory depends on the number of streams (64 KiB each) and, while
+//! maps are fitted, on the number of reference points (150 bytes each), but not on the
 //! session's size.
 //!
-//! What it does not do: it writes nothing, repairs nothing on disk, and is not
-//! meant to run inside a VMM.
+//! This crate writes nothing, repairs nothing on disk, and is not meant to run inside
+//! a VMM.
 #![warn(missing_debug_implementations)]
 
 pub mod clock;
@@ -46,7 +48,7 @@ mod source;
 mod stat;
 mod stream;
 
-/// How large a session can be, as its writer bounds it.
+/// Maximum sizes of a session, which are those of its writer.
 pub mod limits {
     pub use crate::session_json::{MAX_BYTES, MAX_CLOCKS, MAX_EVENTS, MAX_STREAMS};
 }

@@ -1,4 +1,6 @@
-//! One timeline out of all streams of one or several sessions.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The merge of all streams of one or several sessions.
 
 use crate::class::{Class, Reference, Value};
 use crate::clock::{ClockMap, FRACTION};
@@ -16,21 +18,21 @@ use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-/// What kind of event it is.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A declared event: of the guest's ring, or of the VMM.
+    /// A declared event, in the guest's ring or of the VMM.
     Event,
-    /// A reference point: on the host's clock if a vCPU thread took it. Those
+    /// A reference point, on the host's clock if a vCPU thread recorded it. Those
     /// of the 2016 interface are among them.
     ReferencePoint,
-    /// A point whose time the host's kernel has, too.
+    /// A point for which the host's kernel has the time, too.
     Stamp,
-    /// A new lessee took the client.
+    /// The start of a new lessee of the client.
     Lease,
     /// An event of the 2016 interface that went through a ring.
     Hypertrace,
-    /// The guest's timestamp was impossible; this is what it was.
+    /// An impossible timestamp of the guest, with its raw value.
     TimeFault,
     /// A record whose schema the host did not have.
     Untyped,
@@ -54,47 +56,48 @@ impl Kind {
 
 /// An event on the timeline.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Event {
     /// Unix time, nanoseconds.
     pub ts_ns: i64,
-    /// How far off that may be against the host's clock; `None` is unknown.
+    /// Bound on the error against the host's clock; `None` if there is no bound.
     pub bound_ns: Option<u64>,
-    /// Which of the sessions.
+    /// Index of the session.
     pub session: usize,
-    /// Who: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`. The name behind the client is the
-    /// guest's own: escape it.
+    /// Name of the source: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`. The part after
+    /// the client comes from the guest: escape it.
     pub source: Arc<str>,
-    /// The event's name.
+    /// Name of the event.
     pub name: Arc<str>,
-    /// Its fields with their names.
+    /// Fields with their names.
     pub fields: Vec<(Arc<str>, Value)>,
-    /// The record's flags.
+    /// Flags of the record.
     pub flags: u16,
-    /// The guest client that it came from; none of the VMM's own events has
-    /// one.
+    /// Guest client that it came from; `None` for the VMM's own events.
     pub client: Option<u32>,
-    /// What kind of event it is.
+    /// Kind of the event.
     pub kind: Kind,
-    /// Of a reference point that a vCPU thread took: what came with it.
+    /// Words of a reference point that a vCPU thread recorded.
     pub reference: Option<Reference>,
 }
 
-/// Events that were lost, and where.
+/// A place where events were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lost {
-    /// Unix time of the event before the place, of the one after it where events
-    /// were overwritten. `None`: nothing tells where.
+    /// Unix time of the event before the place, or of the event after it if events
+    /// were overwritten, in nanoseconds. `None` if the place is not known.
     pub ts_ns: Option<i64>,
-    /// Which of the sessions.
+    /// Index of the session.
     pub session: usize,
-    /// Whose, as in [`Event`]; empty for processes that had no client.
+    /// Name of the source, as in [`Event`]; empty for processes that had no client.
     pub source: Arc<str>,
-    /// The guest client.
+    /// Guest client.
     pub client: Option<u32>,
-    /// How many, exactly.
+    /// Exact number of lost events.
     pub events: u64,
-    /// Causes of all losses of this source, as `session.json` says: packets say
-    /// only how many. All zeros: not known.
+    /// Causes of all losses of this source, from `session.json`; packets have only the
+    /// number. All zeros if not known.
     pub causes: Losses,
 }
 
@@ -105,7 +108,7 @@ impl Lost {
     }
 }
 
-/// What comes next on the timeline.
+/// The next item of the timeline.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
     /// An event.
@@ -116,11 +119,11 @@ pub enum Entry {
 
 /// All events of one or several sessions in order of time.
 ///
-/// As an iterator it gives the events alone; [`Timeline::next_entry`] tells
-/// where some were lost, too.
+/// The iterator returns events only; [`Timeline::next_entry`] also returns the places
+/// where some were lost.
 ///
-/// Within a stream nothing is reordered. Among streams, a guest's events stand
-/// before a reference point if the guest emitted them before, and behind it if
+/// Within a stream nothing is reordered. Among streams, a guest's events come
+/// before a reference point if the guest emitted them before it, and after the point if
 /// it emitted them after the reply. Memory: one window per stream.
 #[derive(Debug)]
 pub struct Timeline<'a> {
@@ -128,19 +131,20 @@ pub struct Timeline<'a> {
     heap: BinaryHeap<Reverse<Key>>,
     names: Names,
     several: bool,
-    /// Damage behind the event that was given last.
+    /// Damage after the event that was returned last.
     failed: Option<Error>,
-    /// Losses whose place is not known: they come last.
+    /// Losses at an unknown place: they come last.
     unplaced: VecDeque<Lost>,
 }
 
-/// Where a stream's next event goes. Fields in order of weight.
+/// Position of a stream's next event. Fields in order of weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     /// Unix time in host units.
     time: i128,
-    /// At the same instant, guests go first: what a guest did before a
-    /// reference point may be mapped to its very time, what it did after never.
+    /// Whether it is a host's. At the same instant guests go first: the time of an event
+    /// before a reference point may be mapped to that of the point, but never the time
+    /// of an event after it.
     host: bool,
     input: usize,
 }
@@ -153,28 +157,29 @@ struct Input<'a> {
     maps: &'a ClockMaps,
     stream: &'a Stream,
     records: Records<'a>,
-    /// How the packets of the present stream class tell time.
+    /// Clock of the packets of the current stream class.
     clock: Option<(u32, Ticks<'a>)>,
     last: i128,
     next: Option<Pending>,
-    /// An event behind a loss that is `next`, and its time.
+    /// An event after the loss in `next`, with its time.
     held: Option<(i128, Pending)>,
     losses: InputLosses,
 }
 
-/// What an input's packets say of lost events.
+/// Lost events, by an input's packets.
 #[derive(Debug, Default)]
 struct InputLosses {
-    /// Overwritten events were before a packet's first event, dropped ones come
-    /// after its last: the ring was full of what is in the packet.
+    /// Whether losses come before a packet's first event, as overwritten events do.
+    /// Dropped events come after its last, because the ring was full of the packet's
+    /// events.
     are_before: bool,
-    /// Of packets up to the present one.
+    /// Total in all packets up to the current one.
     total: u64,
-    /// Those that come after the present packet.
+    /// Losses that come after the current packet.
     owed: u64,
-    /// Packets so far.
+    /// Number of packets so far.
     packets: u64,
-    /// Of a stream that has no event to put them to.
+    /// Losses of a stream without an event next to them.
     unplaced: u64,
 }
 
@@ -184,16 +189,16 @@ enum Ticks<'a> {
     Guest(Arc<ClockMap>),
 }
 
-/// An event that was read but is not due; its source is known only then.
+/// An event that was read before its turn. Its source is determined at its turn.
 #[derive(Debug)]
 enum Pending {
     Event(Event, u64),
-    /// So many are lost.
+    /// A number of lost events.
     Lost(u64),
 }
 
 impl<'a> Timeline<'a> {
-    /// Starts at the begin of all sessions. Each comes with its clock maps.
+    /// Starts at the beginning of all sessions, given with their clock maps.
     ///
     /// # Errors
     /// If the first records of a stream are damaged.
@@ -208,8 +213,8 @@ impl<'a> Timeline<'a> {
         };
         for (number, (session, maps)) in sessions.iter().enumerate() {
             for stream in session.streams() {
-                let said = session.json().stream(stream.domain, stream.client);
-                let causes = said.map_or(Losses::default(), StreamJson::causes);
+                let described = session.json().stream(stream.domain, stream.client);
+                let causes = described.map_or(Losses::default(), StreamJson::causes);
                 let losses = InputLosses {
                     are_before: causes.overwritten > 0 && causes.total() == causes.overwritten,
                     ..InputLosses::default()
@@ -235,11 +240,11 @@ impl<'a> Timeline<'a> {
                     timeline.lose_somewhere(from, input.losses.unplaced, causes);
                 }
             }
-            for said in &session.json().streams {
-                let (domain, client) = (said.domain, said.client);
+            for described in &session.json().streams {
+                let (domain, client) = (described.domain, described.client);
                 if !session.streams().iter().any(|s| (s.domain, s.client) == (domain, client)) {
                     let from = Source { session: number, domain, client };
-                    timeline.lose_somewhere(from, said.lost(), said.causes());
+                    timeline.lose_somewhere(from, described.lost(), described.causes());
                 }
             }
             let unattached = session.json().lost_unattached;
@@ -257,7 +262,7 @@ impl<'a> Timeline<'a> {
         Ok(timeline)
     }
 
-    /// Notes losses of a stream that has no event to put them to.
+    /// Notes losses of a stream that has no event next to them.
     fn lose_somewhere(&mut self, from: Source, events: u64, causes: Losses) {
         if events > 0 {
             let source = self.names.get(from, self.several);
@@ -265,12 +270,12 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// The next event, or the next place where some were lost. The places of one
-    /// stream say exactly how many it lost, together; each is as exact as a packet:
-    /// the drop itself may be up to a ring's content away.
+    /// Returns the next event, or the next place where some were lost. The losses of a
+    /// stream's places add up exactly. A place is as exact as a packet: the drop itself
+    /// may be up to a ring's content away.
     ///
     /// # Errors
-    /// As the iterator's; ends after one.
+    /// As for the iterator, which ends after an error.
     pub fn next_entry(&mut self) -> Option<Result<Entry>> {
         match self.failed.take() {
             Some(error) => {
@@ -312,7 +317,7 @@ impl<'a> Timeline<'a> {
             self.names.token(from, token);
         }
         event.source = match (from.domain, event.client) {
-            // What a vCPU thread recorded for a client comes from the client.
+            // The source of what a vCPU thread recorded for a client is the client.
             (Domain::Host, Some(client)) => {
                 self.names.get(Source { domain: Domain::Guest, client, ..from }, self.several)
             }
@@ -338,7 +343,7 @@ impl Iterator for Timeline<'_> {
 }
 
 impl<'a> Input<'a> {
-    /// Reads the next event, or finds where some were lost, and tells its time.
+    /// Reads the next event, or finds a loss. Returns its time.
     fn advance(&mut self) -> Result<Option<i128>> {
         if let Some((time, event)) = self.held.take() {
             self.last = time;
@@ -377,7 +382,7 @@ impl<'a> Input<'a> {
         Ok(Some(time))
     }
 
-    /// At the stream's end: what was lost since its last event.
+    /// Finds the losses since the last event, at the stream's end. Returns their time.
     fn end(&mut self) -> Option<i128> {
         let lost = self.losses.at_end(&self.records);
         if lost == 0 {
@@ -393,7 +398,7 @@ impl<'a> Input<'a> {
 }
 
 impl InputLosses {
-    /// Lost events that come before the record that was read last.
+    /// Returns the number of lost events before the record that was read last.
     fn at_event(&mut self, records: &Records<'_>) -> u64 {
         if records.packets() == self.packets {
             return 0;
@@ -404,7 +409,7 @@ impl InputLosses {
         if self.are_before { more } else { std::mem::replace(&mut self.owed, more) }
     }
 
-    /// Lost events that come after the last record.
+    /// Returns the number of lost events after the last record.
     fn at_end(&mut self, records: &Records<'_>) -> u64 {
         let more = records.lost() - self.total;
         self.total = records.lost();
@@ -416,8 +421,8 @@ fn nanoseconds(time: i128) -> i64 {
     time.div_euclid(FRACTION.into()).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// How a stream class's packets tell time. What was opened has all of its
-/// clocks.
+/// Returns the clock of a stream class's packets. A session that could be opened has
+/// all of them.
 fn ticks<'a>(
     session: &'a Session,
     maps: &ClockMaps,
@@ -428,7 +433,7 @@ fn ticks<'a>(
     let clock = session.json().clock(id);
     let found = match stream.domain {
         Domain::Host => clock.map(Ticks::Host),
-        // What stamps with the host's clock needs no map.
+        // Timestamps of the host's clock need no map.
         Domain::Guest if clock.is_some_and(|c| c.domain == Domain::Host) => clock.map(Ticks::Host),
         Domain::Guest => maps.get(id, stream.client).cloned().map(Ticks::Guest),
     };

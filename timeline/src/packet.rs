@@ -1,7 +1,8 @@
-//! Packets of a stream file: their headers, each field checked, one after
-//! the other.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Packets of a stream file: reading and checking their headers in order.
 //!
-//! Layout: `docs/session.md`. The reader has its own copy of
+//! The layout is in `docs/session.md`. The reader has its own copy of
 //! it, so that a change of the writer alone fails a test.
 
 use crate::error::{Error, Result};
@@ -9,8 +10,7 @@ use crate::file::{Opened, open_stream, read_at};
 pub(crate) use hypertrace_abi::ring::is_back;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a packet's header and context; also what packet sizes are
-/// multiples of.
+/// Size of a packet's header and context in bytes. Packet sizes are multiples of it.
 pub const HEADER_BYTES: u64 = 128;
 const MAGIC: u32 = 0xc1fc_1fc1;
 
@@ -40,50 +40,51 @@ pub use hypertrace_trace::session_json::Domain;
 
 /// A packet's header and context, sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Packet {
-    /// Where it stands in the file.
+    /// Offset of the packet in the file.
     pub at: u64,
-    /// The session's.
+    /// UUID of the session.
     pub uuid: [u8; 16],
     /// Stream class, which is the clock's id.
     pub stream_id: u32,
-    /// Not after its first event.
+    /// Lower limit of the timestamps of its events.
     pub begin: u64,
-    /// Not before its last event.
+    /// Upper limit of the timestamps of its events.
     pub end: u64,
-    /// Up to the last event's last byte.
+    /// Size up to the end of the last event.
     pub content: u64,
-    /// Up to the next packet.
+    /// Size up to the next packet.
     pub size: u64,
     /// Running total of lost events.
     pub discarded: u64,
-    /// First ring word covered.
+    /// Ring position of the first word covered.
     pub ring_begin: u64,
-    /// Behind the last ring word covered.
+    /// Ring position after the last word covered.
     pub ring_end: u64,
-    /// The lessee's token.
+    /// Token of the lease.
     pub lease_token: u64,
     /// Client, or number of the host ring.
     pub client: u32,
     /// Clock epoch.
     pub epoch: u32,
-    /// Running total of events that nobody wanted.
+    /// Running total of filtered events, which no trace wanted.
     pub filtered: u64,
     /// Running total of guest faults.
     pub faults: u64,
-    /// Number of its first ring record.
+    /// Sequence number of its first ring record.
     pub sequence: u64,
-    /// Who wrote it.
+    /// Producer of the stream.
     pub domain: Domain,
 }
 
 impl Packet {
-    /// Whether it holds no event: a baseline, counters, or the filler.
+    /// Returns whether the packet has no event: a baseline, counters, or the filler.
     pub fn is_empty(&self) -> bool {
         self.content == HEADER_BYTES
     }
 
-    /// Takes a header apart and checks what it says by itself.
+    /// Unpacks a header and checks every field by itself.
     fn parse(path: &Path, at: u64, bytes: &[u8; HEADER_BYTES as usize]) -> Result<Packet> {
         let damaged = |field, expected: &str, found: String| {
             Err(Error::damaged(path, at + field, expected, found))
@@ -155,7 +156,7 @@ impl Packet {
         })
     }
 
-    /// Checks it against the packet before it in the same file.
+    /// Checks the packet against the one before it in the same file.
     fn follows(&self, last: &Packet, path: &Path) -> Result<()> {
         let damaged = |field, expected: &str, found: String| {
             Err(Error::damaged(path, self.at + field, expected, found))
@@ -181,18 +182,20 @@ impl Packet {
             (at::FAULTS, "a count of faults", self.faults, last.faults),
         ] {
             if this < before {
-                let expected = format!("{name} of at least {before}, as the packets before end");
+                let expected =
+                    format!("{name} of at least {before}, the value of the packet before");
                 return damaged(field, &expected, this.to_string());
             }
         }
-        // A guest can make its ring jump anywhere. Then that was counted.
+        // A guest can make its ring jump anywhere. That counts as a fault.
         if self.faults == last.faults {
             for (field, name, this, before) in [
                 (at::RING_BEGIN, "a ring begin", self.ring_begin, last.ring_end),
                 (at::SEQUENCE, "a sequence number", self.sequence, last.sequence),
             ] {
                 if is_back(before, this) {
-                    let expected = format!("{name} of at least {before}, as the packets before");
+                    let expected =
+                        format!("{name} of at least {before}, the value of the packet before");
                     return damaged(field, &expected, this.to_string());
                 }
             }
@@ -201,28 +204,28 @@ impl Packet {
     }
 }
 
-/// Goes through a file packet by packet, by its headers only.
+/// A reader of a file's packets, by their headers only.
 #[derive(Debug)]
 pub(crate) struct Packets {
     path: PathBuf,
     file: Opened,
-    /// The next packet.
+    /// Offset of the next packet.
     at: u64,
-    /// Where to stop.
+    /// Offset at which to stop.
     end: u64,
     last: Option<Packet>,
 }
 
 impl Packets {
-    /// Up to the file's end as it is now.
+    /// Opens a file up to its current end.
     pub fn open(path: &Path) -> Result<Packets> {
         let file = open_stream(path)?;
         let end = file.len;
         Ok(Packets { path: path.to_owned(), file, at: 0, end, last: None })
     }
 
-    /// Up to `end`, where a packet ends: what was committed when the session
-    /// was opened.
+    /// Opens a file up to `end`, the end of a packet: the part that was committed when the
+    /// session was opened.
     pub fn open_until(path: &Path, end: u64) -> Result<Packets> {
         let file = open_stream(path)?;
         Ok(Packets { path: path.to_owned(), file, at: 0, end, last: None })
@@ -232,13 +235,12 @@ impl Packets {
         &self.path
     }
 
-    /// Whether the end is reached; a file may have been opened for nothing.
+    /// Returns whether the end is reached, also for a file without packets to read.
     pub fn is_done(&self) -> bool {
         self.at >= self.end
     }
 
-    /// Reads exactly that many bytes; a file that has become shorter is
-    /// damage.
+    /// Fills `bytes` from the file. A file that has become shorter is damaged.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<()> {
         let read = read_at(&self.file.file, bytes, at).map_err(Error::io(&self.path))?;
         if read < bytes.len() {
@@ -248,8 +250,8 @@ impl Packets {
         Ok(())
     }
 
-    /// The next packet. An empty one that reaches over the file's end is the
-    /// filler of a file cut short: nothing is missing.
+    /// Returns the next packet. An empty one that extends beyond the file's end is the
+    /// filler of a file that was cut: nothing is missing.
     pub fn next(&mut self) -> Result<Option<Packet>> {
         let at = self.at;
         let rest = self.end.saturating_sub(at);
@@ -264,8 +266,8 @@ impl Packets {
         let mut bytes = [0; HEADER_BYTES as usize];
         self.read_at(&mut bytes, at)?;
         let packet = self.check(&bytes, rest).or_else(|damage| {
-            // A session that is being written: the kernel may have copied the
-            // header while it was replaced. Damage is the same at every look.
+            // If the session is being written, the kernel may have copied the header while
+            // it was replaced. Real damage is the same in the next read.
             let before = bytes;
             self.read_at(&mut bytes, at)?;
             if bytes == before { Err(damage) } else { self.check(&bytes, rest) }
@@ -275,7 +277,7 @@ impl Packets {
         Ok(Some(packet))
     }
 
-    /// The header of the next packet, with `rest` bytes to the file's end.
+    /// Checks the header of the next packet, with `rest` bytes to the file's end.
     fn check(&self, bytes: &[u8; HEADER_BYTES as usize], rest: u64) -> Result<Packet> {
         let packet = Packet::parse(&self.path, self.at, bytes)?;
         if let Some(last) = &self.last {

@@ -1,8 +1,9 @@
-//! What a session's reference points say about its guests' clocks.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Clock maps from a session's reference points.
 //!
-//! Needs one pass over the host's streams and over those of the guest clients
-//! that have reference points, and some 150 bytes of memory per point while it
-//! runs.
+//! This takes one pass over the host's streams and over those of the guest clients
+//! that have reference points, and meanwhile some 150 bytes of memory per point.
 
 use crate::clock::{ClockMap, Conflict, Nominal, Point};
 use crate::error::Result;
@@ -22,20 +23,20 @@ pub struct ClockMaps {
 
 #[derive(Clone, Debug)]
 struct Maps {
-    /// For all clients of the clock.
+    /// Map for all clients of the clock.
     shared: Arc<ClockMap>,
-    /// Where their readings do not belong to one clock: each its own.
+    /// Map for each client, if their readings do not belong to one clock.
     clients: BTreeMap<u32, Arc<ClockMap>>,
 }
 
-/// A reference point's two times.
+/// The two times of a reference point.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     guest: i64,
     host: i64,
 }
 
-/// By clock and client.
+/// Samples by clock and client.
 type Samples = BTreeMap<(u32, u32), Vec<Sample>>;
 
 #[derive(Default)]
@@ -64,13 +65,13 @@ impl ClockMaps {
         Ok(ClockMaps { clocks, unusable })
     }
 
-    /// The map of a guest clock for one of its clients.
+    /// Returns the map of a guest clock for one of its clients.
     pub fn get(&self, clock: u32, client: u32) -> Option<&Arc<ClockMap>> {
         let maps = self.clocks.get(&clock)?;
         Some(maps.clients.get(&client).unwrap_or(&maps.shared))
     }
 
-    /// Maps by clock and, where each client has its own, by client.
+    /// Iterates over the maps by clock and, where each client has its own, by client.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
             let own = maps.clients.iter().map(|(client, map)| (*clock, Some(*client), &**map));
@@ -79,8 +80,8 @@ impl ClockMaps {
         })
     }
 
-    /// Reference points that no clock of the session can have given: the guest
-    /// reported a time from before the session's base, or went backwards.
+    /// Returns the number of reference points that no clock of the session can have made:
+    /// the guest's time was before the session's base, or went backwards.
     pub fn unusable(&self) -> u64 {
         self.unusable
     }
@@ -107,8 +108,8 @@ impl Maps {
             .into_iter()
             .filter_map(|(client, own)| Some((client, fit_own(nominal, &own)?)))
             .collect();
-        // Where each alone takes no more lines than all together, they do not
-        // share a clock: vCPUs whose counters differ.
+        // If the clients alone need no more lines than all together, they do not
+        // share a clock: they are vCPUs with different counters.
         let lines = own.values().map(|m| m.segments()).sum::<usize>();
         match joint {
             Some(map) if lines > map.segments() => {
@@ -119,13 +120,13 @@ impl Maps {
     }
 }
 
-/// One client's readings cannot conflict, as [`in_order`] left them.
+/// Fits one client's readings, which cannot conflict after [`in_order`].
 fn fit_own(nominal: Nominal, own: &Constraints) -> Option<Arc<ClockMap>> {
     let map = ClockMap::fit(nominal, &own.not_after, &own.not_before);
     map.ok().flatten().map(Arc::new)
 }
 
-/// All reference points, by the clock that their client reads.
+/// Collects all reference points, by the clock that their client reads.
 fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
     let mut samples = Samples::new();
     let mut clocks: BTreeMap<(u32, u32), Vec<&Clock>> = BTreeMap::new();
@@ -149,10 +150,10 @@ fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
                     let far = session.host_time(c, guest).abs_diff(host);
                     Some((far, c.id, i64::try_from(guest).ok()?))
                 });
-            // A client whose lessees read different clocks has several: then
-            // the one whose rough map comes nearest. They are far apart.
+            // If lessees of a client read different clocks, it has several. Then the clock
+            // whose rough map comes nearest is the right one: they are far apart.
             match read.min() {
-                // What reads the host's clock says nothing new about it.
+                // Readings of the host's own clock add nothing about it.
                 Some((_, clock, _)) if clock == record.packet.stream_id => {}
                 Some((_, clock, guest)) => {
                     samples.entry((clock, client)).or_default().push(Sample { guest, host });
@@ -164,8 +165,9 @@ fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
     Ok(samples)
 }
 
-/// The clocks that a client's packets name in an epoch, the host's among them
-/// where it is a program of the host; without any, the guests' of that epoch.
+/// Returns the clocks in a client's packets in an epoch. The host's is among them if
+/// the client is a program of the host. Without packets, returns the guests' clocks of
+/// that epoch.
 fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
     let json = session.json();
     let is_guest = |clock: &Clock| clock.domain == Domain::Guest;
@@ -184,8 +186,8 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
     if own.is_empty() { others } else { own }
 }
 
-/// One client's points by host time. Both times of a client only grow, as it
-/// waits for each reply: whatever does not is not a clock.
+/// Sorts one client's points by host time. Both times of a client only grow, as it
+/// waits for each reply; points that break this are dropped.
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     samples.sort_by_key(|s| s.host);
     let before = samples.len();
@@ -201,8 +203,8 @@ fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     samples
 }
 
-/// What the points say, with the readings of the client's own records: the
-/// first one behind a point came behind its reply.
+/// Returns the constraints of the points and of the client's own records: the first
+/// record after a point came after its reply.
 fn constraints(
     session: &Session,
     clock: u32,
@@ -211,8 +213,8 @@ fn constraints(
 ) -> Result<Constraints> {
     let mut found = Constraints::default();
     found.not_after.extend(samples.iter().map(|s| Point { x: s.guest, y: s.host }));
-    // The point's own time is taken: what comes behind it comes later.
-    let behind = |s: &Sample, guest: i64| Point { x: guest, y: s.host + 1 };
+    // The point itself has this time. Later readings have a later one.
+    let after = |s: &Sample, guest: i64| Point { x: guest, y: s.host + 1 };
 
     let mut at = 0;
     let own = |s: &&Stream| (s.domain, s.client) == (Domain::Guest, client);
@@ -226,12 +228,12 @@ fn constraints(
             }
             while let Some(sample) = samples.get(at).filter(|s| s.guest < guest) {
                 let next = samples.get(at + 1).map_or(guest, |s| s.guest.min(guest));
-                found.not_before.push(behind(sample, next));
+                found.not_before.push(after(sample, next));
                 at += 1;
             }
         }
     }
     let rest = samples.get(at..).unwrap_or_default().windows(2);
-    found.not_before.extend(rest.map(|pair| behind(&pair[0], pair[1].guest)));
+    found.not_before.extend(rest.map(|pair| after(&pair[0], pair[1].guest)));
     Ok(found)
 }

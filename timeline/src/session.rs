@@ -1,4 +1,6 @@
-//! A session's directory, opened.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! An open session.
 
 use crate::class::Classes;
 use crate::clock::{FRACTION, Nominal};
@@ -9,16 +11,16 @@ use crate::session_json::{Clock, SessionJson};
 use crate::stream::{Segment, Stream};
 use std::path::{Path, PathBuf};
 
-/// A session, as far as it was committed when it was opened.
+/// A session, up to what was committed when it was opened.
 ///
-/// It may still be written to: what comes later is left out.
+/// If it is still being written, later data is left out.
 #[derive(Clone, Debug)]
 pub struct Session {
     dir: PathBuf,
     json: SessionJson,
     classes: Classes,
     streams: Vec<Stream>,
-    /// Host units of Unix time that clock maps count from.
+    /// Unix time, in host units, from which clock maps count.
     origin: i128,
 }
 
@@ -28,11 +30,11 @@ impl Session {
     /// # Errors
     /// If it is not a session's directory, or something in it is damaged.
     pub fn open(dir: &Path) -> Result<Session> {
-        // Looked at first, so that what is no session is called so.
+        // Read first for a good error if this is not a session.
         SessionJson::read(dir)?;
         let segments = scan(dir)?;
-        // Read again: it is replaced before packets that need what is new in
-        // it, so it knows all that the scan saw, also while a VMM is writing.
+        // Read again: the writer replaces it before it writes packets that need something
+        // new in it. So it describes all that the scan saw, even while a VMM is writing.
         let json = SessionJson::read(dir)?;
         let classes = Classes::new(&json.events)
             .map_err(|why| Error::Description { path: dir.join(crate::session_json::FILE), why })?;
@@ -50,36 +52,36 @@ impl Session {
         })
     }
 
-    /// Where it is.
+    /// Returns the session's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What it says about itself.
+    /// Returns the contents of `session.json`.
     pub fn json(&self) -> &SessionJson {
         &self.json
     }
 
-    /// Its event classes.
+    /// Returns the event classes.
     pub fn classes(&self) -> &Classes {
         &self.classes
     }
 
-    /// Its streams: those of the host, then those of the guest, by client.
+    /// Returns the streams: those of the host, then those of the guest, by client.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
 
-    /// Unix time, in host units, that clock maps of this session count from.
+    /// Returns the Unix time, in host units, from which clock maps of this session count.
     pub(crate) fn origin(&self) -> i128 {
         self.origin
     }
 
-    /// Time of a host stream's tick, in host units since the origin. Beyond
-    /// 2^62 units (half a year) it stays there.
+    /// Returns the time of a host stream's tick, in host units since the origin. Saturates
+    /// at 2^62 units (half a year).
     pub(crate) fn host_time(&self, clock: &Clock, ticks: u64) -> i64 {
         let start = i128::from(clock.offset_ns) * i128::from(FRACTION) - self.origin;
-        // 2^64 ticks x 2^38 fit.
+        // 2^64 ticks x 2^38 fit in 128 bits.
         let units = i128::from(ticks) * 1_000_000_000 * i128::from(FRACTION);
         let limit = i128::from(crate::clock::LIMIT);
         (start + units / i128::from(clock.frequency)).clamp(-limit, limit - 1) as i64
@@ -94,14 +96,14 @@ pub(crate) fn nominal(clock: &Clock) -> Nominal {
     }
 }
 
-/// All stream files of a session.
+/// Scans all stream files of a session.
 fn scan(dir: &Path) -> Result<Vec<Segment>> {
     let ctf = dir.join("ctf");
     let mut segments = Vec::new();
     let entries = match std::fs::read_dir(&ctf) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            // It gets its name when it is complete: a session that was ended
+            // The folder gets its name when it is complete. A session that was ended
             // before that is empty.
             if dir.join(".ctf").is_dir() {
                 return Ok(segments);
@@ -114,12 +116,12 @@ fn scan(dir: &Path) -> Result<Vec<Segment>> {
     for entry in entries {
         let entry = entry.map_err(Error::io(&ctf))?;
         let name = entry.file_name();
-        // Dot-files are being created.
+        // Files with a leading dot are being created.
         if name.as_encoded_bytes().starts_with(b".") {
             continue;
         }
         if name == "metadata" {
-            // For other readers, who would wait at a pipe.
+            // For other readers, which would wait for the writer of a pipe.
             open_stream(&entry.path())?;
             continue;
         }
@@ -128,7 +130,7 @@ fn scan(dir: &Path) -> Result<Vec<Segment>> {
     Ok(segments)
 }
 
-/// Checks what a file's packets have in common against the description.
+/// Checks the fields that a file's packets have in common against the description.
 fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
     let Packet { uuid, stream_id, domain, epoch, .. } = segment.first;
     let damaged = |field, expected: &str, found: String| {
@@ -141,7 +143,7 @@ fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
     match json.clock(stream_id) {
         // Programs on the host may stamp with the host's own clock.
         Some(clock) if clock.domain == domain || clock.domain == Domain::Host => {
-            // Where clocks have run out, an old one serves a new epoch.
+            // When there are no more clocks, an old one serves a new epoch.
             if epoch < clock.epoch {
                 let expected = format!("an epoch of at least {}, its clock's", clock.epoch);
                 return damaged(EPOCH, &expected, epoch.to_string());

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! `session.json`: read, bounded and checked. Its types are the writer's.
 
 use crate::error::{Error, Result};

@@ -1,5 +1,7 @@
-//! What to call the one who did it: a client by its lessee's name, a thread
-//! of the VMM, or of the host where there is none, by its own.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Names of sources: a client has its lessee's name; a thread of the VMM, or of the
+//! host if there is no VMM, has its own.
 
 use crate::class::Value;
 use crate::packet::Domain;
@@ -8,7 +10,7 @@ use crate::stream::Stream;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Who: a client of the guest or a ring of the host, of one of the sessions.
+/// A source of events: a client of the guest or a ring of the host, in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Source {
     pub session: usize,
@@ -17,32 +19,32 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A stream, of the first session.
+    /// Returns the source of a stream, in the first session.
     pub fn of(stream: &Stream) -> Source {
         Source { session: 0, domain: stream.domain, client: stream.client }
     }
 }
 
-/// Names as of now: a lease record changes them as the timeline passes it.
+/// The current names: a lease record changes them when the timeline passes it.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Each session's name, for where there are several.
+    /// Name of each session, for timelines with several.
     sessions: Vec<String>,
-    /// What each session calls its host's side.
+    /// Name of each session's host side.
     hosts: Vec<&'static str>,
     lessees: HashMap<Source, Lessee>,
 }
 
 #[derive(Debug, Default)]
 struct Lessee {
-    /// Of the lease that the name belongs to; none: `session.json` said so.
+    /// Token of the lease that the name belongs to; `None` if it is from `session.json`.
     token: Option<u64>,
     name: String,
     shown: Option<Arc<str>>,
 }
 
 impl Names {
-    /// With the names in `session.json`, until lease records are met.
+    /// Starts with the names in `session.json`.
     pub fn new<'a>(sessions: impl Iterator<Item = &'a Session>) -> Names {
         let mut names = Names { sessions: Vec::new(), hosts: Vec::new(), lessees: HashMap::new() };
         for (number, session) in sessions.enumerate() {
@@ -55,7 +57,7 @@ impl Names {
                 names.lessees.insert(source, lessee);
             }
         }
-        // Two sessions of one name are told apart by their place.
+        // Sessions with the same name get their number.
         let all = names.sessions.clone();
         for (number, name) in names.sessions.iter_mut().enumerate() {
             if all.iter().filter(|other| *other == name).count() > 1 {
@@ -65,7 +67,7 @@ impl Names {
         names
     }
 
-    /// A lease record passes.
+    /// Takes the name of a lease record that passes.
     pub fn lease(&mut self, source: Source, fields: &[(Arc<str>, Value)]) {
         let mut lessee = Lessee::default();
         for (field, value) in fields {
@@ -78,8 +80,8 @@ impl Names {
         self.lessees.insert(source, lessee);
     }
 
-    /// A record of a lease passes. If that is another one than we know of, its
-    /// lease record was lost, and with it the name.
+    /// Notes the lease of a record that passes. If it is another lease than the known one,
+    /// its lease record was lost, and with it the name.
     pub fn token(&mut self, source: Source, token: u64) {
         let lessee = self.lessees.entry(source).or_default();
         match lessee.token {
@@ -90,8 +92,8 @@ impl Names {
         }
     }
 
-    /// `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` where there is no VMM, and
-    /// with several sessions `S1:` in front.
+    /// Returns the name to show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
+    /// no VMM, with `S1:` in front if there are several sessions.
     pub fn get(&mut self, source: Source, several: bool) -> Arc<str> {
         let session = self.sessions.get(source.session).map_or("", String::as_str);
         let host = self.hosts.get(source.session).copied().unwrap_or("vmm");
@@ -112,7 +114,7 @@ impl Names {
     }
 }
 
-/// A session's directory, without where that is.
+/// Returns the last part of a session's path.
 fn session_name(session: &Session) -> String {
     let dir = session.dir();
     let name = dir.file_name().map(|n| n.to_owned()).or_else(|| {

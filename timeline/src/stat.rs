@@ -1,4 +1,6 @@
-//! A session's accounts: what came, what was lost, what was refused.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Counts of a session: recorded, lost, and filtered events, and faults.
 
 use crate::error::Result;
 use crate::merge::Kind;
@@ -9,66 +11,69 @@ use crate::stream::Stream;
 use hypertrace_abi::record::Flags;
 use std::collections::BTreeMap;
 
-/// Accounts of one stream, counted in its packets unless said otherwise.
+/// Counts of one stream, from its packets unless another source is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StreamStat {
-    /// Who produced it; none in a total.
+    /// Producer of the stream; `None` in a total.
     pub stream: Option<(Domain, u32)>,
-    /// Its last lessee's name, as the guest says: escape it.
+    /// Name of its last lessee, by the guest's account: escape it.
     pub name: String,
     /// Packets with events.
     pub packets: u64,
-    /// Records in its files, of whatever kind: what other readers count.
+    /// Records of any kind in its files: the number that other readers report.
     pub records: u64,
     /// Events: declared ones, those of the 2016 interface, untyped ones.
-    /// Those that a vCPU thread took count for their client.
+    /// Events that a vCPU thread recorded count for their client.
     pub events: u64,
-    /// Reference points of this client, wherever they stand.
+    /// Reference points of this client, in any stream.
     pub reference_points: u64,
     /// Kernel-stamped points.
     pub stamps: u64,
-    /// Lost, all causes.
+    /// Lost events, for any cause.
     pub lost: u64,
-    /// Of these, because the ring was full, as `session.json` says.
+    /// Events lost because the ring was full, from `session.json`.
     pub lost_full: u64,
-    /// Inside an interrupted emit, as `session.json` says.
+    /// Events lost because they interrupted another emit, from `session.json`.
     pub lost_busy: u64,
-    /// By threads that had no client, as `session.json` says. A total has those
-    /// of processes without any client too.
+    /// Events lost by threads that had no client, from `session.json`. A total includes
+    /// those of processes without any client.
     pub lost_unattached: u64,
-    /// Because the ring went round, as `session.json` says.
+    /// Events lost because they were overwritten, from `session.json`.
     pub lost_overwritten: u64,
-    /// Passed the mask, and nobody wanted them.
+    /// Events that passed the mask, but that no trace wanted.
     pub filtered: u64,
     /// Guest faults.
     pub faults: u64,
-    /// Guest faults by kind, as `session.json` says.
+    /// Guest faults by kind, from `session.json`.
     pub faults_by_kind: BTreeMap<String, u64>,
 }
 
-/// How well a guest clock is known.
+/// Quality of the map of a guest clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClockStat {
-    /// Clock, which is a stream class.
+    /// Id of the clock, which is a stream class.
     pub id: u32,
-    /// The client, where each has its own map.
+    /// Client, if each has its own map.
     pub client: Option<u32>,
-    /// Guest readings that the map was fitted to.
+    /// Number of guest readings that the map was fitted to.
     pub constraints: usize,
-    /// Lines that it is made of.
+    /// Number of lines of the map.
     pub segments: usize,
 }
 
-/// Accounts of a session.
+/// Counts of a session.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SessionStat {
-    /// By stream: those of the host first.
+    /// Counts by stream, those of the host first.
     pub streams: Vec<StreamStat>,
-    /// All together.
+    /// Sums over all streams.
     pub total: StreamStat,
-    /// Guest clocks.
+    /// Quality of the guest clocks' maps.
     pub clocks: Vec<ClockStat>,
-    /// Reference points that say nothing about a clock.
+    /// Reference points without information about a clock.
     pub unusable: u64,
 }
 
@@ -82,21 +87,24 @@ impl SessionStat {
         for stream in session.streams() {
             count(session, stream, &mut streams)?;
         }
-        for said in &session.json().streams {
-            let stat = stat_of(&mut streams, said.domain, said.client);
-            stat.name.clone_from(&said.name);
-            stat.lost_full = said.lost_full;
-            stat.lost_busy = said.lost_busy;
-            stat.lost_unattached = said.lost_unattached;
-            stat.lost_overwritten = said.lost_overwritten;
-            stat.faults_by_kind.clone_from(&said.faults);
-            if !session.streams().iter().any(|s| (s.domain, s.client) == (said.domain, said.client))
+        for described in &session.json().streams {
+            let stat = stat_of(&mut streams, described.domain, described.client);
+            stat.name.clone_from(&described.name);
+            stat.lost_full = described.lost_full;
+            stat.lost_busy = described.lost_busy;
+            stat.lost_unattached = described.lost_unattached;
+            stat.lost_overwritten = described.lost_overwritten;
+            stat.faults_by_kind.clone_from(&described.faults);
+            if !session
+                .streams()
+                .iter()
+                .any(|s| (s.domain, s.client) == (described.domain, described.client))
             {
-                // It has no packets that could say so.
+                // It has no packets with these counts.
                 let add = |sum: u64, n: u64| sum.saturating_add(n);
-                stat.lost = said.lost();
-                stat.filtered = said.filtered;
-                stat.faults = said.faults.values().copied().fold(0, add);
+                stat.lost = described.lost();
+                stat.filtered = described.filtered;
+                stat.faults = described.faults.values().copied().fold(0, add);
             }
         }
         let streams: Vec<StreamStat> = streams.into_values().collect();
@@ -156,7 +164,7 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     let mut own = std::mem::take(stat_of(stats, domain, client));
     own.stream = Some((domain, client));
     own.packets = stream.segments.iter().map(|s| s.packets).sum();
-    // Running totals since the session's begin; but to other readers each file
+    // Running totals since the session's beginning. But to other readers each file
     // is a stream of its own, which begins without losses.
     own.lost = stream
         .segments

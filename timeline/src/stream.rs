@@ -1,4 +1,6 @@
-//! One stream, record by record, over all of its segment files.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Reading a stream, record by record, over all of its segment files.
 //!
 //! A window of 64 KiB slides over a packet's content, so memory does not
 //! depend on the size of packets, files or sessions.
@@ -10,29 +12,30 @@ use hypertrace_abi::record::{HEADER_WORDS, Header};
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
 
-/// Words of the window. It grows for a record that is longer.
+/// Size of the window in words. It grows for a longer record.
 const WINDOW: usize = 8192;
 
-/// A segment file, as far as it was committed when the session was opened.
+/// A segment file, up to what was committed when the session was opened.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Segment {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Behind its last packet with events.
+    /// End of its last packet with events.
     pub end: u64,
-    /// Its first packet: the baseline.
+    /// First packet: the baseline.
     pub first: Packet,
-    /// Its last one, which has the newest counters.
+    /// Last packet, which has the newest counters.
     pub last: Packet,
-    /// Packets with events.
+    /// Number of packets with events.
     pub packets: u64,
 }
 
 impl Segment {
-    /// Goes through all headers of a file.
+    /// Reads all headers of a file.
     ///
     /// # Errors
-    /// Damage in any of them.
+    /// If one of them is damaged.
     pub(crate) fn scan(path: PathBuf) -> Result<Segment> {
         let mut packets = Packets::open(&path)?;
         let mut segment: Option<Segment> = None;
@@ -56,18 +59,19 @@ impl Segment {
 
 /// All segments of one client, or of one ring of the host, in their order.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Stream {
-    /// Who produced it.
+    /// Producer of the stream.
     pub domain: Domain,
     /// Client, or number of the host ring.
     pub client: u32,
-    /// Its files; at least one.
+    /// Files in order; at least one.
     pub segments: Vec<Segment>,
 }
 
 impl Stream {
-    /// Groups segments by who produced them, in the order of what they hold.
-    /// The files' numbers decide only between segments that hold nothing.
+    /// Groups segments by their producers, in the order of their contents. The files'
+    /// numbers decide only between segments without contents.
     ///
     /// # Errors
     /// If two segments cover the same part of a ring: one must be a copy.
@@ -75,8 +79,8 @@ impl Stream {
         segments.sort_by_cached_key(|s| {
             let p = &s.first;
             let name = s.path.file_name().unwrap_or_default().to_owned();
-            // Ring positions only grow, unless a guest made its ring jump: then
-            // that was counted as a fault.
+            // Ring positions only grow, unless a guest made its ring jump, which counts
+            // as a fault.
             let place = (p.epoch, p.faults, p.ring_begin, p.sequence);
             (p.domain, p.client, place, s.last.ring_end, name.len(), name)
         });
@@ -108,7 +112,7 @@ impl Stream {
         Ok(streams)
     }
 
-    /// Reads it from its begin.
+    /// Reads the stream from its beginning.
     pub fn records<'a>(&'a self, classes: &'a Classes) -> Records<'a> {
         Records {
             segments: self.segments.iter(),
@@ -125,16 +129,17 @@ impl Stream {
 
 /// A record of a stream.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Record<'a> {
-    /// Ticks of the packet's clock.
+    /// Time in ticks of the packet's clock.
     pub timestamp: u64,
     /// Flags, as the producer set them.
     pub flags: u16,
-    /// What it is.
+    /// Class of the event.
     pub class: &'a Class,
-    /// The packet it stands in.
+    /// Packet of the record.
     pub packet: &'a Packet,
-    /// Its payload, as long as the class says.
+    /// Payload, as long as the class requires.
     pub payload: &'a [u64],
 }
 
@@ -145,9 +150,9 @@ pub struct Records<'a> {
     classes: &'a Classes,
     open: Option<Open>,
     window: Box<[u64]>,
-    /// The next record in the window, words.
+    /// Position of the next record in the window, in words.
     at: usize,
-    /// Words that were read.
+    /// Number of words that were read.
     filled: usize,
     /// Lost events of all packets so far.
     lost: u64,
@@ -162,17 +167,17 @@ struct Open {
     packet: Packet,
     /// File offset of the word at the window's `at`.
     offset: u64,
-    /// Where its content ends, rounded up to whole words.
+    /// End of its content in the file, rounded up to whole words.
     end: u64,
     /// Timestamp of the record before.
     last: u64,
-    /// Lost events that this file's packets said so far, and all that they say.
+    /// Running total of lost events in this file's packets so far, and in the last one.
     discarded: u64,
     discarded_last: u64,
 }
 
 impl Open {
-    /// Adds to `lost` what a packet's running total grew by.
+    /// Adds the growth of a packet's running total to `lost`.
     fn lose(&mut self, lost: &mut u64, discarded: u64) {
         *lost = lost.saturating_add(discarded.saturating_sub(self.discarded));
         self.discarded = discarded.max(self.discarded);
@@ -180,21 +185,22 @@ impl Open {
 }
 
 impl<'a> Records<'a> {
-    /// Lost events up to and with the packet of the last record; at the end, all of
-    /// the stream.
+    /// Returns the number of lost events up to and including the packet of the last
+    /// record; at the end, those of the whole stream.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Packets with events, up to and with that of the last record.
+    /// Returns the number of packets with events, up to and including that of the last
+    /// record.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// The next record.
+    /// Returns the next record.
     ///
     /// # Errors
-    /// Damage, or a file that cannot be read. Nothing comes behind it.
+    /// Damage, or a file that cannot be read. The stream ends there.
     pub fn read(&mut self) -> Result<Option<Record<'_>>> {
         match self.advance() {
             Ok(Some((header, class))) => {
@@ -218,7 +224,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Moves behind the next record, checks it, and gives its header.
+    /// Moves past the next record, checks it, and returns its header.
     fn advance(&mut self) -> Result<Option<(Header, &'a Class)>> {
         let at_end = self.open.as_ref().is_none_or(|open| open.offset >= open.end);
         if at_end && !self.next_packet()? {
@@ -244,7 +250,7 @@ impl<'a> Records<'a> {
             return damaged(8, expected, header.id.to_string());
         };
         let Some(pad) = class.check(payload) else {
-            let expected = format!("a payload as {} has it", class.text());
+            let expected = format!("a payload of the form {}", class.text());
             return damaged(16, expected, format!("{} words that do not fit it", header.words));
         };
         open.last = time;
@@ -294,7 +300,7 @@ impl<'a> Records<'a> {
                     return Ok(true);
                 }
                 None => {
-                    // Packets without events behind the last one with some.
+                    // The packets after this one have no events.
                     open.lose(&mut self.lost, open.discarded_last);
                     self.open = None;
                 }
@@ -302,7 +308,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Makes the next `words` words stand in the window.
+    /// Reads until the next `words` words are in the window.
     fn need(&mut self, words: usize, what: &str) -> Result<()> {
         if self.filled - self.at >= words {
             return Ok(());

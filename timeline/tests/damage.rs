@@ -1,4 +1,6 @@
-//! Damage anywhere is an error that names file and byte, and never a panic.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Damage: anywhere in a session it is an error that names file and byte, never a panic.
 
 mod made;
 
@@ -7,7 +9,7 @@ use made::*;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
-/// Reads all there is in every way.
+/// Reads everything in every way.
 fn read(path: &Path) -> Result<usize> {
     let session = Session::open(path)?;
     SessionStat::of(&session)?;
@@ -44,7 +46,7 @@ fn host_packet() -> Packet {
     Packet::host(0).event(40_000, VCPU_EXIT, &[6]).point(41_000, 0, 1, GUEST_BASE + 30_000, 77)
 }
 
-/// Baseline, events, more events, filler.
+/// Makes a baseline, events, more events, and a filler.
 fn guest_file() -> Vec<u8> {
     let first = guest_packet();
     let second = Packet::guest(0).after(&first).event(95_000, DISK_READ, &[6, 512]);
@@ -58,7 +60,7 @@ fn session_of(guest: &[u8]) -> Made {
     made
 }
 
-/// The first packet with events begins behind the baseline.
+/// Offset of the first packet with events, after the baseline.
 const FIRST: usize = 128;
 const SECOND: usize = FIRST + 256;
 
@@ -77,8 +79,8 @@ fn a_wrong_value_in_any_field_is_found_at_that_field() {
         ("uuid", put(FIRST + 4, &[1; 16]), FIRST + 4),
         ("uuid of the baseline", put(4, &[1; 16]), FIRST + 4),
         ("stream id", put(FIRST + 20, &[9]), FIRST + 20),
-        ("begin behind the first event", put(FIRST + 24, &[0xff; 2]), event),
-        ("begin behind the end", put(FIRST + 24, &[0xff; 8]), FIRST + 32),
+        ("begin after the first event", put(FIRST + 24, &[0xff; 2]), event),
+        ("begin after the end", put(FIRST + 24, &[0xff; 8]), FIRST + 32),
         ("begin before the last end", put(SECOND + 24, &[0; 8]), SECOND + 24),
         ("end before the last event", put(FIRST + 32, &[0, 0x50, 1]), event + 96),
         ("content too small", put(FIRST + 40, &[0, 0, 0, 0]), FIRST + 40),
@@ -117,7 +119,7 @@ fn a_wrong_value_in_any_field_is_found_at_that_field() {
 }
 
 #[test]
-fn what_the_description_does_not_know_is_found() {
+fn values_unknown_to_the_description_are_found() {
     // The same packets, of a clock that is not there, and of the host with a guest's.
     for (domain, stream_id, field) in [(1, 5, 20), (0, 1, 20)] {
         let packet = Packet::new(domain, 0, stream_id).event(10, DISK_READ, &[1, 2]);
@@ -142,7 +144,7 @@ fn a_file_cut_anywhere_is_an_unfinished_tail_or_damage() {
         let whole = match len {
             FIRST => Some(2),
             SECOND => Some(5),
-            // Where the filler would begin, and anywhere behind its header.
+            // The filler's beginning, and any byte after its header.
             len if len == filler || len >= filler + 128 => Some(6),
             _ => None,
         };
@@ -158,7 +160,7 @@ fn a_file_cut_anywhere_is_an_unfinished_tail_or_damage() {
 }
 
 #[test]
-fn no_flipped_bit_makes_it_panic() {
+fn no_flipped_bit_causes_a_panic() {
     let file = guest_file();
     let made = session_of(&file);
     for bit in 0..(SECOND + 256 + 128) * 8 {

@@ -1,5 +1,7 @@
-//! What may have the name of a session's file and is none: told at once, with
-//! its name, and not waited for. And files that are too large.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Things that have the name of a session's file but are not regular files: an error
+//! with the name, at once. And files that are too large.
 
 mod made;
 
@@ -17,7 +19,7 @@ fn session() -> Made {
     Made::new().stream("guest-000-0000", &packets)
 }
 
-/// Opens the session; whoever waits at the pipe gets its end.
+/// Opens the session, and keeps opening and closing the pipe so that a reader ends.
 fn open_with_pipe(session: &Path, pipe: &Path) -> Result<Session, Error> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -52,8 +54,8 @@ fn a_pipe_a_folder_or_a_link_is_refused_as_a_file_of_a_session() {
             let error = open_with_pipe(made.path(), &path).unwrap_err();
 
             let text = error.to_string();
-            let told = format!("a regular file, found {kind}");
-            assert!(text.contains(name) && text.contains(&told), "{text}");
+            let expected = format!("a regular file, found {kind}");
+            assert!(text.contains(name) && text.contains(&expected), "{text}");
             assert!(error.is_bad_input());
         }
     }

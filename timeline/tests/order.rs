@@ -1,5 +1,7 @@
-//! Causal order on the merged timeline: a simulated machine whose true order
-//! of events is known, with clocks that nobody told the reader about.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Causal order on the merged timeline of a simulated machine. The true order of its
+//! events is known, but not to the reader.
 
 mod made;
 
@@ -8,12 +10,12 @@ use made::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// One thing that a vCPU does next.
+/// The next act of a vCPU.
 #[derive(Clone, Debug)]
 enum Act {
-    /// Emits into its ring after this many ns.
+    /// An event in its ring, after this many ns.
     Emit(u64),
-    /// A reference point: pause, way out, way back, ns.
+    /// A reference point: pause, way to the host, way back, in ns.
     Point(u64, u64, u64),
 }
 
@@ -28,30 +30,30 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-/// The guest's counter: rate and start unknown to the host.
+/// The guest's counter, whose rate and start the host does not know.
 #[derive(Clone, Copy, Debug)]
 struct GuestClock {
-    told: u64,
+    frequency: u64,
     ppm: i64,
     ahead: u64,
 }
 
 impl GuestClock {
     fn raw(self, ns: u64) -> u64 {
-        let rate = i128::from(self.told) * i128::from(1_000_000 + self.ppm);
+        let rate = i128::from(self.frequency) * i128::from(1_000_000 + self.ppm);
         GUEST_BASE + self.ahead + (i128::from(ns) * rate / 1_000_000_000_000_000) as u64
     }
 }
 
-/// What must come in this order: (a host or ring event's number in its
-/// stream), by vCPU.
+/// Simulates a machine. Returns its session and, for each vCPU, the numbers of its events
+/// in their true order.
 fn simulate(clock: GuestClock, vcpus: &[Vec<Act>], offset_guess_ns: i64) -> (Made, Vec<Vec<u64>>) {
     let host = made::clock(0, "host", 0, GHZ, 0, START_NS);
     let guest = made::clock(
         1,
         "guest",
         0,
-        clock.told,
+        clock.frequency,
         GUEST_BASE,
         START_NS.saturating_add(offset_guess_ns),
     );
@@ -86,7 +88,7 @@ fn simulate(clock: GuestClock, vcpus: &[Vec<Act>], offset_guess_ns: i64) -> (Mad
                     now += 1;
                     thread = thread.event(now, VCPU_EXIT, &[next()]);
                     // The counter must show that time has passed.
-                    now += back + 2 + 2_000_000_000 / clock.told;
+                    now += back + 2 + 2_000_000_000 / clock.frequency;
                 }
             }
         }
@@ -102,14 +104,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_a_vcpu_did_stands_in_the_order_in_which_it_did_it(
-        told in prop_oneof![Just(1_000_000u64), Just(100_000_000), Just(2_600_000_000)],
+    fn a_vcpus_events_come_in_the_order_in_which_it_emitted_them(
+        frequency in prop_oneof![Just(1_000_000u64), Just(100_000_000), Just(2_600_000_000)],
         ppm in -800i64..800,
         ahead in 0u64..1_000_000_000,
         guess in -10_000_000_000i64..10_000_000_000,
         vcpus in prop::collection::vec(acts(), 1..4),
     ) {
-        let clock = GuestClock { told, ppm, ahead };
+        let clock = GuestClock { frequency, ppm, ahead };
         let (made, orders) = simulate(clock, &vcpus, guess);
         let session = Session::open(made.path()).unwrap();
         let maps = ClockMaps::of(&session).unwrap();

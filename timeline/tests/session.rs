@@ -1,5 +1,6 @@
-//! Sessions as they are written, as they are left behind by a kill, and what
-//! is no session at all.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sessions: complete ones, those that a kill left, and directories that are none.
 
 mod made;
 
@@ -24,7 +25,7 @@ fn names(events: &[Event]) -> Vec<&str> {
     events.iter().map(|e| &*e.name).collect()
 }
 
-/// A guest that reads twice around each of two reference points.
+/// Makes a guest that reads its clock twice around each of two reference points.
 fn small() -> Made {
     let baseline = Packet::guest(0);
     let guest = Packet::guest(0)
@@ -123,7 +124,7 @@ fn a_new_lessee_has_its_own_name_and_a_lost_lease_has_none() {
 }
 
 #[test]
-fn segments_follow_each_other_whatever_they_are_called() {
+fn segments_are_ordered_by_their_contents() {
     let first = Packet::guest(0).event(10, DISK_READ, &[1, 0]);
     let base = Packet::guest(0).after(&first);
     let second = base.clone().event(20, DISK_READ, &[2, 0]);
@@ -149,7 +150,7 @@ fn a_copy_of_a_segment_is_refused() {
 fn a_ring_that_a_guest_made_jump_is_read_in_order() {
     let first = Packet::guest(0).event(10, DISK_READ, &[1, 0]).with64(64, 1 << 40);
     let first = first.with64(72, (1 << 40) + 4);
-    // Head went back to the ring's begin, and the sequence with it: counted.
+    // Head went back to the ring's beginning, and the sequence with it: a fault.
     let back = Packet::guest(0).after(&first).with64(104, 1).with64(64, 0).with64(72, 0);
     let back = back.with64(112, 0).event(20, DISK_READ, &[2, 0]);
     let base = Packet::guest(0).after(&back);
@@ -180,7 +181,7 @@ fn an_unfinished_tail_is_no_damage() {
     let made = Made::new();
     let path = made.file("guest-000-0000");
     let mut uncommitted = whole.clone();
-    // A packet's body that was never committed, and whatever lies behind it.
+    // The body of a packet that was never committed, and any bytes after it.
     uncommitted.extend((0..5000u32).map(|i| i as u8));
     for bytes in [&whole[..whole.len() - 128], &whole, &uncommitted, &{
         let mut sparse = whole.clone();
@@ -193,7 +194,7 @@ fn an_unfinished_tail_is_no_damage() {
 }
 
 #[test]
-fn files_that_are_being_created_are_left_alone() {
+fn files_that_are_being_created_are_ignored() {
     let made = small();
     std::fs::write(made.file(".guest-001-0000"), b"").unwrap();
     std::fs::write(made.path().join("kernel.dat"), b"x").unwrap();
@@ -201,7 +202,7 @@ fn files_that_are_being_created_are_left_alone() {
 }
 
 #[test]
-fn what_is_committed_after_opening_is_left_out() {
+fn data_committed_after_opening_is_left_out() {
     let made = small();
     let sessions = [open(made.path())];
     let path = made.file("host-003-0000");
@@ -229,7 +230,7 @@ fn records_larger_than_the_window_and_packets_of_many_windows_are_read() {
 }
 
 #[test]
-fn two_sessions_are_told_apart() {
+fn sources_of_two_sessions_have_distinct_names() {
     let (a, b) = (small(), small());
     let sessions = [open(a.path()), open(b.path())];
     let found: Vec<Event> = Timeline::new(&sessions).unwrap().map(Result::unwrap).collect();
@@ -304,7 +305,7 @@ fn stat_counts_what_the_packets_hold() {
 }
 
 #[test]
-fn losses_of_all_files_are_added_and_a_stream_without_files_is_told_by_the_description() {
+fn losses_of_all_files_are_added_to_those_of_streams_without_files() {
     let streams = r#"[{"domain":"guest","client":0},
         {"domain":"guest","client":5,"lost_full":3,"faults":{"schema_text":2}}]"#;
     let made = Made::with_json(&json(&clocks(), EVENTS, streams));
@@ -320,7 +321,7 @@ fn losses_of_all_files_are_added_and_a_stream_without_files_is_told_by_the_descr
 }
 
 #[test]
-fn what_is_no_session_is_told_so() {
+fn a_path_that_is_no_session_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "x").unwrap();
@@ -358,7 +359,7 @@ fn a_description_that_breaks_a_rule_is_refused() {
         ("\"domain\":\"host\"", "\"domain\":\"moon\"", "moon"),
         ("\"domain\":\"host\"", "\"domain\":\"guest\"", "a clock of the host"),
         ("\"id\":1,", "\"id\":0,", "stands twice"),
-        ("\"id\":17", "\"id\":16", "stands twice"),
+        ("\"id\":17", "\"id\":16", "occurs twice"),
         ("\"id\":17", "\"id\":3", "reserved"),
         ("\"id\":17", "\"id\":4000000000", "too large"),
         ("opened(name:str)", "opened(name:string)", "opened"),

@@ -1,4 +1,6 @@
-//! Sessions that the project's own writer wrote.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sessions of the project's own writer.
 
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::clock::ticks;
@@ -51,10 +53,10 @@ impl Guest {
     }
 
     fn emit<S: Site, F: Fields>(&self, event: (S, F)) {
-        self.producer.emit(event.0, self.now(), event.1);
+        self.producer.emit(event.0, || self.now(), event.1);
     }
 
-    /// As a vCPU's thread serves the store to EMIT.
+    /// Serves the store to EMIT, as a vCPU's thread does.
     fn point(&self, session: &hypertrace_trace::Session, n: u64) {
         let guest_time = self.now();
         session.emit(event_type!("vcpu_exit", n = n));
@@ -90,7 +92,7 @@ fn read(dir: &Path) -> (SessionStat, Vec<Event>) {
 }
 
 #[test]
-fn what_was_written_is_read_in_the_order_in_which_it_was_done() {
+fn written_events_are_read_in_the_order_in_which_they_happened() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("s");
     let mut config = SessionConfig::new(&dir);
@@ -125,12 +127,12 @@ fn what_was_written_is_read_in_the_order_in_which_it_was_done() {
             ("disk_read", Kind::Event) => {
                 assert_eq!(event.fields[0].1, Value::Unsigned(next));
                 assert_eq!(&*event.source, "guest/0 worker");
-                // Nobody's event was 100 us off here; a busy machine may.
+                // No error was 100 us here, but a busy machine may have one.
                 assert!(event.bound_ns.is_some(), "{event:?}");
                 next += 1;
             }
             ("disk_read", Kind::ReferencePoint) => {
-                // All of the rounds before it, none of those behind.
+                // All events of earlier rounds, and none of later ones.
                 let Value::Unsigned(round) = event.fields[0].1 else { panic!() };
                 assert_eq!(next, (round + 1) * EACH);
                 assert_eq!(event.fields[1].1, Value::Str(b"abc".as_slice().into()));
@@ -150,7 +152,7 @@ fn what_was_written_is_read_in_the_order_in_which_it_was_done() {
 }
 
 #[test]
-fn accounts_agree_with_the_writers() {
+fn counts_agree_with_the_writers() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("s");
     let session = hypertrace_trace::Session::create(SessionConfig::new(&dir)).unwrap();
@@ -183,24 +185,28 @@ fn accounts_agree_with_the_writers() {
     assert!(stat.total.lost > 0);
     assert_eq!(stat.total.lost, summary.lost);
     assert_eq!(stat.total.events, summary.ring_events + summary.host_events);
-    for said in &json.streams {
-        let found = stat.streams.iter().find(|s| s.stream == Some((said.domain, said.client)));
+    for described in &json.streams {
+        let found =
+            stat.streams.iter().find(|s| s.stream == Some((described.domain, described.client)));
         let StreamStat { events, reference_points, stamps, lost, filtered, faults, .. } =
             found.unwrap();
-        assert_eq!(*events, said.events);
-        assert_eq!(*reference_points, said.reference_points);
-        assert_eq!(*stamps, said.stamps);
+        assert_eq!(*events, described.events);
+        assert_eq!(*reference_points, described.reference_points);
+        assert_eq!(*stamps, described.stamps);
         assert_eq!(
             *lost,
-            said.lost_full + said.lost_busy + said.lost_unattached + said.lost_overwritten
+            described.lost_full
+                + described.lost_busy
+                + described.lost_unattached
+                + described.lost_overwritten
         );
-        assert_eq!(*filtered, said.filtered);
-        assert_eq!(*faults, said.faults.values().sum::<u64>());
+        assert_eq!(*filtered, described.filtered);
+        assert_eq!(*faults, described.faults.values().sum::<u64>());
     }
 }
 
 #[test]
-fn a_session_that_nobody_finished_is_read_as_far_as_it_was_committed() {
+fn an_unfinished_session_is_read_up_to_its_last_commit() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("s");
     let session = hypertrace_trace::Session::create(SessionConfig::new(&dir)).unwrap();
@@ -219,7 +225,7 @@ fn a_session_that_nobody_finished_is_read_as_far_as_it_was_committed() {
     }
 }
 
-/// Values that hurt most.
+/// Returns the values that are most likely to do harm.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0u64),
@@ -245,7 +251,7 @@ proptest! {
                 prop::option::weighted(0.4, (prop::sample::select(vec![0usize, 8, 9, 16]), word())),
                 // words of the schema log and the ring, counted from the end of page H
                 prop::collection::vec((0usize..40_000, word()), 0..40),
-                // what its reference point claims
+                // contents of its reference point
                 prop::option::of((word(), word())),
                 any::<bool>(),
             ),

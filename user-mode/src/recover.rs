@@ -160,7 +160,7 @@ mod tests {
         };
         let emit = |n: u64| {
             let (site, fields) = event_type!("number", n);
-            assert_eq!(producer.emit(site, ticks(), fields), Emit::Recorded);
+            assert_eq!(producer.emit(site, ticks, fields), Emit::Recorded);
         };
         emit(0);
         pass();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The real producer and consumer under loom: every interleaving up to a bound
 //! of preemptions, with every value that a load may see in it.
 //!
@@ -14,7 +16,7 @@
 //! execution. So the model does not check the Release with which tail and
 //! `schema_seen` go back to the producer.
 //!
-//! Unsafe, because a model shares the states of its producers.
+//! The unsafe line lets a model share the states of its producers.
 #![cfg(hypertrace_loom)]
 #![allow(unsafe_code)]
 
@@ -106,7 +108,7 @@ impl World {
     fn emit_small(&self, producer: &Producer<'_>, timestamp: u64) -> u64 {
         self.turn();
         let (site, fields) = event_type!("a", x = word(timestamp, 0));
-        u64::from(producer.emit(site, timestamp, fields) == Emit::Recorded)
+        u64::from(producer.emit(site, || timestamp, fields) == Emit::Recorded)
     }
 }
 
@@ -334,16 +336,16 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
         let x = 1u64;
         world.turn();
         let (site, fields) = event_type!("a", x);
-        producer.emit(site, 2, fields);
+        producer.emit(site, || 2, fields);
         world.turn();
         let (site, fields) = event_type!("b", x);
-        producer.emit(site, 3, fields);
+        producer.emit(site, || 3, fields);
         let (mut state, mut known) = consumer.join().unwrap();
         learn_then_pull(&world, &mut state, &mut known);
         assert_eq!(known, [id_of("a(x:u64)"), id_of("b(x:u64)")]);
         // The host has read both: there is room for a third.
         let (site, fields) = event_type!("c", x);
-        producer.emit(site, 4, fields);
+        producer.emit(site, || 4, fields);
         learn_then_pull(&world, &mut state, &mut known);
         assert_eq!(known.len(), 3);
     });

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! A segment: the MMIO window as a file that programs share with a host.
 //!
 //! The regions have the offsets that [`Geometry`](super::Geometry) gives them in

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The consumer: a host's access to a ring that its guest may change at any time.
 //!
 //! Every word is loaded once, and checked before it is used. The cursor runs ahead
@@ -146,6 +148,7 @@ impl Payload<'_> {
 
 /// Result of one [`Consumer::pull`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pulled {
     /// Ring position before the pull, in words.
     pub begin: u64,

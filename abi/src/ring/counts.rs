@@ -1,8 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! A host's counts for one producer: faults and lost events.
 
 /// A fault of a producer. Each is counted; none stops the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
+#[non_exhaustive]
 pub enum Fault {
     /// Head went backwards, or is farther ahead than the ring is large.
     Head,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The lease record of a new lessee, and the position at which it continues the ring.
 
 use super::{BLOCK_HEADER_WORDS, ClientMemory};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The ring: one producer, one consumer, 64-bit counters of words.
 //!
 //! A ring has a power-of-two size and at least 16 blocks. A record never crosses

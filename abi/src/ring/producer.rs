@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The producer: the guest's side of a ring.
 //!
 //! The hot path loads private memory only: a load from a BAR that is mapped
@@ -30,7 +32,7 @@ pub enum Emit {
     Recorded,
     /// The ring was full: counted in `lost_full`.
     Full,
-    /// It interrupted another emit: counted in `lost_busy`.
+    /// The emit interrupted another one: counted in `lost_busy`.
     Busy,
     /// This producer has no lease. Not counted: lease and emit again.
     Unleased,
@@ -46,7 +48,7 @@ struct NewRecord<'a> {
     /// Number of payload words.
     words: usize,
     /// Whether a full ring is counted as a loss.
-    last_try: bool,
+    is_counted: bool,
 }
 
 impl<'a> NewRecord<'a> {
@@ -57,7 +59,7 @@ impl<'a> NewRecord<'a> {
             flags: Flags::empty(),
             text: Some(site.text::<F>()),
             words: fields.words(),
-            last_try: true,
+            is_counted: true,
         }
     }
 }
@@ -88,8 +90,8 @@ pub trait Wake: Sync + core::fmt::Debug {
     fn wake(&self);
 }
 
-/// The guest's side of one client's ring: one thread's, as its state is, and the
-/// only one of that state.
+/// The guest's side of one client's ring. It belongs to one thread, like its state, and
+/// is the state's only producer.
 ///
 /// ```compile_fail,E0277
 /// # use hypertrace_abi::ring::Producer;
@@ -182,33 +184,27 @@ impl<'m> Producer<'m> {
         self.state
     }
 
-    /// Emits a typed event with the timestamp `now`, nonzero. Never allocates, blocks
-    /// or formats.
+    /// Emits a typed event with the time of `clock`, nonzero. The clock is read again if a
+    /// signal handler has emitted since, so a client's timestamps never go backwards.
+    /// Never allocates, blocks or formats.
     #[inline(always)]
-    pub fn emit<S: Site, F: Fields>(&self, site: S, now: u64, fields: F) -> Emit {
-        self.emit_by(site, || now, fields)
-    }
-
-    /// Emits a typed event with the time of `clock`. The clock is read again if a signal
-    /// handler has emitted since, so a client's timestamps never go backwards.
-    #[inline(always)]
-    pub fn emit_by<S: Site, F: Fields>(&self, site: S, clock: impl Fn() -> u64, fields: F) -> Emit {
+    pub fn emit<S: Site, F: Fields>(&self, site: S, clock: impl Fn() -> u64, fields: F) -> Emit {
         let describe = move || NewRecord::event(site, &fields);
         self.emit_with(clock, describe, move |out| fields.put(out), |_| {})
     }
 
-    /// Emits like [`Producer::emit_by`], with flags. `patient`: a full ring is not counted.
+    /// Tries to emit a typed event with flags, as [`Producer::emit`] does, but does not
+    /// count a full ring: the caller tries again, or calls [`Producer::count_full`].
     #[inline(always)]
-    pub fn emit_flagged<S: Site, F: Fields>(
+    pub fn try_emit<S: Site, F: Fields>(
         &self,
         site: &S,
         clock: impl Fn() -> u64,
         flags: Flags,
         fields: F,
-        patient: bool,
     ) -> Emit {
         let describe =
-            || NewRecord { flags, last_try: !patient, ..NewRecord::event(*site, &fields) };
+            || NewRecord { flags, is_counted: false, ..NewRecord::event(*site, &fields) };
         self.emit_with(clock, describe, |out| fields.put(out), |_| {})
     }
 
@@ -225,24 +221,31 @@ impl<'m> Producer<'m> {
         prefix: &[u64],
         payload: &[u64],
     ) -> Emit {
-        self.emit_words_patiently(|| now, id, flags, prefix, payload, false)
+        let words = prefix.len() + payload.len();
+        let describe = || NewRecord { id, flags, text: None, words, is_counted: true };
+        self.emit_with(|| now, describe, |out| put(out, prefix, payload), |_| {})
     }
 
-    /// Emits like [`Producer::emit_words`], with a clock as in [`Producer::emit_by`]
-    /// and `patient` as in [`Producer::emit_flagged`].
+    /// Tries to emit a record of given words with the time of `clock`, as
+    /// [`Producer::emit_words`] does. Does not count a full ring, like
+    /// [`Producer::try_emit`].
     #[inline]
-    pub fn emit_words_patiently(
+    pub fn try_words(
         &self,
         clock: impl Fn() -> u64,
         id: u32,
         flags: Flags,
         prefix: &[u64],
         payload: &[u64],
-        patient: bool,
     ) -> Emit {
         let words = prefix.len() + payload.len();
-        let describe = || NewRecord { id, flags, text: None, words, last_try: !patient };
+        let describe = || NewRecord { id, flags, text: None, words, is_counted: false };
         self.emit_with(clock, describe, |out| put(out, prefix, payload), |_| {})
+    }
+
+    /// Counts an event that found no room, outside of any emit.
+    pub fn count_full(&self) {
+        self.count(&self.state.lost_full);
     }
 
     /// Emits a record of `words` words that `put` stores, at `now`, which is nonzero and
@@ -257,7 +260,7 @@ impl<'m> Producer<'m> {
         words: usize,
         put: impl FnOnce(&[AtomicU64]),
     ) -> Emit {
-        let new = NewRecord { id, flags, text: None, words, last_try: false };
+        let new = NewRecord { id, flags, text: None, words, is_counted: false };
         let head = self.state.head.load(Relaxed);
         let head = match head + new.record_words() <= self.state.limit.load(Relaxed) {
             true => head,
@@ -278,7 +281,7 @@ impl<'m> Producer<'m> {
             flags: Flags::STAMP,
             text: None,
             words: 0,
-            last_try: true,
+            is_counted: true,
         };
         self.emit_with(clock, describe, |_| {}, fire)
     }
@@ -518,7 +521,7 @@ impl<'m> Producer<'m> {
             // an interrupted emit.
             self.give_up();
             compiler_fence(Ordering::SeqCst);
-            if new.last_try {
+            if new.is_counted {
                 self.count(&state.lost_full);
                 // At once: the program may end before the next event.
                 self.publish_losses();

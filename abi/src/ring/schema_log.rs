@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The schema log: a ring of schema texts, and a producer's table of the texts
 //! that it has written.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The private state of a producer.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
@@ -20,8 +22,8 @@ pub(super) const BY_OTHER: u64 = 2;
 /// MADV_WIPEONFORK leaves zeros to the child, which therefore never writes as its
 /// parent.
 ///
-/// A state belongs to one thread, and so does the producer that refers to it: on two
-/// threads they would overwrite each other's records.
+/// A state belongs to one thread, like the producer that refers to it: producers on two
+/// threads would overwrite each other's records.
 ///
 /// ```compile_fail,E0277
 /// # use hypertrace_abi::ring::ProducerState;
@@ -33,7 +35,7 @@ pub(super) const BY_OTHER: u64 = 2;
 /// ```
 ///
 /// A program whose other threads publish the losses of an idle producer
-/// ([`Producer::tell_losses_of`](super::Producer::publish_losses_of) and the like)
+/// ([`Producer::tell_losses_of`](super::Producer::tell_losses_of) and the like)
 /// wraps it in a `Sync` type of its own, and argues why.
 #[derive(Debug)]
 #[repr(C)]

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! The drain loop as an `event-manager` subscriber.
 
 use crate::chip::{Chip, DrainWaker};
 use event_manager::{EventOps, Events, MutEventSubscriber};
 use hypertrace_abi::sink::EventSink;
-use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ impl DrainWaker for EventFd {
 
 /// An event-loop subscriber that drains the chip on KICK and on a timer, on the
 /// thread that runs the event loop. That must not be a vCPU's.
+#[derive(Debug)]
 pub struct DrainLoop<S, T> {
     chip: Arc<Chip<S, T>>,
     kick: EventFd,
@@ -29,16 +31,6 @@ pub struct DrainLoop<S, T> {
     policy: DrainPolicy,
     /// Error of [`MutEventSubscriber::init`], which cannot return it.
     error: Option<event_manager::Error>,
-}
-
-impl<S, T> fmt::Debug for DrainLoop<S, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DrainLoop")
-            .field("chip", &self.chip)
-            .field("policy", &self.policy)
-            .field("error", &self.error)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<S: EventSink, T: DrainWaker> DrainLoop<S, T> {

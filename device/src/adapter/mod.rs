@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! Adapters to the buses and event loops of the rust-vmm crates, each under the
 //! feature of its crate.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! `vm-device` buses: the window and the BARs as MMIO, config space by ports.
 
 use crate::chip::DrainWaker;

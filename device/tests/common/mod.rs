@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
 //! A small device, with a sink that keeps everything it gets.
 #![allow(dead_code)] // each test file uses a part
 

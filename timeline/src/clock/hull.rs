@@ -1,8 +1,10 @@
-//! Exact lines among integer points: slopes, and the hull of points that
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Exact lines between integer points: slopes, and the hull of points that
 //! arrive from left to right.
 //!
-//! Everything is integer arithmetic in 128 bits: a map whose whole worth is
-//! that it satisfies *every* constraint must not lose one to rounding.
+//! Everything is integer arithmetic in 128 bits, so that rounding violates no
+//! constraint: a map is only worth something if it satisfies *every* one.
 
 use std::cmp::Ordering;
 
@@ -27,29 +29,29 @@ pub struct Slope {
 }
 
 impl Slope {
-    /// `num / den`; both below 2^63 in magnitude.
+    /// Makes the slope `num / den`; both below 2^63 in magnitude.
     pub fn new(num: i128, den: i128) -> Slope {
         debug_assert!(den > 0);
         Slope { num, den }
     }
 
-    /// From one point to another that is strictly right of it.
+    /// Returns the slope from one point to another that is strictly to its right.
     pub fn between(from: Point, to: Point) -> Slope {
         Slope::new(i128::from(to.y) - i128::from(from.y), i128::from(to.x) - i128::from(from.x))
     }
 
-    /// How far a line of this slope rises over `dx`, rounded down.
+    /// Returns the rise of a line of this slope over `dx`, rounded down.
     pub fn rise_floor(self, dx: i128) -> i128 {
         (self.num * dx).div_euclid(self.den)
     }
 
-    /// How far a line of this slope rises over `dx`, rounded up.
+    /// Returns the rise of a line of this slope over `dx`, rounded up.
     pub fn rise_ceil(self, dx: i128) -> i128 {
         -(-self.num * dx).div_euclid(self.den)
     }
 
-    /// In units of 2^-`bits`, rounded down. Saturates far outside of any
-    /// slope that a clock can have.
+    /// Returns the slope in units of 2^-`bits`, rounded down. Saturates far outside of
+    /// any slope that a clock can have.
     pub fn fixed_floor(self, bits: u32) -> i128 {
         let whole = self.num.div_euclid(self.den);
         let rest = self.num.rem_euclid(self.den);
@@ -57,7 +59,7 @@ impl Slope {
         whole.saturating_mul(1 << bits).saturating_add((rest << bits) / self.den)
     }
 
-    /// In units of 2^-`bits`, rounded up.
+    /// Returns the slope in units of 2^-`bits`, rounded up.
     pub fn fixed_ceil(self, bits: u32) -> i128 {
         -Slope::new(-self.num, self.den).fixed_floor(bits)
     }
@@ -83,12 +85,12 @@ impl Ord for Slope {
     }
 }
 
-/// Which hull of its points.
+/// The side of the points on which a hull is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The convex hull from below: what a line must stay *under* all points.
+    /// The convex hull from below: lines must stay *under* all points.
     Below,
-    /// The concave hull from above: what a line must stay *over* all points.
+    /// The concave hull from above: lines must stay *over* all points.
     Above,
 }
 
@@ -100,17 +102,17 @@ pub struct Hull {
 }
 
 impl Hull {
-    /// An empty hull.
+    /// Makes an empty hull.
     pub fn new(side: Side) -> Hull {
         Hull { side, points: Vec::new() }
     }
 
-    /// Its vertices, from left to right.
+    /// Returns the hull's vertices, from left to right.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
 
-    /// Adds a point that is strictly right of all others.
+    /// Adds a point that is strictly to the right of all others.
     pub fn push(&mut self, point: Point) {
         while let [.., a, b] = self.points[..] {
             let bends_in = match self.side {
@@ -125,12 +127,12 @@ impl Hull {
         self.points.push(point);
     }
 
-    /// The slope of the line through `point`, strictly right of the hull,
-    /// that touches it: the smallest slope to any vertex of the hull from
-    /// above, the largest to any of the hull from below.
+    /// Returns the slope of the line that touches the hull and goes through `point`,
+    /// which is strictly to the right of the hull: the smallest slope to any vertex of the
+    /// hull from above, the largest to any of the hull from below.
     pub fn tangent(&self, point: Point) -> Option<Slope> {
-        // Seen from the right, slopes to the vertices first get better and
-        // then worse: they turn where an edge no longer rises over the sight.
+        // From left to right, slopes to the vertices first improve and then get worse.
+        // The best vertex is the first one whose edge no longer improves the slope.
         let (mut low, mut high) = (0, self.points.len().checked_sub(1)?);
         while low < high {
             let mid = (low + high) / 2;
@@ -152,7 +154,7 @@ impl Hull {
     /// Keeps the vertices at which a line of a slope in `min..=max` can touch.
     pub fn clip(&mut self, min: Slope, max: Slope) {
         let (left, right) = match self.side {
-            // Slopes of edges grow on the hull from below, fall on the other.
+            // The slopes of edges increase on the hull from below, and decrease on the other.
             Side::Below => (min, max),
             Side::Above => (max, min),
         };
@@ -175,10 +177,10 @@ impl Hull {
         self.points.shrink_to_fit();
     }
 
-    /// The hull's height at `x`, rounded away from its inside: up for the hull
+    /// Returns the hull's height at `x`, rounded away from its inside: up for the hull
     /// from below (an upper bound), down for the other. Left and right of the
-    /// vertices it goes on with the extreme slopes, as the outermost line of a
-    /// slope in `min..=max` does.
+    /// vertices it continues with the extreme slope, like the outermost line of a
+    /// slope in `min..=max`.
     pub fn bound_at(&self, x: i64, min: Slope, max: Slope) -> Option<i128> {
         let (first, last) = (*self.points.first()?, *self.points.last()?);
         let (left, right) = match self.side {

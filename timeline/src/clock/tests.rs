@@ -1,4 +1,6 @@
-//! The clock map against clocks that are known.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The clock map, tested with known clocks.
 
 use super::hull::{Hull, Side, Slope};
 use super::*;
@@ -95,7 +97,7 @@ fn a_clock_that_jumps_ahead_gets_a_segment_and_a_straight_piece_between() {
     assert_eq!(map.segments(), 2);
     assert_satisfies(&map, &not_after, &not_before);
     assert_never_backwards(&map, not_after.iter().map(|c| c.x));
-    // The point at 5 ms fits the first line still; its reply does not.
+    // The point at 5 ms still fits the first line; its reply does not.
     let gap = map.at(5_005_000);
     assert!(gap.bound.unwrap() >= 256 * 400_000_000, "{gap:?}");
     assert!(map.at(6_000_000).bound.unwrap() < 256 * 10_000);
@@ -109,8 +111,8 @@ fn constraints_of_two_clocks_conflict() {
 }
 
 #[test]
-fn a_wrong_nominal_rate_is_found_out() {
-    // Told 1 GHz, in truth 1% faster: far outside of any crystal's error.
+fn a_wrong_nominal_rate_is_detected() {
+    // Declared as 1 GHz, but 1% faster: far outside of any crystal's error.
     let true_host = |g: i64| g * 256 * 100 / 101;
     let mut not_after = Vec::new();
     let mut not_before = Vec::new();
@@ -127,7 +129,7 @@ fn a_wrong_nominal_rate_is_found_out() {
 }
 
 #[test]
-fn what_no_clock_can_read_is_left_out() {
+fn impossible_readings_are_left_out() {
     let wild = [p(i64::MAX, 5), p(-1, 5), p(5, i64::MIN), p(LIMIT - 1, 5)];
     assert!(ClockMap::fit(GHZ, &wild, &wild).unwrap().is_none());
 }
@@ -139,7 +141,7 @@ fn times_far_outside_saturate_in_order() {
     assert_eq!(map.at(u64::MAX).host, LIMIT);
 }
 
-/// A true clock and what became known of it.
+/// A true clock, with the constraints from its reference points.
 #[derive(Debug)]
 struct Known {
     nominal: Nominal,
@@ -152,12 +154,12 @@ struct Known {
 }
 
 impl Known {
-    /// The true line, rounded down; `+ 1` is an upper end of it.
+    /// Returns the true line, rounded down; `+ 1` is an upper limit of it.
     fn true_host(&self, x: i64) -> i64 {
         (i128::from(self.start) + (i128::from(x) * self.num).div_euclid(self.den)) as i64
     }
 
-    /// The first tick at which the true line is at or over a host time.
+    /// Returns the first tick at which the true line reaches a host time.
     fn guest_at(&self, y: i64) -> i64 {
         let dy = i128::from(y) - i128::from(self.start);
         -((-dy * self.den).div_euclid(self.num)) as i64
@@ -209,7 +211,7 @@ proptest! {
         assert_never_backwards(&map, known.not_after.iter().map(|c| c.x));
         let end = known.not_before.last().unwrap().x;
         for i in 0..=40 {
-            // also before the first and behind the last point
+            // also before the first and after the last point
             let x = end / 32 * i;
             let Mapped { host, bound } = map.at(x as u64);
             let truth = known.true_host(x);
@@ -275,9 +277,9 @@ proptest! {
         let nominal = Nominal { frequency, exact: false };
         if let Ok(Some(map)) = ClockMap::fit(nominal, &not_after, &not_before) {
             map.at(x);
-            let sane = |c: &&Point| plausible(nominal, **c);
-            let a: Vec<_> = not_after.iter().filter(sane).copied().collect();
-            let b: Vec<_> = not_before.iter().filter(sane).copied().collect();
+            let in_range = |c: &&Point| plausible(nominal, **c);
+            let a: Vec<_> = not_after.iter().filter(in_range).copied().collect();
+            let b: Vec<_> = not_before.iter().filter(in_range).copied().collect();
             assert_satisfies(&map, &a, &b);
         }
     }
@@ -305,7 +307,7 @@ proptest! {
     fn the_first_segment_is_as_long_as_a_line_can_be(
         raw in prop::collection::vec((1i64..50, 0i64..3000, 0i64..3000), 1..25),
     ) {
-        // Windows around a clock that wobbles, far apart enough to matter.
+        // Windows around a clock whose rate varies, enough to matter.
         let (mut x, mut y) = (0, 0);
         let mut not_after = Vec::new();
         let mut not_before = Vec::new();

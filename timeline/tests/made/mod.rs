@@ -1,5 +1,7 @@
-//! Makes sessions byte by byte, without the project's writer: what a reader
-//! must take, and what it must refuse, is decided here.
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sessions made byte by byte, without the project's writer. They decide what a reader
+//! must accept, and what it must refuse.
 #![allow(dead_code)] // each test uses a part
 
 use std::path::{Path, PathBuf};
@@ -53,7 +55,7 @@ pub struct Made {
 }
 
 impl Made {
-    /// With the usual clocks and events.
+    /// Makes a session with the usual clocks and events.
     pub fn new() -> Made {
         Made::with_json(&json(&clocks(), EVENTS, "[]"))
     }
@@ -82,7 +84,7 @@ impl Made {
     }
 }
 
-/// A packet in the making.
+/// A packet that is being made.
 #[derive(Clone)]
 pub struct Packet {
     pub header: [u8; 128],
@@ -109,13 +111,13 @@ impl Packet {
         Packet::new(0, ring, 0)
     }
 
-    /// An empty packet with this size, the file's end being `size` away.
+    /// Makes the packet an empty one of this size, which is the distance to the file's end.
     pub fn filler(mut self, size: u64) -> Packet {
         self.set64(48, size * 8);
         self
     }
 
-    /// Begins where another ended.
+    /// Makes the packet begin where another one ended.
     pub fn after(mut self, last: &Packet) -> Packet {
         self.set64(24, last.get64(32));
         self.set64(32, last.get64(32));
@@ -148,7 +150,7 @@ impl Packet {
         self.flagged(ts, id, 0, payload, 0)
     }
 
-    /// An event whose last field is a string, behind scalar words.
+    /// Adds an event whose last field is a string, after scalar words.
     pub fn event_str(self, ts: u64, id: u32, before: &[u64], text: &[u8]) -> Packet {
         let mut bytes = (text.len() as u32).to_le_bytes().to_vec();
         bytes.extend_from_slice(text);
@@ -175,7 +177,7 @@ impl Packet {
         self
     }
 
-    /// A reference point of a client, with the guest's raw time.
+    /// Adds a reference point of a client, with the guest's raw time.
     pub fn point(self, ts: u64, client: u32, seq: u32, guest_raw: u64, n: u64) -> Packet {
         let payload = [client.into(), 0, seq.into(), guest_raw, n];
         self.flagged(ts, CHECKPOINT_POINT, 1, &payload, 0)
@@ -185,7 +187,7 @@ impl Packet {
         self.with64(80, token).event_str(ts, 1, &[token, 42, 43, 0], name.as_bytes())
     }
 
-    /// The packet as it stands in a file.
+    /// Returns the packet's bytes in a file.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.header.to_vec();
         bytes.extend_from_slice(&self.events);

@@ -262,7 +262,7 @@ pub(crate) fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     }
     // SAFETY: as in `held`.
     let claim = unsafe { &*claim };
-    let emitted = claim.producer.emit_by(site, ticks, fields);
+    let emitted = claim.producer.emit(site, ticks, fields);
     if emitted != Emit::Recorded {
         claim.lost();
     }
@@ -280,7 +280,7 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     }
     // SAFETY: `install` gave it a session that is never freed.
     let rings = unsafe { &*rings };
-    rings.record(ticks, |producer| producer.emit_by(site, ticks, fields), true)
+    rings.record(ticks, |producer| producer.emit(site, ticks, fields), true)
 }
 
 /// The pool of a session.
@@ -335,7 +335,7 @@ impl HostRings {
     /// Records an event on the calling thread's ring of these.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        self.record(ticks, |producer| producer.emit_by(site, ticks, fields), false)
+        self.record(ticks, |producer| producer.emit(site, ticks, fields), false)
     }
 
     /// Gives the calling thread's ring to `emit`; claims one at first use, as

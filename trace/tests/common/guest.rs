@@ -55,11 +55,11 @@ impl Guest {
     }
 
     pub fn emit<S: Site, F: Fields>(&self, event: (S, F)) -> Emit {
-        self.producer.emit(event.0, ticks(), event.1)
+        self.producer.emit(event.0, ticks, event.1)
     }
 
     pub fn emit_at<S: Site, F: Fields>(&self, now: u64, event: (S, F)) -> Emit {
-        self.producer.emit(event.0, now, event.1)
+        self.producer.emit(event.0, || now, event.1)
     }
 
     pub fn drain(&mut self, session: &Session) -> Drained {
