@@ -82,19 +82,19 @@ const CHECKS: [Check; 11] = [
     },
     Check {
         what: "kills of a program",
-        test: ["run_kills", "a_killed_program_is_recorded_to_its_last_commit"],
+        test: ["run_kills", "a_killed_programs_commits_are_all_recorded"],
         size: Size::Kills,
         ..PLAIN
     },
     Check {
         what: "kills of run, recovered",
-        test: ["run_kills", "a_killed_run_is_completed_or_made_anew_from_its_segment"],
+        test: ["run_kills", "a_killed_run_is_recovered_into_its_session_or_a_new_one"],
         size: Size::Kills,
         ..PLAIN
     },
     Check {
         what: "four threads, Rust, natively",
-        test: ["run", "a_program_of_four_threads_is_recorded_whole"],
+        test: ["run", "every_event_of_a_program_with_four_threads_is_recorded"],
         ..PLAIN
     },
     Check {
@@ -105,7 +105,7 @@ const CHECKS: [Check; 11] = [
     },
     Check {
         what: "four threads, C, natively",
-        test: ["c_programs", "the_c_program_is_recorded_whole"],
+        test: ["c_programs", "every_event_of_the_c_program_is_recorded"],
         needs: &["babeltrace2", "gcc"],
         ..PLAIN
     },

@@ -1,8 +1,8 @@
-//! What the rows under an emulator do there: a child of this program that QEMU
-//! runs.
+//! The guest side of the rows under an emulator: a child of this program that
+//! QEMU runs.
 //!
-//! Unsafe, because it maps the segment by itself, so that a register is one
-//! store away.
+//! Unsafe, because it maps the segment itself, so that a register is one store
+//! away.
 #![allow(unsafe_code)]
 
 use anyhow::{Context, Result, bail, ensure};
@@ -21,19 +21,19 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Points of one burst: less of a ring than at which the host is woken.
+/// Points of one burst. They fill less of the ring than wakes the host.
 const POINTS: u64 = 3500;
-/// Bursts of a run; between two the host drains.
+/// Bursts of a run. The host drains between them.
 const BURSTS: u64 = 8;
-/// Of the relay that they go to: the default.
+/// Ring size of the relay that receives them: the default.
 pub const RING_BYTES: u64 = 1 << 20;
-/// What the host needs to drain a burst, and some.
+/// Time in which the host drains a burst, with some reserve.
 const DRAINED: Duration = Duration::from_millis(4);
-/// Rounds of the code that has nothing to do with us.
+/// Rounds of the code that does not trace.
 const ROUNDS: u64 = 20;
 const SORTED: usize = 4096;
 
-/// The last client's slot, reply and register.
+/// Slot, reply and register of the last client.
 struct Raw {
     guest: &'static [AtomicU64],
     host: &'static [AtomicU64],
@@ -63,8 +63,8 @@ impl Raw {
             Err(_) => bail!("no config page"),
         };
         let len = geometry.window_size();
-        // SAFETY: a new mapping of a file that is as long, for ever; accessed
-        // by atomic operations only.
+        // SAFETY: a new mapping, never unmapped, of a file that is as long; it
+        // is accessed by atomic operations only.
         let words: &'static [AtomicU64] = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let at = libc::mmap(
@@ -91,8 +91,8 @@ impl Raw {
         })
     }
 
-    /// Points with two words, made with this store: ticks, and whether the last
-    /// one of every burst was answered.
+    /// Makes points with two words by this store. Returns the ticks, and whether
+    /// the last point of every burst was answered.
     fn points(&self, points: u64, store: impl Fn(&AtomicU64, u64)) -> (u64, bool) {
         let slot = &self.guest[guest_page::SLOT..];
         slot[1].store(77, Relaxed);
@@ -117,11 +117,11 @@ impl Raw {
     }
 }
 
-/// The library's own form of a store to a register.
+/// Stores to a register in the marked form that the library uses.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn marked(register: &AtomicU64, value: u64) {
-    // SAFETY: stores to the register.
+    // SAFETY: stores 8 bytes to the register, which the reference makes writable.
     unsafe {
         std::arch::asm!(
             "mov [{} + {mark}], {}",
@@ -141,10 +141,10 @@ fn by_syscall(register: &AtomicU64, value: u64) {
     unsafe { libc::syscall(mark::SYSCALL, register.as_ptr(), value) };
 }
 
-/// A part of the benchmark: ticks and turns.
+/// Runs a part of the benchmark. Returns ticks and turns.
 pub fn answer(part: &str) -> Result<(u64, u64)> {
     match part {
-        // Nobody answers.
+        // The plugin of the floor does not answer.
         "floor" => Ok((Raw::get()?.points(POINTS, marked).0, POINTS * BURSTS)),
         "store" => answered(Raw::get()?.points(POINTS, marked)),
         "syscall" => answered(Raw::get()?.points(POINTS, by_syscall)),
@@ -159,7 +159,7 @@ fn answered((ticks, answered): (u64, bool)) -> Result<(u64, u64)> {
     Ok((ticks, POINTS * BURSTS))
 }
 
-/// All that a program does for a point, and the plugin.
+/// Measures a whole reference point: the library's part and the plugin's.
 fn library() -> Result<(u64, u64)> {
     let (mut time, mut failed) = (0, 0);
     for _ in 0..BURSTS {
@@ -175,7 +175,7 @@ fn library() -> Result<(u64, u64)> {
     Ok((time, POINTS * BURSTS))
 }
 
-/// Code that traces nothing: sorts numbers, with calls, branches, loads, stores.
+/// Measures code that does not trace: a sort, with calls, branches, loads and stores.
 fn bystander() -> (u64, u64) {
     let mut state = 1u64;
     let start = ticks();

@@ -1,5 +1,5 @@
 //! Rows under QEMU's user mode: this program as the guest, with the plugin, with
-//! one that does the least, and with none.
+//! the smallest possible plugin, and without one.
 
 use super::child::Child;
 use super::emulated::RING_BYTES;
@@ -12,14 +12,14 @@ use hypertrace_user::{Config, Program, Session};
 use std::ffi::OsStr;
 
 const QEMU: &str = "qemu-x86_64";
-/// The plugin that does the least.
+/// The smallest possible plugin.
 const FLOOR: &str = "libhypertrace_qemu_floor.so";
-/// Runs until one counts, on a machine that does something else.
+/// Attempts at a valid run, on a machine that is busy.
 const TRIES: usize = 5;
-/// Runs until every page of the rings was touched.
+/// Runs that touch every page of the rings.
 const WARM_UP: usize = 4;
 
-/// The three guests, and the session of the first.
+/// The three guests, and the session of the first one.
 pub struct Bench {
     plugin: Child,
     floor: Child,
@@ -56,8 +56,8 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Of the guest with the plugin. Again, where the host did not get to drain
-    /// the burst before.
+    /// Measures a part in the guest with the plugin. Repeats a run in which the host
+    /// did not drain the previous burst in time.
     fn points(&mut self, part: &str) -> Result<f64> {
         let part = format!("emulated {part}");
         let again = (1..TRIES).find_map(|_| self.plugin.ns(&part).ok());
@@ -72,32 +72,32 @@ fn bench(context: &mut Context) -> Result<&mut Bench> {
     }
 }
 
-/// A store that a plugin is called back for, which records the least.
+/// Measures a store with a callback that records as little as possible.
 pub fn floor(context: &mut Context) -> Result<f64> {
     bench(context)?.floor.ns("emulated floor")
 }
 
-/// The same store, of a reference point.
+/// Measures the same store, as part of a reference point.
 pub fn marked_store(context: &mut Context) -> Result<f64> {
     bench(context)?.points("store")
 }
 
-/// The same by a system call.
+/// Measures the same by a system call.
 pub fn syscall(context: &mut Context) -> Result<f64> {
     bench(context)?.points("syscall")
 }
 
-/// All of a reference point, as the library makes it.
+/// Measures a whole reference point, as the library makes it.
 pub fn point(context: &mut Context) -> Result<f64> {
     bench(context)?.points("library")
 }
 
-/// Other code, with the plugin.
+/// Measures code that does not trace, with the plugin.
 pub fn bystander(context: &mut Context) -> Result<f64> {
     bench(context)?.plugin.ns("emulated bystander")
 }
 
-/// Other code, without.
+/// Measures code that does not trace, without a plugin.
 pub fn undisturbed(context: &mut Context) -> Result<f64> {
     bench(context)?.bare.ns("emulated bystander")
 }
