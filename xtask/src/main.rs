@@ -10,6 +10,7 @@ mod probe;
 mod soak;
 mod step;
 mod suite;
+mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ enum Job {
     Soak(soak::Options),
     /// Make guest-lib/include/hypertrace.h from the C library's source
     Header,
+    /// Find words in comments and documents that read badly
+    Words,
     /// Fetch the programs that tests run, without installing them, and print where they are
     Fetch {
         /// Which ones; all when none is named
@@ -68,6 +71,7 @@ fn run(job: Job) -> Result<bool> {
         Job::Full(options) => full::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
         Job::Header => header::write(&root()?).map(|()| true),
+        Job::Words => words::check(&root()?),
         Job::Fetch { programs } => {
             let all = fetch::TOOLS.iter().collect();
             for tool in if programs.is_empty() { all } else { programs } {
