@@ -26,12 +26,12 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Ring events of each vCPU.
+// Work of each vCPU.
 const EVENTS: u64 = 100_000;
 const REFERENCE_POINTS: u64 = 1_000;
 const STAMPS: u64 = 100;
-/// Size of a ring: less than a sixth of a vCPU's events, as it is drained while the
-/// guest runs.
+/// Size of a ring: less than a sixth of a vCPU's events, because it is drained while
+/// the guest runs.
 const RING_BYTES: u64 = 512 << 10;
 
 /// Period of the check for a signal.

@@ -80,10 +80,12 @@ fn bad_phrases(name: &str, text: &str) -> Vec<String> {
         fenced ^= line.trim_start().starts_with("```");
         lines.push((prose.len(), number + 1));
         match comment(name, line) {
-            Some(words) if !fenced => words.split_whitespace().for_each(|word| {
-                prose.push(' ');
-                prose.push_str(word);
-            }),
+            Some(words) if !fenced && !words.trim().is_empty() => {
+                words.split_whitespace().for_each(|word| {
+                    prose.push(' ');
+                    prose.push_str(word);
+                })
+            }
             _ => prose.push('.'),
         }
     }
@@ -93,7 +95,7 @@ fn bad_phrases(name: &str, text: &str) -> Vec<String> {
     for (phrase, better) in TABLE {
         for (at, _) in lower.match_indices(&phrase.to_lowercase()) {
             let (before, end) = (&prose[..at], at + phrase.len());
-            let begins = before.trim_end().ends_with(['.', ':', '|', '#', '*']);
+            let begins = before.trim_end().ends_with(['.', ':', '|', '#', '*', '-', '?', '"']);
             let inside = before.ends_with(is_word) || prose[end..].starts_with(is_word);
             let capital = phrase.starts_with(char::is_uppercase);
             if inside || capital && !(begins && prose[at..].starts_with(phrase)) {
@@ -146,14 +148,15 @@ mod tests {
 
     #[test]
     fn phrases_are_found_in_prose_across_lines() {
-        let code = "//! It goes\n//! on.\nlet stands = \"stands\"; // It stands\n/// What it is\n";
+        let code =
+            "//! It goes\n//! on.\nlet stands = \"stands\"; // It stands\n\n/// What it is\n";
         let found = bad_phrases("x.rs", code);
         assert_eq!(
             found,
             [
                 "x.rs:3: \"stands\": better is, has, appears",
                 "x.rs:1: \"goes on\": better continues",
-                "x.rs:4: \"What\": better a noun: the events that, the place where",
+                "x.rs:5: \"What\": better a noun: the events that, the place where",
             ]
         );
         assert!(bad_phrases("x.rs", "// it stands for, say what `told` is\n").is_empty());

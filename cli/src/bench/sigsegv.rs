@@ -65,8 +65,8 @@ pub fn serve() -> Result<(u64, u64)> {
 }
 
 fn install() -> Result<()> {
-    // SAFETY: a new mapping, for ever. The handler only does what a handler of a
-    // fault at this very thread may: mprotect(2) is a system call and no more.
+    // SAFETY: a new mapping, which is never unmapped. The handler is async-signal-safe:
+    // mprotect(2) is a bare system call.
     unsafe {
         let at = libc::mmap(
             ptr::null_mut(),
@@ -121,10 +121,10 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
 }
 
 fn protect(page: *mut u8, protection: libc::c_int) {
-    // SAFETY: a page of ours, which nothing refers to but `serve`.
+    // SAFETY: a page of this module, which only `serve` refers to.
     if unsafe { libc::mprotect(page.cast(), PAGE, protection) } != 0 {
         WRONG.fetch_add(1, Relaxed);
-        // SAFETY: as in `install`. The store would fault for ever.
+        // SAFETY: as in `install`. Without this, the store would fault endlessly.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     }
 }

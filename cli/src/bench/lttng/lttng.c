@@ -1,4 +1,4 @@
-/* Fires one event of LTTng-UST's as often as it is told; says how many nanoseconds each took. */
+/* Fires one event of LTTng-UST as often as each line on stdin says; prints the nanoseconds per event. */
 #define LTTNG_UST_TRACEPOINT_CREATE_PROBES
 #define LTTNG_UST_TRACEPOINT_DEFINE
 #include "lttng.h"
