@@ -16,7 +16,7 @@ const NOT_KVM: &str = "mount --bind /dev/null /dev/kvm";
 /// Returns the command with KVM hidden; unchanged on a machine without KVM.
 fn hidden(mounts: &str, command: Command) -> Option<Command> {
     if std::fs::exists("/dev/kvm").unwrap() {
-        namespace::behind(mounts, &command)
+        namespace::inside(mounts, &command)
     } else {
         Some(command)
     }

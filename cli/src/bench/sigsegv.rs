@@ -47,8 +47,8 @@ pub fn serve() -> Result<(u64, u64)> {
     let (signals, events) = (SIGNALS.load(Relaxed), EVENTS.load(Relaxed));
     let start = ticks();
     for n in 0..TURNS {
-        // SAFETY: two pages of ours. They are protected, and the handler opens
-        // them; volatile, because that is what they are for.
+        // SAFETY: two pages of this module. The handler opens them when they
+        // fault; volatile, so that each store faults.
         unsafe {
             argument.cast::<u64>().write_volatile(n);
             argument.add(PAGE).cast::<u64>().write_volatile(n);
@@ -111,7 +111,7 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
             protect(argument.wrapping_add(PAGE), libc::PROT_READ | libc::PROT_WRITE);
         }
         _ => {
-            // Somebody else's: without this handler it ends the process.
+            // A fault elsewhere: without this handler it ends the process.
             WRONG.fetch_add(1, Relaxed);
             // SAFETY: as in `install`.
             unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
