@@ -1,4 +1,4 @@
-//! `hypertrace ctl`: commands to a running VMM, through its session's socket.
+//! `hypertrace ctl`: commands to a running VMM, over its session's socket.
 
 use crate::Usage;
 use crate::escape::Message;
@@ -9,16 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Tell a running VMM what to trace, and ask it what it does.
+/// Control the tracing of a running VMM
 ///
-/// The command goes to the VMM that writes the session, through the socket
-/// control.sock in its directory, and is executed there; `help` tells what this
-/// VMM understands. Without a command, commands are read from standard input,
-/// one per line, each is executed whether the ones before it were or not.
+/// The command goes to the VMM that writes the session, over the socket
+/// control.sock in its directory, and is executed there. `help` lists the
+/// commands of this VMM. Without a command, commands are read from standard
+/// input, one per line; a command that fails does not stop the next ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Seconds to wait for a reply; give it before COMMAND
+    /// Seconds to wait for a reply; this option precedes COMMAND
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     timeout: Duration,
 
@@ -34,29 +34,29 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Commands:
-  help                           what this VMM understands
-  info trace-events [PATTERN]    events and their states
-  info trace                     buffers: what is in them and how full they are
+  help                           list this VMM's commands
+  info trace-events [PATTERN]    list events and their states
+  info trace                     show buffers: their contents and how full they are
   trace-event NAME|PATTERN on|off
-                                 switch events, of the VMM and of the guest
+                                 switch events of the VMM and of the guest
   trace-file on|off|flush|set PATH
-                                 the file of the simple backend
-  trigger add RULE               when this happens, do that
-  trigger list                   what was added
-  snapshot                       what a flight recorder holds now, as a session of its own
+                                 control the simple backend's file
+  trigger add RULE               add a rule: on NAME do ACTION
+  trigger list                   list the rules
+  snapshot                       write a flight recorder's contents as a session
 
 Examples:
-  hypertrace ctl S info trace-events 'virtio_*'  is it on?
-  hypertrace ctl S trace-event 'disk_*' off      silence, from now on
-  hypertrace ctl S trace-file set /tmp/trace     go on in another file
-  hypertrace ctl S < commands                    many, one per line
-  hypertrace ctl S                               talk to it
+  hypertrace ctl S info trace-events 'virtio_*'  show which of these events are on
+  hypertrace ctl S trace-event 'disk_*' off      switch these events off
+  hypertrace ctl S trace-file set /tmp/trace     continue in another file
+  hypertrace ctl S < commands                    execute many commands, one per line
+  hypertrace ctl S                               type commands
   hypertrace ctl --timeout 60 S trace-file flush wait longer, for a slow disk
 
-Quote patterns: the shell would replace them by names of files.
+Quote patterns, or the shell replaces them by file names.
 
 Exit code: 0 done, 1 the command failed or there was no reply, 2 wrong usage, or
-nobody listens in DIR.";
+no VMM listens in DIR.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
@@ -74,14 +74,14 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_string())?;
-    // Up to a year: nobody waits longer, and times can be added to it.
+    // Up to a year, so that adding it to a point in time cannot overflow.
     if !(0.001..=31_536_000.0).contains(&number) {
         return Err("not a time from 0.001 to 31536000 seconds".into());
     }
     Ok(Duration::from_secs_f64(number))
 }
 
-/// Commands from standard input, to its end.
+/// Executes commands from standard input until it ends.
 fn converse(vmm: &mut Vmm) -> Result<()> {
     let interactive = io::stdin().is_terminal();
     let (mut commands, mut failed) = (0, 0);
@@ -108,8 +108,8 @@ fn converse(vmm: &mut Vmm) -> Result<()> {
         prompt();
     }
     if interactive {
-        eprintln!(); // behind the prompt
-        return Ok(()); // whoever typed them saw what became of them
+        eprintln!(); // ends the prompt's line
+        return Ok(()); // the failures were shown interactively
     }
     if failed > 0 {
         bail!("{failed} of {commands} commands failed");
@@ -122,9 +122,9 @@ fn show(text: &str) -> Result<()> {
     write!(out, "{}", Message(text)).and_then(|()| out.flush()).context("cannot write")
 }
 
-/// A connection to a monitor.
+/// Connection to a monitor.
 struct Vmm {
-    /// Who is meant in messages.
+    /// The socket's path, for messages.
     socket: String,
     replies: BufReader<Timed>,
     timeout: Duration,
@@ -147,10 +147,10 @@ impl Vmm {
                 "there is no {socket}: is the VMM still running, and was it started with a monitor?"
             )),
             ErrorKind::ConnectionRefused => {
-                usage(format!("nobody listens at {socket}: is the VMM still running?"))
+                usage(format!("no VMM listens at {socket}: is it still running?"))
             }
             ErrorKind::PermissionDenied => {
-                usage(format!("{socket} is not yours to use; be the user that runs the VMM"))
+                usage(format!("no permission to use {socket}; run as the user of the VMM"))
             }
             ErrorKind::TimedOut => no_reply(&socket, timeout),
             _ => anyhow!(e).context(format!("cannot connect to {socket}")),
@@ -159,12 +159,12 @@ impl Vmm {
         Ok(Vmm { socket, replies, timeout })
     }
 
-    /// Sends one command; its reply, text or error message.
+    /// Sends one command. Returns its reply: text or an error message.
     fn ask(&mut self, command: &[u8]) -> Result<Result<String, String>> {
         let timed = self.replies.get_mut();
         timed.until = Instant::now() + self.timeout;
         match timed.send(&[command, b"\n"].concat()) {
-            // It may have said why before it closed.
+            // The monitor may have sent a reason before it closed the connection.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             sent => sent.map_err(|e| self.failed(&e))?,
         }
@@ -175,7 +175,7 @@ impl Vmm {
         let mut text = String::new();
         loop {
             let mut line = Vec::new();
-            // Whoever answers there is not trusted to end.
+            // The peer is not trusted to end its reply.
             let room = (MAX_REPLY + 1).saturating_sub(text.len()) as u64;
             (&mut self.replies)
                 .take(room)
@@ -183,7 +183,7 @@ impl Vmm {
                 .map_err(|e| self.failed(&e))?;
             let Some(line) = line.strip_suffix(b"\n") else {
                 if line.len() as u64 == room {
-                    bail!("what {} sends has no end; it is no monitor", self.socket);
+                    bail!("the reply of {} has no end; it is not a monitor", self.socket);
                 }
                 return Err(self.failed(&ErrorKind::UnexpectedEof.into()));
             };
@@ -196,12 +196,13 @@ impl Vmm {
             } else if let Some(message) = line.strip_prefix("error: ") {
                 return Ok(Err(format!("{message}\n{text}").trim_end().to_owned()));
             } else {
-                bail!("what {} sends is no reply of a monitor: {line}", self.socket);
+                bail!("{} did not send a monitor's reply: {line}", self.socket);
             }
         }
     }
 
-    /// Without its source: a broken pipe there is not one that we write to.
+    /// Describes an I/O error. The source is left out, because [`crate::exit`] takes a
+    /// broken pipe in the chain for a closed standard output.
     fn failed(&self, error: &io::Error) -> anyhow::Error {
         match error.kind() {
             ErrorKind::TimedOut => no_reply(&self.socket, self.timeout),
@@ -220,7 +221,7 @@ fn no_reply(socket: &str, timeout: Duration) -> anyhow::Error {
     )
 }
 
-/// A stream that is read and written up to a point in time.
+/// Stream with a deadline for reads and writes.
 struct Timed {
     stream: UnixStream,
     until: Instant,
@@ -252,7 +253,7 @@ impl Read for Timed {
     }
 }
 
-/// What a socket's timeout is called.
+/// Names a socket's timeout as such.
 fn timed(error: io::Error) -> io::Error {
     if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }

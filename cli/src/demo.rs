@@ -26,31 +26,33 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What each vCPU does.
+// Work of each vCPU.
 const EVENTS: u64 = 100_000;
 const REFERENCE_POINTS: u64 = 1_000;
 const STAMPS: u64 = 100;
-/// Less than a sixth of what a vCPU emits: it is drained while the guest runs.
+/// Size of a ring: less than a sixth of a vCPU's events, because it is drained while
+/// the guest runs.
 const RING_BYTES: u64 = 512 << 10;
 
-/// How often to look whether a signal came.
+/// Period of the check for a signal.
 const SIGNAL_PERIOD: Duration = Duration::from_millis(20);
 
-/// Lines of the excerpt before and behind the first reference point.
+/// Lines of the excerpt before its reference point.
 const BEFORE: usize = 8;
-const BEHIND: usize = 4;
+/// Lines of the excerpt after its reference point.
+const AFTER: usize = 4;
 
-/// Boot a small guest that traces, and show guest and VMM on one timeline.
+/// Boot a small guest that traces, and show guest and VMM on one timeline
 ///
 /// Each vCPU emits 100,000 events into its own ring, makes 1,000 reference
 /// points (an exit to the VMM each) and 100 kernel-stamped points, while the
-/// VMM traces what it does itself. Without a usable /dev/kvm the same guest
-/// program runs on threads, over shared memory.
+/// VMM records its own events. Without a usable /dev/kvm the same guest program
+/// runs on threads, over shared memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Directory for the session: new or empty (default: a new one among the
-    /// temporary files)
+    /// Directory for the session: new or empty (default: a new one in the
+    /// temporary folder)
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
@@ -59,12 +61,12 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=MAX_VCPUS as i64))]
     vcpus: u32,
 
-    /// Do the work this many times over: long enough to look at it with `hypertrace ctl`
+    /// Repeat the work this many times: long enough to try `hypertrace ctl` on it
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     times: u32,
 
-    /// The users that may read the session
+    /// Users that may read the session
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
@@ -79,19 +81,19 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace demo                       run it and look
+  hypertrace demo                       run it and print an excerpt
   hypertrace demo --out S               keep the session in S
   hypertrace demo --out S --json        numbers for a script
-  hypertrace demo --out S --share group the group of S may read it, too
+  hypertrace demo --out S --share group let the group of S read it
   hypertrace demo --trace 'vcpu_exit,file=t' --trace-backend log
-                                        of the VMM's events the exits only, on stderr too, and in
-                                        the file t for QEMU's simpletrace reader
+                                        record only the exits of the VMM's events, also on stderr
+                                        and in the file t for QEMU's simpletrace reader
   hypertrace demo --out S --times 100   and in another terminal, while it runs:
-  hypertrace ctl S info trace           what it is doing
-  hypertrace report S | less            all of it, in order
+  hypertrace ctl S info trace           show backends and rings
+  hypertrace report S | less            show the whole timeline
 
 Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty); after SIGINT or
-SIGTERM 128 and the signal's number: the session holds what was recorded until then.";
+SIGTERM, 128 plus the signal's number: the session holds what was recorded until then.";
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -117,7 +119,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (dir, temporary) = match &args.out {
         Some(dir) => (dir.clone(), None),
         None => {
-            // Others can make names among the temporary files, too.
+            // The name is random: the temporary folder is shared with other users.
             let made = tempfile::Builder::new().prefix("hypertrace-demo-").tempdir();
             let made = made.context("cannot make a temporary directory")?;
             (made.path().to_owned(), Some(made))
@@ -127,7 +129,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = SessionConfig { share: args.share, ..SessionConfig::new(&dir) };
     let first = Arc::clone(&failure);
     config.on_write_failed = Some(Box::new(move |failed| {
-        // Later ones are for the same reason, or have a worse place to say theirs.
+        // Only the first failure is reported: later ones mostly follow from it.
         let _ = first.set(told(failed));
     }));
     let geometry = Geometry {
@@ -144,7 +146,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             ..Config::new(&dir)
         })?),
     };
-    // It stays from here on, as one that was given does.
+    // From here on the directory is kept, like one that was given.
     let _ = temporary.map(TempDir::keep);
     let session = host.session();
     if !args.trace.names_events() {
@@ -180,7 +182,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let ran = host.run(machine.ok(), &work, args.times);
     drop(monitor);
-    // What was recorded is worth having even if the disk is full or the guest failed.
+    // The session is ended even if the disk is full or the guest failed.
     let (summary, written) = host.end();
     drop(interrupts);
     if let Some(signal) = Interrupts::came() {
@@ -206,15 +208,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let dir = dir.display();
     if let Some(why) = failure.get().cloned().or(written.err().map(|error| format!("{error:#}"))) {
-        // The session is whole, as far as it goes.
+        // The session is readable up to the failure.
         let lost = summary.lost;
-        bail!("{why}; {dir} does not hold all that the guest did, {lost} events are lost");
+        bail!("{why}; {dir} is incomplete, {lost} events are lost");
     }
     ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what is left after a signal; its exit code is a shell's.
+/// Reports the session's state after a signal. Returns the exit code that a shell gives.
 fn interrupted(
     signal: i32,
     summary: &Summary,
@@ -223,7 +225,7 @@ fn interrupted(
 ) -> Result<ExitCode> {
     let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
     let (records, lost, dir) = (summary.records, summary.lost, dir.display());
-    written.with_context(|| format!("ended by {name}; {dir} does not hold all of it"))?;
+    written.with_context(|| format!("ended by {name}; {dir} is incomplete"))?;
     let said = format!(
         "ended by {name}: {dir} holds what was recorded until then, {} records, {} lost",
         grouped(records),
@@ -233,10 +235,10 @@ fn interrupted(
     Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)))
 }
 
-/// What serves the guest.
+/// Host of the guest.
 enum Host {
     Device(Device),
-    /// Of threads of this process.
+    /// A segment, for threads of this process.
     Segment(hypertrace_user::Session),
 }
 
@@ -255,11 +257,11 @@ impl Host {
                 device.run_traced(machine, work, times)?;
             }
             (Host::Segment(session), _) => {
-                // Threads cannot be stopped: after a signal they are left to the process's end.
+                // Threads cannot be stopped: after a signal they run until the process ends.
                 let (channel, work) = (threads::channel(session)?, work.clone());
                 let (ended, end) = mpsc::channel();
                 thread::spawn(move || {
-                    // Nobody listens any more after a signal.
+                    // After a signal, the receiver is gone.
                     let _ = ended.send(run_on_threads(channel, work.vcpus as usize, &work));
                 });
                 while Interrupts::came().is_none() {
@@ -289,7 +291,7 @@ impl Host {
     }
 }
 
-/// Some lines around a reference point in the middle of the run.
+/// Prints some lines around a reference point in the middle of the run.
 fn print_excerpt(dir: &Path) -> Result<()> {
     let session = Recorded::open(dir)?;
     let maps = ClockMaps::of(&session)?;
@@ -303,9 +305,9 @@ fn print_excerpt(dir: &Path) -> Result<()> {
         let event = event?;
         if event.kind == Kind::ReferencePoint {
             points += 1;
-            // The first ones wait for memory to be touched for the first time.
+            // The first points are slow: memory is touched for the first time.
             if points == 20 {
-                left = Some(BEHIND + 1);
+                left = Some(AFTER + 1);
             }
         }
         before.push_back(event);
@@ -344,8 +346,8 @@ fn print_summary(summary: &Summary, dir: &Path) {
     );
     println!(
         "\nNext:
-  hypertrace report {dir} | less        all of it, in order
-  hypertrace stat {dir}                 what it holds, stream by stream
-  babeltrace2 {dir}/ctf | less          the same in any CTF reader"
+  hypertrace report {dir} | less        show the whole timeline
+  hypertrace stat {dir}                 count events and losses by stream
+  babeltrace2 {dir}/ctf | less          show the same in any CTF reader"
     );
 }

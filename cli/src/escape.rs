@@ -1,12 +1,12 @@
-//! Guest strings before they reach a terminal or a JSON reader.
+//! Escaping of guest strings for terminals and JSON readers.
 //!
-//! A guest writes what it likes. Printed as it is, that could move the cursor,
-//! rename the window, hide text or turn a line's reading order around. So
-//! whatever is not plainly visible is shown by its number.
+//! A guest's strings are arbitrary. Unescaped, they could move the cursor, rename
+//! the window, hide text or reverse a line's reading order. So every character
+//! that is not plainly visible is shown by its number.
 
 use std::fmt::{self, Write};
 
-/// Whether a character could do more than show itself.
+/// Returns whether a character could do more than show itself.
 fn is_dangerous(c: char) -> bool {
     c.is_control() // C0, DEL, C1
         || matches!(c,
@@ -23,8 +23,8 @@ fn is_dangerous(c: char) -> bool {
         )
 }
 
-/// What may stand between quotes: a backslash before quotes and backslashes,
-/// and what is dangerous as `escape` writes it.
+/// Writes the contents of a quoted string: quotes and backslashes with a backslash
+/// before them, dangerous characters as `escape` writes them.
 fn quoted(
     f: &mut fmt::Formatter<'_>,
     text: &str,
@@ -47,9 +47,9 @@ fn quoted(
     f.write_str(&text[plain..])
 }
 
-/// Bytes for a person to read: `\n`, `\x1b`, `\u{202e}`, and what is not UTF-8
-/// byte by byte. Quotes and backslashes are escaped, so that a quoted string's
-/// end is where it seems to be.
+/// Bytes for a person to read. Dangerous characters become `\n`, `\x1b` or
+/// `\u{202e}`; invalid UTF-8 is shown byte by byte. Quotes and backslashes are
+/// escaped, so that a quoted string ends where it seems to.
 pub struct Escaped<'a>(pub &'a [u8]);
 
 impl fmt::Display for Escaped<'_> {
@@ -70,8 +70,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Text of ours that may quote somebody else's: only what is dangerous is
-/// escaped, line ends and quotes stay.
+/// Message of this program that may quote foreign text: only dangerous characters
+/// are escaped, not line ends and quotes.
 pub struct Message<'a>(pub &'a str);
 
 impl fmt::Display for Message<'_> {
@@ -87,8 +87,8 @@ impl fmt::Display for Message<'_> {
     }
 }
 
-/// Bytes as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD;
-/// what is dangerous is escaped, so that the line may be shown as it is.
+/// Bytes as a JSON string with its quotes. Invalid UTF-8 becomes U+FFFD. Dangerous
+/// characters are escaped, so that a terminal may show the line.
 pub struct Json<'a>(pub &'a [u8]);
 
 impl fmt::Display for Json<'_> {
@@ -106,8 +106,8 @@ impl fmt::Display for Json<'_> {
     }
 }
 
-/// A JSON document so that it may be shown as it is: what is dangerous can
-/// only stand in its strings.
+/// JSON document that a terminal may show. Dangerous characters can occur only in
+/// its strings, where they are escaped.
 pub struct JsonText<'a>(pub &'a str);
 
 impl fmt::Display for JsonText<'_> {
@@ -131,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_takes_over_a_terminal_is_shown_by_its_number() {
+    fn characters_that_control_a_terminal_are_shown_by_number() {
         for (from, to) in [
             (&b"plain text"[..], "plain text"),
             ("\u{e4}\u{6587}".as_bytes(), "\u{e4}\u{6587}"),
@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_dangerous_gets_through(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn dangerous_characters_are_never_printed(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let shown = Escaped(&bytes).to_string();
             prop_assert!(!shown.chars().any(is_dangerous));
             let message = Message(&String::from_utf8_lossy(&bytes)).to_string();
@@ -159,7 +159,7 @@ mod tests {
         }
 
         #[test]
-        fn json_reads_back_as_what_it_was(bytes in prop::collection::vec(any::<u8>(), 0..200), text in ".*") {
+        fn escaped_json_reads_back_unchanged(bytes in prop::collection::vec(any::<u8>(), 0..200), text in ".*") {
             for bytes in [&bytes[..], text.as_bytes()] {
                 let shown = Json(bytes).to_string();
                 prop_assert!(!shown.chars().any(is_dangerous));

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a question that a loop asks, for commands that have something to finish.
+//! SIGINT and SIGTERM as a flag for loops to poll, for commands that end a session first.
 //!
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
@@ -7,18 +7,18 @@ use hypertrace_user::Signals;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-/// The first signal that came, 0 if none did.
+/// The first signal that was received, 0 if none.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn on_signal(signal: c_int) {
     if CAME.swap(signal, Relaxed) != 0 {
-        // Twice is a wish to end at once.
+        // A second signal asks to end at once.
         // SAFETY: _exit may be called in a signal handler.
         unsafe { libc::_exit(128 + signal) };
     }
 }
 
-/// While it lives, the first SIGINT or SIGTERM does not end the process; a second one does.
+/// Guard that keeps the first SIGINT or SIGTERM from ending the process. A second one ends it.
 #[derive(Debug)]
 pub struct Interrupts {
     _caught: Signals,
@@ -26,12 +26,12 @@ pub struct Interrupts {
 
 impl Interrupts {
     pub fn catch() -> Interrupts {
-        // SAFETY: the handler stores a number and calls _exit, which a handler may.
+        // SAFETY: the handler uses an atomic and _exit only, which a handler may.
         let caught = unsafe { Signals::catch(&[libc::SIGINT, libc::SIGTERM], on_signal) };
         Interrupts { _caught: caught }
     }
 
-    /// Returns the signal that came.
+    /// Returns the signal that was received.
     pub fn came() -> Option<c_int> {
         Some(CAME.load(Relaxed)).filter(|signal| *signal != 0)
     }

@@ -1,8 +1,8 @@
-//! How lost events are named: the same words in `run`, `stat` and `report`.
+//! Names for the causes of losses, the same in `run`, `stat` and `report`.
 
 use hypertrace_abi::ring::Losses;
 
-/// Gives each cause that there is, by name, and its count.
+/// Returns the name and count of each cause that occurred.
 pub fn causes(losses: Losses) -> impl Iterator<Item = (&'static str, u64)> {
     let Losses { full, busy, unattached, overwritten } = losses;
     let causes = [
@@ -14,7 +14,7 @@ pub fn causes(losses: Losses) -> impl Iterator<Item = (&'static str, u64)> {
     causes.into_iter().filter(|(_, n)| *n > 0)
 }
 
-/// Writes a number with a comma between thousands.
+/// Formats a number with a comma between thousands.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);

@@ -1,4 +1,4 @@
-//! The command `hypertrace`: reading, showing and making sessions.
+//! The command `hypertrace`: records, shows and controls sessions.
 
 mod bench;
 mod ctl;
@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::process::ExitCode;
 
-/// Events of guests and of their host, on one timeline.
+/// Record and show events of guests and of their host on one timeline
 #[derive(Debug, Parser)]
 #[command(name = "hypertrace", version, max_term_width = 100)]
 struct Cli {
@@ -37,13 +37,13 @@ enum Command {
     Bench(bench::BenchArgs),
 }
 
-/// What clap cannot see of wrong usage.
+/// Wrong usage that clap does not detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
 fn main() -> ExitCode {
-    // Wrong usage ends here, with exit code 2.
+    // Ends the process with exit code 2 on wrong usage.
     let cli = Cli::parse();
     let done = match cli.command {
         Command::Run(args) => match run::run(&args) {
@@ -71,8 +71,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what went wrong, once, and chooses the exit code: 0 if whoever read
-/// our output has had enough, 2 if what we were given is at fault, else 1.
+/// Prints an error once and chooses the exit code: 0 if the reader closed our
+/// output's pipe, 2 if the arguments or the input are wrong, else 1.
 fn exit(error: &anyhow::Error) -> ExitCode {
     let closed = |cause: &&(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
@@ -99,6 +99,6 @@ fn exit(error: &anyhow::Error) -> ExitCode {
 /// session are read at the same time, and it can have more than the usual 1,024.
 fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // If it cannot be raised, it may be enough.
+    // If it cannot be raised, it may still suffice.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -1,4 +1,4 @@
-//! Programs under an emulator: QEMU's user mode with our plugin.
+//! Programs under QEMU's user mode, with the hypertrace plugin.
 
 use anyhow::{Context, Result, bail};
 use hypertrace_user::Program;
@@ -7,22 +7,22 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The plugin's file.
+/// The plugin's file name.
 pub const PLUGIN: &str = "libhypertrace_qemu_plugin.so";
-/// The environment variable that names it, where it is somewhere else.
+/// Environment variable with the plugin's path, if it is not beside this program.
 pub const ENVIRONMENT: &str = "HYPERTRACE_QEMU_PLUGIN";
 
-/// An emulator and a plugin for it.
+/// Emulator and a plugin for it.
 pub struct Emulator {
     qemu: Program,
     plugin: PathBuf,
 }
 
 impl Emulator {
-    /// Looks for both, and whether the one takes the other.
+    /// Finds both, and checks that the emulator takes plugins.
     ///
     /// # Errors
-    /// If one is missing, or that emulator is built without plugins.
+    /// If one is missing, or the emulator was built without plugins.
     pub fn find(name: &OsStr) -> Result<Emulator> {
         let qemu = Program::find(name)?;
         let help = qemu
@@ -33,7 +33,7 @@ impl Emulator {
             .with_context(|| format!("cannot start {}", qemu.path().display()))?;
         let help = String::from_utf8_lossy(&help.stdout);
         if !help.contains("usage: qemu-") {
-            bail!("{} is no emulator of QEMU's user mode", qemu.path().display());
+            bail!("{} is not an emulator of QEMU's user mode", qemu.path().display());
         }
         if !help.contains("-plugin ") {
             bail!(
@@ -45,7 +45,7 @@ impl Emulator {
         Ok(Emulator { qemu, plugin: plugin()? })
     }
 
-    /// How to start a program under it, up to the program's own arguments.
+    /// Returns a command that starts a program under it, without the program's arguments.
     pub fn command(&self, program: &Program) -> Command {
         let mut command = self.qemu.command();
         command.arg("-plugin").arg(escaped(&self.plugin));
@@ -53,42 +53,42 @@ impl Emulator {
         command
     }
 
-    /// How to start a program under it with no plugin.
+    /// Returns a command that starts a program under it without the plugin.
     pub fn bare(&self, program: &Program) -> Command {
         let mut command = self.qemu.command();
         command.arg("-0").arg(program.name()).arg(program.path());
         command
     }
 
-    /// The same emulator with another plugin.
+    /// Returns the same emulator with another plugin.
     pub fn with_plugin(&self, plugin: PathBuf) -> Emulator {
         Emulator { qemu: self.qemu.clone(), plugin }
     }
 
-    /// The emulator itself.
+    /// Returns the emulator's program.
     pub fn qemu(&self) -> &Program {
         &self.qemu
     }
 }
 
-/// Where the plugin is: where the environment says, or beside this program.
+/// Finds the plugin: at the path in the environment, or beside this program.
 fn plugin() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
-        // As a path: dlopen looks for a name without a slash elsewhere.
+        // Absolute: dlopen searches other folders for a name without a slash.
         return std::fs::canonicalize(&path)
             .with_context(|| format!("{ENVIRONMENT} names {}", path.display()));
     }
     beside(PLUGIN).with_context(|| format!("{ENVIRONMENT} names none"))
 }
 
-/// A library of ours that another program has: beside this one, as
-/// cargo leaves it, or as a package would place it.
+/// Finds a library that another program loads: beside this program, where cargo
+/// builds it, or where a package would install it.
 ///
 /// # Errors
-/// If it is not there.
+/// If there is none.
 pub fn beside(name: &str) -> Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let program = std::env::current_exe().context("cannot find this program's path")?;
     let beside = program.parent().unwrap_or(Path::new("/"));
     [beside, &beside.join("deps"), &beside.join("../lib/hypertrace")]
         .into_iter()
@@ -97,7 +97,7 @@ pub fn beside(name: &str) -> Result<PathBuf> {
         .with_context(|| format!("no {name} in {}: build all with `cargo build`", beside.display()))
 }
 
-/// As QEMU's options want it: a comma doubled.
+/// Doubles each comma, as QEMU's options require.
 fn escaped(path: &Path) -> OsString {
     let mut bytes = Vec::new();
     for &byte in path.as_os_str().as_bytes() {

@@ -11,14 +11,15 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Show the events of one or several sessions in order of time.
+/// Show the events of one or several sessions in order of time
 ///
-/// A line is: seconds since the session's start, seconds since the line
-/// before, who (guest/CLIENT and the name it gave itself, or vmm/THREAD, or
-/// host/THREAD where programs ran with no VMM), the event, its fields. Behind a reference point stand the guest's CPU and the
-/// point's number: @cpu0#17. Where events were lost, a line says how many: "... 1,234
-/// events lost here (ring full)", whatever --event asks for. Guests' clocks are mapped to the host's; the error
-/// bound is in the output of --json.
+/// A line is: seconds since the session's start, seconds since the previous
+/// line, the source, the event, its fields. The source is guest/CLIENT and the
+/// name that the client gave itself, or vmm/THREAD, or host/THREAD where programs
+/// ran without a VMM. A reference point ends with the guest's CPU and the point's
+/// number: @cpu0#17. Where events were lost, a line of its own says how many,
+/// whatever the argument of --event: "... 1,234 events lost here (ring full)".
+/// Guests' clocks are mapped to the host's; --json has the error bound.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -28,26 +29,25 @@ pub struct Args {
 
     /// One JSON object per line: ts_ns (Unix time), bound_ns (null: unknown),
     /// source, event, fields; reference points also have reference. Where events
-    /// were lost: type ("lost"), ts_ns (null: unknown), source, client, events (how
-    /// many), why
+    /// were lost: type ("lost"), ts_ns (null: unknown), source, client, events (the
+    /// number), why
     #[arg(long)]
     json: bool,
 
-    /// Only events whose name matches; * and ? stand for any text and any
-    /// character. May be given several times
+    /// Only events whose name matches this pattern with * (any text) and ? (any
+    /// character). May be given several times
     #[arg(long, short, value_name = "GLOB")]
     event: Vec<String>,
 
-    /// Only events that came from this client of the guest. May be given
-    /// several times
+    /// Only events of this client of the guest. May be given several times
     #[arg(long, short, value_name = "N")]
     client: Vec<u32>,
 
-    /// Only events from this time on, since the start: 1.5ms, 200us, 2s, 2
+    /// Only events from this time on, counted from the start: 1.5ms, 200us, 2s, 2
     #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
     from: Option<i64>,
 
-    /// Only events up to this time since the start
+    /// Only events up to this time, counted from the start
     #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
     to: Option<i64>,
 
@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 continue;
             }
             Err(error) => {
-                // What comes before the damage is worth having.
+                // The events before the damage are shown.
                 out.flush().context("cannot write")?;
                 return Err(error.into());
             }
@@ -126,7 +126,8 @@ impl Args {
             && (self.client.is_empty() || event.client.is_some_and(|c| self.client.contains(&c)))
     }
 
-    /// Whatever its name, an event that is asked for may be among those that are lost.
+    /// Returns whether a loss is shown. Names do not matter: any event may be among
+    /// the lost ones.
     fn admits_lost(&self, lost: &Lost, since: Option<i64>) -> bool {
         since.is_none_or(|since| {
             self.from.is_none_or(|from| since >= from) && self.to.is_none_or(|to| since <= to)
@@ -134,24 +135,24 @@ impl Args {
     }
 }
 
-/// Makes lines; the buffer is used again for each.
+/// Formatter of lines, with one buffer for all.
 pub(crate) struct Lines {
     buffer: String,
-    /// Time of the line before.
+    /// Time of the previous line.
     last: Option<i64>,
-    /// Sources as they are shown, by what the timeline calls them.
+    /// Escaped sources and their widths, by the timeline's names.
     sources: HashMap<Arc<str>, (String, usize)>,
     source_width: usize,
     event_width: usize,
 }
 
 impl Lines {
-    /// Widest that a column becomes for the sake of the lines behind it.
+    /// Largest width of a column.
     const MOST: usize = 32;
 
     pub(crate) fn new(sessions: &[(Session, ClockMaps)]) -> Lines {
         let classes = sessions.iter().flat_map(|(s, _)| s.classes().iter());
-        // Not all that will come: a column may still grow.
+        // A lessee may appear later: a column may still grow.
         let streams = sessions.iter().flat_map(|(s, _)| &s.json().streams);
         let sources = streams.map(|s| {
             let client = if s.domain == Domain::Guest { s.client.to_string().len() + 1 } else { 0 };
@@ -194,7 +195,7 @@ impl Lines {
         buffer
     }
 
-    /// Adds the column of sources.
+    /// Appends the column of sources.
     fn source(&mut self, source: &Arc<str>) {
         let Lines { buffer, .. } = self;
         buffer.push_str("  ");
@@ -211,7 +212,7 @@ impl Lines {
         buffer.push_str("  ");
     }
 
-    /// The line above the columns.
+    /// Formats the line above the columns.
     pub(crate) fn header(&mut self) -> &str {
         self.buffer.clear();
         self.buffer.push_str("      seconds    since last");
@@ -273,8 +274,8 @@ fn pad(out: &mut String, width: usize, to: usize) {
     out.push_str(&BLANKS[..to.saturating_sub(width).min(BLANKS.len())]);
 }
 
-/// `  0.001234567`: seconds with all nanoseconds, the whole ones right-aligned
-/// with their sign to `width`.
+/// Appends a time as `  0.001234567`: seconds with nine digits after the point.
+/// Sign and whole seconds are right-aligned to `width`.
 fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
     let sign = if ns < 0 { "-" } else { plus };
     let (whole, rest) = (ns.unsigned_abs() / 1_000_000_000, ns.unsigned_abs() % 1_000_000_000);
@@ -286,8 +287,8 @@ fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
     decimal(out, rest, 9);
 }
 
-/// Decimal digits, at least `least` of them. Most of what is printed is
-/// numbers; the formatting machinery would cost more than all the rest.
+/// Appends decimal digits, at least `least` of them. Most of the output is
+/// numbers, for which `write!` would cost more than all the rest.
 fn decimal(out: &mut String, mut value: u64, least: usize) {
     let mut digits = [b'0'; 20];
     let mut at = digits.len();
@@ -360,11 +361,11 @@ fn json_line(out: &mut String, event: &Event) -> std::fmt::Result {
     Ok(())
 }
 
-/// Whether a glob of `*` and `?` matches a whole name.
+/// Returns whether a glob of `*` and `?` matches a whole name.
 fn matches(glob: &str, name: &str) -> bool {
     let (glob, name) = (glob.as_bytes(), name.as_bytes());
     let (mut g, mut n) = (0, 0);
-    // Where to go on if what follows the last star does not match here.
+    // Positions to continue from if the text after the last star does not match here.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match glob.get(g) {
@@ -388,7 +389,7 @@ fn matches(glob: &str, name: &str) -> bool {
     glob[g..].iter().all(|c| *c == b'*')
 }
 
-/// A time such as `1.5ms`, in nanoseconds, exactly. Without a unit: seconds.
+/// Parses a time such as `1.5ms` to nanoseconds, exactly. Without a unit, it is seconds.
 fn time(text: &str) -> Result<i64, String> {
     let number = text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.');
     let unit: u64 = match &text[number.len()..] {

@@ -1,4 +1,4 @@
-//! `hypertrace run`: a program on this host, traced, with no VM.
+//! `hypertrace run`: traces a program on this host, without a VM.
 
 use crate::Usage;
 use crate::losses::{causes, grouped};
@@ -16,12 +16,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
-/// Run a program that traces, with no VM, and keep its session.
+/// Run a program without a VM, and record its events in a session
 ///
-/// The program uses the hypertrace library as it would in a guest: it finds the
-/// session's segment by its environment (HYPERTRACE_SEGMENT), and so does all
-/// that it starts. Its events, those of its threads and its children are drained
-/// until it ends; then this ends too, with its status.
+/// The program uses the hypertrace library as it would in a guest. It and its
+/// children find the session's segment through the environment variable
+/// HYPERTRACE_SEGMENT. Events of all their threads are recorded until the program
+/// ends; then `run` ends with the program's status.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -29,23 +29,23 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// Keep the segment in this new file, on tmpfs, so that it outlives a crash
-    /// of all who use it (default: in memory)
+    /// Keep the segment in this new file, on tmpfs, so that it outlives a crash of
+    /// this process and the programs (default: in memory)
     #[arg(long, value_name = "FILE")]
     segment: Option<PathBuf>,
 
-    /// Threads that can trace at the same time, in all programs
+    /// Threads of all programs that can trace at the same time
     #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
 
-    /// KiB of each thread's ring: a power of two
+    /// Size of each thread's ring in KiB: a power of two
     #[arg(long, value_name = "KIB", default_value_t = 1024,
           value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     ring: u64,
 
-    /// Run the program under this emulator of QEMU's user mode, as in
-    /// `--qemu qemu-aarch64`, with the hypertrace plugin
+    /// Run the program under this emulator of QEMU's user mode, with the
+    /// hypertrace plugin: `--qemu qemu-aarch64`
     #[arg(long, value_name = "BIN")]
     qemu: Option<OsString>,
 
@@ -54,17 +54,17 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
     relays: Option<u32>,
 
-    /// The users that may read the session
+    /// Users that may read the session
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
-    /// Instead of running a program, save what a crash left in this segment:
-    /// complete the session in DIR, or make a new one if DIR is new
+    /// Instead of running a program, recover the events that a crash left in this
+    /// segment: complete the session in DIR, or make a new one if DIR is new
     #[arg(long, value_name = "SEGMENT", conflicts_with_all = ["segment", "program"])]
     recover: Option<PathBuf>,
 
-    /// Say nothing at the end: by default, a line on stderr tells how many
-    /// events were recorded and lost, why, and what helps
+    /// Print no line at the end. The default is a line on stderr with the number
+    /// of events recorded and lost, the causes, and the options that help
     #[arg(long, short)]
     quiet: bool,
 
@@ -102,12 +102,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let [name, arguments @ ..] = &args.program[..] else {
-        return Err(Usage("no program to run: name it behind --".into()).into());
+        return Err(Usage("no program to run: name it after --".into()).into());
     };
     let program = Program::find(name)?;
     let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
     let failure = Arc::new(OnceLock::new());
-    // Until the session has ended: a signal must not leave it unfinished.
+    // Lives until the session has ended: a signal must not leave it unfinished.
     let _signals = pass_signals_on();
     let session = Session::create(config(args, &failure)?)?;
     if let Some(path) = &args.segment {
@@ -151,11 +151,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => written.map_err(anyhow::Error::from),
     };
     let whole = written.with_context(|| {
-        format!(
-            "{} does not hold all that the program did, {} events are lost",
-            args.out.display(),
-            summary.lost
-        )
+        format!("{} is incomplete, {} events are lost", args.out.display(), summary.lost)
     });
     match whole {
         Err(why) if code == 0 => Err(why),
@@ -167,7 +163,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// The closing line: what was recorded and lost, why, and what helps.
+/// Formats the closing line: events recorded and lost, the causes, and the options
+/// that help.
 fn closing(args: &Args, summary: &Summary) -> String {
     let events =
         summary.ring_events + summary.reference_points + summary.stamps + summary.host_events;
@@ -214,7 +211,7 @@ fn config(args: &Args, failure: &Arc<OnceLock<String>>) -> Result<Config> {
     let mut trace = SessionConfig { share: args.share, ..SessionConfig::new(&args.out) };
     let first = Arc::clone(failure);
     trace.on_write_failed = Some(Box::new(move |failed| {
-        // Later ones are for the same reason, or have a worse place to say theirs.
+        // Only the first failure is reported: later ones mostly follow from it.
         let _ = first.set(told(failed));
     }));
     let default = if args.qemu.is_some() { args.clients } else { 0 };

@@ -1,7 +1,7 @@
-//! `hypertrace stat`: what a session holds, and what it lost.
+//! `hypertrace stat`: a session's counts of events, losses and faults.
 
 use crate::escape::{Escaped, JsonText};
-use crate::losses::causes;
+use crate::losses::{causes, grouped};
 use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use hypertrace_abi::ring::Losses;
@@ -11,13 +11,14 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
-/// Count what a session holds, stream by stream, and what was lost.
+/// Count a session's events and losses by stream
 ///
-/// Counted in the session's packets; causes of losses and kinds of faults are
-/// as its writer says. "points" are a client's reference points, wherever they
-/// stand; "records" is what other readers of the trace count. "lost" was
-/// dropped by a full or interrupted producer, "filtered" was not wanted, "faults"
-/// is what a guest did that it must not.
+/// The counts are of the session's packets; causes of losses and kinds of faults
+/// are those in session.json. "points" are a client's reference points, in
+/// whichever stream they are. "records" is the number that other readers of the
+/// trace count. "lost" events were dropped by a producer or overwritten,
+/// "filtered" events were switched off, "faults" are a guest's violations of the
+/// interface.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -25,16 +26,16 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace stat S                              a table
-  hypertrace stat S --json | jq .total.lost      was anything lost?
-  hypertrace stat S --json | jq '.clocks[]'      how well guests' clocks are known
+  hypertrace stat S                              print a table
+  hypertrace stat S --json | jq .total.lost      print the number of lost events
+  hypertrace stat S --json | jq '.clocks[]'      show how well guests' clocks are known
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
@@ -88,7 +89,7 @@ fn to_text(session: &Session, stat: &SessionStat) -> String {
     lines.join("\n")
 }
 
-/// What only some sessions have.
+/// Writes the lines that only some sessions have.
 fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt::Result {
     for row in &stat.streams {
         let losses = Losses {
@@ -109,20 +110,36 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
     let device = session.json().device.iter().map(|(k, n)| (k.as_str(), *n));
     list(out, "device", device.filter(|(_, n)| *n > 0))?;
     for clock in &stat.clocks {
-        let whose = clock.client.map_or(String::new(), |c| format!(" of guest/{c}"));
-        write!(out, "\nclock {}{whose}: ", clock.id)?;
+        let guest = clock.client.map_or("guest".into(), |client| format!("guest/{client}"));
+        let kind = session.json().clock(clock.id).map_or("", |clock| &clock.kind);
+        write!(out, "\n{guest} {} (clock {}): ", clock_name(kind), clock.id)?;
+        let readings = grouped(clock.constraints as u64);
+        let pieces = if clock.segments == 1 { "piece" } else { "pieces" };
         match clock.constraints {
-            0 => write!(out, "no reference points, error unknown")?,
-            n => write!(out, "{n} readings, {} of straight lines", clock.segments)?,
+            0 => write!(out, "offset unknown, no reference points")?,
+            _ => write!(
+                out,
+                "offset fitted to {readings} readings around reference points ({} linear {pieces})",
+                clock.segments
+            )?,
         }
     }
     if stat.unusable > 0 {
-        write!(out, "\nreference points with a guest time that cannot be: {}", stat.unusable)?;
+        write!(out, "\nreference points with an impossible guest time: {}", stat.unusable)?;
     }
     if !session.json().finished {
-        write!(out, "\nnot finished: still being written, or its writer was ended")?;
+        write!(out, "\nnot finished: still being written, or its writer was killed")?;
     }
     Ok(())
+}
+
+/// Returns the usual name of a clock of this kind.
+fn clock_name(kind: &str) -> String {
+    match kind {
+        "tsc" => "TSC".into(),
+        "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
+        other => Escaped(other.as_bytes()).to_string(),
+    }
 }
 
 fn list<'a>(

@@ -1,4 +1,4 @@
-//! Threads of this process that trace as a guest does, over a segment.
+//! Channels for threads of this process, which trace over a segment as a guest does.
 //!
 //! Unsafe, because a channel is made from an address.
 #![allow(unsafe_code)]
@@ -8,12 +8,12 @@ use hypertrace::Channel;
 use hypertrace_user::Session;
 use std::sync::Arc;
 
-/// The session's segment as a channel of this process.
+/// Makes a channel of the session's segment.
 pub fn channel(session: &Session) -> Result<Channel<'static>> {
     let segment = session.segment();
-    // As long as a channel may be used, which is for ever.
+    // A channel may be used until the process ends, so the segment stays mapped.
     std::mem::forget(Arc::clone(segment));
-    // SAFETY: the whole segment is mapped there, writable, and not unmapped:
-    // one more owner than there are was counted.
+    // SAFETY: the whole segment is mapped there, writable, and never unmapped: the
+    // forgotten reference keeps it.
     Ok(unsafe { Channel::at_window(segment.address())? })
 }

@@ -1,5 +1,4 @@
-//! The embedded VMM with the device and a session: what `demo` and `bench`
-//! run guests on.
+//! The embedded VMM with the device and a session, for `demo` and `bench`.
 
 use anyhow::{Context, Result};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
@@ -11,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use vmm_sys_util::eventfd::EventFd;
 
-/// A guest that takes longer hangs.
+/// Time limit of a guest: one that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A device on a session, its drain loop running.
+/// Device with a session and a running drain loop.
 pub struct Device {
     pub chip: Arc<Chip<Session, EventFd>>,
     pub session: Session,
@@ -23,7 +22,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device with a client for each of `vcpus`, recording to `session`.
+    /// Makes a device with a client for each of `vcpus`, which records to `session`.
     pub fn new(session: Session, geometry: Geometry, vcpus: u32) -> Result<Device> {
         let doorbells = Doorbells::new()?;
         let config = doorbells.config(&session, vcpus);
@@ -54,8 +53,8 @@ impl Device {
         Ok(machine.run(&Args { device: base, ..args.clone() }, limit)?)
     }
 
-    /// The same, with those of the VMM's own events that are on.
-    /// It may take so many times longer than others.
+    /// Runs a guest program and records the VMM's own events that are on. The
+    /// time limit is multiplied by `times`.
     pub fn run_traced(&self, mut machine: Machine, args: &Args, times: u32) -> Result<Outcome> {
         machine.observe(record_in(self.session.clone()));
         self.run_for(machine, args, Answer::Device, LIMIT * times)
@@ -68,7 +67,8 @@ impl Device {
         Ok(summary)
     }
 
-    /// The same, with what was counted also where the session cannot be written to its end.
+    /// Drains the rest and ends the session. Returns the counts even if the session
+    /// cannot be written to its end.
     pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.drain.finish();
         let count = |counter: Counter| (counter.name().to_owned(), self.chip.count(counter));

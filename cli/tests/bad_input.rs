@@ -1,5 +1,5 @@
-//! What is given and cannot be used: said once, with its name, by exit code 2 (1 if the machine is at
-//! fault), and nothing of it is touched.
+//! Unusable input: reported once, with its name and exit code 2 (1 if the machine is at fault), and left
+//! unchanged.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use hypertrace_tests::peak;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Asks for the demo in `dir`: the line that it ends with.
+/// Runs the demo in `dir`, which fails with this code. Returns its message.
 #[track_caller]
 fn refused(dir: &Path, code: i32) -> String {
     let said = run(&mut HYPERTRACE.demo(dir, 1)).failed(code);
@@ -20,14 +20,14 @@ fn refused(dir: &Path, code: i32) -> String {
     said
 }
 
-/// A real session, of one vCPU.
+/// Records a session of one vCPU.
 fn session() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     run(&mut HYPERTRACE.demo(dir.path(), 1)).ok();
     dir
 }
 
-/// `report` and `stat` of `dir` both end with code 2 and say all of `parts`.
+/// Asserts that `report` and `stat` of `dir` end with code 2 and a message with all of `parts`.
 #[track_caller]
 fn unreadable(dir: &Path, parts: &[&str]) {
     for command in ["report", "stat"] {
@@ -53,7 +53,7 @@ fn an_unknown_option_starts_nothing() {
 }
 
 #[test]
-fn a_directory_with_something_in_it_is_left_as_it_is() {
+fn a_directory_that_is_not_empty_is_left_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("notes"), "mine").unwrap();
 
@@ -76,7 +76,7 @@ fn a_session_is_not_overwritten_by_another() {
 }
 
 #[test]
-fn a_file_is_no_directory_and_has_none_below_it() {
+fn a_file_is_refused_as_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "mine").unwrap();
@@ -88,14 +88,14 @@ fn a_file_is_no_directory_and_has_none_below_it() {
 }
 
 #[test]
-fn a_place_that_nobody_can_write_to_is_refused() {
+fn a_directory_without_write_permission_is_refused() {
     refused(Path::new("/proc/hypertrace"), 2);
     let Some(disk) = Mount::new("tmpfs", "ro") else { return };
     assert!(refused(&disk.path().join("S"), 2).contains("Read-only"));
 }
 
 #[test]
-fn a_full_disk_is_no_fault_of_who_asked() {
+fn a_full_disk_is_not_wrong_usage() {
     for options in ["size=4k", "nr_inodes=2"] {
         let Some(disk) = Mount::new("tmpfs", options) else { return };
         assert!(refused(&disk.path().join("S"), 1).contains("No space left on device"));
@@ -103,7 +103,7 @@ fn a_full_disk_is_no_fault_of_who_asked() {
 }
 
 #[test]
-fn what_is_no_session_is_called_so() {
+fn a_directory_without_a_session_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     unreadable(&dir.path().join("gone"), &["gone: no such directory"]);
     unreadable(dir.path(), &["no session.json in it"]);
@@ -120,14 +120,14 @@ fn unreadable_json(file: &Path, text: &str, part: &str) {
     assert_eq!(fs::read(file).unwrap(), text.as_bytes());
 }
 
-/// What `report` and `stat` may use of memory, whatever `session.json` says.
+/// Most memory that `report` and `stat` may use, whatever `session.json` contains.
 const MOST_MEMORY: u64 = 256 << 20;
 
 #[test]
-fn a_large_description_takes_no_more_memory_than_is_told() {
+fn a_large_description_takes_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("session.json");
-    // Bit by bit: what this process has counts as its children's, too, at their begin.
+    // Written in small steps: a child's peak begins with this process's memory.
     let write = |bytes: usize| {
         let mut out = std::io::BufWriter::new(fs::File::create(&file).unwrap());
         let uuid = "a5a5a5a5-a5a5-a5a5-a5a5-a5a5a5a5a5a5";
@@ -140,7 +140,7 @@ fn a_large_description_takes_no_more_memory_than_is_told() {
         write!(out, "{stream}]}}")?;
         out.flush()
     };
-    // As large as one may be, and far larger.
+    // One of the largest size allowed, and a far larger one.
     let most = hypertrace_timeline::limits::MAX_BYTES as usize;
     for (bytes, part) in [(most, "at most 3073"), (175 << 20, "too many")] {
         write(bytes).unwrap();
@@ -154,14 +154,14 @@ fn a_large_description_takes_no_more_memory_than_is_told() {
 }
 
 #[test]
-fn damage_is_told_with_file_and_byte() {
-    // Of the first packet with events: its magic, its size; of its first event: its time, its id.
+fn damage_is_reported_with_file_and_byte() {
+    // The magic and size of the first packet with events, and the time and id of its first event.
     for offset in [128, 128 + 48, 256, 256 + 8] {
         for name in ["ctf/guest-000-0000", "ctf/host-000-0000"] {
             let session = session();
             let path = session.path().join(name);
             if !path.exists() {
-                // With no KVM there is no VMM to trace.
+                // Without KVM, no VMM is traced.
                 continue;
             }
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -170,13 +170,13 @@ fn damage_is_told_with_file_and_byte() {
 
             unreadable(session.path(), &[&format!("{name}: damaged at byte {offset}: expected")]);
 
-            assert!(fs::read(&path).unwrap() == bytes, "nothing is written to it");
+            assert!(fs::read(&path).unwrap() == bytes, "the file is unchanged");
         }
     }
 }
 
 #[test]
-fn what_a_guest_said_does_not_reach_the_terminal_raw() {
+fn a_guests_strings_are_escaped_on_the_terminal() {
     let session = session();
     let path = session.path().join("session.json");
     let text = fs::read_to_string(&path).unwrap();

@@ -1,11 +1,11 @@
-//! `bench`: the shape of its rows. Times are for people to read, not for tests.
+//! `bench`: the form of its output. Times are not tested.
 
 use std::process::Command;
 
 use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
-/// Rows that need nothing that a machine may lack.
+/// Rows that every machine can run.
 const ROWS: [&str; 24] = [
     "tsc",
     "ring_floor",
@@ -32,7 +32,7 @@ const ROWS: [&str; 24] = [
     "user_acknowledged_asleep",
     "sigsegv_2016",
 ];
-/// Rows that need root and the kernel's tracing, another tracer, or a CPU that is another's.
+/// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
 const OTHERS: [(&str, &str); 21] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
@@ -58,7 +58,7 @@ const OTHERS: [(&str, &str); 21] = [
 ];
 const QEMU: &str = "qemu-x86_64";
 
-/// One run of each of these rows.
+/// Runs each of these rows once.
 fn report(bench: &mut Command, rows: &[&str]) -> Value {
     let output = bench.args(["bench", "--runs", "1", "--json"]).args(rows).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -93,13 +93,14 @@ fn rows_have_times_ratios_and_verdicts() {
     let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &ROWS);
 
     assert!(report["machine"]["cpus"].as_u64().unwrap() > 0);
+    assert!(!report["machine"]["cpus_share"].as_str().unwrap().is_empty());
     for name in ROWS {
         assert!(is_measured(row(&report, name)), "{report}");
     }
 }
 
 #[test]
-fn what_the_machine_lacks_is_said_and_not_measured() {
+fn a_row_that_the_machine_cannot_run_gives_the_reason() {
     let names = OTHERS.map(|(name, _)| name);
     let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
     bench.env("HYPERTRACE_C_LIBRARY", c::library().join("libhypertrace.a"));
@@ -111,7 +112,7 @@ fn what_the_machine_lacks_is_said_and_not_measured() {
             capability::used(needed);
         } else {
             assert!(is_missing(row), "{row}");
-            // Who has the emulator has all that these rows need.
+            // These rows need nothing but the emulator.
             assert!(needed != QEMU || capability::on_path(QEMU).is_none(), "{row}");
             capability::missing(needed, row["note"].as_str().unwrap());
         }
@@ -119,7 +120,7 @@ fn what_the_machine_lacks_is_said_and_not_measured() {
 }
 
 #[test]
-fn without_any_other_program_there_are_no_peers() {
+fn without_other_programs_their_rows_are_not_measured() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
 
     let names = OTHERS.iter().filter(|(_, needed)| *needed != "kvm").map(|(name, _)| *name);

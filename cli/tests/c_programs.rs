@@ -1,4 +1,4 @@
-//! C and C++ programs under `hypertrace run`: what they recorded is in the session, all of it.
+//! C and C++ programs under `hypertrace run`: all of their events are in the session.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const THREADS: u64 = 4;
 const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 100_000 };
 
-/// What programs left: their sessions, and files that were made for them.
+/// Folder of the programs' sessions and files.
 struct Place(TempDir);
 
 impl Place {
@@ -29,14 +29,14 @@ impl Place {
         self.0.path()
     }
 
-    /// Runs this to its end, traced: what `report` says, and what it printed.
+    /// Runs a program under `run`. Returns the lines of `report`, and its output.
     #[track_caller]
     fn trace<A: AsRef<OsStr>>(&self, name: &str, program: &[A]) -> (Vec<Line>, String) {
         let printed = self.run::<&str, A>(name, &[], program);
         (HYPERTRACE.report(&self.session(name)), printed)
     }
 
-    /// Runs this to its end, traced with these options of `run`: what it printed.
+    /// Runs a program under `run` with these options. Returns its output.
     #[track_caller]
     fn run<O: AsRef<OsStr>, A: AsRef<OsStr>>(
         &self,
@@ -58,14 +58,15 @@ fn named<'a>(lines: &'a [Line], event: &'a str) -> impl Iterator<Item = &'a Line
     lines.iter().filter(move |line| line.event == event)
 }
 
-/// THREADS, EVENTS, COMMITS, POINTS of examples/c/events.c.
+/// Returns THREADS, EVENTS, COMMITS, POINTS for examples/c/events.c.
 fn counts() -> [u64; 4] {
     let (events, points) = traced::sizes(EVENTS);
     [THREADS, events, points, points]
 }
 
-/// Every event of examples/c/events.c, its fields, and the order of each thread's; nothing is lost,
-/// and others read as many. Gives how many leases there are of emulated threads.
+/// Asserts that every event of examples/c/events.c was recorded, with its fields and in each thread's
+/// order, that nothing was lost, and that babeltrace2 reads as many events. Returns the number of
+/// leases of emulated threads.
 #[track_caller]
 fn check_events(session: &Path, program: &Path) -> u64 {
     let name = program.file_name().unwrap().to_str().unwrap();
@@ -95,7 +96,7 @@ fn check_events(session: &Path, program: &Path) -> u64 {
             _ => json!({ "thread": thread, "n": n }),
         };
         assert_eq!(line.reference.is_some(), at == 2, "{line:?}");
-        // Its threads, to which it gives no names, are called as it is.
+        // Its threads have no names of their own, so they have the program's.
         assert_eq!(line.source.split_once(' ').unwrap().1, name, "{line:?}");
         assert_eq!(Value::Object(line.fields), expected);
         next[thread as usize][at] += 1;
@@ -120,7 +121,7 @@ fn with_counts(words: &[&Path]) -> Vec<std::ffi::OsString> {
 }
 
 #[test]
-fn one_program_as_c_and_as_cxx_however_it_is_linked() {
+fn one_program_builds_as_c_and_as_cxx_static_and_shared() {
     let place = Place::new();
     for compiler in c::compilers() {
         for linked in [Linked::Archive, Linked::Static, Linked::Shared] {
@@ -133,7 +134,7 @@ fn one_program_as_c_and_as_cxx_however_it_is_linked() {
 }
 
 #[test]
-fn the_c_program_is_recorded_whole() {
+fn every_event_of_the_c_program_is_recorded() {
     let Some(compiler) = c::compiler() else { return };
     let place = Place::new();
     let program =
@@ -143,7 +144,7 @@ fn the_c_program_is_recorded_whole() {
     check_events(&place.session("whole"), &program);
 }
 
-/// Without a session the program runs all the same, and says how to start it in one.
+/// Asserts that the program runs without a session and says how to start it with one.
 #[track_caller]
 fn says_what_to_do(command: &mut Command) {
     let Ran { code, stdout, stderr } = run(command);
@@ -152,8 +153,8 @@ fn says_what_to_do(command: &mut Command) {
     assert!(stderr.ends_with("start it with: hypertrace run --out DIR -- PROG\n"), "{stderr}");
 }
 
-/// With the plugin its points are recorded on the vCPUs' threads; in an emulator
-/// that knows nothing of it, the same segment does, and the host records them.
+/// Runs the program under an emulator. With the plugin, its points are recorded on the vCPUs'
+/// threads; without, the host records them from the same segment.
 fn emulated(emulator: &str, compiler: Option<Compiler>) {
     let (Some(compiler), Some(emulator_path)) = (compiler, capability::program(emulator)) else {
         return;
@@ -168,7 +169,7 @@ fn emulated(emulator: &str, compiler: Option<Compiler>) {
 
     let options: [&OsStr; 2] = ["--qemu".as_ref(), emulator_path.as_ref()];
     assert_eq!(place.run("plugin", &options, &with_counts(&[&program])), "");
-    assert_eq!(check_events(&place.session("plugin"), &program), THREADS, "a lease each");
+    assert_eq!(check_events(&place.session("plugin"), &program), THREADS, "one lease per thread");
     capability::used(emulator);
 }
 
@@ -239,18 +240,18 @@ fn every_type_of_field_and_kind_of_event() {
             .collect();
         assert_eq!(found, expected, "{}", compiler.name);
 
-        // With nobody to trace for: why, and nothing is computed twice.
+        // Without a host, the program says so, and no value is computed twice.
         let alone = run(&mut Command::new(&program));
         assert_eq!(alone.code, Some(4), "{alone:?}");
     }
 }
 
-/// Names as long as can be.
+/// A name of the greatest length.
 const OFF: &str = "off_1234567890_1234567890_1234567890_1234567890_1234567890_12345";
 const KEPT: &str = "kept_1234567890_1234567890_1234567890_1234567890_1234567890_1234";
 
 #[test]
-fn what_the_host_switches_off_is_not_even_computed() {
+fn values_of_events_that_are_off_are_not_computed() {
     let place = Place::new();
     for compiler in c::compilers() {
         for compiler in [compiler.plain(), compiler] {
@@ -280,7 +281,7 @@ fn what_the_host_switches_off_is_not_even_computed() {
 }
 
 #[test]
-fn what_is_no_event_does_not_compile() {
+fn invalid_events_do_not_compile() {
     let place = Place::new();
     let text = std::fs::read_to_string(c::source("tests/c/refused.c")).unwrap();
     for compiler in c::compilers() {
@@ -296,7 +297,7 @@ fn what_is_no_event_does_not_compile() {
 }
 
 #[test]
-fn a_forked_child_has_a_client_of_its_own() {
+fn a_forked_child_gets_its_own_client() {
     let Some(compiler) = c::compiler() else { return };
     let place = Place::new();
     let program = compiler.program(&c::source("tests/c/fork.c"), Linked::Archive, place.path());
@@ -315,11 +316,11 @@ fn a_forked_child_has_a_client_of_its_own() {
 }
 
 #[test]
-fn a_library_that_traces_comes_and_goes() {
+fn a_library_that_traces_is_loaded_and_unloaded() {
     let place = Place::new();
     for compiler in c::compilers() {
         let plugin = compiler.plugin(&c::source("tests/c/plugin.c"), place.path());
-        // The program itself has no hypertrace.
+        // The program itself is not linked with hypertrace.
         let program =
             compiler.program(&c::source("tests/c/dlopen.c"), Linked::Archive, place.path());
 

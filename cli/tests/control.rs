@@ -1,4 +1,4 @@
-//! The monitor of a running VM: events on and off by `hypertrace ctl`, the guest's included, and the
+//! The monitor of a running VM: `hypertrace ctl` switches events of the VMM and the guest, and the
 //! session shows when.
 
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use kvm_vmm::{Answer, attach_window, record_in};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Far more than a guest clock is unknown by.
+/// Time in nanoseconds that is far longer than a guest clock's error bound.
 const MARGIN: i64 = 2_000_000;
 
 fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64
 }
 
-/// Commands, and when each had been answered.
+/// Client of the monitor.
 struct Ctl {
     dir: PathBuf,
 }
@@ -31,13 +31,13 @@ impl Ctl {
         Ctl { dir: dir.to_owned() }
     }
 
-    /// What it answers.
+    /// Executes a command. Returns its reply.
     #[track_caller]
     fn say(&self, command: &str) -> String {
         run(HYPERTRACE.command(["ctl"]).arg(&self.dir).args(command.split(' '))).ok()
     }
 
-    /// Lets the VM run on, then says it; when it was said and answered.
+    /// Waits while the VM runs, then executes a command. Returns the times of the command and of its reply.
     #[track_caller]
     fn later(&self, command: &str) -> (i64, i64) {
         thread::sleep(Duration::from_millis(200));
@@ -47,13 +47,13 @@ impl Ctl {
     }
 }
 
-/// Times of the events of a name.
+/// Returns the times of the events with a name.
 fn times(events: &[Event], name: &str) -> Vec<i64> {
     events.iter().filter(|event| &*event.name == name).map(|event| event.ts_ns).collect()
 }
 
 #[test]
-fn events_go_and_come_while_the_vm_runs() {
+fn events_are_switched_off_and_on_while_the_vm_runs() {
     let Some(mut machine) = kvm::machine(1) else { return };
     let host = Host::new(geometry(1));
     let drain = host.drain();
@@ -98,13 +98,13 @@ fn events_go_and_come_while_the_vm_runs() {
         assert_eq!(count(off.1 + MARGIN, on.0 - MARGIN), 0, "{name} while it is off");
         assert!(count(on.1, i64::MAX) > 0, "{name} after");
     }
-    // What nobody spoke of went on all the time.
+    // Other events were recorded all the time.
     let others = times(&events, "request");
     assert!(others.iter().any(|time| (guest_off.1..guest_on.0).contains(time)));
 }
 
 #[test]
-fn a_command_that_is_none_is_answered_with_the_list() {
+fn an_unknown_command_is_answered_with_the_list() {
     let host = Host::new(geometry(1));
     let _monitor = host.session.serve().unwrap();
     let ctl = |command: &str| {

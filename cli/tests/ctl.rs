@@ -1,4 +1,4 @@
-//! `hypertrace ctl` against a monitor, against what is none, and against nobody.
+//! `hypertrace ctl` with a monitor, with other programs at the socket, and without a listener.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// A monitor whose commands are answered by what was asked.
+/// Starts a monitor that answers each command with its text.
 fn vmm() -> (TempDir, Monitor) {
     let dir = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(dir.path(), |command| match command.split_once(' ') {
@@ -29,7 +29,7 @@ fn ctl(dir: &Path, words: &[&str]) -> Ran {
     run(HYPERTRACE.command(["ctl"]).arg(dir).args(words))
 }
 
-/// `ctl` with these commands on standard input.
+/// Runs `ctl` with these commands on standard input.
 fn ctl_reads(dir: &Path, commands: &[u8]) -> Ran {
     let mut input = tempfile::tempfile().unwrap();
     input.write_all(commands).unwrap();
@@ -37,7 +37,7 @@ fn ctl_reads(dir: &Path, commands: &[u8]) -> Ran {
     run(HYPERTRACE.command(["ctl"]).arg(dir).stdin(input))
 }
 
-/// Something else behind the socket: takes one connection and its first line, and sends this.
+/// Listens at the socket as another program: accepts one connection, reads a line, and sends this.
 fn impostor(reply: &[u8]) -> TempDir {
     let reply = reply.to_owned();
     let dir = tempfile::tempdir().unwrap();
@@ -51,7 +51,7 @@ fn impostor(reply: &[u8]) -> TempDir {
 }
 
 #[test]
-fn a_commands_text_is_shown_as_it_is() {
+fn a_commands_text_is_shown_unchanged() {
     let (dir, _monitor) = vmm();
 
     assert_eq!(
@@ -63,7 +63,7 @@ fn a_commands_text_is_shown_as_it_is() {
 }
 
 #[test]
-fn a_command_that_fails_is_told_with_all_that_was_said() {
+fn a_failed_commands_whole_message_is_shown() {
     let (dir, _monitor) = vmm();
 
     let ran = ctl(dir.path(), &["no", "such"]);
@@ -88,7 +88,7 @@ fn commands_are_read_from_standard_input_to_its_end() {
 }
 
 #[test]
-fn where_nobody_listens_it_says_what_to_look_at() {
+fn without_a_listener_the_message_says_what_to_check() {
     let (dir, monitor) = vmm();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
@@ -113,7 +113,7 @@ fn a_directory_with_a_long_path_is_reached() {
 }
 
 #[test]
-fn a_reply_that_does_not_come_is_not_waited_for_longer_than_asked() {
+fn a_missing_reply_is_awaited_no_longer_than_the_timeout() {
     let dir = tempfile::tempdir().unwrap();
     let _silent = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
     let begun = Instant::now();
@@ -125,7 +125,7 @@ fn a_reply_that_does_not_come_is_not_waited_for_longer_than_asked() {
 }
 
 #[test]
-fn a_reply_that_trickles_is_not_waited_for_either() {
+fn a_reply_that_trickles_is_awaited_no_longer_than_the_timeout() {
     let dir = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
     thread::spawn(move || {
@@ -141,7 +141,7 @@ fn a_reply_that_trickles_is_not_waited_for_either() {
 }
 
 #[test]
-fn a_time_or_a_command_that_cannot_be_is_wrong_usage() {
+fn an_invalid_time_or_command_is_wrong_usage() {
     let (dir, _monitor) = vmm();
     for time in ["0", "-1", "nan", "inf", "1e30", "soon"] {
         let ran = run(HYPERTRACE.command(["ctl", &format!("--timeout={time}")]).arg(dir.path()));
@@ -151,7 +151,7 @@ fn a_time_or_a_command_that_cannot_be_is_wrong_usage() {
 }
 
 #[test]
-fn nothing_that_is_sent_steers_the_terminal() {
+fn replies_are_escaped_on_the_terminal() {
     let (dir, _monitor) = vmm();
     let text = ctl(dir.path(), &["say", "\x1b[2J\u{202e}"]).ok();
     assert_eq!(text, "\\x1b[2J\\u{202e}\n");
@@ -163,12 +163,12 @@ fn nothing_that_is_sent_steers_the_terminal() {
 }
 
 #[test]
-fn what_is_no_monitor_is_recognised() {
+fn a_reply_that_is_not_a_monitors_is_refused() {
     let endless = ["  ", &"x".repeat(1000), "\n"].concat().repeat(2000);
     for (reply, part) in [
         (&b""[..], "has the VMM ended?"),
         (b"  half a repl", "has the VMM ended?"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "is no reply of a monitor: HTTP/1.1 400"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "did not send a monitor's reply: HTTP/1.1 400"),
         (&[b' '; 2 << 20], "has no end"),
         (endless.as_bytes(), "has no end"),
     ] {
@@ -179,7 +179,7 @@ fn what_is_no_monitor_is_recognised() {
 }
 
 #[test]
-fn one_client_too_many_is_told_so() {
+fn one_client_too_many_is_refused_with_a_message() {
     let (dir, _monitor) = vmm();
     let clients: Vec<_> = (0..MAX_CLIENTS)
         .map(|_| {
@@ -197,7 +197,7 @@ fn one_client_too_many_is_told_so() {
 }
 
 #[test]
-fn a_reader_that_has_enough_is_no_failure() {
+fn a_closed_output_pipe_is_success() {
     let (dir, _monitor) = vmm();
     let full = "x".repeat(3000);
     let mut ctl = HYPERTRACE.command(["ctl"]);

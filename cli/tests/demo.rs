@@ -1,4 +1,4 @@
-//! `hypertrace demo` as a person or a script runs it: under KVM, nothing lost, readable by anybody.
+//! `hypertrace demo` with and without `--json`: under KVM, without losses, readable by every reader.
 
 use hypertrace_tests::command::{Demo, Hypertrace, run};
 use hypertrace_tests::interrupt::demo_ends_cleanly;
@@ -44,7 +44,7 @@ fn three_vcpus() {
 }
 
 #[test]
-fn for_a_person_it_shows_an_excerpt_a_summary_and_what_to_do_next() {
+fn without_json_it_prints_an_excerpt_a_summary_and_next_steps() {
     let dir = tempfile::tempdir().unwrap();
     let session = dir.path().join("S");
 
@@ -53,7 +53,7 @@ fn for_a_person_it_shows_an_excerpt_a_summary_and_what_to_do_next() {
     for part in ["request", "200000 guest events", "2000 reference points", "0 lost, 0 faults"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // The header stands above its columns.
+    // The header's words are aligned with the columns.
     let header = shown.lines().find(|line| line.trim_start().starts_with("seconds")).unwrap();
     let line = shown.lines().find(|line| line.contains("  request ")).unwrap();
     assert_eq!(header.find("seconds").unwrap() + 7, line.find("  +").unwrap());

@@ -1,4 +1,4 @@
-//! `demo` on disks that are too small: what it says is lost is what is missing.
+//! `demo` on disks that are too small: the number of lost events is the number of missing ones.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use hypertrace_tests::namespace::Mount;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// What the guest of `demo --vcpus 1` makes: ring events, reference points, stamps.
+/// Ring events, reference points and stamps of the guest of `demo --vcpus 1`.
 const EMITTED: u64 = 100_000 + 1_000 + 100;
 
 #[test]
@@ -21,7 +21,7 @@ fn a_demo_on_a_full_disk_says_what_is_missing() {
         assert_eq!(ran.code, Some(1), "{ran:?}");
         let told: Demo = serde_json::from_str(&ran.stdout).unwrap();
         let recorded = told.ring_events + told.reference_points + told.stamps;
-        // Events of the VMM are lost as well.
+        // Events of the VMM are lost, too.
         assert!(told.lost >= EMITTED - recorded, "{told:?}");
         let said = format!("{} events are lost", told.lost);
         assert!(ran.stderr.contains(&said), "{}", ran.stderr);

@@ -1,5 +1,5 @@
-//! SIGKILL while the demo drains: whatever was committed is read to its end by everybody.
-//! `HYPERTRACE_TEST_KILLS` says how often.
+//! SIGKILL while the demo drains: every reader reads all that was committed. `HYPERTRACE_TEST_KILLS` is
+//! the number of kills.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -18,13 +18,13 @@ fn kills() -> u64 {
     std::env::var("HYPERTRACE_TEST_KILLS").map_or(usual, |kills| kills.parse().unwrap())
 }
 
-/// A session that was killed, with what was committed a moment before.
+/// Session whose process was killed, and the records committed just before.
 struct Killed {
     dir: tempfile::TempDir,
     committed: u64,
 }
 
-/// Runs the demo and kills it after `delay` of draining. `None`: that was too late.
+/// Runs the demo and kills it after `delay` of draining. Returns `None` if it had ended.
 fn killed_after(delay: Duration, vcpus: u32) -> Option<Killed> {
     let dir = tempfile::tempdir().unwrap();
     let mut demo = HYPERTRACE.demo(dir.path(), vcpus).stdout(Stdio::null()).spawn().unwrap();
@@ -33,7 +33,7 @@ fn killed_after(delay: Duration, vcpus: u32) -> Option<Killed> {
         assert!(begin.elapsed() < Duration::from_secs(60), "it never began to drain");
     }
     std::thread::sleep(delay);
-    // A header that is just being written, or a file just being cut, is looked at again.
+    // Retried if a header is being written or a file being truncated.
     let mut looks = (0..100).map(|_| packets::committed(dir.path()));
     let committed = looks.find_map(Result::ok).expect("a session").all();
     demo.kill().unwrap();
@@ -41,11 +41,11 @@ fn killed_after(delay: Duration, vcpus: u32) -> Option<Killed> {
     (by_signal && is_mid_run(dir.path(), vcpus)).then_some(Killed { dir, committed })
 }
 
-/// The session does not say that it has ended, and not all that a guest does is there.
+/// Returns whether the session is unfinished and lacks some of the guest's records.
 fn is_mid_run(dir: &Path, vcpus: u32) -> bool {
     let json: Value =
         serde_json::from_slice(&std::fs::read(dir.join("session.json")).unwrap()).unwrap();
-    // Per vCPU: its lease, its events, its stamps.
+    // Of each vCPU: its lease, its events, its stamps.
     let whole = u64::from(vcpus) * (1 + 100_000 + 100);
     json["finished"] == false && packets::committed(dir).unwrap().guest < whole
 }

@@ -1,5 +1,5 @@
-//! A guest of the 2016 interface, with its driver's config page, argument slots and registers, on the
-//! PCI bus of a VM: every event with its client and its arguments, exactly.
+//! A guest of the 2016 interface on the PCI bus of a VM, with the config page, argument slots and
+//! registers of its driver: every event is recorded with its client and its arguments.
 
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::command::Hypertrace;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const CLIENTS: u64 = 4;
-/// Of each client, stored in turn as one u64 and as two u32.
+/// Events of each client, stored alternately as one u64 and as two u32.
 const EVENTS: u64 = 100;
 
 #[test]

@@ -1,4 +1,4 @@
-//! `hypertrace demo` where there is no usable /dev/kvm: the same guest program on threads, said so.
+//! `hypertrace demo` without a usable /dev/kvm: it runs the same guest program on threads, and says so.
 
 use std::process::Command;
 
@@ -8,15 +8,15 @@ use hypertrace_tests::{babeltrace2, namespace};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// A /dev with nothing in it.
+/// Mount that makes /dev empty.
 const NO_DEVICE: &str = "mount -t tmpfs none /dev";
-/// A /dev/kvm that is something else.
+/// Mount that makes /dev/kvm another device.
 const NOT_KVM: &str = "mount --bind /dev/null /dev/kvm";
 
-/// The command with KVM hidden, or as it is on a machine that has none.
+/// Returns the command with KVM hidden; unchanged on a machine without KVM.
 fn hidden(mounts: &str, command: Command) -> Option<Command> {
     if std::fs::exists("/dev/kvm").unwrap() {
-        namespace::behind(mounts, &command)
+        namespace::inside(mounts, &command)
     } else {
         Some(command)
     }
@@ -49,7 +49,7 @@ fn with_a_device_node_that_is_not_kvm() {
 }
 
 #[test]
-fn a_person_is_told_why() {
+fn the_output_says_why_kvm_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
     let demo = HYPERTRACE.command(["demo", "--out", dir.path().to_str().unwrap()]);
     let Some(mut demo) = hidden(NO_DEVICE, demo) else { return };

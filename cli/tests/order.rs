@@ -1,5 +1,4 @@
-//! Guest and VMM on one timeline: where a reference point stands among the exits, and a client's
-//! events among themselves.
+//! Guest and VMM on one timeline: the order of reference points and exits, and of a client's events.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use hypertrace_tests::{capability, kvm};
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const VCPUS: u32 = 2;
 
-/// The demo's timeline, or `None` where there is no KVM.
+/// Records the demo's timeline. Returns `None` without KVM.
 fn timeline() -> Option<Vec<Line>> {
     if !kvm::is_usable() {
         return None;
@@ -26,12 +25,12 @@ fn timeline() -> Option<Vec<Line>> {
 }
 
 #[test]
-fn every_reference_point_stands_between_its_vcpus_exit_and_its_next_entry() {
+fn every_reference_point_is_between_its_vcpus_exit_and_next_entry() {
     let Some(lines) = timeline() else { return };
     let geometry = Geometry { clients: VCPUS, ..Geometry::default() };
     let control =
         layout::DEVICE + geometry.window_offset(Region::Control) + geometry.control_pages_offset();
-    // By vCPU: the last that the VMM told of it, and how many points came since.
+    // By vCPU: the VMM's last event about it, and the number of points since.
     let mut last: BTreeMap<u64, (&Line, u64)> = BTreeMap::new();
     let mut points = 0;
 
@@ -70,7 +69,7 @@ fn a_clients_ring_events_are_complete_in_order_and_none_twice() {
         let mut count = 0;
         for (n, line) in events {
             assert_eq!(line.event, names[n % 4], "{line:?}");
-            // The fourth kind has no number.
+            // The fourth kind of event has no number.
             assert!(n % 4 == 3 || line.number("id") == Some(n as u64), "{n}: {line:?}");
             count += 1;
         }

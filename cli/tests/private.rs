@@ -1,5 +1,5 @@
-//! A session is its user's alone, whatever the umask is, unless `--share` says otherwise; and where it
-//! is made without `--out` nobody else can know before.
+//! Access to sessions: private to the user whatever the umask is, shared with `--share`, and at an
+//! unpredictable path without `--out`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,14 +10,14 @@ use hypertrace_tests::command::{Demo, Hypertrace, run};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// This command of the program, started with a umask.
+/// Returns a command of the program that runs with a umask.
 fn with_umask(umask: &str, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh", HYPERTRACE.0]).args(args);
     command
 }
 
-/// All that is in a directory, and that itself.
+/// Lists a directory and everything in it.
 fn all(dir: &Path) -> Vec<(PathBuf, fs::Metadata)> {
     let mut found = Vec::new();
     let mut left = vec![dir.to_owned()];
@@ -41,12 +41,12 @@ fn check(dir: &Path, folders: u32, files: u32) {
 }
 
 #[test]
-fn what_run_leaves_is_for_its_user() {
+fn files_of_a_run_are_private_to_its_user() {
     let dir = tempfile::tempdir().unwrap();
     for umask in ["000", "077"] {
         let out = dir.path().join(umask);
         let segment = dir.path().join("segment");
-        // While it runs, so that the socket and the segment are there.
+        // Checked while `run` runs, so that the socket and the segment exist.
         let script = format!("stat -c %a {} {}/control.sock", segment.display(), out.display());
         let args = [
             "run",
@@ -79,7 +79,7 @@ fn a_session_can_be_shared_for_reading() {
 }
 
 #[test]
-fn a_demo_without_a_directory_makes_one_that_nobody_can_know_before() {
+fn a_demo_without_a_directory_makes_one_with_an_unpredictable_name() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = with_umask("000", &["demo", "--json", "--vcpus", "1"]);
     let child = command.env("TMPDIR", dir.path()).stdout(std::process::Stdio::piped()).spawn();

@@ -1,4 +1,4 @@
-//! `hypertrace report` and `hypertrace stat` as a person or a script runs them.
+//! `hypertrace report` and `hypertrace stat`: their output for people and for scripts.
 
 #[path = "../../timeline/tests/made/mod.rs"]
 mod made;
@@ -26,7 +26,7 @@ fn ok(args: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Exit code and what was said.
+/// Runs a command that fails. Returns its exit code and message.
 fn failed(args: &[&str]) -> (i32, String) {
     let out = run(args);
     (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
@@ -122,8 +122,8 @@ fn filters_choose_by_event_client_time_and_number() {
     assert_eq!(count(&["-n", "0"]), 0);
 }
 
-/// Packets of client 0 that lose 2 after 20 us, 1,000 after 40 us, and 3 that only an empty packet
-/// tells; client 1 lost 4 and has no file; 5 are of a process without a client.
+/// Makes a session with losses: client 0 lost 2 events after 20 us, 1,000 after 40 us, and 3 that only
+/// an empty packet counts; client 1 lost 4 and has no file; a process without a client lost 5.
 fn lossy(causes: &str) -> Made {
     let streams = format!(
         r#"[{{"domain":"guest","client":0,"name":"w",{causes}}},
@@ -194,7 +194,7 @@ fn a_json_line_says_where_how_many_events_were_lost() {
 }
 
 #[test]
-fn overwritten_events_were_before_those_of_their_packet() {
+fn overwritten_events_are_shown_before_those_of_their_packet() {
     let made = lossy(r#""lost_overwritten":1005"#);
     let text = ok(&["report", path(&made), "-n", "4", "-c", "0"]);
     let what: Vec<&str> =
@@ -211,7 +211,7 @@ fn overwritten_events_were_before_those_of_their_packet() {
 }
 
 #[test]
-fn losses_are_shown_whatever_events_are_asked_for_and_within_the_time_that_is() {
+fn losses_are_filtered_by_time_and_client_but_not_by_name() {
     let made = lossy(r#""lost_full":1005"#);
     let lost = |args: &[&str]| {
         let mut all = vec!["report", path(&made)];
@@ -252,7 +252,7 @@ fn stat_shows_a_table_and_the_same_as_json() {
         "lost by guest/0: ring full 2",
         "faults of guest/0: length 1",
         "device: bad_width 3",
-        "error unknown",
+        "guest TSC (clock 1): offset unknown, no reference points",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -263,6 +263,15 @@ fn stat_shows_a_table_and_the_same_as_json() {
     assert_eq!(json["streams"][0]["events"], 1);
     assert_eq!(json["streams"][0]["faults"]["length"], 1);
     assert_eq!(json["finished"], true);
+}
+
+#[test]
+fn stat_says_how_a_guest_clock_is_known() {
+    let made = session();
+    let text = ok(&["stat", path(&made)]);
+    let expected =
+        "guest TSC (clock 1): offset fitted to 2 readings around reference points (1 linear piece)";
+    assert!(text.lines().any(|line| line == expected), "{text}");
 }
 
 #[test]
@@ -284,7 +293,7 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
-fn bad_input_is_exit_code_2_and_told_once_with_file_and_byte() {
+fn bad_input_is_exit_code_2_and_one_line_with_file_and_byte() {
     let made = session();
     let file = made.file("guest-000-0000");
     let mut bytes = std::fs::read(&file).unwrap();

@@ -1,4 +1,4 @@
-//! `hypertrace run`: programs on this host, traced with no VM.
+//! `hypertrace run`: programs on this host, traced without a VM.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,7 +15,7 @@ use hypertrace_tests::traced;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// `run` with these arguments and this test as the program.
+/// Returns a `run` with these arguments and this test as the program.
 fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command {
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir).args(options);
@@ -23,7 +23,7 @@ fn run_test(dir: &Path, options: &[&str], name: &str, argument: &str) -> Command
     command
 }
 
-/// `run` with this shell script.
+/// Returns a `run` of this shell script.
 fn run_script(dir: &Path, script: &str) -> Command {
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir).args(["--", "sh", "-c", script]);
@@ -36,7 +36,7 @@ fn names_of(dir: &Path, event: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_program_of_four_threads_is_recorded_whole() {
+fn every_event_of_a_program_with_four_threads_is_recorded() {
     let (events, points) = traced::sizes(250_000);
     if traced::argument().is_some() {
         assert_eq!(traced::four_threads(events, points), 0);
@@ -44,7 +44,7 @@ fn a_program_of_four_threads_is_recorded_whole() {
     }
     let dir = tempfile::tempdir().unwrap();
 
-    let name = "a_program_of_four_threads_is_recorded_whole";
+    let name = "every_event_of_a_program_with_four_threads_is_recorded";
     run(&mut run_test(dir.path(), &[], name, "-")).ok();
 
     traced::check_four_threads(dir.path(), events, points);
@@ -74,14 +74,14 @@ fn a_program_that_never_calls_the_library_leaves_an_empty_session_and_its_status
 }
 
 #[test]
-fn a_fork_and_an_exec_get_clients_of_their_own() {
-    let name = "a_fork_and_an_exec_get_clients_of_their_own";
+fn a_fork_and_an_exec_get_their_own_clients() {
+    let name = "a_fork_and_an_exec_get_their_own_clients";
     match traced::argument().as_deref() {
         Some("parent") => {
             hypertrace::event!("before");
             let mut child = Command::new(std::env::current_exe().unwrap());
             traced::program(&mut child, name, "child");
-            // What comes behind the dashes is for `hypertrace run`.
+            // The arguments after the dashes are for `hypertrace run`.
             let args: Vec<_> = child.get_args().skip(2).map(ToOwned::to_owned).collect();
             let mut child = Command::new(std::env::current_exe().unwrap());
             child.args(args).env("HYPERTRACE_TEST_PROGRAM", "child");
@@ -111,7 +111,7 @@ fn a_fork_and_an_exec_get_clients_of_their_own() {
 
 #[allow(unsafe_code)]
 fn fork(child: impl FnOnce()) {
-    // SAFETY: the child calls the library, and ends without a way back to the test harness.
+    // SAFETY: the child calls the library, and ends without returning to the test harness.
     unsafe {
         let id = libc::fork();
         if id == 0 {
@@ -151,12 +151,12 @@ fn programs_at_the_same_time_share_a_session() {
     assert!(!sources.is_empty());
 }
 
-/// A `run` that ends with its test, whatever becomes of that.
+/// Guard that ends a `run` with its test, also if the test panics.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Goes on to the program. It may have ended.
+        // `run` forwards the signal to the program. It may have ended.
         let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
         let _ = self.0.wait();
     }
@@ -176,7 +176,7 @@ fn events_are_switched_and_triggers_act_while_it_runs() {
             std::thread::sleep(Duration::from_millis(1));
         }
         notes.set(0, 2);
-        // The point has the host switch it on again.
+        // The point's trigger switches the event on again.
         hypertrace::reference_point!("louder").unwrap();
         while !is_on() {
             std::thread::sleep(Duration::from_millis(1));
@@ -203,7 +203,7 @@ fn events_are_switched_and_triggers_act_while_it_runs() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said_and_leaves_nothing() {
+fn a_program_that_cannot_run_is_named_and_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();
     let session = dir.path().join("S");
     let file = dir.path().join("program");
@@ -227,10 +227,10 @@ fn what_cannot_be_run_is_said_and_leaves_nothing() {
     assert_eq!(usage.code, Some(2));
 }
 
-/// A copy of `true` that anybody can execute, and who else's it is.
+/// Copies `true`, with a mode that every user can execute, and changes its owner.
 fn copy_of_true(dir: &Path, mode: u32, owner: Option<(u32, u32)>) -> std::io::Result<PathBuf> {
     let copy = dir.join("true");
-    // One that is there would keep its owner.
+    // An existing file would keep its owner.
     let _ = fs::remove_file(&copy);
     fs::copy("/bin/true", &copy)?;
     if let Some((user, group)) = owner {
@@ -240,7 +240,7 @@ fn copy_of_true(dir: &Path, mode: u32, owner: Option<(u32, u32)>) -> std::io::Re
     Ok(copy)
 }
 
-/// Said loudly: files here give nobody rights.
+/// Returns whether set-id bits have no effect in a folder, and prints that.
 fn is_nosuid(dir: &Path) -> bool {
     let flags = rustix::fs::statvfs(dir).unwrap().f_flag;
     let is = flags.contains(rustix::fs::StatVfsMountFlags::NOSUID);
@@ -251,7 +251,7 @@ fn is_nosuid(dir: &Path) -> bool {
 }
 
 #[test]
-fn a_program_with_other_rights_is_named_and_started() {
+fn a_setuid_program_is_named_and_started() {
     let dir = tempfile::tempdir().unwrap();
     let mine = dir.path().metadata().unwrap();
     let other = Some((mine.uid() + 1, mine.gid() + 1));
@@ -286,7 +286,7 @@ fn a_program_with_file_capabilities_is_named_and_started() {
         return;
     }
     let copy = copy_of_true(dir.path(), 0o755, None).unwrap();
-    // Version 2, effective: CAP_NET_RAW.
+    // Version 2, effective, with CAP_NET_RAW.
     let raw = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let given =
         rustix::fs::setxattr(&copy, "security.capability", &raw, rustix::fs::XattrFlags::empty());
@@ -294,7 +294,7 @@ fn a_program_with_file_capabilities_is_named_and_started() {
         println!("not run: a program with file capabilities, as this user cannot make one: {why}");
         return;
     }
-    // A copy of the command, as it may be where only root gets at it.
+    // A copy of the command, because the original may be accessible to root only.
     let command = dir.path().join("hypertrace");
     fs::copy(HYPERTRACE.0, &command).unwrap();
     let mut as_nobody = Command::new(command);
@@ -303,7 +303,7 @@ fn a_program_with_file_capabilities_is_named_and_started() {
     let said = run(as_nobody.current_dir("/").uid(65534).gid(65534)).failed(0);
 
     assert!(said.contains("true will not be traced: it has file capabilities"), "{said}");
-    // Root has them anyway.
+    // Root has the capability anyway.
     let mut as_root = HYPERTRACE.command(["run", "--quiet", "--out"]);
     run(as_root.arg(dir.path().join("T")).arg("--").arg(&copy)).ok();
 }
@@ -335,7 +335,7 @@ fn two_runs_into_one_new_directory_at_once_are_one_run() {
 }
 
 #[test]
-fn a_machine_that_gives_no_descriptors_or_no_memory_is_named() {
+fn a_lack_of_descriptors_or_memory_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let session = dir.path().join("S");
     let mut few = Command::new("sh");
@@ -353,7 +353,7 @@ fn a_machine_that_gives_no_descriptors_or_no_memory_is_named() {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(!segment.exists());
-    // The same with less fits, and is gone at the end.
+    // A smaller segment fits, and is removed at the end.
     let mut fits =
         HYPERTRACE.command(["run", "--quiet", "--clients", "4", "--ring", "64", "--out"]);
     fits.arg(dir.path().join("T")).arg("--segment").arg(&segment).args(["--", "true"]);
@@ -362,9 +362,9 @@ fn a_machine_that_gives_no_descriptors_or_no_memory_is_named() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_what_is_missing_is_counted() {
+fn a_full_disk_is_reported_and_losses_are_counted() {
     const EVENTS: u64 = 200_000;
-    let name = "a_full_disk_is_said_and_what_is_missing_is_counted";
+    let name = "a_full_disk_is_reported_and_losses_are_counted";
     if traced::argument().is_some() {
         for n in 0..EVENTS {
             hypertrace::event!("flood", n, m = n);
@@ -376,7 +376,7 @@ fn a_full_disk_is_said_and_what_is_missing_is_counted() {
 
     let said = run(&mut run_test(&session, &["--ring", "16384"], name, "-")).failed(1);
 
-    for part in ["does not hold all", "No space left on device"] {
+    for part in ["is incomplete", "No space left on device"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     let total = HYPERTRACE.stat(&session)["total"].clone();
@@ -414,9 +414,9 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
 }
 
 #[test]
-fn the_closing_line_says_how_many_events_were_lost_why_and_what_helps() {
+fn the_closing_line_has_losses_causes_and_remedies() {
     const EVENTS: u64 = 1_000_000;
-    let name = "the_closing_line_says_how_many_events_were_lost_why_and_what_helps";
+    let name = "the_closing_line_has_losses_causes_and_remedies";
     if traced::argument().is_some() {
         let all = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
@@ -447,7 +447,7 @@ fn the_closing_line_says_how_many_events_were_lost_why_and_what_helps() {
     ] {
         assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
     }
-    // The same numbers stand in the report, where they were lost.
+    // The report has the same numbers, at the place of the losses.
     let lost = HYPERTRACE.losses(dir.path());
     assert_eq!(lost.iter().map(|lost| lost.events).sum::<u64>(), count("lost"));
     let events: Vec<_> = HYPERTRACE.report(dir.path());
@@ -463,7 +463,7 @@ fn the_closing_line_says_how_many_events_were_lost_why_and_what_helps() {
 }
 
 #[test]
-fn a_run_that_lost_nothing_says_so_and_a_quiet_one_says_nothing() {
+fn the_closing_line_reports_no_losses_and_quiet_omits_it() {
     let dir = tempfile::tempdir().unwrap();
     let run_in = |name: &str, options: &[&str]| {
         let session = dir.path().join(name);
@@ -480,12 +480,12 @@ fn a_run_that_lost_nothing_says_so_and_a_quiet_one_says_nothing() {
 }
 
 #[test]
-fn a_process_that_finds_no_client_has_its_events_counted() {
+fn events_of_a_process_without_a_client_are_counted() {
     const EVENTS: u64 = 1000;
-    let name = "a_process_that_finds_no_client_has_its_events_counted";
+    let name = "events_of_a_process_without_a_client_are_counted";
     match traced::argument().as_deref() {
         Some("parent") => {
-            // Takes the only client.
+            // This event takes the only client.
             hypertrace::event!("step");
             let mut child = Command::new(std::env::current_exe().unwrap());
             child.args(std::env::args().skip(1)).env("HYPERTRACE_TEST_PROGRAM", "child");
@@ -510,8 +510,8 @@ fn a_process_that_finds_no_client_has_its_events_counted() {
     }
 }
 
-/// `run` of a program in a process group of its own, which the signal is sent to as a terminal
-/// does, once `ready` appears. Gives its exit code.
+/// Runs a script in its own process group and sends it SIGINT, as a terminal does, once the file
+/// `ready` exists. Returns the exit code.
 fn interrupted(dir: &Path, script: &str) -> Option<i32> {
     let ready = dir.join("ready");
     let mut command = run_script(&dir.join("S"), script);
@@ -525,7 +525,7 @@ fn interrupted(dir: &Path, script: &str) -> Option<i32> {
 }
 
 #[test]
-fn an_interrupt_ends_the_program_and_its_session_is_whole() {
+fn an_interrupt_ends_the_program_and_completes_its_session() {
     for (script, code) in [
         (r#"touch "$READY"; while :; do sleep 1; done"#, 130),
         (r#"trap "exit 7" INT; touch "$READY"; while :; do sleep 0.1; done"#, 7),

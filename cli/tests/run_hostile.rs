@@ -1,5 +1,5 @@
-//! `hypertrace run` with programs that break the rules: they harm their own events, no other program's
-//! and not the host, and the session is read to its end.
+//! `hypertrace run` with programs that break the rules: they harm only their own events, not those of
+//! other programs, nor the host, and the whole session is readable.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ use hypertrace_tests::{babeltrace2, packets};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// `run` with these options and the test `name` as the program, which notes in DIR/notes.
+/// Returns a `run` with these options and the test `name` as the program, which writes to DIR/notes.
 fn run_test(dir: &Path, options: &[&str], name: &str) -> (Command, Notes) {
     let path = dir.join("notes");
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
@@ -39,8 +39,8 @@ fn count(session: &Path, event: &str) -> u64 {
     HYPERTRACE.report(session).iter().filter(|line| line.event == event).count() as u64
 }
 
-/// Writes numbers that are likely to be wrong all over the segment but where it is `client`'s, and
-/// over the enable mask, which is everybody's.
+/// Writes numbers that are likely to be wrong all over the segment, except to `client`'s part and to
+/// the enable mask, which all clients share.
 fn corrupt(client: u32, done: &AtomicBool) {
     let path = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
     let segment = File::options().read(true).write(true).open(path).unwrap();
@@ -53,10 +53,10 @@ fn corrupt(client: u32, done: &AtomicBool) {
     let mut random = Random::new(7);
     while !done.load(Ordering::Relaxed) {
         let place = match random.below(4) {
-            // The config page, page L, the bells.
+            // The config page, page L and the bells.
             0 => random.below(0x3000),
             1 => geometry.window_offset(Region::Control) + random.below(geometry.control_size()),
-            // Pages G and H of somebody, where the counters are.
+            // The counters on pages G and H of a random client.
             2 => {
                 let other = random.below(geometry.clients.into()) as u32;
                 rings + geometry.client_offset(other) + random.below(8192)
@@ -76,8 +76,8 @@ fn corrupt(client: u32, done: &AtomicBool) {
 }
 
 #[test]
-fn a_segment_that_is_corrupted_all_the_time_harms_no_other_client() {
-    let name = "a_segment_that_is_corrupted_all_the_time_harms_no_other_client";
+fn a_segment_under_constant_corruption_harms_no_other_client() {
+    let name = "a_segment_under_constant_corruption_harms_no_other_client";
     if let Some(notes) = notes() {
         let client = hypertrace::with_client(|client| client.index()).unwrap();
         let done = AtomicBool::new(false);
@@ -107,7 +107,7 @@ fn a_segment_that_is_corrupted_all_the_time_harms_no_other_client() {
     }
 }
 
-/// A payload that ends the program while it is written.
+/// Payload that ends the program while it is written.
 #[derive(Clone, Copy)]
 struct Deadly;
 
@@ -126,8 +126,8 @@ impl Fields for Deadly {
 }
 
 #[test]
-fn a_program_that_dies_amid_an_event_leaves_what_it_committed_and_its_client() {
-    let name = "a_program_that_dies_amid_an_event_leaves_what_it_committed_and_its_client";
+fn a_program_that_dies_in_an_emit_leaves_its_commits_and_frees_its_client() {
+    let name = "a_program_that_dies_in_an_emit_leaves_its_commits_and_frees_its_client";
     if let Some(notes) = notes() {
         let lives = notes.get(0);
         notes.set(0, lives + 1);
@@ -166,8 +166,8 @@ fn a_program_that_dies_amid_an_event_leaves_what_it_committed_and_its_client() {
 }
 
 #[test]
-fn threads_that_find_all_clients_taken_go_on_and_are_counted() {
-    let name = "threads_that_find_all_clients_taken_go_on_and_are_counted";
+fn events_of_threads_without_a_free_client_are_counted() {
+    let name = "events_of_threads_without_a_free_client_are_counted";
     if let Some(notes) = notes() {
         hypertrace::open(&hypertrace::Options::default()).unwrap();
         let all = std::sync::Barrier::new(4);
@@ -191,7 +191,7 @@ fn threads_that_find_all_clients_taken_go_on_and_are_counted() {
 }
 
 #[test]
-fn a_dead_host_costs_a_second_once() {
+fn a_dead_host_costs_one_second_once() {
     if let Some(notes) = notes() {
         let point = || {
             let begin = Instant::now();
@@ -210,7 +210,7 @@ fn a_dead_host_costs_a_second_once() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (mut command, notes) = run_test(dir.path(), &[], "a_dead_host_costs_a_second_once");
+    let (mut command, notes) = run_test(dir.path(), &[], "a_dead_host_costs_one_second_once");
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();
     notes.wait(0, 1);
 
@@ -224,16 +224,16 @@ fn a_dead_host_costs_a_second_once() {
 }
 
 #[test]
-fn a_segment_that_is_cut_off_ends_run_with_a_word_and_what_was_drained() {
-    let name = "a_segment_that_is_cut_off_ends_run_with_a_word_and_what_was_drained";
+fn a_truncated_segment_ends_run_with_a_message_and_the_drained_events() {
+    let name = "a_truncated_segment_ends_run_with_a_message_and_the_drained_events";
     if let Some(segment) = traced::argument() {
         for n in 0..1000u64 {
             assert_eq!(hypertrace::commit!("committed", n), Emit::Recorded);
         }
-        // Until they are drained.
+        // Waits until they are drained.
         std::thread::sleep(Duration::from_millis(200));
         File::options().write(true).open(segment).unwrap().set_len(0).unwrap();
-        // Now or a little later, at the library's next look.
+        // The error appears at once or at the library's next check.
         std::thread::sleep(Duration::from_secs(2));
         return;
     }
@@ -252,8 +252,8 @@ fn a_segment_that_is_cut_off_ends_run_with_a_word_and_what_was_drained() {
 }
 
 #[test]
-fn a_segment_that_is_none_is_told_and_events_go_nowhere() {
-    let name = "a_segment_that_is_none_is_told_and_events_go_nowhere";
+fn an_invalid_segment_is_reported_and_events_are_off() {
+    let name = "an_invalid_segment_is_reported_and_events_are_off";
     if let Some(wrong) = traced::argument() {
         let why = hypertrace::open(&hypertrace::Options::default()).unwrap_err().to_string();
         assert!(why.contains(&wrong) && why.contains("HYPERTRACE_SEGMENT"), "{why}");

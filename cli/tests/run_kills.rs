@@ -1,5 +1,5 @@
-//! SIGKILL for traced programs: what they had committed is in the session, once, and everybody reads
-//! it. `HYPERTRACE_TEST_KILLS` says how often.
+//! SIGKILL for traced programs: their commits are in the session exactly once, and every reader reads
+//! them. `HYPERTRACE_TEST_KILLS` is the number of kills.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ fn kills() -> u64 {
     std::env::var("HYPERTRACE_TEST_KILLS").map_or(5, |kills| kills.parse().unwrap())
 }
 
-/// `run` of this test as a program that commits until it is killed.
+/// Starts a `run` of this test as a program that commits until it is killed.
 fn start(dir: &Path, options: &[&str], name: &str) -> (Child, Notes) {
     let path = dir.join("notes");
     let notes = Notes::at(&path);
@@ -36,7 +36,7 @@ fn kill(process: u64) {
     assert!(sent.success());
 }
 
-/// Everybody reads it: as many events.
+/// Asserts that all readers count the same number of events.
 fn check_readers(session: &Path) {
     let committed = packets::committed(session).unwrap().all();
     let report = run(HYPERTRACE.command(["report"]).arg(session)).ok();
@@ -46,7 +46,7 @@ fn check_readers(session: &Path) {
     }
 }
 
-/// What `--recover` says, and session.json, is what readers count.
+/// Asserts that the message of `--recover` and session.json have the number that readers count.
 fn check_total(session: &Path, said: &str) {
     let committed = packets::committed(session).unwrap().all();
     assert!(said.contains(&format!(" holds {committed} records now")), "{committed}: {said}");
@@ -62,8 +62,8 @@ fn check_total(session: &Path, said: &str) {
 }
 
 #[test]
-fn a_killed_program_is_recorded_to_its_last_commit() {
-    let name = "a_killed_program_is_recorded_to_its_last_commit";
+fn a_killed_programs_commits_are_all_recorded() {
+    let name = "a_killed_programs_commits_are_all_recorded";
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
@@ -86,8 +86,8 @@ fn a_killed_program_is_recorded_to_its_last_commit() {
 }
 
 #[test]
-fn a_killed_run_is_completed_or_made_anew_from_its_segment() {
-    let name = "a_killed_run_is_completed_or_made_anew_from_its_segment";
+fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
+    let name = "a_killed_run_is_recovered_into_its_session_or_a_new_one";
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
@@ -102,7 +102,7 @@ fn a_killed_run_is_completed_or_made_anew_from_its_segment() {
         std::thread::sleep(Duration::from_micros(random.below(50_000)));
 
         running.kill().unwrap();
-        // It goes on alone for a moment, and counts what nobody takes.
+        // The program runs on without a host for a moment, and counts its losses.
         std::thread::sleep(Duration::from_micros(random.below(2_000)));
         kill(notes.get(NOTES[0]));
         running.wait().unwrap();
@@ -118,12 +118,12 @@ fn a_killed_run_is_completed_or_made_anew_from_its_segment() {
         commits.push(traced::check_commits(&session, &notes, false));
         check_readers(&session);
         assert!(packets::committed(&session).unwrap().all() >= before);
-        // Again, there is nothing to complete; and another's session is refused.
+        // The second time, nothing is left to complete, and the session of another segment is refused.
         assert!(recover(&session).failed(2).contains("was ended"));
         let other = dir.path().join("other");
         run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&other).args(["--", "true"])).ok();
         assert!(recover(&other).failed(2).contains("UUID"));
-        // A new one has what the dead host had not given back.
+        // A new session has the records whose space the dead host had not returned.
         let new = dir.path().join("new");
         check_total(&new, &recover(&new).ok());
         check_readers(&new);
@@ -132,8 +132,8 @@ fn a_killed_run_is_completed_or_made_anew_from_its_segment() {
 }
 
 #[test]
-fn forged_ends_of_a_ring_leave_sessions_that_everybody_reads() {
-    let name = "forged_ends_of_a_ring_leave_sessions_that_everybody_reads";
+fn sessions_recovered_from_forged_ring_positions_are_readable() {
+    let name = "sessions_recovered_from_forged_ring_positions_are_readable";
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
@@ -145,12 +145,12 @@ fn forged_ends_of_a_ring_leave_sessions_that_everybody_reads() {
     running.kill().unwrap();
     running.wait().unwrap();
     kill(notes.get(NOTES[0]));
-    // The lock of the host is gone with it, the program does not matter.
+    // The host's lock ended with the host. The program does not matter.
     let file = File::options().read(true).write(true).open(&segment).unwrap();
     let mut page = [0; size_of::<ConfigPage>()];
     file.read_exact_at(&mut page, 0).unwrap();
     let geometry = ConfigPage::read_from_bytes(&page).unwrap().geometry().unwrap();
-    // Pages G and H of client 0: head, tail.
+    // head and tail of client 0, on its pages G and H.
     let head = geometry.window_offset(Region::Rings) + geometry.client_offset(0);
     let tail = head + PAGE;
     let word = |at: u64| {

@@ -1,4 +1,4 @@
-//! `hypertrace run --qemu`: the same programs, emulated.
+//! `hypertrace run --qemu`: the same programs under an emulator.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,10 +15,10 @@ use serde_json::Value;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
 const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 250_000 };
-/// Threads that do nothing.
+/// Number of idle threads.
 const IDLE: usize = 3;
 
-/// `run` with these arguments, then this test as the program.
+/// Returns a `run` with these arguments and this test as the program.
 fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Command {
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir).args(arguments).env("HYPERTRACE_QEMU_PLUGIN", plugin());
@@ -26,8 +26,8 @@ fn run_test(dir: &Path, arguments: &[&str], name: &str, argument: &str) -> Comma
     command
 }
 
-/// Runs the program of a test natively and emulated, with this in its environment, and holds each to
-/// what it does.
+/// Runs the program of a test natively and emulated, with these environment variables, and checks both
+/// sessions.
 #[track_caller]
 fn does_the_same(name: &str, environment: &[(&str, &str)]) {
     let (events, points) = traced::sizes(EVENTS);
@@ -41,7 +41,7 @@ fn does_the_same(name: &str, environment: &[(&str, &str)]) {
         let stat = HYPERTRACE.stat(dir.path());
         let total = &stat["total"];
         assert_eq!((total["lost"].as_u64(), total["faults_total"].as_u64()), (Some(0), Some(0)));
-        // They were recorded on the vCPUs' own threads, not by the host for them.
+        // The points were recorded on the vCPUs' threads, not by the host.
         assert_eq!(stat.to_string().contains("\"vcpu "), !arguments.is_empty(), "{stat}");
         if let Some(read) = babeltrace2::count(&dir.path().join("ctf")) {
             assert_eq!(Some(read), total["records"].as_u64());
@@ -63,24 +63,27 @@ fn a_program_does_the_same_natively_and_emulated() {
 }
 
 #[test]
-fn and_by_system_calls_too() {
+fn a_program_does_the_same_with_system_calls() {
     if traced::argument().is_some() {
         let (events, points) = traced::sizes(EVENTS);
         assert_eq!(traced::four_threads(events, points), 0);
     } else if capability::program(QEMU).is_some() {
-        does_the_same("and_by_system_calls_too", &[("HYPERTRACE_STORE", "syscall")]);
+        does_the_same(
+            "a_program_does_the_same_with_system_calls",
+            &[("HYPERTRACE_STORE", "syscall")],
+        );
     }
 }
 
 /// Points of each name in [`switch_and_look`].
 const SWITCHES: u64 = 100;
 
-/// The program of the test below: what a trigger has done stands in the file when the point returns.
+/// Makes points and checks that each trigger's write is in the file when the point returns.
 fn switch_and_look(folder: &Path) {
     let (go, tracing_on) = (folder.join("go"), folder.join("tracing_on"));
     let begin = Instant::now();
     while !go.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "nobody says go");
+        assert!(begin.elapsed() < Duration::from_secs(30), "the test did not signal the start");
         thread::sleep(Duration::from_millis(1));
     }
     let is = |state: &str, reply: Result<Reply, Emit>| {
@@ -94,7 +97,8 @@ fn switch_and_look(folder: &Path) {
     }
 }
 
-/// The same among others, so that its vCPU's number is not that of a CPU here.
+/// Runs [`switch_and_look`] beside other threads, so that its vCPU's number exceeds those of this
+/// machine's CPUs.
 fn switch_and_look_among_others(folder: &str) {
     let (done, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
@@ -109,8 +113,8 @@ fn switch_and_look_among_others(folder: &str) {
     });
 }
 
-/// Runs that as the program of the test `name`, with a trigger on its points `switching` and these commands of
-/// `ctl`: what was recorded of its two kinds of points, and what `stat` says.
+/// Runs the program of the test `name`, with a trigger on its points `switching` and these commands of
+/// `ctl`. Returns the lines of its two kinds of points, and the output of `stat`.
 #[track_caller]
 fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +131,7 @@ fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
             thread::sleep(Duration::from_millis(10));
         }
     }
-    // Some passes of the host's.
+    // Time for some passes of the host.
     thread::sleep(Duration::from_millis(100));
     fs::write(folder.path().join("go"), "").unwrap();
     let ran = running.join().unwrap();
@@ -142,7 +146,7 @@ fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
 }
 
 #[test]
-fn a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins() {
+fn a_trigger_runs_before_its_point_returns_and_the_plugin_takes_other_points() {
     if let Some(folder) = traced::argument() {
         return switch_and_look_among_others(&folder);
     }
@@ -150,7 +154,7 @@ fn a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins() {
         return;
     }
 
-    let name = "a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins";
+    let name = "a_trigger_runs_before_its_point_returns_and_the_plugin_takes_other_points";
     let ([plain, _], stat) = switched(name, &[]);
 
     assert_eq!(stat["device"]["reference_points"], SWITCHES, "{stat}");
@@ -162,7 +166,7 @@ fn a_trigger_has_run_when_the_point_returns_and_others_are_the_plugins() {
 }
 
 #[test]
-fn all_points_are_the_hosts_while_it_makes_an_event_of_each() {
+fn the_host_takes_all_points_while_guest_hypertrace_is_on() {
     if let Some(folder) = traced::argument() {
         return switch_and_look_among_others(&folder);
     }
@@ -170,7 +174,7 @@ fn all_points_are_the_hosts_while_it_makes_an_event_of_each() {
         return;
     }
 
-    let name = "all_points_are_the_hosts_while_it_makes_an_event_of_each";
+    let name = "the_host_takes_all_points_while_guest_hypertrace_is_on";
     let (_, stat) = switched(name, &["trace-event guest_hypertrace on"]);
 
     assert_eq!(stat["device"]["reference_points"], 2 * SWITCHES, "{stat}");
@@ -200,7 +204,7 @@ fn the_plugin_may_be_loaded_by_hand() {
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn a_missing_emulator_or_plugin_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");
     let refused = |qemu: &str, plugin: &str| {
@@ -208,13 +212,13 @@ fn what_is_missing_is_told() {
         command.arg(&out).args(["--qemu", qemu, "--", "/bin/true"]);
         command.env("HYPERTRACE_QEMU_PLUGIN", plugin);
         let ran = run(&mut command);
-        assert!(!out.exists(), "nothing was begun");
+        assert!(!out.exists(), "no session was created");
         ran
     };
     let told = refused("/nowhere/qemu", "").failed(127);
     assert!(told.contains("/nowhere/qemu: no such program"), "{told}");
     let told = refused("/bin/true", "").failed(1);
-    assert!(told.contains("/bin/true is no emulator of QEMU's user mode"), "{told}");
+    assert!(told.contains("/bin/true is not an emulator of QEMU's user mode"), "{told}");
     if capability::program(QEMU).is_some() {
         let told = refused(QEMU, "/nowhere/plugin.so").failed(1);
         assert!(told.contains("HYPERTRACE_QEMU_PLUGIN names /nowhere/plugin.so"), "{told}");
@@ -226,14 +230,14 @@ fn what_is_missing_is_told() {
 }
 
 #[test]
-fn programs_and_threads_have_their_own_names() {
+fn emulated_programs_and_threads_keep_their_names() {
     if traced::argument().is_some() {
         hypertrace::event!("of_the_test");
         let named = thread::Builder::new().name("named".into());
         named.spawn(|| hypertrace::event!("of_named")).unwrap().join().unwrap();
         return;
     }
-    let name = "programs_and_threads_have_their_own_names";
+    let name = "emulated_programs_and_threads_keep_their_names";
     let own = std::env::current_exe().unwrap();
     let own = &own.file_name().unwrap().to_str().unwrap()[..15];
     for arguments in [&[][..], &["--qemu", QEMU]] {
@@ -255,7 +259,7 @@ fn programs_and_threads_have_their_own_names() {
 }
 
 #[test]
-fn the_exit_code_is_the_programs() {
+fn the_exit_code_is_that_of_the_program() {
     if capability::program(QEMU).is_none() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Programs that tell an emulator's plugin of points by a system call: that they do, and that a kernel
-//! which has no such call changes nothing.
+//! Programs that make points by a system call for an emulator's plugin. A kernel refuses the call, and
+//! the points are recorded all the same.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,19 +13,19 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const POINTS: u64 = 5;
 const LIBRARY_ENVIRONMENT: &str = "HYPERTRACE_STORE";
 
-/// System calls with the plugin's number in this log of strace, each of which the kernel has refused.
+/// Counts the plugin's system calls in this log of strace, and checks that the kernel refused each.
 #[track_caller]
 fn calls(log: &Path) -> u64 {
     let log = std::fs::read_to_string(log).unwrap();
     let calls: Vec<&str> = log.lines().filter(|line| line.contains("syscall_0x6874(")).collect();
     for call in &calls {
-        // Its end may stand further on, where another thread's call came between.
+        // strace shows the result on a later line if another thread's call intervened.
         assert!(call.contains("= -1 ENOSYS") || call.contains("<unfinished ...>"), "{call}");
     }
     calls.len() as u64
 }
 
-/// `run` of strace, of what is appended.
+/// Returns a `run` of strace with the program that is appended.
 fn traced_by_strace(strace: &Path, dir: &Path, log: &Path) -> Command {
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir).arg("--").arg(strace).args(["-f", "-qq", "-o"]).arg(log);
@@ -33,8 +33,8 @@ fn traced_by_strace(strace: &Path, dir: &Path, log: &Path) -> Command {
 }
 
 #[test]
-fn a_program_calls_as_it_was_told() {
-    let name = "a_program_calls_as_it_was_told";
+fn a_program_uses_the_system_call_if_configured() {
+    let name = "a_program_uses_the_system_call_if_configured";
     if let Some(told) = traced::argument() {
         let options = match &*told {
             "option" => Options { store: Some(Store::Syscall), ..Options::default() },
@@ -53,7 +53,7 @@ fn a_program_calls_as_it_was_told() {
         ("environment", "syscall", true),
         ("neither", "", false),
         ("marked", "marked", false),
-        // What the program says counts.
+        // The program's option overrides the environment.
         ("both", "syscall", false),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ fn a_program_calls_as_it_was_told() {
         let points = HYPERTRACE.report(&dir).into_iter().filter(|line| line.event == "called");
         let points: Vec<_> = points.filter_map(|line| line.number("n")).collect();
         assert_eq!(points, (0..POINTS).collect::<Vec<_>>());
-        // And one when the thread took its client.
+        // One more call was the thread's lease.
         let expected = if calls_at_points { POINTS + 1 } else { 0 };
         assert_eq!(calls(&log), expected, "{argument}");
         capability::used("strace");
@@ -78,7 +78,7 @@ fn a_program_calls_as_it_was_told() {
 }
 
 #[test]
-fn what_is_no_way_to_store_is_told() {
+fn an_unknown_way_to_store_is_reported() {
     if traced::argument().is_some() {
         let why = hypertrace::open(&Options::default()).unwrap_err();
         assert!(matches!(why, OpenError::Store(_)), "{why}");
@@ -92,7 +92,7 @@ fn what_is_no_way_to_store_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
     command.arg(dir.path()).env(LIBRARY_ENVIRONMENT, "smoke");
-    traced::program(&mut command, "what_is_no_way_to_store_is_told", "-");
+    traced::program(&mut command, "an_unknown_way_to_store_is_reported", "-");
     let ran = run(&mut command);
     assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{}", ran.stdout);
 }
@@ -102,20 +102,20 @@ fn compiled(compiler: &Compiler, folder: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_c_program_calls_too() {
+fn a_c_program_uses_the_system_call_if_configured() {
     let Some(strace) = capability::program("strace") else { return };
     for compiler in c::compilers() {
         let folder = tempfile::tempdir().unwrap();
         let program = compiled(&compiler, folder.path());
         let (dir, log) = (folder.path().join("S"), folder.path().join("log"));
         run(traced_by_strace(&strace, &dir, &log).arg(program)).ok();
-        assert_eq!(calls(&log), 2, "its lease and its point");
+        assert_eq!(calls(&log), 2, "the lease and the point");
         assert!(HYPERTRACE.report(&dir).iter().any(|line| line.event == "c_by_syscall"));
     }
 }
 
 #[test]
-fn the_plugin_takes_the_calls_of_both_kinds_of_guest() {
+fn the_plugin_takes_system_calls_of_both_architectures() {
     let native = c::compiler().filter(|_| cfg!(target_arch = "x86_64"));
     for (emulator, compiler) in [("qemu-x86_64", native), ("qemu-aarch64", c::aarch64())] {
         let (Some(compiler), Some(_)) = (compiler, capability::program(emulator)) else { continue };
@@ -126,7 +126,7 @@ fn the_plugin_takes_the_calls_of_both_kinds_of_guest() {
         command.arg(&dir).env("HYPERTRACE_QEMU_PLUGIN", plugin()).env("QEMU_LOG", "plugin");
         let ran = run(command.arg("--").arg(program));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-        // And it has seen no marked store.
+        // The plugin saw no marked store.
         let said = ran.stderr;
         assert!(said.contains("hypertrace: recorded 1"), "{emulator}: {said}");
         assert!(!said.contains("found"), "{emulator}: {said}");

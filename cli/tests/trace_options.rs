@@ -1,4 +1,4 @@
-//! `--trace` and `--trace-backend` on a VMM's command line: the demo's.
+//! `--trace` and `--trace-backend` of `hypertrace demo`.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn demo(dir: &Path, options: &[&str]) -> Ran {
     run(HYPERTRACE.demo(&dir.join("S"), 1).args(options))
 }
 
-/// Names of the VMM's own events in the session, without doubles.
+/// Returns the distinct names of the VMM's own events in the session.
 fn vmm_events(dir: &Path) -> Vec<String> {
     let lines = HYPERTRACE.report(&dir.join("S"));
     let own = lines.into_iter().filter(|line| line.source.starts_with("vmm/"));
@@ -24,7 +24,7 @@ fn vmm_events(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn only_the_events_that_are_asked_for_are_recorded() {
+fn only_events_that_fit_the_patterns_are_recorded() {
     if !kvm::is_usable() {
         return;
     }
@@ -35,7 +35,11 @@ fn only_the_events_that_are_asked_for_are_recorded() {
     let ran = demo(dir.path(), &["--trace", &format!("events={}", patterns.display())]);
 
     let demo: Demo = ran.json();
-    assert_eq!((demo.ring_events, demo.reference_points), (100_000, 1_000), "the guest's are on");
+    assert_eq!(
+        (demo.ring_events, demo.reference_points),
+        (100_000, 1_000),
+        "the guest's events are on"
+    );
     assert_eq!(vmm_events(dir.path()), ["vcpu_exit"]);
 }
 
@@ -52,7 +56,7 @@ fn a_backend_and_a_file_get_the_same_events() {
 
     assert_eq!(ran.code, Some(0));
     let lines: Vec<&str> = ran.stderr.lines().collect();
-    assert_eq!(lines.len(), 4, "one for each region of the device: {}", ran.stderr);
+    assert_eq!(lines.len(), 4, "one line for each region of the device: {}", ran.stderr);
     assert!(lines.iter().all(|line| line.contains(":bar_mapped bar ")), "{lines:?}");
     assert_eq!(vmm_events(dir.path()), ["bar_mapped"]);
     let bytes = fs::read(file).unwrap();
@@ -65,7 +69,7 @@ fn a_backend_and_a_file_get_the_same_events() {
 }
 
 #[test]
-fn a_pattern_that_fits_nothing_is_said() {
+fn a_pattern_that_fits_no_event_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let ran = demo(dir.path(), &["--trace", "virtio_*"]);
     assert_eq!(ran.code, Some(0));
@@ -73,7 +77,7 @@ fn a_pattern_that_fits_nothing_is_said() {
 }
 
 #[test]
-fn what_cannot_be_done_is_wrong_usage_and_names_what() {
+fn an_invalid_option_is_wrong_usage_and_named() {
     let dir = tempfile::tempdir().unwrap();
     let bad = dir.path().join("bad");
     fs::write(&bad, "vcpu_*\nvcpu-exit\n").unwrap();

@@ -4,8 +4,8 @@
  *
  *     events THREADS EVENTS COMMITS POINTS
  *
- * Each thread records so many events, commits and reference points, in turns. It rather waits than
- * loses one. Prints nothing if all is well, or if nobody traces it.
+ * Each thread records these numbers of events, commits and reference points alternately, and waits
+ * rather than lose one. Prints nothing if all is well, or if it is not traced.
  */
 #include <hypertrace.h>
 
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What one thread does, and what became of it. */
+/* Work of one thread, and its result. */
 struct work {
     pthread_t id;
     uint32_t thread;
@@ -22,7 +22,7 @@ struct work {
     uint64_t failed;
 };
 
-/* The host may be slow, but not so slow: seconds. */
+/* Longest wait for a slow host, in seconds. */
 enum { PATIENCE = 60 };
 
 /* Words of the largest event below. */
@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
         perror("calloc");
         return 1;
     }
-    /* Not needed to trace, only to know, and to say what to do. */
+    /* Tracing does not need this call: it reports why the program is not traced. */
     char why[1024];
     const bool traced = hypertrace_open(NULL, why, sizeof why);
     if (!traced) {

@@ -1,13 +1,13 @@
-//! Builds the guest image that this VMM runs: `hypertrace-guest` as a static library for this very
+//! Builds the guest image that this VMM runs: `hypertrace-guest` as a static library for the same
 //! target, linked to a fixed address. Cargo has no stable way to depend on another crate's binary,
-//! so this is a cargo inside cargo. And makes functions of the VMM's `trace-events`.
+//! so this script runs cargo. It also generates the functions of the VMM's `trace-events`.
 
 use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the image's sources are, from this package's folder.
+/// Paths of the image's sources, relative to this package's folder.
 const SOURCES: [&str; 8] = [
     "../guest/src",
     "../guest/Cargo.toml",
@@ -32,24 +32,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Compiles the guest library with everything that it needs into one archive.
+/// Compiles the guest library with its dependencies into one archive.
 fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var("TARGET")?;
-    // A target folder of our own: the outer cargo holds the lock of its one while we run.
+    // A separate target folder: the outer cargo holds the lock of its own while this runs.
     let target_dir = out.join("guest");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo
         .args(["rustc", "--package", "hypertrace-guest", "--features", "image"])
         .args(["--profile", "guest", "--crate-type", "staticlib"])
-        // Named, so that rustflags are not for build scripts and proc macros, and the path below is
-        // known.
+        // With an explicit target, rustflags do not apply to build scripts and proc macros, and the
+        // path below is known.
         .args(["--target", &target])
-        // What it needs, the outer cargo has resolved and fetched: this must neither change the
-        // lock nor ask the net.
+        // The outer cargo has resolved and fetched the dependencies: this one must neither change
+        // the lock file nor use the network.
         .arg("--frozen")
         .arg("--target-dir")
         .arg(&target_dir);
-    // What the outer build was told is not for a freestanding image: no instrumentation, no CPU
+    // The outer build's options are not for a freestanding image: no instrumentation, no CPU
     // features that the VMM does not enable (AVX), no clippy in rustc's place.
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();
@@ -75,10 +75,10 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(target_dir.join(target).join("guest/libhypertrace_guest.a"))
 }
 
-/// Links the archive into an ELF file for the addresses in image.ld; symbols stay, for people with
-/// a rip to look up.
+/// Links the archive into an ELF file for the addresses in image.ld. Symbols are kept, to look up
+/// the rip of an error.
 fn link(library: &Path, image: &Path) -> Result<(), Box<dyn Error>> {
-    // The linker that cargo was configured with, if it was; else rustc's own default.
+    // The linker in cargo's configuration, or rustc's default.
     let linker = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
     run(Command::new(linker)
         .args(["-nostdlib", "-static", "-no-pie", "-Wl,--gc-sections", "-Wl,--build-id=none"])

@@ -1,5 +1,4 @@
-//! What a hostile guest does, one thing after the other: values that a property test makes up, and
-//! makes fewer when it has found something.
+//! Actions of a hostile guest, as values that a property test generates and shrinks.
 
 use hypertrace::ProducerState;
 use hypertrace_abi::clock::ticks;
@@ -14,12 +13,12 @@ use crate::host::Host;
 /// Words of a page.
 const PAGE: usize = 512;
 
-/// A number that is likely to be wrong in an interesting way.
+/// Number that is likely to be wrong in an interesting way.
 #[derive(Clone, Copy, Debug)]
 pub enum Number {
-    /// This one.
+    /// A fixed number.
     Plain(u64),
-    /// Ticks from now, when it is used.
+    /// A time that is this many ticks after the moment of its use.
     Now(i64),
 }
 
@@ -32,25 +31,25 @@ impl Number {
     }
 }
 
-/// One thing that a guest does.
+/// Action of a guest.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)] // the fields are what is written where
+#[allow(missing_docs)] // the fields are values and their places
 pub enum Act {
-    /// Stores to a word of its area: pages G and H, schema log, ring.
+    /// Stores to a word of the client's area: pages G and H, schema log, ring.
     Poke(usize, Number),
     /// Stores to the enable mask.
     Mask(usize, u64),
     /// Moves head.
     Jump(Number),
-    /// Writes a record that is almost right, in a block whose header may not be.
+    /// Writes an almost valid record, in a block whose header may be invalid.
     Record { text: usize, time: Number, told: Option<u16>, flags: u16, payload: Vec<Number> },
-    /// Tells a text, under another's id or with a byte changed.
+    /// Writes a schema text, with another text's id or with a byte changed.
     Schema { text: usize, id: Option<u32>, flip: Option<(usize, u8)> },
     /// Makes a reference point.
     Emit { text: usize, seq: u32, time: Number, told: Option<u16>, payload: Vec<Number> },
     /// Stores to a register, or near one.
     Register { offset: u64, bytes: Vec<u8> },
-    /// Lets code that keeps the rules take the client over, as it finds it.
+    /// Lets an honest producer lease the client in its present state.
     Lease,
     /// Waits for the host to drain.
     Drain,
@@ -66,7 +65,7 @@ fn number() -> impl Strategy<Value = Number> {
     ]
 }
 
-/// Words that both sides look at.
+/// Generates offsets of words that both sides use.
 fn counter() -> impl Strategy<Value = usize> {
     let guest = [
         guest_page::HEAD,
@@ -81,7 +80,7 @@ fn counter() -> impl Strategy<Value = usize> {
     prop::sample::select([&guest[..], &host.map(|word| PAGE + word)].concat())
 }
 
-/// Anything.
+/// Generates any action.
 pub fn act() -> impl Strategy<Value = Act> {
     let payload = || prop::collection::vec(number(), 0..6);
     let told = || prop::option::weighted(0.1, any::<u16>());
@@ -112,7 +111,7 @@ pub fn act() -> impl Strategy<Value = Act> {
 
 const TEXTS: usize = 8;
 
-/// Texts that are told: good ones, two with one hash, one that is none, and a reserved one.
+/// Returns schema texts: valid ones, two with one hash, an invalid one, and a reserved one.
 fn texts() -> [String; TEXTS] {
     let (one, other) = collision();
     let plain = [
@@ -127,7 +126,7 @@ fn texts() -> [String; TEXTS] {
     [a, b, c, d, one, other, e, f]
 }
 
-/// Does what a guest does with one client.
+/// Guest that performs actions on one client.
 pub struct Actor<'h> {
     host: &'h Host,
     client: u32,
@@ -136,12 +135,12 @@ pub struct Actor<'h> {
 }
 
 impl<'h> Actor<'h> {
-    /// Has this client of the host's device.
+    /// Makes a guest that uses this client of the host's device.
     pub fn new(host: &'h Host, client: u32) -> Actor<'h> {
         Actor { host, client, forger: Forger::new(&host.chip, client), texts: texts() }
     }
 
-    /// Does it.
+    /// Performs an action.
     pub fn perform(&mut self, act: &Act) {
         let Actor { host, client, forger, texts } = self;
         let values = |numbers: &[Number]| numbers.iter().map(|n| n.value()).collect::<Vec<u64>>();

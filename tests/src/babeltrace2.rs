@@ -1,4 +1,4 @@
-//! babeltrace2, the judge of whether a session is a trace for everybody.
+//! babeltrace2, which checks that a session is a valid CTF trace.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::capability;
 
-/// What it made of a trace.
+/// Output of babeltrace2 for a trace.
 #[derive(Debug)]
 pub struct Read {
     /// One line per event.
@@ -17,7 +17,7 @@ pub struct Read {
     ok: bool,
 }
 
-/// Reads a trace to its end. `None`, said loudly, where there is no babeltrace2.
+/// Reads a whole trace. Reports a missing babeltrace2 and returns `None`.
 pub fn read(ctf: &Path) -> Option<Read> {
     let program = capability::program("babeltrace2")?;
     let out = Command::new(program).arg(ctf).output().expect("babeltrace2 starts");
@@ -30,12 +30,12 @@ pub fn read(ctf: &Path) -> Option<Read> {
     })
 }
 
-/// Reads a trace to its end without a word of complaint, except about events that were lost, and
-/// keeps nothing of it. Returns how many events there are. `None`, said loudly, where there is no babeltrace2.
+/// Counts the events of a trace without keeping them. babeltrace2 must not complain, except about lost
+/// events. Reports a missing babeltrace2 and returns `None`.
 #[track_caller]
 pub fn count(ctf: &Path) -> Option<u64> {
     let program = capability::program("babeltrace2")?;
-    // A file, as nobody reads a pipe meanwhile.
+    // A file, because a pipe would not be read meanwhile.
     let complaints = ctf.with_extension("complaints");
     let stderr = fs::File::create(&complaints).expect("a file beside the trace");
     let mut command = Command::new(program);
@@ -52,14 +52,14 @@ pub fn count(ctf: &Path) -> Option<u64> {
 }
 
 impl Read {
-    /// It came to the end without a word of complaint: how many events there are.
+    /// Asserts that it read the whole trace without complaints. Returns the number of events.
     #[track_caller]
     pub fn clean(&self) -> u64 {
         assert!(self.ok && self.stderr.is_empty(), "babeltrace2: {}", self.stderr);
         self.events.len() as u64
     }
 
-    /// It came to the end, and told losses at most: how many events there are.
+    /// Asserts that it read the whole trace with no complaints except losses. Returns the number of events.
     #[track_caller]
     pub fn complete(&self) -> u64 {
         assert!(self.ok, "babeltrace2: {}", self.stderr);

@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 
 use crate::capability;
 
-/// Under these there is nothing to say about the header, nor about our own programs.
+/// Options under which the header and the programs compile without warnings.
 pub const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// What a program is compiled as.
+/// Language that a program is compiled as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Language {
@@ -17,7 +17,7 @@ pub enum Language {
     Cxx17,
 }
 
-/// How a program has the C library.
+/// Way to link the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linked {
     /// libhypertrace.a in a program that is otherwise dynamic
@@ -28,7 +28,7 @@ pub enum Linked {
     Shared,
 }
 
-/// The compilers that this machine may have.
+/// Compilers that this machine may have.
 pub const COMPILERS: [(&str, Language); 4] = [
     ("gcc", Language::C11),
     ("g++", Language::Cxx17),
@@ -36,30 +36,30 @@ pub const COMPILERS: [(&str, Language); 4] = [
     ("clang++", Language::Cxx17),
 ];
 
-/// A compiler, and the library for what it makes.
+/// Compiler, with the C library for its programs.
 #[derive(Clone, Debug)]
 pub struct Compiler {
-    /// The capability that it is.
+    /// Name of its capability.
     pub name: &'static str,
     program: PathBuf,
     language: Language,
     optimizes: bool,
-    /// Where libhypertrace.a and libhypertrace.so are.
+    /// Folder of libhypertrace.a and libhypertrace.so.
     library: PathBuf,
 }
 
-/// The root of the source tree.
+/// Returns the root of the source tree.
 pub fn root() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests.parent().expect("a package in the workspace")
 }
 
-/// A C program of the tree, by its path from the root.
+/// Returns the path of a C program, given its path from the root.
 pub fn source(path: &str) -> PathBuf {
     root().join(path)
 }
 
-/// The compilers that are here; says which are not.
+/// Finds the compilers of this machine, and reports the missing ones.
 pub fn compilers() -> Vec<Compiler> {
     let here = COMPILERS.iter().filter_map(|&(name, language)| {
         let program = capability::program(name)?;
@@ -68,14 +68,14 @@ pub fn compilers() -> Vec<Compiler> {
     here.collect()
 }
 
-/// The C compiler that is here, or says that none is.
+/// Finds a C compiler, or reports that there is none.
 pub fn compiler() -> Option<Compiler> {
     let (program, language) = (capability::program("gcc")?, Language::C11);
     let library = library().to_owned();
     Some(Compiler { name: "gcc", program, language, optimizes: true, library })
 }
 
-/// The compiler for aarch64, with a library for it; says what is missing.
+/// Finds the compiler for aarch64, with a library for it, or reports what is missing.
 pub fn aarch64() -> Option<Compiler> {
     let on_path = |capability: &str, program: &str| {
         let found = capability::on_path(program);
@@ -90,10 +90,10 @@ pub fn aarch64() -> Option<Compiler> {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let target = "aarch64-unknown-linux-gnu";
-        // Another rustc than this tree's: what one has built the other cannot use.
+        // A separate folder, because this is another rustc than the tree's.
         let folder = target_folder().join("aarch64");
         let mut cargo = cargo();
-        // Of the two libraries, one needs no linker.
+        // The static library needs no linker.
         cargo
             .args(["rustc", "--release", "--package", "hypertrace-c", "--crate-type", "staticlib"])
             .args(["--target", target])
@@ -108,7 +108,7 @@ pub fn aarch64() -> Option<Compiler> {
     Some(Compiler { name: "aarch64-gcc", program, language, optimizes: true, library })
 }
 
-/// Where libhypertrace.a and libhypertrace.so are, for this machine.
+/// Returns the folder of libhypertrace.a and libhypertrace.so for this machine, built if needed.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -126,19 +126,19 @@ fn cargo() -> Command {
     cargo
 }
 
-/// Where cargo puts what it builds: test programs are in `PROFILE/deps` there.
+/// Returns cargo's target folder, which has test programs in `PROFILE/deps`.
 fn target_folder() -> PathBuf {
     let program = std::env::current_exe().expect("a test knows its program");
     program.ancestors().nth(3).expect("a test program is in the target folder").to_owned()
 }
 
 impl Compiler {
-    /// The same without optimisation.
+    /// Returns the same compiler without optimisation.
     pub fn plain(&self) -> Compiler {
         Compiler { optimizes: false, ..self.clone() }
     }
 
-    /// Makes a program of this source. It has to compile without a warning.
+    /// Compiles a program, which must not cause a warning.
     #[track_caller]
     pub fn program(&self, source: &Path, linked: Linked, folder: &Path) -> PathBuf {
         let stem = source.file_stem().unwrap_or_default().to_string_lossy();
@@ -151,7 +151,7 @@ impl Compiler {
         made
     }
 
-    /// Makes a shared library of this source, which has libhypertrace.so.
+    /// Compiles a shared library that is linked with libhypertrace.so.
     #[track_caller]
     pub fn plugin(&self, source: &Path, folder: &Path) -> PathBuf {
         let made = folder.join("plugin.so");
@@ -162,14 +162,14 @@ impl Compiler {
         made
     }
 
-    /// Holds that it refuses this source.
+    /// Asserts that it refuses this source.
     #[track_caller]
     pub fn refuses(&self, source: &Path) {
         let (command, accepted) = self.check(source);
         assert!(!accepted, "{command:?} compiled it");
     }
 
-    /// Holds that it takes this source.
+    /// Asserts that it accepts this source.
     #[track_caller]
     pub fn accepts(&self, source: &Path) {
         let (command, accepted) = self.check(source);
@@ -189,7 +189,7 @@ impl Compiler {
             Language::C11 => command.args(["-std=c11", "-x", "c"]),
             Language::Cxx17 => command.args(["-std=c++17", "-x", "c++"]),
         };
-        // POSIX threads are beyond ISO C.
+        // ISO C does not have POSIX threads.
         let level = if self.optimizes { "-O2" } else { "-O0" };
         command.args(WARNINGS).args([level, "-D_POSIX_C_SOURCE=200809L", "-I"]);
         command.arg(root().join("guest-lib/include"));

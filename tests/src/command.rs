@@ -1,4 +1,4 @@
-//! Running `hypertrace`, and holding it to its exit code and to what it said where.
+//! Running `hypertrace`, and checks of its exit code and output.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -10,16 +10,16 @@ use serde_json::Value;
 
 use crate::report::{Line, Lost};
 
-/// The plugin for qemu-user, as cargo has built it for the test that calls this.
+/// Returns the path of the plugin for qemu-user, which cargo built for the calling test.
 pub fn plugin() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().join("libhypertrace_qemu_plugin.so")
 }
 
-/// What a program left when it ended.
+/// Result of a program that has ended.
 #[derive(Debug)]
 pub struct Ran {
-    /// The exit code; `None` if a signal ended it.
+    /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     /// All of its standard output.
     pub stdout: String,
@@ -40,21 +40,21 @@ pub fn run(command: &mut Command) -> Ran {
 }
 
 impl Ran {
-    /// It ended with 0 and complained of nothing: what it wrote.
+    /// Asserts that it ended with 0 and an empty stderr. Returns its output.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!((self.code, &*self.stderr), (Some(0), ""), "{}", self.stdout);
         self.stdout
     }
 
-    /// As [`Ran::ok`]: what it wrote, as JSON.
+    /// Asserts as [`Ran::ok`]. Returns its output, parsed as JSON.
     #[track_caller]
     pub fn json<T: for<'a> Deserialize<'a>>(self) -> T {
         let text = self.ok();
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
     }
 
-    /// It ended with this code and one line about it: that line.
+    /// Asserts that it ended with this code and one line on stderr. Returns that line.
     #[track_caller]
     pub fn failed(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
@@ -63,15 +63,15 @@ impl Ran {
     }
 }
 
-/// The program: `Hypertrace(env!("CARGO_BIN_EXE_hypertrace"))`, which cargo gives to the tests of its
-/// own package only.
+/// The program: `Hypertrace(env!("CARGO_BIN_EXE_hypertrace"))`, a variable that cargo sets only for the
+/// tests of its own package.
 #[derive(Clone, Copy, Debug)]
 pub struct Hypertrace(pub &'static str);
 
-/// What `demo --json` prints.
+/// Output of `demo --json`.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs)] // as the program's help says
+#[allow(missing_docs)] // as in the program's help
 pub struct Demo {
     pub mode: String,
     pub vcpus: u32,
@@ -85,41 +85,42 @@ pub struct Demo {
 }
 
 impl Hypertrace {
-    /// The program with these arguments.
+    /// Returns a command of the program with these arguments.
     pub fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(self.0);
         command.args(args);
         command
     }
 
-    /// Runs it.
+    /// Runs the program with these arguments.
     #[track_caller]
     pub fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Ran {
         run(&mut self.command(args))
     }
 
-    /// `demo --json` into `dir`, not yet started.
+    /// Returns the command `demo --json` into `dir`.
     pub fn demo(&self, dir: &Path, vcpus: u32) -> Command {
         let mut command = self.command(["demo", "--json", "--vcpus", &vcpus.to_string(), "--out"]);
         command.arg(dir);
         command
     }
 
-    /// `report --json`: all events of a session.
+    /// Returns all events of a session, by `report --json`.
     #[track_caller]
     pub fn report(&self, dir: &Path) -> Vec<Line> {
         let text = run(self.command(["report", "--json"]).arg(dir)).ok();
         text.lines().filter_map(Line::parse).collect()
     }
 
-    /// Where `report --json` says that events were lost.
+    /// Returns the losses in the output of `report --json`.
     #[track_caller]
     pub fn losses(&self, dir: &Path) -> Vec<Lost> {
         let text = run(self.command(["report", "--json"]).arg(dir)).ok();
         text.lines().filter_map(Lost::parse).collect()
     }
 
-    /// [`Hypertrace::report`], a line at a time: for sessions that are too large to be held.
+    /// Passes each event of a session to a function, for sessions that are too large for
+    /// [`Hypertrace::report`].
     #[track_caller]
     pub fn report_each(&self, dir: &Path, mut each: impl FnMut(Line)) {
         let mut command = self.command(["report", "--json"]);
@@ -130,7 +131,7 @@ impl Hypertrace {
         assert!(report.wait().unwrap().success(), "report of {}", dir.display());
     }
 
-    /// `stat --json` of a session.
+    /// Returns the output of `stat --json` for a session.
     #[track_caller]
     pub fn stat(&self, dir: &Path) -> Value {
         run(self.command(["stat", "--json"]).arg(dir)).json()

@@ -1,4 +1,4 @@
-//! A guest that keeps no rule: everything that it can do to one client's memory and registers.
+//! A guest that breaks every rule: all that it can do to one client's memory and registers.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -14,21 +14,21 @@ use hypertrace_device::{Chip, DrainWaker, Region, RingMode};
 use hypertrace_trace::Session;
 use vmm_sys_util::eventfd::EventFd;
 
-/// Writes what it likes, where it likes, in the area of one client.
+/// Guest that writes arbitrary values anywhere in the area of one client.
 pub struct Forger<'c, S = Session, T = EventFd> {
     chip: &'c Chip<S, T>,
     client: u32,
     memory: ClientMemory<'c>,
     area: &'c [AtomicU64],
     mask: &'c [AtomicU64],
-    /// Ring position, in words, of the next [`Forger::word`].
+    /// Ring position in words of the next [`Forger::word`].
     pub head: u64,
-    /// The schema log's next word.
+    /// Next word of the schema log.
     pub logged: u64,
 }
 
 impl<'c, S: EventSink, T: DrainWaker> Forger<'c, S, T> {
-    /// A forger of this client, at the begin of its ring and log.
+    /// Makes a forger of this client, at the beginning of its ring and log.
     pub fn new(chip: &'c Chip<S, T>, client: u32) -> Forger<'c, S, T> {
         let geometry: &Geometry = chip.geometry();
         let rings = chip.memory().region(Region::Rings).unwrap().words();
@@ -50,30 +50,30 @@ impl<'c, S: EventSink, T: DrainWaker> Forger<'c, S, T> {
         self.area[word % self.area.len()].store(value, Ordering::Release);
     }
 
-    /// Stores to the enable mask, which is everybody's.
+    /// Stores to the enable mask, which all clients share.
     pub fn mask(&self, word: usize, value: u64) {
         self.mask[word % self.mask.len()].store(value, Ordering::Release);
     }
 
-    /// Puts a word into the ring.
+    /// Writes a word to the ring.
     pub fn word(&mut self, value: u64) {
         let at = self.head as usize % self.memory.ring.len();
         self.memory.ring[at].store(value, Ordering::Relaxed);
         self.head = self.head.wrapping_add(1);
     }
 
-    /// Whether a block begins here.
+    /// Returns whether a block begins at the position.
     pub fn at_block(&self) -> bool {
         self.head.is_multiple_of(self.memory.block_words())
     }
 
-    /// Puts a block's header into the ring.
+    /// Writes a block's header to the ring.
     pub fn block(&mut self, sequence: u64, token: u64) {
         self.word(sequence);
         self.word(token);
     }
 
-    /// Puts a record into the ring that says what it likes of its length.
+    /// Writes a record to the ring, with the length `told` in its header.
     pub fn record(&mut self, timestamp: u64, id: u32, told: u16, flags: u16, payload: &[u64]) {
         self.word(timestamp);
         self.word(Header::meta(id, told, flags));
@@ -85,7 +85,7 @@ impl<'c, S: EventSink, T: DrainWaker> Forger<'c, S, T> {
         self.poke(guest_page::HEAD, self.head);
     }
 
-    /// Tells a text that may be none, under an id that may be another's, and publishes it.
+    /// Writes a text with an id to the schema log, both possibly invalid, and publishes it.
     pub fn schema(&mut self, id: u32, text: &[u8]) {
         let header = u64::from(id) | (text.len() as u64) << 32;
         let words = text.chunks(8).map(|bytes| {
@@ -101,13 +101,13 @@ impl<'c, S: EventSink, T: DrainWaker> Forger<'c, S, T> {
         self.poke(guest_page::SCHEMA_LEN, self.logged);
     }
 
-    /// Tells a text as a guest does.
+    /// Writes a text with its id to the schema log, as an honest guest does.
     pub fn tell(&mut self, text: &str) -> u32 {
         self.schema(id_of(text), text.as_bytes());
         id_of(text)
     }
 
-    /// Fills the slot and stores to EMIT.
+    /// Fills the slot, with the length `told`, and stores to EMIT.
     pub fn emit(&self, seq: u32, id: u32, guest_time: u64, told: u16, payload: &[u64]) {
         let header = [u64::from(seq) | u64::from(id) << 32, 0, guest_time, told.into()];
         let slot = self.memory.guest[guest_page::SLOT..].iter();
@@ -124,7 +124,7 @@ impl<'c, S: EventSink, T: DrainWaker> Forger<'c, S, T> {
     }
 }
 
-/// Two texts, of different shape, with one id.
+/// Finds two texts of different shape with one id.
 pub fn collision() -> (String, String) {
     static FOUND: OnceLock<(String, String)> = OnceLock::new();
     let text = |n: u32| (format!("c{n}(x:u64)"), format!("c{n}(s:str)"));
@@ -134,7 +134,7 @@ pub fn collision() -> (String, String) {
             let other = text(n).1;
             numbers.get(&id_of(&other)).map(|n| (text(*n).0, other))
         });
-        found.expect("32 bits are not many")
+        found.expect("32 bits have a collision among these texts")
     };
     FOUND.get_or_init(search).clone()
 }

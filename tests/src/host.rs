@@ -1,4 +1,4 @@
-//! The host's side as a VMM has it: a session, a device that records in it, a drain loop.
+//! The host's side, as in a VMM: a session, a device that records in it, a drain loop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use kvm_vmm::{Doorbells, Drain};
 use tempfile::TempDir;
 use vmm_sys_util::eventfd::EventFd;
 
-/// A session in a new directory, and a device that records in it.
+/// Session in a new directory, and a device that records in it.
 pub struct Host {
     /// The session.
     pub session: Session,
@@ -27,29 +27,29 @@ pub struct Host {
     dir: TempDir,
 }
 
-/// Sizes: this many clients, with rings that a guest fills many times in a test.
+/// Returns a geometry with this many clients, whose rings a guest fills many times in a test.
 pub fn geometry(clients: u32) -> Geometry {
     Geometry { clients, ring_bytes: 512 << 10, block_bytes: 16 << 10, ..Geometry::default() }
 }
 
 impl Host {
-    /// A host whose rings drop what they have no room for.
+    /// Makes a host whose rings drop the newest events when full.
     pub fn new(geometry: Geometry) -> Host {
         Host::with_mode(geometry, RingMode::Discard)
     }
 
-    /// A host whose rings are of this kind.
+    /// Makes a host whose rings have this mode.
     pub fn with_mode(geometry: Geometry, ring_mode: RingMode) -> Host {
         Host::within(tempfile::tempdir().unwrap(), geometry, ring_mode, DEFAULT_FILE_BYTES)
     }
 
-    /// A host whose session is in this directory, in files of this size.
+    /// Makes a host whose session is in this directory, in files of this size.
     pub fn within(dir: TempDir, geometry: Geometry, ring_mode: RingMode, file_bytes: u64) -> Host {
         let config = SessionConfig { file_bytes, ..SessionConfig::new(dir.path()) };
         Host::of(dir, config, geometry, ring_mode)
     }
 
-    /// A host whose session writes this.
+    /// Makes a host whose session has this output.
     pub fn with_output(geometry: Geometry, output: Output) -> Host {
         let dir = tempfile::tempdir().unwrap();
         let config = SessionConfig { output, ..SessionConfig::new(dir.path()) };
@@ -60,7 +60,7 @@ impl Host {
         Host::of(dir, config, geometry, ring_mode)
     }
 
-    /// A host whose session is in this directory as configured.
+    /// Makes a host whose session is in this directory, with this configuration.
     pub fn of(
         dir: TempDir,
         config: SessionConfig,
@@ -77,20 +77,20 @@ impl Host {
         Host { session, chip, doorbells, dir }
     }
 
-    /// Starts the drain loop. [`Drain::finish`] it before [`Host::finish`].
+    /// Starts the drain loop. Call [`Drain::finish`] before [`Host::finish`].
     pub fn drain(&self) -> Drain {
         Drain::start(&self.chip, &self.doorbells.kick, DrainPolicy::default()).unwrap()
     }
 
-    /// The rings, as a guest on threads of this process sees them.
+    /// Returns the channel that a guest on threads of this process uses.
     pub fn channel(&self) -> Channel<'_> {
         let rings = self.chip.memory().region(Region::Rings).unwrap().words();
         Channel::local(self.chip.config_page(), rings).unwrap()
     }
 
-    /// Takes a client of [`Host::channel`], as a thread of a guest does.
+    /// Leases a client of [`Host::channel`], as a thread of a guest does.
     pub fn lease<'h>(&'h self, index: u32, state: &'h ProducerState, name: &'h str) -> Client<'h> {
-        // Differs from every other lessee's.
+        // The token differs from every other lessee's.
         let token = ticks() | 1;
         let info = LeaseInfo { pid: 1, tid: index, clock: ClockKind::Tsc, name };
         Client::lease(self.channel(), index, state, token, &info).unwrap()
@@ -106,46 +106,46 @@ impl Host {
     }
 }
 
-/// A session that has ended. Its directory goes when this is dropped.
+/// Session that has ended. Its directory is removed when this is dropped.
 #[derive(Debug)]
 pub struct Recorded {
-    /// What it says it holds.
+    /// The session's own counts.
     pub summary: Summary,
     dir: TempDir,
 }
 
 impl Recorded {
-    /// Its directory.
+    /// Returns the session's directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The trace in it.
+    /// Returns the folder of its CTF trace.
     pub fn ctf(&self) -> PathBuf {
         self.dir().join("ctf")
     }
 
-    /// The session, opened for reading.
+    /// Opens the session for reading.
     #[track_caller]
     pub fn open(&self) -> hypertrace_timeline::Session {
         hypertrace_timeline::Session::open(self.dir()).unwrap()
     }
 
-    /// What the session says of a guest's client.
+    /// Returns the session's counts of a guest's client.
     #[track_caller]
     pub fn client(&self, client: u32) -> &StreamJson {
         let own = |s: &&StreamJson| (s.domain, s.client) == (Domain::Guest, client);
         self.summary.streams.iter().find(own).unwrap()
     }
 
-    /// All events, in order.
+    /// Returns all events in order.
     #[track_caller]
     pub fn events(&self) -> Vec<Event> {
         events(self.dir())
     }
 }
 
-/// All events of the session in this directory, in order.
+/// Returns all events of the session in this directory, in order.
 #[track_caller]
 pub fn events(dir: &Path) -> Vec<Event> {
     let session = hypertrace_timeline::Session::open(dir).unwrap();

@@ -1,10 +1,9 @@
-//! System calls that fail: a disk that gives errors, interrupts, and writes a part of what it is
-//! asked for, as often as a seed says.
+//! Failing system calls: a disk with errors, interruptions and partial writes, at random.
 //!
-//! By seccomp's user notification, as rustix's calls pass by libc: a thread, and all that it starts,
-//! asks a supervisor, which is another thread of this process and so has the same descriptors.
-//! Calls by an absolute path or relative to the working directory are let through: a session's own
-//! are relative to its directory.
+//! It uses seccomp's user notification, because rustix's calls bypass libc: the calls of a thread, and of
+//! the threads that it starts, wait for a supervisor, which is another thread of this process and so has
+//! the same descriptors. Calls with an absolute path or relative to the working directory are let
+//! through: a session's own are relative to its directory.
 //!
 //! Unsafe, because std has none of these calls.
 #![allow(unsafe_code)]
@@ -23,7 +22,7 @@ use libc::{EINTR, EIO, EMFILE, ENOSPC, c_int, c_long};
 use crate::capability;
 use crate::random::Random;
 
-/// The calls that may fail.
+/// Calls that may fail.
 const CALLS: [c_long; 6] = [
     libc::SYS_pwrite64,
     libc::SYS_openat,
@@ -33,34 +32,34 @@ const CALLS: [c_long; 6] = [
     libc::SYS_fchmod,
 ];
 
-/// Interruptions in a row: more than any caller bears.
+/// Interruptions in a row: more than any caller tolerates.
 const STORM: u64 = 250;
 
-/// What fails, and what has failed.
+/// Settings and counts of the failures.
 #[derive(Debug)]
 pub struct Faults {
     random: Mutex<Random>,
-    /// One call of so many fails; 0: none.
+    /// One call in this many fails; 0: none.
     one_of: AtomicU64,
-    /// Calls that are to be interrupted.
+    /// Number of next calls to interrupt.
     storm: AtomicU64,
-    /// Calls that were answered with an error whose caller cannot pass over it.
+    /// Calls answered with an error that their caller has to report.
     errors: AtomicU64,
-    /// Writes of which a part was done.
+    /// Writes that were done in part.
     partial: AtomicU64,
     stop: AtomicBool,
 }
 
-/// What becomes of a call.
+/// Answer to a call.
 enum Answer {
     Go,
     Fail(c_int),
-    /// A part of the write is done; then it says so, or fails.
+    /// A part of the write is done; then the call returns that part's length, or fails.
     Part(u64, Option<c_int>),
 }
 
 impl Faults {
-    /// None yet.
+    /// Makes settings without failures.
     pub fn new(random: Random) -> Faults {
         Faults {
             random: Mutex::new(random),
@@ -72,34 +71,34 @@ impl Faults {
         }
     }
 
-    /// From now on one call of `one_of` fails.
+    /// Lets one call in `one_of` fail from now on.
     pub fn begin(&self, one_of: u64) {
         self.one_of.store(one_of, Relaxed);
     }
 
-    /// From now on none fails.
+    /// Lets no call fail from now on.
     pub fn end(&self) {
         self.one_of.store(0, Relaxed);
         self.storm.store(0, Relaxed);
     }
 
-    /// Whether some may fail.
+    /// Returns whether calls may fail.
     pub fn is_on(&self) -> bool {
         self.one_of.load(Relaxed) > 0
     }
 
-    /// Calls so far that failed in a way that has to be reported.
+    /// Returns the number of calls that failed in a way that has to be reported.
     pub fn errors(&self) -> u64 {
         self.errors.load(Relaxed)
     }
 
-    /// Writes so far of which a part was done.
+    /// Returns the number of writes that were done in part.
     pub fn partial(&self) -> u64 {
         self.partial.load(Relaxed)
     }
 
-    /// Runs `body` on a thread whose calls may fail, and those of the threads that it starts, all of
-    /// which have to end before it does. `None`, said loudly, where the kernel cannot.
+    /// Runs `body` on a thread whose calls may fail, as may those of the threads that it starts, which have
+    /// to end before it. Returns `None`, with a report, if the kernel does not support it.
     #[track_caller]
     pub fn run<R: Send>(&self, body: impl FnOnce() -> R + Send) -> Option<R> {
         let (sender, receiver) = mpsc::channel();
@@ -107,7 +106,7 @@ impl Faults {
         let ran = thread::scope(|scope| {
             scope.spawn(move || receiver.recv().map(|listener: OwnedFd| self.supervise(&listener)));
             let run = move || {
-                // The supervisor ends if it gets none.
+                // The supervisor ends if it gets no listener.
                 let listener = listen()?;
                 let sent = sender.send(listener);
                 drop(sender);
@@ -130,7 +129,7 @@ impl Faults {
         }
     }
 
-    /// Answers until all have ended that may ask.
+    /// Answers calls until all threads that make them have ended.
     fn supervise(&self, listener: &OwnedFd) {
         let memory = File::open("/proc/self/mem").expect("this process has memory");
         while !self.stop.load(Relaxed) {
@@ -150,7 +149,7 @@ impl Faults {
                     Err(_) => answer.error = -EIO,
                 },
             }
-            // Whoever asked has died, then.
+            // The caller has died.
             let _ = send(listener, &answer);
         }
     }
@@ -186,7 +185,7 @@ impl Faults {
         };
         let fails =
             matches!(answer, Answer::Fail(errno) | Answer::Part(_, Some(errno)) if errno != EINTR);
-        // Others are a part of what is tried at an end, and may fail there.
+        // Other calls are retried at the end, and may fail there.
         if fails && (is(libc::SYS_pwrite64) || is(libc::SYS_renameat)) {
             self.errors.fetch_add(1, Relaxed);
         }
@@ -194,7 +193,7 @@ impl Faults {
     }
 }
 
-/// From now on the calls of this thread wait for whoever has what this gives.
+/// Installs a filter: from now on this thread's calls wait for answers from the returned listener.
 fn listen() -> io::Result<OwnedFd> {
     let statement = |code: u32, yes: u8, no: u8, k: u32| libc::sock_filter {
         code: code as u16,
@@ -207,7 +206,7 @@ fn listen() -> io::Result<OwnedFd> {
         libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
         libc::BPF_RET | libc::BPF_K,
     );
-    // The call's number comes first. Each jump that is taken leads to the last statement.
+    // The call's number is at offset 0. Each jump that is taken leads to the last statement.
     let mut filter = vec![statement(load, 0, 0, 0)];
     for (n, call) in CALLS.iter().enumerate() {
         filter.push(statement(equal, (CALLS.len() - n) as u8, 0, *call as u32));
@@ -215,7 +214,7 @@ fn listen() -> io::Result<OwnedFd> {
     filter.push(statement(ret, 0, 0, libc::SECCOMP_RET_ALLOW));
     filter.push(statement(ret, 0, 0, libc::SECCOMP_RET_USER_NOTIF));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: numbers, and a program that lives through the call, of that length.
+    // SAFETY: the arguments are numbers, and a program of that length that lives through the call.
     let listener = unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
@@ -224,17 +223,17 @@ fn listen() -> io::Result<OwnedFd> {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &program)
     };
     match listener {
-        // SAFETY: just made, so nobody else's.
+        // SAFETY: the descriptor was just made, so nothing else owns it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(listener as c_int) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The next call, if one comes soon.
+/// Receives the next call, if there is one soon.
 fn receive(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
     let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, which the call writes; and a structure of plain data, zeroed as it must be,
-    // which the other one fills.
+    // SAFETY: the first call writes one pollfd; the second fills a structure of plain data, which is
+    // zeroed as required.
     unsafe {
         if libc::poll(&mut poll, 1, 10) != 1 || poll.revents & libc::POLLIN == 0 {
             return None;
@@ -246,18 +245,18 @@ fn receive(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
 }
 
 fn send(listener: &OwnedFd, answer: &libc::seccomp_notif_resp) -> io::Result<()> {
-    // SAFETY: reads the structure, which lives through the call.
+    // SAFETY: the call reads the structure, which lives through it.
     let sent = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, answer) };
     if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Does the first `len` bytes of a write that waits; gives how many were written.
+/// Writes the first `len` bytes of a waiting write. Returns the number of bytes written.
 fn write_part(memory: &File, call: &libc::seccomp_data, len: u64) -> io::Result<i64> {
     let [fd, address, _, at, ..] = call.args;
     let mut bytes = vec![0; len as usize];
     memory.read_exact_at(&mut bytes, address)?;
-    // SAFETY: `bytes` are that many, which the call only reads; the descriptor is one of this process,
-    // as the call waits.
+    // SAFETY: `bytes` has that length, and the call only reads it; the descriptor is open in this
+    // process, because its writer waits.
     let written =
         unsafe { libc::pwrite(fd as c_int, bytes.as_ptr().cast(), bytes.len(), at as libc::off_t) };
     if written < 0 { Err(io::Error::last_os_error()) } else { Ok(written as i64) }

@@ -1,4 +1,4 @@
-//! Signals as a person sends them, and what a command leaves then.
+//! Signals like those of a person at a terminal, and checks of an interrupted command.
 #![allow(unsafe_code)] // signal(2) between fork and exec
 
 use std::io::{BufRead, BufReader, Read};
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::command::Hypertrace;
 
-/// Has the command obey SIGINT and SIGTERM, also where the tests run in the background of a shell,
-/// which ignores SIGINT there.
+/// Gives the command the default actions of SIGINT and SIGTERM: in the background of a shell, SIGINT is
+/// ignored.
 pub fn with_default_signals(command: &mut Command) -> &mut Command {
     // SAFETY: signal(2) may be called between fork and exec.
     unsafe {
@@ -24,7 +24,7 @@ pub fn with_default_signals(command: &mut Command) -> &mut Command {
     }
 }
 
-/// Sends a signal, such as `INT`, to a process, or to a group of them if the number is negative.
+/// Sends a signal, such as `INT`, to a process, or to a process group if the number is negative.
 #[track_caller]
 pub fn send(signal: &str, process: i64) {
     let mut kill = Command::new("kill");
@@ -32,8 +32,8 @@ pub fn send(signal: &str, process: i64) {
     assert!(kill.status().unwrap().success(), "{kill:?}");
 }
 
-/// Starts `demo`, to run for minutes, ends it by this signal once it has recorded something, and
-/// holds it to what it promises for that.
+/// Starts a long `demo`, ends it by this signal once it has recorded something, and checks its exit
+/// code, its message and its session.
 #[track_caller]
 pub fn demo_ends_cleanly(hypertrace: Hypertrace, demo: &mut Command, dir: &Path, signal: &str) {
     let demo = with_default_signals(demo).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! Virtual machines, where there is KVM.
+//! Virtual machines for tests.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use kvm_vmm::{Error, Machine, Outcome};
 
 use crate::capability;
 
-/// Far more than any of these guests needs.
+/// Time limit that is far longer than any of these guests needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A machine, or `None`, said loudly, where there is no KVM.
+/// Makes a machine. Without KVM, reports that and returns `None`.
 pub fn machine(vcpus: usize) -> Option<Machine> {
     match Machine::new(vcpus) {
         Ok(machine) => Some(machine),
@@ -23,12 +23,12 @@ pub fn machine(vcpus: usize) -> Option<Machine> {
     }
 }
 
-/// Whether there is KVM; says so loudly if not.
+/// Returns whether there is KVM. Reports it if not.
 pub fn is_usable() -> bool {
     machine(1).is_some()
 }
 
-/// Runs a guest that has to end well.
+/// Runs a guest that has to succeed.
 #[track_caller]
 pub fn run(machine: Machine, args: &Args) -> Outcome {
     let outcome = machine.run(args, LIMIT).unwrap();

@@ -1,7 +1,7 @@
-//! The harness of the end-to-end tests: what a scenario needs so that it reads top to bottom.
+//! The harness of the end-to-end tests, so that a scenario reads top to bottom.
 //!
-//! A module per subject. Those that need something special of the machine say so themselves where it
-//! is missing, and give `None`.
+//! It has a module per subject. Functions that need a special capability of the machine report that it
+//! is missing, and return `None`.
 
 pub mod acts;
 pub mod babeltrace2;
@@ -25,12 +25,12 @@ pub mod syslog;
 pub mod traced;
 pub mod tracefs;
 
-/// The events of the tests' `trace-events` file.
+/// Events declared in the tests' `trace-events` file.
 pub mod trace {
     hypertrace_trace::include_events!();
 }
 
-/// One event of each kind of argument, and one that is disabled.
+/// Emits one event for each kind of argument, and a disabled one.
 pub fn trace_each_kind() {
     trace::test_none();
     trace::test_pair(1, u64::MAX);

@@ -1,4 +1,4 @@
-//! Mounts that nobody else sees: in a mount namespace of a process of our own, and gone with it.
+//! Private mounts, in the mount namespace of a child process, which end with it.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::capability;
 
 const NAME: &str = "mount-namespace";
 
-/// How unshare(1) gives a namespace: as root, or as nobody special where the kernel lets them.
+/// Options of unshare(1) for a namespace: as root, or as another user where the kernel allows it.
 const WAYS: [&[&str]; 2] = [&["--mount"], &["--mount", "--user", "--map-root-user"]];
 
 fn unshare(way: &[&str], script: &str) -> Command {
@@ -17,7 +17,7 @@ fn unshare(way: &[&str], script: &str) -> Command {
     command
 }
 
-/// A file system that only this value's path leads to.
+/// File system that is reachable by this value's path only.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts one of this type with these options. `None`, said loudly, where that cannot be.
+    /// Mounts a file system of this type with these options. Returns `None`, with a report, if that fails.
     pub fn new(kind: &str, options: &str) -> Option<Mount> {
         let tried = WAYS.map(|way| Mount::try_new(way, kind, options));
         let mut why = String::new();
@@ -43,7 +43,7 @@ impl Mount {
     }
 
     fn try_new(way: &[&str], kind: &str, options: &str) -> Result<Mount, String> {
-        // It lives until its stdin is closed, which a test that is killed does, too.
+        // The process lives until its stdin is closed, which also happens when a test is killed.
         let script = r#"mount -t "$1" -o "$2" none /mnt && echo mounted && exec cat"#;
         let mut holder = unshare(way, script)
             .args([kind, options])
@@ -54,7 +54,7 @@ impl Mount {
             .map_err(|error| format!("cannot start unshare: {error}"))?;
         let mut said = String::new();
         if let Some(stdout) = holder.stdout.take() {
-            // What cannot be read is not "mounted".
+            // A read error leaves the line empty.
             let _ = BufReader::new(stdout).read_line(&mut said);
         }
         if said.trim() == "mounted" {
@@ -65,7 +65,7 @@ impl Mount {
         Err(String::from_utf8_lossy(&out.stderr).into_owned())
     }
 
-    /// Where it is, for every process of this user.
+    /// Returns the path of the mount, for every process of this user.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -74,13 +74,14 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());
-        // It has nothing left to wait for.
+        // Its stdin is closed, so it ends.
         let _ = self.holder.wait();
     }
 }
 
-/// `command` where `mounts`, lines of a shell, come first. `None`, said loudly, where that cannot be.
-pub fn behind(mounts: &str, command: &Command) -> Option<Command> {
+/// Returns `command` in a mount namespace, after the shell commands `mounts`. Returns `None`, with a
+/// report, if that fails.
+pub fn inside(mounts: &str, command: &Command) -> Option<Command> {
     let Some(way) = WAYS.into_iter().find(|way| {
         let tried = unshare(way, mounts).output();
         tried.is_ok_and(|out| out.status.success())

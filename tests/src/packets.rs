@@ -1,5 +1,4 @@
-//! A session's stream files by their packet headers, read with nothing of the crates that write and
-//! read them: docs/session.md.
+//! A reader of stream files' packet headers, independent of the crates that write and read them: docs/session.md.
 
 use std::fs::File;
 use std::io;
@@ -9,26 +8,26 @@ use std::path::Path;
 const HEADER: u64 = 128;
 const MAGIC: u32 = 0xc1fc_1fc1;
 
-/// Records in committed packets of a trace.
+/// Numbers of records in committed packets of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// In the streams of guests' clients.
+    /// Records in the streams of guests' clients.
     pub guest: u64,
-    /// In the streams of the VMM's threads.
+    /// Records in the streams of the VMM's threads.
     pub host: u64,
 }
 
 impl Committed {
-    /// In all streams.
+    /// Returns the records in all streams.
     pub fn all(&self) -> u64 {
         self.guest + self.host
     }
 }
 
-/// Counts the records of all files in `DIR/ctf`; none while there is no such folder.
+/// Counts the records of all files in `DIR/ctf`; 0 if there is no such folder.
 ///
 /// # Errors
-/// If a file does not consist of packets from its begin to its end.
+/// If a file does not consist of packets from beginning to end.
 pub fn committed(dir: &Path) -> io::Result<Committed> {
     let mut found = Committed::default();
     let entries = match std::fs::read_dir(dir.join("ctf")) {
@@ -79,8 +78,8 @@ fn records(file: &File) -> io::Result<u64> {
     Ok(count)
 }
 
-/// An event is a timestamp of 8 bytes, an id of 4, two u16 of which the first counts the words that
-/// follow; the last event ends with its last byte, not with its last word.
+/// Counts the events of a packet. An event is a timestamp of 8 bytes, an id of 4, and two u16, the first
+/// of which is the number of words that follow; the last event ends with its last byte, not with its last word.
 fn events(body: &[u8]) -> u64 {
     let (mut at, mut count) = (0, 0);
     while at < body.len() {

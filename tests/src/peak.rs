@@ -1,4 +1,4 @@
-//! The most memory that a process had.
+//! Peak memory of a process.
 //!
 //! Unsafe, because of wait4(2), which std does not have.
 #![allow(unsafe_code)]
@@ -7,16 +7,16 @@ use std::process::{Command, Stdio};
 
 use crate::command::Ran;
 
-/// Runs a command to its end: what it left, and the most memory that it had, in bytes.
+/// Runs a command. Returns its result and its peak memory in bytes.
 #[track_caller]
-#[allow(clippy::zombie_processes)] // wait4 takes it
+#[allow(clippy::zombie_processes)] // wait4 collects it
 pub fn run(command: &mut Command) -> (Ran, u64) {
-    // Files, as nobody reads a pipe meanwhile.
+    // Files, because pipes would not be read meanwhile.
     let [mut stdout, mut stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
     let [out, err] = [&stdout, &stderr].map(|file| Stdio::from(file.try_clone().unwrap()));
     let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
     let mut status = 0;
-    // SAFETY: plain data, written by the call; the child is ours and nobody else waits for it.
+    // SAFETY: plain data, written by the call; the child is this process's, and only this call waits for it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         let pid = child.id() as libc::pid_t;
@@ -25,7 +25,7 @@ pub fn run(command: &mut Command) -> (Ran, u64) {
     };
     let code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
     let ran = Ran { code, stdout: text(&mut stdout), stderr: text(&mut stderr) };
-    // In KiB on Linux.
+    // The value is in KiB on Linux.
     (ran, usage.ru_maxrss as u64 * 1024)
 }
 

@@ -1,4 +1,4 @@
-//! bpftrace, who counts how often probes of this process are passed.
+//! bpftrace, which counts the hits of this process's probes.
 #![allow(unsafe_code)] // kill(2)
 
 use std::io::{BufRead, BufReader, Read};
@@ -10,16 +10,15 @@ use hypertrace_trace::event::{EVENTS, TraceEvent};
 
 use crate::capability;
 
-/// For [`behind`](crate::namespace::behind), where that can be done: bpftrace looks for tracefs where it is
-/// mounted for everybody.
+/// Mounts for [`inside`](crate::namespace::inside): bpftrace looks for tracefs at its usual place.
 pub const TRACEFS: &str = "[ -e /sys/kernel/tracing/trace ] || \
     mount -t tracefs none /sys/kernel/tracing 2> /dev/null || true";
 
 const ATTACHED: &str = "attached";
-/// How long it may take to attach.
+/// Longest time for attaching.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counts until it is asked.
+/// bpftrace, counting.
 #[derive(Debug)]
 pub struct Counter {
     bpftrace: Child,
@@ -27,8 +26,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Has all events' probes counted but that of `first`, which `call` passes until it is seen. `None`,
-    /// said loudly, where that cannot be.
+    /// Counts the hits of all events' probes except that of `first`, which `call` hits until bpftrace
+    /// sees it. Returns `None`, with a report, if that fails.
     pub fn start(first: &'static str, call: impl Fn() + Sync) -> Option<Counter> {
         let program = capability::program("bpftrace")?;
         let exe = std::env::current_exe().unwrap();
@@ -58,7 +57,7 @@ impl Counter {
                 call();
                 thread::sleep(Duration::from_millis(10));
                 if begun.elapsed() > PATIENCE {
-                    // Its end is the end of what is looked at.
+                    // The loop ends when bpftrace does.
                     let _ = bpftrace.kill();
                 }
             }
@@ -76,10 +75,10 @@ impl Counter {
         None
     }
 
-    /// Events that it saw.
+    /// Returns the number of hits.
     pub fn events(mut self) -> u64 {
         let pid = libc::pid_t::try_from(self.bpftrace.id()).unwrap();
-        // SAFETY: a signal to a child of ours that has not been waited for.
+        // SAFETY: a signal to a child of this process that has not been waited for.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
         let mut told = String::new();
         self.out.read_to_string(&mut told).unwrap();

@@ -1,8 +1,8 @@
-//! Random numbers whose seed is told, so that a failure can be had again.
+//! Random numbers whose seed is printed, so that a failure can be repeated.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The environment variable that sets the seed.
+/// Environment variable that sets the seed.
 pub const SEED: &str = "HYPERTRACE_SEED";
 
 /// xorshift64.
@@ -10,7 +10,7 @@ pub const SEED: &str = "HYPERTRACE_SEED";
 pub struct Random(u64);
 
 impl Random {
-    /// Another sequence in every run, unless `HYPERTRACE_SEED` is set. Prints the seed: the test
+    /// Makes a generator with a new seed, unless `HYPERTRACE_SEED` is set. Prints the seed: the test
     /// harness shows it when the test fails.
     pub fn seeded() -> Random {
         let told = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
@@ -19,13 +19,13 @@ impl Random {
         Random::new(seed)
     }
 
-    /// The sequence of a seed.
+    /// Makes a generator with this seed.
     pub fn new(seed: u64) -> Random {
-        // Zero would stay zero.
+        // From zero, the sequence would be all zeros.
         Random(seed | 1)
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn number(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -33,17 +33,17 @@ impl Random {
         self.0
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.number() % n
     }
 
-    /// One of these.
+    /// Returns one of these values.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// A generator of its own, for another thread.
+    /// Makes another generator, for another thread.
     pub fn fork(&mut self) -> Random {
         Random::new(self.number())
     }

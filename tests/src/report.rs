@@ -3,28 +3,28 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// An event.
+/// Line of an event.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
     /// Unix time, nanoseconds.
     pub ts_ns: i64,
-    /// How far off that may be; `None` is unknown.
+    /// Error bound of that time; `None` is unknown.
     pub bound_ns: Option<u64>,
-    /// Who, such as `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`.
+    /// Source, such as `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`.
     pub source: String,
     /// Its name.
     pub event: String,
     /// Its fields.
     pub fields: Map<String, Value>,
-    /// What a reference point has besides.
+    /// Further values of a reference point, besides.
     pub reference: Option<Reference>,
 }
 
-/// What a reference point has besides its fields.
+/// Further values of a reference point, besides its fields.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs)] // as the program's help says
+#[allow(missing_docs)] // as in the program's help
 pub struct Reference {
     pub client: u32,
     pub cpu: u32,
@@ -32,10 +32,10 @@ pub struct Reference {
     pub guest_time: u64,
 }
 
-/// A place where events were lost.
+/// Line of a place where events were lost.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs)] // as the program's help says
+#[allow(missing_docs)] // as in the program's help
 pub struct Lost {
     pub r#type: String,
     pub ts_ns: Option<i64>,
@@ -46,7 +46,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// One line of the output, if it is one of these.
+    /// Parses a line of the output. Returns `None` for events.
     #[track_caller]
     pub fn parse(text: &str) -> Option<Lost> {
         let is_lost = text.contains(r#""type":"lost""#);
@@ -55,19 +55,19 @@ impl Lost {
 }
 
 impl Line {
-    /// One line of the output, unless it tells of lost events.
+    /// Parses a line of the output. Returns `None` for losses.
     #[track_caller]
     pub fn parse(text: &str) -> Option<Line> {
         let parsed = || serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
         Lost::parse(text).is_none().then(parsed)
     }
 
-    /// A field that is a number.
+    /// Returns a field that is a number.
     pub fn number(&self, field: &str) -> Option<u64> {
         self.fields.get(field)?.as_u64()
     }
 
-    /// The guest client that it came from, by its source.
+    /// Returns the number of the guest client in the source.
     pub fn client(&self) -> Option<u32> {
         let (client, _) = self.source.strip_prefix("guest/")?.split_once(' ')?;
         client.parse().ok()

@@ -1,5 +1,5 @@
-//! `simpletrace.py`, the judge of whether a file of the simple backend is one: a reader written from
-//! the format's description alone.
+//! `simpletrace.py`, which checks a file of the simple backend: a reader written from the format's
+//! description alone.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,17 +14,17 @@ use crate::capability;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/simpletrace.py");
 
-/// An argument.
+/// Argument of an event.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged)]
 pub enum Arg {
-    /// Of an unsigned type, or a pointer.
+    /// A value of an unsigned type, or a pointer.
     Unsigned(u64),
-    /// Of a signed type, below 0.
+    /// A negative value of a signed type.
     Signed(i64),
     /// A string's bytes.
     Text {
-        /// In hexadecimal.
+        /// The bytes in hexadecimal.
         hex: String,
     },
 }
@@ -38,7 +38,7 @@ impl Arg {
         digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect()
     }
 
-    /// A number that is not below 0.
+    /// Returns a number that is not negative.
     #[track_caller]
     pub fn number(&self) -> u64 {
         let Arg::Unsigned(number) = self else { panic!("{self:?} is no such number") };
@@ -46,18 +46,18 @@ impl Arg {
     }
 }
 
-/// A record that is no mapping.
+/// Record of a file, except mappings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
     /// An event.
     Event(Event),
-    /// So many events are missing here.
+    /// The number of events that are missing at this place.
     Dropped(u64),
 }
 
 /// An event.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)] // as the format has it
+#[allow(missing_docs)] // as in the format
 pub struct Event {
     pub name: String,
     pub ns: u64,
@@ -65,7 +65,7 @@ pub struct Event {
     pub args: Vec<Arg>,
 }
 
-/// A line of the reader's.
+/// Line of the reader's output.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Line {
@@ -74,15 +74,15 @@ enum Line {
     Mapping {},
 }
 
-/// A file that keeps every rule.
+/// Contents of a valid file.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// In the order of the file.
+    /// Records in the order of the file.
     pub records: Vec<Record>,
 }
 
-/// Reads a file, written by this program, that has to be good. `None`, said loudly, where there is
-/// no python3.
+/// Reads a file, written by this program, that has to be valid. Without python3, reports that and
+/// returns `None`.
 #[track_caller]
 pub fn read(file: &Path) -> Option<Trace> {
     match try_read(file)? {
@@ -91,7 +91,7 @@ pub fn read(file: &Path) -> Option<Trace> {
     }
 }
 
-/// The same for a file that may be none: what is wrong with it, and where.
+/// Reads a file that may be invalid. The error has the fault and its place.
 pub fn try_read(file: &Path) -> Option<Result<Trace, String>> {
     let python = capability::program("python3")?;
     let all = declarations();
@@ -112,23 +112,23 @@ pub fn try_read(file: &Path) -> Option<Result<Trace, String>> {
     Some(Ok(Trace { records: records.collect() }))
 }
 
-/// What a reader needs beside the file.
+/// Writes the declarations that a reader needs besides the file.
 fn declarations() -> NamedTempFile {
     let mut all = NamedTempFile::new().unwrap();
     all.write_all(trace_events_all().as_bytes()).unwrap();
     all
 }
 
-/// How many records of each kind there are.
+/// Numbers of records by kind.
 #[derive(Debug, Deserialize)]
 pub struct Counts {
-    /// What is missing, by what the file says.
+    /// Number of missing events, as recorded in the file.
     pub dropped: u64,
-    /// By name.
+    /// Numbers of events by name.
     pub events: BTreeMap<String, u64>,
 }
 
-/// A reader that counts while the file is written.
+/// Reader that counts while the file is written.
 #[derive(Debug)]
 pub struct Counter {
     reader: Child,
@@ -136,7 +136,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A reader, and where the file's bytes go to. `None`, said loudly, where there is no python3.
+    /// Starts a reader. Returns it and its input for the file's bytes. Without python3, reports that and
+    /// returns `None`.
     pub fn start() -> Option<(Counter, ChildStdin)> {
         let python = capability::program("python3")?;
         let all = declarations();
@@ -153,7 +154,7 @@ impl Counter {
         Some((Counter { reader, _all: all }, bytes))
     }
 
-    /// What it counted, after its bytes have come to an end, in a file that has to be good.
+    /// Returns the counts of a file that has to be valid, after its input was closed.
     #[track_caller]
     pub fn counts(self) -> Counts {
         let out = self.reader.wait_with_output().unwrap();
@@ -163,7 +164,7 @@ impl Counter {
     }
 }
 
-/// All of these, one behind the other; `None` where there is no python3.
+/// Reads these files in sequence. Returns `None` without python3.
 #[track_caller]
 pub fn read_all(files: &[PathBuf]) -> Option<Trace> {
     let traces: Option<Vec<Trace>> = files.iter().map(|file| read(file)).collect();
@@ -171,7 +172,7 @@ pub fn read_all(files: &[PathBuf]) -> Option<Trace> {
 }
 
 impl Trace {
-    /// The events.
+    /// Returns the events.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
         self.records.iter().filter_map(|record| match record {
             Record::Event(event) => Some(event),
@@ -179,12 +180,12 @@ impl Trace {
         })
     }
 
-    /// Arguments of the events of this name.
+    /// Returns the arguments of the events of this name.
     pub fn args(&self, name: &str) -> Vec<&[Arg]> {
         self.events().filter(|event| event.name == name).map(|event| &*event.args).collect()
     }
 
-    /// How many events are missing, by what the file says.
+    /// Returns the number of missing events, as recorded in the file.
     pub fn dropped(&self) -> u64 {
         let dropped = |record: &Record| match record {
             Record::Dropped(count) => *count,
@@ -193,9 +194,9 @@ impl Trace {
         self.records.iter().map(dropped).sum()
     }
 
-    /// Holds the file against a source that emitted the numbers from 0 up to `emitted`; `number` is an
-    /// event's, if it is of this source. What is there is in order, and where something is missing, the
-    /// file says so between its neighbours. Gives how many are there.
+    /// Checks the events of a source that emitted the numbers from 0 up to `emitted`; `number` returns an
+    /// event's number if it is of this source. The events must be in order, and where some are missing, the
+    /// file must have a record of it. Returns the number of events.
     #[track_caller]
     pub fn account(&self, emitted: u64, number: impl Fn(&Event) -> Option<u64>) -> u64 {
         let (mut next, mut told, mut count) = (0, false, 0);

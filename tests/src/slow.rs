@@ -1,4 +1,4 @@
-//! Slow places for a trace: whoever reads a pipe, or empties a small disk, at a bounded rate.
+//! Slow destinations for a trace: readers of a pipe, or of a small disk, with a bounded rate.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::packets;
 /// Bytes of one read.
 const PIECE: usize = 64 << 10;
 
-/// Lets bytes pass at a rate, and at any rate once it is told to.
+/// Throttle that lets bytes pass at a rate, and at any rate once it is opened.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     bytes_per_second: u64,
@@ -24,20 +24,20 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// So many bytes a second.
+    /// Makes a throttle of this many bytes per second.
     pub fn new(bytes_per_second: u64) -> Throttle {
         Throttle { bytes_per_second, open: Arc::default(), due: Instant::now() }
     }
 
-    /// From now on all clones let everything pass.
+    /// Lets everything pass from now on, in all clones.
     pub fn open(&self) {
         self.open.store(true, Relaxed);
     }
 
-    /// Waits until so many bytes may pass.
+    /// Waits until this many bytes may pass.
     pub fn pass(&mut self, bytes: u64) {
         let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
-        // Who comes late does not make up for it.
+        // Unused time is not saved up.
         self.due = self.due.max(Instant::now()) + takes;
         while !self.open.load(Relaxed) && Instant::now() < self.due {
             thread::sleep((self.due - Instant::now()).min(Duration::from_millis(20)));
@@ -45,7 +45,7 @@ impl Throttle {
     }
 }
 
-/// Copies all that comes, at the throttle's rate.
+/// Copies everything at the throttle's rate.
 ///
 /// # Errors
 /// If it cannot be read or written.
@@ -60,8 +60,8 @@ pub fn copy(mut from: impl Read, mut to: impl Write, mut throttle: Throttle) -> 
     }
 }
 
-/// Takes a session's finished files away, as a slow disk would be emptied, and counts what is in
-/// them.
+/// Thread that removes a session's finished files, as a slow disk would be emptied, and counts their
+/// records.
 #[derive(Debug)]
 pub struct Reaper {
     stop: Arc<AtomicBool>,
@@ -69,7 +69,7 @@ pub struct Reaper {
 }
 
 impl Reaper {
-    /// Begins with the session in this directory.
+    /// Starts with the session in this directory.
     pub fn start(session: &Path, throttle: Throttle) -> Reaper {
         let stop = Arc::<AtomicBool>::default();
         let (stopped, ctf) = (Arc::clone(&stop), session.join("ctf"));
@@ -88,14 +88,14 @@ impl Reaper {
         Reaper { stop, thread: thread::spawn(run) }
     }
 
-    /// Ends. Gives how many records were in the files that are gone.
+    /// Ends the thread. Returns the number of records in the removed files.
     pub fn end(self) -> u64 {
         self.stop.store(true, Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-/// Files that a later one of the same stream follows.
+/// Returns the files that are followed by a later one of the same stream.
 fn finished(ctf: &Path) -> Vec<PathBuf> {
     let mut streams: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for entry in fs::read_dir(ctf).unwrap() {

@@ -1,4 +1,4 @@
-//! A syslog daemon of a test's own.
+//! A private syslog daemon for tests.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -7,27 +7,27 @@ use std::thread::{self, JoinHandle};
 use crate::slow::Throttle;
 
 const SOCKET: &str = "/dev/log";
-/// What ends the daemon: no message of syslog's begins so.
+/// Message that ends the daemon: no message of syslog begins so.
 const END: &[u8] = b"end";
 
-/// For [`behind`](crate::namespace::behind): a `/dev` with room for the daemon's socket, and as much of
-/// the machine's as programs need.
+/// Mounts for [`inside`](crate::namespace::inside): a `/dev` with room for the daemon's socket, and the
+/// devices that programs need.
 pub const DEV: &str = "mount -t tmpfs none /mnt && \
     for file in null zero full random urandom kvm; do \
         [ ! -e /dev/$file ] || { : > /mnt/$file && mount --bind /dev/$file /mnt/$file; }; \
     done && ln -s /proc/self/fd/0 /mnt/stdin && mount --rbind /mnt /dev";
 
-/// Reads messages at `/dev/log`, and counts them. What finds no room waits: nothing is dropped.
+/// Daemon that reads and counts messages at `/dev/log`. Senders wait for room: nothing is dropped.
 #[derive(Debug)]
 pub struct Daemon {
     thread: JoinHandle<io::Result<u64>>,
 }
 
 impl Daemon {
-    /// Begins, at the throttle's rate. The path is the whole process's, so it must be [its own](DEV).
+    /// Starts at the throttle's rate. The path `/dev/log` must be private to this process: [`DEV`].
     ///
     /// # Errors
-    /// If there is a socket already, or can be none.
+    /// If there is a socket already, or none can be made.
     pub fn start(mut throttle: Throttle) -> io::Result<Daemon> {
         let socket = UnixDatagram::bind(SOCKET)?;
         let thread = thread::spawn(move || {
@@ -44,7 +44,7 @@ impl Daemon {
         Ok(Daemon { thread })
     }
 
-    /// How many messages were sent until now.
+    /// Returns the number of messages sent so far.
     ///
     /// # Errors
     /// If they could not be read.

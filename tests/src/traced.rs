@@ -1,4 +1,4 @@
-//! A program in user mode: what the traced side of a scenario does, and how a test is one itself.
+//! Programs in user mode: the traced side of a scenario, and a way to run a test as one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,31 +11,31 @@ use std::time::{Duration, Instant};
 use hypertrace::{Emit, Status, commit, event, reference_point};
 use hypertrace_timeline::{ClockMaps, Event, Kind, Session, Timeline, Value};
 
-/// How a test that is run as a program knows, and what it is to do.
+/// Environment variable with the argument of a test that is run as a program.
 const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
 
-/// This test executable as a program that runs the test `name` alone, in which [`argument`] gives
-/// `argument`. For `hypertrace run -- ..`: what stands behind the dashes, and the environment.
+/// Adds this test executable to `hypertrace run` as a program that runs only the test `name`, in which
+/// [`argument`] returns `argument`: the arguments after `--`, and the environment.
 pub fn program(command: &mut Command, name: &str, argument: &str) {
     command.arg("--").arg(std::env::current_exe().expect("this program has a path"));
     command.args([name, "--exact", "--nocapture", "--test-threads=1", "-q"]);
     command.env(AS_PROGRAM, argument);
 }
 
-/// What this program is to do; `None` in an ordinary test run, where it is nobody's program.
+/// Returns the argument of a test that is run as a program; `None` in an ordinary test run.
 pub fn argument() -> Option<String> {
     std::env::var(AS_PROGRAM).ok()
 }
 
-/// Words of an event in [`four_threads`], so that it waits for room before it emits.
+/// Words of an event in [`four_threads`], which waits for room before it emits.
 const WORDS: u64 = 8;
 
-/// Threads of [`four_threads`].
+/// Number of threads of [`four_threads`].
 pub const THREADS: u64 = 4;
 
-/// What each of four threads does: `events` ring events `step`, each of which says which one it is,
-/// and spread among them `points` commits and as many acknowledged points. It waits for room rather
-/// than lose an event. Gives what could not be recorded.
+/// Emits `events` numbered ring events `step` on each of four threads, and spread among them `points`
+/// commits and as many acknowledged points. A thread waits for room rather than lose an event. Returns the
+/// number of events that could not be recorded.
 pub fn four_threads(events: u64, points: u64) -> u64 {
     let failed = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -52,15 +52,15 @@ pub fn four_threads(events: u64, points: u64) -> u64 {
     failed.into_inner()
 }
 
-/// How many events and points of each strength a thread records: so many events, or as many as
-/// `HYPERTRACE_TEST_EVENTS` says, and a hundredth of that.
+/// Returns the numbers of events and of points of each strength for a thread: `events`, or the number in
+/// `HYPERTRACE_TEST_EVENTS`, and a hundredth of that.
 pub fn sizes(events: u64) -> (u64, u64) {
     let told = std::env::var("HYPERTRACE_TEST_EVENTS").ok();
     let events = told.map_or(events, |told| told.parse().expect("HYPERTRACE_TEST_EVENTS"));
     (events, events / 100)
 }
 
-/// How often a point comes.
+/// Returns the number of events from one point to the next.
 fn every(events: u64, points: u64) -> u64 {
     (events / points.max(1)).max(1)
 }
@@ -87,7 +87,7 @@ fn field<'e>(event: &'e Event, name: &str) -> Option<&'e Value> {
     event.fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| value)
 }
 
-/// All events of a session, in order.
+/// Passes all events of a session, in order, to a function.
 #[track_caller]
 pub fn events(dir: &Path, mut each: impl FnMut(Event)) {
     let session = Session::open(dir).unwrap();
@@ -97,12 +97,12 @@ pub fn events(dir: &Path, mut each: impl FnMut(Event)) {
     Timeline::new(&sessions).unwrap().for_each(|event| each(event.unwrap()));
 }
 
-/// Holds a session to what [`four_threads`] does: every event, every argument, each thread's in
-/// order, points among them; their times are the host's own.
+/// Checks a session of [`four_threads`]: every event and argument, in the order of each thread, with points
+/// among them, and times on the host's own clock.
 #[track_caller]
 pub fn check_four_threads(dir: &Path, events: u64, points: u64) {
     let every = every(events, points);
-    // Of each thread, the next step, commit and acknowledged point.
+    // The next step, commit and acknowledged point of each thread.
     let mut next = [[0u64; 3]; THREADS as usize];
     self::events(dir, |event| {
         let (at, kind) = match &*event.name {
@@ -132,30 +132,30 @@ pub fn check_four_threads(dir: &Path, events: u64, points: u64) {
     assert_eq!(next, [[events, points, points]; THREADS as usize]);
 }
 
-/// What a program tells a test besides its trace, and survives a kill: numbers in a file.
+/// Numbers in a file, which a program passes to its test besides its trace, and which survive a kill.
 #[derive(Debug)]
 pub struct Notes(File);
 
 impl Notes {
-    /// In this file, made if it is not there.
+    /// Opens this file, which is made if needed.
     pub fn at(path: &Path) -> Notes {
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false);
         Notes(options.open(path).unwrap())
     }
 
-    /// Notes a number.
+    /// Writes a number.
     pub fn set(&self, index: u64, value: u64) {
         self.0.write_all_at(&value.to_le_bytes(), index * 8).unwrap();
     }
 
-    /// A number; 0 if it was not noted.
+    /// Returns a number; 0 if it was not written.
     pub fn get(&self, index: u64) -> u64 {
         let mut bytes = [0; 8];
         self.0.read_exact_at(&mut bytes, index * 8).map_or(0, |()| u64::from_le_bytes(bytes))
     }
 
-    /// Waits until a number is at least that.
+    /// Waits until a number is at least `least`.
     #[track_caller]
     pub fn wait(&self, index: u64, least: u64) {
         let begin = Instant::now();
@@ -166,10 +166,10 @@ impl Notes {
     }
 }
 
-/// Where [`commit_until_killed`] notes: its process id, commits, acknowledged points.
+/// Indices of the notes of [`commit_until_killed`]: its process id, commits, acknowledged points.
 pub const NOTES: [u64; 3] = [0, 1, 2];
 
-/// Commits and makes points, notes how many, and never ends.
+/// Makes commits and points, notes their numbers, and never ends.
 pub fn commit_until_killed(notes: &Notes) -> ! {
     notes.set(NOTES[0], std::process::id().into());
     for n in 0u64.. {
@@ -181,12 +181,12 @@ pub fn commit_until_killed(notes: &Notes) -> ! {
             notes.set(NOTES[2], n / 16 + 1);
         }
     }
-    unreachable!("there are more numbers than time")
+    unreachable!("the numbers do not run out")
 }
 
-/// Holds a session to what [`commit_until_killed`] noted: no commit, no point is missing, none is
-/// there twice. Gives how many commits there are. `host_lived`: points that the host has handled stand
-/// in its own memory until it drains that.
+/// Checks a session against the notes of [`commit_until_killed`]: no commit and no point is missing or
+/// doubled. Returns the number of commits. Points may be missing unless `host_lived`: the host keeps handled
+/// points in its own memory until it drains that.
 #[track_caller]
 pub fn check_commits(dir: &Path, notes: &Notes, host_lived: bool) -> u64 {
     let mut next = [0u64; 3];

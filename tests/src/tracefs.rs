@@ -1,4 +1,4 @@
-//! The kernel's own trace: an instance of its buffers for one test.
+//! The kernel's trace: an instance of its buffers for one test.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::capability;
 use crate::namespace::Mount;
 
-/// What the names of instances begin with; their process's number follows.
+/// Prefix of the names of instances. The number of their process follows.
 const PREFIX: &str = "hypertrace-";
 
-/// One event of the kernel's trace.
+/// Event of the kernel's trace.
 #[derive(Clone, Debug)]
 pub struct Traced {
     /// The thread that it happened on.
@@ -21,7 +21,7 @@ pub struct Traced {
     pub text: String,
 }
 
-/// A trace instance, removed when it is dropped.
+/// Trace instance, removed when dropped.
 #[derive(Debug)]
 pub struct Instance {
     dir: PathBuf,
@@ -29,8 +29,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// An instance that records `event` (such as `kvm/kvm_mmio`, or all of `kvm`), timestamped with
-    /// the TSC, of this thread and of those that it will start. `None`, said loudly, where that cannot be.
+    /// Makes an instance that records `event` (such as `kvm/kvm_mmio`, or all of `kvm`) of this thread and
+    /// those that it will start, timestamped with the TSC. Returns `None`, with a report, if that fails.
     pub fn recording(event: &str) -> Option<Instance> {
         let instance = Instance::new()?;
         match instance.start(event) {
@@ -42,7 +42,7 @@ impl Instance {
         }
     }
 
-    /// An instance that records markers only. `None`, said loudly, where that cannot be.
+    /// Makes an instance that records markers only. Returns `None`, with a report, if that fails.
     pub fn new() -> Option<Instance> {
         let (mount, root) = match mounted() {
             Some(root) => (None, root),
@@ -80,18 +80,18 @@ impl Instance {
         fs::write(self.dir.join(file), value)
     }
 
-    /// Its folder.
+    /// Returns its folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Whether it records now.
+    /// Returns whether it is recording.
     #[track_caller]
     pub fn is_on(&self) -> bool {
         fs::read_to_string(self.dir.join("tracing_on")).unwrap().trim() == "1"
     }
 
-    /// How many events were recorded, those that were overwritten since included.
+    /// Returns the number of recorded events, including overwritten ones.
     #[track_caller]
     pub fn recorded(&self) -> u64 {
         let of_cpu = |dir: fs::DirEntry| {
@@ -104,7 +104,7 @@ impl Instance {
         fs::read_dir(self.dir.join("per_cpu")).unwrap().map(|dir| of_cpu(dir.unwrap())).sum()
     }
 
-    /// What was recorded, in the kernel's order.
+    /// Returns the recorded events in the kernel's order.
     #[track_caller]
     pub fn events(&self) -> Vec<Traced> {
         let text = fs::read_to_string(self.dir.join("trace")).unwrap();
@@ -122,25 +122,25 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // If somebody holds one of its files open, it stays, and is empty.
+        // If one of its files is open, the instance remains, without events.
         let _ = self.set("tracing_on", b"0");
         let _ = fs::remove_dir(&self.dir);
     }
 }
 
-/// Removes what processes left that had a file of their instance open to their end.
+/// Removes the instances of processes that ended with an open file of their instance.
 fn sweep(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
-            // Another test may be as fast.
+            // Another test may remove it at the same time.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// Where tracefs is mounted for everybody.
+/// Returns the usual place where tracefs is mounted.
 fn mounted() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());

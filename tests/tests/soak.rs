@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use hypertrace_device::RingMode;
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, geometry};
-use hypertrace_tests::namespace::{Mount, behind};
+use hypertrace_tests::namespace::{Mount, inside};
 use hypertrace_tests::simpletrace::{Counter, Counts};
 use hypertrace_tests::slow::{self, Reaper, Throttle};
 use hypertrace_tests::syslog::Daemon;
@@ -83,7 +83,7 @@ fn all_that_is_emitted_is_recorded_or_dropped_and_memory_is_flat() {
     let name = thread::current().name().unwrap_or_default().to_owned();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &name, "--nocapture"]);
-    if let Some(mut own_dev) = behind(&format!("{}\n{}", syslog::DEV, probes::TRACEFS), &command) {
+    if let Some(mut own_dev) = inside(&format!("{}\n{}", syslog::DEV, probes::TRACEFS), &command) {
         own_dev.env(OWN_DEV, "1");
         command = own_dev;
     }

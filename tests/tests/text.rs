@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hypertrace_tests::namespace::behind;
+use hypertrace_tests::namespace::inside;
 use hypertrace_tests::tracefs::Instance;
 use hypertrace_tests::{capability, trace};
 use hypertrace_trace::backend::{self, Backends, ftrace};
@@ -109,7 +109,7 @@ fn syslog_gets_one_message_for_each_event() {
         return;
     };
     // A /dev of its own, with nothing in it.
-    let Some(mut command) = behind("mount -t tmpfs none /dev", &command) else { return };
+    let Some(mut command) = inside("mount -t tmpfs none /dev", &command) else { return };
     let ran = command.env(CHILD, "1").output().unwrap();
     assert!(ran.status.success(), "{ran:?}");
 }

@@ -17,7 +17,7 @@ fn every_test_that_the_threat_model_names_is_there() {
     }
     assert!(named > 40, "{named}");
     // A row of a table of promises has a test, or says that it has none.
-    let promises = text.split("## What the VMM must do").next().unwrap();
+    let promises = text.split("## Duties of the VMM").next().unwrap();
     for row in
         promises.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat"))
     {

@@ -1,9 +1,9 @@
-//! Where this machine gets its Debian packages from: its own apt sources, read and written again for a private apt.
+//! The machine's apt sources, read and rewritten for a private apt.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// One source of binary packages, from a one-line entry or a deb822 stanza.
+/// Source of binary packages, from a one-line entry or a deb822 stanza.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// Mirrors
@@ -12,11 +12,11 @@ pub struct Source {
     pub suites: Vec<String>,
     /// `main`, `universe`
     pub components: Vec<String>,
-    /// What else decides whether apt trusts it, under the names of deb822 (`Signed-By`); a value can have many lines
+    /// Other fields that decide whether apt trusts it, by their deb822 names (`Signed-By`); a value can have many lines
     pub options: Vec<(String, String)>,
 }
 
-/// The deb822 fields that carry over. The rest (architectures, languages, comments) is for the whole system.
+/// The deb822 fields that are copied. The others (architectures, languages, comments) are for the whole system.
 const OPTIONS: [&str; 5] =
     ["Signed-By", "Trusted", "Allow-Insecure", "Check-Valid-Until", "Check-Date"];
 
@@ -32,7 +32,7 @@ pub fn read(etc_apt: &Path) -> Vec<Source> {
     let mut files: Vec<_> = folder.flatten().map(|entry| entry.path()).collect();
     files.sort();
     for file in files {
-        // As apt does: other endings (.disabled, .save) are not sources.
+        // Like apt, ignores other endings (.disabled, .save).
         let parse: fn(&str) -> Vec<Source> = match file.extension().and_then(|e| e.to_str()) {
             Some("list") => parse_list,
             Some("sources") => parse_deb822,
@@ -87,7 +87,7 @@ fn known_option(name: &str) -> Option<&'static str> {
 pub fn parse_deb822(text: &str) -> Vec<Source> {
     let mut sources = Vec::new();
     let mut fields: Vec<(String, String)> = Vec::new();
-    // The empty line behind the end closes the last stanza.
+    // An empty line after the end closes the last stanza.
     for line in text.lines().chain([""]) {
         if line.starts_with('#') {
             continue;
@@ -135,9 +135,9 @@ fn stanza(fields: &[(String, String)]) -> Option<Source> {
     Some(Source { uris, suites, components: words("Components"), options })
 }
 
-/// Picks what a private apt needs: of the distribution's own archive, the machine's own suites; or, when suites are
-/// named (another release of the same distribution), those suites on the mirror of the first one.
-/// Foreign repositories stay out: they cost time and can fail.
+/// Selects the sources of a private apt: of the distribution's archive, the machine's suites; or, if suites are given
+/// (another release of the same distribution), those suites on the mirror of the first one. Foreign repositories are
+/// left out: they cost time and can fail.
 pub fn choose(sources: &[Source], codename: Option<&str>, suites: &[&str]) -> Vec<Source> {
     let own = |suite: &String| {
         codename.is_some_and(|name| suite == name || suite.starts_with(&format!("{name}-")))
@@ -145,14 +145,14 @@ pub fn choose(sources: &[Source], codename: Option<&str>, suites: &[&str]) -> Ve
     let mut chosen: Vec<Source> =
         sources.iter().filter(|source| source.suites.iter().any(own)).cloned().collect();
     if chosen.is_empty() {
-        // `stable`, `testing`, a derivative: whatever has the component that every archive of this kind has.
+        // `stable`, `testing`, a derivative: the source with the component that every archive of this kind has.
         let main = |source: &&Source| source.components.iter().any(|name| name == "main");
         chosen = sources.iter().filter(main).cloned().collect();
     }
     if suites.is_empty() {
         return chosen;
     }
-    // The base suite is on the full archive; `-security` stands on a host of its own.
+    // The base suite is on the full archive; `-security` is on another host.
     let base = |source: &&Source| {
         source
             .suites
@@ -188,7 +188,7 @@ pub fn to_deb822(sources: &[Source]) -> String {
     text
 }
 
-/// `VERSION_CODENAME` of an os-release file.
+/// Returns `VERSION_CODENAME` of an os-release file.
 pub fn codename(os_release: &str) -> Option<&str> {
     os_release
         .lines()
@@ -197,12 +197,12 @@ pub fn codename(os_release: &str) -> Option<&str> {
         .find(|value| !value.is_empty())
 }
 
-/// The settings of a machine's own apt about reaching its mirrors (proxies, certificates, checks of dates), from
-/// `apt-config dump`; they are needed in a private configuration too. Its hooks, which touch the system, are not.
+/// Selects the settings of a machine's apt that concern its mirrors (proxies, certificates, checks of dates) from the
+/// output of `apt-config dump`. A private configuration needs these, but not the hooks, which change the system.
 pub fn acquire_settings(dump: &str) -> String {
     dump.lines()
         .filter(|line| line.starts_with("Acquire::"))
-        // What to download is decided here: package lists and nothing else.
+        // The private apt downloads package lists and nothing else.
         .filter(|line| !line.starts_with("Acquire::IndexTargets"))
         .filter(|line| !line.starts_with("Acquire::Languages"))
         .fold(String::new(), |text, line| text + line + "\n")
@@ -287,7 +287,7 @@ components: main";
             source("http://security.example", &["bookworm-security"], &["main"])
         );
 
-        // An embedded key keeps its lines, or apt would not know it.
+        // An embedded key keeps its lines, or apt would not recognise it.
         let (name, key) = &sources[0].options[0];
         assert_eq!(name, "Signed-By");
         assert!(key.contains("\n .\n mQINBF\n"), "{key:?}");

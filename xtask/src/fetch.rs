@@ -1,5 +1,6 @@
-//! Programs of the distribution, fetched without installing them: packages go into a cache folder, with every library
-//! they need, and a wrapper starts the program by that folder's own dynamic loader. The system is only read.
+//! Fetching of the distribution's programs without installing them: packages are unpacked into a cache folder, with
+//! every library that they need, and a wrapper starts the program with that folder's dynamic loader. The system is only
+//! read.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,28 +13,27 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{apt, step};
 
-/// Programs that tests run and that the distribution has, fetched together.
+/// Programs of the distribution that tests run, fetched together.
 pub struct Tool {
-    /// What the cache calls it
+    /// Its name in the cache
     pub name: &'static str,
-    /// Of each program: its name on PATH, its path in the package, and arguments that go first (`{root}` is the folder
-    /// that takes the place of `/`)
+    /// Each program's name on PATH, path in the package, and first arguments (`{root}` is the folder in place of `/`)
     pub programs: &'static [(&'static str, &'static str, &'static [&'static str])],
-    /// The packages to ask for; their dependencies come along
+    /// The packages to fetch, with their dependencies
     pub packages: &'static [&'static str],
-    /// Another architecture of which packages are asked for, `arm64`
+    /// Another architecture whose packages are fetched, `arm64`
     pub foreign: Option<&'static str>,
-    /// Suites of another release of the distribution, the preferred one last; empty: what this machine runs
+    /// Suites of another release of the distribution, the preferred one last; empty: this machine's release
     pub suites: &'static [&'static str],
     /// Environment variables that name folders; `{lib}` is `usr/lib/TRIPLET` in that folder
     pub environment: &'static [(&'static str, &'static str)],
-    /// Folders whose programs start each other by path, as a compiler's do: each gets a wrapper in its own place
+    /// Folders whose programs start each other by path, as a compiler's do: each is replaced by a wrapper
     pub wrapped: &'static [&'static str],
-    /// Files and folders that come along and that nothing here uses
+    /// Files and folders of the packages that no test uses
     pub unneeded: &'static [&'static str],
 }
 
-/// What most of them are.
+/// Defaults of a tool's fields.
 const PLAIN: Tool = Tool {
     name: "",
     programs: &[],
@@ -45,13 +45,13 @@ const PLAIN: Tool = Tool {
     unneeded: &[],
 };
 
-/// What can be fetched.
+/// The tools that can be fetched.
 pub const TOOLS: &[Tool] = &[
     Tool {
         name: "babeltrace2",
         programs: &[("babeltrace2", "usr/bin/babeltrace2", &[])],
         packages: &["babeltrace2"],
-        // It looks for its plugins (the CTF reader is one) in a folder of the system that was compiled in.
+        // Its plugins (one is the CTF reader) are in a folder of the system whose path is compiled in.
         environment: &[
             ("BABELTRACE_PLUGIN_PATH", "{lib}/babeltrace2/plugins"),
             ("LIBBABELTRACE2_PLUGIN_PROVIDER_DIR", "{lib}/babeltrace2/plugin-providers"),
@@ -65,7 +65,7 @@ pub const TOOLS: &[Tool] = &[
             ("qemu-aarch64", "usr/bin/qemu-aarch64", &[]),
         ],
         packages: &["qemu-user"],
-        // The last release whose emulators load plugins: those of later ones are static programs.
+        // The last release whose emulators load plugins: those of later releases are static programs.
         suites: &["bookworm"],
         ..PLAIN
     },
@@ -73,13 +73,13 @@ pub const TOOLS: &[Tool] = &[
         name: "qemu-system",
         programs: &[("qemu-system-x86_64", "usr/bin/qemu-system-x86_64", &[])],
         packages: &["qemu-system-x86"],
-        // Of the releases that take a plugin of API 2: the backports' one wants 7.
+        // A release that takes a plugin of API 2: the one in backports needs API 7.
         suites: &["trixie"],
         ..PLAIN
     },
     Tool {
         name: "clang-bpftrace",
-        // clang starts itself again, by a name that it would find out to be the loader's. bpftrace uses its libraries.
+        // clang starts itself again, by a name that would be the loader's. bpftrace uses its libraries.
         programs: &[
             ("clang", "usr/lib/llvm-14/bin/clang", &["-no-canonical-prefixes"]),
             ("clang++", "usr/lib/llvm-14/bin/clang++", &["-no-canonical-prefixes"]),
@@ -99,7 +99,7 @@ pub const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "aarch64-rust",
-        // Not under its own name: it is not to take the place of the toolchain that builds all else.
+        // Under another name, because it must not replace the toolchain that builds everything else.
         programs: &[("aarch64-rustc", "usr/bin/rustc", &["--sysroot", "{root}/usr"])],
         packages: &["rustc", "libstd-rust-dev:arm64"],
         foreign: Some("arm64"),
@@ -110,10 +110,10 @@ pub const TOOLS: &[Tool] = &[
     },
 ];
 
-/// The tool with a program of that name.
+/// Finds the tool with a program of that name.
 ///
 /// # Errors
-/// There is none; the message lists those there are.
+/// If there is none; the message lists the programs.
 pub fn find(program: &str) -> Result<&'static Tool, String> {
     let names = || TOOLS.iter().flat_map(|tool| tool.programs).map(|&(name, ..)| name);
     TOOLS
@@ -122,7 +122,7 @@ pub fn find(program: &str) -> Result<&'static Tool, String> {
         .ok_or_else(|| format!("not one of: {}", names().collect::<Vec<_>>().join(", ")))
 }
 
-/// Where fetched programs stay between runs: never in the source tree.
+/// Returns the folder of fetched programs, which is never in the source tree.
 pub fn cache_folder() -> Result<PathBuf> {
     let folder = |name| std::env::var_os(name).map(PathBuf::from);
     // The XDG specification says to ignore a relative path.
@@ -134,10 +134,10 @@ pub fn cache_folder() -> Result<PathBuf> {
         .context("no place for fetched programs: neither XDG_CACHE_HOME nor HOME is set")
 }
 
-/// Makes sure that the tool's programs are in the cache, and gives the folder to put on PATH.
+/// Fetches the tool's programs unless they are in the cache. Returns the folder to put on PATH.
 ///
 /// # Errors
-/// apt is not here, the network is not, the archive has no such package: one chain that says which.
+/// If there is no apt, no network, or no such package in the archive; the chain says which.
 pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let codename = apt::codename(&release);
@@ -152,8 +152,8 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     }
 
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    // Built aside and renamed, so that an interrupted download is never taken for a program. Removed on any error.
-    // Private to this user: packages may hold set-uid programs, and unpacking as root keeps their bits.
+    // Made under another name and renamed, so that an interrupted download is never taken for a program. Removed on any
+    // error. Private to this user: packages may contain set-uid programs, and unpacking as root keeps these bits.
     let aside = tempfile::Builder::new()
         .prefix(".fetching-")
         .permissions(fs::Permissions::from_mode(0o700))
@@ -173,10 +173,10 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
 
     match fs::rename(aside.path(), &folder) {
         Ok(()) => {
-            // What the guard would remove now stands under its final name.
+            // The folder has its final name now, so the guard must not remove it.
             let _ = aside.keep();
         }
-        // Another run was faster.
+        // Another process was faster.
         Err(_) if is_there() => {}
         Err(error) => bail!("cannot rename to {}: {error}", folder.display()),
     }
@@ -187,7 +187,7 @@ fn file_name(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()
 }
 
-/// Downloads the packages with an apt that has its own state, cache and idea of what is installed (nothing).
+/// Downloads the packages with an apt that has its own state and cache, and for which nothing is installed.
 fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<PathBuf>> {
     ensure!(
         on_path("apt-get").is_some() && on_path("dpkg-deb").is_some(),
@@ -246,13 +246,13 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     Ok(packages)
 }
 
-/// Returns the sum of the sizes in what `--print-uris` prints: a line of URI, file, bytes and checksum for each package.
+/// Adds the sizes in the output of `--print-uris`: a line with URI, file, bytes and checksum for each package.
 fn listed_bytes(output: &str) -> u64 {
     let packages = output.lines().filter(|line| line.starts_with('\''));
     packages.filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum()
 }
 
-/// apt reads this file first, so that what it says about folders keeps the machine's own files, with their hooks, out.
+/// Returns the configuration that apt reads first. Its folders keep the machine's own files, with their hooks, out.
 fn private_configuration(folder: &Path, machine: &str) -> String {
     let folder = folder.display();
     format!(
@@ -282,7 +282,7 @@ fn private_configuration(folder: &Path, machine: &str) -> String {
     )
 }
 
-/// The line that says most about why apt failed: the later ones only add up.
+/// Returns apt's first error, which says the most about the reason; later ones only follow from it.
 fn first_error(output: &str) -> &str {
     let mut errors = output.lines().filter_map(|line| line.strip_prefix("E: "));
     errors.next().unwrap_or("apt-get failed")
@@ -306,7 +306,7 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what no test reads: the documentation, and what the tool names.
+/// Removes the documentation, and the tool's other files that no test reads.
 fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
     let everywhere = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
     for path in everywhere.iter().chain(tool.unneeded) {
@@ -320,7 +320,7 @@ fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes `bin/PROGRAM` for each program, which starts it wherever the folder stands.
+/// Writes `bin/PROGRAM` for each program, which starts it wherever the folder is.
 fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     let root = folder.join("root");
     let layout = Layout::find(&root)
@@ -343,11 +343,11 @@ fn write_script(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Puts a wrapper in place of each program in a folder of the tree and below; the program itself moves aside. Whoever
-/// starts it by its path, as a compiler does its assembler, then starts it with the right libraries.
+/// Renames each program in a folder of the tree and below, and puts a wrapper in its place. A program that starts it by
+/// its path, as a compiler starts its assembler, then starts it with the right libraries.
 fn wrap_in_place(layout: &Layout, root: &Path, folder: &Path) -> Result<()> {
     let Ok(entries) = fs::read_dir(root.join(folder)) else {
-        // Releases differ in where a compiler's parts are.
+        // The folders of a compiler's parts differ between releases.
         return Ok(());
     };
     for entry in entries.flatten() {
@@ -373,7 +373,7 @@ fn is_program(path: &Path) -> Result<bool> {
     Ok(executable && file.read_exact(&mut magic).is_ok() && magic == *b"\x7fELF")
 }
 
-/// What is where in an unpacked tree, relative to its root.
+/// Places in an unpacked tree, relative to its root.
 #[derive(Debug, PartialEq, Eq)]
 struct Layout {
     /// The dynamic loader itself; the name under which programs know it is often an absolute link out of the tree
@@ -383,8 +383,8 @@ struct Layout {
 }
 
 impl Layout {
-    /// The C library's package knows: its loader stands beside `libc.so.6`, in a folder named after the machine. A
-    /// tree can hold another machine's too.
+    /// Finds the C library: its loader is beside `libc.so.6`, in a folder named after the machine. A tree can contain
+    /// another machine's, too.
     fn find(root: &Path) -> Option<Self> {
         let mut found = None;
         for lib in ["usr/lib", "lib"] {
@@ -413,7 +413,7 @@ impl Layout {
         found
     }
 
-    /// The libraries of the tree, for the loader.
+    /// Returns the library path of the tree, for the loader.
     fn library_path(&self) -> String {
         let triplet = &self.triplet;
         let folders = [
@@ -449,7 +449,7 @@ fn wrapper_text(
         let library_path = layout.library_path();
         let _ = write!(text, "exec \"$root/{loader}\" --library-path \"{library_path}\"");
     } else {
-        // It has a wrapper of its own, in its place.
+        // The program was replaced by a wrapper.
         text.push_str("exec");
     }
     let _ = write!(text, " \"$root/{path}\"");
@@ -460,7 +460,8 @@ fn wrapper_text(
     text
 }
 
-/// For a program that stands `depth` folders below the root. It keeps its name, by which it finds what belongs to it.
+/// Returns the wrapper of a program that is `depth` folders below the root. The program is started under its own name,
+/// by which it finds its files.
 fn in_place_text(layout: &Layout, program: &Path, depth: usize) -> String {
     let (loader, library_path) = (&layout.loader, layout.library_path());
     format!(
@@ -580,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_tool_is_told_which_there_are() {
+    fn an_unknown_tool_is_refused_with_a_list() {
         assert!(find("babeltrace2").is_ok());
         let message = find("babeltrace").err().unwrap();
         assert!(message.contains("babeltrace2"), "{message}");
@@ -595,14 +596,14 @@ mod tests {
     }
 
     #[test]
-    fn apt_can_install_nothing_whatever_it_is_asked() {
+    fn apt_can_install_nothing() {
         let configuration = private_configuration(Path::new("/folder"), "");
         assert!(configuration.contains("APT::Get::Download-Only \"true\";"));
         assert!(configuration.contains("Dir::Bin::dpkg \"/bin/false\";"));
     }
 
     #[test]
-    fn what_nothing_uses_is_removed() {
+    fn unneeded_files_are_removed() {
         let root = tempfile::tempdir().unwrap();
         for folder in ["usr/share/doc/x", "usr/lib/other", "usr/lib/own"] {
             fs::create_dir_all(root.path().join(folder)).unwrap();

@@ -1,4 +1,4 @@
-//! `cargo xtask full`: tests whose sizes depend on the time that one has, at full size, as users run the program.
+//! `cargo xtask full`: tests of adjustable size, at full size, with the program built as for users.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::notes::Notes;
 use crate::probe::{Machine, cargo};
 use crate::step;
 
-/// A line of the table, the test that shows it, and what that needs of the machine.
+/// Line of the table: a test, and the capabilities that it needs.
 struct Check {
     what: &'static str,
     /// File and name
@@ -21,18 +21,18 @@ struct Check {
     needs: &'static [&'static str],
 }
 
-/// The way a test is built.
+/// Build of a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Build {
-    /// Tests of the program, as users run it
+    /// Tests of the program, built as for users
     Program,
     /// End-to-end tests, optimized, with overflow checks and debug assertions
     Checked,
-    /// The same under AddressSanitizer, by the nightly toolchain
+    /// The same under AddressSanitizer, with the nightly toolchain
     AddressSanitizer,
 }
 
-/// What a check's size is counted in.
+/// Unit of a check's size.
 #[derive(Clone, Copy)]
 enum Size {
     Kills,
@@ -43,7 +43,7 @@ enum Size {
 
 const STORM: [&str; 2] = ["storm", "a_storm_harms_nobody"];
 
-/// What a check is where it says nothing else.
+/// Defaults of a check's fields.
 const PLAIN: Check = Check {
     what: "",
     test: ["", ""],
@@ -82,19 +82,19 @@ const CHECKS: [Check; 11] = [
     },
     Check {
         what: "kills of a program",
-        test: ["run_kills", "a_killed_program_is_recorded_to_its_last_commit"],
+        test: ["run_kills", "a_killed_programs_commits_are_all_recorded"],
         size: Size::Kills,
         ..PLAIN
     },
     Check {
         what: "kills of run, recovered",
-        test: ["run_kills", "a_killed_run_is_completed_or_made_anew_from_its_segment"],
+        test: ["run_kills", "a_killed_run_is_recovered_into_its_session_or_a_new_one"],
         size: Size::Kills,
         ..PLAIN
     },
     Check {
         what: "four threads, Rust, natively",
-        test: ["run", "a_program_of_four_threads_is_recorded_whole"],
+        test: ["run", "every_event_of_a_program_with_four_threads_is_recorded"],
         ..PLAIN
     },
     Check {
@@ -105,7 +105,7 @@ const CHECKS: [Check; 11] = [
     },
     Check {
         what: "four threads, C, natively",
-        test: ["c_programs", "the_c_program_is_recorded_whole"],
+        test: ["c_programs", "every_event_of_the_c_program_is_recorded"],
         needs: &["babeltrace2", "gcc"],
         ..PLAIN
     },
@@ -123,26 +123,26 @@ const CHECKS: [Check; 11] = [
     },
 ];
 
-/// How much
+/// Sizes of the tests
 #[derive(clap::Args)]
 pub struct Options {
-    /// Kills of each kind
+    /// Number of kills of each kind
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     kills: u64,
 
-    /// Events of each of four threads; a hundredth of that are points of each strength
+    /// Number of events of each of four threads; it makes a hundredth as many points of each strength
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..))]
     events: u64,
 
-    /// Seconds of each storm; under AddressSanitizer half as many
+    /// Duration of each storm in seconds; half of it under AddressSanitizer
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(6..))]
     seconds: u64,
 
-    /// Runs on a disk that fails
+    /// Number of runs on a disk that fails
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     faults: u64,
 
-    /// Only checks whose line has this in it
+    /// Run only checks whose line contains this text
     #[arg(long)]
     only: Option<String>,
 
@@ -150,10 +150,10 @@ pub struct Options {
     patience: step::Patience,
 }
 
-/// Runs all checks, and prints a line for each; false if one failed, or could not be run here.
+/// Runs all checks, and prints a line for each. Returns false if one failed or could not be run.
 ///
 /// # Errors
-/// Something is wrong with the machine rather than with what is tested.
+/// If the machine cannot run commands; a failed check is not an error.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let machine = Machine::probe();
     let only = options.only.as_deref().unwrap_or_default();
@@ -188,7 +188,7 @@ impl Check {
         }
     }
 
-    /// `cargo test` with these arguments.
+    /// Returns a `cargo test` with these arguments.
     fn command(&self, root: &Path, machine: &Machine, arguments: &[&str]) -> Command {
         let [file, _] = self.test;
         let mut command = match self.build {
@@ -196,11 +196,11 @@ impl Check {
             Build::Checked => Command::new(cargo()),
             Build::AddressSanitizer => {
                 let mut command = Command::new("rustup");
-                // Both name the stable toolchain that runs this.
+                // These variables select the stable toolchain that runs this.
                 command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
                 command.env("RUSTFLAGS", "-Zsanitizer=address");
                 command.env("CARGO_TARGET_DIR", root.join("target/asan"));
-                // Freed memory that it keeps for a while is not what the test is to measure.
+                // The sanitizer's quarantine of freed memory would be counted as use.
                 command.env("ASAN_OPTIONS", "quarantine_size_mb=64");
                 command.env("HYPERTRACE_STORM_RESIDENT_MIB", "2048");
                 command.args(["run", "nightly", "cargo"]);
@@ -211,7 +211,7 @@ impl Check {
         command.args(match self.build {
             Build::Program => &["--release", "-p", "hypertrace-cli"][..],
             Build::Checked => &["--profile", "checked", "-p", "hypertrace-tests"],
-            // Named, so that build scripts and proc macros are built without it.
+            // With an explicit target, build scripts and proc macros are built without the sanitizer.
             Build::AddressSanitizer => {
                 &["--profile", "checked", "-p", "hypertrace-tests", "--target", TARGET]
             }
@@ -243,7 +243,7 @@ impl Check {
             step::skipped(self.what, "no nightly toolchain");
             return Ok("not run: no nightly toolchain".to_owned());
         }
-        // So that a check's time is its own.
+        // Built first, so that the check's time does not include it.
         let build = self.command(root, machine, &["--no-run"]);
         if !step::run(&format!("{}: build", self.what), build, options.patience.silence())?.ok {
             return Ok("FAILED to build".to_owned());
@@ -266,14 +266,14 @@ impl Check {
         Ok(match notes.missing.keys().next() {
             _ if !finished.ok => "FAILED".to_owned(),
             Some(missing) => format!("not run: no {missing}"),
-            // Or the test has another name by now.
+            // The test may have been renamed.
             None if notes.passed != 1 => "FAILED: no such test".to_owned(),
             None => "ok".to_owned(),
         })
     }
 }
 
-/// What a sanitizer's build is for.
+/// Target of a sanitizer's build.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn has_nightly() -> bool {

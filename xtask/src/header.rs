@@ -1,14 +1,14 @@
-//! The C header: declarations made from the C library's source, macros from its `macros.h`.
+//! Generation of the C header: declarations from the C library's source, macros from its `macros.h`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// What the header is made from, in the crate of the C library.
+/// Sources of the declarations, in the crate of the C library.
 const SOURCES: [&str; 3] = ["src/site.rs", "src/event.rs", "src/process.rs"];
 
-/// What macros need, too.
+/// Includes of the header, which the macros need too.
 const INCLUDES: &str = "\
 #include <limits.h>
 #include <stdbool.h>
@@ -30,15 +30,15 @@ const NAMES: [(&str, &str); 5] = [
     ("Reply", "hypertrace_reply"),
 ];
 
-/// Where the header is checked in.
+/// Returns the path of the header.
 pub fn path(root: &Path) -> PathBuf {
     root.join("guest-lib/include/hypertrace.h")
 }
 
-/// The header as it should be.
+/// Generates the header's text.
 ///
 /// # Errors
-/// A source is not there, or not as cbindgen can read it.
+/// If a source is missing, or cbindgen cannot read it.
 pub fn text(root: &Path) -> Result<String> {
     let crate_folder = root.join("guest-lib/capi");
     let read = |name: &str| {
@@ -74,10 +74,10 @@ pub fn text(root: &Path) -> Result<String> {
     String::from_utf8(header).context("the C header is not UTF-8")
 }
 
-/// `cargo xtask header`: writes it.
+/// Writes the header: `cargo xtask header`.
 ///
 /// # Errors
-/// As [`text`], or it cannot be written.
+/// As [`text`], or if it cannot be written.
 pub fn write(root: &Path) -> Result<()> {
     let path = path(root);
     fs::write(&path, text(root)?).with_context(|| format!("cannot write {}", path.display()))

@@ -1,5 +1,5 @@
-//! The few jobs cargo cannot do: the whole test run, tests at full size, fetching the programs that they need, the C
-//! header.
+//! The few jobs that cargo cannot do: the whole test run, tests at full size, fetching the programs that they need, the
+//! C header, a check of words.
 
 mod apt;
 mod fetch;
@@ -10,6 +10,7 @@ mod probe;
 mod soak;
 mod step;
 mod suite;
+mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,25 +28,28 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Job {
-    /// Run every test there is, and say what this machine could not show
+    /// Run all tests, and report those that this machine could not run
     ///
-    /// Fetches the programs that are not here into a cache folder ($XDG_CACHE_HOME/hypertrace, ~/.cache/hypertrace);
-    /// needs no root and installs nothing. Ends with a table of capabilities: here or not, used by a test or not.
+    /// Fetches missing programs into a cache folder ($XDG_CACHE_HOME/hypertrace, ~/.cache/hypertrace); needs no root
+    /// and installs nothing. Ends with a table of capabilities: found or missing, used by a test or not.
     Test(suite::Options),
-    /// Run the tests that kill and those of four threads at full size, and print what became of each
+    /// Run tests of adjustable size at full size, and print a line for each
     ///
-    /// A hundred kills each; a million events and ten thousand points of each strength in each of four threads, in
-    /// Rust and in C, natively and under emulators. Some minutes, some GB below the temporary folder.
+    /// A hundred kills of each kind; a million events and ten thousand points of each strength in each of four
+    /// threads, in Rust and in C, natively and under emulators; storms and failing disks. Takes some minutes, and
+    /// some GB in the temporary folder.
     Full(full::Options),
-    /// Trace everything at full rate to slow disks for long, and print what became of it
+    /// Trace everything at full rate to slow disks for a long time, and print the counts
     ///
-    /// Fails unless each backend recorded or dropped exactly what was emitted to it, and memory stayed flat.
+    /// Fails unless each backend recorded or dropped exactly the emitted events, and memory use stayed flat.
     Soak(soak::Options),
     /// Make guest-lib/include/hypertrace.h from the C library's source
     Header,
-    /// Fetch the programs that tests run, without installing them, and print where they are
+    /// Find words in comments and documents that read badly
+    Words,
+    /// Fetch the programs that tests run, without installing them, and print their paths
     Fetch {
-        /// Which ones; all when none is named
+        /// Programs to fetch (default: all)
         #[arg(value_parser = fetch::find)]
         programs: Vec<&'static fetch::Tool>,
     },
@@ -68,6 +72,7 @@ fn run(job: Job) -> Result<bool> {
         Job::Full(options) => full::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
         Job::Header => header::write(&root()?).map(|()| true),
+        Job::Words => words::check(&root()?),
         Job::Fetch { programs } => {
             let all = fetch::TOOLS.iter().collect();
             for tool in if programs.is_empty() { all } else { programs } {
@@ -81,7 +86,7 @@ fn run(job: Job) -> Result<bool> {
     }
 }
 
-/// The root of the source tree. Cargo says at run time where this package stands now.
+/// Returns the root of the source tree. Cargo sets this package's current path at run time.
 fn root() -> Result<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

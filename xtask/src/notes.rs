@@ -1,4 +1,4 @@
-//! What tests told about themselves: results, what was ignored, which capabilities they used or missed.
+//! Reports of the tests: results, ignored tests, and the capabilities that they used or missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::probe::{Capability, NAMES};
 
-/// The table is for logs too: it does not ask a terminal.
+/// Width of the table, independent of the terminal because logs have it too.
 const WIDTH: u16 = 120;
 
-/// What all test programs of a run said.
+/// Reports of all test programs of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Tests that passed
@@ -20,16 +20,16 @@ pub struct Notes {
     pub failed: BTreeSet<String>,
     /// Names of tests that were ignored, with the reason if one is given
     pub ignored: BTreeSet<String>,
-    /// Which tests used a capability
+    /// Tests that used a capability, by capability
     pub used: BTreeMap<String, BTreeSet<String>>,
-    /// Why tests could not use a capability
+    /// Reasons why tests could not use a capability, by capability
     pub missing: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Notes {
     /// Reads the output of `cargo test`.
     pub fn read_output(&mut self, output: &str) {
-        // Of the program whose output this is, and that has not printed its result.
+        // Counts of the current test program, until it prints its result.
         let (mut announced, mut ended, mut passed) = (0u64, 0, 0);
         for line in output.lines() {
             if let Some(tests) = announcement(line) {
@@ -88,12 +88,12 @@ impl Notes {
         }
     }
 
-    /// Says that the test run itself used something.
+    /// Notes that a step of the test run used a capability.
     pub fn used_by_step(&mut self, name: &str, step: &str) {
         insert(&mut self.used, name, step);
     }
 
-    /// What is wrong with the use of the capabilities that must be used.
+    /// Returns the required capabilities that are missing, unused, or reported missing by a test.
     pub fn violations(&self, capabilities: &[Capability], required: &[Required]) -> Vec<String> {
         let mut violations = Vec::new();
         for capability in capabilities {
@@ -106,16 +106,16 @@ impl Notes {
                 continue;
             }
             if !self.used.contains_key(name) {
-                violations.push(format!("{name} is here and no test used it"));
+                violations.push(format!("{name} was found and no test used it"));
             }
             for why in self.missing.get(name).into_iter().flatten() {
-                violations.push(format!("{name} is here and a test says: {why}"));
+                violations.push(format!("{name} was found and a test says: {why}"));
             }
         }
         violations
     }
 
-    /// The table at the end.
+    /// Returns the table for the end of a run.
     pub fn table(&self, capabilities: &[Capability]) -> Table {
         let mut table = Table::new();
         table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
@@ -129,12 +129,12 @@ impl Notes {
             };
             table.add_row([capability.name, here, &self.uses(capability.name), detail]);
         }
-        // Names that only tests know. If one test has it and another has not, both are told.
+        // Names without a probe. If one test used it and another missed it, both are shown.
         let told: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
         for name in told {
             if !NAMES.contains(&name.as_str()) {
                 let here = if self.used.contains_key(name) { "found" } else { "missing" };
-                table.add_row([name.as_str(), here, &self.uses(name), "as the tests say"]);
+                table.add_row([name.as_str(), here, &self.uses(name), "reported by tests"]);
             }
         }
         table
@@ -158,7 +158,7 @@ fn announcement(line: &str) -> Option<u64> {
     rest.strip_suffix(" tests").or(rest.strip_suffix(" test"))?.parse().ok()
 }
 
-/// The number before a word in `ok. 3 passed; 0 failed; 1 ignored; ..`.
+/// Returns the number before a word in `ok. 3 passed; 0 failed; 1 ignored; ..`.
 fn count(result: &str, word: &str) -> u64 {
     result
         .split([';', '.'])
@@ -167,20 +167,20 @@ fn count(result: &str, word: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// A word of `--require`: what must be here and used, or the run fails.
+/// Word of `--require`: a capability that must be found and used, or the run fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Required {
-    /// All that this machine has
+    /// All capabilities that this machine has
     Found,
-    /// This one
+    /// One capability
     Named(&'static str),
 }
 
 impl Required {
-    /// Reads one word.
+    /// Parses one word.
     ///
     /// # Errors
-    /// It is no capability; the message lists the names.
+    /// If it is not a capability; the message lists the names.
     pub fn parse(word: &str) -> Result<Self, String> {
         if word == "found" {
             return Ok(Required::Found);
@@ -267,7 +267,7 @@ test three ... FAILED
 
         let wrong = notes.violations(&capabilities(), &[Required::Found]);
 
-        assert_eq!(wrong, ["babeltrace2 is here and no test used it"]);
+        assert_eq!(wrong, ["babeltrace2 was found and no test used it"]);
         assert!(notes.violations(&capabilities(), &[]).is_empty());
     }
 
@@ -284,7 +284,7 @@ test three ... FAILED
         let mut notes = Notes::default();
         notes.read_file("used\tkvm\ta\nmissing\tkvm\tbusy\n");
         let wrong = notes.violations(&capabilities(), &[Required::Named("kvm")]);
-        assert_eq!(wrong, ["kvm is here and a test says: busy"]);
+        assert_eq!(wrong, ["kvm was found and a test says: busy"]);
     }
 
     #[test]
@@ -302,6 +302,6 @@ test three ... FAILED
         };
         assert_eq!(cells("kvm"), ["kvm", "found", "yes, 2", "API 12"]);
         assert_eq!(cells("tracefs"), ["tracefs", "missing", "no", "not mounted"]);
-        assert_eq!(cells("disk"), ["disk", "missing", "no", "as the tests say"]);
+        assert_eq!(cells("disk"), ["disk", "missing", "no", "reported by tests"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What this machine can do, tried for real: a device node, a name on PATH or a version alone says little.
+//! Probes of this machine's capabilities. Each is used, because a device node, a name on PATH or a version proves little.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,28 +9,28 @@ use anyhow::{Context, Result, ensure};
 
 use crate::fetch::{self, on_path};
 
-/// Where the kernel's trace file system belongs.
+/// Usual place of the kernel's trace file system.
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// A capability, and what the probe saw: a detail when it is here, a reason when it is not.
+/// Capability, and the result of its probe.
 pub struct Capability {
-    /// The word that tests use for it
+    /// Name that tests use for it
     pub name: &'static str,
-    /// Detail or reason
+    /// Detail if it was found, else the reason
     pub found: Result<String, String>,
 }
 
-/// What the probes found, and what test commands need in order to use it.
+/// Results of the probes, and the environment that test commands need to use the capabilities.
 pub struct Machine {
-    /// In the order of the table
+    /// Capabilities, in the order of the table
     pub capabilities: Vec<Capability>,
     /// Folders of fetched programs, to be put in front of PATH
     pub path: Vec<PathBuf>,
-    /// Put before a test command: gives it a mount namespace with tracefs where the system has not mounted it
+    /// Words before a test command that give it a mount namespace with tracefs, if the system has not mounted it
     pub prefix: Vec<&'static str>,
 }
 
-/// The names that have a probe.
+/// Names of the probes.
 pub const NAMES: [&str; 19] = [
     "kvm",
     "tracefs",
@@ -54,7 +54,7 @@ pub const NAMES: [&str; 19] = [
 ];
 
 impl Machine {
-    /// Tries everything. Fetches what can be fetched.
+    /// Runs all probes. Fetches programs that can be fetched.
     pub fn probe() -> Self {
         let mut machine =
             Machine { capabilities: Vec::new(), path: Vec::new(), prefix: Vec::new() };
@@ -97,7 +97,7 @@ impl Machine {
         machine
     }
 
-    /// The program on PATH, else a fetched one; either has to work, which `works` finds out.
+    /// Finds a program that `works` accepts: on PATH, or fetched.
     fn program(&mut self, name: &str, works: impl Fn(&Path) -> Result<String>) -> Result<String> {
         if let Some(program) = on_path(name) {
             match works(&program) {
@@ -117,15 +117,15 @@ impl Machine {
         Ok(format!("{version}, {}", program.display()))
     }
 
-    /// PATH for test commands.
+    /// Returns the PATH for test commands.
     pub fn search_path(&self) -> OsString {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let all = self.path.iter().cloned().chain(std::env::split_paths(&path));
-        // Cannot be joined if a folder's name has a colon: then PATH stays as it is, and tests say what is missing.
+        // The join fails if a folder's name has a colon: then PATH is unchanged, and tests report what is missing.
         std::env::join_paths(all).unwrap_or(path)
     }
 
-    /// Whether the probe of that name found it, or its reason.
+    /// Returns whether the probe of that name succeeded, or its reason.
     pub fn found(&self, name: &str) -> Result<(), &str> {
         let capability = self.capabilities.iter().find(|c| c.name == name);
         match capability.map(|c| &c.found) {
@@ -136,12 +136,12 @@ impl Machine {
     }
 }
 
-/// The cargo that runs this.
+/// Returns the cargo that runs this.
 pub fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
-/// Opens KVM, asks for its version and makes a VM: a node can be there and refuse, or serve no VM.
+/// Opens KVM, checks its version and makes a VM: a node may exist without permission or without support for VMs.
 fn kvm() -> Result<String> {
     let kvm = kvm_ioctls::Kvm::new().context("cannot open /dev/kvm")?;
     let version = kvm.get_api_version();
@@ -150,7 +150,7 @@ fn kvm() -> Result<String> {
     Ok(format!("API {version}, makes a VM"))
 }
 
-/// Tracefs as it is mounted; else what root can do without touching the system: a mount in a private namespace.
+/// Finds a mounted tracefs, or tries what root can do without changing the system: a mount in a private namespace.
 fn tracefs() -> Result<(String, Vec<&'static str>)> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     if let Some(folder) = mounted_tracefs(&mounts) {
@@ -206,14 +206,14 @@ fn is_root() -> bool {
         .is_ok_and(|status| status.lines().any(|line| line.starts_with("Uid:\t0\t0\t")))
 }
 
-/// The shortest script. It may load no program, for lack of a right or a kernel's feature, which a version does not tell.
+/// Runs the shortest bpftrace script, which fails if a permission or a feature of the kernel is missing.
 fn attaches(program: &Path) -> Result<String> {
     let ran = Command::new(program).args(["-e", "interval:ms:1 { exit(); }"]).output()?;
     ensure!(ran.status.success(), "it attaches to nothing: {}", one_line(&ran.stderr));
     first_line(Command::new(program).arg("--version"))
 }
 
-/// The smallest trace: no packet headers, one event class, one event. Needs the plugins, which a version does not.
+/// Reads the smallest trace: no packet headers, one event class, one event. That needs the plugins.
 fn reads_a_trace(program: &Path) -> Result<String> {
     let folder = tempfile::tempdir()?;
     fs::write(
@@ -235,7 +235,7 @@ fn reads_a_trace(program: &Path) -> Result<String> {
     first_line(Command::new(program).arg("--version"))
 }
 
-/// An emulator that is a static program, or was built without plugins, has no such option.
+/// Checks that an emulator has the option for plugins, which static programs and builds without plugins lack.
 fn loads_plugins(program: &Path) -> Result<String> {
     let help = Command::new(program).arg("-help").output()?;
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
@@ -248,7 +248,7 @@ fn found_on_path(name: &str, works: impl Fn(&Path) -> Result<String>) -> Result<
     works(&on_path(name).context("not on PATH")?)
 }
 
-/// A compiler may be here without headers, or without a linker.
+/// Compiles a program: headers or a linker may be missing.
 fn compiles(program: &Path, language: &str) -> Result<String> {
     let header = if language == "c" { "stdint.h" } else { "type_traits" };
     let folder = tempfile::tempdir()?;
@@ -260,7 +260,7 @@ fn compiles(program: &Path, language: &str) -> Result<String> {
     first_line(Command::new(program).arg("--version"))
 }
 
-/// The smallest program, static, so that an emulator needs no libraries.
+/// Links the smallest program, static, so that an emulator needs no libraries.
 fn links_for_aarch64(program: &Path) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let (source, made) = (folder.path().join("probe.c"), folder.path().join("probe"));
@@ -270,7 +270,7 @@ fn links_for_aarch64(program: &Path) -> Result<String> {
     first_line(Command::new(program).arg("--version"))
 }
 
-/// The smallest library: needs the standard library for that machine, which a version does not tell.
+/// Compiles the smallest library, which needs the standard library for that machine.
 fn compiles_for_aarch64(program: &Path) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let source = folder.path().join("probe.rs");
@@ -283,7 +283,7 @@ fn compiles_for_aarch64(program: &Path) -> Result<String> {
     first_line(Command::new(program).arg("--version"))
 }
 
-/// cargo-fuzz needs a nightly toolchain, and libFuzzer is C++.
+/// Checks for cargo-fuzz, the nightly toolchain that it needs, and a C++ compiler for libFuzzer.
 fn cargo_fuzz() -> Result<String> {
     let version = first_line(Command::new(cargo()).args(["fuzz", "--version"]))
         .context("not here, `cargo install cargo-fuzz` gets it")?;
@@ -293,7 +293,7 @@ fn cargo_fuzz() -> Result<String> {
     Ok(format!("{version}, {nightly}"))
 }
 
-/// Runs a command that says one thing.
+/// Returns the first line of a command's output.
 fn first_line(command: &mut Command) -> Result<String> {
     let program = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("cannot start {program}"))?;

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the test of the same name for as long as one likes, as users run the program.
+//! `cargo xtask soak`: the test of the same name for a chosen time, with the program built as for users.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,18 +7,18 @@ use anyhow::{Context, Result};
 
 use crate::probe::cargo;
 
-/// How long
+/// Duration of the soak
 #[derive(clap::Args)]
 pub struct Options {
-    /// How long everything is emitted
+    /// Seconds during which everything is emitted
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
 }
 
-/// Runs it, with its figures on stdout; false if it failed.
+/// Runs the test, and prints its figures on stdout. Returns false if it failed.
 ///
 /// # Errors
-/// Cargo cannot be started.
+/// If cargo cannot be started.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let status = Command::new(cargo())
         .args([

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// How often a running step prints its progress where nobody can watch a line change.
+/// Period of the progress lines of a running step, if stderr is not a terminal.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 
-/// How long a step waits for the output of a process that its command left running.
+/// Time that a step waits for the output of a process that its command left running.
 const LEFTOVERS: Duration = Duration::from_secs(2);
 
-/// The result of a step.
+/// Result of a step.
 pub struct Finished {
     /// The command ended by itself, with status 0
     pub ok: bool,
@@ -24,10 +24,10 @@ pub struct Finished {
     pub output: String,
 }
 
-/// How long a step may print nothing
+/// Longest silence of a step
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Patience {
-    /// Kill a step that has printed nothing for this long. A test that hangs prints nothing; a slow machine does
+    /// Kill a step that has printed nothing for this long. A test that hangs prints nothing, even on a slow machine
     #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     silence: u64,
 }
@@ -51,7 +51,7 @@ pub fn skipped(name: &str, why: &str) {
 /// line for as long as `silence`.
 ///
 /// # Errors
-/// If the command cannot be started. A command that fails is no error.
+/// If the command cannot be started. A command that fails is not an error.
 pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finished> {
     println!("==> {name}");
     let begin = Instant::now();
@@ -59,7 +59,7 @@ pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finish
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let program = command.get_program().display().to_string();
     let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
-    // The command holds the pipe's writing end; as long as it lives, the reader below would never see the end.
+    // The command holds the pipe's writing end: the reader below would not see the end before this is dropped.
     drop(command);
 
     let (sender, lines) = mpsc::channel();
@@ -84,7 +84,7 @@ pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finish
                 output.extend_from_slice(&line);
                 output.push(b'\n');
             }
-            // Every writer has closed: the command and all that it started.
+            // Every writer has closed the pipe: the command and the processes that it started.
             Err(RecvTimeoutError::Disconnected) if ended.is_some() => break,
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(50)),
             Err(RecvTimeoutError::Timeout) => {}
@@ -127,7 +127,7 @@ pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finish
     Ok(Finished { ok, killed, output })
 }
 
-/// `7.3 s` or `2 min 05 s`.
+/// Formats a duration as `7.3 s` or `2 min 05 s`.
 pub fn duration(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 60.. => format!("{} min {:02} s", seconds / 60, seconds % 60),
@@ -135,7 +135,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// A line that changes on a terminal, a line now and then elsewhere.
+/// Progress of a step: a line that changes on a terminal, an occasional line elsewhere.
 struct Progress {
     last: String,
     shown: Instant,
@@ -157,11 +157,11 @@ impl Progress {
             return;
         }
         self.shown = Instant::now();
-        // A test's output may hold anything, also what moves a terminal's cursor.
+        // A test's output is arbitrary; it may contain control characters.
         let last = self.last.chars().filter(|c| !c.is_control()).take(90);
         let line = format!("    {}  {}", duration(elapsed), last.collect::<String>());
         let mut stderr = std::io::stderr();
-        // Progress that cannot be shown is no reason to stop.
+        // A failure to print progress is ignored.
         let _ = if self.terminal {
             write!(stderr, "\r\x1b[2K{line}")
         } else {
@@ -176,8 +176,8 @@ impl Progress {
     }
 }
 
-/// Ends a command that hangs, with the programs it has started: to kill cargo alone would leave the test that hangs.
-/// (A process group would do it too, but would keep a terminal's Ctrl-C from them.)
+/// Kills a command that hangs, and the programs that it started: without cargo, the test would continue to hang. (With
+/// a process group, a terminal's Ctrl-C would not reach them.)
 fn kill_with_descendants(child: &mut Child) {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -199,7 +199,7 @@ fn kill_with_descendants(child: &mut Child) {
     let _ = child.kill();
 }
 
-/// The parent in `/proc/PID/stat`: the second word after the name, which stands in parentheses and may hold some itself.
+/// Returns the parent in `/proc/PID/stat`: the second word after the name, which is in parentheses and may contain some.
 fn parent_of(stat: &str) -> Option<u32> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     after_name.split_whitespace().nth(1)?.parse().ok()
@@ -237,7 +237,7 @@ mod tests {
         let grandchild: u32 = finished.output.trim().parse().unwrap();
         let lives = || {
             let stat = std::fs::read_to_string(format!("/proc/{grandchild}/stat"));
-            // Not counting one that is dead and not yet collected by whoever inherited it.
+            // A zombie that its new parent has not collected yet is dead.
             stat.is_ok_and(|stat| !stat.contains(") Z "))
         };
         let begin = Instant::now();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_left_behind_with_the_pipe_does_not_hold_the_step() {
+    fn a_process_that_keeps_the_pipe_does_not_delay_the_step() {
         let begin = Instant::now();
         let finished = run("leaves", shell("sleep 8 & exit 0"), Duration::from_secs(60)).unwrap();
         assert!(finished.ok);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_read_well() {
+    fn durations_are_formatted_with_their_units() {
         assert_eq!(duration(Duration::from_millis(7_340)), "7.3 s");
         assert_eq!(duration(Duration::from_secs(125)), "2 min 05 s");
     }

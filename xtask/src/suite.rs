@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every step of the test run, and the table that says what it did not show.
+//! `cargo xtask test`: all steps of the test run, and the table of capabilities.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,14 +12,14 @@ use crate::notes::{Notes, Required};
 use crate::probe::{Machine, cargo};
 use crate::step;
 
-/// What to run, and what must not be left out
+/// Options of the test run
 #[derive(clap::Args)]
 pub struct Options {
-    /// Fail unless these capabilities are here and tests used them; `found`: all that are here
+    /// Fail unless these capabilities were found and used by tests; `found`: all that were found
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = Required::parse)]
     require: Vec<Required>,
 
-    /// How long each fuzz target runs, where cargo-fuzz is here
+    /// Seconds that each fuzz target runs, if cargo-fuzz is installed
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     fuzz: u32,
 
@@ -27,20 +27,20 @@ pub struct Options {
     patience: step::Patience,
 }
 
-/// Runs everything; false if something failed or was not used. Goes on after a failure: the next step may tell more.
+/// Runs all steps, also after a failure. Returns false if a step failed or a required capability was not used.
 ///
 /// # Errors
-/// Something is wrong with the machine rather than with what is tested.
+/// If the machine cannot run commands; a failed test is not an error.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let begin = Instant::now();
     let machine = Machine::probe();
-    // Absolute, because the commands run in the root, wherever this runs.
+    // Absolute, because the commands run in the root.
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => std::path::absolute(folder)?,
         None => root.join("target"),
     };
-    // Tests keep their files in it, and a test that is killed leaves them. Open to all, as the system's own: some tests
-    // run programs as other users.
+    // Tests write their files there, and leave them if they are killed. Open to all users like the system's own: some
+    // tests run programs as other users.
     let temporary = tempfile::Builder::new()
         .permissions(fs::Permissions::from_mode(0o1777))
         .tempdir()
@@ -70,37 +70,38 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 struct Run<'a> {
     root: &'a Path,
     target: PathBuf,
-    /// What steps take for the system's temporary folder
+    /// The temporary folder of the steps
     temporary: &'a Path,
-    /// Tests append to it what they used and missed
+    /// File to which tests append the capabilities that they used and missed
     capability_file: PathBuf,
     machine: Machine,
     notes: Notes,
     /// The longest silence of a step
     silence: Duration,
-    /// Names of steps
+    /// Names of failed steps
     failed: Vec<String>,
 }
 
 impl Run<'_> {
-    /// Whether the source is as it should be, before anything long runs.
+    /// Checks formatting, lints, words and dependencies, before the longer steps.
     fn style(&mut self) -> Result<()> {
         let plain = ["--", "--color", "never"];
         self.with("rustfmt", &[&["fmt", "--all", "--check"][..], &plain].concat())?;
         let lints = ["--", "-D", "warnings"];
         let everything = ["clippy", "--workspace", "--all-targets", "--all-features"];
         self.with("clippy", &[&everything[..], &lints].concat())?;
-        // What a guest without an operating system uses: features that other crates switch on must not hide here.
+        // Without `std`, as for a guest without an operating system: features of other crates must not hide errors.
         let no_std = ["clippy", "--no-default-features"];
         let packages = ["-p", "hypertrace-abi", "-p", "hypertrace"];
         self.with("clippy", &[&no_std[..], &packages, &lints].concat())?;
-        // Advisories are left out: they change by themselves, and a test run says something about this tree.
+        self.step(&["xtask", "words"])?;
+        // Without advisories, which change independently of this tree.
         let checks = ["deny", "check", "bans", "licenses", "sources"];
         self.with("cargo-deny", &checks)
     }
 
-    /// All tests as `cargo test` builds them (overflow checks and debug assertions), and the end-to-end ones once
-    /// more as users run the program.
+    /// Runs all tests as `cargo test` builds them (overflow checks and debug assertions), and the end-to-end ones again
+    /// in release mode.
     fn tests(&mut self) -> Result<()> {
         self.test_step(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
         self.step(&["build", "--release"])?;
@@ -108,7 +109,7 @@ impl Run<'_> {
         self.test_step(&[&["test", "--release", "--no-fail-fast"][..], &end_to_end].concat())
     }
 
-    /// The ring, model-checked: built with `--cfg hypertrace_loom` into a target folder of its own, so that nothing is built twice.
+    /// Model-checks the ring: built with `--cfg hypertrace_loom` into a separate target folder, so that nothing is built twice.
     fn loom(&mut self) -> Result<()> {
         let arguments = ["test", "--release", "-p", "hypertrace-abi-loom"];
         let mut command = self.cargo(&arguments);
@@ -119,7 +120,7 @@ impl Run<'_> {
         self.finish_tests("loom: cargo test -p hypertrace-abi-loom", command)
     }
 
-    /// The library of the fuzz targets on stable; the targets themselves where cargo-fuzz is.
+    /// Tests the library of the fuzz targets on stable, and runs the targets if cargo-fuzz is installed.
     fn fuzz(&mut self, seconds: u32) -> Result<()> {
         let manifest = "fuzz/Cargo.toml";
         if !self.root.join(manifest).exists() {
@@ -154,7 +155,7 @@ impl Run<'_> {
             .args(["run", "nightly", "cargo", "fuzz"])
             .args(arguments)
             .current_dir(self.root)
-            // Both name the stable toolchain that runs this.
+            // These variables select the stable toolchain that runs this.
             .env_remove("CARGO")
             .env_remove("RUSTUP_TOOLCHAIN")
             .env("CARGO_TARGET_DIR", self.target.join("fuzz"))
@@ -163,8 +164,8 @@ impl Run<'_> {
     }
 
     fn documentation(&mut self) -> Result<()> {
-        // Libraries only: the guest library and the program have the same name, and would have the same pages.
-        // So has the C library, whose documentation is its header.
+        // Libraries only: the guest library and the program have the same name, and would have the same pages. So would
+        // the C library, whose documentation is its header.
         let arguments = ["doc", "--workspace", "--no-deps", "--all-features", "--lib"];
         let mut command = self.cargo(&arguments);
         command.args(["--exclude", "hypertrace-c"]);
@@ -173,7 +174,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A step that needs a part of the toolchain that may not be here.
+    /// Runs a step that needs a part of the toolchain that may be missing.
     fn with(&mut self, capability: &str, arguments: &[&str]) -> Result<()> {
         let name = format!("cargo {}", arguments.join(" "));
         if let Err(why) = self.machine.found(capability) {
@@ -221,7 +222,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A cargo command for tests: fetched programs on PATH, tracefs mounted if that needs a namespace.
+    /// Returns a cargo command for tests, with fetched programs on PATH and, if needed, a namespace with tracefs.
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = match self.machine.prefix.split_first() {
             Some((program, rest)) => {
@@ -238,12 +239,12 @@ impl Run<'_> {
             .env("HYPERTRACE_CAPABILITIES", &self.capability_file)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("TMPDIR", self.temporary)
-            // The output is read here.
+            // The output is parsed.
             .env("CARGO_TERM_COLOR", "never");
         command
     }
 
-    /// Prints what came of it all; true if it is good.
+    /// Prints the results of all steps. Returns true if they succeeded.
     fn conclude(&self, required: &[Required], took: Duration) -> bool {
         let notes = &self.notes;
         println!();

@@ -1,4 +1,4 @@
-//! Rows of C: a program that this machine's compiler makes of the header and
+//! Rows of C: a program that this machine's compiler builds from the header and
 //! libhypertrace.a.
 
 use super::child::Child;
@@ -19,10 +19,10 @@ const SOURCES: [(&str, &str); 2] = [
     ("hypertrace.h", include_str!("../../../guest-lib/include/hypertrace.h")),
 ];
 const LIBRARY: &str = "libhypertrace.a";
-/// Where the library is, if it is not beside this program.
+/// Environment variable with the library's path, if it is not beside this program.
 const ENVIRONMENT: &str = "HYPERTRACE_C_LIBRARY";
 
-/// The program.
+/// The compiled program.
 pub struct Program {
     path: PathBuf,
     _scratch: Scratch,
@@ -51,7 +51,8 @@ impl Program {
     }
 }
 
-/// Answers of the program, in a session of a run: the last one.
+/// Runs parts of the program in one session. Returns the last part's time per
+/// event and the number of recorded events.
 fn ask(context: &mut Context, parts: &[&str]) -> Result<(f64, u64)> {
     let program = match &mut context.c {
         Some(program) => program,
@@ -71,32 +72,32 @@ fn ask(context: &mut Context, parts: &[&str]) -> Result<(f64, u64)> {
     drop(child);
     let summary = session.finish()?;
     ensure!(summary.lost == 0, "{} records lost", summary.lost);
-    let ns = answers?.last().copied().context("nothing was asked")?;
+    let ns = answers?.last().copied().context("no part was run")?;
     Ok((ns, summary.ring_events))
 }
 
-/// As `ring_emit`.
+/// Measures `HYPERTRACE_EVENT`, as `ring_emit` measures `event!`.
 pub fn emit(context: &mut Context) -> Result<f64> {
-    // The first time, the ring's pages are new.
+    // The first run touches the ring's pages.
     let (ns, recorded) = ask(context, &["emit", "emit"])?;
     let all = 2 * BURST * BURSTS + 1;
     ensure!(recorded == all, "{recorded} of {all} were recorded");
     Ok(ns)
 }
 
-/// `ring_floor`, as warm as what is compared with it: after a child was waited
-/// for, the first is not.
+/// Measures `ring_floor` twice and returns the second time: the first run after
+/// a wait for a child is slower.
 pub fn floor(context: &mut Context) -> Result<f64> {
     ring::floor(context)?;
     ring::floor(context)
 }
 
-/// An event that is off.
+/// Measures an event that is off.
 pub fn disabled(context: &mut Context) -> Result<f64> {
     Ok(ask(context, &["disabled"])?.0)
 }
 
-/// The loop around it.
+/// Measures the empty loop in C.
 pub fn empty(context: &mut Context) -> Result<f64> {
     Ok(ask(context, &["empty"])?.0)
 }

@@ -1,8 +1,8 @@
-//! Parts of a benchmark that run in a process of their own: what is left of
-//! them in the kernel goes with it.
+//! Parts of a benchmark that run in a child process, so that the kernel frees
+//! their resources when it ends.
 //!
-//! A child says `ready`, then answers each line on its stdin by one line. It
-//! ends when its stdin does, so it cannot outlive who started it.
+//! A child prints `ready`, then answers each line on its stdin with one line. It
+//! ends when its stdin does, so it cannot outlive its parent.
 
 use super::ring::ticks_per_ns;
 use super::sigsegv;
@@ -17,7 +17,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A process that answers lines.
+/// Process that answers lines.
 pub struct Child {
     process: process::Child,
     stdin: Option<ChildStdin>,
@@ -25,10 +25,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts one, and waits until it is ready.
+    /// Starts a child and waits until it is ready.
     ///
     /// # Errors
-    /// If it cannot be started or ends first: what it wrote to stderr.
+    /// If it cannot be started, or ends first: the error is its output on stderr.
     pub fn start(command: &mut Command) -> Result<Child> {
         let name = command.get_program().to_string_lossy().into_owned();
         let mut process = command
@@ -45,7 +45,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Another process of this program, in [`serve`].
+    /// Starts this program again, in [`serve`].
     pub fn of_this_program() -> Result<Child> {
         Child::start(Command::new(std::env::current_exe()?).args(["bench", "--serve"]))
     }
@@ -54,10 +54,10 @@ impl Child {
         self.process.id()
     }
 
-    /// The answer to a line.
+    /// Sends a line and returns the answer.
     pub fn ask(&mut self, what: &str) -> Result<String> {
         if let Some(stdin) = &mut self.stdin {
-            // If it has ended, there is no answer either.
+            // If the child has ended, reading its answer fails.
             let _ = stdin.write_all(format!("{what}\n").as_bytes());
         }
         let answer = self.line()?;
@@ -67,7 +67,7 @@ impl Child {
         }
     }
 
-    /// The same where that is nanoseconds.
+    /// Sends a line and returns the answer, in nanoseconds.
     pub fn ns(&mut self, what: &str) -> Result<f64> {
         let answer = self.ask(what)?;
         answer.parse().with_context(|| format!("the answer to {what} is {answer:?}"))
@@ -83,22 +83,22 @@ impl Child {
             stderr.read_to_string(&mut why)?;
         }
         let why = why.trim();
-        bail!("{}", if why.is_empty() { "it ended without a word" } else { why });
+        bail!("{}", if why.is_empty() { "the child ended without a message" } else { why });
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
         drop(self.stdin.take());
-        // It has nothing left to wait for.
+        // Its stdin is closed, so it ends.
         let _ = self.process.wait();
     }
 }
 
-/// What a child of this program does.
+/// Answers lines on stdin until it is closed: the main function of a child.
 ///
 /// # Errors
-/// If whoever asks is gone.
+/// If stdin cannot be read.
 pub fn serve() -> Result<()> {
     let ticks_per_ns = ticks_per_ns();
     println!("ready");
@@ -111,7 +111,7 @@ pub fn serve() -> Result<()> {
     Ok(())
 }
 
-/// Ticks and turns.
+/// Runs the part that a line names. Returns ticks and turns.
 fn answer(line: &str) -> Result<(u64, u64)> {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("marker", instance) => marker(Path::new(instance)),
@@ -124,9 +124,9 @@ fn answer(line: &str) -> Result<(u64, u64)> {
     }
 }
 
-/// Turns of all these rows.
+/// Turns of each part.
 pub const TURNS: u64 = 20_000;
-/// Arguments of all events: the text is the same each time.
+/// Arguments of every event, so that its text is the same each time.
 const ARGUMENTS: (u64, u64) = (123_456, 7_890_123);
 
 fn text() -> String {
@@ -141,7 +141,7 @@ fn timed(mut turn: impl FnMut()) -> (u64, u64) {
     (ticks() - start, TURNS)
 }
 
-/// The bare write of an event's text.
+/// Measures the bare write of an event's text.
 fn marker(instance: &Path) -> Result<(u64, u64)> {
     let path = instance.join("trace_marker");
     let mut file = OpenOptions::new().write(true).open(&path)?;
@@ -155,12 +155,12 @@ fn marker(instance: &Path) -> Result<(u64, u64)> {
     Ok(time)
 }
 
-/// An event in the kernel's trace.
+/// Measures an event that goes to the kernel's trace.
 fn ftrace(instance: &Path) -> Result<(u64, u64)> {
     ftrace::open(instance)?;
     backend::add(Backends::FTRACE);
     let on = On::new(&events::bench_pair::EVENT);
-    // The very bytes that the floor writes.
+    // The event must write exactly the bytes that the floor writes.
     fs::write(instance.join("trace"), "")?;
     fire();
     fs::write(instance.join("trace_marker"), text())?;
@@ -182,9 +182,9 @@ fn uprobe() -> (u64, u64) {
     timed(|| probed(black_box(0)))
 }
 
-/// What the uprobe is on: does nothing, and keeps a register over it, so that it
-/// begins with a `push`. The kernel emulates that one; most other instructions
-/// it has to single-step, which takes far longer.
+/// Function with the uprobe. It keeps a register across a call, so that it
+/// begins with a `push`: the kernel emulates that instruction. It has to
+/// single-step most others, which takes far longer.
 #[inline(never)]
 pub fn probed(n: u64) {
     nothing();
@@ -196,7 +196,7 @@ fn nothing() {
     black_box(());
 }
 
-/// An SDT probe, if somebody is attached.
+/// Measures an SDT probe, which fires if a tracer is attached.
 fn sdt() -> (u64, u64) {
     backend::add(Backends::SDT);
     let on = On::new(&events::bench_pair::EVENT);

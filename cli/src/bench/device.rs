@@ -1,4 +1,4 @@
-//! The device's row: a reference point without a guest and without an exit.
+//! Row of the device: a reference point without a guest and without an exit.
 
 use super::rows::Context;
 use super::scratch::Scratch;
@@ -13,8 +13,8 @@ use std::time::Duration;
 const BURST: u64 = 2_000;
 const BURSTS: u64 = 20;
 
-/// One call of `Chip::write` per point, as a vCPU's thread makes it, while a
-/// drain loop empties the host ring.
+/// Measures one call of `Chip::write` per point, as a vCPU's thread makes it,
+/// while a drain loop empties the host ring.
 pub fn reference_point(context: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;
@@ -35,7 +35,7 @@ pub fn reference_point(context: &mut Context) -> Result<f64> {
         let slot = chip.memory().region(Region::Rings).map_or(&[][..], |r| r.words());
         let page = (geometry.client_offset(0) / 8) as usize;
         let slot = &slot[page + guest_page::SLOT..];
-        // An id without a schema: what the drain makes of it is not timed.
+        // The id has no schema: decoding in the drain loop is not timed.
         let header = |seq: u64| seq | 0x1234_5678 << 32;
         slot[2].store(ticks(), Relaxed);
         slot[3].store(2, Relaxed);
@@ -48,8 +48,8 @@ pub fn reference_point(context: &mut Context) -> Result<f64> {
                 chip.write(Region::Control, emit, &seq.to_le_bytes());
             }
             total += ticks() - start;
-            // Two passes on, what was recorded is taken: a host ring never
-            // makes a vCPU wait, so the benchmark does.
+            // Two passes later, the host ring is empty. A host ring never makes
+            // a vCPU wait, so the benchmark waits for it here.
             let then = passes.load(Relaxed) + 2;
             while passes.load(Relaxed) < then {
                 thread::sleep(Duration::from_micros(100));

@@ -13,15 +13,15 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 
 const RECORDS: u64 = 100_000;
-/// What `write_floor` writes at a time.
+/// Bytes of one write of `write_floor`.
 const CHUNK: usize = 64 << 10;
-/// What it writes in one run: as much as the drain does.
+/// Writes of one run: together as many bytes as the drain loop writes.
 const CHUNKS: u64 = 50;
-/// Chunks of its file: a session's segment.
+/// Chunks of its file, which is as large as a session's stream file.
 const FILE_CHUNKS: u64 = 1024;
 
-/// A file whose pages are there already, and are written in order, round and
-/// round, as a session's segment is written: no page is in a near cache.
+/// File whose pages are allocated already. They are written in order, round
+/// and round, as a session's stream file is, so that no page is in a near cache.
 pub struct Floor {
     file: File,
     next: u64,
@@ -41,7 +41,7 @@ impl Floor {
     }
 }
 
-/// Bare writes, per 32 bytes.
+/// Measures bare writes, per 32 bytes.
 pub fn write_floor(context: &mut Context) -> Result<f64> {
     let floor = match &mut context.write_floor {
         Some(floor) => floor,
@@ -57,12 +57,12 @@ pub fn write_floor(context: &mut Context) -> Result<f64> {
     Ok(context.ns(total, CHUNKS * (CHUNK as u64 / 32)))
 }
 
-/// Into the packet buffer only.
+/// Measures the drain into the packet buffer only.
 pub fn buffer(context: &mut Context) -> Result<f64> {
     drain(context, Output::Nothing)
 }
 
-/// Into the session's file.
+/// Measures the drain into the session's file.
 pub fn file(context: &mut Context) -> Result<f64> {
     drain(context, Output::Trace)
 }

@@ -1,8 +1,8 @@
-//! What the rows under an emulator do there: a child of this program that QEMU
-//! runs.
+//! The guest side of the rows under an emulator: a child of this program that
+//! QEMU runs.
 //!
-//! Unsafe, because it maps the segment by itself, so that a register is one
-//! store away.
+//! Unsafe, because it maps the segment itself, so that a register is one store
+//! away.
 #![allow(unsafe_code)]
 
 use anyhow::{Context, Result, bail, ensure};
@@ -21,19 +21,19 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Points of one burst: less of a ring than at which the host is woken.
+/// Points of one burst. They fill less of the ring than wakes the host.
 const POINTS: u64 = 3500;
-/// Bursts of a run; between two the host drains.
+/// Bursts of a run. The host drains between them.
 const BURSTS: u64 = 8;
-/// Of the relay that they go to: the default.
+/// Ring size of the relay that receives them: the default.
 pub const RING_BYTES: u64 = 1 << 20;
-/// How long a burst waits for the host to drain the one before; then the host hangs.
+/// Maximum time in which the host drains a burst; beyond it the host hangs.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-/// Rounds of the code that has nothing to do with us.
+/// Rounds of the code that does not trace.
 const ROUNDS: u64 = 20;
 const SORTED: usize = 4096;
 
-/// The last client's slot, reply and register, and the relay that its points go to.
+/// Slot, reply and register of the last client, and the relay of its points.
 struct Raw {
     relay: ClientPages,
     client: ClientPages,
@@ -69,8 +69,8 @@ impl Raw {
             Err(_) => bail!("no config page"),
         };
         let len = geometry.window_size();
-        // SAFETY: a new mapping of a file that is as long, for ever; accessed
-        // by atomic operations only.
+        // SAFETY: a new mapping, never unmapped, of a file that is as long; it
+        // is accessed by atomic operations only.
         let words: &'static [AtomicU64] = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let at = libc::mmap(
@@ -114,8 +114,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Makes points with two words by this store. Returns the ticks that they
-    /// took, and whether the last one of every burst was answered.
+    /// Makes points with two words by this store. Returns the ticks, and
+    /// whether the last point of every burst was answered.
     ///
     /// # Errors
     /// If the host does not drain.
@@ -143,11 +143,11 @@ impl Raw {
     }
 }
 
-/// The library's own form of a store to a register.
+/// Stores to a register in the marked form that the library uses.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn marked(register: &AtomicU64, value: u64) {
-    // SAFETY: stores to the register.
+    // SAFETY: stores 8 bytes to the register, which the reference makes writable.
     unsafe {
         std::arch::asm!(
             "mov [{} + {mark}], {}",
@@ -167,10 +167,10 @@ fn by_syscall(register: &AtomicU64, value: u64) {
     unsafe { libc::syscall(mark::SYSCALL, register.as_ptr(), value) };
 }
 
-/// A part of the benchmark: ticks and turns.
+/// Runs a part of the benchmark. Returns ticks and turns.
 pub fn answer(part: &str) -> Result<(u64, u64)> {
     match part {
-        // Nobody answers.
+        // The plugin of the floor does not answer.
         "floor" => Ok((Raw::get()?.points(POINTS, marked)?.0, POINTS * BURSTS)),
         "store" => answered(Raw::get()?.points(POINTS, marked)?),
         "syscall" => answered(Raw::get()?.points(POINTS, by_syscall)?),
@@ -185,7 +185,7 @@ fn answered((ticks, answered): (u64, bool)) -> Result<(u64, u64)> {
     Ok((ticks, POINTS * BURSTS))
 }
 
-/// All that a program does for a point, and the plugin.
+/// Measures a whole reference point: the library's part and the plugin's.
 fn library() -> Result<(u64, u64)> {
     let (mut time, mut failed) = (0, 0);
     for _ in 0..BURSTS {
@@ -201,7 +201,7 @@ fn library() -> Result<(u64, u64)> {
     Ok((time, POINTS * BURSTS))
 }
 
-/// Code that traces nothing: sorts numbers, with calls, branches, loads, stores.
+/// Measures code that does not trace: a sort, with calls, branches, loads and stores.
 fn bystander() -> (u64, u64) {
     let mut state = 1u64;
     let start = ticks();

@@ -1,4 +1,4 @@
-//! The row of hostile clients: what of the drain an honest one gets beside 15 of them.
+//! Row of the hostile clients: the share of the drain loop's time that an honest client gets beside 15 of them.
 
 use super::rows::Context;
 use super::scratch::Scratch;
@@ -21,9 +21,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 const CLIENTS: u32 = 16;
-/// The last: nobody comes after it.
+/// The honest client is the last one of a pass.
 const HONEST: u32 = CLIENTS - 1;
-/// Small blocks: a lessee takes one at least.
+/// The blocks are small because each lessee takes at least one.
 const GEOMETRY: Geometry = Geometry {
     clients: CLIENTS,
     legacy_args: 1,
@@ -34,12 +34,12 @@ const GEOMETRY: Geometry = Geometry {
 /// Drain time of one run, in shares of a pass.
 const SHARES: u64 = 2_000;
 
-/// Beside the others: the time per record of the honest client.
+/// Measures the time per record of the honest client beside the hostile ones.
 pub fn beside(_: &mut Context) -> Result<f64> {
     run(true)
 }
 
-/// The fair share: with the whole thread to itself, 16 times as long.
+/// Measures the fair share: 16 times the time that the honest client needs alone.
 pub fn fair(_: &mut Context) -> Result<f64> {
     Ok(run(false)? * f64::from(CLIENTS))
 }
@@ -54,7 +54,7 @@ fn run(beside: bool) -> Result<f64> {
     let state = ProducerState::new();
     let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "honest" };
     let client = Client::lease(channel, HONEST, &state, ticks() | 1, &info)?;
-    // The other CPU has as much to do, and may share its core with this one.
+    // Alone, the load on the other CPU is the same: the two may share a core.
     let elsewhere: Vec<AtomicU64> = match beside {
         true => Vec::new(),
         false => (0..GEOMETRY.rings_size() / 8).map(|_| AtomicU64::new(0)).collect(),
@@ -83,7 +83,7 @@ fn run(beside: bool) -> Result<f64> {
         });
         let end = policy.budget.as_nanos() as u64 * SHARES;
         while total < end {
-            // Rings that are never empty, filled while nobody counts.
+            // No ring is ever empty. Filling them is not timed.
             fill();
             while emit(&client) == Emit::Recorded {}
             let begin = cpu_ns();
@@ -95,13 +95,17 @@ fn run(beside: bool) -> Result<f64> {
     let summary = session.finish()?;
     let own = |s: &&StreamJson| (s.domain, s.client) == (Domain::Guest, HONEST);
     let honest = summary.streams.iter().find(own).context("the honest client has no stream")?;
-    ensure!(honest.faults.is_empty(), "the honest client was accused: {:?}", honest.faults);
+    ensure!(
+        honest.faults.is_empty(),
+        "faults were counted for the honest client: {:?}",
+        honest.faults
+    );
     ensure!(honest.events > 0, "nothing was drained of the honest client");
     Ok(total as f64 / honest.events as f64)
 }
 
-/// Nanoseconds that this thread has had a CPU: what others run here meanwhile is
-/// no client's doing.
+/// Returns the CPU time of this thread in nanoseconds, which leaves out what other
+/// processes run meanwhile.
 fn cpu_ns() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -113,27 +117,27 @@ fn emit(client: &Client<'_>) -> Emit {
     client.emit(site, fields)
 }
 
-/// A kind of hostile client.
+/// Kind of a hostile client.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Tells a text again and again.
+    /// Writes the same text to its schema log again and again.
     KnownTexts,
-    /// Tells a new text each time.
+    /// Writes a new text each time.
     NewTexts,
-    /// Another lessee for each record.
+    /// Uses another lessee for each record.
     Lessees,
-    /// Has blocks with nothing in them.
+    /// Writes empty blocks.
     Pads,
-    /// Stores what it likes to head.
+    /// Stores arbitrary values to head.
     Heads,
-    /// Has timestamps that cannot be.
+    /// Writes impossible timestamps.
     Times,
 }
 
 const KINDS: [Kind; 6] =
     [Kind::KnownTexts, Kind::NewTexts, Kind::Lessees, Kind::Pads, Kind::Heads, Kind::Times];
 
-/// A client that costs the host as much as it can.
+/// Client that costs the host as much time as it can.
 struct Hostile<'m> {
     memory: ClientMemory<'m>,
     kind: Kind,
@@ -149,7 +153,7 @@ impl<'m> Hostile<'m> {
         Some(Hostile { memory, kind, head: 0, logged: 0, number: 1 })
     }
 
-    /// Fills up what the host has emptied.
+    /// Fills the space that the host has emptied.
     fn fill(&mut self) {
         match self.kind {
             Kind::KnownTexts => while self.tell("known(x:u64)") {},
@@ -172,7 +176,7 @@ impl<'m> Hostile<'m> {
         }
     }
 
-    /// Has it all taken, as by a host.
+    /// Marks everything as taken, as the host would.
     fn empty(&mut self) {
         self.memory.host[host_page::TAIL].store(self.head, Ordering::Release);
         self.memory.host[host_page::SCHEMA_SEEN].store(self.logged, Ordering::Release);
@@ -200,8 +204,9 @@ impl<'m> Hostile<'m> {
         true
     }
 
-    /// Writes blocks, as far as there is room: each of a lessee, with as many
-    /// records of no payload and a timestamp, then a pad.
+    /// Writes blocks while there is room. `of` gives the lessee's token, the number
+    /// of records in the block, and a record's timestamp. The records have no
+    /// payload; a pad follows them.
     fn blocks(&mut self, of: impl Fn(u64) -> (u64, u64, u64)) {
         let block = self.memory.block_words();
         let tail = self.memory.host[host_page::TAIL].load(Ordering::Acquire);

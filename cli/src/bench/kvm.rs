@@ -1,5 +1,5 @@
-//! Rows that run a guest under KVM. Every run is a new machine, so that no run
-//! sees what another left.
+//! Rows that run a guest under KVM. Every run has a new machine, so that runs do
+//! not affect each other.
 
 use super::rows::Context;
 use super::scratch::Scratch;
@@ -11,10 +11,10 @@ use kvm_vmm::{Answer, Machine};
 
 const REFERENCE_POINTS: u64 = 3_000;
 const STAMPS: u64 = 10_000;
-/// A ring that holds all of them: nothing waits, nothing is lost.
+/// Events of a run. The ring holds all of them: nothing waits, nothing is lost.
 const EVENTS: u64 = 100_000;
 
-/// Ticks that the slowest vCPU took.
+/// Runs a guest program. Returns the ticks of the slowest vCPU.
 fn run(args: &Args, vcpus: u32, answer: Answer, expected: u64) -> Result<u64> {
     let machine = Machine::new(vcpus as usize)?;
     let scratch = Scratch::new()?;
@@ -58,7 +58,7 @@ pub fn speedup_null(_: &mut Context) -> Result<f64> {
     speedup(Answer::Null)
 }
 
-/// Throughput of two vCPUs over that of one.
+/// Returns the throughput of two vCPUs over that of one.
 fn speedup(answer: Answer) -> Result<f64> {
     let one = points(1, answer)?;
     let two = points(2, answer)?;

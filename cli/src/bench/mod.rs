@@ -1,11 +1,12 @@
-//! `hypertrace bench`: what each thing costs here, beside its floor.
+//! `hypertrace bench`: the cost of each operation on this machine, beside its floor.
 //!
 //! Every row alternates with its floor, run by run, and reports the median of
-//! the paired ratios: what the machine does to one it does to the other.
+//! the paired ratios: disturbances by the machine affect both.
 //! `docs/benchmarks.md` explains each row.
 
 mod c;
 mod child;
+mod cpus;
 mod device;
 mod drain;
 mod emulated;
@@ -23,7 +24,7 @@ mod tracefs;
 mod trigger;
 mod user;
 
-/// The events of `trace-events`.
+/// Events declared in `trace-events`.
 mod events {
     hypertrace_trace::include_events!();
 }
@@ -34,7 +35,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rows::{Context, ROWS, Row};
 use serde::Serialize;
 
-/// Measure what each thing costs on this machine, beside its floor.
+/// Measure the cost of each operation on this machine, beside its floor
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -42,20 +43,20 @@ Examples:
   hypertrace bench ring_emit ring_drain    two rows, and the floors they need
   hypertrace bench --runs 31 --json        more runs, for a script
 
-A ratio is the median over the runs of this row's time over its floor's, taken
-in turns. Times differ from machine to machine and from minute to minute; ratios
-much less. docs/benchmarks.md says what each row does.")]
+A ratio is a row's time divided by its floor's: the median over the runs, which
+alternate. Times differ from machine to machine and from minute to minute; ratios
+much less. docs/benchmarks.md explains each row.")]
 pub struct BenchArgs {
-    /// Rows to measure, by name or by a name's beginning (default: all)
+    /// Rows to measure, by name or by the beginning of a name (default: all)
     #[arg(value_name = "ROW")]
     rows: Vec<String>,
-    /// Runs of each row, in turns with its floor
+    /// Runs of each row, alternating with its floor
     #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1001))]
     runs: u32,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// Answer what a benchmark in another process asks
+    /// Serve a benchmark in another process
     #[arg(long, hide = true)]
     serve: bool,
 }
@@ -64,9 +65,9 @@ pub struct BenchArgs {
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     name: &'static str,
-    /// Median time, nanoseconds; null if it could not be measured.
+    /// Median time in nanoseconds; null if not measured.
     ns: Option<f64>,
-    /// The row that it is compared with.
+    /// Row that it is compared with.
     floor: Option<&'static str>,
     /// Median of paired ratios.
     ratio: Option<f64>,
@@ -85,7 +86,7 @@ struct Report<'a> {
     rows: &'a [Measured],
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// If a row is unknown.
@@ -108,13 +109,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     };
     let mut context = Context::new()?;
     let mut measured = Vec::new();
-    // On stderr, and only where that is a terminal.
+    // Shown on stderr, and only if that is a terminal.
     let style = ProgressStyle::with_template("{pos}/{len} {msg} {elapsed}")?;
     let progress = ProgressBar::new(wanted.len() as u64).with_style(style);
     for row in wanted {
         progress.set_message(row.name);
         measured.push(measure(row, args.runs as usize, &mut context));
-        // It goes on reporting.
+        // A running bpftrace would use CPU time during the next rows.
         context.bpftrace = None;
         progress.inc(1);
     }
@@ -128,7 +129,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Measures a row and its floor in turns.
+/// Measures a row and its floor alternately.
 fn measure(row: &Row, runs: usize, context: &mut Context) -> Measured {
     let mut result = Measured {
         name: row.name,

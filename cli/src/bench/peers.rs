@@ -1,4 +1,4 @@
-//! Rows of other tracers, where they are installed: the same two numbers.
+//! Rows of other tracers, where they are installed: an event with the same two numbers.
 
 use super::child::{Child, TURNS};
 use super::rows::Context;
@@ -14,12 +14,12 @@ const SOURCES: [(&str, &str); 3] = [
     ("lttng.h", include_str!("lttng/lttng.h")),
 ];
 const LTTNG_EVENTS: u64 = 1_000_000;
-/// At least, of an event in its file: a header of 4, two fields.
+/// Least size of an event in its file: a header of 4 bytes, two fields.
 const LTTNG_BYTES: u64 = 20;
-/// Reports of bpftrace that are waited for, 20 a second.
+/// Reports to wait for; bpftrace prints 20 a second.
 const REPORTS: u32 = 100;
 
-/// LTTng's daemon, and a way to have the program traced.
+/// LTTng's daemon, and the script that traces the program.
 pub struct Lttng {
     child: Child,
     _scratch: Scratch,
@@ -38,7 +38,7 @@ impl Lttng {
     }
 }
 
-/// An event of LTTng-UST's, into a file by its daemon.
+/// Measures an event of LTTng-UST, which its daemon writes to a file.
 pub fn lttng(context: &mut Context) -> Result<f64> {
     let lttng = match &mut context.lttng {
         Some(lttng) => lttng,
@@ -55,7 +55,7 @@ pub fn lttng(context: &mut Context) -> Result<f64> {
     Ok(ns.parse()?)
 }
 
-/// A child with an SDT probe, and who is attached to it.
+/// Child with an SDT probe, and the bpftrace process that is attached to it.
 pub struct Bpftrace {
     target: Child,
     process: process::Child,
@@ -81,17 +81,17 @@ impl Bpftrace {
             .context("cannot start bpftrace")?;
         let output = BufReader::new(process.stdout.take().context("a pipe is missing")?);
         let mut bpftrace = Bpftrace { target, process, output };
-        // It says that it attaches before it does.
+        // bpftrace reports that it attaches before it has.
         for _ in 0..REPORTS {
             bpftrace.target.ns("sdt")?;
             if bpftrace.count()? > 0 {
                 return Ok(bpftrace);
             }
         }
-        bail!("bpftrace sees no probe of ours")
+        bail!("bpftrace sees no probe of this program")
     }
 
-    /// Its next report of how often the probe fired.
+    /// Returns the probe's count in bpftrace's next report.
     fn count(&mut self) -> Result<u64> {
         let (mut line, mut count) = (String::new(), 0);
         while self.output.read_line(&mut line)? > 0 {
@@ -110,7 +110,7 @@ impl Bpftrace {
     }
 
     fn ns(&mut self) -> Result<f64> {
-        // Reports that wait in the pipe are older.
+        // The reports in the pipe are older.
         let mut before = self.count()?;
         let mut now = self.count()?;
         while now != before {
@@ -129,13 +129,13 @@ impl Bpftrace {
 
 impl Drop for Bpftrace {
     fn drop(&mut self) {
-        // It has nothing to tell any more.
+        // Its reports are no longer needed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// An event that bpftrace counts.
+/// Measures an event that bpftrace counts.
 pub fn bpftrace(context: &mut Context) -> Result<f64> {
     let bpftrace = match &mut context.bpftrace {
         Some(bpftrace) => bpftrace,
@@ -147,15 +147,15 @@ pub fn bpftrace(context: &mut Context) -> Result<f64> {
 /// Calls that uftrace records.
 const UFTRACE_CALLS: u64 = 200_000;
 
-/// A call of a function built with `-pg`, recorded by uftrace to a file: its
-/// entry and its exit.
+/// Measures a call of a function built with `-pg`, whose entry and exit uftrace
+/// records to a file.
 pub fn uftrace(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     let source = scratch.path().join("uftrace.c");
     std::fs::write(&source, include_str!("uftrace/uftrace.c"))?;
     let run = |command: &mut Command| -> Result<String> {
         let name = command.get_program().to_string_lossy().into_owned();
-        // A program built with -pg leaves a file where it is.
+        // A program built with -pg writes a file to its working directory.
         let output = command
             .current_dir(scratch.path())
             .output()
@@ -164,14 +164,14 @@ pub fn uftrace(_: &mut Context) -> Result<f64> {
         ensure!(output.status.success(), "{name}: {}", why.trim());
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    // First, as there is no use in the rest without it.
+    // Checked first: the rest needs it.
     run(Command::new("uftrace").arg("--version")).context("no uftrace")?;
     run(Command::new("cc").args(["-O2", "-pg", "-o", "program"]).arg(&source))?;
     let calls = UFTRACE_CALLS.to_string();
     let record = ["record", "--no-event", "-d", "data", "./program", &calls];
     let ns = run(Command::new("uftrace").args(record))?;
     let report = run(Command::new("uftrace").args(["report", "-d", "data", "-f", "call"]))?;
-    // And the one that makes what the thread needs.
+    // One call more, which sets up the thread's buffers.
     let all = format!("{} pair", UFTRACE_CALLS + 1);
     let is_whole = report.lines().any(|line| line.split_whitespace().eq(all.split(' ')));
     ensure!(is_whole, "uftrace has not recorded all {UFTRACE_CALLS} calls:\n{report}");

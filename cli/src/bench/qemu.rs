@@ -1,5 +1,5 @@
 //! Rows under QEMU's user mode: this program as the guest, with the plugin, with
-//! one that does the least, and with none.
+//! the smallest possible plugin, and without one.
 
 use super::child::Child;
 use super::emulated::RING_BYTES;
@@ -12,12 +12,12 @@ use hypertrace_user::{Config, Program, Session};
 use std::ffi::OsStr;
 
 const QEMU: &str = "qemu-x86_64";
-/// The plugin that does the least.
+/// The smallest possible plugin.
 const FLOOR: &str = "libhypertrace_qemu_floor.so";
-/// Runs until every page of the rings was touched.
+/// Runs that touch every page of the rings.
 const WARM_UP: usize = 4;
 
-/// The three guests, and the session of the first.
+/// The three guests, and the session of the first one.
 pub struct Bench {
     plugin: Child,
     floor: Child,
@@ -54,7 +54,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Runs a part in the guest with the plugin. Returns ns for each point.
+    /// Measures a part in the guest with the plugin. Returns ns for each point.
     fn points(&mut self, part: &str) -> Result<f64> {
         self.plugin.ns(&format!("emulated {part}"))
     }
@@ -67,32 +67,32 @@ fn bench(context: &mut Context) -> Result<&mut Bench> {
     }
 }
 
-/// A store that a plugin is called back for, which records the least.
+/// Measures a store with a callback that records as little as possible.
 pub fn floor(context: &mut Context) -> Result<f64> {
     bench(context)?.floor.ns("emulated floor")
 }
 
-/// The same store, of a reference point.
+/// Measures the same store, as part of a reference point.
 pub fn marked_store(context: &mut Context) -> Result<f64> {
     bench(context)?.points("store")
 }
 
-/// The same by a system call.
+/// Measures the same by a system call.
 pub fn syscall(context: &mut Context) -> Result<f64> {
     bench(context)?.points("syscall")
 }
 
-/// All of a reference point, as the library makes it.
+/// Measures a whole reference point, as the library makes it.
 pub fn point(context: &mut Context) -> Result<f64> {
     bench(context)?.points("library")
 }
 
-/// Other code, with the plugin.
+/// Measures code that does not trace, with the plugin.
 pub fn bystander(context: &mut Context) -> Result<f64> {
     bench(context)?.plugin.ns("emulated bystander")
 }
 
-/// Other code, without.
+/// Measures code that does not trace, without a plugin.
 pub fn undisturbed(context: &mut Context) -> Result<f64> {
     bench(context)?.bare.ns("emulated bystander")
 }

@@ -1,4 +1,4 @@
-//! Rows of the ring: emit, against the same by hand.
+//! Rows of the ring: emits, compared with the same written by hand.
 
 use super::rows::Context;
 use anyhow::{Result, anyhow};
@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64 as StdAtomicU64, Ordering, Orderin
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Records of one burst; a ring holds two bursts, so that nothing is lost
-/// however late the consumer comes.
+/// Records of one burst. A ring holds two bursts, so that nothing is lost
+/// however late the consumer runs.
 pub const BURST: u64 = 50_000;
 pub const BURSTS: u64 = 10;
-/// Between two looks of the consumer.
+/// Pause between two passes of the consumer.
 const CADENCE: Duration = Duration::from_micros(200);
 
 const GEOMETRY: Geometry = Geometry {
@@ -29,7 +29,7 @@ const GEOMETRY: Geometry = Geometry {
     schema_bytes: 1 << 12,
 };
 
-/// Memory that the rows use again and again, so that its pages are there.
+/// Memory that all rows reuse, so that its pages are allocated.
 pub struct Bench {
     rings: Vec<AtomicU64>,
     floor: FloorRing,
@@ -63,14 +63,14 @@ impl Bench {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The ring by hand: what no library could do without.
+/// Ring written by hand, with only what every library needs.
 struct FloorRing {
     data: Vec<AtomicU64>,
     head: Line,
     tail: Line,
 }
 
-/// How many ticks a nanosecond has.
+/// Measures the ticks of the counter per nanosecond.
 pub fn ticks_per_ns() -> f64 {
     let (time, counter) = (Instant::now(), ticks());
     thread::sleep(Duration::from_millis(100));
@@ -95,8 +95,9 @@ pub fn empty(context: &mut Context) -> Result<f64> {
     Ok(context.ns(ticks() - start, turns))
 }
 
-/// Runs `burst` on this thread while `look` runs every [`CADENCE`] on another;
-/// `wait` says whether the consumer has everything. Only bursts are timed.
+/// Runs `burst` on this thread while `look` runs every [`CADENCE`] on another.
+/// `empty` returns whether the consumer has taken everything. Only bursts are
+/// timed. Returns their ticks.
 pub fn bursts(
     mut burst: impl FnMut(u64),
     mut look: impl FnMut() + Send,
@@ -160,8 +161,8 @@ pub fn floor(context: &mut Context) -> Result<f64> {
     Ok(context.ns(total, BURST * BURSTS))
 }
 
-/// A record with two words of payload. Not inlined, like what it is compared
-/// with.
+/// Writes a record with two words of payload. Not inlined, like the function
+/// that it is compared with.
 #[inline(never)]
 fn floor_emit(
     ring: &FloorRing,
@@ -190,7 +191,7 @@ fn floor_emit(
     ring.head.0.store(*head, Ordering::Release);
 }
 
-/// The event of all rows of the ring; not inlined, as in a large program.
+/// Emits the event of all rows of the ring. Not inlined, as in a large program.
 #[inline(never)]
 fn emit_pair(client: &Client<'_>, a: u64, b: u64) {
     hypertrace::event!(client: client, "bench_pair", a, b);
@@ -216,7 +217,7 @@ pub fn emit(context: &mut Context) -> Result<f64> {
     drained(context, emit_pair)
 }
 
-/// As [`emit`], with commits.
+/// Measures commits, as [`emit`] measures events.
 pub fn commit(context: &mut Context) -> Result<f64> {
     drained(context, commit_pair)
 }
@@ -269,7 +270,7 @@ fn drained(context: &mut Context, emit: impl Fn(&Client<'_>, u64, u64)) -> Resul
     Ok(context.ns(total, BURST * BURSTS))
 }
 
-/// With every event of this name switched off.
+/// Measures an event that the mask switches off.
 pub fn disabled(context: &mut Context) -> Result<f64> {
     context.ring.reset();
     let rings = &context.ring.rings;
@@ -294,8 +295,7 @@ pub fn disabled(context: &mut Context) -> Result<f64> {
     Ok(context.ns(total, turns))
 }
 
-/// Writes the mask as a host does, with a version that this process has not
-/// seen.
+/// Writes the mask as a host does, with a new version.
 fn set_mask(rings: &[AtomicU64], byte: u8) -> Result<()> {
     for word in &rings[..512] {
         word.store(u64::from_ne_bytes([byte; 8]), Relaxed);
@@ -305,11 +305,11 @@ fn set_mask(rings: &[AtomicU64], byte: u8) -> Result<()> {
     Ok(())
 }
 
-/// Turns that threads take when they [`meet`].
+/// Turns of each thread in [`meet`].
 const ROUNDS: u64 = 50;
 
-/// Waits until this many threads run at once. They take turns without sleep,
-/// which on one CPU takes so long that the scheduler gives them more.
+/// Waits until this many threads run at once. They take turns without sleeping;
+/// on one CPU that takes so long that the scheduler moves them to others.
 pub fn meet(turn: &StdAtomicU64, index: u64, threads: u64) {
     let wait = |for_turn| {
         while turn.load(Ordering::Acquire) < for_turn {
@@ -332,7 +332,7 @@ pub fn emit_two_threads(context: &mut Context) -> Result<f64> {
     emit_threads(context, 2)
 }
 
-/// Time of one record, all threads together, in rings that hold the run.
+/// Measures the time per record of all threads together, in rings that hold the run.
 fn emit_threads(context: &mut Context, threads: u32) -> Result<f64> {
     context.ring.reset();
     let rings = &context.ring.rings;

@@ -1,4 +1,4 @@
-//! The rows: what is measured, against what, and what it should come to.
+//! The rows: each with its measurement, its floor and its target.
 
 use super::child::Child;
 use super::{
@@ -6,7 +6,7 @@ use super::{
 };
 use anyhow::Result;
 
-/// What the rows share: things that are made once.
+/// Resources that the rows share, each created once.
 pub struct Context {
     /// Ticks of the counter per nanosecond.
     pub ticks_per_ns: f64,
@@ -35,7 +35,7 @@ impl Context {
         })
     }
 
-    /// Nanoseconds of each of `turns` turns.
+    /// Converts the ticks of `turns` turns to nanoseconds per turn.
     pub fn ns(&self, ticks: u64, turns: u64) -> f64 {
         ticks as f64 / self.ticks_per_ns / turns as f64
     }
@@ -43,12 +43,12 @@ impl Context {
 
 type Run = fn(&mut Context) -> Result<f64>;
 
-/// What a row is compared with.
+/// Measurement that a row is compared with.
 #[derive(Clone, Copy)]
 pub enum Floor {
     /// Another row.
     Row(&'static str),
-    /// Something that is not worth a row.
+    /// A measurement without a row of its own.
     Part(&'static str, Run),
 }
 
@@ -70,7 +70,7 @@ impl Floor {
     }
 }
 
-/// What a row should come to.
+/// Limit that a row should keep.
 #[derive(Clone, Copy)]
 pub struct Target {
     pub text: &'static str,
@@ -84,18 +84,18 @@ impl Target {
     }
 }
 
-/// How a row's time and its floor's make one number.
+/// Way to compare a row's time with its floor's.
 #[derive(Clone, Copy, PartialEq)]
 enum Compare {
     /// Time over floor.
     Ratio,
-    /// Time less floor, nanoseconds.
+    /// Time minus floor, in nanoseconds.
     Difference,
-    /// Floor over time: how much more gets done.
+    /// Floor over time: the gain in throughput.
     Speedup,
 }
 
-/// A row.
+/// Row of the benchmark.
 pub struct Row {
     pub name: &'static str,
     pub run: Run,
@@ -135,7 +135,7 @@ impl Row {
     }
 }
 
-/// A row that is compared with nothing: another's floor, or a peer.
+/// Returns a row that is compared with nothing: another row's floor, or a peer.
 const fn row(name: &'static str, run: Run, note: &'static str) -> Row {
     Row { name, run, floor: None, compare: Compare::Ratio, target: None, note }
 }
@@ -176,7 +176,7 @@ pub const ROWS: &[Row] = &[
     row(
         "drain_hostile",
         hostile::beside,
-        "drain time per record of a client beside 15 hostile ones; ratio is its part of its share",
+        "drain time per record of a client beside 15 hostile ones; ratio is the part of its fair share that it gets",
     )
     .speedup_of(Floor::Part("fair share", hostile::fair))
     .at_least(">= 0.9 x its fair share", 0.9),
@@ -294,7 +294,7 @@ pub const ROWS: &[Row] = &[
     row(
         "qemu_marked_store",
         qemu::marked_store,
-        "the same store, of a reference point with two u64: recorded and answered",
+        "the same store as a reference point with two u64: recorded and answered",
     )
     .over(Floor::Row("qemu_plugin_floor"))
     .at_most("<= 1.5 x qemu_plugin_floor", 1.5),
@@ -306,7 +306,7 @@ pub const ROWS: &[Row] = &[
     row(
         "qemu_reference_point",
         qemu::point,
-        "all of a reference_point!, the emulated library's part with it",
+        "a whole reference_point!, with the emulated library's part",
     )
     .over(Floor::Row("qemu_marked_store")),
     row("qemu_bystander", qemu::bystander, "code with no marked store, per sorted number")

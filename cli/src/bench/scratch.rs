@@ -1,11 +1,11 @@
-//! A session that a run of a benchmark writes and nobody reads.
+//! Temporary sessions, which benchmarks write and nobody reads.
 
 use anyhow::{Context, Result};
 use hypertrace_trace::{Session, SessionConfig};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A folder on tmpfs where there is one, removed in the end.
+/// Temporary folder, on tmpfs where there is one.
 pub struct Scratch(TempDir);
 
 impl Scratch {

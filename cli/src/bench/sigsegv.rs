@@ -1,11 +1,12 @@
-//! The user mode of 2016, by hand: a store to a page that is protected, and a
-//! handler of the signal that it raises. The peer of what takes its place.
+//! The user mode of 2016, written by hand, for comparison with today's: a store to
+//! a protected page, and a handler of the signal that it raises.
 //!
-//! A store that traps has to be done in the end, so one page alone would trap
-//! once only. 2016's channel had two, each open while the other is closed, and an
-//! event was a store to each: two signals, four `mprotect`s.
+//! The handler has to open the page so that the store completes: a single page
+//! would trap only once. The channel of 2016 had two pages, each open while the
+//! other was closed, and an event was a store to each: two signals, four
+//! `mprotect`s.
 //!
-//! Unsafe, because of pages, their protection, and a signal handler.
+//! Unsafe, because of mmap(2), mprotect(2) and a signal handler.
 #![allow(unsafe_code)]
 
 use super::child::{Child, TURNS};
@@ -16,19 +17,19 @@ use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-/// The larger of the sizes of pages that there are.
+/// The largest page size of the supported machines.
 const PAGE: usize = 64 * 1024;
 
-/// The page that an event's argument is stored to; the other follows it.
+/// Page that an event's argument is stored to. The other page follows it.
 static ARGUMENT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// Signals that were none of these pages', and `mprotect`s that failed.
+/// Signals of other addresses, and `mprotect`s that failed.
 static WRONG: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// Where an event goes: as many records as turns, 32 bytes each.
+/// Memory for the events: as many records as turns, 32 bytes each.
 static RECORDS: [[AtomicU64; 4]; 1024] = [const { [const { AtomicU64::new(0) }; 4] }; 1024];
 static EVENTS: AtomicU64 = AtomicU64::new(0);
 
-/// An event of 2016's user mode.
+/// Measures an event in the user mode of 2016.
 pub fn event(context: &mut Context) -> Result<f64> {
     let child = match &mut context.sigsegv {
         Some(child) => child,
@@ -37,7 +38,7 @@ pub fn event(context: &mut Context) -> Result<f64> {
     child.ns("sigsegv")
 }
 
-/// In the child: ticks and turns.
+/// Runs the measurement in the child. Returns ticks and turns.
 pub fn serve() -> Result<(u64, u64)> {
     if ARGUMENT.load(Relaxed).is_null() {
         install()?;
@@ -46,8 +47,8 @@ pub fn serve() -> Result<(u64, u64)> {
     let (signals, events) = (SIGNALS.load(Relaxed), EVENTS.load(Relaxed));
     let start = ticks();
     for n in 0..TURNS {
-        // SAFETY: two pages of ours. They are protected, and the handler opens
-        // them; volatile, because that is what they are for.
+        // SAFETY: two pages of this module. The handler opens them when they
+        // fault; volatile, so that each store faults.
         unsafe {
             argument.cast::<u64>().write_volatile(n);
             argument.add(PAGE).cast::<u64>().write_volatile(n);
@@ -64,8 +65,8 @@ pub fn serve() -> Result<(u64, u64)> {
 }
 
 fn install() -> Result<()> {
-    // SAFETY: a new mapping, for ever. The handler only does what a handler of a
-    // fault at this very thread may: mprotect(2) is a system call and no more.
+    // SAFETY: a new mapping, which is never unmapped. The handler is async-signal-safe:
+    // mprotect(2) is a bare system call.
     unsafe {
         let at = libc::mmap(
             ptr::null_mut(),
@@ -110,7 +111,7 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
             protect(argument.wrapping_add(PAGE), libc::PROT_READ | libc::PROT_WRITE);
         }
         _ => {
-            // Somebody else's: without this handler it ends the process.
+            // A fault elsewhere: without this handler it ends the process.
             WRONG.fetch_add(1, Relaxed);
             // SAFETY: as in `install`.
             unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
@@ -120,10 +121,10 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
 }
 
 fn protect(page: *mut u8, protection: libc::c_int) {
-    // SAFETY: a page of ours, which nothing refers to but `serve`.
+    // SAFETY: a page of this module, which only `serve` refers to.
     if unsafe { libc::mprotect(page.cast(), PAGE, protection) } != 0 {
         WRONG.fetch_add(1, Relaxed);
-        // SAFETY: as in `install`. The store would fault for ever.
+        // SAFETY: as in `install`. Without this, the store would fault endlessly.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     }
 }

@@ -1,15 +1,17 @@
-//! What `bench` prints.
+//! The output of `bench`.
 
-use super::Measured;
 use super::rows::Context;
+use super::{Measured, cpus};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-/// What the numbers were measured on.
+/// Machine that the numbers were measured on.
 #[derive(Serialize)]
 pub struct Machine {
     cpu: String,
     cpus: usize,
+    /// The closest unit that two of the CPUs share: core, cache, or nothing.
+    cpus_share: String,
     kernel: String,
     counter_hz: u64,
     version: &'static str,
@@ -25,13 +27,14 @@ pub fn machine(context: &Context) -> Machine {
     Machine {
         cpu: cpu.to_owned(),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        cpus_share: cpus::shared_by_two(),
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         counter_hz: (context.ticks_per_ns * 1e9) as u64,
         version: env!("CARGO_PKG_VERSION"),
     }
 }
 
-/// The median, and the distance between the quartiles.
+/// Returns the median and the distance between the quartiles.
 pub fn median_and_iqr(values: &mut [f64]) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     let at = |part: f64| {
@@ -44,9 +47,10 @@ pub fn median_and_iqr(values: &mut [f64]) -> (f64, f64) {
 
 pub fn print(machine: &Machine, rows: &[Measured]) {
     println!(
-        "{}, {} CPUs, Linux {}, counter {:.3} GHz\n",
+        "{}, {} CPUs (shared by two: {}), Linux {}, counter {:.3} GHz\n",
         machine.cpu,
         machine.cpus,
+        machine.cpus_share,
         machine.kernel,
         machine.counter_hz as f64 / 1e9
     );

@@ -18,35 +18,35 @@ use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
-/// A ring that holds two bursts, as those of the rows of the ring.
+/// Size of a ring that holds two bursts, as in the rows of the ring.
 const BURST_RING: u64 = 4 << 20;
 /// Records of a sustained run: a hundred times what the ring holds.
 const SUSTAINED: u64 = 1_000_000;
-/// Records between two looks for room.
+/// Records between two checks for room.
 const STRIDE: u64 = 256;
-/// Ring words that a stride takes: records of four words, and at most the
-/// header of two blocks and what is left at the end of another.
+/// Ring words of a stride: records of four words, at most two block headers, and
+/// the unused words at a block's end.
 const STRIDE_WORDS: u64 = STRIDE * 4 + 16;
-/// How often a writer comes if no ring fills.
+/// Period of the writer if no ring fills.
 const PERIOD: Duration = Duration::from_millis(1);
 
 /// Bytes of `bench_pair` in the session's file: time, id, two fields.
 const SESSION_BYTES: u64 = 32;
-/// Bytes of it in the simple backend's: type, id, time, length, pid, two
-/// arguments.
+/// Bytes of `bench_pair` in the simple backend's file: type, id, time, length,
+/// pid, two arguments.
 const SIMPLE_BYTES: u64 = 48;
 
-/// Where declared events go.
+/// Destination of declared events.
 #[derive(Clone, Copy, PartialEq)]
 enum To {
-    /// A session's file.
+    /// The session's file.
     Session,
-    /// That, and the file for QEMU's reader.
+    /// The simple backend's file.
     Simple,
 }
 
 impl To {
-    /// Bytes that a `bench_pair` becomes.
+    /// Returns the bytes of a `bench_pair` there.
     fn bytes(self) -> u64 {
         match self {
             To::Session => SESSION_BYTES,
@@ -55,7 +55,7 @@ impl To {
     }
 }
 
-/// An event that is on until this goes.
+/// Guard that keeps an event on.
 pub struct On(&'static TraceEvent);
 
 impl On {
@@ -71,7 +71,7 @@ impl Drop for On {
     }
 }
 
-/// A session of a run.
+/// Session of a run.
 struct Host {
     session: Session,
     simple: Option<PathBuf>,
@@ -95,7 +95,7 @@ impl Host {
         Ok(Host { session, simple, _scratch: scratch })
     }
 
-    /// Ends it, and sees that all is there.
+    /// Ends the session and checks that it has all records.
     fn finish(self, records: u64) -> Result<Summary> {
         let summary = self.session.finish()?;
         let recorded = summary.host_events;
@@ -103,7 +103,7 @@ impl Host {
         ensure!(recorded == records, "{recorded} of {records} were recorded");
         if let Some(path) = &self.simple {
             let bytes = std::fs::metadata(path)?.len();
-            // And the file's header, and the event's name once.
+            // The file has a header and the event's name besides.
             let whole = records * SIMPLE_BYTES..records * SIMPLE_BYTES + 128;
             ensure!(whole.contains(&bytes), "{bytes} bytes of {records} simple records");
         }
@@ -111,7 +111,7 @@ impl Host {
     }
 }
 
-/// An event that is off.
+/// Measures an event that is off.
 pub fn disabled(context: &mut Context) -> Result<f64> {
     let host = Host::new(To::Session, 1, None)?;
     host.session.attach("bench");
@@ -166,7 +166,7 @@ pub fn simple_sustained(context: &mut Context) -> Result<f64> {
     sustained(context, To::Simple)
 }
 
-/// From the first record until the last one is in the file.
+/// Measures from the first record until the last one is in the file.
 fn sustained(context: &mut Context, to: To) -> Result<f64> {
     let host = Host::new(to, 1, None)?;
     let session = &host.session;
@@ -198,7 +198,7 @@ pub fn simple_sustained_floor(context: &mut Context) -> Result<f64> {
     sustained_floor(context, To::Simple)
 }
 
-/// A record in a ring, and the bytes that it becomes in files.
+/// Measures a record in a ring, plus the write of its bytes to a file.
 fn sustained_floor(context: &mut Context, to: To) -> Result<f64> {
     let write = drain::write_floor(context)? * to.bytes() as f64 / 32.0;
     Ok(floor(context)? + write)
@@ -212,7 +212,7 @@ pub fn two_threads(context: &mut Context) -> Result<f64> {
     threads(context, 2)
 }
 
-/// Time of one record, all threads together, in rings that hold the run.
+/// Measures the time per record of all threads together, in rings that hold the run.
 fn threads(context: &mut Context, count: usize) -> Result<f64> {
     let host = Host::new(To::Session, count, Some(BURST_RING))?;
     let _on = On::new(&events::bench_pair::EVENT);

@@ -1,4 +1,4 @@
-//! Rows that need the kernel's tracing: a private instance of it.
+//! Rows that need the kernel's tracing, in a private instance of tracefs.
 
 use super::child::{Child, TURNS, probed};
 use super::rows::Context;
@@ -8,8 +8,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Mounts tracefs for itself, makes an instance of this name, and takes all of
-/// it away when its stdin ends, be it that the benchmark was killed.
+/// Script that mounts tracefs privately and makes an instance with the given name.
+/// It removes both when its stdin ends, also if the benchmark is killed.
 const HOLD: &str = r#"
 mount -t tracefs none /mnt || exit
 cd /mnt && mkdir "instances/$1" || exit
@@ -24,9 +24,9 @@ if grep -q "$1/" uprobe_events; then
 fi
 "#;
 
-/// An instance, and a child that writes to it.
+/// Instance of tracefs, and a child that writes to it.
 pub struct Instance {
-    // First: what it has open keeps the instance.
+    // Dropped first: its open files keep the instance.
     child: Child,
     dir: PathBuf,
     name: String,
@@ -36,7 +36,7 @@ pub struct Instance {
 
 impl Instance {
     fn new() -> Result<Instance> {
-        // A group of probes has a name of this kind.
+        // The name of a group of probes must be an identifier.
         let name = format!("hypertrace_bench_{}", std::process::id());
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh", &name]);
@@ -45,18 +45,19 @@ impl Instance {
         Ok(Instance { child: Child::of_this_program()?, dir, name, probed: false, holder })
     }
 
-    /// The child's answer about this instance.
+    /// Asks the child to measure a part in this instance.
     fn ns(&mut self, part: &str) -> Result<f64> {
         self.child.ns(&format!("{part} {}", self.dir.display()))
     }
 
-    /// Puts a probe on a function, whoever runs this program.
+    /// Puts a uprobe on [`probed`], in all processes of this program.
     fn probe(&mut self) -> Result<()> {
         if self.probed {
             return Ok(());
         }
         let (name, program) = (&self.name, std::env::current_exe()?);
-        let offset = file_offset(probed as fn(u64) as usize).context("where is the function?")?;
+        let offset = file_offset(probed as fn(u64) as usize)
+            .context("cannot find the probed function in this program's file")?;
         let path = format!("/proc/{}/root/mnt/uprobe_events", self.holder.id());
         OpenOptions::new()
             .append(true)
@@ -72,7 +73,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Events that came into its buffers.
+    /// Counts the events in its buffers, with those that were overwritten.
     fn events(&self) -> Result<u64> {
         let mut events = 0;
         for cpu in fs::read_dir(self.dir.join("per_cpu"))? {
@@ -85,7 +86,7 @@ impl Instance {
     }
 }
 
-/// Where something of this program's is in its file.
+/// Returns the file offset of an address in this program.
 fn file_offset(address: usize) -> Option<usize> {
     let maps = fs::read_to_string(Path::new("/proc/self/maps")).ok()?;
     maps.lines().find_map(|line| {
@@ -104,17 +105,17 @@ fn instance(context: &mut Context) -> Result<&mut Instance> {
     })
 }
 
-/// A bare write of an event's text.
+/// Measures a bare write of an event's text.
 pub fn marker(context: &mut Context) -> Result<f64> {
     instance(context)?.ns("marker")
 }
 
-/// The event.
+/// Measures the event with the ftrace backend.
 pub fn ftrace(context: &mut Context) -> Result<f64> {
     instance(context)?.ns("ftrace")
 }
 
-/// A call of a function with a uprobe.
+/// Measures a call of a function with a uprobe.
 pub fn uprobe(context: &mut Context) -> Result<f64> {
     let instance = instance(context)?;
     instance.probe()?;

@@ -1,4 +1,4 @@
-//! Rows of triggers: what rules add to a reference point.
+//! Rows of triggers: the cost that rules add to a reference point.
 
 use super::rows::Context;
 use super::scratch::Scratch;
@@ -12,16 +12,16 @@ use hypertrace::abi::turns;
 const BURST: u64 = 500;
 const BURSTS: u64 = 400;
 const RULES: usize = 16;
-/// The points come in turns, as a region's begin and end do.
+/// Names of the points, which alternate as a region's begin and end do.
 const NAMES: [&str; 2] = ["bench_begin", "bench_end"];
 
-/// Which rules there are.
+/// Rules of a run.
 #[derive(Clone, Copy, PartialEq)]
 enum Rules {
     None,
-    /// None is about the points.
+    /// Rules about other points only.
     Others,
-    /// Each point fires one, which switches an event.
+    /// Rules of which each point fires one, which switches an event.
     Two,
 }
 
@@ -37,7 +37,7 @@ pub fn hit(context: &mut Context) -> Result<f64> {
     points(context, Rules::Two)
 }
 
-/// The call that a device makes, on a thread with a ring.
+/// Measures the call that a device makes, on a thread with a ring.
 fn points(context: &mut Context, rules: Rules) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;
@@ -74,11 +74,11 @@ fn points(context: &mut Context, rules: Rules) -> Result<f64> {
         session.update_mask(&mut |_| {});
         turns::pass(&session, || ());
     }
-    let told = session.triggers();
+    let listed = session.triggers();
     ensure!(failed == 0, "{failed} points found no room");
-    let fired = told.matches(&format!("(fired {}, failed 0)", BURST * BURSTS / 2)).count();
-    ensure!(fired == if rules == Rules::Two { 2 } else { 0 }, "the wrong rules fired:\n{told}");
-    ensure!(told.contains(" 0 waiting"), "the guest's events did not follow:\n{told}");
+    let fired = listed.matches(&format!("(fired {}, failed 0)", BURST * BURSTS / 2)).count();
+    ensure!(fired == if rules == Rules::Two { 2 } else { 0 }, "the wrong rules fired:\n{listed}");
+    ensure!(listed.contains(" 0 waiting"), "the guest's events did not follow:\n{listed}");
     session.finish()?;
     Ok(context.ns(total, BURST * BURSTS))
 }

@@ -1,5 +1,5 @@
-//! Rows of user mode: a point that a thread of the host answers, against the
-//! same by hand.
+//! Rows of user mode: a point that a thread of the host answers, compared with
+//! the same written by hand.
 //!
 //! Unsafe, because of futex(2).
 #![allow(unsafe_code)]
@@ -18,15 +18,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence
 use std::thread;
 use std::time::Duration;
 
-/// Points of a run whose host is awake, and asleep.
+/// Points of a run whose host is awake.
 const AWAKE: u64 = 50_000;
+/// Points of a run whose host is asleep.
 const ASLEEP: u64 = 300;
-/// Between points whose host is to sleep.
+/// Pause before each point whose host is asleep.
 const PAUSE: Duration = Duration::from_micros(300);
-/// Looks at the other side's word before sleeping on it.
+/// Loads of the other side's word before sleeping on it.
 const SPINS: u32 = 200;
 
-/// Two threads that hand over to each other, and no more.
+/// Memory of two threads that do nothing but hand over to each other.
 #[derive(Default)]
 struct Handshake {
     slot: Line<[AtomicU64; 6]>,
@@ -48,12 +49,12 @@ fn sleep(word: &AtomicU32, found: u32) {
 }
 
 fn wake(word: &AtomicU32) {
-    // SAFETY: takes the address only.
+    // SAFETY: the kernel does not access the word, only its address.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
 
 impl Handshake {
-    /// The guest's side of the n-th.
+    /// Runs the guest's side of handshake `n`.
     fn ask(&self, n: u32) {
         let now = ticks();
         for (word, value) in self.slot.0.iter().zip([n.into(), 1, now, 2, n.into(), n.into()]) {
@@ -84,7 +85,7 @@ impl Handshake {
         self.guest_sleeps.0.store(0, Relaxed);
     }
 
-    /// The host's side of all of them.
+    /// Runs the host's side of all handshakes.
     fn serve(&self, last: u32, spin: bool) {
         let mut slot = [0; 6];
         for n in 1..=last {
@@ -116,7 +117,7 @@ impl Handshake {
 
 fn by_hand(context: &Context, turns: u64, pause: Option<Duration>) -> f64 {
     let both = Handshake::default();
-    // One more, until both run.
+    // One handshake more, before the timed ones, so that both threads run.
     let last = turns as u32 + 1;
     let mut total = 0;
     thread::scope(|scope| {
@@ -127,7 +128,7 @@ fn by_hand(context: &Context, turns: u64, pause: Option<Duration>) -> f64 {
     context.ns(total, turns)
 }
 
-/// Ticks of all turns, without the pauses before them.
+/// Runs all turns. Returns their ticks, without the pauses.
 fn timed(
     turns: impl Iterator<Item = u32>,
     pause: Option<Duration>,

@@ -48,7 +48,7 @@ pub struct ConfigPorts<S, T, C> {
     changed: C,
 }
 
-impl<S, T, C> fmt::Debug for ConfigPorts<S, T, C> {
+impl<S: fmt::Debug, T: fmt::Debug, C> fmt::Debug for ConfigPorts<S, T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConfigPorts")
             .field("function", &self.function)

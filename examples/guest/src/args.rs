@@ -1,4 +1,4 @@
-//! What the VMM and a guest program tell each other through guest memory.
+//! Arguments and results of a guest program, which it and the VMM exchange through guest memory.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,20 +6,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::layout;
 
-/// The most vCPUs (or threads) a program runs on: what [`Board`] and the stacks have room for.
+/// Greatest number of vCPUs (or threads) of a program: [`Board`] and the stacks have room for these.
 pub const MAX_VCPUS: usize = 16;
 
 /// Words per vCPU on the [`Board`].
 pub const BOARD_RESULTS: usize = 8;
 
-/// What the VMM tells the program. Addresses are pointers of the place where the program runs:
-/// guest-physical ones in the image, the process's own when it runs on host threads.
+/// Arguments from the VMM to the program. Addresses are guest-physical in the image, and those of
+/// the process when the program runs on host threads.
 #[derive(Clone, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct Args {
-    /// A [`Program`](crate::Program) by number.
+    /// The number of a [`Program`](crate::Program).
     pub program: u32,
-    /// How many vCPUs run it; whoever starts them fills it in.
+    /// Number of vCPUs that run it, filled in when they are started.
     pub vcpus: u32,
     /// The control page, 0 for none.
     pub control: u64,
@@ -27,18 +27,18 @@ pub struct Args {
     pub device: u64,
     /// PCI configuration space, 0 for none.
     pub ecam: u64,
-    /// How many ring events each vCPU emits.
+    /// Ring events of each vCPU.
     pub events: u64,
-    /// How many reference points each vCPU takes.
+    /// Reference points of each vCPU.
     pub reference_points: u64,
-    /// How many kernel-stamped points each vCPU takes.
+    /// Kernel-stamped points of each vCPU.
     pub stamps: u64,
     /// A program's own parameters.
     pub params: [u64; 4],
 }
 
 impl Args {
-    /// The arguments of `program` in a guest with no device, all counts 0.
+    /// Returns arguments for `program` in a guest without a device, with all counts 0.
     pub fn new(program: crate::Program) -> Self {
         Args {
             program: program as u32,
@@ -54,32 +54,31 @@ impl Args {
     }
 }
 
-/// What the vCPUs tell each other, and leave for the VMM to read: no exit is needed to tell a
-/// number.
+/// Values that the vCPUs share with each other and with the VMM in guest memory, without exits.
 ///
-/// All zero is its initial state, which is what fresh guest memory holds.
+/// The initial state is all zero, as fresh guest memory is.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Board {
-    /// How many vCPUs have come to [`Board::meet`], over all meetings.
+    /// Number of calls of [`Board::meet`], by all vCPUs.
     arrived: AtomicU64,
-    /// Where the device's regions are: config, data, control, rings; 0 for nowhere.
+    /// Addresses of the device's regions: config, data, control, rings; 0 for none.
     regions: [AtomicU64; 4],
     results: [[AtomicU64; BOARD_RESULTS]; MAX_VCPUS],
 }
 
 impl Board {
-    /// Offset of vCPU `cpu`'s results, for a VMM that reads them out of guest memory.
+    /// Returns the offset of vCPU `cpu`'s results, for a VMM that reads them from guest memory.
     pub const fn results_offset(cpu: usize) -> usize {
         core::mem::offset_of!(Board, results) + cpu * 8 * BOARD_RESULTS
     }
 
-    /// Waits until all of `vcpus` vCPUs have called this as often; so they start what follows
+    /// Waits until all of `vcpus` vCPUs have called this equally often, so that they continue
     /// together.
     pub fn meet(&self, vcpus: u32) {
         let vcpus = u64::from(vcpus.max(1));
-        // ORDERING: pairs with the load below in the other vCPUs: what was written before the
-        // meeting is seen after.
+        // ORDERING: pairs with the load below in the other vCPUs: values written before the
+        // meeting are seen after it.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (arrived / vcpus + 1) * vcpus;
         while self.arrived.load(Ordering::Acquire) < all {
@@ -87,26 +86,26 @@ impl Board {
         }
     }
 
-    /// Where the device's regions are (config, data, control, rings), 0 for nowhere.
+    /// Returns the addresses of the device's regions (config, data, control, rings), 0 for none.
     pub fn regions(&self) -> [u64; 4] {
         core::array::from_fn(|i| self.regions[i].load(Ordering::Relaxed))
     }
 
-    /// Tells where the device's regions are.
+    /// Sets the addresses of the device's regions.
     pub fn set_regions(&self, addresses: [u64; 4]) {
         for (word, address) in self.regions.iter().zip(addresses) {
             word.store(address, Ordering::Relaxed);
         }
     }
 
-    /// Leaves result number `index` of vCPU `cpu`; numbers out of range are dropped.
+    /// Stores result number `index` of vCPU `cpu`; numbers out of range are dropped.
     pub fn post(&self, cpu: u32, index: usize, value: u64) {
         if let Some(word) = self.results.get(cpu as usize).and_then(|r| r.get(index)) {
             word.store(value, Ordering::Relaxed);
         }
     }
 
-    /// The results of vCPU `cpu`, once its program has ended.
+    /// Returns the results of vCPU `cpu`, which are final once its program has ended.
     pub fn results(&self, cpu: u32) -> [u64; BOARD_RESULTS] {
         match self.results.get(cpu as usize) {
             Some(words) => core::array::from_fn(|i| words[i].load(Ordering::Relaxed)),

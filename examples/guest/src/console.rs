@@ -1,4 +1,4 @@
-//! Text to the VMM's console.
+//! Output to the VMM's console.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -6,17 +6,18 @@ use core::fmt;
 use crate::layout;
 use crate::mmio::store;
 
-/// The VMM's console: every store is an exit, so it is for a few words, not for tracing.
+/// The VMM's console. Every store is an exit, so it is for a few words, not for tracing.
 #[derive(Debug)]
 pub struct Console {
     register: Option<u64>,
 }
 
 impl Console {
-    /// The console of the control page at `control`; with 0, what is written goes nowhere.
+    /// Returns the console of the control page at `control`; with 0, output is discarded.
     ///
-    /// # Safety `control` must be 0, or the address of the VMM's control page, or of a page of
-    /// memory that stands for it.
+    /// # Safety
+    /// `control` must be 0, or the address of the VMM's control page, or of a page of memory in its
+    /// place.
     pub unsafe fn new(control: u64) -> Self {
         let register = (control != 0).then_some(control + layout::CONTROL_CONSOLE);
         Console { register }
@@ -28,12 +29,12 @@ impl fmt::Write for Console {
         let Some(register) = self.register else {
             return Ok(());
         };
-        // Full words first: one exit for eight bytes.
+        // Whole words first: one exit for eight bytes.
         let mut words = text.as_bytes().chunks_exact(8);
         for word in &mut words {
             let value = word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
-            // SAFETY: the register is aligned to 8 and the constructor's caller promised what it
-            // is.
+            // SAFETY: the register is aligned to 8, and the constructor's caller promised a control
+            // page there.
             unsafe { store(register, value, 8) };
         }
         for byte in words.remainder() {

@@ -1,4 +1,4 @@
-//! Finding the hypertrace device on bare metal: in its window, or on the PCI bus.
+//! Search for the hypertrace device on bare metal: in its window, or on the PCI bus.
 #![allow(unsafe_code)]
 
 use core::fmt::Write;
@@ -9,12 +9,12 @@ use hypertrace::{Channel, OpenError};
 use crate::pci::Function;
 use crate::{Args, Board, Console, layout};
 
-/// Offset of the table of regions in the config page: four times an offset into the window and a
+/// Offset of the table of regions in the config page: four pairs of an offset into the window and a
 /// size (docs/abi.md).
 const CONFIG_REGIONS: u64 = 0x70;
 
-/// The device that `args` tells of, if there is one. Every vCPU calls this; vCPU 0 does what is
-/// done once.
+/// Opens the device that `args` describes, if there is one. Every vCPU calls this; vCPU 0 sets the
+/// device up.
 pub fn find(cpu: u32, args: &Args, board: &Board) -> Option<Channel<'static>> {
     let opened = if args.device != 0 {
         in_window(args.device, board)
@@ -38,16 +38,16 @@ pub fn find(cpu: u32, args: &Args, board: &Board) -> Option<Channel<'static>> {
 }
 
 fn in_window(base: u64, board: &Board) -> Result<Channel<'static>, OpenError> {
-    // SAFETY: `Args` says that the window is there; it stays.
+    // SAFETY: `Args` says that the window is there; it is never removed.
     let channel = unsafe { Channel::at_window(base as *mut u8) }?;
-    // SAFETY: the library has just read this page, and found it to be a config page.
+    // SAFETY: the library has just read a valid config page at this address.
     let offset =
         |region| unsafe { ((base + CONFIG_REGIONS + 16 * region) as *const u64).read_volatile() };
     board.set_regions([0u64, 1, 2, 3].map(|region| base + offset(region)));
     Ok(channel)
 }
 
-/// What firmware would have done before: gives the BARs their addresses.
+/// Gives the BARs their addresses, as firmware would have done.
 fn enable_pci(ecam: u64, board: &Board) {
     // SAFETY: `Args` says that the ECAM window is there.
     if let Some(function) = unsafe { Function::find(ecam, PCI_VENDOR, PCI_DEVICE) } {
@@ -62,6 +62,6 @@ fn on_pci(board: &Board) -> Option<Result<Channel<'static>, OpenError>> {
         return None;
     }
     let [bar0, bar1, bar2, bar4] = regions.map(|address| address as *mut u8);
-    // SAFETY: vCPU 0 has put the BARs there, and nobody moves them.
+    // SAFETY: vCPU 0 has put the BARs there, and they are not moved.
     Some(unsafe { Channel::at_bars(bar0, bar1, bar2, bar4) })
 }

@@ -1,8 +1,8 @@
 //! The freestanding image: entry point, panic handler, and the memory functions that compiled code
 //! calls.
 //!
-//! Nothing is initialised before [`_start`]: the VMM has set up long mode at CPL 3, a stack and
-//! zeroed memory (.bss).
+//! No code runs before [`_start`]: the VMM has set up long mode at CPL 3, a stack and zeroed memory
+//! (.bss).
 #![allow(unsafe_code)]
 
 use core::arch::asm;
@@ -11,17 +11,17 @@ use core::panic::PanicInfo;
 
 use crate::{Args, Board, Console, device, layout, mmio};
 
-/// The exit code of a program that panicked: what a process's would be.
+/// Exit code of a program that panicked, the same as a process's.
 const PANICKED: u32 = 101;
 
-/// Every vCPU starts here.
+/// Runs the program: the entry point of every vCPU.
 #[unsafe(no_mangle)]
 extern "C" fn _start(cpu: u64, args: *const Args) -> ! {
-    // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and nobody writes it
+    // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and it is not written
     // afterwards.
     let args = unsafe { &*args };
-    // SAFETY: the page is the guest's, zero at the start, which is a valid Board, and only atomics
-    // touch it.
+    // SAFETY: the page is the guest's, zero at the start, which is a valid Board, and accessed by
+    // atomics only.
     let board = unsafe { &*(layout::BOARD as *const Board) };
     let channel = device::find(cpu as u32, args, board);
     // SAFETY: the VMM wrote the addresses of this guest's memory map.
@@ -32,7 +32,7 @@ extern "C" fn _start(cpu: u64, args: *const Args) -> ! {
 fn exit(code: u32) -> ! {
     // SAFETY: the control page is MMIO at a fixed address.
     unsafe { mmio::store(layout::CONTROL + layout::CONTROL_EXIT, u64::from(code), 4) };
-    // The VMM does not come back from that store.
+    // The VMM does not resume the vCPU after that store.
     loop {
         core::hint::spin_loop();
     }
@@ -42,14 +42,14 @@ fn exit(code: u32) -> ! {
 fn panic(info: &PanicInfo) -> ! {
     // SAFETY: the control page is MMIO at a fixed address.
     let mut console = unsafe { Console::new(layout::CONTROL) };
-    // The console cannot fail; `info`'s own formatting could, and there is nobody left to tell.
+    // The console cannot fail. An error of `info`'s own formatting cannot be reported.
     let _ = writeln!(console, "{info}");
     exit(PANICKED)
 }
 
-// On a hosted target `compiler_builtins` leaves these to libc. String instructions, so that the
-// compiler cannot turn a loop into a call of the function it is in; they are fast where it matters
-// (ERMS, FSRM).
+// On a hosted target `compiler_builtins` leaves these to libc. They use string instructions, because
+// the compiler could turn a loop into a call of the function it is in. String instructions are fast
+// where it matters (ERMS, FSRM).
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
@@ -64,12 +64,12 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     if (to as usize).wrapping_sub(from as usize) >= bytes {
-        // SAFETY: `to` is before `from` or behind its end: copying upwards reads every byte before
-        // it is overwritten.
+        // SAFETY: `to` is before `from` or after its end: copying upwards reads every byte before it
+        // is overwritten.
         return unsafe { memcpy(to, from, bytes) };
     }
-    // SAFETY: memmove's contract, and bytes > 0 here; downwards from the last byte, the flag clear
-    // again at the end.
+    // SAFETY: memmove's contract, and bytes > 0 here; copies downwards from the last byte, and
+    // clears the flag at the end.
     unsafe {
         asm!("std", "rep movsb", "cld",
              inout("rcx") bytes => _,

@@ -1,4 +1,4 @@
-//! The guest's memory map. Guest-virtual addresses are guest-physical addresses, all of the first 4
+//! The guest's memory map. Guest-virtual addresses equal guest-physical addresses in the first 4
 //! GiB.
 //!
 //! ```text
@@ -13,33 +13,33 @@
 //! 0xf000_0000  the VMM's control page
 //! ```
 
-/// Where the VMM puts [`Args`](crate::Args).
+/// Address of [`Args`](crate::Args), which the VMM writes.
 pub const ARGS: u64 = 0x1000;
-/// Where [`Board`](crate::Board) stands.
+/// Address of [`Board`](crate::Board).
 pub const BOARD: u64 = 0x2000;
-/// First of the six pages of page tables.
+/// Address of the six pages of page tables.
 pub const PAGE_TABLES: u64 = 0x3000;
 /// Load address of the image; `examples/kvm-vmm/image.ld` has the same number.
 pub const IMAGE: u64 = 0x20_0000;
-/// End of what the image may take, .bss included; `image.ld` asserts it.
+/// End of the space for the image, .bss included; `image.ld` asserts it.
 pub const IMAGE_END: u64 = 0x80_0000;
-/// Bottom of vCPU 0's stack; stacks grow down, vCPU n's from `STACKS + (n + 1) * STACK_SIZE`.
+/// Lowest address of vCPU 0's stack. Stacks grow down, vCPU n's from `STACKS + (n + 1) * STACK_SIZE`.
 pub const STACKS: u64 = 0x80_0000;
-/// Size of one stack. There is no guard page: a program that needs more runs into its neighbour.
+/// Size of one stack. There is no guard page: an overflow overwrites the next stack.
 pub const STACK_SIZE: u64 = 0x4_0000;
 /// Size of RAM, which begins at 0.
 pub const RAM_SIZE: u64 = 0x100_0000;
 
-/// The device's MMIO window, or the window that PCI BARs are put into.
+/// Address of the device's MMIO window, or of the window for PCI BARs.
 pub const DEVICE: u64 = 0xd000_0000;
 /// Size of the space at [`DEVICE`].
 pub const DEVICE_SIZE: u64 = 0x1000_0000;
-/// PCI configuration space (ECAM).
+/// Address of the PCI configuration space (ECAM).
 pub const ECAM: u64 = 0xe000_0000;
 /// Size of the ECAM window: one bus.
 pub const ECAM_SIZE: u64 = 0x10_0000;
 
-/// The VMM's control page.
+/// Address of the VMM's control page.
 pub const CONTROL: u64 = 0xf000_0000;
 /// Size of the control page.
 pub const CONTROL_SIZE: u64 = 0x1000;

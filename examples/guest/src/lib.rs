@@ -1,14 +1,12 @@
-//! Guest programs of the hypertrace examples and tests, and the contract they have with `kvm-vmm`.
+//! Guest programs of the hypertrace examples and tests, and their contract with `kvm-vmm`.
 //!
 //! The same code runs in two places. `examples/kvm-vmm/build.rs` builds it as a freestanding image
-//! (feature `image`) that the VMM loads into guest memory; and it is an ordinary library, so that
-//! the programs also run on threads of the VMM where there is no `/dev/kvm`. A program therefore
-//! reaches the world only through its [`Args`], its [`Board`] and the hypertrace channel that it is
-//! given.
+//! (feature `image`) that the VMM loads into guest memory. It is also an ordinary library, so that
+//! the programs run on threads of the VMM where there is no `/dev/kvm`. A program therefore uses
+//! only its [`Args`], its [`Board`] and the hypertrace channel that it is given.
 //!
 //! - [`layout`]: the guest's memory map, a constant of both sides;
-//! - [`Args`]: what the VMM tells the program; [`Board`]: what the program leaves for the VMM to
-//!   read;
+//! - [`Args`]: the VMM's arguments to the program; [`Board`]: the program's results for the VMM;
 //! - [`Program`]: the programs by number; [`run`] runs one.
 
 #![no_std]
@@ -19,13 +17,13 @@ mod mmio;
 
 /// The guest's memory map.
 pub mod layout;
-/// What firmware does with a PCI function.
+/// Setup of a PCI function, as firmware does it.
 pub mod pci;
 /// The programs.
 pub mod programs;
 
-// `panic = "abort"` is what tells the image's own profile from a `cargo build --all-features` of
-// the workspace, where std brings a panic handler and a second one would not link.
+// `panic = "abort"` distinguishes the image's profile from a `cargo build --all-features` of the
+// workspace, where std has a panic handler and a second one would not link.
 #[cfg(all(feature = "image", panic = "abort"))]
 mod device;
 #[cfg(all(feature = "image", panic = "abort"))]

@@ -1,13 +1,14 @@
-//! Stores that a VMM sees: volatile, of exactly the asked width.
+//! Stores for MMIO: volatile, of exactly the given width.
 #![allow(unsafe_code)]
 
 /// Stores the low `width` bytes (1, 2, 4 or 8; any other width stores nothing) of `value` at
 /// `address`.
 ///
-/// # Safety `address` must be a multiple of `width` and lie in the guest's MMIO space or in memory
-/// that nothing but volatile or atomic accesses touches.
+/// # Safety
+/// `address` must be a multiple of `width` and be in the guest's MMIO space, or in memory that only
+/// volatile or atomic accesses use.
 pub unsafe fn store(address: u64, value: u64, width: u64) {
-    // SAFETY: the caller's promise. `as` drops the high bytes, which is what a narrow store means.
+    // SAFETY: the caller's promise. `as` drops the high bytes, as a narrow store does.
     unsafe {
         match width {
             1 => (address as *mut u8).write_volatile(value as u8),

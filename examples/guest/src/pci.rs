@@ -1,5 +1,5 @@
-//! What firmware does with a PCI function: find it, size its BARs, give them addresses, switch
-//! decoding on.
+//! Setup of a PCI function, as firmware does it: find it, size its BARs, give them addresses,
+//! switch decoding on.
 #![allow(unsafe_code)]
 
 /// BARs of a type 0 function.
@@ -11,20 +11,20 @@ const COMMAND: u64 = 0x04;
 const BAR0: u64 = 0x10;
 
 const COMMAND_MEMORY: u32 = 1 << 1;
-/// Bit 0 of a BAR: I/O ports. Such a BAR is left alone.
+/// Bit 0 of a BAR: I/O ports. Such a BAR is ignored.
 const BAR_IO: u32 = 1 << 0;
 /// Bits 1 and 2 of a memory BAR: 64-bit, the next BAR is its upper half.
 const BAR_TYPE: u32 = 3 << 1;
 const BAR_64: u32 = 2 << 1;
 
-/// A function's configuration space in the ECAM window.
+/// Configuration space of a function in the ECAM window.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
     config: u64,
 }
 
 impl Function {
-    /// The first function 0 on bus 0 with these ids.
+    /// Finds the first function 0 on bus 0 with these ids.
     ///
     /// # Safety
     /// `ecam` must be the address of an ECAM window with bus 0.
@@ -35,11 +35,11 @@ impl Function {
     }
 
     /// Gives every memory BAR an address, from `window` upwards and aligned to its size, and
-    /// switches memory decoding on. Returns the BARs' addresses, 0 for what is none.
+    /// switches memory decoding on. Returns the BARs' addresses, 0 for other registers.
     pub fn enable(self, window: u64) -> [u64; BARS] {
         let mut addresses = [0; BARS];
         let mut next = window;
-        // Sizing writes all ones: nothing may decode that meanwhile.
+        // Sizing writes all ones, which must not be decoded as an address.
         self.set_decoding(false);
         let mut bar = 0;
         while bar < BARS {
@@ -58,7 +58,7 @@ impl Function {
         addresses
     }
 
-    /// Puts a BAR to `address`.
+    /// Moves a BAR to `address`.
     pub fn move_bar(self, bar: usize, address: u64, wide: bool) {
         let register = BAR0 + 4 * bar as u64;
         self.write(register, address as u32);
@@ -73,7 +73,7 @@ impl Function {
         self.write(COMMAND, command | if on { COMMAND_MEMORY } else { 0 });
     }
 
-    /// A BAR's size: the address bits that do not stick at one. `None` for a BAR that is not there.
+    /// Determines a BAR's size from the address bits that stay zero. Returns `None` if there is no BAR.
     fn size(self, register: u64, wide: bool) -> Option<u64> {
         self.write(register, u32::MAX);
         let low = self.read(register) & !0xf;

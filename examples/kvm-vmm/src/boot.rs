@@ -1,6 +1,6 @@
-//! The state in which a guest starts: image in RAM, page tables, and vCPUs in 64-bit user mode.
+//! The initial state of a guest: image in RAM, page tables, and vCPUs in 64-bit user mode.
 //!
-//! User mode from the first instruction, for two reasons: the programs need nothing more, and
+//! It is user mode from the first instruction for two reasons: the programs need nothing more, and
 //! hypervisors that are themselves guests (PVM) run user code natively but emulate supervisor code,
 //! without SSE.
 
@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 use crate::error::{Error, kvm};
 use crate::vm::Vm;
 
-/// The guest's code: the ELF file that build.rs has linked.
+/// The guest's code: the ELF file that build.rs links.
 static IMAGE: &[u8] = include_bytes!(env!("GUEST_IMAGE"));
 
 const PAGE: u64 = 0x1000;
@@ -42,7 +42,7 @@ const EFER_LMA: u64 = 1 << 10;
 /// Bit 1 of RFLAGS is always set.
 const RFLAGS: u64 = 1 << 1;
 
-/// Puts the image and the page tables into RAM, and returns the image's entry point.
+/// Writes the image and the page tables to RAM, and returns the image's entry point.
 pub fn load(vm: &Vm) -> Result<u64, Error> {
     let entry = Elf::load(vm.ram(), None, &mut Cursor::new(IMAGE), None)?.kernel_load.raw_value();
 
@@ -64,12 +64,12 @@ fn write_entry(vm: &Vm, table: u64, index: u64, entry: u64) -> Result<(), Error>
     Ok(vm.ram().write_obj(entry.to_le(), GuestAddress(table + 8 * index))?)
 }
 
-/// Puts the program's arguments into RAM.
+/// Writes the program's arguments to RAM.
 pub fn write_args(vm: &Vm, args: &Args) -> Result<(), Error> {
     Ok(vm.ram().write_slice(args.as_bytes(), GuestAddress(layout::ARGS))?)
 }
 
-/// Makes vCPU `index`, about to call `entry(index, ARGS)`.
+/// Makes vCPU `index`, ready to call `entry(index, ARGS)`.
 pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
     let vcpu = vm.fd().create_vcpu(index as u64).map_err(kvm("KVM_CREATE_VCPU"))?;
     let cpuid = vm
@@ -88,8 +88,8 @@ pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
     (sregs.ds, sregs.es, sregs.fs, sregs.gs, sregs.ss) = (data, data, data, data, data);
     vcpu.set_sregs(&sregs).map_err(kvm("KVM_SET_SREGS"))?;
 
-    // 16-byte alignment is of the stack *before* a call pushes its return address, and nobody
-    // called the entry point.
+    // The stack is aligned to 16 bytes *before* a call pushes its return address; the entry
+    // point is not called.
     let stack = layout::STACKS + (index as u64 + 1) * layout::STACK_SIZE - 8;
     let regs = kvm_regs {
         rip: entry,
@@ -103,8 +103,8 @@ pub fn create_vcpu(vm: &Vm, index: usize, entry: u64) -> Result<VcpuFd, Error> {
     Ok(vcpu)
 }
 
-/// A flat segment of privilege level 3: `kind` 0xb is 64-bit code, 0x3 is data. There is no
-/// descriptor table behind the selectors: nothing ever loads a segment again.
+/// Returns a flat segment of privilege level 3: `kind` 0xb is 64-bit code, 0x3 is data. The
+/// selectors have no descriptor table, because no code loads a segment register.
 fn user_segment(index: u16, kind: u8) -> kvm_segment {
     let code = kind == 0xb;
     kvm_segment {

@@ -1,4 +1,4 @@
-//! Who answers the guest's MMIO exits.
+//! The bus, which passes the guest's MMIO exits to devices.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,11 +6,11 @@ use std::ops::Range;
 type Read = Box<dyn Fn(u64, &mut [u8]) + Send + Sync>;
 type Write = Box<dyn Fn(u64, &[u8]) + Send + Sync>;
 
-/// Address windows and the two functions behind each; they take the offset into the window.
+/// Address windows, each with two functions that take the offset into the window.
 ///
-/// The vCPU threads call them concurrently. What no window covers reads as all ones and ignores
-/// writes, as an empty bus does. An access that begins in a window and leaves it is the window's:
-/// devices check their own bounds.
+/// The vCPU threads call them concurrently. Addresses outside of all windows read as all ones and
+/// ignore writes, as on an empty bus. An access that begins in a window and crosses its end goes to
+/// that window: devices check their own bounds.
 #[derive(Default)]
 pub struct Bus {
     windows: Vec<Window>,
@@ -33,7 +33,7 @@ impl Bus {
         self.windows.push(Window { range, read: Box::new(read), write: Box::new(write) });
     }
 
-    /// A guest load of `data.len()` bytes.
+    /// Handles a guest load of `data.len()` bytes.
     pub fn read(&self, gpa: u64, data: &mut [u8]) {
         match self.find(gpa) {
             Some(window) => (window.read)(gpa - window.range.start, data),
@@ -41,7 +41,7 @@ impl Bus {
         }
     }
 
-    /// A guest store.
+    /// Handles a guest store.
     pub fn write(&self, gpa: u64, data: &[u8]) {
         if let Some(window) = self.find(gpa) {
             (window.write)(gpa - window.range.start, data);

@@ -1,10 +1,10 @@
-//! The control page: how the guest's program says something, and how it ends.
+//! The control page: the guest program's console, and its exit.
 
 use std::sync::{Mutex, PoisonError};
 
 use hypertrace_guest::layout;
 
-/// More console output than this is dropped: the guest must not fill the host's memory.
+/// Most bytes of console output that are kept: the guest must not fill the host's memory.
 const CONSOLE_LIMIT: usize = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -13,8 +13,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// A guest store at `gpa`. `None`: not the control page. `Some(Some(code))`: this vCPU's
-    /// program has ended.
+    /// Handles a guest store at `gpa`. Returns `None` if that is not in the control page, and
+    /// `Some(Some(code))` if this vCPU's program has ended.
     pub fn write(&self, gpa: u64, data: &[u8]) -> Option<Option<u32>> {
         let offset =
             gpa.checked_sub(layout::CONTROL).filter(|offset| *offset < layout::CONTROL_SIZE)?;
@@ -35,7 +35,7 @@ impl Control {
         }
     }
 
-    /// Takes what the guest has said so far.
+    /// Takes the console output so far.
     pub fn take_console(&self) -> Vec<u8> {
         std::mem::take(&mut *self.console.lock().unwrap_or_else(PoisonError::into_inner))
     }

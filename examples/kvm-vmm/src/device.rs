@@ -1,8 +1,8 @@
-//! The hypertrace device in this VMM: behind an MMIO window, or as a PCI function.
+//! The hypertrace device in this VMM: in an MMIO window, or as a PCI function.
 //!
-//! Three things make it cheap. Its two shared regions are memory slots, its config page is a
-//! read-only one, and the registers that need no answer at once are doorbells. What is left traps:
-//! the reference points, which want to.
+//! Most accesses do not exit to the VMM: the two shared regions are memory slots, the config page
+//! is a read-only slot, and the registers that need no immediate answer are doorbells. The other
+//! registers trap, as reference points should.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,24 +22,24 @@ use crate::machine::Machine;
 use crate::observe::{Observer, VmmEvent};
 use crate::vm::{Access, Memslot, Vm};
 
-/// The eventfds behind the registers KICK and STAMP of every client.
+/// The eventfds for the registers KICK and STAMP of all clients.
 #[derive(Debug)]
 pub struct Doorbells {
-    /// A guest wants its ring drained: the drain loop's eventfd.
+    /// Eventfd that makes the drain loop drain soon.
     pub kick: EventFd,
-    /// Counts stamps. Nobody needs to read it: KVM's tracepoint has recorded value and time.
+    /// Eventfd that counts stamps. It is never read: KVM's tracepoint records value and time.
     pub stamp: EventFd,
 }
 
 impl Doorbells {
-    /// Fresh eventfds, not blocking.
+    /// Makes non-blocking eventfds.
     pub fn new() -> Result<Doorbells, Error> {
         let eventfd = || EventFd::new(EFD_NONBLOCK).map_err(Error::EventFd);
         Ok(Doorbells { kick: eventfd()?, stamp: eventfd()? })
     }
 
-    /// What a device with these may promise its guests, which see the host's TSC as it is: KICK is
-    /// cheap and STAMP works. Each vCPU has a client.
+    /// Returns the configuration of a device with these doorbells, whose guests see the host's TSC
+    /// unchanged: KICK is cheap and STAMP works. Each vCPU has a client.
     pub fn config(&self, session: &Session, vcpus: u32) -> ChipConfig {
         ChipConfig {
             ring_mode: session.ring_mode(),
@@ -59,16 +59,16 @@ impl Doorbells {
     }
 }
 
-/// Who answers the stores that trap.
+/// Device that answers the stores that trap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Answer {
-    /// The device.
+    /// The hypertrace device.
     Device,
-    /// Nobody: a device with the same address map that does nothing, to measure against.
+    /// A device with the same address map that does nothing, for comparison.
     Null,
 }
 
-/// Puts the device into one MMIO window at `base`, within the window at [`layout::DEVICE`].
+/// Attaches the device as one MMIO window at `base`, within the window at [`layout::DEVICE`].
 pub fn attach_window<S: EventSink + 'static, T: DrainWaker + 'static>(
     machine: &mut Machine,
     chip: &Arc<Chip<S, T>>,
@@ -100,8 +100,8 @@ pub fn attach_window<S: EventSink + 'static, T: DrainWaker + 'static>(
     Ok(())
 }
 
-/// Puts the device onto PCI bus 0 as function 00:01.0, behind the ECAM window, its BARs wherever
-/// the guest puts them in the window at [`layout::DEVICE`].
+/// Attaches the device to PCI bus 0 as function 00:01.0, with its configuration space in the ECAM
+/// window. The guest places its BARs in the window at [`layout::DEVICE`].
 pub fn attach_pci<S: EventSink + 'static, T: DrainWaker + 'static>(
     machine: &mut Machine,
     chip: &Arc<Chip<S, T>>,
@@ -144,18 +144,18 @@ pub fn attach_pci<S: EventSink + 'static, T: DrainWaker + 'static>(
     Ok(())
 }
 
-/// What the host bridge decodes: a BAR elsewhere is nowhere.
+/// Addresses that the host bridge decodes. A BAR outside of them is not accessible.
 const WINDOW: Range<u64> = layout::DEVICE..layout::DEVICE + layout::DEVICE_SIZE;
 
-/// The offset in the function's configuration space that an ECAM offset is for, if it is the
-/// function's.
+/// Converts an ECAM offset to an offset in the function's configuration space. Returns `None` for
+/// other functions.
 fn config_offset(offset: u64) -> Option<u64> {
     /// Bus 0, device 1, function 0.
     const FUNCTION: u64 = 1 << 3;
     (offset / PAGE == FUNCTION).then_some(offset % PAGE)
 }
 
-/// The BARs of the PCI function: what the guest has put where.
+/// Places of the PCI function's BARs.
 struct Bars<S, T> {
     vm: Arc<Vm>,
     chip: Arc<Chip<S, T>>,
@@ -165,7 +165,7 @@ struct Bars<S, T> {
 }
 
 impl<S: EventSink, T: DrainWaker> Bars<S, T> {
-    /// Follows one change, on the vCPU's thread that made it.
+    /// Applies one change, on the thread of the vCPU that made it.
     fn change(&self, change: BarChange) {
         let region = change.region;
         let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,15 +178,15 @@ impl<S: EventSink, T: DrainWaker> Bars<S, T> {
         if gpa < WINDOW.start || end.is_none_or(|end| end > WINDOW.end) {
             return;
         }
-        // The guest may have put one BAR over another. Then the second one traps: slower, and as
-        // undefined as it is on a real bus.
+        // The guest may place one BAR over another. Then the second one traps, which is slower, and
+        // as undefined as on a real bus.
         let new = place(&self.vm, &self.chip, &self.doorbells, region, gpa);
         (self.observer)(VmmEvent::BarMapped { region, gpa, direct: new.is_ok() });
         placed.extend(new.ok().map(|new| (region, new)));
     }
 }
 
-/// What makes a region at its place work without exits; dropped, it traps.
+/// Memory slots and doorbells that make a region work without exits. When dropped, it traps.
 #[derive(Default)]
 struct Placed {
     _memory: Option<Memslot>,
@@ -218,7 +218,7 @@ fn place<S: EventSink, T: DrainWaker>(
         Region::Control => {
             for client in 0..u64::from(geometry.clients) {
                 let page = gpa + geometry.control_pages_offset() + client * PAGE;
-                // Length 8 is what guests use, and what KVM needs to trace a stamp's value; other
+                // Guests store 8 bytes, and KVM needs that length to trace a stamp's value; other
                 // widths trap.
                 placed._bells.push(vm.doorbell(page + register::KICK, 8, &doorbells.kick)?);
                 placed._bells.push(vm.doorbell(page + register::STAMP, 8, &doorbells.stamp)?);

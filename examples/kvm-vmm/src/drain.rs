@@ -13,8 +13,8 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::error::Error;
 
-/// A thread that drains a chip's rings: on KICK, and on a timer. Dropped, it drains what is left
-/// and ends; that is to be when no vCPU runs any more.
+/// Thread that drains a chip's rings on KICK and on a timer. When dropped, it drains the rest and
+/// ends; drop it when no vCPU runs any more.
 #[derive(Debug)]
 pub struct Drain {
     stop: Arc<AtomicBool>,
@@ -22,7 +22,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Starts it. `kick` is [`Doorbells::kick`](crate::Doorbells::kick).
+    /// Starts the thread. `kick` is [`Doorbells::kick`](crate::Doorbells::kick).
     pub fn start<S: EventSink + 'static, T: DrainWaker + 'static>(
         chip: &Arc<Chip<S, T>>,
         kick: &EventFd,
@@ -39,13 +39,13 @@ impl Drain {
         let run = move || {
             // The timer ends every wait soon, so nothing needs to wake the loop to stop it.
             while !stopped.load(Ordering::Relaxed) {
-                // It fails for a descriptor that is gone, and these are the loop's own.
+                // This fails only for closed descriptors, and the loop owns these.
                 let _ = manager.run();
             }
-            // The guest is no more: what is left in the rings is all there will be.
+            // The guest has ended: nothing is added to the rings any more.
             chip.sink().last_pass();
             chip.drain_all();
-            // Only if it could not be written is there anything left.
+            // Records are left only if they could not be written.
             chip.forsake();
         };
         let thread =
@@ -53,7 +53,7 @@ impl Drain {
         Ok(Drain { stop, thread: Some(thread) })
     }
 
-    /// Drains what is left and ends: a drop with a name.
+    /// Drains the rest and ends the thread, as a drop does.
     pub fn finish(self) {}
 }
 
@@ -61,7 +61,7 @@ impl Drop for Drain {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It panics only if the sink does, and that has been reported on stderr.
+            // The thread panics only if the sink does, which was reported on stderr.
             let _ = thread.join();
         }
     }

@@ -1,11 +1,11 @@
-//! What can go wrong: with this host's KVM, with setting up a machine, and with running a guest.
+//! Errors of this host's KVM, of setting up a machine, and of running a guest.
 
 use std::io;
 use std::time::Duration;
 
 use vmm_sys_util::errno::Error as Errno;
 
-/// Why KVM cannot be used on this host. A caller that has another way to run takes it.
+/// Reason why KVM cannot be used on this host. A caller may fall back to threads.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// `/dev/kvm` does not exist: no KVM module, no virtualization, or a container without the
@@ -18,21 +18,21 @@ pub enum Unusable {
     /// `/dev/kvm` cannot be opened for some other reason.
     #[error("cannot open /dev/kvm")]
     Open(#[source] io::Error),
-    /// Not the one API version that there has been since Linux 2.6.22.
+    /// Its API version is not 12, the only one since Linux 2.6.22.
     #[error("/dev/kvm speaks API version {0}, not 12")]
     Version(i32),
-    /// This KVM lacks a capability that the VMM cannot do without.
+    /// This KVM lacks a capability that the VMM needs.
     #[error("this KVM has no {0}")]
     Capability(&'static str),
-    /// KVM is there, but no VM can be made: typically virtualization is disabled or taken.
+    /// KVM cannot make a VM: typically virtualization is disabled or in use.
     #[error("KVM cannot create a virtual machine")]
     CreateVm(#[source] Errno),
 }
 
-/// Why a machine could not be set up, or its guest did not end well.
+/// Error of setting up a machine or of running its guest.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// KVM cannot be used here at all.
+    /// KVM cannot be used on this host.
     #[error("KVM cannot be used")]
     Unusable(#[from] Unusable),
     /// A count of vCPUs that is 0, or more than the guest's memory map has stacks for.
@@ -41,7 +41,7 @@ pub enum Error {
     /// A KVM call failed.
     #[error("{call} failed")]
     Kvm {
-        /// The call.
+        /// Name of the call.
         call: &'static str,
         /// Its errno.
         #[source]
@@ -50,13 +50,13 @@ pub enum Error {
     /// Guest memory could not be allocated.
     #[error("cannot allocate the guest's RAM")]
     Ram(#[source] vm_memory::mmap::FromRangesError),
-    /// Memory of a device could not be mapped.
+    /// A device's memory could not be mapped.
     #[error("cannot map a device's memory")]
     Map(#[from] vm_memory::mmap::MmapRegionError),
-    /// A device's window that does not fit into the guest's memory map.
+    /// A device's window does not fit into the guest's memory map.
     #[error("a window of {size:#x} bytes at {base:#x} leaves the space for devices")]
     Window {
-        /// Where it was to be.
+        /// Its address.
         base: u64,
         /// Its size.
         size: u64,
@@ -64,77 +64,77 @@ pub enum Error {
     /// An access to a device's memory left it.
     #[error("device memory")]
     DeviceMemory(#[from] vm_memory::VolatileMemoryError),
-    /// The host gave no eventfd.
+    /// An eventfd could not be made.
     #[error("cannot make an eventfd")]
     EventFd(#[source] io::Error),
     /// The drain loop could not be set up.
     #[error("cannot set up the drain loop")]
     Drain(#[source] io::Error),
-    /// An access to guest memory by the VMM left it: a mistake in the memory map.
+    /// The VMM accessed an address outside of guest memory: a mistake in the memory map.
     #[error("guest memory")]
     Memory(#[from] vm_memory::GuestMemoryError),
-    /// The guest's image could not be put into its memory.
+    /// The guest's image could not be loaded.
     #[error("cannot load the guest's image")]
     Image(#[from] linux_loader::loader::Error),
     /// A vCPU's thread could not be started.
     #[error("cannot start a vCPU's thread")]
     Thread(#[source] io::Error),
-    /// A vCPU can go no further.
+    /// A vCPU cannot continue.
     #[error("vCPU {vcpu} stopped")]
     Vcpu {
-        /// Which one.
+        /// Index of the vCPU.
         vcpu: usize,
-        /// Why.
+        /// Reason.
         #[source]
         source: VcpuError,
     },
     /// The guest's program reported failure (101: it panicked; the message is on its console).
     #[error("the guest's program ended with code {code} on vCPU {vcpu}: {console}")]
     Program {
-        /// On which vCPU.
+        /// Index of the vCPU.
         vcpu: usize,
-        /// The exit code.
+        /// Exit code.
         code: u32,
-        /// The console, with everything but printable ASCII escaped: it is the guest's text.
+        /// Console output of the guest, with everything but printable ASCII escaped.
         console: String,
     },
-    /// Somebody asked for it: [`Machine::stop_when`](crate::Machine::stop_when).
+    /// The caller stopped the guest: [`Machine::stop_when`](crate::Machine::stop_when).
     #[error("the guest was stopped")]
     Stopped,
-    /// The guest was still running when its time was up. It has been stopped.
+    /// The guest was stopped because it was still running at the time limit.
     #[error("the guest was stopped: {running} of its vCPUs still ran after {limit:?}")]
     TimedOut {
-        /// How many vCPUs were running.
+        /// Number of vCPUs that were running.
         running: usize,
-        /// The time that it had.
+        /// Time limit.
         limit: Duration,
     },
 }
 
-/// Why a vCPU cannot go on.
+/// Reason why a vCPU cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum VcpuError {
-    /// KVM gave up on the guest's code (1: an instruction it cannot emulate, 2: a fault while
-    /// delivering one).
+    /// KVM cannot run the guest's code (1: an instruction that it cannot emulate, 2: a fault during
+    /// the delivery of another).
     #[error("KVM_EXIT_INTERNAL_ERROR, suberror {suberror}, at rip {rip:#x}")]
     Internal {
         /// KVM's code.
         suberror: u32,
-        /// Where the guest was.
+        /// The guest's instruction pointer.
         rip: u64,
     },
     /// The guest raised an exception: it has no handlers, so that is a triple fault.
     #[error("triple fault at rip {rip:#x} (cr2 {cr2:#x})")]
     Shutdown {
-        /// Where the guest was.
+        /// The guest's instruction pointer.
         rip: u64,
-        /// The address of the last page fault, if that is what it was.
+        /// The address of the last page fault, if it was one.
         cr2: u64,
     },
     /// The processor refused the guest's state.
     #[error("KVM_EXIT_FAIL_ENTRY, hardware reason {0:#x}")]
     FailEntry(u64),
-    /// An exit that this VMM has no use for.
+    /// An exit that this VMM does not handle.
     #[error("unexpected exit: {0}")]
     Unexpected(String),
     /// KVM_RUN itself failed.
@@ -145,7 +145,7 @@ pub enum VcpuError {
     Panicked,
 }
 
-/// Names the call in the error of a KVM call.
+/// Returns a function that adds the call's name to its error.
 pub(crate) fn kvm(call: &'static str) -> impl FnOnce(Errno) -> Error {
     move |source| Error::Kvm { call, source }
 }

@@ -1,9 +1,9 @@
 //! Doorbells: guest stores that KVM turns into a count on an eventfd, without an exit to the VMM.
 //!
 //! kvm-ioctls derives an ioeventfd's length from the type of its datamatch, so it can register "any
-//! length, any value" and "8 bytes of this value", but not "8 bytes of any value". That one is what
-//! a kernel-stamped point needs: length 8 for KVM's tracepoint to see the value, any value because
-//! it is a timestamp. So the ioctl is made here.
+//! length, any value" and "8 bytes of this value", but not "8 bytes of any value". A kernel-stamped
+//! point needs the latter: length 8 for KVM's tracepoint to see the value, any value because it is a
+//! timestamp. So this module makes the ioctl itself.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -20,7 +20,7 @@ use crate::vm::Vm;
 
 ioctl_iow_nr!(KVM_IOEVENTFD, KVMIO, 0x79, kvm_ioeventfd);
 
-/// A doorbell that is armed for as long as this lives.
+/// Doorbell that is armed until dropped.
 #[derive(Debug)]
 pub struct IoEvent {
     vm: Arc<Vm>,
@@ -43,7 +43,7 @@ impl Vm {
         match event.set(0) {
             Ok(()) => Ok(event),
             Err(source) => {
-                // Not armed: nothing for Drop to disarm, but it may try; KVM answers ENOENT.
+                // It is not armed. Drop disarms it anyway, and KVM answers ENOENT.
                 Err(kvm("KVM_IOEVENTFD")(source))
             }
         }
@@ -69,7 +69,7 @@ impl IoEvent {
 
 impl Drop for IoEvent {
     fn drop(&mut self) {
-        // It fails only if it is not armed (any more), which is what is wanted.
+        // This fails only if the doorbell is not armed.
         let _ = self.set(1 << kvm_ioeventfd_flag_nr_deassign);
     }
 }

@@ -1,4 +1,4 @@
-//! A minimal VMM on KVM: what it takes to run a guest with the hypertrace device, and nothing more.
+//! A minimal VMM on KVM: just enough to run a guest with the hypertrace device.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -13,16 +13,16 @@
 //! # }
 //! ```
 //!
-//! - [`Vm`] is the virtual machine: RAM, and [`Memslot`]s and [`IoEvent`]s that come and go while
-//!   it runs;
-//! - [`Bus`] says who answers MMIO that KVM cannot;
-//! - [`Machine`] puts the guest image into RAM, and runs a program on vCPUs until it ends, fails or
+//! - [`Vm`] is the virtual machine: RAM, and [`Memslot`]s and [`IoEvent`]s that can be added and
+//!   removed while it runs;
+//! - [`Bus`] passes MMIO exits to devices;
+//! - [`Machine`] loads the guest image into RAM, and runs a program on vCPUs until it ends, fails or
 //!   takes too long;
-//! - [`attach_window`] and [`attach_pci`] give it the hypertrace device, [`Drain`] is the thread
-//!   that empties the device's rings, [`record_in`] traces the VMM itself.
+//! - [`attach_window`] and [`attach_pci`] add the hypertrace device, [`Drain`] is the thread that
+//!   empties the device's rings, [`record_in`] traces the VMM itself.
 //!
-//! Where there is no usable KVM, [`Machine::new`] says so ([`Error::Unusable`]) and
-//! [`run_on_threads`] runs the same programs on threads of this process.
+//! Without a usable KVM, [`Machine::new`] fails with [`Error::Unusable`], and [`run_on_threads`]
+//! runs the same programs on threads of this process.
 //!
 //! The guest starts in 64-bit *user* mode with an identity mapping of the first 4 GiB and no
 //! exception handlers. There are no interrupts, no firmware, no disks; it does not boot an
@@ -44,7 +44,7 @@ mod threads;
 mod vcpu;
 mod vm;
 
-/// The VMM's events, as its `trace-events` file declares them.
+/// The VMM's events, declared in its `trace-events` file.
 pub mod trace {
     hypertrace_trace::include_events!();
 }

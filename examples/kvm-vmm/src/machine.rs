@@ -1,4 +1,4 @@
-//! A machine: the guest image on vCPUs, from the first instruction to the end or the time limit.
+//! A machine: runs the guest image on vCPUs, from the first instruction to its end or a time limit.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,31 +21,31 @@ use crate::observe::Observer;
 use crate::vcpu::{self, Shared};
 use crate::vm::Vm;
 
-/// A machine that is ready to run one program.
+/// Machine that is ready to run one program.
 pub struct Machine {
     vm: Arc<Vm>,
     vcpus: Vec<VcpuFd>,
     shared: Shared,
-    /// Memory slots and doorbells that stand while the machine does.
+    /// Memory slots and doorbells that live as long as the machine.
     parts: Vec<Box<dyn Send>>,
-    /// Asked while it runs whether to stop.
+    /// Function that the running machine calls to learn whether to stop.
     is_asked_to_stop: Option<fn() -> bool>,
 }
 
-/// How often a machine asks whether to stop.
+/// Period of these calls.
 const STOP_PERIOD: Duration = Duration::from_millis(20);
 
-/// What a program that ended well leaves.
+/// Results of a program that succeeded.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What it wrote to the console: bytes of the guest, not to be shown on a terminal unescaped.
+    /// Console output: bytes of the guest, to be escaped for a terminal.
     pub console: Vec<u8>,
-    /// What each vCPU posted on the [`Board`].
+    /// The values that each vCPU posted on the [`Board`].
     pub results: Vec<[u64; BOARD_RESULTS]>,
 }
 
 impl Machine {
-    /// A machine with `vcpus` vCPUs and an empty bus.
+    /// Makes a machine with `vcpus` vCPUs and an empty bus.
     ///
     /// # Errors
     /// [`Error::Unusable`] if this host has no usable KVM.
@@ -72,23 +72,23 @@ impl Machine {
         })
     }
 
-    /// The VM, to map memory and arm doorbells; it may be kept and used while the machine runs.
+    /// Returns the VM, to map memory and arm doorbells, also while the machine runs.
     pub fn vm(&self) -> &Arc<Vm> {
         &self.vm
     }
 
-    /// The bus, to add devices before the machine runs.
+    /// Returns the bus, to add devices before the machine runs.
     pub fn bus_mut(&mut self) -> &mut Bus {
         &mut self.shared.bus
     }
 
-    /// Whom the machine tells what it does; nobody at first. Set it before devices are attached:
-    /// they tell the same one.
+    /// Sets the observer of the machine's events. Set it before devices are attached: they use it,
+    /// too. There is none at first.
     pub fn observe(&mut self, observer: Observer) {
         self.shared.observer = observer;
     }
 
-    /// Has the machine ask, some 50 times a second while it runs, whether to stop.
+    /// Stops the machine when this function returns true. It is called some 50 times a second.
     pub fn stop_when(&mut self, is_asked: fn() -> bool) {
         self.is_asked_to_stop = Some(is_asked);
     }
@@ -97,16 +97,16 @@ impl Machine {
         Arc::clone(&self.shared.observer)
     }
 
-    /// Keeps `part` until the machine has run.
+    /// Keeps `part` until the machine has ended.
     pub(crate) fn keep(&mut self, part: impl Send + 'static) {
         self.parts.push(Box::new(part));
     }
 
-    /// Runs the program that `args` asks for, on every vCPU at once, until all have ended.
+    /// Runs the program in `args` on all vCPUs at once, until all have ended.
     ///
     /// # Errors
-    /// The first vCPU that fails or ends with a code other than 0 stops the others; so does the end
-    /// of `limit`, and whoever [asks](Machine::stop_when). No vCPU is running when this returns.
+    /// If a vCPU fails or ends with a code other than 0, if the time limit is over, or if the function
+    /// of [`stop_when`](Machine::stop_when) returns true. No vCPU is running when this returns.
     pub fn run(self, args: &Args, limit: Duration) -> Result<Outcome, Error> {
         let deadline = Instant::now() + limit;
         let kick = kick_signal()?;
@@ -120,10 +120,10 @@ impl Machine {
         for (index, mut fd) in self.vcpus.into_iter().enumerate() {
             let (ended, shared) = (ended.clone(), Arc::clone(&shared));
             let spawned = thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
-                // A device that panics must not leave the others waiting for this vCPU.
+                // If a device panics, the other vCPUs must not wait for this one.
                 let run = AssertUnwindSafe(|| vcpu::run(index, &mut fd, &shared));
                 let end = panic::catch_unwind(run).unwrap_or(Err(VcpuError::Panicked));
-                // The receiver is gone only when the run is over anyway.
+                // The receiver is dropped only after the run.
                 let _ = ended.send((index, end));
             });
             match spawned {
@@ -153,7 +153,7 @@ impl Machine {
                 Ok((vcpu, Err(source))) => failed = Some(Error::Vcpu { vcpu, source }),
                 Err(RecvTimeoutError::Timeout) if wait < left => {}
                 Err(RecvTimeoutError::Timeout) => failed = Some(Error::TimedOut { running, limit }),
-                // Not before every thread has said its end.
+                // Only after all threads have sent their results.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -179,23 +179,24 @@ fn outcome(vm: &Vm, shared: &Shared, vcpus: usize) -> Result<Outcome, Error> {
     Ok(Outcome { console: shared.control.take_console(), results })
 }
 
-/// Ends the vCPU threads, `stop` being set.
+/// Ends the vCPU threads. `stop` is set before.
 fn stop(threads: Vec<JoinHandle<()>>, kick: i32) {
     for thread in threads {
-        // Again and again until it is out: a signal that comes after the thread looked at `stop`
-        // and before it is in KVM_RUN interrupts nothing. (The other way is `immediate_exit`, set
-        // by the handler through a thread-local pointer into KVM's page.)
+        // Repeated until the thread ends: a signal that arrives after the thread loaded `stop` and
+        // before it is in KVM_RUN interrupts nothing. (The alternative is `immediate_exit`, set by
+        // the handler through a thread-local pointer into KVM's page.)
         while !thread.is_finished() {
-            // It fails only for a thread that has ended.
+            // This fails only for a thread that has ended.
             let _ = thread.kill(kick);
             thread::sleep(Duration::from_millis(1));
         }
-        // What it had to say it has sent.
+        // The thread has sent its result before.
         let _ = thread.join();
     }
 }
 
-/// The signal that makes KVM_RUN return, its handler installed once per process.
+/// Installs the handler of the signal that interrupts KVM_RUN, once per process, and returns the
+/// signal's number.
 fn kick_signal() -> Result<i32, Error> {
     static SIGNAL: OnceLock<Result<i32, Errno>> = OnceLock::new();
     extern "C" fn ignore(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}

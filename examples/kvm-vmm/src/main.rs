@@ -1,6 +1,6 @@
-//! `kvm-vmm DIR [VCPUS]`: runs the demo's guest and leaves a session in DIR.
+//! `kvm-vmm DIR [VCPUS]`: runs the demo's guest and writes a session to DIR.
 //!
-//! What a VMM adds to itself for hypertrace is [`run`], as short as it is here.
+//! [`run`] is all that a VMM has to add for hypertrace.
 
 use std::path::Path;
 use std::process::ExitCode;

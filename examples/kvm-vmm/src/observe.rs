@@ -1,4 +1,4 @@
-//! What the VMM tells of itself, for a trace.
+//! Events of the VMM itself, for a trace.
 
 use std::sync::Arc;
 
@@ -7,57 +7,57 @@ use hypertrace_trace::Session;
 
 use crate::trace;
 
-/// Something that the VMM did, told as it happens on the thread that did it.
+/// Event of the VMM, reported on the thread where it happens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VmmEvent {
-    /// A vCPU's thread has begun.
+    /// A vCPU's thread has started.
     Start {
-        /// Which vCPU.
+        /// Index of the vCPU.
         vcpu: usize,
     },
     /// A vCPU is about to enter the guest.
     Run {
-        /// Which vCPU.
+        /// Index of the vCPU.
         vcpu: usize,
     },
-    /// A vCPU has come back.
+    /// A vCPU has left the guest.
     Exit {
-        /// Which vCPU.
+        /// Index of the vCPU.
         vcpu: usize,
-        /// Why: `mmio_read`, `mmio_write`, `interrupted`, `other`.
+        /// Reason: `mmio_read`, `mmio_write`, `interrupted`, `other`.
         reason: &'static str,
         /// The guest-physical address of an MMIO exit, else 0.
         gpa: u64,
     },
-    /// A region of the device has come to stand in the guest's address space.
+    /// A region of the device was mapped into the guest's address space.
     BarMapped {
-        /// Which region.
+        /// The region.
         region: Region,
         /// Its guest-physical address.
         gpa: u64,
-        /// Its memory and doorbells work without an exit to the VMM; otherwise every access traps.
+        /// Whether its memory and doorbells work without an exit to the VMM; otherwise every access
+        /// traps.
         direct: bool,
     },
-    /// A region of the device has gone from there.
+    /// A region of the device was unmapped.
     BarUnmapped {
-        /// Which region.
+        /// The region.
         region: Region,
-        /// Where it was.
+        /// Its previous guest-physical address.
         gpa: u64,
     },
 }
 
-/// Whom the VMM tells. Called by vCPU threads concurrently, twice per exit: it must not block.
+/// Receiver of the VMM's events. vCPU threads call it concurrently, twice per exit: it must not block.
 pub type Observer = Arc<dyn Fn(VmmEvent) + Send + Sync>;
 
-/// Has what the VMM does traced, on the calling thread and on those of the vCPUs: `vcpu_run`,
-/// `vcpu_exit`, `bar_mapped` and `bar_unmapped`, as far as they are on. Recorded, they stand in the
-/// session that the guest's events go to.
+/// Returns an observer that traces the VMM on the calling thread and on those of the vCPUs, with the
+/// declared events `vcpu_run`, `vcpu_exit`, `bar_mapped` and `bar_unmapped`, into the session of the
+/// guest's events.
 pub fn record_in(session: Session) -> Observer {
     session.attach("vmm");
     Arc::new(move |event| match event {
-        // Without a ring of its own the thread's events are counted as lost, and the session says
-        // so.
+        // If the thread gets no ring, its events are counted as lost in the session.
         VmmEvent::Start { vcpu } => {
             session.attach(&format!("vcpu{vcpu}"));
         }

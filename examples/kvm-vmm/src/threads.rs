@@ -1,6 +1,6 @@
-//! The same guest programs on threads of this process, for hosts with no usable KVM.
+//! The same guest programs on threads of this process, for hosts without a usable KVM.
 //!
-//! They use a segment, or bare rings: nothing traps, so reference points wait for the host's thread,
+//! They use a segment, or bare rings. Nothing traps, so reference points wait for the host's thread,
 //! or are records in the rings, and stamps are records only.
 
 use std::thread;
@@ -11,8 +11,8 @@ use hypertrace_guest::{Args, Board, MAX_VCPUS, Program, run_hosted};
 use crate::error::{Error, VcpuError};
 use crate::machine::Outcome;
 
-/// Runs the program that `args` asks for on `threads` threads, thread n as client n of the channel,
-/// until all have ended.
+/// Runs the program in `args` on `threads` threads, thread n as client n of the channel, until all
+/// have ended.
 ///
 /// Threads cannot be stopped from outside, so there is no time limit: the programs that can run
 /// here end by themselves (see [`run_hosted`]).

@@ -1,4 +1,4 @@
-//! One vCPU: enter the guest, answer its exit, again.
+//! The loop of one vCPU: enters the guest, handles its exit, and repeats.
 //!
 //! Unsafe for one read of a union in KVM's shared page.
 #![allow(unsafe_code)]
@@ -12,16 +12,17 @@ use crate::control::Control;
 use crate::error::VcpuError;
 use crate::observe::{Observer, VmmEvent};
 
-/// What the vCPU threads share.
+/// State that the vCPU threads share.
 pub struct Shared {
     pub bus: Bus,
     pub control: Control,
     pub observer: Observer,
-    /// Set when vCPUs are to leave; a kick makes a vCPU that is in the guest look at it.
+    /// Whether vCPUs should stop. A kick makes a vCPU that is in the guest check it.
     pub stop: AtomicBool,
 }
 
-/// Runs until the program ends (its exit code), fails, or is told to stop (`None`).
+/// Runs the vCPU until its program ends, fails or is stopped. Returns the exit code, `None` if it
+/// was stopped.
 pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u32>, VcpuError> {
     (shared.observer)(VmmEvent::Start { vcpu: index });
     while !shared.stop.load(Ordering::Relaxed) {
@@ -41,11 +42,11 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
                 Some(None) => {}
                 None => shared.bus.write(gpa, data),
             },
-            // Both mean a signal: look at `stop`.
+            // Both mean a signal: the loop checks `stop`.
             Ok(VcpuExit::Intr) => {}
             Err(errno) if errno.errno() == libc::EINTR || errno.errno() == libc::EAGAIN => {}
             Ok(VcpuExit::InternalError) => {
-                // SAFETY: for this exit reason KVM has filled in this member; any bytes are a valid
+                // SAFETY: for this exit reason KVM has set this member; any bytes are a valid
                 // integer anyway.
                 let suberror = unsafe { vcpu.get_kvm_run().__bindgen_anon_1.internal.suberror };
                 return Err(VcpuError::Internal { suberror, rip: rip(vcpu) });
@@ -62,7 +63,7 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
     Ok(None)
 }
 
-/// Where the guest is, for an error's text.
+/// Returns the guest's instruction pointer, for an error's text.
 fn rip(vcpu: &VcpuFd) -> u64 {
     vcpu.get_regs().map_or(0, |regs| regs.rip)
 }

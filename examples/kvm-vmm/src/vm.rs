@@ -1,6 +1,6 @@
-//! The virtual machine: its RAM, and memory slots that come and go while it runs.
+//! The virtual machine: its RAM, and memory slots that can be added and removed while it runs.
 //!
-//! Unsafe because KVM is told raw host addresses: a slot must not outlive the mapping behind it.
+//! Unsafe, because KVM takes raw host addresses: a slot must not outlive its mapping.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,24 +13,24 @@ use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, MmapRegion};
 
 use crate::error::{Error, Unusable, kvm};
 
-/// What the guest may do with a [`Memslot`] without an exit.
+/// Accesses of the guest to a [`Memslot`] without an exit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Access {
-    /// Load and store.
+    /// Loads and stores.
     ReadWrite,
-    /// Load; a store exits as MMIO and goes to the [`Bus`](crate::Bus). Needs
+    /// Loads; a store exits as MMIO and goes to the [`Bus`](crate::Bus). Needs
     /// [`Vm::has_readonly_memory`].
     ReadOnly,
 }
 
-/// A virtual machine with [`layout::RAM_SIZE`] bytes of RAM at 0.
+/// Virtual machine with [`layout::RAM_SIZE`] bytes of RAM at 0.
 #[derive(Debug)]
 pub struct Vm {
     fd: VmFd,
     kvm: Kvm,
     ram: GuestMemoryMmap,
     readonly_memory: bool,
-    /// Which slot numbers are taken; the index is the number.
+    /// Slot numbers in use, by number.
     slots: Mutex<Vec<bool>>,
 }
 
@@ -47,22 +47,22 @@ impl Vm {
             .map_err(Error::Ram)?;
         let vm = Vm { fd, kvm: kvm_fd, ram, readonly_memory, slots: Mutex::new(vec![true]) };
         let host = vm.ram.get_host_address(GuestAddress(0))?;
-        // SAFETY: `ram` is in the same struct as `fd` and behind it, so the VM is closed first.
+        // SAFETY: `ram` is in the same struct as `fd` and declared after it, so the VM is closed first.
         unsafe { vm.set_slot(0, 0, host as u64, layout::RAM_SIZE, 0) }?;
         Ok(Arc::new(vm))
     }
 
-    /// RAM, by guest-physical address.
+    /// Returns the RAM, addressed by guest-physical addresses.
     pub fn ram(&self) -> &GuestMemoryMmap {
         &self.ram
     }
 
-    /// Whether KVM has read-only slots. Where it has none, such memory must trap altogether.
+    /// Returns whether KVM has read-only slots. Without them, such memory must trap altogether.
     pub fn has_readonly_memory(&self) -> bool {
         self.readonly_memory
     }
 
-    /// Puts memory at `gpa`, until the slot is dropped. Works while vCPUs run.
+    /// Maps memory at `gpa` until the slot is dropped. Works while vCPUs run.
     ///
     /// # Errors
     /// If `gpa` and the size are not whole pages, or there is memory already.
@@ -132,7 +132,7 @@ impl Vm {
     }
 }
 
-/// Memory that stands in the guest's address space for as long as this lives.
+/// Memory that is mapped in the guest's address space until dropped.
 #[derive(Debug)]
 pub struct Memslot {
     vm: Arc<Vm>,
@@ -143,17 +143,17 @@ pub struct Memslot {
 
 impl Drop for Memslot {
     fn drop(&mut self) {
-        // SAFETY: size 0 removes the slot; KVM looks at no host address. When this returns, no vCPU
+        // SAFETY: size 0 removes the slot; KVM ignores the host address. When this returns, no vCPU
         // uses it any more.
         let removed = unsafe { self.vm.set_slot(self.slot, self.gpa, 0, 0, 0) };
-        // A number that KVM still holds is not given out again.
+        // A number that KVM still uses is not reused.
         if removed.is_ok() {
             self.vm.release_slot(self.slot);
         }
     }
 }
 
-/// Opens `/dev/kvm` and checks for what this VMM cannot do without.
+/// Opens `/dev/kvm` and checks for the capabilities that this VMM needs.
 fn open() -> Result<Kvm, Unusable> {
     let kvm = Kvm::new().map_err(|errno| {
         let error = io::Error::from(errno);

@@ -1,4 +1,4 @@
-//! The hypertrace device in a real KVM guest: behind its window, and on the PCI bus.
+//! The hypertrace device in a real KVM guest: in its window, and on the PCI bus.
 
 mod common;
 
@@ -12,7 +12,7 @@ use hypertrace_guest::{Args, Program, layout};
 use kvm_vmm::{Answer, Doorbells, VmmEvent, attach_pci, attach_window};
 use vmm_sys_util::eventfd::EventFd;
 
-/// Keeps reference points, and takes nothing out of rings.
+/// Sink that keeps reference points, and takes nothing out of rings.
 #[derive(Default)]
 struct Recorder {
     points: Mutex<Vec<(u32, u32, Vec<u64>)>>,
@@ -44,7 +44,7 @@ fn device() -> (TestChip, Doorbells) {
     (Arc::new(Chip::new(memory, &config, Recorder::default(), waker)), doorbells)
 }
 
-/// What the 2016 driver makes of four clients and two events, sorted by client.
+/// Returns the events of the 2016 driver with four clients and two events each, sorted by client.
 fn legacy_events() -> Vec<(u32, u32, Vec<u64>)> {
     let mut events = Vec::new();
     for client in 0..4u64 {
@@ -72,7 +72,7 @@ fn a_driver_of_2016_works_in_the_window() {
     };
     let (chip, doorbells) = device();
     attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
-    // The driver itself needs the regions' addresses only; the library puts them on the board.
+    // The driver needs only the regions' addresses; the library writes them to the board.
     let args = Args {
         device: layout::DEVICE,
         events: 2,
@@ -154,7 +154,7 @@ fn a_null_device_takes_the_same_stores_and_records_nothing() {
 
     let outcome = run(machine, &args);
 
-    assert_eq!(outcome.results[0][1], 0, "none was answered");
+    assert_eq!(outcome.results[0][1], 0, "no point was answered");
     assert_eq!(chip.sink().points.lock().unwrap().len(), 0);
 }
 

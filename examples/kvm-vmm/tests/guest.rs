@@ -1,4 +1,4 @@
-//! Guest programs in a real KVM guest: the VMM's promises, one by one.
+//! Guest programs in a real KVM guest, one test for each property of the VMM.
 
 mod common;
 
@@ -15,12 +15,12 @@ use vm_memory::{FileOffset, MmapRegion};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::tempfile::TempFile;
 
-/// Arguments for `count` stores of `width` bytes at `address`.
+/// Returns arguments for `count` stores of `width` bytes at `address`.
 fn stores(count: u64, address: u64, width: u64) -> Args {
     Args { params: [count, address, width, 0], ..Args::new(Program::Store) }
 }
 
-/// Every store as (offset, bytes).
+/// Stores, as pairs of offset and bytes.
 type Stores = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
 
 /// Adds a window of one page that keeps every store.
@@ -35,7 +35,7 @@ fn record_stores(machine: &mut Machine, base: u64) -> Stores {
     seen
 }
 
-/// A page of memory, as a file that the guest can be given.
+/// Makes a file of one page, for the guest's memory.
 fn shared_page() -> File {
     let file = TempFile::new().unwrap().into_file();
     file.set_len(0x1000).unwrap();
@@ -47,7 +47,7 @@ fn mapping(page: &File) -> MmapRegion {
 }
 
 #[test]
-fn hello_speaks_on_the_console() {
+fn hello_prints_on_the_console() {
     let Some(machine) = machine(1) else { return };
 
     let outcome = run(machine, &Args::new(Program::Hello));
@@ -75,7 +75,7 @@ fn stores_of_every_width_arrive_with_their_offset_and_bytes() {
 fn two_vcpus_run_at_once_with_sse() {
     let Some(machine) = machine(2) else { return };
 
-    // The program waits for the other vCPU before it begins: one after the other would never end.
+    // The program waits for the other vCPU before it begins: in sequence, they would never end.
     let outcome = run(machine, &Args::new(Program::Sse));
 
     let sum: f64 = (1..=1_000_000u32).map(|n| 1.0 / f64::from(n)).sum();
@@ -196,7 +196,7 @@ fn a_guest_that_hangs_is_stopped_at_the_limit() {
 }
 
 #[test]
-fn a_guest_that_panics_says_so_on_the_console() {
+fn a_guests_panic_is_printed_on_the_console() {
     let Some(machine) = machine(1) else { return };
 
     let error = machine.run(&Args::new(Program::Panic), LIMIT).unwrap_err();
@@ -257,7 +257,7 @@ fn a_device_that_panics_ends_the_run_of_every_vcpu() {
 }
 
 #[test]
-fn loads_that_nobody_answers_read_as_ones() {
+fn loads_outside_of_all_windows_read_as_ones() {
     let mut bus = kvm_vmm::Bus::default();
     bus.add(0x1000..0x2000, |offset, data| data.fill(offset as u8), |_, _| ());
     let mut data = [0; 4];

@@ -21,7 +21,7 @@ const EVENTS: u64 = 100_000;
 const REFERENCE_POINTS: u64 = 1_000;
 const STAMPS: u64 = 100;
 
-/// A session in a new directory, a device that records in it, and its drain loop.
+/// Session in a new directory, a device that records in it, and its drain loop.
 struct Host {
     session: Session,
     chip: Arc<Chip<Session, EventFd>>,
@@ -34,7 +34,7 @@ impl Host {
     fn new() -> Host {
         let dir = tempfile::tempdir().unwrap();
         let session = Session::create(SessionConfig::new(dir.path())).unwrap();
-        // An eighth of what a vCPU emits: so the rings are drained while it runs, or events are
+        // An eighth of a vCPU's events: unless the rings are drained while it runs, events are
         // lost.
         let geometry = Geometry {
             clients: 4,
@@ -57,7 +57,7 @@ impl Host {
     }
 }
 
-/// A machine whose events go to the host's session, or `None` where there is no KVM.
+/// Makes a machine whose events go to the host's session. Returns `None` without KVM.
 fn machine(host: &Host) -> Option<Machine> {
     let mut machine = common::machine(VCPUS)?;
     host.session.set_events(&"*".parse().unwrap(), true).unwrap();
@@ -65,7 +65,7 @@ fn machine(host: &Host) -> Option<Machine> {
     Some(machine)
 }
 
-/// The demo, with `device` and `ecam` to be filled in.
+/// Returns arguments for the demo, without `device` and `ecam`.
 fn demo() -> Args {
     Args {
         events: EVENTS,
@@ -84,7 +84,7 @@ fn assert_complete(summary: &Summary) {
 }
 
 #[test]
-fn every_event_of_two_vcpus_behind_a_window_is_in_the_session() {
+fn every_event_of_two_vcpus_with_a_window_is_in_the_session() {
     let host = Host::new();
     let Some(mut machine) = machine(&host) else {
         return;
@@ -96,7 +96,7 @@ fn every_event_of_two_vcpus_behind_a_window_is_in_the_session() {
 
     let summary = host.finish();
     assert_complete(&summary);
-    // Every reference point is an exit, told before and after.
+    // Every reference point is an exit, with an event before and after it.
     assert!(summary.host_events >= 2 * VCPUS as u64 * REFERENCE_POINTS);
 }
 
@@ -113,7 +113,7 @@ fn every_event_of_two_vcpus_on_the_pci_bus_is_in_the_session() {
     assert_complete(&host.finish());
 }
 
-/// The device's rings as shared memory.
+/// Returns the device's rings as shared memory.
 fn bare_rings(host: &Host) -> Channel<'_> {
     let rings = host.chip.memory().region(Region::Rings).unwrap();
     Channel::local(host.chip.config_page(), rings.words()).unwrap()

@@ -1,4 +1,4 @@
-/* Rows of C: says `ready`, then answers each line with nanoseconds a turn. */
+/* Rows of C: prints `ready`, then answers each line with the nanoseconds per turn. */
 #include <hypertrace.h>
 
 #include <stdio.h>
@@ -6,14 +6,14 @@
 #include <time.h>
 
 enum {
-    /* As the rows of the ring have them: the ring holds two bursts, each record has four words. */
+    /* The same numbers as in the rows of the ring: the ring holds two bursts, each record has four words. */
     BURST = 50000,
     BURSTS = 10,
     WORDS = 4,
     TURNS = 20000000
 };
 
-/* As far as the compiler knows, this changes it. */
+/* Makes the compiler assume that the value changes. */
 #define HIDE(value) __asm__ volatile("" : "+r"(value))
 
 static double now(void) {
@@ -26,7 +26,7 @@ static __attribute__((noinline)) void pair(uint64_t a, uint64_t b) {
     HYPERTRACE_EVENT("c_pair", a, b);
 }
 
-/* 0 if there was no room. */
+/* Returns 0 if there was no room. */
 static double emit(void) {
     double total = 0;
     for (int burst = 0; burst < BURSTS; burst++) {
@@ -50,7 +50,7 @@ static bool is_on(void) {
     return computed;
 }
 
-/* 0 if it is on, a second from now still. */
+/* Returns 0 if the event is still on after a second. */
 static double disabled(void) {
     const struct timespec moment = {0, 1000000};
     for (int tries = 0; is_on(); tries++) {

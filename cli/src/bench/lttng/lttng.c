@@ -1,4 +1,4 @@
-/* Fires one event of LTTng-UST's as often as it is told; says how many nanoseconds each took. */
+/* Fires one event of LTTng-UST as often as its argument says; prints the nanoseconds per event. */
 #define LTTNG_UST_TRACEPOINT_CREATE_PROBES
 #define LTTNG_UST_TRACEPOINT_DEFINE
 #include "lttng.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* A function of its own, as the generated ones of ours. */
+/* A separate function, like the generated functions of declared events. */
 static __attribute__((noinline)) void pair(uint64_t a, uint64_t b)
 {
 	lttng_ust_tracepoint(hypertrace_bench, pair, a, b);
@@ -25,7 +25,7 @@ int main(int argc, char **argv)
 	uint64_t turns = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
 	double start;
 
-	/* The first one makes what the thread needs. */
+	/* The first event sets up the thread's buffers. */
 	pair(0, 0);
 	start = now();
 	for (uint64_t i = 0; i < turns; i++) {

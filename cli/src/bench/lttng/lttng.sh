@@ -1,11 +1,11 @@
-# Traces lttng.c in this folder with a session daemon of its own. For each line on stdin, a number of
-# events, one line: nanoseconds of an event, events that LTTng discarded, bytes of its files.
+# Traces lttng.c in this folder with a separate session daemon. For each line on stdin, a number of
+# events, prints one line: nanoseconds per event, events that LTTng discarded, bytes of its files.
 cd "$1" || exit
 for tool in lttng lttng-sessiond cc; do
     command -v $tool > /dev/null || { echo "there is no $tool here" >&2; exit 1; }
 done
 if [ "$(id -u)" = 0 ] && [ -z "$HYPERTRACE_BENCH_PRIVATE" ]; then
-    # Root's daemon is in /run, whatever LTTNG_HOME says: a /run of our own.
+    # Root's daemon uses /run, whatever LTTNG_HOME is: this one gets a private /run.
     export HYPERTRACE_BENCH_PRIVATE=1
     exec unshare --mount --propagation private sh lttng.sh .
 fi
@@ -42,6 +42,6 @@ while read -r events; do
     )
     lttng destroy bench > lttng.log 2>&1
     rm -rf trace
-    # Last: from here on something else is measured.
+    # Last, because other rows are measured from here on.
     echo "$answer"
 done

@@ -1,4 +1,4 @@
-/* Calls a function that is built with -pg as often as it is told; says how many nanoseconds each call took. */
+/* Calls a function built with -pg as often as its argument says; prints the nanoseconds per call. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

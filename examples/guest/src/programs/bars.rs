@@ -10,7 +10,7 @@ use super::NO_DEVICE;
 use crate::pci::Function;
 use crate::{Args, Board, store};
 
-/// Where the vCPU that moves the BARs posts that it is done.
+/// Index of the result that the vCPU posts after moving the BARs.
 const DONE: usize = 0;
 
 pub fn run(cpu: u32, args: &Args, board: &Board) -> u32 {
@@ -22,8 +22,8 @@ pub fn run(cpu: u32, args: &Args, board: &Board) -> u32 {
     while board.results(0)[DONE] == 0 {
         for base in regions {
             for offset in [0, 8, 0x1000, 0x1008, 0x1400] {
-                // SAFETY: the BARs were there, and nothing else is; what such a load gives is
-                // nobody's concern.
+                // SAFETY: these addresses belong to the BARs only; the value of such a load is not
+                // used.
                 unsafe {
                     store(base + offset, offset, 8);
                     black_box(((base + offset) as *const u64).read_volatile());
@@ -41,7 +41,8 @@ pub fn move_until_done(cpu: u32, args: &Args, board: &Board) -> u32 {
     board.meet(args.vcpus);
     if let Some(function) = function {
         for _ in 0..args.events {
-            // While it is decoded, in two halves: for a moment it is at a third place.
+            // The address changes in two halves while it is decoded: between them the BAR is at a third
+            // place.
             function.move_bar(4, args.params[0], true);
             function.set_decoding(false);
             function.move_bar(4, board.regions()[3], true);
@@ -52,17 +53,17 @@ pub fn move_until_done(cpu: u32, args: &Args, board: &Board) -> u32 {
     if function.is_some() { 0 } else { NO_DEVICE }
 }
 
-/// Traces until the last vCPU is done. What becomes of it is up to where the BARs are.
+/// Traces until the last vCPU is done. Whether events are recorded depends on the BARs' places.
 pub fn trace_until_done(args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     let trace = |number: u64| {
         event!(client: client, "traced", number);
         if number.is_multiple_of(16) {
             client.stamp();
-            // It fails while BAR 2 is not there.
+            // A point fails while BAR 2 is elsewhere.
             let _ = reference_point!(client: client, "traced_point", number);
         }
     };
-    // The first ones tell their schemas, which nobody would tell again.
+    // The first events bring their schemas, which are not sent again.
     trace(0);
     board.meet(args.vcpus);
     let mut number = 1;

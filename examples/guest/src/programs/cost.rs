@@ -1,17 +1,17 @@
-//! Programs that measure: the same call in a row, and how many ticks it took.
+//! Programs that measure the ticks of repeated calls.
 
 use hypertrace::abi::clock::ticks;
 use hypertrace::{Client, Emit, Status, event, reference_point};
 
 use crate::{Args, Board};
 
-/// Where these programs post what they have measured.
+/// Indices of the results of these programs.
 const TICKS: usize = 0;
 const DONE: usize = 1;
 
 pub fn ring_emit(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
-    // What comes first is not what is measured: the first event has a schema to tell, and the first lap of a ring
-    // touches pages that the hypervisor has not mapped yet.
+    // Warms up: the first event sends its schema, and the first lap of a ring touches pages that the hypervisor has not
+    // mapped yet.
     let lap = client.producer().memory().capacity();
     for i in 0..lap / 4 {
         if i % 1024 == 0 {
@@ -30,14 +30,14 @@ pub fn ring_emit(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u
     0
 }
 
-/// Not inlined, as a call site in a large program is.
+/// Emits an event. Not inlined, like a call site in a large program.
 #[inline(never)]
 fn emit(client: &Client<'_>, index: u64, value: u64) {
     event!(client: client, "cost", index, value);
 }
 
 pub fn reference_points(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
-    // As above: the schema.
+    // Warms up: the first point sends its schema.
     let _ = reference_point!(client: client, "cost_point", index = 0u64, value = 0u64);
     board.meet(args.vcpus);
     let mut recorded = 0;

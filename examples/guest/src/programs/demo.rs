@@ -1,4 +1,4 @@
-//! The demonstration: serves made-up requests and tells what it does.
+//! The demonstration: serves simulated requests and traces them.
 
 use hypertrace::{Client, Emit, Hex, Reply, Status, event, reference_point, reference_region};
 
@@ -11,13 +11,12 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     let rounds = work.reference_points.max(1);
     let (mut events, mut stamps) = (0, 0);
     let mut recorded = true;
-    // A host that has taken nothing for so long, such as one with a full disk, is not waited for
-    // every time.
+    // After a host has taken nothing for this long, for example because its disk is full, the
+    // guest waits for it no more.
     let (mut patient, mut answered) = (true, true);
     for round in 0..rounds {
         let until = work.events * (round + 1) / rounds;
-        // This guest would rather wait than lose an event. A round is 100 events of at most 8
-        // words.
+        // This guest waits rather than lose an event. A round is 100 events of at most 8 words.
         patient = patient && client.wait_for_room((until - events) * 8);
         while events < until {
             serve_one(client, events);
@@ -36,7 +35,7 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     if recorded { 0 } else { NOT_RECORDED }
 }
 
-/// Brackets some of what it does.
+/// Traces a region of interest and its surroundings.
 pub fn regions(work: &Args, client: &Client<'_>) -> u32 {
     let mut recorded = true;
     let mut is_recorded = |point: Result<Reply, Emit>| {
@@ -66,7 +65,7 @@ fn serve_one(client: &Client<'_>, id: u64) {
     }
 }
 
-/// A hundred nanoseconds or so of something that is not tracing.
+/// Computes for about a hundred nanoseconds.
 fn work_a_little(seed: u64) -> u64 {
     (0..64).fold(seed, |sum, i| (sum ^ i).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
 }

@@ -1,4 +1,4 @@
-//! The smallest program: is there anybody out there?
+//! The smallest program: prints a line on the console.
 #![allow(unsafe_code)]
 
 use core::fmt::Write;

@@ -1,5 +1,5 @@
-//! A guest of the 2016 interface, which knows nothing of what came later: the config page's first
-//! five words, argument slots in BAR 1, and a register per client in BAR 2.
+//! A guest of the 2016 interface, which uses only the first five words of the config page, argument
+//! slots in BAR 1, and a register per client in BAR 2.
 #![allow(unsafe_code)]
 
 use core::ptr;
@@ -10,9 +10,9 @@ use crate::{Args, Board, store};
 const NO_DEVICE: u32 = 1;
 const WRONG_CONFIG: u32 = 2;
 
-/// `args.params[0]` clients (0, 1, ...) each make `args.events` events: first argument `client <<
-/// 32 | number`, argument n (from 2) `first + n`. Even numbers are stored as one u64, odd ones as
-/// two u32, the low half first. vCPU n takes the clients n, n + vCPUs, ...
+/// Makes `args.events` events for each of `args.params[0]` clients (0, 1, ...). The first argument is
+/// `client << 32 | number`, argument n (from 2) is `first + n`. Even numbers are stored as one u64,
+/// odd ones as two u32, the low half first. vCPU n takes the clients n, n + vCPUs, ...
 pub fn run(cpu: u32, args: &Args, board: &Board) -> u32 {
     let [config, data, control, _] = board.regions();
     if config == 0 {

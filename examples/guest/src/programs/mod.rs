@@ -16,19 +16,19 @@ use crate::{Args, Board};
 
 /// Exit code of a program some of whose reference points were not recorded.
 pub const NOT_RECORDED: u32 = 3;
-/// Exit code of a guest that was asked for a program it does not have.
+/// Exit code of a guest for an unknown program.
 pub const NO_SUCH_PROGRAM: u32 = 127;
 /// Exit code of a program that found no hypertrace device.
 pub const NO_DEVICE: u32 = 2;
 
-/// A guest program: a function of the vCPU's index, the arguments and the board, returning an exit
-/// code.
+/// A guest program: a function of the vCPU's index, the arguments and the board that returns an
+/// exit code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Program {
     /// Greets on the console.
     Hello = 0,
-    /// Floating-point work, checked: SSE is on and every vCPU has registers of its own.
+    /// Checks floating-point sums: SSE is on, and every vCPU has its own registers.
     Sse,
     /// Stores `params[0]` times, each time the next number from 0, to `params[1]` with width
     /// `params[2]`.
@@ -43,19 +43,20 @@ pub enum Program {
     /// spread among them. It waits for room rather than lose an event, and fails if a reference
     /// point was not recorded.
     Demo,
-    /// `events` ring events of two u64 in a row. Posts the ticks that took, and how many went into
+    /// Emits `events` ring events of two u64 in a row. Posts the ticks, and the number recorded in
     /// the ring.
     RingEmit,
-    /// `reference_points` reference points of two u64 in a row. Posts the ticks, and how many were
-    /// recorded.
+    /// Makes `reference_points` reference points of two u64 in a row. Posts the ticks, and the
+    /// number recorded.
     ReferencePoints,
-    /// `stamps` kernel-stamped points in a row. Posts the ticks, and how many went into the ring.
+    /// Makes `stamps` kernel-stamped points in a row. Posts the ticks, and the number recorded in
+    /// the ring.
     Stamps,
-    /// A driver of 2016: each of the first `params[0]` clients makes `events` events, in turn with
-    /// one store of 8 bytes and with two of 4.
+    /// A driver of 2016: each of the first `params[0]` clients makes `events` events, alternately
+    /// with one store of 8 bytes and with two of 4.
     Legacy,
     /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times,
-    /// while the others store to all BARs where they were first.
+    /// while the others store to the first places of all BARs.
     MoveBars,
     /// `reference_points` times a point `outside`, then a region `measured` of two reference points
     /// with a point `inside` in it.
@@ -83,8 +84,7 @@ impl Program {
         Program::MoveTraced,
     ];
 
-    /// The program with this number. Through a table rather than by a cast: the number comes from
-    /// memory.
+    /// Returns the program with this number. A table, not a cast: the number is from memory.
     pub fn from_number(number: u32) -> Option<Program> {
         Program::ALL.into_iter().find(|program| *program as u32 == number)
     }
@@ -94,7 +94,7 @@ impl Program {
 /// hypertrace device, if there is one.
 ///
 /// # Safety
-/// The addresses in `args` must be what [`Args`] says: programs store to them.
+/// The addresses in `args` must be as [`Args`] describes: programs store to them.
 pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<'_>>) -> u32 {
     let Some(program) = Program::from_number(args.program) else {
         return NO_SUCH_PROGRAM;
@@ -115,9 +115,9 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
     }
 }
 
-/// [`run`] for the programs that touch nothing but the board and the channel, and so can run on a
-/// thread of the host: [`Program::Sse`], [`Program::Demo`] and those that measure. For others the
-/// exit code is [`NO_SUCH_PROGRAM`].
+/// Runs a program that uses only the board and the channel, and so can run on a thread of the host:
+/// [`Program::Sse`], [`Program::Demo`] and those that measure. Returns [`NO_SUCH_PROGRAM`] for
+/// others.
 pub fn run_hosted(
     program: Program,
     cpu: u32,
@@ -142,7 +142,7 @@ pub fn run_hosted(
     }
 }
 
-/// Leases the client that belongs to this vCPU and gives it back at the end.
+/// Runs `program` with a lease of this vCPU's client.
 fn with_client(
     cpu: u32,
     channel: Option<Channel<'_>>,
@@ -152,7 +152,7 @@ fn with_client(
         return NO_DEVICE;
     };
     let state = ProducerState::new();
-    // Differs from every other lessee's: by the vCPU, and by the time.
+    // The token differs from every other lessee's: by the vCPU, and by the time.
     let token = ticks() << 8 | (u64::from(cpu) + 1);
     let info = LeaseInfo { pid: 0, tid: cpu, clock: ClockKind::Tsc, name: "guest" };
     match Client::lease(channel, cpu, &state, token, &info) {

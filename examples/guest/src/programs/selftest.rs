@@ -5,7 +5,7 @@ use core::hint::{black_box, spin_loop};
 
 use crate::{Args, Board, store};
 
-/// All vCPUs at once sum 1/1 .. 1/n in doubles, and post the bits of the sum.
+/// Sums 1/1 .. 1/n in doubles on all vCPUs at once, and posts the bits of the sum.
 pub fn sse(cpu: u32, args: &Args, board: &Board) -> u32 {
     board.meet(args.vcpus);
     let sum: f64 = (1..=1_000_000u32).map(|n| 1.0 / f64::from(black_box(n))).sum();
@@ -29,7 +29,7 @@ pub fn hang() -> u32 {
 }
 
 pub fn fault() -> u32 {
-    // SAFETY: none of this program's memory is there; that it faults is the point.
+    // SAFETY: none of this program's memory is there; the access is meant to fault.
     unsafe { store(1 << 40, 1, 8) };
     1
 }

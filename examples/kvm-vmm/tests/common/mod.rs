@@ -1,4 +1,4 @@
-//! What the tests share: a machine where there is KVM, and saying so where there is none.
+//! Machines for the tests, and a message where there is no KVM.
 #![allow(dead_code)] // every test file uses a part of it
 
 #[path = "../../../../tests/src/capability.rs"]
@@ -9,10 +9,10 @@ use std::time::Duration;
 use hypertrace_guest::Args;
 use kvm_vmm::{Error, Machine, Outcome};
 
-/// Far more than any of these guests needs.
+/// Time limit that is far longer than any of these guests needs.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A machine, or `None`, said loudly, where there is no KVM.
+/// Makes a machine. Without KVM, reports that and returns `None`.
 pub fn machine(vcpus: usize) -> Option<Machine> {
     match Machine::new(vcpus) {
         Ok(machine) => Some(machine),
@@ -24,7 +24,7 @@ pub fn machine(vcpus: usize) -> Option<Machine> {
     }
 }
 
-/// Runs a guest that has to end well.
+/// Runs a guest that has to succeed.
 pub fn run(machine: Machine, args: &Args) -> Outcome {
     let outcome = machine.run(args, LIMIT).unwrap();
     capability::used("kvm");
