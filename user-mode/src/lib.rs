@@ -31,6 +31,7 @@
 mod cut;
 mod drain;
 mod host;
+mod inherit;
 mod points;
 mod policy;
 mod privilege;

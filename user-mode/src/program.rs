@@ -1,6 +1,6 @@
 //! Running a program in a session: started, waited for, its status handed on.
 //!
-//! Unsafe, because of what happens between fork and exec, and of signals.
+//! Unsafe, because of access(2) and of signals.
 #![allow(unsafe_code)]
 
 use crate::privilege::{self, Privilege};
@@ -111,17 +111,6 @@ fn is_executable(path: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: a string that lives through the call.
     unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
-}
-
-/// Lets the started program inherit a descriptor under its number.
-pub(crate) fn inherit(command: &mut Command, descriptor: i32) {
-    // SAFETY: between fork and exec only fcntl is called, which is safe there.
-    unsafe {
-        command.pre_exec(move || match libc::fcntl(descriptor, libc::F_SETFD, 0) {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        });
-    }
 }
 
 /// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP are passed

@@ -1,6 +1,7 @@
 //! A session of programs: a trace session, a segment, and the host between.
 
 use crate::host::Host;
+use crate::inherit::inherit;
 use crate::policy::Policy;
 use crate::state::PANICS;
 use hypertrace_abi::config::HostFacts;
@@ -148,7 +149,7 @@ impl Session {
     pub fn pass_to(&self, command: &mut Command) {
         command.env(ENVIRONMENT, self.segment.location());
         if let Some(descriptor) = self.segment.descriptor() {
-            crate::program::inherit(command, descriptor);
+            inherit(command, descriptor);
         }
     }
 

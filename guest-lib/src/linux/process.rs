@@ -28,7 +28,7 @@ use hypertrace_abi::ring::{ClientMemory, LeaseInfo, Producer, ProducerState};
 use hypertrace_segment::{LockFile, Mapping, token};
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use std::time::Duration;
 
 /// How long to wait for another thread: an event for one that opens a channel, the end of a
@@ -41,7 +41,7 @@ static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 static NOBODY: AtomicBool = AtomicBool::new(false);
 /// The process one of whose threads is opening a channel, 0 if none is. A
 /// child does not wait for a thread that it does not have.
-static OPENING: AtomicI32 = AtomicI32::new(0);
+static OPENING: AtomicU32 = AtomicU32::new(0);
 
 /// Empty in a forked child.
 #[repr(C)]
@@ -279,7 +279,7 @@ impl Opening {
     /// `None` if another thread has it.
     fn begin() -> Option<Opening> {
         let undisturbed = Undisturbed::begin();
-        let me = sys::process_id();
+        let me = std::process::id();
         let other = OPENING.load(Relaxed);
         (other != me && OPENING.compare_exchange(other, me, Ordering::Acquire, Relaxed).is_ok())
             // Not `then_some`: dropping an `Opening` ends it.
@@ -397,7 +397,7 @@ impl Process {
                 std::fmt::Write::write_fmt(&mut text, format_args!(", before on client {left}"));
         }
         let info = LeaseInfo {
-            pid: sys::process_id() as u32,
+            pid: std::process::id(),
             tid: sys::thread_id() as u32,
             clock: ClockKind::Tsc,
             name: text.as_str(),

@@ -51,11 +51,6 @@ pub(super) fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-pub(super) fn process_id() -> i32 {
-    // SAFETY: takes nothing.
-    unsafe { libc::getpid() }
-}
-
 pub(super) fn thread_id() -> i32 {
     // SAFETY: takes nothing.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
