@@ -191,7 +191,7 @@ impl ConfigPage {
     }
 
     /// Returns the geometry that the page describes, after a check of every field:
-    /// each offset then lies inside its region.
+    /// each offset is then inside its region.
     ///
     /// # Errors
     /// The first field that is wrong.

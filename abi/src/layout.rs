@@ -260,7 +260,7 @@ pub enum Region {
     Data,
     /// BAR 2: registers; accesses trap.
     Control,
-    /// BAR 4 (and 5, as it is 64-bit): RAM, the mask and the rings.
+    /// BAR 4 (and 5, for the upper half of the address): RAM, the mask and the rings.
     Rings,
 }
 

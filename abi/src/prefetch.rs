@@ -7,9 +7,9 @@
 /// address need not be mapped.
 #[inline(always)]
 pub(crate) fn prefetch_for_store<T>(at: *const T) {
-    // Written out: unless told that the CPU has this instruction, the compiler emits
-    // a prefetch for loads, which leaves the line shared. CPUs without it execute it
-    // as a no-op.
+    // In assembly: without the target feature of this instruction the compiler emits a
+    // prefetch for loads, which leaves the line shared. CPUs without the instruction
+    // execute it as a no-op.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: affects nothing but the caches, and never faults.
     unsafe {

@@ -41,7 +41,7 @@ pub struct BarChange {
     /// Guest-physical address before, if it was decoded.
     pub from: Option<u64>,
     /// Guest-physical address now, if it is decoded. Chosen by the guest: it
-    /// may lie over RAM, over another device, or where nothing can be mapped.
+    /// may be over RAM, over another device, or where nothing can be mapped.
     pub to: Option<u64>,
 }
 

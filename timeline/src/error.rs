@@ -15,7 +15,7 @@ pub enum Error {
     NotASession {
         /// The path that was given.
         path: PathBuf,
-        /// What the path is instead, and what to do.
+        /// Kind of thing that the path is instead, and what to do.
         why: String,
     },
     /// `session.json` breaks a rule.

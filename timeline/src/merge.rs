@@ -65,7 +65,7 @@ pub struct Event {
     /// Index of the session.
     pub session: usize,
     /// Name of the source: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`. The part after
-    /// the client comes from the guest: escape it.
+    /// the client is from the guest: escape it.
     pub source: Arc<str>,
     /// Name of the event.
     pub name: Arc<str>,

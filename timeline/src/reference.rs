@@ -151,7 +151,7 @@ fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
                     Some((far, c.id, i64::try_from(guest).ok()?))
                 });
             // If lessees of a client read different clocks, it has several. Then the clock
-            // whose rough map comes nearest is the right one: they are far apart.
+            // whose rough map is nearest is the right one: they are far apart.
             match read.min() {
                 // Readings of the host's own clock add nothing about it.
                 Some((_, clock, _)) if clock == record.packet.stream_id => {}

@@ -113,7 +113,7 @@ pub struct SessionJson {
     whole: Whole,
 }
 
-/// The file as it is declared where it is written.
+/// The file, by the writer's declaration.
 impl Deref for SessionJson {
     type Target = Whole;
 
@@ -168,7 +168,7 @@ impl SessionJson {
         Ok(SessionJson { uuid, whole })
     }
 
-    /// What the host's side is called: `vmm`, or `host` where there is none.
+    /// Returns the name of the host's side: `vmm`, or `host` if there is no VMM.
     pub fn host(&self) -> &'static str {
         if self.programs { "host" } else { "vmm" }
     }
@@ -178,7 +178,7 @@ impl SessionJson {
         self.clocks.iter().find(|c| c.id == id)
     }
 
-    /// What the writer says of a stream.
+    /// Returns the description of a stream.
     pub fn stream(&self, domain: Domain, client: u32) -> Option<&StreamJson> {
         self.streams.iter().find(|s| s.domain == domain && s.client == client)
     }
@@ -204,7 +204,7 @@ fn check_clocks(clocks: &[Clock]) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// What to say when `session.json` cannot be opened: what the path is instead.
+/// Returns the error for a `session.json` that cannot be opened, with what the path is instead.
 fn missing(dir: &Path, path: &Path, source: io::Error) -> Error {
     let not_a_session = |why: &str| Error::NotASession { path: dir.to_owned(), why: why.into() };
     if !dir.exists() && source.kind() == io::ErrorKind::NotFound {

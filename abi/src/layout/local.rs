@@ -49,7 +49,7 @@ pub const BEAT_MS: u64 = 50;
 /// it serves. A client locks the byte with its own number.
 pub const HOST_LOCK: u64 = 1 << 16;
 
-/// Values of [`WATCH`](super::WATCH): what the host polls.
+/// Values of [`WATCH`]: what the host polls.
 pub mod watch {
     /// All bells.
     pub const BELLS: u32 = 0;

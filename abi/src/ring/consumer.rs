@@ -161,7 +161,7 @@ pub struct Pulled {
     /// Lease token of all records taken.
     pub token: u64,
     /// There may be more now: the visitor stopped, another lessee's records follow, the
-    /// producer has overwritten what comes next, or the pull reached its limit of words.
+    /// producer has overwritten the next records, or the pull reached its limit of words.
     /// The caller reads schemas, then pulls again.
     pub more: bool,
 }
@@ -343,7 +343,7 @@ impl<'a> Consumer<'a> {
             pulled.begin = cursor.position;
         }
         let begin = cursor.position;
-        // Bound: less than the capacity lies between the cursor and `head` now,
+        // Bound: less than the capacity is between the cursor and `head` now,
         // whatever the guest's head says. Each turn but the last takes at least
         // a word of it, and nothing moves the cursor past `head`.
         while is_ahead(head, cursor.position) && !pulled.more {
@@ -429,7 +429,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Tells the producer whether its records can be written. While they cannot, the
+    /// Informs the producer whether its records can be written. While they cannot, the
     /// producer does not wait for room.
     pub fn set_write_failed(&mut self, failed: bool) {
         let word = &self.memory.host[host_page::WRITE_FAILED];

@@ -274,7 +274,7 @@ impl<'m> Producer<'m> {
     }
 
     /// Emits a kernel-stamped point, then calls `fire`, which stores the
-    /// record's timestamp to STAMP. No other record of this client comes between.
+    /// record's timestamp to STAMP. No other record of this client is between the two.
     pub fn stamp(&self, clock: impl Fn() -> u64, fire: impl FnOnce(u64)) -> Emit {
         let describe = || NewRecord {
             id: id::STAMP,
@@ -397,7 +397,7 @@ impl<'m> Producer<'m> {
     }
 
     /// Writes the v2 slot for this event, then calls `fire` with its timestamp and the
-    /// slot's number; `fire` stores the number to EMIT. No other event of this client comes
+    /// slot's number; `fire` stores the number to EMIT. No other event of this client is
     /// between the timestamp and the end of `fire`. The event's schema and all earlier
     /// records of the client are visible by then.
     ///

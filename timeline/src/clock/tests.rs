@@ -50,7 +50,7 @@ fn one_reference_point_gives_the_nominal_rate_and_half_its_window() {
 
     assert_eq!(map.segments(), 1);
     let mapped = map.at(1000);
-    // The line lies between 1000 -> -9000 ns and 1000 -> 11_000 ns.
+    // The line is between 1000 -> -9000 ns and 1000 -> 11_000 ns.
     assert!((mapped.host / 256 - 1000).abs() <= 20, "{mapped:?}");
     let bound = mapped.bound.unwrap() / 256;
     assert!((9_990..=10_030).contains(&bound), "{bound}");
