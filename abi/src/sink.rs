@@ -93,6 +93,12 @@ pub trait EventSink: Send + Sync {
     /// nothing, waits for nothing.
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
 
+    /// Returns whether the calling thread could record any reference point now. A host that
+    /// can let a point wait drains first if not.
+    fn has_room_for_point(&self) -> bool {
+        true
+    }
+
     /// Adds to `names`, which is empty, the names of reference points that may have an
     /// effect in the host: [`EventSink::reference_point`] must be called for those. Others
     /// may be recorded on the host's behalf, in a relay's ring. Called on the drain

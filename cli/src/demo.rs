@@ -126,7 +126,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let failure = Arc::new(OnceLock::new());
-    let mut config = SessionConfig { share: args.share, ..SessionConfig::new(&dir) };
+    let mut config = SessionConfig {
+        share: args.share,
+        // The vCPUs' threads, this one, and some.
+        host_rings: args.vcpus as usize + 4,
+        ..SessionConfig::new(&dir)
+    };
     let first = Arc::clone(&failure);
     config.on_write_failed = Some(Box::new(move |failed| {
         // Only the first failure is reported: later ones mostly follow from it.

@@ -102,7 +102,7 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
     }
     let unattached = session.json().lost_unattached;
     let unattached = Losses { unattached, ..Losses::default() };
-    list(out, "lost by programs without a client", causes(unattached))?;
+    list(out, "lost by threads without a client or a host ring", causes(unattached))?;
     for row in &stat.streams {
         let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
         list(out, &format!("faults of {}", source(session, row)), kinds)?;

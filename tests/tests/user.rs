@@ -9,15 +9,17 @@ use std::time::Duration;
 use hypertrace::{Channel, Client, Clock, LeaseInfo, Options, ProducerState, Status};
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use hypertrace_abi::clock::ticks;
-use hypertrace_abi::config::RingMode;
-use hypertrace_abi::layout::Region;
+use hypertrace_abi::config::{HostFacts, RingMode};
 use hypertrace_abi::layout::local::{PAGE_L, WATCH, watch};
+use hypertrace_abi::layout::{Geometry, Region};
 use hypertrace_abi::record::{ClockKind, Flags};
-use hypertrace_abi::ring::{ClientMemory, Emit, Lease, Producer};
+use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, Producer};
 use hypertrace_abi::schema::id_of;
+use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint};
 use hypertrace_tests::{babeltrace2, traced};
 use hypertrace_timeline::{Kind, Value};
-use hypertrace_user::{Config, Session};
+use hypertrace_trace::SessionConfig;
+use hypertrace_user::{Config, Host, Policy, Segment, Session};
 
 /// The session's segment, mapped for ever.
 fn channel(session: &Session) -> Channel<'static> {
@@ -222,6 +224,76 @@ fn each_thread_is_answered_whichever_the_host_looks_at() {
         }
     });
     assert_eq!(next, [POINTS; THREADS as usize]);
+}
+
+/// A session whose drain is slow: between two of its steps many points are made.
+struct SlowDrain(hypertrace_trace::Session);
+
+impl EventSink for SlowDrain {
+    fn reference_point(&self, point: &ReferencePoint<'_>) -> Status {
+        self.0.reference_point(point)
+    }
+
+    fn has_room_for_point(&self) -> bool {
+        self.0.has_room_for_point()
+    }
+
+    fn begin_pass(&self) {
+        self.0.begin_pass();
+    }
+
+    fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
+        std::thread::sleep(Duration::from_millis(1));
+        self.0.drain(client, consumer)
+    }
+
+    fn end_pass(&self) {
+        self.0.end_pass();
+    }
+}
+
+#[test]
+fn points_wait_while_the_hosts_ring_is_full() {
+    const THREADS: u32 = 40;
+    const POINTS: u64 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    // Room for a third of the points.
+    let trace = SessionConfig {
+        host_ring_bytes: 64 << 10,
+        same_counter: true,
+        ..SessionConfig::new(dir.path())
+    };
+    let trace = hypertrace_trace::Session::create(trace).unwrap();
+    let geometry = Geometry { clients: THREADS, ..Geometry::default() };
+    let frequency = trace.host_frequency();
+    let facts = HostFacts {
+        session: trace.uuid(),
+        guest_frequency: frequency,
+        host_frequency: frequency,
+        ..HostFacts::default()
+    };
+    let segment = Arc::new(Segment::anonymous(&geometry, &facts).unwrap());
+    let host = Host::start(&segment, SlowDrain(trace.clone()), Policy::default()).unwrap();
+    // SAFETY: `segment` is mapped for as long as the threads below run.
+    let channel = unsafe { Channel::at_window(segment.address()) }.unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let state = ProducerState::new();
+                let token = 7 + u64::from(thread);
+                let client = Client::lease(channel, thread, &state, token, &info("t")).unwrap();
+                for n in 0..POINTS {
+                    // A busy host may answer after the time that a point waits.
+                    let reply = hypertrace::reference_point!(client: &client, "of", thread, n);
+                    assert_ne!(reply.map(|reply| reply.status), Ok(Status::Failed));
+                }
+                client.release();
+            });
+        }
+    });
+    drop(host);
+    let summary = trace.finish().unwrap();
+    assert_eq!(summary.lost, 0);
 }
 
 #[test]

@@ -12,5 +12,5 @@ pub(crate) mod text;
 
 pub use pattern::Pattern;
 pub use registry::{EVENTS, TraceEvent};
-pub(crate) use rings::HostRings;
+pub(crate) use rings::{HostRings, Missed};
 pub(crate) use text::Escaped;

@@ -417,8 +417,8 @@ fn a_thread_without_a_ring_loses_and_says_so() {
     assert!(!session.attach("nobody"));
     assert_eq!(session.emit(event_type!("work")), Emit::Unleased);
     assert_eq!(session.reference_point(&point(1, &[])), Status::Failed);
-    let (summary, _) = finish(session);
-    assert_eq!(summary.lost, 2);
+    let (summary, _) = finish(session.clone());
+    assert_eq!((summary.lost, json(&session).lost_unattached), (2, 2));
 }
 
 #[test]

@@ -35,6 +35,11 @@ const LOOKS: u32 = 16;
 /// Looks at a client's slot without a point until another one that rings replaces it.
 const IN_VAIN: u32 = 64;
 
+/// Passes of the drain after which a point is answered although it cannot be recorded. A
+/// sink may keep points in its ring for 16 passes, until the texts that they need are read;
+/// the pass that was under way and the last one come on top.
+const FULL_PASSES: u32 = 18;
+
 /// State of the thread that answers points.
 struct Points<'s, S> {
     state: &'s HostState,
@@ -53,6 +58,8 @@ struct Points<'s, S> {
     watched: Option<u32>,
     /// Looks at that slot that found no point.
     in_vain: u32,
+    /// While the host's ring is full: the end of the last pass, and the passes since.
+    full: Option<(u64, u32)>,
     counts: [u64; COUNTERS.len()],
 }
 
@@ -84,6 +91,7 @@ pub(crate) fn run<S: EventSink>(
         seen: vec![0; bells.len()],
         watched: None,
         in_vain: 0,
+        full: None,
         counts: [0; COUNTERS.len()],
     };
     let gone = Gone(&state.sleeps);
@@ -161,9 +169,35 @@ impl<S: EventSink> Points<'_, S> {
         watches.store(self.watched.map_or(watch::BELLS, |client| watch::CLIENT + client), Relaxed);
     }
 
+    /// Serves the points of all clients that rang, and of the one that need not, unless
+    /// the host's ring is full. Returns whether there was a point.
+    fn serve(&mut self) -> bool {
+        !self.must_drain_first() && self.look()
+    }
+
+    /// Returns whether points must wait because the host's ring is full, and requests a
+    /// pass of the drain then. They wait for a bounded number of passes: a host that cannot
+    /// write answers that it failed.
+    fn must_drain_first(&mut self) -> bool {
+        if self.sink.has_room_for_point() {
+            self.full = None;
+            return false;
+        }
+        let last_pass = self.state.last_pass.load(Relaxed);
+        let (seen, passes) = self.full.get_or_insert((last_pass, 0));
+        if *seen != last_pass {
+            (*seen, *passes) = (last_pass, passes.saturating_add(1));
+        }
+        let waits = *passes < FULL_PASSES;
+        if waits {
+            self.state.is_drain_due.store(true, Ordering::Release);
+        }
+        waits
+    }
+
     /// Looks at all clients that rang, and at the one that need not. Returns whether
     /// there was a point.
-    fn serve(&mut self) -> bool {
+    fn look(&mut self) -> bool {
         let mut served = false;
         if let Some(client) = self.watched {
             served = self.answer(client);
@@ -253,7 +287,7 @@ impl<S: EventSink> Points<'_, S> {
         // ORDERING: pairs with the fence between the sleeper's word and its
         // look at the state, which says that this is the end.
         fence(Ordering::SeqCst);
-        self.serve();
+        self.look();
         // A client that waits sees that the host has ended.
         self.memories.iter().for_each(wake);
     }

@@ -17,7 +17,9 @@ use kvm_vmm::{Answer, Doorbells, Drain, Machine, attach_window, record_in};
 fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> {
     let mut machine = Machine::new(vcpus)?;
 
-    let session = Session::create(SessionConfig::new(dir))?;
+    // A ring for each vCPU's thread, and some for the VMM's other threads.
+    let config = SessionConfig { host_rings: vcpus + 4, ..SessionConfig::new(dir) };
+    let session = Session::create(config)?;
     session.set_events(&"*".parse()?, true)?;
     let doorbells = Doorbells::new()?;
     let config = doorbells.config(&session, vcpus as u32);

@@ -39,7 +39,8 @@ pub struct SessionJson {
     /// Streams: one per client of the guest, one per host ring.
     #[serde(default)]
     pub streams: Vec<StreamJson>,
-    /// Events lost in processes that had no client, and so of no stream.
+    /// Lost events that belong to no stream: of processes that had no client, and of
+    /// threads of the VMM that found no host ring.
     #[serde(default)]
     pub lost_unattached: u64,
     /// Counters of the device, as the VMM gives them.

@@ -2,12 +2,13 @@
 
 use super::failures::{Failures, SIMPLE};
 use crate::ctf::{Folder, HostClock, WriteFailed};
+use crate::events::Missed;
 use crate::simple::Simple;
 use hypertrace_abi::clock::ticks;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a pipe's reader may do nothing when the simple backend switches to
@@ -20,8 +21,8 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct SimpleFile {
     pub file: Option<Simple>,
-    /// Declared events of threads that found no host ring, running.
-    pub missed: Arc<AtomicU64>,
+    /// Events of threads that found no host ring.
+    pub missed: Arc<Missed>,
     /// Those that the file knows of.
     missed_told: u64,
 }
@@ -78,7 +79,7 @@ impl SimpleFile {
 
     /// Notes what threads without a ring lost, as the events of one more lane.
     pub fn lost_without_ring(&mut self, lane: u32) {
-        let missed = self.missed.load(Relaxed);
+        let missed = self.missed.declared.load(Relaxed);
         self.lost(lane, ticks(), missed - self.missed_told);
         self.missed_told = missed;
     }

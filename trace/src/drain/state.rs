@@ -13,10 +13,12 @@ use crate::ctf::packet::DEFAULT_PACKET_BYTES;
 use crate::ctf::session_json::{self, FORMAT, SessionJson, VERSION};
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{Clocks, Files, Folder, PacketBuffer, Uuid, WriteFailed};
+use crate::limits::MOST_LOST;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Name of the trace's folder while the session is created: without metadata it cannot
 /// be read, so it appears with it.
@@ -193,6 +195,13 @@ impl TraceState {
         Ok(bytes)
     }
 
+    /// Returns the number of lost events that belong to no stream: of processes that hold
+    /// no client, and of threads of the VMM that found no host ring.
+    pub fn unattached(&self) -> u64 {
+        let threads = self.simple.missed.all.load(Relaxed);
+        self.device.unattached.saturating_add(threads).min(MOST_LOST)
+    }
+
     /// Replaces `session.json`. Returns its size in bytes.
     fn write_json(&mut self, finished: bool) -> Result<u64, WriteFailed> {
         SessionJson {
@@ -204,7 +213,7 @@ impl TraceState {
             clocks: self.clocks.to_json(),
             events: self.classes.to_json(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
-            lost_unattached: self.device.unattached,
+            lost_unattached: self.unattached(),
             device: self.device.by_name.clone(),
             finished,
         }

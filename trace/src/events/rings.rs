@@ -179,6 +179,7 @@ fn forget_at_fork() {
     extern "C" fn child() {
         HELD.set(ptr::null());
         DEFAULT.store(ptr::null_mut(), Ordering::Relaxed);
+        FORKS.fetch_add(1, Ordering::Relaxed);
         registry::remove(Backends::RING);
     }
     static ONCE: Once = Once::new();
@@ -196,6 +197,17 @@ thread_local! {
     /// `OWNED` holds.
     static HELD: Cell<*const Claim> = const { Cell::new(ptr::null()) };
     static OWNED: Owned = const { Owned(RefCell::new(None)) };
+    /// Where the thread's events are counted if it found no ring.
+    static DENIED: RefCell<Option<Arc<Missed>>> = const { RefCell::new(None) };
+}
+
+/// Events of threads that found no ring, running.
+#[derive(Debug, Default)]
+pub(crate) struct Missed {
+    /// All events.
+    pub all: StdAtomicU64,
+    /// The declared events among them.
+    pub declared: StdAtomicU64,
 }
 
 /// Gives the claim back when the thread ends.
@@ -245,6 +257,8 @@ fn held<R>(f: impl FnOnce(&Claim) -> R) -> Option<R> {
 static DEFAULT: AtomicPtr<HostRings> = AtomicPtr::new(ptr::null_mut());
 /// Events that neither a thread's nor a default session took.
 static NOWHERE: StdAtomicU64 = StdAtomicU64::new(0);
+/// Number of forks between the first process and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of declared events of threads that are attached to no session while there is
 /// no default one.
@@ -275,7 +289,16 @@ pub(crate) fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let rings = DEFAULT.load(Ordering::Acquire);
     if rings.is_null() {
-        NOWHERE.fetch_add(1, Ordering::Relaxed);
+        let denied = |missed: &RefCell<Option<Arc<Missed>>>| {
+            // Borrowed: a signal handler in the middle of an attach.
+            let missed = missed.try_borrow().ok()?;
+            let missed = missed.as_ref()?;
+            missed.all.fetch_add(1, Ordering::Relaxed);
+            Some(missed.declared.fetch_add(1, Ordering::Relaxed))
+        };
+        if DENIED.try_with(denied).ok().flatten().is_none() {
+            NOWHERE.fetch_add(1, Ordering::Relaxed);
+        }
         return Emit::Unleased;
     }
     // SAFETY: `install` gave it a session that is never freed.
@@ -289,12 +312,10 @@ pub(crate) struct HostRings {
     session: u64,
     rings: Box<[Arc<HostRing>]>,
     waker: Arc<Waker>,
-    /// The process that they belong to: a fork has a copy that nobody empties.
-    pid: u32,
-    /// Events of threads without a ring.
-    unattached: StdAtomicU64,
-    /// Declared events of that.
-    missed: Arc<StdAtomicU64>,
+    /// [`FORKS`] of the process that they belong to: a child has a copy that nobody
+    /// empties.
+    forks: u32,
+    missed: Arc<Missed>,
 }
 
 impl HostRings {
@@ -306,9 +327,8 @@ impl HostRings {
             .map(|_| HostRing::new(ring_bytes, mode, &waker).map(Arc::new))
             .collect::<Result<_, _>>()?;
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
-        let pid = std::process::id();
-        let unattached = StdAtomicU64::new(0);
-        Ok(HostRings { session, rings, waker, pid, unattached, missed: Arc::default() })
+        let forks = FORKS.load(Ordering::Relaxed);
+        Ok(HostRings { session, rings, waker, forks, missed: Arc::default() })
     }
 
     /// Returns all rings, for the drain loop.
@@ -323,7 +343,14 @@ impl HostRings {
     }
 
     fn attach_at(&self, name: &str, now: u64) -> bool {
-        OWNED.try_with(|owned| owned.replace(|| self.claim(name, now)).is_some()).unwrap_or(false)
+        let claim = |owned: &Owned| owned.replace(|| self.claim(name, now)).is_some();
+        let attached = OWNED.try_with(claim).unwrap_or(false);
+        let _ = DENIED.try_with(|denied| {
+            if let Ok(mut denied) = denied.try_borrow_mut() {
+                *denied = (!attached).then(|| Arc::clone(&self.missed));
+            }
+        });
+        attached
     }
 
     /// Makes these the rings of threads that have none, from now on.
@@ -348,7 +375,7 @@ impl HostRings {
     ) -> Option<R> {
         let ours = held(|claim| claim.session) == Some(self.session);
         if !ours && !self.claim_now(now()) {
-            self.unattached.fetch_add(1, Ordering::Relaxed);
+            self.missed.all.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         held(|claim| emit(&claim.producer))
@@ -371,7 +398,7 @@ impl HostRings {
                 why
             }
             None => {
-                self.missed.fetch_add(declared.into(), Ordering::Relaxed);
+                self.missed.declared.fetch_add(declared.into(), Ordering::Relaxed);
                 Emit::Unleased
             }
         }
@@ -384,10 +411,20 @@ impl HostRings {
     }
 
     fn claim(&self, name: &str, now: u64) -> Option<Claim> {
-        if std::process::id() != self.pid {
+        if FORKS.load(Ordering::Relaxed) != self.forks {
             return None;
         }
         self.rings.iter().find_map(|ring| Claim::new(self.session, ring, name, now))
+    }
+
+    /// Returns whether the calling thread's ring has room for `words` more, wherever its
+    /// blocks end; true if it has no ring of these.
+    pub fn has_room(&self, words: u64) -> bool {
+        let room = |claim: &Claim| {
+            // As many again may be left over at the end of a block.
+            claim.session != self.session || claim.producer.has_room(2 * words)
+        };
+        held(room).unwrap_or(true)
     }
 
     /// Makes `call` wake the drain loop when a ring fills. `false`: another does already.
@@ -420,13 +457,8 @@ impl HostRings {
         self.rings.iter().map(|ring| &ring.looking)
     }
 
-    /// Returns the number of events of threads that found no ring.
-    pub fn unattached(&self) -> u64 {
-        self.unattached.load(Ordering::Relaxed)
-    }
-
-    /// Returns the running number of declared events of those.
-    pub fn missed(&self) -> Arc<StdAtomicU64> {
+    /// Returns the counts of events of threads that found no ring.
+    pub fn missed(&self) -> Arc<Missed> {
         Arc::clone(&self.missed)
     }
 }

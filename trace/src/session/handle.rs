@@ -251,7 +251,7 @@ impl Session {
 
     fn summary_of(&self, engine: &Engine) -> Summary {
         let refused = engine.recorder.as_ref().map_or(0, |recorder| recorder.refused);
-        Summary::of(&engine.state, self.parts.rings.unattached(), refused)
+        Summary::of(&engine.state, refused)
     }
 
     /// Ends a session in which nothing was recorded as if it had not been

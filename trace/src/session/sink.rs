@@ -4,10 +4,14 @@ use super::handle::Session;
 use crate::drain::wanted::Mask;
 use crate::events::own;
 use crate::limits::MOST_LOST;
-use hypertrace_abi::record::Flags;
+use hypertrace_abi::layout::SLOT_WORDS;
+use hypertrace_abi::record::{Flags, HEADER_WORDS, REFERENCE_PREFIX_WORDS};
 use hypertrace_abi::ring::{Consumer, Emit};
 use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
 use std::sync::atomic::Ordering;
+
+/// Ring words of the largest reference point, with the header of a block.
+const MOST_POINT_WORDS: u64 = (2 * HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS) as u64;
 
 impl EventSink for Session {
     #[inline]
@@ -33,6 +37,10 @@ impl EventSink for Session {
             Emit::Recorded => Status::Recorded,
             _ => Status::Failed,
         }
+    }
+
+    fn has_room_for_point(&self) -> bool {
+        self.parts.rings.has_room(MOST_POINT_WORDS)
     }
 
     fn update_mask(&self, set: &mut dyn FnMut(&Mask)) {

@@ -28,7 +28,8 @@ pub struct Summary {
     pub time_faults: u64,
     /// Lost events, all causes, of guests and of the VMM.
     pub lost: u64,
-    /// Of these, events of guests' threads that had no client.
+    /// Of these, events of threads that found no client, or of the VMM's that found no
+    /// host ring.
     pub lost_unattached: u64,
     /// Events that passed the mask and were not wanted.
     pub filtered: u64,
@@ -43,13 +44,12 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Sums up a session's accounts. `unattached`: events of threads without a host
-    /// ring. `refused`: snapshots that were refused to guests' triggers.
-    pub(super) fn of(state: &TraceState, unattached: u64, refused: u64) -> Summary {
-        let device = &state.device;
+    /// Sums up a session's accounts. `refused`: snapshots that were refused to guests' triggers.
+    pub(super) fn of(state: &TraceState, refused: u64) -> Summary {
+        let unattached = state.unattached();
         let mut summary = Summary {
-            lost: unattached.saturating_add(device.unattached),
-            lost_unattached: device.unattached,
+            lost: unattached,
+            lost_unattached: unattached,
             write_failures: state.failures.count,
             snapshots_refused: refused,
             streams: state.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
