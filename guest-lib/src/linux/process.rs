@@ -22,11 +22,13 @@ use crate::client::Client;
 use crate::counts;
 use crate::error::OpenError;
 use crate::mask;
-use hypertrace_abi::layout::host_page;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, Producer, ProducerState};
 use hypertrace_segment::{LockFile, Mapping, token};
 use std::fs::File;
+use std::iter::repeat;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering, Ordering::Relaxed};
 use std::time::Duration;
@@ -34,6 +36,10 @@ use std::time::Duration;
 /// How long to wait for another thread: an event for one that opens a channel, the end of a
 /// thread for one that tells the host of lost events.
 const MOST_MS: u32 = 1000;
+
+/// How many eighths of a ring may be in use when a thread gets it: 4 if there is such a
+/// ring, else 7, which leaves room for a block, else all.
+const MOST_USED: [u64; 3] = [4, 7, 8];
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -360,10 +366,18 @@ impl Process {
 
     /// A free client for the calling thread. `left` is the client that it
     /// leaves behind for it.
+    ///
+    /// It is the lowest one whose ring has room: each lease begins a block, so threads
+    /// that come and go would fill the first ring, however few events they emit.
     pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static Seat> {
-        self.seats.iter().find(|seat| {
+        let mut by_room =
+            MOST_USED.into_iter().flat_map(|most| self.seats.iter().zip(repeat(most)));
+        let seat = by_room.find(|(seat, most)| {
             let (word, bit) = self.bit(seat.slot());
-            if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Acquire) & bit != 0 {
+            if word.load(Relaxed) & bit != 0
+                || !self.has_room(seat, *most)
+                || word.fetch_or(bit, Ordering::Acquire) & bit != 0
+            {
                 return false;
             }
             let leased = self.lease(seat, left);
@@ -371,6 +385,19 @@ impl Process {
                 word.fetch_and(!bit, Ordering::Release);
             }
             leased
+        });
+        seat.map(|(seat, _)| seat)
+    }
+
+    /// Returns whether no more than so many eighths of a client's ring are used now.
+    fn has_room(&self, seat: &Seat, most: u64) -> bool {
+        self.channel.memory(self.client(seat.slot())).is_ok_and(|memory| {
+            let head = memory.guest[guest_page::HEAD].load(Relaxed);
+            // ORDERING: an estimate; the lessee loads both again.
+            let used = head.wrapping_sub(memory.host[host_page::TAIL].load(Relaxed));
+            most == 8
+                || memory.mode() == RingMode::Overwrite
+                || used <= memory.capacity() / 8 * most
         })
     }
 
