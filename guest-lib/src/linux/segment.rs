@@ -76,7 +76,7 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
         doing: "use as a segment",
         path: path.to_owned(),
         hint: "HYPERTRACE_SEGMENT names the file that `hypertrace run` has made, or a descriptor \
-               of it that has to be inherited",
+               of it, which a program of another user has to inherit",
         source,
     }
 }
