@@ -116,9 +116,14 @@ pub(super) fn is_hopeless() -> bool {
     NOBODY.load(Relaxed) && inherited().is_none()
 }
 
+/// This process's channel, if threads can lease clients of it.
+fn usable() -> Option<&'static Process> {
+    ours().filter(|process| process.keeps_clients())
+}
+
 /// The channel for an event: looks for a device, once, if nobody did.
 pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
-    if let Some(process) = ours() {
+    if let Some(process) = usable() {
         return Ok(process);
     }
     if is_hopeless() {
@@ -127,15 +132,15 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     // Another thread may be opening it just now: what comes meanwhile would be
     // lost.
     let _opening = Opening::wait_for(MOST_MS).ok_or(Missing::Now)?;
-    if let Some(process) = ours() {
+    if let Some(process) = usable() {
         return Ok(process);
     }
     if is_hopeless() {
         return Err(Missing::Nobody);
     }
-    let is_child = inherited().is_some();
+    let is_again = inherited().is_some();
     open_now(&Options::default(), prepare).map_err(|_| {
-        if is_child {
+        if is_again {
             return Missing::Now;
         }
         NOBODY.store(true, Relaxed);
@@ -147,7 +152,7 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
 /// See [`crate::open`].
 pub(super) fn open(options: &Options, prepare: Prepare) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
-    match ours() {
+    match usable() {
         Some(process) => Ok(process.info()),
         None => open_now(options, prepare).map(Process::info),
     }
@@ -160,7 +165,7 @@ pub(super) fn install(
     prepare: Prepare,
 ) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
-    if ours().is_some() {
+    if usable().is_some() {
         return Err(OpenError::Open);
     }
     if let Some(parent) = inherited() {
@@ -180,7 +185,7 @@ pub(super) fn install(
 }
 
 /// With `Opening` held and nothing open: opens what is told, or what the
-/// parent had.
+/// parent had, or this process before it lost its lock file.
 fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
     let Some(parent) = inherited() else {
         let place = device::find(options)?;
@@ -188,18 +193,15 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
     };
     parent.part();
     let (place, options) = (parent.place.clone(), parent.options.clone());
-    let opened = match place {
-        Place::Installed => Opened {
+    let opened = match (&place, &parent.lock) {
+        (Place::Installed, lock) => Opened {
             channel: parent.channel,
             memory_type: parent.memory_type,
             mappings: Vec::new(),
-            lock: Some(parent.lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?),
+            lock: Some(lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?),
             name: None,
         },
-        Place::Segment(ref path) => match parent.lock.as_ref().and_then(LockFile::move_out) {
-            Some(lock) => segment::reopen(lock, path, &options)?,
-            None => device::open(&place, &options)?,
-        },
+        (Place::Segment(path), Some(lock)) => segment::reopen(lock, path, &options)?,
         _ => device::open(&place, &options)?,
     };
     start(opened, place, options, prepare)
@@ -247,10 +249,15 @@ fn start(
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     refresher::start(move || {
-        if process.is_ours() {
+        let is_last = ours().is_some_and(|last| std::ptr::eq(last, process));
+        if is_last {
             process.look_after();
+        } else if process.is_ours() {
+            // Another channel has replaced it, as it has lost its locks. A thread may have
+            // leased one of its clients at that moment.
+            process.keeps_clients();
         }
-        process.is_ours()
+        is_last
     });
     Ok(process)
 }
@@ -348,7 +355,7 @@ impl Process {
     /// In a forked child: lets go of the parent's locks, and leaves nothing
     /// unmapped where an interrupted emit would go on.
     fn part(&self) {
-        if self.life.parted.swap(1, Relaxed) == 1 {
+        if self.is_ours() || self.life.parted.swap(1, Relaxed) == 1 {
             return;
         }
         if let Some(lock) = &self.lock {
@@ -362,6 +369,23 @@ impl Process {
         for mapping in &self.mappings {
             mapping.plug();
         }
+    }
+
+    /// Returns whether the process still has its lock file. A program that closes
+    /// descriptors which it does not know closes that one too. Then the clients are
+    /// free for other processes, and this one leaves them.
+    fn keeps_clients(&self) -> bool {
+        let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
+        if !keeps {
+            for (client, State(state)) in self.channel.leasable().zip(self.states) {
+                if state.is_leased()
+                    && let Ok(memory) = self.channel.memory(client)
+                {
+                    counts::unattached(Producer::revoke(&memory, state));
+                }
+            }
+        }
+        keeps
     }
 
     /// A free client for the calling thread. `left` is the client that it
@@ -446,7 +470,7 @@ impl Process {
     /// Takes a seat of this process back from the calling thread, which ends.
     pub(super) fn give_back(&self, seat: &Seat) {
         // A revoked client is another's, whose words are not to be touched.
-        if self.states[seat.slot()].0.is_leased() {
+        if self.keeps_clients() && self.states[seat.slot()].0.is_leased() {
             // SAFETY: the thread had it until now.
             unsafe { seat.client() }.producer().release();
         }
@@ -469,6 +493,7 @@ impl Process {
         let Some(untold) = counts::begin_telling() else {
             return true;
         };
+        self.keeps_clients();
         let mut leased = self.leased().peekable();
         let has_client = leased.peek().is_some();
         let mut told =
@@ -513,6 +538,7 @@ impl Process {
     /// the refresher's thread; touches of other threads' private state only
     /// what the producer allows.
     pub(super) fn look_after(&self) {
+        self.keeps_clients();
         let clients = self.channel.leasable();
         let mut mask_is_fresh = false;
         for (slot, client) in clients.clone().enumerate() {
