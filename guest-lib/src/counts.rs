@@ -18,9 +18,10 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 #[non_exhaustive]
 pub struct ProcessCounts {
     /// Events of threads that had no client: no client was free, the thread
-    /// was ending, or another took more than a second to open the device. Not
-    /// those of a process without a device. The host learns the count within some
-    /// 10 ms, and when a thread or the process ends, from a client that the
+    /// was ending, another took more than a second to open the device, or the program
+    /// has closed the lock file and it cannot be opened again. Not those of a process
+    /// without a device. The host learns the count within some 10 ms, and when a thread
+    /// or the process ends, from a client that the
     /// process has; over a segment also without one.
     pub unattached: u64,
     /// Clients that a thread abandoned because it found an emit on them under way
@@ -46,9 +47,9 @@ pub fn counts() -> ProcessCounts {
     }
 }
 
-pub(crate) fn unattached() {
-    UNATTACHED.fetch_add(1, Relaxed);
-    UNTOLD.fetch_add(1, Relaxed);
+pub(crate) fn unattached(events: u64) {
+    UNATTACHED.fetch_add(events, Relaxed);
+    UNTOLD.fetch_add(events, Relaxed);
 }
 
 /// Whether all events of threads without a client are published.

@@ -29,7 +29,7 @@ pub enum OpenError {
     #[cfg(feature = "std")]
     Open,
     /// In a forked child: its parent's channel was installed without a lock
-    /// file.
+    /// file. Or the program has closed that file.
     #[cfg(feature = "std")]
     NoLock,
     /// The system refused something.
@@ -98,8 +98,9 @@ impl core::fmt::Display for OpenError {
             ),
             #[cfg(feature = "std")]
             OpenError::NoLock => f.write_str(
-                "a forked child cannot tell which clients are free: its parent's channel has no \
-                 lock file; install one with the channel",
+                "this process cannot tell which clients are free: the channel that it or its parent \
+                 has installed has no lock file, or the program has closed that; install one with \
+                 the channel",
             ),
             #[cfg(feature = "std")]
             OpenError::System { doing, path, hint, .. } => {

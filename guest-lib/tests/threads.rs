@@ -195,3 +195,27 @@ fn events_of_threads_without_a_client_are_told_by_the_next_that_has_one() {
         assert_eq!(host.faults(), []);
     });
 }
+
+#[test]
+fn threads_that_come_and_go_fill_all_rings_before_an_event_is_lost() {
+    alone("threads_that_come_and_go_fill_all_rings_before_an_event_is_lost", || {
+        const CLIENTS: u32 = 8;
+        const EVENTS: u64 = 4;
+        let (mut host, _) = Host::install(CLIENTS, 0, 1 << 16);
+        let threads = |n: u64| {
+            (0..n).for_each(|_| thread::spawn(|| emit(EVENTS)).join().unwrap());
+        };
+
+        // Each begins a block, and of the 16 of a ring one is kept for commits.
+        threads(15 * u64::from(CLIENTS));
+
+        assert_eq!(host.losses().total(), 0);
+        threads(10);
+        assert_eq!(host.losses().full, 10 * EVENTS);
+        host.drain();
+        assert_eq!(host.seen.count(TICK), 15 * u64::from(CLIENTS) * EVENTS);
+        let first = &host.seen.leases[0];
+        assert_eq!((first.client, host.faults()), (0, vec![]));
+        assert_eq!(counts(), ProcessCounts::default());
+    });
+}

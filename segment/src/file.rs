@@ -179,11 +179,21 @@ impl Segment {
         Segment::map(file, path, page)?.to_serve()
     }
 
-    /// Opens the segment in this file, to use it.
+    /// Opens the segment in this file, to use it. If `path` is a descriptor of another
+    /// process, as [`Segment::location`] names it, and cannot be used, this process's
+    /// own of that number is tried.
     ///
     /// # Errors
     /// If it is none.
     pub fn open(path: &Path) -> Result<Segment, SegmentError> {
+        let opened = Segment::open_at(path);
+        match inherited(path).filter(|_| opened.is_err()) {
+            Some(own) => Segment::open_at(&own).or(opened),
+            None => opened,
+        }
+    }
+
+    fn open_at(path: &Path) -> Result<Segment, SegmentError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -257,13 +267,18 @@ impl Segment {
         self.path.is_none().then(|| self.file.as_raw_fd())
     }
 
-    /// Where a program finds it: its path, from the root, or that of a
-    /// descriptor that the program inherits.
+    /// Where a program finds it: its path, from the root, or that of this process's
+    /// descriptor. Another process can open that one if it is of the same user and
+    /// sees this one; else it has to inherit it under its number.
     pub fn location(&self) -> OsString {
-        match &self.path {
-            Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()).into(),
-            None => format!("/proc/self/fd/{}", self.file.as_raw_fd()).into(),
+        if let Some(path) = &self.path {
+            return std::path::absolute(path).unwrap_or_else(|_| path.clone()).into();
         }
+        // The number by which that /proc knows this process, which may be in a PID
+        // namespace of its own.
+        let process = std::fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
+        let descriptor = self.file.as_raw_fd().to_string();
+        Path::new("/proc").join(process).join("fd").join(descriptor).into()
     }
 
     /// Removes its file.
@@ -333,6 +348,14 @@ impl Segment {
 /// Bytes up to the last ring's end.
 fn used(geometry: &Geometry) -> u64 {
     geometry.window_offset(Region::Rings) + geometry.rings_size()
+}
+
+/// The descriptor of this process with the same number as the one that `path` names.
+fn inherited(path: &Path) -> Option<PathBuf> {
+    let (process, descriptor) = path.strip_prefix("/proc").ok()?.to_str()?.split_once("/fd/")?;
+    process.parse::<u32>().ok()?;
+    let descriptor: u32 = descriptor.parse().ok()?;
+    Some(format!("/proc/self/fd/{descriptor}").into())
 }
 
 fn unnamed() -> &'static Path {

@@ -4,6 +4,11 @@
 //! against other processes, gone with the last descriptor. A fork shares the
 //! description, so a child that kept it would hold its parent's clients.
 //!
+//! A program may close descriptors that it does not know, as daemons do, and open
+//! files of its own under their numbers. So each use first asks the kernel whether
+//! the number is still the lock file's. If not, the locks are gone, and the
+//! descriptor is the program's: it is forgotten.
+//!
 //! Nothing here allocates: clients are locked in signal handlers, and files
 //! opened again in fork handlers.
 //!
@@ -15,19 +20,25 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// A file whose bytes are clients. Its descriptor is closed on exec.
 #[derive(Debug)]
 pub struct LockFile {
-    /// -1: closed.
+    /// -1: closed, here or by the program.
     descriptor: AtomicI32,
+    /// The file that the descriptor had when it was moved in.
+    inode: Option<Inode>,
     /// The byte of client 0.
     base: u64,
     /// The descriptor's number is no lower, if there is such a one.
     lowest: RawFd,
 }
+
+/// Device and inode: a file, as long as somebody has it open.
+type Inode = (libc::dev_t, libc::ino_t);
 
 impl LockFile {
     /// The lowest number of a descriptor that is no standard stream's.
@@ -37,7 +48,8 @@ impl LockFile {
     /// number that its descriptor is to have.
     pub fn new(file: impl Into<OwnedFd>, base: u64, lowest: RawFd) -> LockFile {
         let descriptor = raise(file.into(), lowest).into_raw_fd();
-        LockFile { descriptor: AtomicI32::new(descriptor), base, lowest }
+        let inode = inode_of(descriptor);
+        LockFile { descriptor: AtomicI32::new(descriptor), inode, base, lowest }
     }
 
     /// Checks whether the file takes locks at all, by a byte that is no client's.
@@ -85,17 +97,27 @@ impl LockFile {
             // Must be 0 for this kind of lock.
             l_pid: 0,
         };
+        let descriptor = self.borrow()?;
         // SAFETY: fcntl reads `lock`, and no other memory of this program.
-        match unsafe { libc::fcntl(self.descriptor.load(Relaxed), libc::F_OFD_SETLK, &lock) } {
+        match unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_OFD_SETLK, &lock) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
+    /// Returns whether the file is open still. If not, all its locks are gone.
+    pub fn is_open(&self) -> bool {
+        self.borrow().is_ok()
+    }
+
+    /// Returns whether the other is or was the same file.
+    pub fn is_same_file(&self, other: &LockFile) -> bool {
+        self.inode.is_some() && self.inode == other.inode
+    }
+
     /// Closes the file. In a forked child: lets go of the parent's locks.
     pub fn close(&self) {
-        let descriptor = self.descriptor.swap(-1, Relaxed);
-        if descriptor >= 0 {
+        if let Some(descriptor) = self.take() {
             // SAFETY: this type owns it, and has just forgotten it.
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
         }
@@ -120,18 +142,28 @@ impl LockFile {
         Ok(self.borrow()?.try_clone_to_owned()?.into())
     }
 
+    /// Returns the descriptor, if the file is open still; else forgets it.
     fn borrow(&self) -> io::Result<BorrowedFd<'_>> {
-        match self.descriptor.load(Relaxed) {
-            ..0 => Err(io::ErrorKind::NotFound.into()),
-            // SAFETY: this type's own descriptor, open until this type closes it.
-            descriptor => Ok(unsafe { BorrowedFd::borrow_raw(descriptor) }),
+        let descriptor = self.descriptor.load(Relaxed);
+        if descriptor >= 0 && inode_of(descriptor).is_some_and(|inode| Some(inode) == self.inode) {
+            // SAFETY: this type's own descriptor, open until this type closes it. (A program
+            // that closes it just now has an error here, as with any other library.)
+            return Ok(unsafe { BorrowedFd::borrow_raw(descriptor) });
         }
+        let _ = self.descriptor.compare_exchange(descriptor, -1, Relaxed, Relaxed);
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    /// Takes the descriptor, if the file is open still.
+    fn take(&self) -> Option<RawFd> {
+        self.borrow().ok()?;
+        Some(self.descriptor.swap(-1, Relaxed)).filter(|descriptor| *descriptor >= 0)
     }
 
     /// Moves the file out, if it is open.
     pub fn move_out(&self) -> Option<LockFile> {
-        let descriptor = self.descriptor.swap(-1, Relaxed);
-        (descriptor >= 0).then_some(LockFile { descriptor: AtomicI32::new(descriptor), ..*self })
+        let descriptor = AtomicI32::new(self.take()?);
+        Some(LockFile { descriptor, ..*self })
     }
 }
 
@@ -141,9 +173,18 @@ impl Drop for LockFile {
     }
 }
 
+/// Returns which file this descriptor is of. `None`: it is not open.
+fn inode_of(descriptor: RawFd) -> Option<Inode> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat takes any number, and fills `stat` if it returns 0.
+    unsafe {
+        let found = libc::fstat(descriptor, stat.as_mut_ptr()) == 0;
+        found.then(|| stat.assume_init()).map(|stat| (stat.st_dev, stat.st_ino))
+    }
+}
+
 /// Opens a file once more, for loads and stores: a description of its own.
 pub(crate) fn own_description(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
     let mut path = [0; 32];
     write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd())?;
     let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
@@ -192,5 +233,43 @@ mod tests {
         assert!(one.file().is_err());
         moved.close();
         assert!(other.lock(1));
+    }
+
+    /// As after the program has closed it and opened a file of its own.
+    #[test]
+    fn a_descriptor_that_is_another_files_now_is_not_touched() {
+        let (file, programs) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let other = lock_file(&programs);
+        let uses: [fn(&LockFile); 6] = [
+            |lost| assert!(!lost.lock(1) && lost.check(1).is_err()),
+            |lost| lost.unlock(0),
+            |lost| lost.close(),
+            |lost| lost.reopen(),
+            |lost| assert!(lost.move_out().is_none()),
+            |lost| assert!(lost.file().is_err() && !lost.is_open()),
+        ];
+        for use_it in uses {
+            let lost = lock_file(&file);
+            assert!(lost.lock(0) && lost.is_open());
+            let number = lost.descriptor.load(Relaxed);
+            // A description of its own, under the number that `lost` remembers.
+            let opened = own_description(programs.as_fd()).unwrap();
+            // SAFETY: takes numbers; `lost` is not to use its own from now on.
+            assert_eq!(unsafe { libc::dup2(opened.as_raw_fd(), number) }, number);
+            drop(opened);
+            let (descriptor, inode) = (AtomicI32::new(number), inode_of(number));
+            let own = LockFile { descriptor, inode, base: 0, lowest: LockFile::ANY };
+            assert!(own.lock(0));
+
+            use_it(&lost);
+            drop(lost);
+
+            assert!(!other.lock(0), "the program's lock is there");
+            assert!(other.lock(1), "and no other");
+            other.unlock(1);
+            own.close();
+            assert!(other.lock(0));
+            other.unlock(0);
+        }
     }
 }

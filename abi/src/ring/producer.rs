@@ -652,6 +652,31 @@ impl<'m> Producer<'m> {
         state.publishing.store(0, Ordering::Release);
     }
 
+    /// Ends the lease of a producer that belongs to another thread, as the client may be
+    /// another process's now. Returns the losses that were not published.
+    pub fn revoke(memory: &ClientMemory<'_>, state: &ProducerState) -> u64 {
+        // ORDERING: pairs with the Release of the last holder: its totals are published.
+        let is_ours = loop {
+            match state.publishing.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed) {
+                // Another thread is done soon.
+                Err(BY_OTHER) => spin_loop(),
+                taken => break taken.is_ok(),
+            }
+        };
+        let untold = |total: &AtomicU64, word: usize| {
+            total.load(Relaxed).saturating_sub(memory.guest[word].load(Relaxed))
+        };
+        let untold = untold(&state.lost_full, guest_page::LOST_FULL)
+            .saturating_add(untold(&state.lost_busy, guest_page::LOST_BUSY));
+        let revoked = state.revoke(state.token());
+        if is_ours {
+            // ORDERING: pairs with the Acquire of the next holder.
+            state.publishing.store(0, Ordering::Release);
+        }
+        // Otherwise the owner is publishing them now.
+        if is_ours && revoked { untold } else { 0 }
+    }
+
     /// Adds `events`, of threads of this process that have no client, to the running
     /// total of a client of another thread, publishes the total, and clears `events`.
     /// Returns `false`, without any effect, if the client is not leased or its totals are

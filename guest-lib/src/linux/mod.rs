@@ -12,7 +12,9 @@
 //!
 //! A first event in a signal handler leases a client without allocating; but
 //! if it is the process's first, it looks for the device, which allocates:
-//! programs of that kind call [`open`] first.
+//! programs of that kind call [`open`] first. So do those that close descriptors
+//! which they do not know, the library's among them: the next event opens the
+//! device again.
 
 mod clock;
 mod device;

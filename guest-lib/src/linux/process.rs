@@ -22,11 +22,13 @@ use crate::client::Client;
 use crate::counts;
 use crate::error::OpenError;
 use crate::mask;
-use hypertrace_abi::layout::host_page;
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, Producer, ProducerState};
 use hypertrace_segment::{LockFile, Mapping, token};
 use std::fs::File;
+use std::iter::repeat;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use std::time::Duration;
@@ -34,6 +36,10 @@ use std::time::Duration;
 /// How long to wait for another thread: an event for one that opens a channel, the end of a
 /// thread for one that publishes counts of lost events.
 const MOST_MS: u32 = 1000;
+
+/// How many eighths of a ring may be in use when a thread gets it: 4 if there is such a
+/// ring, else 7, which leaves room for a block, else all.
+const MOST_USED: [u64; 3] = [4, 7, 8];
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -110,9 +116,14 @@ pub(super) fn is_hopeless() -> bool {
     NOBODY.load(Relaxed) && inherited().is_none()
 }
 
+/// Returns this process's channel, if threads can lease clients of it.
+fn usable() -> Option<&'static Process> {
+    ours().filter(|process| process.keeps_clients())
+}
+
 /// Returns the channel for an event. Looks for a device if no thread has looked yet.
 pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
-    if let Some(process) = ours() {
+    if let Some(process) = usable() {
         return Ok(process);
     }
     if is_hopeless() {
@@ -121,15 +132,15 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     // Another thread may be opening it just now: what comes meanwhile would be
     // lost.
     let _opening = Opening::wait_for(MOST_MS).ok_or(Missing::Now)?;
-    if let Some(process) = ours() {
+    if let Some(process) = usable() {
         return Ok(process);
     }
     if is_hopeless() {
         return Err(Missing::Nobody);
     }
-    let is_child = inherited().is_some();
+    let is_again = inherited().is_some();
     open_now(&Options::default(), prepare).map_err(|_| {
-        if is_child {
+        if is_again {
             return Missing::Now;
         }
         NOBODY.store(true, Relaxed);
@@ -141,7 +152,7 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
 /// See [`crate::open`].
 pub(super) fn open(options: &Options, prepare: Prepare) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
-    match ours() {
+    match usable() {
         Some(process) => Ok(process.info()),
         None => open_now(options, prepare).map(Process::info),
     }
@@ -154,7 +165,7 @@ pub(super) fn install(
     prepare: Prepare,
 ) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
-    if ours().is_some() {
+    if usable().is_some() {
         return Err(OpenError::Open);
     }
     if let Some(parent) = inherited() {
@@ -173,8 +184,8 @@ pub(super) fn install(
     start(opened, Place::Installed, Options::default(), prepare).map(Process::info)
 }
 
-/// With `Opening` held and nothing open: opens the device of the options, or the
-/// parent's.
+/// With `Opening` held and nothing open: opens the device of the options, the parent's,
+/// or the one that this process had before it lost its lock file.
 fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
     let Some(parent) = inherited() else {
         let place = device::find(options)?;
@@ -182,18 +193,15 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
     };
     parent.part();
     let (place, options) = (parent.place.clone(), parent.options.clone());
-    let opened = match place {
-        Place::Installed => Opened {
+    let opened = match (&place, &parent.lock) {
+        (Place::Installed, lock) => Opened {
             channel: parent.channel,
             memory_type: parent.memory_type,
             mappings: Vec::new(),
-            lock: Some(parent.lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?),
+            lock: Some(lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?),
             name: None,
         },
-        Place::Segment(ref path) => match parent.lock.as_ref().and_then(LockFile::move_out) {
-            Some(lock) => segment::reopen(lock, path, &options)?,
-            None => device::open(&place, &options)?,
-        },
+        (Place::Segment(path), Some(lock)) => segment::reopen(lock, path, &options)?,
         _ => device::open(&place, &options)?,
     };
     start(opened, place, options, prepare)
@@ -241,10 +249,15 @@ fn start(
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     refresher::start(move || {
-        if process.is_ours() {
+        let is_last = ours().is_some_and(|last| std::ptr::eq(last, process));
+        if is_last {
             process.look_after();
+        } else if process.is_ours() {
+            // Another channel has replaced it, as it has lost its locks. A thread may have
+            // leased one of its clients at that moment.
+            process.keeps_clients();
         }
-        process.is_ours()
+        is_last
     });
     Ok(process)
 }
@@ -342,7 +355,7 @@ impl Process {
     /// In a forked child: releases the parent's locks, and maps private memory where
     /// an interrupted emit would store.
     fn part(&self) {
-        if self.life.parted.swap(1, Relaxed) == 1 {
+        if self.is_ours() || self.life.parted.swap(1, Relaxed) == 1 {
             return;
         }
         if let Some(lock) = &self.lock {
@@ -358,12 +371,37 @@ impl Process {
         }
     }
 
+    /// Returns whether the process still has its lock file. A program that closes
+    /// descriptors which it does not know closes that one too. Then the clients are
+    /// free for other processes, and this one leaves them.
+    fn keeps_clients(&self) -> bool {
+        let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
+        if !keeps {
+            for (client, State(state)) in self.channel.leasable().zip(self.states) {
+                if state.is_leased()
+                    && let Ok(memory) = self.channel.memory(client)
+                {
+                    counts::unattached(Producer::revoke(&memory, state));
+                }
+            }
+        }
+        keeps
+    }
+
     /// Claims a free client for the calling thread. `left` is the client that the
     /// thread abandons for it.
+    ///
+    /// The client is the lowest one whose ring has room: each lease begins a block, so threads
+    /// that come and go would fill the first ring, however few events they emit.
     pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static Seat> {
-        self.seats.iter().find(|seat| {
+        let mut by_room =
+            MOST_USED.into_iter().flat_map(|most| self.seats.iter().zip(repeat(most)));
+        let seat = by_room.find(|(seat, most)| {
             let (word, bit) = self.bit(seat.slot());
-            if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Acquire) & bit != 0 {
+            if word.load(Relaxed) & bit != 0
+                || !self.has_room(seat, *most)
+                || word.fetch_or(bit, Ordering::Acquire) & bit != 0
+            {
                 return false;
             }
             let leased = self.lease(seat, left);
@@ -371,6 +409,19 @@ impl Process {
                 word.fetch_and(!bit, Ordering::Release);
             }
             leased
+        });
+        seat.map(|(seat, _)| seat)
+    }
+
+    /// Returns whether no more than so many eighths of a client's ring are used now.
+    fn has_room(&self, seat: &Seat, most: u64) -> bool {
+        self.channel.memory(self.client(seat.slot())).is_ok_and(|memory| {
+            let head = memory.guest[guest_page::HEAD].load(Relaxed);
+            // ORDERING: an estimate; the lessee loads both again.
+            let used = head.wrapping_sub(memory.host[host_page::TAIL].load(Relaxed));
+            most == 8
+                || memory.mode() == RingMode::Overwrite
+                || used <= memory.capacity() / 8 * most
         })
     }
 
@@ -420,7 +471,7 @@ impl Process {
     /// Takes a seat of this process back from the calling thread, which ends.
     pub(super) fn give_back(&self, seat: &Seat) {
         // A revoked client has another lessee, whose words must not be stored to.
-        if self.states[seat.slot()].0.is_leased() {
+        if self.keeps_clients() && self.states[seat.slot()].0.is_leased() {
             // SAFETY: the thread had it until now.
             unsafe { seat.client() }.producer().release();
         }
@@ -443,6 +494,7 @@ impl Process {
         let Some(untold) = counts::begin_telling() else {
             return true;
         };
+        self.keeps_clients();
         let mut leased = self.leased().peekable();
         let has_client = leased.peek().is_some();
         let mut told =
@@ -488,6 +540,7 @@ impl Process {
     /// refresher's thread; of other threads' private state it uses only the parts that
     /// the producer allows.
     pub(super) fn look_after(&self) {
+        self.keeps_clients();
         let clients = self.channel.leasable();
         let mut mask_is_fresh = false;
         for (slot, client) in clients.clone().enumerate() {

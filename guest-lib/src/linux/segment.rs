@@ -26,8 +26,15 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     use_segment(Segment::open(path), path, options, |file| LockFile::new(file, 0, LockFile::ANY))
 }
 
-/// Opens the segment in a file that is open already.
-pub(super) fn reopen(lock: LockFile, path: &Path, options: &Options) -> Result<Opened, OpenError> {
+/// Opens the segment of this lock file again: by the file itself if that is open
+/// still, else by its name if that is the same file's.
+pub(super) fn reopen(lock: &LockFile, path: &Path, options: &Options) -> Result<Opened, OpenError> {
+    let Some(lock) = lock.move_out() else {
+        let opened = open(path, options)?;
+        let is_same = opened.lock.as_ref().is_some_and(|now| now.is_same_file(lock));
+        let other = || unusable(path, io::Error::other("it is another file than before"));
+        return is_same.then_some(opened).ok_or_else(other);
+    };
     let file = lock.file().map_err(|why| unusable(path, why))?;
     use_segment(Segment::of_file(file, path), path, options, |_| lock)
 }
@@ -76,7 +83,7 @@ fn unusable(path: &Path, source: io::Error) -> OpenError {
         doing: "use as a segment",
         path: path.to_owned(),
         hint: "HYPERTRACE_SEGMENT names the file that `hypertrace run` has made, or a descriptor \
-               of it that has to be inherited",
+               of it, which a program of another user has to inherit",
         source,
     }
 }

@@ -158,7 +158,7 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
         Emit::Unleased => {
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
-                counts::unattached();
+                counts::unattached(1);
                 // The thread's end will not come again.
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
