@@ -186,7 +186,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         self.finish()
     }
 
-    /// Performs all operations of the input, and leaves the rings as they are then.
+    /// Performs all operations of the input, and leaves the rings undrained.
     pub fn leave(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) -> Account {
         self.act(input, host);
         self.release();
