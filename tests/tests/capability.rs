@@ -30,6 +30,6 @@ fn reports_of_a_passing_test_are_recorded() {
     let notes = std::fs::read_to_string(&file).unwrap();
     assert_eq!(
         notes,
-        "used\tkvm\ta_passing_test_is_heard\nmissing\ttracefs\tnot mounted, not root\n"
+        "used\tkvm\treports_of_a_passing_test_are_recorded\nmissing\ttracefs\tnot mounted, not root\n"
     );
 }
