@@ -3,26 +3,25 @@
 
     simpletrace.py [--counts] TRACE-EVENTS-ALL TRACE
 
-TRACE-EVENTS-ALL is the program's declarations, a line each. Every rule of the
-format is checked on the way; a file that breaks one ends it with status 1 and
-the offset of what is wrong, on stderr. What is well goes to stdout, a JSON
-object per record:
+TRACE-EVENTS-ALL has the program's declarations, one per line. Every rule of the
+format is checked; at a violation the reader prints its offset on stderr and ends
+with status 1. Valid records are printed on stdout, as one JSON object each:
 
     {"offset": 24, "mapping": "name", "id": 7}
     {"offset": 51, "event": "name", "ns": 1, "pid": 2, "args": [-1, {"hex": "ff00"}]}
     {"offset": 99, "dropped": 12, "ns": 1, "pid": 2}
 
-A string is {"hex": its bytes}; --counts prints only how many
-of each there are, in one object.
+A string is {"hex": its bytes}. --counts prints only the numbers of records, in one
+object.
 
 The file, in the byte order of the machine that wrote it, without padding:
 
     header   u64 ~0, u64 0xf2b177cb0aa429b4, u64 4
     mapping  u64 0, u64 id, u32 length, name
     event    u64 1, u64 id, u64 ns, u32 length from id on, u32 pid, arguments
-    dropped  an event of id 0xfffffffffffffffe with one argument: how many
+    dropped  an event of id 0xfffffffffffffffe with one argument: the number
 
-An argument is a u64, or of a `char *` a u32 length and its bytes.
+An argument is a u64; a `char *` is a u32 length and its bytes.
 """
 
 import json
@@ -38,13 +37,13 @@ MAPPING, EVENT = 0, 1
 DROPPED = 0xFFFFFFFFFFFFFFFE
 # From the id to the arguments: id, ns, length, pid.
 FIXED = 24
-# No name, string or record of these programs is longer.
+# Greatest length of a name, string or record of these programs.
 MOST = 1 << 20
-# A nanosecond count before 2001 is no Unix time of now.
+# Times before 2001 are not Unix times in nanoseconds.
 EARLIEST = 10**18
 
-# Bits and sign of the integers that a declaration may have: no emulator's own, nor
-# what only a header defines.
+# Bits and sign of the integers that a declaration may have: no types of an emulator,
+# nor types that only a header defines.
 INTEGERS = {
     "bool": (1, False), "char": (8, True), "short": (16, True), "int": (32, True),
     "long": (64, True), "int8_t": (8, True), "int16_t": (16, True),
@@ -53,18 +52,18 @@ INTEGERS = {
     "uint32_t": (32, False), "uint64_t": (64, False), "size_t": (64, False),
     "uintptr_t": (64, False),
 }
-# What the text of a declaration's line may not have, wherever it stands.
+# Texts that a format may not contain.
 REFUSED = ("%m", "\\n")
 MOST_ARGUMENTS = 10
 
 
 class Wrong(Exception):
-    """What is wrong, and where."""
+    """A violation of the format, with its place."""
 
 
 def c_type(words):
-    """What values of a type are: "string", "pointer", or bits and sign."""
-    # A string is what begins so, to a reader that only compares the text.
+    """Returns the kind of a type: "string", "pointer", or bits and sign."""
+    # QEMU's reader compares the text of a type to recognise a string.
     is_string = words in (["char", "*"], ["const", "char", "*"])
     words = [word for word in words if word != "const"]
     stars = words.count("*")
@@ -90,7 +89,7 @@ def c_type(words):
 
 
 def declarations(text):
-    """The types of each event's arguments, by its name."""
+    """Returns the types of each event's arguments, by the event's name."""
     events = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -119,7 +118,7 @@ def declarations(text):
 
 
 class File:
-    """A file that knows where it is: a pipe, too."""
+    """A file or pipe with its current offset."""
 
     def __init__(self, path):
         self.file = open(path, "rb")
@@ -140,7 +139,7 @@ class File:
         return struct.unpack("=" + form, self.read(struct.calcsize("=" + form), what))
 
     def next_record(self):
-        """The type of the next record; None at the end."""
+        """Returns the type of the next record, None at the end."""
         self.begin = self.offset
         data = self.file.read(8)
         self.offset += len(data)
@@ -152,7 +151,7 @@ class File:
 
 
 def value(file, kind, word):
-    """A word as a value of its type."""
+    """Converts a word to a value of its type."""
     if kind == "pointer":
         return word
     bits, signed = kind
@@ -164,7 +163,7 @@ def value(file, kind, word):
 
 
 def arguments(file, kinds, data):
-    """The arguments in a record, which they fill."""
+    """Returns the arguments in a record, which have to fill it."""
     values = []
     at = 0
     for kind in kinds:
@@ -224,7 +223,7 @@ def event(file, names, events, latest):
 
 
 def records(path, events):
-    """Each record of a file."""
+    """Yields each record of a file."""
     file = File(path)
     if file.unpack("QQQ", "its header") != (HEADER_ID, MAGIC, VERSION):
         file.wrong("no header of a simpletrace file of version 4")
@@ -236,7 +235,7 @@ def records(path, events):
         if kind == MAPPING:
             yield mapping(file, names, events)
         elif kind == EVENT:
-            # Written before it was read.
+            # An event is older than its reading.
             yield event(file, names, events, time.time_ns() + 10**9)
         else:
             file.wrong("no record of type %#x", kind)

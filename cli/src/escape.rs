@@ -17,7 +17,7 @@ fn is_dangerous(c: char) -> bool {
             | '\u{2028}' | '\u{2029}' // line and paragraph ends
             | '\u{206a}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}' // deprecated format characters
             | '\u{180e}' | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}' // blank letters
-            | '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..='\u{10ffff}' // private use: anybody's glyphs
+            | '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..='\u{10ffff}' // private use: unknown glyphs
             | '\u{e0000}'..='\u{e0fff}' // tags and selectors: invisible
             | '\u{fe00}'..='\u{fe0f}' // variation selectors
         )

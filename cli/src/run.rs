@@ -76,16 +76,16 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   hypertrace run --out S -- ./server --port 80
-  hypertrace report S | less            all of it, in order
-  hypertrace ctl S info trace           while it runs
+  hypertrace report S | less            show the whole timeline
+  hypertrace ctl S info trace           show backends and rings while it runs
   hypertrace run --qemu qemu-aarch64 --out S -- ./server
-                                        under an emulator, also of another CPU
+                                        run it under an emulator, also of another CPU
   hypertrace run --out S --segment /dev/shm/s -- ./server
-                                        and after a crash of this command:
+                                        keep the segment in a file; after a crash of run:
   hypertrace run --recover /dev/shm/s --out S
 
-Exit code: the program's; 128 and the signal's number if one ended it; 127 if there is no such
-program, 126 if it cannot be run; 1 if the session is not whole, 2 for wrong usage.";
+Exit code: the program's; 128 plus the signal's number if one ended it; 127 if there is no such
+program, 126 if it cannot be run; 1 if the session is incomplete, 2 for wrong usage.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {

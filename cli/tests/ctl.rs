@@ -99,7 +99,7 @@ fn without_a_listener_the_message_says_what_to_check() {
     assert!(ctl(dir.path(), &["help"]).failed(2).contains("was it started with a monitor?"));
 
     drop(UnixListener::bind(dir.path().join(SOCKET)).unwrap());
-    assert!(ctl(dir.path(), &["help"]).failed(2).contains("is the VMM still running?"));
+    assert!(ctl(dir.path(), &["help"]).failed(2).contains("is it still running?"));
 }
 
 #[test]

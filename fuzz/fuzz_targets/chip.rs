@@ -1,4 +1,4 @@
-//! A hostile guest at the device, beside an honest one.
+//! Target `chip`: a hostile client of the device beside an honest one.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

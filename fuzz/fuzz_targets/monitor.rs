@@ -1,4 +1,4 @@
-//! Command lines of a monitor's clients.
+//! Target `monitor`: requests of a monitor's clients.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! A damaged session is read.
+//! Target `reader`: reading a damaged session.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

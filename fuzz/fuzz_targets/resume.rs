@@ -1,4 +1,4 @@
-//! A session whose process was killed, and its segment, are damaged and recovered.
+//! Target `resume`: recovery of a damaged session and segment.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! Programs leave a segment, whose host died, and it is recovered.
+//! Target `segment`: recovery of a segment whose host died.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! A hostile guest at a device that records in a session, which is then read.
+//! Target `session`: a hostile client of a device that records in a session, which is then read.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! A file of declared events is read.
+//! Target `trace_events`: parsing a file of declared events.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

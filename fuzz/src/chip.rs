@@ -1,4 +1,4 @@
-//! Target `chip`: the device with a sink that checks what it gets.
+//! Target `chip`: the device with a sink that checks its calls.
 
 use crate::input::Input;
 use crate::recorder::{Ambush, Recorder};

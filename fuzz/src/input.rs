@@ -1,4 +1,4 @@
-//! Bytes, taken apart: any bytes are an input, and behind their end are zeros.
+//! Decoding of bytes: any bytes are an input, and zeros follow their end.
 
 use hypertrace_abi::clock::ticks;
 
@@ -22,17 +22,17 @@ const ODD: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Bytes that are not taken yet.
+/// Bytes that have not been consumed.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    /// All of them.
+    /// Makes an input of all these bytes.
     pub fn new(bytes: &'a [u8]) -> Input<'a> {
         Input(bytes)
     }
 
-    /// Whether all are taken.
+    /// Returns whether all bytes have been consumed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -45,42 +45,42 @@ impl<'a> Input<'a> {
         array
     }
 
-    /// One byte.
+    /// Takes one byte.
     pub fn u8(&mut self) -> u8 {
         u8::from_le_bytes(self.array())
     }
 
-    /// Two.
+    /// Takes two bytes.
     pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
-    /// Four.
+    /// Takes four bytes.
     pub fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
-    /// Eight.
+    /// Takes eight bytes.
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }
 
-    /// Less than `n`, which is at most 256.
+    /// Returns a number below `n`, which is at most 256.
     pub fn below(&mut self, n: usize) -> usize {
         usize::from(self.u8()) % n
     }
 
-    /// One of them.
+    /// Returns one of these values.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// True for one in `n`.
+    /// Returns true in one of `n` cases.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == n - 1
     }
 
-    /// A number: small, odd, any, or a time that could be now.
+    /// Returns a number: small, unusual, any, or a time near the present.
     pub fn value(&mut self) -> u64 {
         match self.below(6) {
             0 | 1 => self.u8().into(),
@@ -91,12 +91,12 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Up to `most` bytes.
+    /// Takes up to `most` bytes.
     pub fn bytes(&mut self, most: usize) -> Vec<u8> {
         (0..self.below(most + 1)).map(|_| self.u8()).collect()
     }
 
-    /// Up to `most` numbers.
+    /// Returns up to `most` numbers.
     pub fn values(&mut self, most: usize) -> Vec<u64> {
         (0..self.below(most + 1)).map(|_| self.value()).collect()
     }

@@ -1,12 +1,12 @@
-//! Inputs of the fuzz targets, and what must hold for each: tested on stable
-//! with random inputs, run by libFuzzer with chosen ones.
+//! Inputs of the fuzz targets, and the checks of each: tested on stable with random
+//! inputs, run by libFuzzer with chosen ones.
 //!
-//! Any bytes are an input. [`chip`] and [`session`] take them as what a guest
-//! does ([`op::Op`]) at a device ([`rig::Rig`]) with three clients: 0 keeps no
-//! rule, 1 is honest, 2 does nothing; and as what a VMM does to its session
-//! ([`vmm::Act`]). [`segment`] takes them as the same of programs whose host dies,
-//! [`reader`] and [`resume`] as damage to the files of a session, [`monitor`] as
-//! what clients send, [`trace_events`] as a file of declarations.
+//! Any bytes are an input. [`chip`] and [`session`] decode them as operations of a
+//! guest ([`op::Op`]) at a device ([`rig::Rig`]) with three clients: 0 is hostile, 1
+//! is honest, 2 is idle; and as actions of a VMM on its session ([`vmm::Act`]).
+//! [`segment`] decodes them as the same for programs whose host dies, [`reader`] and
+//! [`resume`] as damage to the files of a session, [`monitor`] as requests of
+//! clients, [`trace_events`] as a file of declarations.
 
 pub mod chip;
 pub mod input;
@@ -23,7 +23,7 @@ pub mod simple;
 pub mod trace_events;
 pub mod vmm;
 
-/// Declared events.
+/// Events declared in `trace-events`.
 pub mod trace {
     hypertrace_trace::include_events!();
 }

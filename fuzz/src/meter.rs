@@ -1,5 +1,5 @@
-//! A session as a device's sink, with bounds on what each call may take: steps and
-//! words, and as a last resort time.
+//! A session as a device's sink, with bounds for each call: on steps and words, and as
+//! a last resort on time.
 
 use crate::recorder::Ambush;
 use crate::rig::{CLIENTS, HONEST, HOSTILE, MOST_STEPS_EACH};
@@ -12,33 +12,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Steps of a pass at most, where each takes one tick: 16 shares, one more for the
-/// client that was last to begin, and a look at each.
+/// Most steps of a pass, if each takes one tick: 16 shares, one more for the client
+/// that began last, and one check of each.
 const MOST_STEPS: u64 = 17 * MOST_STEPS_EACH + CLIENTS as u64 + 1;
-/// Far more than any call takes, also where the machine does something else.
+/// Time that is far longer than any call takes, also on a busy machine.
 const MOST_TIME: Duration = Duration::from_secs(20);
 
-/// Counts of what was done for a device.
+/// Session that counts the work for a device.
 pub struct Meter {
     session: Session,
     ambush: Arc<Ambush>,
     guest: Arc<Memory>,
-    /// Of this pass.
+    /// Steps of this pass.
     steps: AtomicU64,
-    /// Steps that took something.
+    /// Steps that took words.
     taken: AtomicU64,
-    /// Words that were taken out of rings, jumps counted as one ring.
+    /// Words taken out of rings; a jump counts as one ring.
     words: AtomicU64,
-    /// Words of points that were recorded, prefix and header included.
+    /// Words of recorded points, with prefix and header.
     point_words: AtomicU64,
-    /// Points that came while the declared event `guest_hypertrace` was on.
+    /// Points made while the declared event `guest_hypertrace` was on.
     declared: AtomicU64,
-    /// Points in client 1's name that were recorded, those of 2016 among them.
+    /// Recorded points of client 1, with those of 2016.
     points: AtomicU64,
 }
 
 impl Meter {
-    /// Nothing was done yet.
+    /// Makes a meter with zero counts.
     pub fn new(session: Session, guest: Arc<Memory>, ambush: Arc<Ambush>) -> Meter {
         let [steps, taken, words, point_words, declared, points] = Default::default();
         Meter { session, ambush, guest, steps, taken, words, point_words, declared, points }
@@ -49,17 +49,17 @@ impl Meter {
         self.taken.load(Relaxed)
     }
 
-    /// Words that were taken, and those of points.
+    /// Returns the words taken out of rings, and those of points.
     pub fn words(&self) -> u64 {
         self.words.load(Relaxed) + self.point_words.load(Relaxed)
     }
 
-    /// Points since the last call that came while `guest_hypertrace` was on.
+    /// Returns the points since the last call that were made while `guest_hypertrace` was on.
     pub fn take_declared(&self) -> u64 {
         self.declared.swap(0, Relaxed)
     }
 
-    /// Points in client 1's name that were recorded.
+    /// Returns the recorded points of client 1.
     pub fn points(&self) -> u64 {
         self.points.load(Relaxed)
     }
@@ -88,7 +88,7 @@ impl EventSink for Meter {
 
     fn begin_pass(&self) {
         self.steps.store(0, Relaxed);
-        self.timed("the begin of a pass", || self.session.begin_pass());
+        self.timed("begin_pass", || self.session.begin_pass());
     }
 
     fn update_mask(&self, set: &mut dyn FnMut(&[u8; 4096])) {
@@ -111,6 +111,6 @@ impl EventSink for Meter {
     }
 
     fn end_pass(&self) {
-        self.timed("the end of a pass", || self.session.end_pass());
+        self.timed("end_pass", || self.session.end_pass());
     }
 }

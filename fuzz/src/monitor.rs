@@ -1,5 +1,5 @@
-//! Target `monitor`: what a monitor's clients send, over its socket: each line has one
-//! reply, and the session can be read after.
+//! Target `monitor`: requests of clients at a monitor's socket. Each line has one reply,
+//! and the session can be read afterwards.
 
 use crate::input::Input;
 use crate::rig::shared_memory;
@@ -12,7 +12,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Words of commands; `@` is a path in a directory of the input's own.
+/// Words of commands; `@` is a path in the input's own directory.
 const WORDS: [&str; 32] = [
     "help",
     "info",
@@ -48,10 +48,10 @@ const WORDS: [&str; 32] = [
     "sdt",
 ];
 
-/// Words with which a command could reach what is not the input's own.
+/// Words of commands that could access files outside of the input's directory.
 const ELSEWHERE: [&str; 4] = ["set", "kernel", "ftrace", "log"];
 
-/// Panics if a client can bring a monitor out of step, or spoil its session.
+/// Panics if a client can cause a wrong reply, or damage the session.
 pub fn run(bytes: &[u8]) {
     let dir = TempDir::new_in(shared_memory()).expect("a directory");
     let own = dir.path().display().to_string();
@@ -84,13 +84,13 @@ pub fn run(bytes: &[u8]) {
     set_declared(&"*".parse().expect("a pattern"), false);
 }
 
-/// Whether a command reaches nothing but files of this directory.
+/// Returns whether a command accesses only files of this directory.
 fn stays(line: &str, own: &str) -> bool {
     let inside = |rest: &str| rest.trim_start().starts_with(&format!("{own}/"));
     !line.contains("..") && ELSEWHERE.iter().all(|word| line.split(word).skip(1).all(inside))
 }
 
-/// A line of words, or of any bytes.
+/// Appends a line of words, or of any bytes.
 fn line(input: &mut Input<'_>, own: &str, sent: &mut Vec<u8>) {
     match input.below(8) {
         0 => sent.extend(input.bytes(100)),
@@ -105,12 +105,12 @@ fn line(input: &mut Input<'_>, own: &str, sent: &mut Vec<u8>) {
     sent.extend(input.pick(&[&b"\n"[..], b"\n", b"\n", b"\r\n", b"\n\n", b""]));
 }
 
-/// Sends all, and gives the replies.
+/// Sends all lines. Returns the replies.
 fn ask(session: &Session, sent: &[u8]) -> Vec<u8> {
     let mut client = connect(session.dir(), Duration::from_secs(10)).expect("a monitor listens");
     let mut other = client.try_clone().expect("another descriptor");
     std::thread::scope(|scope| {
-        // It answers while it reads, and waits for its replies to be read.
+        // The monitor replies while it reads, and waits until its replies are read.
         scope.spawn(move || {
             other.write_all(sent).expect("the monitor reads");
             other.shutdown(Shutdown::Write).expect("a connection");
@@ -121,11 +121,11 @@ fn ask(session: &Session, sent: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Each line has one reply, which is text and then a state.
+/// Checks that each line has one reply, which is text and then a state.
 fn check(sent: &[u8], replies: &[u8]) {
     let text = str::from_utf8(replies).expect("replies are text");
     let lines = sent.iter().filter(|byte| **byte == b'\n').count();
-    // A line that is too long is answered before its end.
+    // An overlong line is answered before its end.
     let rest = sent.rsplit(|byte| *byte == b'\n').next().map_or(0, <[u8]>::len);
     let states = text.lines().filter(|line| !line.starts_with("  ")).inspect(|line| {
         assert!(*line == "ok" || line.starts_with("error: "), "{line:?}");

@@ -1,4 +1,4 @@
-//! What a guest can do, one thing at a time.
+//! Operations of a guest.
 
 use crate::input::Input;
 use crate::rig::MOST_STEPS_EACH;
@@ -8,31 +8,31 @@ use hypertrace_abi::layout::{Geometry, PAGE, Region};
 use hypertrace_abi::record::Header;
 use hypertrace_abi::schema::id_of;
 
-/// How an access reaches the device.
+/// Path of an access to the device.
 #[derive(Clone, Copy, Debug)]
 pub enum Path {
     /// By region and offset.
     Chip,
     /// By offset into the MMIO window.
     Window,
-    /// By guest-physical address, relative to where the BAR is, if it is.
+    /// By guest-physical address, relative to the BAR if it is mapped.
     Pci,
 }
 
-/// An access of a width that the wire may not know.
+/// Access, possibly of an invalid width.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// How.
+    /// Path to the device.
     pub path: Path,
-    /// Where.
+    /// Accessed region.
     pub region: Region,
-    /// From the region's start; may lead out of it.
+    /// Offset from the region's start, possibly outside of it.
     pub offset: u64,
     /// 0 to 16 bytes.
     pub width: usize,
 }
 
-/// One thing. Client 0's, unless it says otherwise.
+/// Operation, of client 0 unless stated otherwise.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// A load.
@@ -47,40 +47,39 @@ pub enum Op {
     Bar(Region, u64),
     /// Switches decoding.
     Decode(bool),
-    /// Asks what is at an address.
+    /// Looks up an address.
     Find(u64),
-    /// Stores to any word of its own area: pages G and H, schema log, ring.
+    /// Stores to any word of the client's area: pages G and H, schema log, ring.
     Poke(u64, u64),
     /// Stores to the enable mask.
     Mask(u64, u64),
     /// Stores to the 2016 argument slots.
     Data(u64, u64),
-    /// The same as `Poke`, but while a drain reads records.
+    /// Stores as `Poke`, but while a drain reads records.
     Ambush(u64, u64),
-    /// A record at its head, with a block's header where one belongs: token,
+    /// Writes a record at the head, with a block's header where needed: token,
     /// sequence, the record's two header words, payload.
     Record(u64, u64, Header, Vec<u64>),
     /// Publishes head.
     Publish,
-    /// Moves its head without a record.
+    /// Moves head without a record.
     Jump(u64),
-    /// A text in the schema log; its id, if not the text's own; its length, if
-    /// not the text's own.
+    /// Writes a text to the schema log, with a wrong id or a wrong length if given.
     Schema(Vec<u8>, Option<u32>, Option<u32>),
-    /// The v2 slot, then EMIT: seq, EMIT's value, id, words told, guest time,
-    /// payload.
+    /// Writes the v2 slot, then EMIT: seq, EMIT's value, id, length in the header,
+    /// guest time, payload.
     Emit(u32, u64, u32, u16, u64, Vec<u64>),
-    /// A store to a 2016 register, of any client.
+    /// Stores to the 2016 register of any client.
     Legacy(u32, u64),
-    /// The VMM drains: up to this many steps of each client.
+    /// Lets the VMM drain up to this many steps of each client.
     Pass(u64),
-    /// The next drains cannot write what they take.
+    /// Makes the next drains fail to write.
     Fail(u8),
-    /// The VMM replaces the enable mask.
+    /// Lets the VMM replace the enable mask.
     SetMask(u8),
-    /// The VMM does something to its session.
+    /// Lets the VMM perform an action on its session.
     Host(Act),
-    /// Client 1 emits as many events.
+    /// Client 1 emits this many events.
     Honest(u8),
     /// Client 1 makes a reference point.
     Point,
@@ -105,7 +104,7 @@ const TEXTS: [&str; 9] = [
 ];
 
 impl Op {
-    /// The next one; of any bytes.
+    /// Decodes the next operation from any bytes.
     pub fn decode(input: &mut Input<'_>, geometry: &Geometry) -> Op {
         match input.below(46) {
             0..=2 => Op::Read(access(input, geometry)),
@@ -156,7 +155,7 @@ fn bytes16(input: &mut Input<'_>) -> [u8; 16] {
     (u128::from(input.value()) | u128::from(input.value()) << 64).to_le_bytes()
 }
 
-/// Widths 0 to 16 at every class of offset of every region.
+/// Decodes an access: widths 0 to 16 at every class of offset of every region.
 fn access(input: &mut Input<'_>, geometry: &Geometry) -> Access {
     let path = input.pick(&[Path::Chip, Path::Window, Path::Pci]);
     let region = input.pick(&Region::ALL);
@@ -191,7 +190,7 @@ fn address(input: &mut Input<'_>) -> u64 {
     }
 }
 
-/// A word of a client's area; the first two pages more often.
+/// Decodes a word of a client's area, more often of the first two pages.
 fn word(input: &mut Input<'_>) -> u64 {
     match input.below(4) {
         0 => input.pick(&[0, 8, 9, 16, 0x80, 512, 513, 520, 521]),

@@ -1,4 +1,4 @@
-//! Target `reader`: damage anywhere in a session is an error that names a
+//! Target `reader`: damage anywhere in a session causes an error that names a
 //! file, and never a panic.
 
 use crate::input::Input;
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// A session's files.
+/// Files of a session.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// More damage than a reader looks at.
+/// Most acts of damage of an input.
 const MOST_DAMAGE: usize = 64;
 
-/// Panics if a damaged session makes the reader panic, or give an error
-/// without a name.
+/// Panics if a damaged session makes the reader panic, or return an error
+/// without a file's name.
 pub fn run(bytes: &[u8]) {
     let files = damage_all(sample().clone(), &mut Input::new(bytes));
     let dir = TempDir::new_in(shared_memory()).expect("a directory");
@@ -28,7 +28,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Reads all there is in every way.
+/// Reads everything in every way.
 pub fn read(dir: &Path) -> Result<usize> {
     let session = Session::open(dir)?;
     SessionStat::of(&session)?;
@@ -48,7 +48,7 @@ pub fn write(files: &Files, dir: &Path) {
     }
 }
 
-/// All files in a directory, but for metadata, which nobody here reads.
+/// Reads all files in a directory except metadata, which this reader does not use.
 pub fn files_of(dir: &Path) -> Files {
     let mut files = Files::new();
     let mut folders = vec![dir.to_owned()];
@@ -66,7 +66,7 @@ pub fn files_of(dir: &Path) -> Files {
     files
 }
 
-/// A whole session, written once.
+/// Returns a complete session, written once.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {
@@ -76,7 +76,7 @@ fn sample() -> &'static Files {
     })
 }
 
-/// Does to files what the bytes say.
+/// Damages files as the input says.
 pub fn damage_all(mut files: Files, input: &mut Input<'_>) -> Files {
     for _ in 0..MOST_DAMAGE {
         if input.is_empty() {
@@ -87,13 +87,13 @@ pub fn damage_all(mut files: Files, input: &mut Input<'_>) -> Files {
     files
 }
 
-/// Does one thing to one file.
+/// Damages one file.
 fn damage(files: &mut Files, input: &mut Input<'_>) {
     let at = input.below(files.len().max(1));
     let Some((name, content)) = files.iter_mut().nth(at) else { return };
     let place = place(input, content.len());
     match input.below(8) {
-        // A field or a word.
+        // Overwrite a field or a word.
         0..=2 => overwrite(content, place, &input.value().to_le_bytes()),
         3 => overwrite(content, place, &(input.value() as u32).to_le_bytes()),
         4 => overwrite(content, place, &input.bytes(16)),
@@ -104,7 +104,7 @@ fn damage(files: &mut Files, input: &mut Input<'_>) {
         _ => {
             let (name, content) = (name.clone(), content.clone());
             match input.below(3) {
-                // The same packets twice, in a stream's next file.
+                // Duplicate packets in a stream's next file.
                 0 => {
                     let twin = format!("{}{}", name.display(), input.u8() % 4);
                     files.insert(twin.into(), content);
@@ -113,7 +113,7 @@ fn damage(files: &mut Files, input: &mut Input<'_>) {
                     files.remove(&name);
                 }
                 _ => {
-                    // A packet is another's, or gone.
+                    // Replace or remove a packet.
                     let (from, to) = (place & !127, usize::from(input.u8()) * 128);
                     let packet = content.get(from..content.len().min(from + 256));
                     let packet = packet.unwrap_or_default().to_vec();
@@ -126,7 +126,7 @@ fn damage(files: &mut Files, input: &mut Input<'_>) {
     }
 }
 
-/// A packet header's field, a word, or any byte.
+/// Decodes the place of a packet header's field, a word, or any byte.
 fn place(input: &mut Input<'_>, len: usize) -> usize {
     let at = match input.below(3) {
         0 => usize::from(input.u8()) * 128 + input.below(16) * 8,

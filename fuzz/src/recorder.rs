@@ -1,5 +1,4 @@
-//! A sink that checks what a device hands to it, and a guest that lies to it
-//! while it looks.
+//! A sink that checks a device's calls, while a guest changes memory during them.
 
 use crate::rig::{CLIENTS, EVENT, HONEST, HOSTILE, POINT, event_number, hostile_area, poke};
 use hypertrace_abi::layout::{Region, SLOT_WORDS};
@@ -11,7 +10,7 @@ use hypertrace_device::Memory;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Stores to client 0's area that wait for a drain.
+/// Stores to client 0's area that are executed during a drain.
 #[derive(Debug, Default)]
 pub struct Ambush(Mutex<Waiting>);
 
@@ -26,22 +25,22 @@ impl Ambush {
         self.0.lock().expect("one thread")
     }
 
-    /// A store between two records of the next drain.
+    /// Adds a store between two records of the next drain.
     pub fn lie(&self, word: u64, value: u64) {
         self.lock().stores.push_back((word, value));
     }
 
-    /// The next drains cannot write what they take.
+    /// Makes the next drains fail to write.
     pub fn fail(&self, drains: u8) {
         self.lock().fail = drains;
     }
 
-    /// No more of either.
+    /// Drops all waiting stores and failures.
     pub fn give_up(&self) {
         *self.lock() = Waiting::default();
     }
 
-    /// Stores what waits longest.
+    /// Executes the oldest waiting store.
     pub fn store(&self, guest: &Memory) {
         if let Some((word, value)) = self.lock().stores.pop_front() {
             let rings = guest.region(Region::Rings).expect("it is memory").words();
@@ -57,7 +56,7 @@ impl Ambush {
     }
 }
 
-/// What was delivered of client 1.
+/// Records of client 1 that the device delivered.
 #[derive(Clone, Debug, Default)]
 pub struct Delivered {
     /// Events by number.
@@ -72,25 +71,25 @@ pub struct Delivered {
     pub losses: Losses,
 }
 
-/// Checks everything, keeps what client 1 did.
+/// Sink that checks all calls and keeps the records of client 1.
 pub struct Recorder {
     guest: Arc<Memory>,
     ambush: Arc<Ambush>,
     delivered: Mutex<Delivered>,
 }
 
-/// Records that one drain takes: a packet's worth.
+/// Records that one drain takes, as many as a packet holds.
 const PACKET: u64 = 48;
 /// Texts that one drain reads.
 const MOST_TEXTS: usize = 64;
 
 impl Recorder {
-    /// A sink whose guest has this memory.
+    /// Makes a sink whose guest has this memory.
     pub fn new(guest: Arc<Memory>, ambush: Arc<Ambush>) -> Recorder {
         Recorder { guest, ambush, delivered: Mutex::default() }
     }
 
-    /// What came.
+    /// Returns the delivered records.
     pub fn delivered(&self) -> Delivered {
         self.lock().clone()
     }
@@ -170,7 +169,7 @@ impl EventSink for Recorder {
         if client != HOSTILE {
             assert!(
                 consumer.faults().iter().all(|count| *count == 0),
-                "client {client} did nothing wrong"
+                "client {client} committed no fault"
             );
         }
         if client == HONEST {

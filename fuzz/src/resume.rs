@@ -1,5 +1,5 @@
-//! Target `resume`: what a killed process left is damaged: session and segment. It is
-//! completed, or refused with a name, and never a panic.
+//! Target `resume`: damage to the session and the segment of a killed process. The session
+//! is completed, or refused with a file's name, and recovery never panics.
 
 use crate::input::Input;
 use crate::reader::{self, Files, damage_all, files_of};
@@ -9,7 +9,7 @@ use crate::vmm::Options;
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// Panics if damage makes a recovery panic, or give an error without a name.
+/// Panics if damage makes a recovery panic, or return an error without a file's name.
 pub fn run(bytes: &[u8]) {
     let files = damage_all(sample().clone(), &mut Input::new(bytes));
     let dir = TempDir::new_in(shared_memory()).expect("a directory");
@@ -22,7 +22,7 @@ pub fn run(bytes: &[u8]) {
     };
     match recovered {
         Ok(_) => {
-            // Payloads are not looked at before they are read.
+            // Damage to payloads shows only when they are read.
             if let Err(error) = reader::read(&dir.path().join("s")) {
                 named(error.to_string());
             }
@@ -42,7 +42,7 @@ fn options() -> Options {
     Options { same_counter: true, programs: true, ..Options::plain() }
 }
 
-/// A killed session and its segment, written once.
+/// Returns the session of a killed process and its segment, written once.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {

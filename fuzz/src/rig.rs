@@ -1,8 +1,7 @@
-//! A device with a guest at it: client 0 keeps no rule, client 1 is honest.
+//! A device with a guest: client 0 is hostile, client 1 is honest.
 //!
-//! Hostile stores go anywhere but to the memory and registers of client 1: an
-//! operating system that lets one program write another's pages has no honest
-//! clients.
+//! Hostile stores go anywhere except to the memory and registers of client 1: if an
+//! operating system lets one program write another's pages, no client is honest.
 
 use crate::input::Input;
 use crate::op::{Access, Op, Path};
@@ -23,26 +22,26 @@ use hypertrace_device::{Chip, ChipConfig, Memory, PciFunction, Window};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The client that keeps no rule.
+/// Number of the hostile client.
 pub const HOSTILE: u32 = 0;
-/// The client that does.
+/// Number of the honest client.
 pub const HONEST: u32 = 1;
-/// Both, and one that does nothing.
+/// Number of clients: these two, and an idle one.
 pub const CLIENTS: u32 = 3;
 
-/// Client 1's event.
+/// Schema of client 1's event.
 pub const EVENT: &str = "honest(n:u64,inverse:u64,rest:[u64])";
-/// Client 1's reference point.
+/// Schema of client 1's reference point.
 pub const POINT: &str = "honest_point(n:u64,inverse:u64)";
 
-/// More operations than an input needs to show anything.
+/// Most operations of an input.
 const MOST_OPS: usize = 2000;
-/// Passes until nothing is left of anything that a guest can have written.
+/// Passes that suffice to drain everything that a guest can have written.
 pub const MOST_PASSES: usize = 5000;
 /// Steps of each client in a pass.
 pub const MOST_STEPS_EACH: u64 = 4;
 
-/// A counter by which every step of the drain takes as long as another.
+/// Returns a clock by which every step of the drain takes one tick.
 pub fn steps() -> impl Fn() -> u64 {
     let now = Cell::new(0);
     move || {
@@ -51,19 +50,19 @@ pub fn steps() -> impl Fn() -> u64 {
     }
 }
 
-/// What the VMM chose.
+/// Configuration of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Sizes.
     pub geometry: Geometry,
-    /// What a full ring does.
+    /// Mode of the rings.
     pub ring_mode: RingMode,
     /// Bound of reference points per second, or 0.
     pub points_per_second: u32,
 }
 
 impl Setup {
-    /// One that the wire allows; of any byte.
+    /// Decodes a valid configuration from any bytes.
     pub fn decode(input: &mut Input<'_>) -> Setup {
         let bits = input.u8();
         let (ring_bytes, block_bytes) = [(4096, 256), (65_536, 4096)][usize::from(bits & 1)];
@@ -80,7 +79,7 @@ impl Setup {
         }
     }
 
-    /// The device's mapping of fresh memory, and the guest's.
+    /// Makes memory, mapped once for the device and once for the guest.
     pub fn memory(&self) -> (Memory, Arc<Memory>) {
         let file = tempfile::tempfile_in(shared_memory()).expect("a file in shared memory");
         let other = file.try_clone().expect("another descriptor");
@@ -88,7 +87,7 @@ impl Setup {
         (map(file), Arc::new(map(other)))
     }
 
-    /// The device's configuration.
+    /// Returns the device's configuration.
     pub fn chip_config(&self) -> ChipConfig {
         ChipConfig {
             ring_mode: self.ring_mode,
@@ -100,18 +99,18 @@ impl Setup {
     }
 }
 
-/// Where files cost no disk.
+/// Returns a folder whose files use no disk.
 pub fn shared_memory() -> std::path::PathBuf {
     let shm = std::path::Path::new("/dev/shm");
     if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() }
 }
 
-/// What the honest client knows.
+/// The honest client's own counts.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    /// Events that it was told are recorded, by number.
+    /// Events reported as recorded, by number.
     pub recorded: Vec<u64>,
-    /// Of these, those before the VMM did something last: the others are in the ring.
+    /// Number of these before the VMM's last action: the others are in the ring.
     pub before: usize,
     /// Events that found no room.
     pub full: u64,
@@ -119,16 +118,16 @@ pub struct Account {
     pub stamps: u64,
     /// Leases.
     pub leases: u64,
-    /// Reference points that the host said it has, by number.
+    /// Reference points that the host reported as recorded, by number.
     pub points: Vec<u64>,
 }
 
-/// The device, and both producers.
+/// Device and both producers.
 pub struct Rig<'a, S> {
     chip: Arc<Chip<S>>,
     window: Window<S>,
     pci: PciFunction<S>,
-    /// Where each BAR is, as the VMM was told.
+    /// Address of each BAR, as reported to the VMM.
     decoded: [Option<u64>; 4],
     memory: ClientMemory<'a>,
     area: &'a [AtomicU64],
@@ -145,7 +144,7 @@ pub struct Rig<'a, S> {
 }
 
 impl<'a, S: EventSink> Rig<'a, S> {
-    /// A guest with this memory at this device.
+    /// Makes a guest with this memory at this device.
     pub fn new(
         chip: Arc<Chip<S>>,
         guest: &'a Memory,
@@ -180,14 +179,14 @@ impl<'a, S: EventSink> Rig<'a, S> {
         rig
     }
 
-    /// Does all that the bytes say, then drains to the end; `host` is what the
-    /// VMM does.
+    /// Performs all operations of the input, then drains everything; `host` performs the
+    /// VMM's actions.
     pub fn run(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) -> Account {
         self.act(input, host);
         self.finish()
     }
 
-    /// Does all that the bytes say; what is in the rings then stays there.
+    /// Performs all operations of the input, and leaves the rings undrained.
     pub fn leave(mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) -> Account {
         self.act(input, host);
         self.release();
@@ -212,7 +211,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         self.ambush.give_up();
     }
 
-    /// Client 1 gives up, and the VMM drains to the end.
+    /// Releases client 1, and drains everything.
     pub fn finish(mut self) -> Account {
         self.release();
         let mut passes = 0;
@@ -223,7 +222,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         self.account
     }
 
-    /// Does one thing.
+    /// Performs one operation.
     pub fn apply(&mut self, op: &Op, host: &mut dyn FnMut(&Act)) {
         if let Op::Pass(_) | Op::Host(_) = op {
             self.account.before = self.account.recorded.len();
@@ -318,7 +317,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         self.chip.write(Region::Control, page + offset, &value.to_le_bytes());
     }
 
-    /// What is at an address, which must be what the VMM was told.
+    /// Looks up an address, and checks the result against the reports to the VMM.
     fn find(&self, address: u64) -> Option<(Region, u64)> {
         let found = self.pci.find(address);
         let told = Region::ALL.into_iter().zip(self.decoded).find_map(|(region, base)| {
@@ -338,7 +337,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         });
     }
 
-    /// The access's address, and what it reaches.
+    /// Returns the access's address, and the region and offset there.
     fn reach(&self, access: &Access) -> (u64, Option<(Region, u64)>) {
         let Access { path, region, offset, .. } = *access;
         match path {
@@ -380,7 +379,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         }
     }
 
-    /// The same place of client 0 instead of one of client 1's.
+    /// Replaces an offset of client 1 by the same one of client 0.
     fn spare(&self, region: Region, offset: u64, len: u64) -> u64 {
         let geometry = self.chip.geometry();
         let stride = geometry.client_stride();
@@ -423,11 +422,11 @@ impl<'a, S: EventSink> Rig<'a, S> {
         match self.client().emit(site, fields) {
             Emit::Recorded => self.account.recorded.push(n),
             Emit::Full => self.account.full += 1,
-            other => panic!("{other:?}: nobody interrupts, nobody else leases"),
+            other => panic!("{other:?}: no interrupt, and no other lessee"),
         }
     }
 
-    /// As a vCPU makes one; the reply must be to it.
+    /// Makes a point as a vCPU does. The reply must belong to it.
     fn point(&mut self) {
         let n = self.next;
         self.next += 1;
@@ -445,26 +444,26 @@ impl<'a, S: EventSink> Rig<'a, S> {
         match producer.slot(site, clock, || seq, 7, fields, fire) {
             Ok(0) => self.account.points.push(n),
             Ok(status) => assert!(status == 2 || status == 4, "status {status}"),
-            Err(why) => panic!("{why:?}: it fits, and nobody interrupts"),
+            Err(why) => panic!("{why:?}: it fits, and there is no interrupt"),
         }
     }
 }
 
-/// The area of client 0.
+/// Returns the area of client 0.
 pub fn hostile_area<'m>(rings: &'m [AtomicU64], geometry: &Geometry) -> &'m [AtomicU64] {
     let start = (geometry.client_offset(HOSTILE) / WORD) as usize;
     &rings[start..][..(geometry.client_stride() / WORD) as usize]
 }
 
-/// Stores to a word, wherever that is modulo the length.
+/// Stores to a word, modulo the length.
 pub fn poke(words: &[AtomicU64], word: u64, value: u64) {
     words[(word % words.len() as u64) as usize].store(value, Ordering::Release);
 }
 
-/// A load must fill every byte, whatever was in it.
+/// Checks that a load fills every byte, whatever its previous value.
 fn fills(width: usize, read: impl Fn(&mut [u8])) {
     let mut filled = [false; 16];
-    // A counter's byte may be what was there before, but not every time.
+    // A counter's byte may equal the previous value, but not every time.
     for pattern in [0xaa, 0x55, 0x33, 0xcc, 0x0f, 0xf0] {
         let mut data = [pattern; 16];
         read(&mut data[..width]);
@@ -476,7 +475,7 @@ fn fills(width: usize, read: impl Fn(&mut [u8])) {
     panic!("a load of {width} bytes filled only {filled:?}");
 }
 
-/// Whether a payload is client 1's event, whole: its number.
+/// Returns the number of a whole event of client 1.
 pub fn event_number(words: &[u64]) -> Option<u64> {
     let (&n, rest) = words.split_first()?;
     let len = n % 8;
@@ -486,8 +485,8 @@ pub fn event_number(words: &[u64]) -> Option<u64> {
     whole.then_some(n)
 }
 
-/// Checks what was delivered of client 1 against what it knows. `overwritten`
-/// counts lease records and stamps too; `filtered` were taken, and not wanted.
+/// Checks the delivered records of client 1 against its own counts. `overwritten`
+/// includes lease records and stamps; `filtered` were taken and discarded.
 pub fn check_exact(
     account: &Account,
     mode: RingMode,
@@ -511,7 +510,7 @@ pub fn check_exact(
     }
 }
 
-/// Checks that nothing was delivered that was not emitted, or twice, or out of order.
+/// Checks that only emitted events were delivered, once and in order.
 pub fn check_order(emitted: &[u64], delivered: &[u64]) {
     let mut emitted = emitted.iter();
     for n in delivered {
@@ -519,7 +518,7 @@ pub fn check_order(emitted: &[u64], delivered: &[u64]) {
     }
 }
 
-/// The id and two header words of a record, for a rig that is told what to do.
+/// Returns the header of a record of this text.
 pub fn header(text: &str, timestamp: u64, words: u16) -> Header {
     Header { timestamp, id: id_of(text), words, flags: 0 }
 }

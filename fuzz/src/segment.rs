@@ -1,5 +1,5 @@
-//! Target `segment`: programs in user mode, one of which keeps no rule, whose host
-//! dies; what is left is recovered.
+//! Target `segment`: programs in user mode, one of them hostile, whose host dies. The
+//! segment is recovered.
 
 use crate::input::Input;
 use crate::rig::{EVENT, Setup, check_order, shared_memory};
@@ -18,7 +18,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use zerocopy::IntoBytes;
 
-/// Panics if a program can keep what others recorded from being recovered.
+/// Panics if a program can prevent the recovery of others' records.
 pub fn run(bytes: &[u8]) {
     let dir = TempDir::new_in(shared_memory()).expect("a directory");
     let mut input = Input::new(bytes);
@@ -39,7 +39,7 @@ pub fn run(bytes: &[u8]) {
     let delivered = recorded.delivered(&read, EVENT, false);
     let emitted = &recorded.account.recorded;
     check_order(emitted, &delivered);
-    // Rules of the host's that it died with.
+    // Triggers and switches of the host ended with it.
     let left = &emitted[recorded.account.before..];
     assert!(
         delivered.ends_with(left) || options.relays > 0,
@@ -47,8 +47,8 @@ pub fn run(bytes: &[u8]) {
     );
     if !is_lost {
         let missing = emitted.len() - delivered.len();
-        // A kill takes the counts of events that nobody wanted with it. A relay can say
-        // anything of others.
+        // A kill loses the counts of filtered events. A relay can write anything about
+        // others.
         assert!(missing == 0 || recorded.switched || options.relays > 0, "{missing} are missing");
         let is_clean = read.faults.is_empty() || recorded.switched || options.relays > 0;
         assert!(is_clean, "{:?}", read.faults);
@@ -56,7 +56,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// A session in `s` of that directory whose process was killed, and its segment.
+/// Leaves the session of a killed process in `s` of that directory, and its segment.
 pub fn leave(dir: &Path, setup: &Setup, options: &Options, input: &mut Input<'_>) -> Recorded {
     let (session, guest, recorded) = begin(dir, setup, options, |rig, host| rig.leave(input, host));
     let facts = HostFacts {
@@ -66,7 +66,7 @@ pub fn leave(dir: &Path, setup: &Setup, options: &Options, input: &mut Input<'_>
         vcpu_clients: options.relays,
         ..HostFacts::default()
     };
-    // Its destructor writes as little as a kill does.
+    // Without its destructor, as after a kill.
     drop(session);
     write(&dir.join("segment"), &guest, &ConfigPage::new(&setup.geometry, &facts));
     recorded

@@ -1,5 +1,5 @@
-//! Target `session`: the device with a real session, to which its VMM does what it
-//! can, and which is then read.
+//! Target `session`: the device with a real session, on which its VMM performs
+//! actions, and which is then read.
 
 use crate::input::Input;
 use crate::meter::Meter;
@@ -26,20 +26,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
 
-/// Bytes of descriptions besides what clocks, streams and classes need.
+/// Bytes of descriptions besides those of clocks, streams and classes.
 const REST_BYTES: u64 = 16 << 10;
-/// Bytes of a class besides its text, and bytes for each byte of that: fields are
-/// declared one by one.
+/// Bytes of a class besides its text.
 const CLASS_BYTES: usize = 512;
+/// Bytes for each byte of a class's text, as each field is declared.
 const TEXT_FACTOR: usize = 32;
-/// Words on disk for each word of a ring at most: a record without payload may get an
+/// Most words on disk for each word of a ring: a record without payload may get an
 /// event for its wrong time and a prefix for its unknown class.
 const WORD_FACTOR: u64 = 4;
-/// Words of an event of the VMM's own at most.
+/// Most words of an event of the VMM.
 const HOST_EVENT_WORDS: u64 = 64;
 
-/// Panics if a guest can make a session that cannot be read, or that lacks
-/// something of the honest client's, or that is larger than what was traced.
+/// Panics if a guest can make a session unreadable, remove records of the honest
+/// client, or make the session larger than the bounds.
 pub fn run(bytes: &[u8]) {
     let dir = TempDir::new_in(shared_memory()).expect("a directory");
     let mut input = Input::new(bytes);
@@ -52,7 +52,7 @@ pub fn run(bytes: &[u8]) {
     recorded.check(dir.path(), &setup, &options);
 }
 
-/// Writes a session that has something of everything, in `s` of this directory.
+/// Writes a session with records of every kind to `s` of this directory.
 pub fn write_sample(dir: &Path) {
     let setup = Setup::decode(&mut Input::new(&[1]));
     record(dir, &setup, &Options::plain(), |mut rig, host| {
@@ -71,27 +71,27 @@ pub fn write_sample(dir: &Path) {
     });
 }
 
-/// What is known of a session, beside its files.
+/// Session, and the facts to check it against.
 pub struct Recorded {
     summary: Summary,
-    /// What the honest client knows.
+    /// The honest client's own counts.
     pub account: Account,
-    /// Steps that took something, and words.
+    /// Steps that took words, and words.
     taken: u64,
     words: u64,
-    /// Points in client 1's name, those of 2016 among them.
+    /// Points of client 1, with those of 2016.
     points: u64,
-    /// Of the VMM's own, whatever became of them.
+    /// Events of the VMM, recorded or not.
     host_events: u64,
     events: Vec<u64>,
-    /// Events may have been off.
+    /// Whether events may have been off.
     pub switched: bool,
     epochs: u32,
     snapshots: Vec<PathBuf>,
     files: Vec<SimpleFile>,
 }
 
-/// A session in `s` of that directory, of what `guest` does at the device.
+/// Records the operations of `guest` in a session in `s` of that directory.
 fn record(
     dir: &Path,
     setup: &Setup,
@@ -103,14 +103,14 @@ fn record(
     Recorded { summary, ..recorded }
 }
 
-/// The same, not ended, with the memory of its guests.
+/// Records as [`record`], without ending the session. Returns also the memory of its guests.
 pub fn begin(
     dir: &Path,
     setup: &Setup,
     options: &Options,
     guest: impl FnOnce(Rig<'_, Meter>, &mut dyn FnMut(&Act)) -> Account,
 ) -> (Session, Arc<Memory>, Recorded) {
-    // Which declared events are on is the process's.
+    // The switches of declared events belong to the process.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
 
@@ -154,20 +154,20 @@ pub fn begin(
     (session, guest_memory, recorded)
 }
 
-/// A session that was read.
+/// Contents of a session.
 pub struct Read {
     events: Vec<Event>,
-    /// Of client 1: lost because of full, busy, overwritten.
+    /// Losses of client 1: full, busy, overwritten.
     pub lost: [u64; 3],
-    /// Of client 1, too.
+    /// Filtered events of client 1.
     pub filtered: u64,
-    /// Of client 1, by kind.
+    /// Faults of client 1, by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Of the whole session.
+    /// Events of the whole session.
     records: u64,
 }
 
-/// Reads a session to its end, in every way.
+/// Reads a whole session in every way.
 pub fn read(dir: &Path) -> Read {
     let session = hypertrace_timeline::Session::open(dir).expect("a whole session");
     let stat = SessionStat::of(&session).expect("accounts");
@@ -185,7 +185,7 @@ pub fn read(dir: &Path) -> Read {
 }
 
 impl Read {
-    /// Numbers of client 1's events, or of its points.
+    /// Returns the numbers of client 1's events, or of its points.
     fn honest(&self, text: &str, point: bool) -> Vec<u64> {
         let name = name(text);
         let ours = self.events.iter().filter(|e| e.client == Some(HONEST));
@@ -214,7 +214,7 @@ impl Recorded {
         }
     }
 
-    /// Snapshots hold nothing that was not emitted, and the last one all that was
+    /// Checks that snapshots have only emitted events, and the last one all that were
     /// not overwritten.
     fn check_snapshots(&self, options: &Options) {
         for (n, dir) in self.snapshots.iter().enumerate() {
@@ -235,8 +235,8 @@ impl Recorded {
         }
     }
 
-    /// A trace holds all of the honest client's, or tells what became of it. A relay
-    /// can say anything of others' points and clocks.
+    /// Checks that a trace has all records of the honest client, or counts them. A relay
+    /// can write anything about others' points and clocks.
     fn check_trace(&self, read: &Read, mode: RingMode, options: &Options) {
         let Account { recorded, points, full, .. } = &self.account;
         let delivered = self.delivered(read, EVENT, false);
@@ -256,8 +256,8 @@ impl Recorded {
         assert_eq!(vmm.count(), self.events.len());
     }
 
-    /// Numbers of client 1's events, or of its points, in order. Epochs have clocks
-    /// of their own, which may overlap a little.
+    /// Returns the numbers of client 1's events, or of its points, in order. The clocks of
+    /// different epochs may overlap a little.
     pub fn delivered(&self, read: &Read, text: &str, point: bool) -> Vec<u64> {
         let mut numbers = read.honest(text, point);
         if self.epochs > 0 {
@@ -266,8 +266,8 @@ impl Recorded {
         numbers
     }
 
-    /// What is on disk is bounded by what was taken out of the rings, and by the
-    /// descriptions of what is in it.
+    /// Checks the bytes on disk against the words taken out of the rings and the
+    /// descriptions.
     fn check_size(&self, dir: &Path, options: &Options) {
         let text = std::fs::read(dir.join("session.json")).expect("it is there");
         let json = SessionJson::read(dir).expect("a description");
@@ -302,7 +302,7 @@ fn name(text: &str) -> &str {
     Schema::parse(text).map_or("", |schema| schema.name())
 }
 
-/// The number in an event of client 1, if it is whole.
+/// Returns the number of a whole event of client 1.
 fn number(event: &Event) -> Option<u64> {
     let values: Vec<&Value> = event.fields.iter().map(|(_, value)| value).collect();
     match values[..] {

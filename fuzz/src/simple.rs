@@ -1,35 +1,35 @@
-//! The file of declared events that the simple backend writes: read by its rules.
+//! A reader of the simple backend's file, which checks its format.
 
 use std::path::PathBuf;
 
-/// The words that a file begins with.
+/// First words of a file.
 const BEGIN: [u64; 3] = [u64::MAX, 0xf2b1_77cb_0aa4_29b4, 4];
-/// The id of a record that tells how many are missing.
+/// Id of a record with the number of missing events.
 const DROPPED: u64 = 0xffff_ffff_ffff_fffe;
 /// Bytes of an event's record before its arguments.
 const EVENT_BYTES: usize = 32;
 
-/// A file, and how many events belong there.
+/// File, and the number of its events.
 #[derive(Clone, Debug)]
 pub struct SimpleFile {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
     /// Declared events that fired while it was written.
     pub fired: u64,
 }
 
-/// What a file holds.
+/// Counts of a file's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Events.
     pub events: u64,
-    /// Events that are missing, as the file tells.
+    /// Missing events, as counted in the file.
     pub dropped: u64,
 }
 
 impl SimpleFile {
-    /// Panics if it is no whole file, or lacks an event without telling. `filtered`
-    /// points may be missing, as nobody wanted them. A relay can add events.
+    /// Panics if the file is incomplete, or lacks an event without counting it. `filtered`
+    /// points may be missing. A relay can add events.
     pub fn check(&self, filtered: u64, relays: u32) {
         let bytes = std::fs::read(&self.path).expect("it was written");
         let held = read(&bytes);
@@ -39,7 +39,7 @@ impl SimpleFile {
     }
 }
 
-/// Reads a file to its end.
+/// Reads a whole file.
 fn read(bytes: &[u8]) -> Held {
     let word = |at: usize| {
         let bytes = bytes.get(at..at + 8).unwrap_or_else(|| panic!("torn at byte {at}"));
@@ -60,7 +60,7 @@ fn read(bytes: &[u8]) -> Held {
                 at + 20 + len
             }
             1 => {
-                // From the id on.
+                // The rest of the record, from the id on.
                 let len = word(at + 24) as u32 as usize;
                 assert!(len >= EVENT_BYTES - 8, "byte {at}: {len} bytes");
                 if id == DROPPED {

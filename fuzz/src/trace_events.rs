@@ -1,5 +1,5 @@
-//! Target `trace_events`: what a file of events holds is read or refused with
-//! a place, and what is read is spelled so that it reads the same.
+//! Target `trace_events`: a file of declarations is parsed or refused with a place,
+//! and parsed declarations are printed so that they parse equally.
 
 use hypertrace_trace_build::{EventDecl, MAX_ERRORS, generate, parse};
 
@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::{Index, select};
 
-    /// A file with something of everything.
+    /// File with declarations of every kind.
     const FILE: &[u8] = include_bytes!("../../trace/build/tests/data/trace-events");
 
     proptest! {

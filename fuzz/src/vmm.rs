@@ -1,5 +1,6 @@
-//! What a VMM does to its session while guests trace: which events it wants, its
-//! own events, epochs, triggers, snapshots, its file of declared events.
+//! Actions of a VMM on its session while guests trace: it switches events, emits its
+//! own, begins epochs, adds triggers, takes snapshots and switches its file of declared
+//! events.
 
 use crate::input::Input;
 use crate::simple::SimpleFile;
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 /// Snapshots that a guest may take.
 pub const GUESTS_SNAPSHOTS: u32 = 2;
-/// Snapshots and files that the VMM asks for in one input, as each costs more than
-/// all the rest.
+/// Most snapshots and files that the VMM makes in one input: each costs more than all
+/// the rest.
 const MOST_FILES: usize = 4;
 
 /// Patterns of event names.
@@ -48,35 +49,35 @@ const RULES: [&str; 10] = [
     "on nothing do call nobody",
 ];
 
-/// One thing.
+/// Action of the VMM.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// An event that nothing declares.
+    /// Emits an undeclared event.
     Event(u64),
-    /// A declared event.
+    /// Emits a declared event.
     Pair(u64, u64),
-    /// Another, with a text.
+    /// Emits a declared event with a text.
     Text(u32, Vec<u8>),
     /// Switches events by pattern.
     Events(&'static str, bool),
-    /// A new epoch begins, after what is there is drained.
+    /// Drains everything and begins a new epoch.
     Epoch,
-    /// A trigger is added.
+    /// Adds a trigger.
     Trigger(&'static str),
-    /// A trigger is removed.
+    /// Removes a trigger.
     Untrigger(u32),
-    /// The owner takes a snapshot.
+    /// Takes a snapshot.
     Snapshot,
-    /// The file of declared events is switched.
+    /// Switches the file of declared events.
     File(bool),
-    /// Another such file is begun.
+    /// Starts another such file.
     SetFile,
-    /// The host's rings are drained in between.
+    /// Drains the host's rings.
     Flush,
 }
 
 impl Act {
-    /// The next one; of any bytes.
+    /// Decodes the next action from any bytes.
     pub fn decode(input: &mut Input<'_>) -> Act {
         match input.below(20) {
             0..=2 => Act::Event(input.value()),
@@ -94,25 +95,25 @@ impl Act {
     }
 }
 
-/// What the VMM chose of its session.
+/// Configuration of the session.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What is written.
+    /// Output of the session.
     pub output: Output,
-    /// Clients that relay others' points: none, or the hostile one.
+    /// Number of clients that relay others' points: 0, or 1 for the hostile one.
     pub relays: u32,
-    /// Whether guests stamp with the host's own counter.
+    /// Whether guests timestamp with the host's own counter.
     pub same_counter: bool,
-    /// Bytes of a packet.
+    /// Size of a packet in bytes.
     pub packet_bytes: usize,
-    /// Stream files that are open at a time.
+    /// Most stream files open at the same time.
     pub open_files: usize,
     /// Whether guests are programs of this host, which have no epochs.
     pub programs: bool,
 }
 
 impl Options {
-    /// Some; of any byte.
+    /// Decodes a configuration from any bytes.
     pub fn decode(input: &mut Input<'_>) -> Options {
         let bits = input.u8();
         let output = match bits & 7 {
@@ -130,12 +131,12 @@ impl Options {
         }
     }
 
-    /// A session that writes a trace, as most do.
+    /// Returns the configuration of an ordinary session that writes a trace.
     pub fn plain() -> Options {
         Options::decode(&mut Input::new(&[3]))
     }
 
-    /// The session's configuration.
+    /// Returns the session's configuration.
     pub fn config(&self, dir: &Path) -> SessionConfig {
         SessionConfig {
             file_bytes: 1 << 16,
@@ -152,25 +153,25 @@ impl Options {
     }
 }
 
-/// The VMM, and what it knows.
+/// VMM, and its own counts.
 pub struct Vmm<'a> {
     session: &'a Session,
-    /// A pass of the drain loop; whether there is more.
+    /// Function that makes a pass of the drain loop and returns whether there is more.
     pass: &'a dyn Fn() -> bool,
-    /// Where files of declared events go.
+    /// Folder for files of declared events.
     dir: &'a Path,
-    /// Declared events that were on and fired, points among them.
+    /// Declared events that were on and fired, with points.
     fired: &'a Cell<u64>,
     options: Options,
-    /// Events of its own, whatever became of them.
+    /// Events of the VMM, recorded or not.
     pub host_events: u64,
-    /// Undeclared events that were recorded, and those that found no room.
+    /// Numbers of recorded undeclared events.
     pub events: Vec<u64>,
-    /// Events without room, whatever kind.
+    /// Events of any kind that found no room.
     pub full: u64,
-    /// Events may have been off.
+    /// Whether events may have been off.
     pub switched: bool,
-    /// Epochs after the first.
+    /// Number of epochs after the first.
     pub epochs: u32,
     /// Snapshots that the owner took.
     pub snapshots: Vec<PathBuf>,
@@ -181,7 +182,7 @@ pub struct Vmm<'a> {
 }
 
 impl<'a> Vmm<'a> {
-    /// The VMM of a session in which nothing was done.
+    /// Makes a VMM for a new session.
     pub fn new(
         session: &'a Session,
         options: &Options,
@@ -189,7 +190,7 @@ impl<'a> Vmm<'a> {
         fired: &'a Cell<u64>,
         pass: &'a dyn Fn() -> bool,
     ) -> Vmm<'a> {
-        // States of declared events are the process's.
+        // The switches of declared events belong to the process.
         set_declared(&"*".parse().expect("a pattern"), true);
         set_declared(&"guest_hypertrace".parse().expect("a pattern"), false);
         session.attach("fuzz");
@@ -211,7 +212,7 @@ impl<'a> Vmm<'a> {
         }
     }
 
-    /// Does one thing.
+    /// Performs an action.
     pub fn act(&mut self, act: &Act) {
         self.host_events += 1;
         match act {
@@ -239,7 +240,7 @@ impl<'a> Vmm<'a> {
                 self.epochs += 1;
                 self.session.begin_epoch(self.epochs);
             }
-            // There are no more than so many, and no such callback.
+            // The number of triggers is limited, and there is no such callback.
             Act::Trigger(rule) => {
                 self.switched |= self.session.add_trigger(rule).is_ok();
             }
@@ -268,7 +269,7 @@ impl<'a> Vmm<'a> {
         self.fired.set(self.fired.get() + u64::from(on != 0));
     }
 
-    /// Passes until nothing is left of what is there.
+    /// Makes passes until everything is drained.
     fn drain(&self) {
         let mut passes = 0;
         while (self.pass)() {
@@ -277,7 +278,7 @@ impl<'a> Vmm<'a> {
         }
     }
 
-    /// The owner takes a snapshot, while the drain loop goes on.
+    /// Takes a snapshot while the drain loop continues.
     pub fn snapshot(&mut self) {
         let session = self.session.clone();
         let asks = std::thread::spawn(move || session.snapshot());
@@ -293,8 +294,8 @@ impl<'a> Vmm<'a> {
     }
 
     fn set_file(&mut self) {
-        // Behind a point whose schema is not known yet, events of the last file wait
-        // and would come into this one.
+        // While a point waits for its schema, events of the last file wait too, and would
+        // be written to this one.
         self.drain();
         let path = self.dir.join(format!("file-{}", self.files.len()));
         let set = self.session.set_simple_file(&path);
@@ -306,7 +307,7 @@ impl<'a> Vmm<'a> {
         }
     }
 
-    /// What fired until now belongs to the last file, if that was on.
+    /// Assigns the events that fired until now to the last file, if it was on.
     pub fn end_window(&mut self) {
         let fired = self.fired.take();
         if let Some(file) = self.files.last_mut().filter(|_| self.is_file_on) {

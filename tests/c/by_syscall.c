@@ -1,4 +1,4 @@
-/* A point of which an emulator's plugin is told by a system call. Exit code 0: it was recorded. */
+/* A point that an emulator's plugin takes by a system call. Exit code 0: it was recorded. */
 #include <hypertrace.h>
 #include <stdio.h>
 

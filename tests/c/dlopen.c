@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
             pthread_join(thread, &failed) != 0 || failed != NULL) {
             return 1;
         }
-        /* The library's own thread goes on meanwhile. */
+        /* The library's own thread runs on meanwhile. */
         const struct timespec pause = {0, 50000000};
         (void)nanosleep(&pause, NULL);
     }

@@ -1,4 +1,4 @@
-/* Every type of field, at its ends; and what is off is not computed. Exit code 0: all as it should. */
+/* Every type of field, with its extreme values; values of events that are off are not computed. Exit code 0: success. */
 #include <hypertrace.h>
 
 static int computed = 0;
@@ -8,11 +8,11 @@ static int compute(void) { return ++computed; }
 int main(void) {
     char why[512];
     if (!hypertrace_open(NULL, why, sizeof why)) {
-        /* Nothing to record to: values are not computed behind the first event. */
+        /* Without a host, values are not computed after the first event. */
         for (int i = 0; i < 10; i++) {
             HYPERTRACE_EVENT("off", (n, compute()));
         }
-        /* What the reason is cut to. */
+        /* The reason is cut to the buffer's size. */
         char start[8];
         if (hypertrace_open(NULL, start, sizeof start) || strlen(start) != sizeof start - 1 ||
             strncmp(start, why, sizeof start - 1) != 0 || hypertrace_wait_for_room(1)) {
@@ -83,7 +83,7 @@ int main(void) {
         return 7;
     }
 
-    /* No schema: never sent, but counted. */
+    /* Without a valid schema, the event is never sent, but counted. */
     for (int i = 0; i < 3; i++) {
         HYPERTRACE_EVENT("no name", i);
         HYPERTRACE_COMMIT(&outcome, "", i);

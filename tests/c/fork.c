@@ -1,4 +1,4 @@
-/* A parent and its child, each with clients of its own. */
+/* A parent and its child, each with its own clients. */
 #include <hypertrace.h>
 
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-/* What must not compile, one at a time: WRONG says which. */
+/* Code that must not compile, selected by WRONG. */
 #include <hypertrace.h>
 
 struct pair {

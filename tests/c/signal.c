@@ -1,4 +1,4 @@
-/* The first event of all is a signal handler's; later ones come in the middle of others. */
+/* The first event of all is in a signal handler; later ones interrupt other events. */
 #include <hypertrace.h>
 
 #include <signal.h>

@@ -24,7 +24,7 @@ static void events(int n) {
 }
 
 int main(void) {
-    /* Each call site's first may be computed; and the host takes a moment. */
+    /* The first values of each call site may be computed, and switching takes the host a moment. */
     do {
         const struct timespec moment = {0, 1000000};
         (void)nanosleep(&moment, NULL);

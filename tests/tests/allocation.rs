@@ -1,4 +1,4 @@
-//! Nothing is allocated per event on the VM's side.
+//! Events and reference points do not allocate memory in the VMM.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -18,7 +18,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything on to the system's allocator; the count is a
+// SAFETY: passes everything to the system's allocator; the count is a
 // thread-local without a destructor, which allocates nothing itself.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of this thread while `work` runs.
+/// Counts the allocations of this thread while `work` runs.
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     work();
@@ -90,7 +90,7 @@ fn the_drain_allocates_nothing_per_record() {
         }
         chip.drain_all();
     };
-    // Opens the stream, declares the event.
+    // The first pass opens the stream and declares the event.
     fill(10);
 
     let few = allocations(|| fill(100));

@@ -1,15 +1,14 @@
-//! A passing test's word about what it used and missed must come through: in the file, and on a stderr that the test
-//! harness does not swallow.
+//! Reports of passing tests about capabilities: in the file, and on a stderr that the test harness does not hide.
 
 use std::process::Command;
 
 use hypertrace_tests::capability;
 
-/// Set in the process in which this test speaks.
+/// Environment variable that is set in the child process, which makes the reports.
 const SPEAKER: &str = "HYPERTRACE_CAPABILITY_SPEAKER";
 
 #[test]
-fn a_passing_test_is_heard() {
+fn reports_of_a_passing_test_are_recorded() {
     if std::env::var_os(SPEAKER).is_some() {
         capability::used("kvm");
         capability::missing("tracefs", "not\tmounted,\nnot root");
@@ -19,7 +18,7 @@ fn a_passing_test_is_heard() {
     let _ = std::fs::remove_file(&file);
 
     let speaker = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_passing_test_is_heard"])
+        .args(["--exact", "reports_of_a_passing_test_are_recorded"])
         .env(SPEAKER, "1")
         .env(capability::FILE, &file)
         .output()
@@ -31,6 +30,6 @@ fn a_passing_test_is_heard() {
     let notes = std::fs::read_to_string(&file).unwrap();
     assert_eq!(
         notes,
-        "used\tkvm\ta_passing_test_is_heard\nmissing\ttracefs\tnot mounted, not root\n"
+        "used\tkvm\treports_of_a_passing_test_are_recorded\nmissing\ttracefs\tnot mounted, not root\n"
     );
 }

@@ -1,5 +1,5 @@
-//! Two crates of a program that declare an event of one name with different arguments: here a second
-//! one is played by hand.
+//! Two crates of a program that declare an event of the same name with different arguments: this test
+//! registers the second declaration by hand.
 #![allow(unsafe_code)] // linkme places a static in a section
 
 use hypertrace_abi::event::Site;
@@ -34,7 +34,7 @@ impl Site for Same {
     const FIELDS: &'static [&'static str] = &["a"];
 }
 
-/// Of another format only.
+/// Declaration that differs in its format only.
 #[linkme::distributed_slice(EVENTS)]
 #[linkme(crate = linkme)]
 static OTHER: TraceEvent = TraceEvent::new::<Same, (u64,)>(
@@ -45,7 +45,7 @@ static OTHER: TraceEvent = TraceEvent::new::<Same, (u64,)>(
 );
 
 #[test]
-fn one_name_of_two_declarations_is_told() {
+fn a_name_with_two_declarations_is_reported() {
     trace::test_pair(1, 2);
     let host = Host::new(geometry(1));
 

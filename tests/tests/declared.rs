@@ -1,4 +1,4 @@
-//! Declared events: on and off by pattern, into the session; the guest's by the same patterns.
+//! Declared events, switched by patterns, in the session; the guest's events by the same patterns.
 #![allow(unsafe_code)] // fork
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use hypertrace_timeline::{Event, Value};
 use hypertrace_trace::enabled;
 use hypertrace_trace::event::EVENTS;
 
-/// Which events are on is the whole program's, so one test at a time.
+/// Takes a lock for one test at a time: the switches of events belong to the whole program.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -32,7 +32,7 @@ fn values(event: &Event) -> Vec<Value> {
 }
 
 #[test]
-fn every_kind_of_argument_arrives_as_it_was() {
+fn every_kind_of_argument_is_recorded_unchanged() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     host.session.attach("test");
@@ -75,7 +75,7 @@ fn an_event_is_recorded_while_it_is_on() {
 }
 
 #[test]
-fn every_declaration_is_in_the_registry_but_disabled_ones() {
+fn every_declaration_except_disabled_ones_is_in_the_registry() {
     let declared = |name: &str| EVENTS.iter().any(|event| event.name() == name);
     for name in ["test_none", "test_two_texts", "vcpu_exit", "guest_hypertrace"] {
         assert!(declared(name), "{name}");
@@ -84,7 +84,7 @@ fn every_declaration_is_in_the_registry_but_disabled_ones() {
     let all = hypertrace_trace::event::trace_events_all();
     for line in [
         "test_text(uint32_t n, const char *text) \"n %u text %s\"\n",
-        // With the types that QEMU's reader takes: `int c`, and a double's bits.
+        // The types are those that QEMU's reader takes: `int c`, and a double's bits.
         "test_small(int8_t a, uint16_t b, int32_t c, bool d) \"a %d b %u c %d d %d\"\n",
         "test_address(void *p, uint64_t f) \"p %p f 0x%016\" PRIx64\n",
     ] {
@@ -99,7 +99,7 @@ fn the_guests_events_obey_the_same_patterns_before_and_after_they_are_known() {
     let states = [ProducerState::new(), ProducerState::new()];
     let client = host.lease(0, &states[0], "early");
     let other = host.lease(1, &states[1], "late");
-    // By name, before its first use.
+    // Switched off by name, before its first use.
     host.session.set_events(&"never_used".parse().unwrap(), false).unwrap();
     host.chip.drain_all();
     client.poll();
@@ -107,8 +107,8 @@ fn the_guests_events_obey_the_same_patterns_before_and_after_they_are_known() {
     event!(client: &client, "disk_read", n = 1u64);
     host.chip.drain_all();
 
-    // By pattern, now that it is known. What the guest emits before it has the
-    // mask is filtered.
+    // Switched by a pattern, now that it is known. Events that the guest emits before it
+    // has the mask are filtered.
     host.session.set_events(&"disk_*".parse().unwrap(), false).unwrap();
     event!(client: &client, "disk_read", n = 2u64);
     host.chip.drain_all();
@@ -129,7 +129,7 @@ fn the_guests_events_obey_the_same_patterns_before_and_after_they_are_known() {
 }
 
 #[test]
-fn a_thread_without_a_ring_is_the_default_sessions() {
+fn events_of_a_thread_without_a_ring_go_to_the_default_session() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     only(&host, "test_pair");
@@ -145,13 +145,13 @@ fn a_thread_without_a_ring_is_the_default_sessions() {
 }
 
 #[test]
-fn a_forked_child_is_not_recorded_and_hurts_nothing() {
+fn a_forked_child_is_not_recorded_and_does_no_harm() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     host.session.attach("parent");
     only(&host, "test_*");
     trace::test_pair(1, 1);
-    // SAFETY: the child calls nothing but what is tested here, and ends.
+    // SAFETY: the child calls only the tested functions, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let still_on = enabled!(trace::test_pair);
@@ -159,11 +159,11 @@ fn a_forked_child_is_not_recorded_and_hurts_nothing() {
             trace::test_pair(n, n);
         }
         let attached = host.session.attach("child");
-        // SAFETY: ends the process, destructors and all.
+        // SAFETY: ends the process without running destructors.
         unsafe { libc::_exit(i32::from(still_on) | i32::from(attached) << 1) };
     }
     let mut status = 0;
-    // SAFETY: a process of ours, and a valid place for its status.
+    // SAFETY: a child of this process, and a valid place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "on: {}, attached: {}", status >> 8 & 1, status >> 9 & 1);
     trace::test_pair(2, 2);
@@ -174,7 +174,7 @@ fn a_forked_child_is_not_recorded_and_hurts_nothing() {
 }
 
 #[test]
-fn a_thread_that_ends_gives_its_ring_back_with_all_that_is_in_it() {
+fn a_thread_that_ends_returns_its_ring_without_loss() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     only(&host, "test_other");

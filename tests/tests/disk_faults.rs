@@ -1,6 +1,6 @@
-//! A disk that gives errors, is full, interrupts and tears writes: every event is recorded or counted as
-//! lost, everybody reads what was recorded to its end, and failures are reported.
-//! `HYPERTRACE_TEST_FAULTS` says how many runs, each with faults of its own.
+//! A disk with errors, without space, with interrupted and torn writes: every event is recorded or counted
+//! as lost, all readers read the whole session, and failures are reported. `HYPERTRACE_TEST_FAULTS` is the
+//! number of runs, each with other faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,14 +21,14 @@ const CLIENTS: u32 = 3;
 const EVENTS: u64 = 20_000;
 /// A client's share of a pass.
 const BUDGET: Duration = Duration::from_micros(100);
-/// One call of so many fails, in the runs with many faults and those with few.
+/// One call in this many fails, in runs with many and with few faults.
 const ONE_OF: [u64; 3] = [4, 20, 100];
 
 fn runs() -> u64 {
     std::env::var("HYPERTRACE_TEST_FAULTS").map_or(5, |runs| runs.parse().unwrap())
 }
 
-/// What its producers know: recorded, dropped.
+/// Counts an event as recorded or dropped.
 type Emitted = (u64, u64);
 
 fn count(emitted: &mut Emitted, emit: Emit) {
@@ -47,7 +47,7 @@ fn guest(host: &Host, index: u32, mut random: Random) -> Emitted {
         if random.below(100) == 0 {
             thread::sleep(Duration::from_micros(random.below(1_000)));
         }
-        // A name that is new later, so that the descriptions are written again.
+        // A new name, so that the descriptions are rewritten.
         let emit = if n < EVENTS / 2 {
             let (site, fields) = event_type!("early", n, text = "some text");
             client.emit(site, fields)
@@ -73,7 +73,7 @@ fn vmm(host: &Host, mut random: Random) -> Emitted {
     emitted
 }
 
-/// When the disk is whole again.
+/// Moment at which the disk works again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whole {
     BeforeTheLastPass,
@@ -81,7 +81,7 @@ enum Whole {
     AfterTheEndFailed,
 }
 
-/// Records on a disk of which one call in `one_of` fails.
+/// Records a session on a disk where one call in `one_of` fails.
 fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     let dir = tempfile::tempdir().unwrap();
     let told = Arc::new(AtomicU64::new(0));
@@ -133,7 +133,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     }
     host.chip.forsake();
     if whole == Whole::AfterTheEndFailed {
-        // Once, or as often as it takes.
+        // Once, or until it succeeds.
         while host.session.clone().finish().is_err() && faults.is_on() {
             if random.below(3) == 0 {
                 faults.end();
@@ -147,7 +147,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     let (mut emitted, mut dropped) = vmm;
     for (client, guest) in (0..).zip(&guests) {
         let stream = recorded.client(client);
-        // What could not be kept to the end counts as overwritten; a lease is no event.
+        // Records that could not be written by the end count as overwritten; leases are not events.
         let lost = stream.lost_overwritten;
         assert!((guest.0..=guest.0 + 1).contains(&(stream.events + lost)), "{stream:?} {guest:?}");
         assert_eq!(stream.lost_full, guest.1, "{stream:?}");

@@ -1,5 +1,5 @@
-//! Emitted = recorded + lost, whatever the sizes, the mode and the consumer's pauses: nothing twice,
-//! nothing torn, everything in order.
+//! Emitted = recorded + lost, whatever the sizes, the mode and the consumer's pauses: no event is doubled
+//! or torn, and all are in order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const EVENTS: u64 = if cfg!(debug_assertions) { 500_000 } else { 10_000_000 };
 const ROUNDS: u64 = 20;
 const THREADS: u32 = 2;
 
-/// A text whose length and content follow from the event's number.
+/// Source of texts whose length and content follow from the event's number.
 const TEXT: &str = "0123456789abcdefghijklmnopqrstuvwxyz0123456789";
 
 fn text_of(number: u64) -> &'static str {
@@ -28,12 +28,12 @@ fn check_of(number: u64, client: u32) -> u64 {
     (number ^ u64::from(client) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// What a producer knows of its own events.
+/// A producer's own counts of its events.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Emitted {
     recorded: u64,
     dropped: u64,
-    /// Of the numbers of those that were recorded.
+    /// Sum of the numbers of recorded events.
     sum: u64,
 }
 
@@ -70,7 +70,7 @@ fn drain(host: &Host, mut random: Random, done: &AtomicBool) {
     host.chip.drain_all();
 }
 
-/// Reads a client's stream back: its events, the sum of their numbers, its leases.
+/// Reads a client's stream. Returns the number of its events and the sum of their numbers.
 fn read_back(recorded: &Recorded, client: u32) -> (u64, u64, u64) {
     let session = recorded.open();
     let own = |s: &&Stream| (s.domain, s.client) == (Domain::Guest, client);
@@ -129,7 +129,7 @@ fn round(random: &mut Random, mode: RingMode) -> (u64, u64) {
         let (count, sum, leases) = read_back(&recorded, client);
         assert_eq!((stream.events, stream.lost_full), (count, emitted.dropped), "{geometry:?}");
         assert_eq!((stream.lost_busy, stream.filtered, stream.faults.len()), (0, 0, 0));
-        // The lease record is one that may be overwritten.
+        // The lease record may be overwritten, too.
         let written = emitted.recorded + 1;
         assert_eq!(count + leases + stream.lost_overwritten, written, "{geometry:?}");
         if mode == RingMode::Discard {

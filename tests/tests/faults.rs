@@ -1,4 +1,4 @@
-//! What a guest does wrong is counted by its kind, on the client that did it.
+//! Faults of a guest are counted by kind, for the client that caused them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use hypertrace_tests::host::{Host, Recorded, geometry};
 
 const TEXT: &str = "e(x:u64)";
 
-/// Lets client 0 do `act` behind a block's header and a schema, and drains.
+/// Runs `act` for client 0, after a block's header and a schema, and drains.
 fn guest(act: impl FnOnce(&Host, &mut Forger<'_>, u32)) -> Recorded {
     let host = Host::new(geometry(2));
     let chip = host.chip.clone();
@@ -37,7 +37,7 @@ fn assert_counted(kind: Fault, times: u64, recorded: &Recorded) {
 }
 
 #[test]
-fn of_the_ring() {
+fn faults_of_the_ring_are_counted() {
     let head = guest(|host, ring, id| {
         ring.block(0, 7);
         ring.record(ticks(), id, 1, 0, &[1]);
@@ -76,7 +76,7 @@ fn of_the_ring() {
 }
 
 #[test]
-fn of_records() {
+fn faults_of_records_are_counted() {
     let unknown = guest(|_, ring, _| {
         ring.block(0, 7);
         ring.record(ticks(), 0xdead_beef, 1, 0, &[1]);
@@ -112,7 +112,7 @@ fn of_records() {
 }
 
 #[test]
-fn of_the_schema_log() {
+fn faults_of_the_schema_log_are_counted() {
     let log = guest(|_, ring, _| ring.poke(guest_page::SCHEMA_LEN, 1 << 40));
     assert_counted(Fault::SchemaLog, 1, &log);
 
@@ -124,7 +124,7 @@ fn of_the_schema_log() {
 }
 
 #[test]
-fn of_more_schemas_than_there_is_room_for() {
+fn schemas_without_room_are_counted() {
     let table = guest(|host, ring, _| {
         for n in 0..1024 {
             ring.tell(&format!("e{n}(x:u64)"));
@@ -133,7 +133,7 @@ fn of_more_schemas_than_there_is_room_for() {
             }
         }
     });
-    // One text was there before.
+    // One text was written before.
     assert_counted(Fault::SchemaTable, 1, &table);
 }
 
@@ -147,7 +147,7 @@ fn two_texts_with_one_hash_make_untyped_events_rather_than_wrong_ones() {
         ring.publish();
         host.chip.drain_all();
         ring.schema(id, string.as_bytes());
-        // Right for the second text.
+        // The payload fits the second text.
         ring.record(ticks(), id, 1, 0, &[0]);
         ring.publish();
     });

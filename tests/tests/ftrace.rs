@@ -1,5 +1,5 @@
-//! The `ftrace` backend: one trace, the kernel's, shows a guest's store, the exit, the event that the
-//! VMM makes of it, and the way back.
+//! The `ftrace` backend: the kernel's trace alone shows a guest's store, the exit, the VMM's event, and the
+//! return to the guest.
 
 use hypertrace_abi::layout::{PAGE, Region, register};
 use hypertrace_guest::{Args, Program, layout};
@@ -14,7 +14,7 @@ const VCPUS: u32 = 2;
 const POINTS: u64 = 300;
 
 #[test]
-fn each_reference_point_stands_between_its_exit_and_the_next_entry() {
+fn each_reference_point_is_between_its_exit_and_the_next_entry() {
     let Some(mut machine) = kvm::machine(VCPUS as usize) else { return };
     let Some(tracefs) = Instance::recording("kvm") else { return };
     let host = Host::new(geometry(VCPUS));
@@ -37,7 +37,7 @@ fn each_reference_point_stands_between_its_exit_and_the_next_entry() {
     let pages =
         layout::DEVICE + geometry.window_offset(Region::Control) + geometry.control_pages_offset();
     let recorded = host.finish();
-    // Real hardware has kvm_entry; a nested host may not.
+    // Real hardware has kvm_entry; a nested host may not have it.
     let has_entry = kernel.iter().any(|event| event.text.starts_with("kvm_entry: "));
     for client in 0..VCPUS {
         let emit = pages + u64::from(client) * PAGE + register::EMIT;
@@ -49,7 +49,7 @@ fn each_reference_point_stands_between_its_exit_and_the_next_entry() {
     capability::used("tracefs");
 }
 
-/// Counts a client's stores to EMIT; each has to be the beginning of the whole picture.
+/// Counts a client's stores to EMIT, each of which must be followed by the expected events.
 fn pictures(kernel: &[Traced], client: u32, emit: u64, has_entry: bool) -> u64 {
     let store = format!("kvm_mmio: mmio write len 8 gpa {emit:#x} val 0x");
     let mark = format!("tracing_mark_write: guest_hypertrace vcpu {client} client {client} args ");
@@ -58,7 +58,7 @@ fn pictures(kernel: &[Traced], client: u32, emit: u64, has_entry: bool) -> u64 {
         let Some(value) = event.text.strip_prefix(&store) else { continue };
         count += 1;
         assert_eq!(u64::from_str_radix(value.trim(), 16), Ok(count), "its number: {}", event.text);
-        // Whose registers the FPU holds is not part of the picture.
+        // Events about the FPU's registers are ignored.
         let own =
             |other: &&Traced| other.thread == event.thread && !other.text.starts_with("kvm_fpu: ");
         let mut next = kernel[at + 1..].iter().filter(own);

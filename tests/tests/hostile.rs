@@ -1,5 +1,5 @@
-//! A guest that writes anything anywhere at any time, beside a client that keeps the rules: everybody
-//! reads the session to its end, and the other client's events are complete.
+//! A guest that writes anything anywhere at any time, beside an honest client: all readers read the whole
+//! session, and the honest client's events are complete.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn geometry() -> Geometry {
     Geometry { clients: 2, ring_bytes: 1 << 16, block_bytes: 1 << 12, ..Geometry::default() }
 }
 
-/// Everybody reads it to its end, and the honest client is as if it were alone.
+/// Asserts that all readers read the whole session, and that the honest client is unaffected.
 fn check(recorded: &Recorded, emitted: u64, is_complete: bool) {
     let events = recorded.events();
     assert_eq!(events.len() as u64, recorded.summary.records);
@@ -41,7 +41,7 @@ fn check(recorded: &Recorded, emitted: u64, is_complete: bool) {
         recorded.client(HONEST);
     assert_eq!(recorded.client(HONEST).lost_unattached, 0);
     assert_eq!((numbers.len() as u64, faults.len()), (*events, 0));
-    // Of a flight recorder that was not drained in time, the lease may be gone, too.
+    // In a flight recorder that was not drained in time, the lease may be overwritten, too.
     let lost = lost_full + lost_busy + lost_overwritten;
     assert!(events + lost == emitted || lost > 1 && events + lost == emitted + 1);
     assert!(!is_complete || *events == emitted);
@@ -67,7 +67,7 @@ fn attack(acts: &[Act], mode: RingMode) {
 }
 
 #[test]
-fn one_thing_after_the_other() {
+fn hostile_acts_in_sequence() {
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let modes = proptest::sample::select(vec![RingMode::Discard, RingMode::Overwrite]);
     let acts = proptest::collection::vec(act(), 1..300);
@@ -78,13 +78,13 @@ fn one_thing_after_the_other() {
     TestRunner::new(config).run(&(acts, modes), run).unwrap();
 }
 
-/// What one of two vCPUs does on the hostile client.
+/// Runs one of two vCPUs on the hostile client.
 fn act_until(done: &AtomicBool, host: &Host, vcpu: u8) {
     let config = Config::default();
     let rng = TestRng::from_seed(config.rng_algorithm, &[vcpu + 1; 32]);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let mut actor = Actor::new(host, HOSTILE);
-    // The drain loop has a thread of its own.
+    // Another thread drains.
     let act = act().prop_filter("not a guest's", |act| !matches!(act, Act::Drain));
     while !done.load(Ordering::Relaxed) {
         actor.perform(&act.new_tree(&mut runner).unwrap().current());
@@ -122,18 +122,18 @@ fn attack_from_two_vcpus(mode: RingMode) {
 }
 
 #[test]
-fn all_at_once() {
+fn hostile_acts_of_two_vcpus() {
     attack_from_two_vcpus(RingMode::Discard);
 }
 
 #[test]
-fn all_at_once_into_a_flight_recorder() {
+fn hostile_acts_of_two_vcpus_in_a_flight_recorder() {
     attack_from_two_vcpus(RingMode::Overwrite);
 }
 
 /// Records that are filtered move the ring's position and are in no packet.
 #[test]
-fn a_ring_that_goes_back_while_nothing_is_wanted_leaves_files_that_fit_each_other() {
+fn files_are_consistent_when_a_ring_goes_back_under_a_filter() {
     let host = Host::new(geometry());
     let mut forger = Forger::new(&host.chip, HOSTILE);
     let unwanted = forger.tell("unwanted(i:u64)");
@@ -142,7 +142,7 @@ fn a_ring_that_goes_back_while_nothing_is_wanted_leaves_files_that_fit_each_othe
     forger.block(0, 1);
     (0..20).for_each(|i| forger.record(ticks(), unwanted, 1, 0, &[i]));
     forger.publish();
-    // Recorded, as far as it goes: what is before head's block was never written.
+    // Recorded in part: the words before head's block were never written.
     host.chip.drain_all();
     forger.record(ticks(), unwanted, 1, 0, &[20]);
     forger.publish();
@@ -155,7 +155,7 @@ fn a_ring_that_goes_back_while_nothing_is_wanted_leaves_files_that_fit_each_othe
     forger.record(ticks(), unwanted, 1, 0, &[21]);
     forger.publish();
     host.chip.drain_all();
-    // Another lessee, whose clock does not fit, begins a file.
+    // Another lessee, whose clock does not fit, begins a new file.
     let e = forger.tell("e(x:u64)");
     forger.head = block;
     forger.block(1, 2);

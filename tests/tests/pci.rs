@@ -21,7 +21,7 @@ fn run(args: &Args) -> Option<Recorded> {
     Some(host.finish())
 }
 
-/// Addresses at which the VMM mapped (or unmapped) a region, in order.
+/// Returns the addresses at which the VMM mapped (or unmapped) a region, in order.
 fn places(events: &[Event], name: &str, region: Region) -> Vec<u64> {
     let number = |event: &Event, field: usize| match event.fields[field].1 {
         Value::Unsigned(n) | Value::Hex(n) => n,
@@ -32,7 +32,7 @@ fn places(events: &[Event], name: &str, region: Region) -> Vec<u64> {
     events.iter().filter(of_region).map(|event| number(event, 1)).collect()
 }
 
-/// What the session says of itself is what is in it.
+/// Asserts that the session's own counts are those of its events.
 fn assert_consistent(recorded: &Recorded, events: &[Event]) {
     let summary = &recorded.summary;
     assert_eq!(summary.records, events.len() as u64);
@@ -43,7 +43,7 @@ fn assert_consistent(recorded: &Recorded, events: &[Event]) {
 }
 
 #[test]
-fn a_guest_behind_its_bars_loses_nothing() {
+fn a_guest_on_the_pci_bus_loses_nothing() {
     let demo =
         Args { events: 100_000, reference_points: 1_000, stamps: 100, ..Args::new(Program::Demo) };
     let Some(recorded) = run(&demo) else { return };
@@ -64,7 +64,7 @@ fn a_guest_behind_its_bars_loses_nothing() {
 }
 
 #[test]
-fn bars_that_move_and_vanish_under_another_vcpu_harm_only_its_events() {
+fn moving_bars_of_another_vcpu_harm_only_its_events() {
     let elsewhere = layout::DEVICE + layout::DEVICE_SIZE / 2;
     let moves = 50;
     let args =
@@ -75,7 +75,7 @@ fn bars_that_move_and_vanish_under_another_vcpu_harm_only_its_events() {
     let mapped = places(&events, "bar_mapped", Region::Rings);
     assert_eq!(mapped.iter().filter(|gpa| **gpa == elsewhere).count() as u64, moves);
     assert_eq!(places(&events, "bar_unmapped", Region::Rings).len() + 1, mapped.len());
-    // What reached the rings while they were there is whole.
+    // Events that reached the rings while they were mapped are whole.
     let traced = events.iter().filter(|event| event.name.starts_with("traced")).count();
     assert!(traced > 100, "{:#?}", recorded.summary);
     assert_consistent(&recorded, &events);

@@ -1,4 +1,4 @@
-//! The `sdt` backend: probes that tools of the system list, attach to and count.
+//! The `sdt` backend: probes that the system's tools list, attach to and count.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use hypertrace_trace::backend::{self, Backends};
 use hypertrace_trace::control::set_declared;
 use hypertrace_trace::event::EVENTS;
 
-/// Set where this file is a program to be probed.
+/// Environment variable that is set in the program to be probed.
 const PROBED: &str = "HYPERTRACE_TEST_PROBED";
 const EVENTS_MADE: u64 = 1000;
 
@@ -24,7 +24,7 @@ fn readelf_lists_a_probe_for_every_event() {
         .collect();
     probes.sort();
     probes.dedup();
-    // Those that this program calls: the linker leaves out what nobody does.
+    // Only events that this program calls: the linker removes the others.
     for event in ["test_pair", "test_text", "test_none"] {
         assert!(probes.contains(&event), "{event} is not among {probes:?}");
         assert!(EVENTS.iter().any(|declared| declared.name() == event));
@@ -46,7 +46,7 @@ fn bpftrace_counts_the_events_and_reads_their_arguments() {
          usdt:{exe}:hypertrace:test_text {{ @texts[str(arg1)] = count(); }}"
     );
     let child = format!("{exe} --exact the_program_that_is_probed --nocapture");
-    // It looks for tracefs where it is mounted for everybody, and here it may not be.
+    // bpftrace looks for tracefs at its usual place, where it may not be mounted.
     let mounted = "[ -e /sys/kernel/tracing/trace ] || mount -t tracefs none /sys/kernel/tracing\n\
                    exec \"$@\"";
     let ran = Command::new("unshare")
@@ -70,7 +70,7 @@ fn bpftrace_counts_the_events_and_reads_their_arguments() {
     for line in [
         format!("@pairs: {n}"),
         format!("@sum: {}", n * (n - 1)),
-        // A NUL ends a string for every reader of C's.
+        // A NUL ends a string for readers of C strings.
         format!("@texts[a]: {}", n / 4),
         format!("@texts[other]: {}", n / 4 * 3),
     ] {
@@ -79,7 +79,7 @@ fn bpftrace_counts_the_events_and_reads_their_arguments() {
     capability::used("bpftrace");
 }
 
-/// Not a test of its own: what bpftrace runs.
+/// Program that bpftrace runs, not a test by itself.
 #[test]
 fn the_program_that_is_probed() {
     if std::env::var_os(PROBED).is_none() {

@@ -1,4 +1,4 @@
-//! The `simple` backend's file, read by a reader that knows nothing but the format.
+//! The `simple` backend's file, read by a reader that was written from the format's description.
 
 use std::fs;
 use std::io::Write;
@@ -21,18 +21,18 @@ use hypertrace_trace::Output;
 use hypertrace_trace::control::set_declared;
 use tempfile::TempDir;
 
-/// Which events are on is the whole program's, so one test at a time.
+/// Takes a lock for one test at a time: the switches of events belong to the whole program.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A host whose declared events, of these names only, go to the file `trace` of the directory, too.
+/// Makes a host whose declared events of these names go also to the file `trace` of the directory.
 fn host(pattern: &str) -> (MutexGuard<'static, ()>, Host, TempDir) {
     host_writing(Output::Trace, pattern)
 }
 
-/// The same with a session that writes this.
+/// Makes such a host with this output of the session.
 fn host_writing(output: Output, pattern: &str) -> (MutexGuard<'static, ()>, Host, TempDir) {
     let alone = alone();
     let host = Host::with_output(geometry(2), output);
@@ -47,7 +47,7 @@ fn pass(host: &Host) {
     host.chip.drain_all();
 }
 
-/// For [`simpletrace::Trace::account`]: the events `test_pair(source, number)`.
+/// Returns the selector of events `test_pair(source, number)` for [`simpletrace::Trace::account`].
 fn pair(source: u64) -> impl Fn(&Event) -> Option<u64> {
     move |event| {
         let own = event.name == "test_pair" && event.args[0].number() == source;
@@ -56,7 +56,7 @@ fn pair(source: u64) -> impl Fn(&Event) -> Option<u64> {
 }
 
 #[test]
-fn every_kind_of_argument_arrives_as_it_was() {
+fn every_kind_of_argument_is_recorded_unchanged() {
     let (_alone, host, dir) = host("test_*");
     host.session.attach("test");
     trace_each_kind();
@@ -77,7 +77,7 @@ fn every_kind_of_argument_arrives_as_it_was() {
 }
 
 #[test]
-fn the_rings_can_be_for_this_file_alone() {
+fn the_rings_can_feed_only_this_file() {
     let (_alone, host, dir) = host_writing(Output::Nothing, "test_pair");
     host.session.attach("test");
     let state = ProducerState::new();
@@ -142,9 +142,9 @@ fn threads_are_merged_in_order_of_time_within_a_pass() {
 }
 
 #[test]
-fn what_a_full_ring_drops_is_told_where_it_is_missing() {
+fn drops_of_a_full_ring_are_recorded_in_their_place() {
     let (_alone, host, dir) = host("test_pair");
-    // More than a ring holds; what they lose differs.
+    // More than a ring holds; their losses differ.
     const FIRST: [u64; 2] = [9_000, 10_000];
     const MORE: u64 = 100;
     let (session, turn) = (&host.session, &Barrier::new(3));
@@ -218,7 +218,7 @@ fn every_event_is_recorded_or_dropped_at_any_speed() {
 }
 
 #[test]
-fn what_comes_while_the_file_is_off_is_not_missing() {
+fn events_while_the_file_is_off_are_not_counted_as_missing() {
     let (_alone, host, dir) = host("test_pair");
     host.session.attach("test");
     let emit = |numbers: std::ops::Range<u64>| numbers.for_each(|n| trace::test_pair(0, n));
@@ -268,7 +268,7 @@ fn nothing_is_lost_or_doubled_between_two_files() {
     drain.finish();
     host.finish();
 
-    // What came before the first of them.
+    // Events before the first of the files.
     let first = [vec![dir.path().join("trace")], files].concat();
     let Some(read) = simpletrace::read_all(&first) else { return };
     let found: u64 = (0..2).map(|source| read.account(EACH, pair(source))).sum();
@@ -276,7 +276,7 @@ fn nothing_is_lost_or_doubled_between_two_files() {
 }
 
 #[test]
-fn a_file_can_be_begun_anew() {
+fn a_file_can_be_started_again() {
     let (_alone, host, dir) = host("test_pair");
     host.session.attach("test");
     trace::test_pair(0, 0);
@@ -289,7 +289,7 @@ fn a_file_can_be_begun_anew() {
 }
 
 #[test]
-fn what_is_no_such_trace_is_refused_and_stays_as_it_is() {
+fn a_foreign_file_is_refused_and_unchanged() {
     let (_alone, host, dir) = host("test_pair");
     host.session.attach("test");
     let path = |name: &str| dir.path().join(name);
@@ -310,7 +310,7 @@ fn what_is_no_such_trace_is_refused_and_stays_as_it_is() {
     assert!(refused(&path("socket")).contains("no file and no pipe"));
     assert!(refused(&path("pipe")).contains("nobody reads"));
     assert!(refused(&path("missing/trace")).contains("No such file"));
-    // Nobody may write that, root included.
+    // A file that not even root may write.
     assert!(refused(Path::new("/proc/self/stat")).contains("/proc/self/stat"));
     trace::test_pair(0, 1);
     host.finish();
@@ -318,7 +318,7 @@ fn what_is_no_such_trace_is_refused_and_stays_as_it_is() {
     assert_eq!(fs::read(path("foreign")).unwrap(), b"a diary of thirty bytes or more");
     assert_eq!(fs::read(path("short")).unwrap(), b"abc");
     assert!(!path("missing").exists());
-    // Into the old file as before.
+    // The old file is continued.
     let Some(read) = simpletrace::read(&path("trace")) else { return };
     assert_eq!(read.account(2, pair(0)), 2);
 }
@@ -338,11 +338,11 @@ fn a_guests_reference_points_are_guest_hypertrace_while_it_is_on() {
         guest.emit(seq, id, ticks(), words.len() as u16, words);
     };
     emit(1, id, &[11, 12]);
-    // Off when it came, and so not in the file.
+    // The event was off at this point, so it is not in the file.
     trace_event(&host, "off");
     emit(2, id, &[21, 22]);
     trace_event(&host, "on");
-    // On when it came; that its schema is nobody's does not matter here.
+    // The event was on at this point. An unknown schema does not matter here.
     emit(3, 0x1234_5678, &[31]);
     trace_event(&host, "off");
     pass(&host);
@@ -360,7 +360,7 @@ fn a_guests_reference_points_are_guest_hypertrace_while_it_is_on() {
     assert_eq!(numbers, expected);
 }
 
-/// Switches as the monitor's command does.
+/// Switches `guest_hypertrace`, as the monitor's command does.
 fn trace_event(host: &Host, state: &str) {
     host.session.execute(&format!("trace-event guest_hypertrace {state}")).unwrap();
 }
@@ -405,7 +405,7 @@ fn a_flush_does_not_take_points_before_their_schema() {
 }
 
 #[test]
-fn threads_that_find_no_ring_are_told_as_missing() {
+fn events_of_threads_without_a_ring_are_recorded_as_missing() {
     let (_alone, host, dir) = host("test_pair");
     host.session.install();
     let (hold, threads) = (&Barrier::new(18), 0..18);
@@ -450,7 +450,7 @@ fn the_session_and_the_file_hold_the_same_events() {
     session.retain(|event| event.name.starts_with("test_"));
     let mut file: Vec<&Event> = read.events().collect();
     assert_eq!((session.len(), file.len()), (8_000, 8_000));
-    // By thread, and within a thread as they came.
+    // By thread, and within a thread in order.
     file.sort_by_key(|event| event.args[0].number());
     session.sort_by_key(|event| unsigned(&event.fields[0].1));
     for (one, other) in session.iter().zip(file) {
@@ -470,7 +470,7 @@ fn unsigned(value: &Value) -> u64 {
 }
 
 #[test]
-fn the_reader_says_what_is_wrong_and_where() {
+fn the_reader_reports_faults_with_their_place() {
     let header = [u64::MAX, 0xf2b1_77cb_0aa4_29b4, 4].map(u64::to_ne_bytes).concat();
     let mapping = |id: u64, name: &str| {
         let head = [0, id].map(u64::to_ne_bytes).concat();

@@ -1,5 +1,5 @@
-//! The `simple` backend where its file cannot be written, or not as fast: a full disk, pipes. What is
-//! dropped is told, and neither the session nor the VMM waits.
+//! The `simple` backend with a file that cannot be written, or only slowly: a full disk, pipes. Drops are
+//! recorded, and neither the session nor the VMM waits.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,17 +16,17 @@ use hypertrace_tests::trace;
 use hypertrace_trace::control::set_declared;
 use tempfile::TempDir;
 
-/// Events of a pass, which a ring holds.
+/// Events of a pass. A ring holds them.
 const BURST: u64 = 200;
 const TEXT: [u8; 1024] = [b'x'; 1024];
 
-/// Which events are on is the whole program's, so one test at a time.
+/// Takes a lock for one test at a time: the switches of events belong to the whole program.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A VMM with one thread, which emits `test_text(n, 1024 bytes)`.
+/// VMM with one thread, which emits `test_text(n, 1024 bytes)`.
 struct Vmm {
     host: Host,
     emitted: u64,
@@ -43,7 +43,7 @@ impl Vmm {
         Vmm { host, emitted: 0, _alone }
     }
 
-    /// Emits, and drains, `count` times.
+    /// Emits and drains `count` times.
     fn bursts(&mut self, count: u64) {
         for _ in 0..count {
             for n in self.emitted..self.emitted + BURST {
@@ -64,7 +64,7 @@ fn number(event: &Event) -> Option<u64> {
 }
 
 #[test]
-fn on_a_full_disk_the_file_is_whole_and_tells_what_is_missing_when_there_is_room() {
+fn on_a_full_disk_the_file_is_valid_and_later_has_the_number_of_drops() {
     let Some(mount) = Mount::new("tmpfs", "size=16m") else { return };
     let (file, ballast) = (mount.path().join("trace"), mount.path().join("ballast"));
     fs::write(&ballast, vec![0; 15 << 20]).unwrap();
@@ -72,10 +72,10 @@ fn on_a_full_disk_the_file_is_whole_and_tells_what_is_missing_when_there_is_room
     vmm.host.session.set_simple_file(&file).unwrap();
 
     vmm.bursts(10);
-    // Full in the middle of a record.
+    // The disk becomes full in the middle of a record.
     let Some(read) = simpletrace::read(&file) else { return };
     assert!(read.account(read.records.len() as u64, number) > 900);
-    // More than waits in memory.
+    // More than can wait in memory.
     vmm.bursts(60);
     let full = simpletrace::read(&file).unwrap();
     assert_eq!(full.dropped(), 0, "there is no room for that, too");
@@ -93,7 +93,7 @@ fn on_a_full_disk_the_file_is_whole_and_tells_what_is_missing_when_there_is_room
 }
 
 #[test]
-fn a_disk_that_stays_full_is_told_of_in_the_next_file() {
+fn drops_of_a_full_disk_are_recorded_in_the_next_file() {
     let Some(mount) = Mount::new("tmpfs", "size=1m") else { return };
     let (one, other) = (mount.path().join("trace"), tempfile::tempdir().unwrap());
     let other = other.path().join("trace");
@@ -110,7 +110,7 @@ fn a_disk_that_stays_full_is_told_of_in_the_next_file() {
     assert_eq!(read.account(emitted, number) + read.dropped(), emitted);
 }
 
-/// A pipe, and what one end of it gets.
+/// Pipe with a reader.
 struct Pipe {
     path: PathBuf,
     copy: PathBuf,
@@ -119,7 +119,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// Read in pieces of `bytes`, with a pause behind each, up to its end or `most` bytes.
+    /// Starts a reader of pieces of `bytes`, with a pause after each, up to the end or `most` bytes.
     fn new(bytes: usize, pause: Duration, most: usize) -> Pipe {
         let dir = tempfile::tempdir().unwrap();
         let (path, copy) = (dir.path().join("pipe"), dir.path().join("copy"));
@@ -140,7 +140,7 @@ impl Pipe {
         Pipe { path, copy, reader, _dir: dir }
     }
 
-    /// Has the VMM write to it, once there is a reader.
+    /// Makes the VMM write to the pipe, once it has a reader.
     fn connect(&self, vmm: &Vmm) {
         let begun = Instant::now();
         while let Err(failed) = vmm.host.session.set_simple_file(&self.path) {
@@ -156,7 +156,7 @@ impl Pipe {
 }
 
 #[test]
-fn a_pipes_slow_reader_gets_all_that_it_has_time_for_and_the_number_of_the_rest() {
+fn a_pipes_slow_reader_gets_some_events_and_the_number_of_drops() {
     let mut vmm = Vmm::new();
     let pipe = Pipe::new(16 << 10, Duration::from_millis(2), usize::MAX);
     pipe.connect(&vmm);
@@ -176,7 +176,7 @@ fn a_pipes_slow_reader_gets_all_that_it_has_time_for_and_the_number_of_the_rest(
 }
 
 #[test]
-fn a_pipes_reader_that_stops_holds_up_nobody() {
+fn a_pipes_reader_that_stops_delays_nothing() {
     let mut vmm = Vmm::new();
     let pipe = Pipe::new(4 << 10, Duration::from_secs(20), usize::MAX);
     pipe.connect(&vmm);
@@ -191,7 +191,7 @@ fn a_pipes_reader_that_stops_holds_up_nobody() {
 }
 
 #[test]
-fn a_pipes_reader_that_goes_is_told_once() {
+fn the_end_of_a_pipes_reader_is_reported_once() {
     let mut vmm = Vmm::new();
     let pipe = Pipe::new(4 << 10, Duration::ZERO, 8 << 10);
     pipe.connect(&vmm);
@@ -208,7 +208,7 @@ fn a_pipes_reader_that_goes_is_told_once() {
 }
 
 #[test]
-fn a_device_without_an_end_takes_everything() {
+fn an_endless_device_takes_everything() {
     let mut vmm = Vmm::new();
     vmm.host.session.set_simple_file(Path::new("/dev/null")).unwrap();
     vmm.bursts(10);

@@ -1,4 +1,4 @@
-//! A flight recorder: rings that overwrite themselves, and snapshots of what they hold.
+//! A flight recorder: rings that overwrite their oldest records, and snapshots of their contents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use hypertrace_timeline::{Domain, Event, Kind, Session, Value};
 use hypertrace_trace::{Output, SnapshotError};
 use kvm_vmm::{Answer, attach_window, record_in};
 
-/// Numbers of the events `n(number, check)` of a client, checked to be one run.
+/// Returns the numbers of the events `n(number, check)` of a client, which must be consecutive.
 #[track_caller]
 fn numbers(events: &[Event], client: u32) -> (u64, u64) {
     let of = |event: &Event, field: usize| match event.fields[field].1 {
@@ -34,7 +34,7 @@ fn numbers(events: &[Event], client: u32) -> (u64, u64) {
     (own[0], own[own.len() - 1])
 }
 
-/// What the session in `dir` says that a client lost.
+/// Returns the losses of a client in the session in `dir`.
 #[track_caller]
 fn lost(dir: &Path, client: u32) -> u64 {
     let session = Session::open(dir).unwrap();
@@ -53,11 +53,11 @@ fn emit(client: &Client<'_>, numbers: std::ops::Range<u64>) {
 }
 
 #[test]
-fn a_snapshot_is_the_newest_of_each_ring_and_says_how_much_was_before() {
+fn a_snapshot_has_the_newest_events_and_counts_the_older_ones() {
     let host = Host::with_output(geometry(2), Output::Snapshots);
     let states = [ProducerState::new(), ProducerState::new()];
     let (a, b) = (host.lease(0, &states[0], "first"), host.lease(1, &states[1], "second"));
-    // Who has a ring is known if a pass comes before that is overwritten.
+    // The lessee is known if a pass reads its lease record before that is overwritten.
     host.chip.drain_all();
     let drain = host.drain();
     emit(&a, 0..1_000_000);
@@ -74,7 +74,7 @@ fn a_snapshot_is_the_newest_of_each_ring_and_says_how_much_was_before() {
         let found = events(dir);
         let (begin, last) = numbers(&found, 0);
         assert_eq!(last, end - 1);
-        // Half a MiB of records of 32 bytes, less what may be being written.
+        // Half a MiB of records of 32 bytes, minus the blocks that may be being written.
         assert!((10_000..16_384).contains(&(end - begin)), "{begin}..{end}");
         // The lease record was overwritten too.
         assert_eq!(lost(dir, 0), begin + 1);
@@ -148,7 +148,7 @@ fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
     kvm::run(machine, &Args { device: layout::DEVICE, ..args });
 
     let dir = host.session.dir().join("snapshot-0001");
-    // The last to be told: who asked has its answer.
+    // The last notification: the request has been answered.
     let done = || host.session.triggers().contains("1 done");
     for _ in 0..1_000 {
         if done() {
@@ -165,7 +165,7 @@ fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
     let ends = found.iter().filter(|event| &*event.name == "measured_end");
     assert_eq!(ends.clone().count() as u64, ROUNDS);
     assert!(ends.clone().all(|event| event.kind == Kind::ReferencePoint));
-    // What the VMM did for each of them stands in the same snapshot.
+    // The VMM's events for each of them are in the same snapshot.
     let exits = found.iter().filter(|event| &*event.name == "vcpu_exit").count() as u64;
     assert!(exits >= 2 * ROUNDS, "{exits}");
     assert!(found.iter().any(|event| &*event.source == "vmm/vcpu0"));
@@ -173,7 +173,7 @@ fn a_guests_trigger_takes_a_snapshot_of_guest_and_vmm() {
 }
 
 #[test]
-fn who_asks_for_what_cannot_be_is_told() {
+fn impossible_requests_are_refused_with_a_message() {
     let plain = Host::new(geometry(1));
     assert!(matches!(plain.session.snapshot(), Err(SnapshotError::NotARecorder)));
     let told = plain.session.execute("snapshot").unwrap_err();
@@ -196,14 +196,14 @@ fn who_asks_for_what_cannot_be_is_told() {
 }
 
 #[test]
-fn a_snapshot_that_cannot_be_written_says_why_and_the_next_one_can() {
+fn a_failed_snapshot_is_reported_and_the_next_one_succeeds() {
     let host = Host::with_output(geometry(1), Output::Snapshots);
     let drain = host.drain();
     let state = ProducerState::new();
     let client = host.lease(0, &state, "on");
     let (site, fields) = hypertrace_abi::event_type!("n", number = 0u64, check = !0u64);
     assert_eq!(client.emit(site, fields), Emit::Recorded);
-    // Something else is where it should go.
+    // A file occupies the snapshot's path.
     let taken = host.session.dir().join("snapshot-0001");
     fs::write(&taken, "").unwrap();
 

@@ -1,11 +1,11 @@
-//! Everything at once at full rate, with slow disks: guests on two vCPUs and two threads of the VMM
-//! emit for as long as `HYPERTRACE_SOAK_SECONDS` says. At the end each backend has recorded or dropped
-//! exactly what was emitted to it, and no memory has been gathered.
+//! Everything at once at full rate, with slow disks: guests on two vCPUs and two threads of the VMM emit
+//! for `HYPERTRACE_SOAK_SECONDS`. At the end each backend has recorded or dropped exactly the events
+//! emitted to it, and memory use has not grown.
 //!
-//! The session is on a small disk that is emptied slowly, `simple` in a pipe that is read slowly, `log`
-//! on a stderr that is read slowly (so a process of its own), `syslog` at a daemon that reads slowly,
-//! `ftrace` in an instance of its own, `sdt` counted by bpftrace. These four hold up who emits, so each is
-//! on for a part of the rounds.
+//! The session is on a small disk that is emptied slowly, `simple` writes to a pipe that is read slowly,
+//! `log` to a stderr that is read slowly (so in a child process), `syslog` to a daemon that reads slowly,
+//! `ftrace` to a private instance, and bpftrace counts `sdt`. The last four delay the emitting threads, so
+//! each is on for a part of the rounds.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -33,26 +33,26 @@ use serde::{Deserialize, Serialize};
 
 const SECONDS: &str = "HYPERTRACE_SOAK_SECONDS";
 const DEFAULT_SECONDS: u64 = 5;
-/// In the process that does it: where to leave its [`Figures`], and an instance of tracefs if there is one.
+/// Environment variable of the child process: the path for its [`Figures`].
 const FIGURES: &str = "HYPERTRACE_SOAK_FIGURES";
 const TRACEFS: &str = "HYPERTRACE_SOAK_TRACEFS";
-/// Set if it has a `/dev` of its own, where a daemon of its own can be.
+/// Environment variable that is set if the child has a private `/dev`, for a syslog daemon.
 const OWN_DEV: &str = "HYPERTRACE_SOAK_OWN_DEV";
 
 const VCPUS: u32 = 2;
 const THREADS: u64 = 2;
-/// About so many rounds, each with a new guest, whose clock begins anew.
+/// Approximate number of rounds, each with a new guest, whose clock starts again.
 const ROUNDS: u32 = 100;
-/// Bytes a second of each slow place.
+/// Bytes per second of each slow destination.
 const SLOW: u64 = 2 << 20;
 const DISK: &str = "size=24m";
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// How long writes may go on failing once nothing is slow.
+/// Longest time that writes may continue to fail after the throttles are opened.
 const SETTLE: Duration = Duration::from_secs(60);
-/// What memory may grow after the first round of each kind.
+/// Most growth of memory after the first round of each kind.
 const MOST_GROWTH_KIB: u64 = 8 << 10;
 
-/// What became of what was emitted to a backend.
+/// Counts of the events emitted to a backend.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Row {
     backend: String,
@@ -61,19 +61,19 @@ struct Row {
     dropped: u64,
 }
 
-/// What the process that does it tells.
+/// Figures that the child process reports.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Figures {
-    /// `recorded` of `log` and `ftrace` is not known there.
+    /// Rows by backend. The child does not know `recorded` of `log` and `ftrace`.
     rows: Vec<Row>,
     rounds: usize,
     write_failures: u64,
-    /// After the first round of each kind, at the end, and the most in between.
+    /// Memory after the first round of each kind, at the end, and the most in between.
     resident_kib: [u64; 3],
 }
 
 #[test]
-fn all_that_is_emitted_is_recorded_or_dropped_and_memory_is_flat() {
+fn every_event_is_recorded_or_dropped_and_memory_is_flat() {
     if let Some(figures) = std::env::var_os(FIGURES) {
         let told = soak();
         return fs::write(figures, serde_json::to_vec(&told).unwrap()).unwrap();
@@ -97,7 +97,7 @@ fn all_that_is_emitted_is_recorded_or_dropped_and_memory_is_flat() {
     slow::copy(child.stderr.take().unwrap(), &mut logged, Throttle::new(SLOW)).unwrap();
     assert!(child.wait().unwrap().success(), "{}", logged.other);
 
-    // A passing test's words are for the one who runs it.
+    // Printed for the person who runs the test, also if it passes.
     for line in logged.other.lines().filter(|line| line.starts_with("capability missing")) {
         let _ = writeln!(io::stderr(), "{line}");
     }
@@ -139,7 +139,7 @@ fn table(figures: &Figures, took: Duration) -> String {
     text
 }
 
-/// What stands on a process's stderr: its `log` backend's lines are counted, others kept.
+/// Contents of a process's stderr: lines of its `log` backend are counted, others kept.
 struct Logged {
     prefix: String,
     rest: Vec<u8>,
@@ -172,36 +172,36 @@ impl io::Write for Logged {
     }
 }
 
-/// What was emitted, by where it goes.
+/// Numbers of emitted events, by destination.
 #[derive(Default)]
 struct Emitted {
-    /// By guests, into their rings.
+    /// Events of guests in their rings.
     guest: u64,
-    /// By guests, as reference points that a vCPU thread took.
+    /// Reference points of guests that a vCPU's thread served.
     points: u64,
     /// Declared events of the VMM.
     declared: u64,
-    /// Declared events and points, while the backend was on.
+    /// Declared events and points while each backend was on.
     log: u64,
     syslog: u64,
     ftrace: u64,
     sdt: u64,
 }
 
-/// What a round does.
+/// Kind of a round.
 #[derive(Clone, Copy)]
 struct Kind {
     program: Program,
     backends: Backends,
-    /// Of its program, per vCPU.
+    /// Events of its program per vCPU.
     events: u64,
 }
 
-/// A VMM with all backends, and the slow places that they write to.
+/// VMM with all backends, and their slow destinations.
 struct Soak {
     host: Host,
     observer: Observer,
-    /// What the observer saw.
+    /// Events seen by the observer.
     observed: Arc<AtomicU64>,
     has_kvm: bool,
     emitted: Emitted,
@@ -221,7 +221,7 @@ impl Soak {
         Soak { host, observer, observed, has_kvm, emitted: Emitted::default() }
     }
 
-    /// Everybody emits until the guest has done its part; `kind` learns how much that is in `length`.
+    /// Runs a round: all threads emit until the guest ends. Adjusts the work of `kind` to take `length`.
     fn round(&mut self, kind: &mut Kind, length: Duration) {
         backend::add(kind.backends);
         let (stop, session) = (&AtomicBool::new(false), &self.host.session);
@@ -268,13 +268,13 @@ impl Soak {
         kind.events = next.clamp(100, kind.events * 4);
     }
 
-    /// Runs the guest: what it emitted.
+    /// Runs the guest. Returns the numbers of emitted events.
     fn guest(&self, kind: &Kind) -> Emitted {
         let host = &self.host;
         let vcpus = u64::from(VCPUS);
         let mut args = Args { device: layout::DEVICE, ..Args::new(kind.program) };
         let points = kind.program == Program::ReferencePoints;
-        // And what each of these programs emits before it measures.
+        // With the events that each of these programs emits before it measures.
         let count = if points {
             args.reference_points = kind.events;
             vcpus * (kind.events + 1)
@@ -297,7 +297,7 @@ impl Soak {
     }
 }
 
-/// Does it all. Gives what became of it.
+/// Runs all rounds. Returns the figures.
 fn soak() -> Figures {
     let seconds = std::env::var(SECONDS).ok().map_or(DEFAULT_SECONDS, |s| s.parse().unwrap());
     let total = Duration::from_secs(seconds);
@@ -310,7 +310,7 @@ fn soak() -> Figures {
     let dir = match &disk {
         Some(mount) => tempfile::tempdir_in(mount.path()).unwrap(),
         None => {
-            // The real disk is not to be filled.
+            // The real disk must not be filled.
             slow_disk.open();
             tempfile::tempdir().unwrap()
         }
@@ -354,7 +354,7 @@ fn soak() -> Figures {
     settle(&soak.host);
     drain.finish();
     let Soak { host, emitted, observer, .. } = soak;
-    // It has the session, whose end is the pipe's.
+    // The VMM has the session, which closes the pipe when it ends.
     drop(observer);
     let recorded = host.finish();
     let records = reaper.end() + packets::committed(recorded.dir()).unwrap().all();
@@ -372,7 +372,7 @@ fn soak() -> Figures {
     if tracefs.is_some() {
         rows.push(told("ftrace", emitted.ftrace, ftrace::lost()));
     }
-    // Who emits to these two waits until it is taken: there is nothing that could be dropped.
+    // A thread that emits to these two waits for the reader: nothing can be dropped.
     let counted = |backend: &str, emitted, recorded| Row {
         backend: backend.into(),
         emitted,
@@ -393,7 +393,7 @@ fn soak() -> Figures {
     }
 }
 
-/// Who counts this process's probes.
+/// Starts a counter of this process's probes.
 fn probes(emitted: &mut Emitted) -> Option<probes::Counter> {
     let calls = AtomicU64::new(0);
     backend::add(Backends::SDT);
@@ -406,7 +406,7 @@ fn probes(emitted: &mut Emitted) -> Option<probes::Counter> {
     counter
 }
 
-/// Waits until the session can be written again.
+/// Waits until writes of the session succeed again.
 fn settle(host: &Host) {
     let failures = || host.session.summary().write_failures;
     let (mut before, begun) = (None, Instant::now());
@@ -435,15 +435,15 @@ fn simple_row(counts: &Counts, emitted: &Emitted) -> Row {
     }
 }
 
-/// The slow reader of a pipe, and who counts what it reads.
+/// Slow reader of a pipe, and the counter of its records.
 struct Reading {
     reader: JoinHandle<io::Result<()>>,
     counter: Counter,
 }
 
 impl Reading {
-    /// Has declared events written to a pipe, and read at the throttle's rate. `None` where nobody can
-    /// count them.
+    /// Makes the host write declared events to a pipe, which is read at the throttle's rate. Returns `None`
+    /// if there is no counter.
     fn start(host: &Host, path: &Path, throttle: &Throttle) -> Option<Reading> {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
         let (counter, to): (_, Box<dyn io::Write + Send>) = match Counter::start() {
@@ -452,21 +452,21 @@ impl Reading {
         };
         let (from, throttle) = (path.to_owned(), throttle.clone());
         let reader = thread::spawn(move || slow::copy(File::open(from)?, to, throttle));
-        // A pipe is refused as long as nobody reads it.
+        // A pipe without a reader is refused.
         while host.session.set_simple_file(path).is_err() {
             thread::sleep(Duration::from_millis(1));
         }
         Some(Reading { reader, counter: counter? })
     }
 
-    /// What there was, after the pipe's end.
+    /// Returns the counts after the pipe's end.
     fn counts(self) -> Counts {
         self.reader.join().unwrap().unwrap();
         self.counter.counts()
     }
 }
 
-/// Memory of this process that is in memory.
+/// Returns the resident memory of this process in KiB.
 fn resident_kib() -> u64 {
     let mut status = String::new();
     File::open("/proc/self/status").unwrap().read_to_string(&mut status).unwrap();

@@ -1,4 +1,4 @@
-//! Kernel-stamped points: what stands in the session, the host's kernel has traced with its own time.
+//! Kernel-stamped points: the host's kernel traces each stamp of the session with its own time.
 
 use hypertrace_abi::layout::{PAGE, Region, register};
 use hypertrace_abi::record::id;
@@ -12,7 +12,7 @@ use kvm_vmm::{Answer, attach_window, record_in};
 const VCPUS: u32 = 2;
 const STAMPS: u64 = 500;
 
-/// Raw timestamps of a client's stamps, as the session has them.
+/// Returns the raw timestamps of a client's stamps in the session.
 fn stamps(recorded: &Recorded, client: u32) -> Vec<u64> {
     let session = recorded.open();
     let own = |s: &&hypertrace_timeline::Stream| (s.domain, s.client) == (Domain::Guest, client);
@@ -28,7 +28,8 @@ fn stamps(recorded: &Recorded, client: u32) -> Vec<u64> {
     found
 }
 
-/// Values that the kernel saw stored to an address, in the order of its time; no other access.
+/// Returns the values that the kernel saw stored to an address, in order of time. Asserts that there was
+/// no other access.
 fn traced(kernel: &[Traced], gpa: u64) -> Vec<u64> {
     let at = format!(" gpa {gpa:#x} ");
     let events = kernel.iter().filter(|event| format!("{} ", event.text).contains(&at));

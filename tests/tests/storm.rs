@@ -1,8 +1,7 @@
-//! A storm: four vCPUs that keep no rule store to every word that they share with the host, while
-//! somebody steers the session, takes snapshots and begins epochs, and one client keeps the rules.
-//! It lasts for as long as `HYPERTRACE_STORM_SECONDS` says. The host does not panic, no step of its
-//! drain loop goes beyond its bound, memory and disk stay within theirs, every session is read to its
-//! end, and the client that keeps the rules is complete.
+//! A storm: four hostile vCPUs store to every word that they share with the host, while commands control
+//! the session, snapshots are taken and epochs begin, and one client is honest. It lasts
+//! `HYPERTRACE_STORM_SECONDS`. The host does not panic, no step of its drain loop exceeds its bound, memory
+//! and disk stay within theirs, every session is readable to its end, and the honest client is complete.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -31,29 +30,28 @@ use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
 
 const SECONDS: &str = "HYPERTRACE_STORM_SECONDS";
 const DEFAULT_SECONDS: u64 = 6;
-/// Of one session, which then is read.
+/// Duration of one session, which is then read.
 const ROUND: Duration = Duration::from_secs(4);
 
-/// From one clock epoch to the next. Each lets a client begin as many files again, and what
-/// babeltrace2 takes grows with files times events.
+/// Time from one clock epoch to the next. Each epoch allows a client as many new files, and babeltrace2's
+/// time grows with files times events.
 const EPOCH: Duration = Duration::from_millis(1500);
 
 const VCPUS: u32 = 4;
 const HONEST: u32 = 0;
-/// The clients that the vCPUs share.
+/// Number of clients that the vCPUs share.
 const HOSTILE: u32 = 3;
 
-/// What the CPU may spend on a pass, as a target: others have the CPUs, too.
+/// Target for the CPU time of a pass.
 const PASS: Duration = Duration::from_millis(50);
 
-/// Steps that each client has in a pass whose shares are counted in steps.
+/// Share of each client in a pass whose shares are counted in steps.
 const SHARE: u64 = 4;
-/// Steps of such a pass at most: 16 shares, one more for the client that was last to begin, and a
-/// look at each.
+/// Most steps of such a pass: 16 shares, one more for the client that began last, and one check of each.
 const MOST_STEPS: u64 = 17 * SHARE + HOSTILE as u64 + 1;
-/// What the process may have in memory at most.
+/// Most resident memory of the process.
 const MOST_RESIDENT_KIB: u64 = 512 << 10;
-/// What a sanitizer adds to that.
+/// Environment variable with the memory that a sanitizer adds.
 const RESIDENT: &str = "HYPERTRACE_STORM_RESIDENT_MIB";
 
 fn geometry() -> Geometry {
@@ -65,7 +63,7 @@ fn geometry() -> Geometry {
     }
 }
 
-/// The three ways of a ring.
+/// The three kinds of rings.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Discard,
@@ -73,12 +71,12 @@ enum Kind {
     Snapshots,
 }
 
-/// A session that counts what the drain loop has it do.
+/// Session that counts the calls of the drain loop.
 struct Watch {
     session: Session,
     /// Steps of this pass.
     steps: AtomicU64,
-    /// Words that this pass took.
+    /// Words taken in this pass.
     words: AtomicU64,
 }
 
@@ -105,7 +103,7 @@ impl EventSink for Watch {
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let drained = self.session.drain(client, consumer);
-        // A ring has no more, whatever its producer says.
+        // A ring has no more words, whatever its producer writes.
         assert!(drained.words <= geometry().ring_bytes / WORD, "{drained:?} of client {client}");
         self.steps.fetch_add(1, Relaxed);
         self.words.fetch_add(drained.words, Relaxed);
@@ -119,7 +117,7 @@ impl EventSink for Watch {
 
 type Device = Chip<Watch>;
 
-/// What the drain loop's thread has seen of itself.
+/// Measurements of the drain loop's thread.
 #[derive(Debug, Default)]
 struct Passes {
     passes: u64,
@@ -127,7 +125,7 @@ struct Passes {
     most_steps: u64,
     words: u64,
     most_words: u64,
-    /// Steps of a pass whose shares are counted in steps, at most.
+    /// Most steps of a pass whose shares are counted in steps.
     most_counted: u64,
     most_cpu: Duration,
     beyond_target: u64,
@@ -145,8 +143,8 @@ impl Passes {
         self.beyond_target += other.beyond_target;
     }
 
-    /// Makes one pass and measures it. Every second one has its shares in steps in place of
-    /// time, so that its bound does not depend on the machine. Returns whether there is more.
+    /// Makes and measures one pass. Every second pass counts shares in steps instead of time, so that
+    /// its bound does not depend on the machine. Returns whether there is more work.
     fn pass(&mut self, chip: &Device) -> bool {
         let Watch { steps, words, .. } = chip.sink();
         let counted = self.passes % 2 == 1;
@@ -172,7 +170,7 @@ impl Passes {
     }
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 #[allow(unsafe_code)] // clock_gettime
 fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -181,7 +179,7 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What a vCPU that keeps no rule does with a client.
+/// Hostile vCPU that uses a client.
 struct Vcpu<'c> {
     forger: Forger<'c, Watch, ()>,
     chip: &'c Device,
@@ -201,7 +199,7 @@ impl<'c> Vcpu<'c> {
         Vcpu { forger, chip, client, random, texts, new: u64::from(number) << 32 }
     }
 
-    /// A number that is likely to be wrong in an interesting way.
+    /// Returns a number that is likely to be wrong in an interesting way.
     fn odd(&mut self) -> u64 {
         let (any, now) = (self.random.number(), ticks());
         let head = self.forger.head;
@@ -278,7 +276,7 @@ impl<'c> Vcpu<'c> {
         }
     }
 
-    /// Tells a text: known, new, with a byte changed, or under another id.
+    /// Writes a schema text: known, new, with a byte changed, or with another id.
     fn tell(&mut self) {
         let text = match self.random.below(2) {
             0 => self.text(),
@@ -322,7 +320,7 @@ impl<'c> Vcpu<'c> {
         }
     }
 
-    /// Code that keeps the rules takes the client over, as it finds it.
+    /// Lets an honest producer lease the client in its present state.
     fn lease(&mut self) {
         let state = ProducerState::new();
         let client = lease(self.chip, self.client, &state, "\x1b[2Jguest\n");
@@ -352,7 +350,7 @@ fn wait_until_drained(chip: &Device, drain: &ScopedJoinHandle<'_, Passes>) {
     }
 }
 
-/// What somebody at the control socket asks for, one after the other.
+/// Commands at the control socket, in order.
 const COMMANDS: [&str; 12] = [
     "trace-event e off",
     "trace-event new* off",
@@ -373,7 +371,7 @@ fn steer(session: &Session, done: &AtomicBool) {
         if done.load(Relaxed) {
             return;
         }
-        // Some cannot be done in every session, such as too many triggers.
+        // Some fail in some sessions: there may be too many triggers.
         let _ = session.execute(command);
         if n % 50 == 49 {
             for trigger in 0..400 {
@@ -382,14 +380,14 @@ fn steer(session: &Session, done: &AtomicBool) {
             session.summary();
         }
         if n % 100 == 99 {
-            // Of a session that takes none, an error.
+            // An error in a session without snapshots.
             let _ = session.snapshot();
         }
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What a round left behind.
+/// Results of a round.
 struct Round {
     dir: tempfile::TempDir,
     summary: Summary,
@@ -444,7 +442,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
         let state = ProducerState::new();
         let honest = lease(chip, HONEST, &state, "honest");
         while begun.elapsed() < lasts {
-            // Of a flight recorder there is always room.
+            // A flight recorder always has room.
             while !honest.wait_for_room(16) {
                 assert!(!drain.is_finished(), "nobody drains");
             }
@@ -455,7 +453,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
                 thread::yield_now();
             }
             if begun.elapsed() > EPOCH * (epoch + 1) {
-                // What is drained after an epoch's begin counts as that epoch's.
+                // Records that are drained after an epoch's beginning belong to that epoch.
                 wait_until_drained(chip, &drain);
                 epoch += 1;
                 session.begin_epoch(epoch);
@@ -478,14 +476,14 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
     Round { dir, summary, emitted, passes, resident_kib }
 }
 
-/// KiB of this process that are in memory.
+/// Returns the resident memory of this process in KiB.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Bytes on disk of all files below.
+/// Returns the bytes on disk of all files below a directory.
 fn disk(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let bytes = |entry: fs::DirEntry| match entry.metadata().unwrap() {
@@ -495,7 +493,7 @@ fn disk(dir: &Path) -> u64 {
     entries.map(bytes).sum()
 }
 
-/// Sessions in a directory: itself, or its snapshots.
+/// Returns the sessions in a directory: itself, or its snapshots.
 fn sessions(dir: &Path) -> Vec<PathBuf> {
     if dir.join("session.json").exists() {
         return vec![dir.to_owned()];
@@ -504,8 +502,8 @@ fn sessions(dir: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.join("session.json").exists()).collect()
 }
 
-/// Reads a session to its end as `report` does. Returns the honest client's numbers, in order and
-/// none torn, and how many events there are.
+/// Reads a whole session as `report` does. Returns the honest client's numbers, which must be in order
+/// and not torn, and the number of events.
 fn read(dir: &Path) -> (Vec<u64>, u64) {
     let session = hypertrace_timeline::Session::open(dir).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
@@ -528,12 +526,12 @@ fn read(dir: &Path) -> (Vec<u64>, u64) {
 }
 
 impl Round {
-    /// Checks what the round left. Returns bytes on disk.
+    /// Checks the results of the round. Returns bytes on disk.
     fn check(&self, kind: Kind, lasted: Duration) -> u64 {
         let bytes = disk(self.dir.path());
         let found = sessions(self.dir.path());
-        // A record of two words can become seven, a packet has 128 bytes and is filled up to
-        // as many, each client has 65 files of a page at least in each epoch.
+        // A record of two words can become seven, a packet has 128 bytes and up to as many of
+        // padding, each client has 65 files of at least a page in each epoch.
         let epochs = 2 + lasted.as_secs();
         let files = u64::from(geometry().clients) * 65 * epochs * 4096 * 2;
         let rate = BYTES_PER_SECOND * (lasted.as_secs() + 2);
@@ -563,12 +561,12 @@ impl Round {
                 Kind::Discard => {
                     assert_eq!((numbers.len() as u64, lost), (self.emitted, 0));
                 }
-                // The lease record may be gone, too.
+                // The lease record may be overwritten, too.
                 Kind::Overwrite => {
                     let all = numbers.len() as u64 + lost;
                     assert!(all == self.emitted || all == self.emitted + 1 && lost > 0);
                 }
-                // What was overwritten before it was taken is counted, and the lease record too.
+                // Records that were overwritten before they were taken are counted, also the lease.
                 Kind::Snapshots => {
                     let all = numbers.len() as u64 + lost;
                     let emitted = numbers.last().map_or(all, |last| last + 1);

@@ -1,4 +1,4 @@
-//! The backends that write text, each seen by who reads it: a line is one line, whatever a string holds.
+//! The backends that write text, checked at their destinations: an event is one line, whatever its strings contain.
 
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
@@ -12,22 +12,22 @@ use hypertrace_trace::backend::{self, Backends, ftrace};
 use hypertrace_trace::control::set_declared;
 use hypertrace_trace::event::EVENTS;
 
-/// Set where a test of this file is a process of its own, because backends are the whole program's.
+/// Environment variable that is set in the child process of a test: backends belong to the whole program.
 const CHILD: &str = "HYPERTRACE_TEST_CHILD";
 
-/// A string with everything that could break a line, and longer than any.
+/// Returns an overlong string with everything that could break a line.
 fn nasty() -> Vec<u8> {
     let mut text = b"a\nb\0c\x1b[2J\xff".to_vec();
     text.resize(64 << 10, b'x');
     text
 }
 
-/// As much of it as is shown.
+/// Returns the part of it that is shown, escaped.
 fn nasty_shown() -> String {
     format!("a\\nb\\0c\\x1b[2J\\xff{}...", "x".repeat(256 - 10))
 }
 
-/// A test of this file as a process of its own; `None` if this is that process.
+/// Returns a command that runs a test of this file in a child process; `None` in that process.
 fn child(test: &str) -> Option<Command> {
     if std::env::var_os(CHILD).is_some() {
         return None;
@@ -72,8 +72,8 @@ fn log_writes_one_line_for_each_event_with_time_and_process() {
 }
 
 #[test]
-fn log_counts_lines_that_nobody_can_have() {
-    let test = "log_counts_lines_that_nobody_can_have";
+fn log_counts_lines_that_cannot_be_written() {
+    let test = "log_counts_lines_that_cannot_be_written";
     let Some(mut command) = child(test) else {
         backend::add(Backends::LOG);
         on("test_none");
@@ -103,12 +103,12 @@ fn syslog_gets_one_message_for_each_event() {
             let mut message = [0; 4096];
             let len = daemon.recv(&mut message).unwrap();
             let message = std::str::from_utf8(&message[..len]).unwrap().trim_end_matches('\0');
-            // Facility user, level info.
+            // The facility is user, the level info.
             assert!(message.starts_with("<14>") && message.ends_with(&event), "{message:?}");
         }
         return;
     };
-    // A /dev of its own, with nothing in it.
+    // A private, empty /dev.
     let Some(mut command) = inside("mount -t tmpfs none /dev", &command) else { return };
     let ran = command.env(CHILD, "1").output().unwrap();
     assert!(ran.status.success(), "{ran:?}");
@@ -144,7 +144,7 @@ fn ftrace_has_each_event_as_text_and_raw() {
         assert_eq!(events.len(), 3);
         assert_eq!(ftrace::lost(), 0);
 
-        // Switched off under our feet: counted, told once, and it goes on.
+        // The instance is switched off meanwhile: failures are counted and reported once, and tracing continues.
         backend::add(Backends::FTRACE);
         fs::write(tracefs.dir().join("tracing_on"), "0").unwrap();
         trace::test_none();
@@ -165,7 +165,7 @@ fn ftrace_has_each_event_as_text_and_raw() {
 }
 
 #[test]
-fn a_folder_that_is_no_tracefs_is_refused_and_left_alone() {
+fn a_folder_other_than_tracefs_is_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let error = ftrace::open(dir.path()).unwrap_err().to_string();
     assert!(error.contains("trace_marker") && error.contains("is tracefs mounted?"), "{error}");

@@ -1,10 +1,10 @@
-//! The threat model names a test for each of its promises: each of them is there.
+//! The tests that the threat model names for its promises exist.
 
 use std::fs;
 use std::path::Path;
 
 #[test]
-fn every_test_that_the_threat_model_names_is_there() {
+fn every_test_in_the_threat_model_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let text = fs::read_to_string(root.join("docs/threat-model.md")).unwrap();
     let mut named = 0;
@@ -16,7 +16,7 @@ fn every_test_that_the_threat_model_names_is_there() {
         named += 1;
     }
     assert!(named > 40, "{named}");
-    // A row of a table of promises has a test, or says that it has none.
+    // Each row of a table of promises has a test, or the words "not tested".
     let promises = text.split("## Duties of the VMM").next().unwrap();
     for row in
         promises.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat"))

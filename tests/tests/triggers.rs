@@ -1,4 +1,4 @@
-//! Triggers: the guest brackets what it measures, and the host traces only inside.
+//! Triggers: the guest marks a region, and the host traces only inside it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use hypertrace_trace::trigger::MAX_RULES;
 use hypertrace_trace::{Session, enabled};
 use kvm_vmm::{Answer, attach_window, record_in};
 
-/// Which events are on is the whole program's, so one test at a time.
+/// Takes a lock for one test at a time: the switches of events belong to the whole program.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,7 +30,7 @@ fn off(pattern: &str) {
     set_declared(&pattern.parse().unwrap(), false);
 }
 
-/// A reference point as the device hands it in.
+/// Makes a reference point as the device does.
 fn point(session: &Session, name: &str, words: &[u64]) -> Status {
     session.reference_point(&ReferencePoint {
         client: 0,
@@ -53,7 +53,7 @@ fn wait_for(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn vmm_and_kernel_events_are_on_only_inside_the_region_that_the_guest_brackets() {
+fn vmm_and_kernel_events_are_on_only_inside_the_guests_region() {
     let _alone = alone();
     const ROUNDS: u64 = 100;
     let Some(mut machine) = kvm::machine(1) else { return };
@@ -81,7 +81,7 @@ fn vmm_and_kernel_events_are_on_only_inside_the_region_that_the_guest_brackets()
     let recorded = host.finish();
     assert!(triggers.contains("(fired 100, failed 0)"), "{triggers}");
 
-    // The session: of the VMM's events just those between begin and end.
+    // The session has only those of the VMM's events that are between begin and end.
     let mut names: BTreeMap<&str, u64> = BTreeMap::new();
     let mut inside = false;
     let events = recorded.events();
@@ -90,8 +90,8 @@ fn vmm_and_kernel_events_are_on_only_inside_the_region_that_the_guest_brackets()
             "measured_begin" => inside = true,
             "measured_end" => inside = false,
             "vcpu_run" | "vcpu_exit" => {
-                // The exit to the end's own store is before the end; the host
-                // told it before it knew.
+                // The exit of the end's own store is before the end: the host
+                // records it before it handles the point.
                 assert!(inside, "{event:?}");
                 *names.entry(&event.name).or_default() += 1;
             }
@@ -101,7 +101,7 @@ fn vmm_and_kernel_events_are_on_only_inside_the_region_that_the_guest_brackets()
     // Exits to `inside` and to the end; entries after the begin and `inside`.
     assert_eq!(names, BTreeMap::from([("vcpu_exit", 2 * ROUNDS), ("vcpu_run", 2 * ROUNDS)]));
 
-    // The kernel's trace: the same stores.
+    // The kernel's trace has the same stores.
     let emit = layout::DEVICE
         + geometry.window_offset(Region::Control)
         + geometry.control_pages_offset()
@@ -132,7 +132,7 @@ fn a_rule_fires_for_its_name_and_arguments_only() {
         ("go", &[u64::MAX], false),
     ] {
         point(session, name, words);
-        // Before the call is back, so before the guest goes on.
+        // The rule has acted when the call returns, so before the guest continues.
         assert_eq!(enabled!(trace::test_pair), on, "{name} {words:?}");
     }
     assert!(!enabled!(trace::test_other));
@@ -179,7 +179,7 @@ fn callbacks_come_in_order_on_another_thread() {
 }
 
 #[test]
-fn what_finds_no_place_in_the_queue_is_counted() {
+fn actions_that_do_not_fit_the_queue_are_counted() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     let gate = Arc::new(Mutex::new(()));
@@ -224,7 +224,7 @@ fn the_guests_own_events_follow_a_moment_later() {
 }
 
 #[test]
-fn the_guests_own_events_are_as_the_last_point_said() {
+fn the_guests_own_events_are_switched_by_the_last_point() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     let state = ProducerState::new();
@@ -249,7 +249,7 @@ fn the_guests_own_events_are_as_the_last_point_said() {
 }
 
 #[test]
-fn rules_come_and_go_while_points_are_made() {
+fn rules_are_added_and_removed_while_points_are_made() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     let session = &host.session;
@@ -279,7 +279,7 @@ fn rules_come_and_go_while_points_are_made() {
 }
 
 #[test]
-fn what_is_no_rule_is_refused_with_what_was_expected() {
+fn an_invalid_rule_is_refused_with_the_expected_syntax() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     for (rule, expected) in [

@@ -26,7 +26,7 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
             (0..EVENTS).for_each(|n| hypertrace::event!("step", n));
         })
     });
-    // Not a scope: it does not wait for what a thread does at its end.
+    // Not a scope, which does not wait for the thread-local destructors of a thread.
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 
     let summary = session.finish().unwrap();

@@ -1,5 +1,5 @@
-//! User mode from a program of one's own: a session without `hypertrace run`, and points that
-//! somebody relays for the host, as an emulator's plugin does.
+//! User mode embedded in a program: a session without `hypertrace run`, and points that are relayed for
+//! the host, as by an emulator's plugin.
 #![allow(unsafe_code)] // a segment's rings as a slice
 
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use hypertrace_timeline::{Kind, Value};
 use hypertrace_trace::SessionConfig;
 use hypertrace_user::{Config, Host, Policy, Segment, Session};
 
-/// The session's segment, mapped for ever.
+/// Makes a channel of the session's segment, which is never unmapped.
 fn channel(session: &Session) -> Channel<'static> {
     std::mem::forget(Arc::clone(session.segment()));
-    // SAFETY: one more owner than there are was counted, so it stays mapped.
+    // SAFETY: the forgotten reference keeps it mapped.
     unsafe { Channel::at_window(session.segment().address()) }.unwrap()
 }
 
@@ -43,7 +43,7 @@ fn info(name: &str) -> LeaseInfo<'_> {
 }
 
 #[test]
-fn a_program_of_ones_own_is_a_session_with_no_run() {
+fn a_program_can_embed_a_session() {
     let dir = tempfile::tempdir().unwrap();
     let session = Session::create(Config::new(dir.path())).unwrap();
     let segment = Some(session.segment().location().into());
@@ -65,7 +65,7 @@ fn a_program_of_ones_own_is_a_session_with_no_run() {
 }
 
 #[test]
-fn relayed_points_are_their_clients() {
+fn relayed_points_belong_to_their_clients() {
     const CLIENT: u32 = 2;
     let dir = tempfile::tempdir().unwrap();
     let session = Session::create(Config { relays: 2, ..Config::new(dir.path()) }).unwrap();
@@ -76,7 +76,7 @@ fn relayed_points_are_their_clients() {
     let relay = Lease::new(9, ticks(), &info("vcpu 1"));
     let relay = Producer::lease(memory, &relay_state, relay, false);
 
-    // Tells the schema, as the library does before it stores to EMIT.
+    // Writes the schema, as the library does before it stores to EMIT.
     hypertrace::event!(client: &client, "relayed", n = 1u64);
     let guest_time = ticks();
     let prefix = [CLIENT.into(), 3, 5, guest_time];
@@ -106,7 +106,7 @@ fn relayed_points_are_their_clients() {
 }
 
 #[test]
-fn a_program_without_a_usable_counter_has_a_clock_of_its_own_beside_others() {
+fn a_program_without_a_usable_counter_has_its_own_clock() {
     let dir = tempfile::tempdir().unwrap();
     let session = Session::create(Config::new(dir.path())).unwrap();
     let states = [ProducerState::new(), ProducerState::new()];
@@ -135,7 +135,7 @@ fn a_program_without_a_usable_counter_has_a_clock_of_its_own_beside_others() {
             turns.push((n, event.client, event.ts_ns, event.bound_ns.unwrap() as i64));
         }
     });
-    // Each has its own in order; between the two it is as it was, within the bound.
+    // Each thread's events are in order; between the two, the order is right within the bound.
     let of = |client| turns.iter().filter(move |turn| turn.1 == Some(client)).map(|turn| turn.0);
     assert!(of(0).eq(0..100) && of(1).eq(0..100), "{turns:?}");
     turns.sort_by_key(|turn| (turn.0, turn.1));
@@ -149,7 +149,7 @@ fn a_program_without_a_usable_counter_has_a_clock_of_its_own_beside_others() {
 }
 
 #[test]
-fn points_are_answered_though_a_program_says_that_the_host_is_awake() {
+fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
     const POINTS: u64 = 200;
     let dir = tempfile::tempdir().unwrap();
     let session = Session::create(Config::new(dir.path())).unwrap();
@@ -162,7 +162,7 @@ fn points_are_answered_though_a_program_says_that_the_host_is_awake() {
     let (done, mut recorded) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // As one that is killed between its bell and the wake: nobody wakes the host then.
+            // Like a program that is killed between its bell and the wake: the host is not woken.
             loop {
                 watches.store(watch::BELLS, Relaxed);
                 std::thread::sleep(Duration::from_micros(50));
@@ -172,7 +172,7 @@ fn points_are_answered_though_a_program_says_that_the_host_is_awake() {
             }
         });
         for n in 0..POINTS {
-            // Longer than the host stays awake.
+            // A pause longer than the host stays awake.
             std::thread::sleep(Duration::from_micros(300));
             let reply = hypertrace::reference_point!(client: &client, "point", n);
             recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
@@ -186,7 +186,7 @@ fn points_are_answered_though_a_program_says_that_the_host_is_awake() {
 }
 
 #[test]
-fn each_thread_is_answered_whichever_the_host_looks_at() {
+fn each_thread_is_answered_whichever_slot_the_host_polls() {
     const THREADS: u64 = 3;
     const POINTS: u64 = 2_000;
     let dir = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn each_thread_is_answered_whichever_the_host_looks_at() {
                     Client::lease(channel, thread as u32, &state, 7 + thread, &info("t")).unwrap();
                 for n in 0..POINTS {
                     if n % 100 == thread * 30 {
-                        // The host looks at another's slot meanwhile, or sleeps.
+                        // The host polls another thread's slot meanwhile, or sleeps.
                         std::thread::sleep(Duration::from_micros(100));
                     }
                     let reply = hypertrace::reference_point!(client: &client, "of", thread, n);
@@ -297,7 +297,7 @@ fn points_wait_while_the_hosts_ring_is_full() {
 }
 
 #[test]
-fn the_end_comes_though_a_program_has_the_host_sleep_elsewhere() {
+fn the_session_ends_although_a_program_moves_the_hosts_sleep() {
     let dir = tempfile::tempdir().unwrap();
     let session = Session::create(Config::new(dir.path())).unwrap();
     let state = ProducerState::new();
@@ -327,7 +327,7 @@ fn the_end_comes_though_a_program_has_the_host_sleep_elsewhere() {
     let mut names = Vec::new();
     traced::events(dir.path(), |event| names.push(event.name.to_string()));
     assert!(names.contains(&"committed".to_owned()), "{names:?}");
-    // It wakes at the end of the test, and finds nothing to do.
+    // The host wakes at the end of the test, and finds nothing to do.
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_futex, elsewhere.as_ptr(), libc::FUTEX_WAKE, 1) };
 }

@@ -121,8 +121,10 @@ fn bad_phrases(name: &str, text: &str) -> Vec<String> {
 fn comment<'l>(name: &str, line: &'l str) -> Option<&'l str> {
     let trimmed = line.trim_start();
     let after = |mark: &str| {
-        let at =
-            line.match_indices(mark).find(|(at, _)| line[..*at].matches('"').count() % 2 == 0)?.0;
+        let at = line
+            .match_indices(mark)
+            .find(|(at, _)| line[..*at].matches('"').count().is_multiple_of(2))?
+            .0;
         Some(line[at..].trim_start_matches(['/', '!', '#', '*']))
     };
     match name.rsplit('.').next()? {

@@ -1,4 +1,4 @@
-//! Temporary sessions, which benchmarks write and nobody reads.
+//! Temporary sessions of benchmarks, which are not read.
 
 use anyhow::{Context, Result};
 use hypertrace_trace::{Session, SessionConfig};
