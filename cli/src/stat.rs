@@ -115,13 +115,17 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
         write!(out, "\n{guest} {} (clock {}): ", clock_name(kind), clock.id)?;
         let readings = grouped(clock.constraints as u64);
         let pieces = if clock.segments == 1 { "piece" } else { "pieces" };
-        match clock.constraints {
-            0 => write!(out, "offset unknown, no reference points")?,
-            _ => write!(
+        match (clock.constraints, clock.bound_ns) {
+            (0, _) => write!(out, "offset unknown, no reference points")?,
+            (_, None) => write!(out, "offset fitted, error unknown")?,
+            (_, Some(bound)) => write!(out, "offset known to \u{b1} {} ns", grouped(bound))?,
+        }
+        if clock.constraints > 0 {
+            let segments = clock.segments;
+            write!(
                 out,
-                "offset fitted to {readings} readings around reference points ({} linear {pieces})",
-                clock.segments
-            )?,
+                " from {readings} readings around reference points ({segments} linear {pieces})"
+            )?;
         }
     }
     if stat.unusable > 0 {
@@ -166,6 +170,7 @@ fn to_json(session: &Session, stat: &SessionStat) -> Value {
             json!({
                 "id": c.id, "client": c.client,
                 "constraints": c.constraints, "segments": c.segments,
+                "bound_ns": c.bound_ns,
             })
         })
         .collect();

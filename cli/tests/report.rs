@@ -269,8 +269,7 @@ fn stat_shows_a_table_and_the_same_as_json() {
 fn stat_says_how_a_guest_clock_is_known() {
     let made = session();
     let text = ok(&["stat", path(&made)]);
-    let expected =
-        "guest TSC (clock 1): offset fitted to 2 readings around reference points (1 linear piece)";
+    let expected = "guest TSC (clock 1): offset known to ± 11,022 ns from 2 readings around reference points (1 linear piece)";
     assert!(text.lines().any(|line| line == expected), "{text}");
 }
 

@@ -176,6 +176,15 @@ impl ClockMap {
     pub fn constraints(&self) -> usize {
         self.constraints
     }
+
+    /// Returns the largest bound within a linear piece, in 1/[`FRACTION`] ns; `None`
+    /// if one is unknown. Between two lines' extremes the bound is convex, so it is
+    /// largest at the first or the last reading.
+    pub fn bound(&self) -> Option<u64> {
+        let ends = self.segments.iter().flat_map(|s| [(s, s.from), (s, s.to)]);
+        ends.map(|(s, x)| distance(s.value(x), s.lowest(x), s.highest(x)))
+            .try_fold(0, |a, b| Some(b?.max(a)))
+    }
 }
 
 /// Maps a reading between two segments, on a straight line from one to the other.

@@ -2,6 +2,7 @@
 
 //! Counts of a session: recorded, lost, and filtered events, and faults.
 
+use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::merge::Kind;
 use crate::packet::Domain;
@@ -61,6 +62,8 @@ pub struct ClockStat {
     pub constraints: usize,
     /// Number of lines of the map.
     pub segments: usize,
+    /// Largest error within a line, in nanoseconds, rounded up; `None` is unknown.
+    pub bound_ns: Option<u64>,
 }
 
 /// Counts of a session.
@@ -123,6 +126,7 @@ impl SessionStat {
                     client,
                     constraints: map.constraints(),
                     segments: map.segments(),
+                    bound_ns: map.bound().map(|bound| bound.div_ceil(FRACTION as u64)),
                 })
                 .collect(),
             unusable: maps.unusable(),
