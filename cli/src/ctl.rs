@@ -2,6 +2,7 @@
 
 use crate::Usage;
 use crate::escape::Message;
+use crate::output::{print, prompt, say};
 use anyhow::{Context, Result, anyhow, bail};
 use hypertrace_trace::monitor::{self, MAX_REPLY, SOCKET};
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
         return converse(&mut vmm);
     }
     let text = vmm.ask(command.as_bytes())?.map_err(anyhow::Error::msg)?;
-    show(&text)
+    print(Message(&text))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -85,41 +86,36 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn converse(vmm: &mut Vmm) -> Result<()> {
     let interactive = io::stdin().is_terminal();
     let (mut commands, mut failed) = (0, 0);
-    let prompt = || {
+    let ask = || {
         if interactive {
-            eprint!("hypertrace> ");
+            prompt("hypertrace> ");
         }
     };
-    prompt();
+    ask();
     for (number, line) in io::stdin().lock().split(b'\n').enumerate() {
         let line = line.context("cannot read standard input")?;
         if !line.trim_ascii().is_empty() {
             commands += 1;
             match vmm.ask(&line)? {
-                Ok(text) => show(&text)?,
+                Ok(text) => print(Message(&text))?,
                 Err(message) => {
                     failed += 1;
                     let place =
                         if interactive { String::new() } else { format!("line {}: ", number + 1) };
-                    eprintln!("hypertrace: {place}{}", Message(&message));
+                    say(format_args!("{place}{message}"));
                 }
             }
         }
-        prompt();
+        ask();
     }
     if interactive {
-        eprintln!(); // behind the prompt
+        prompt('\n'); // behind the prompt
         return Ok(()); // whoever typed them saw what became of them
     }
     if failed > 0 {
         bail!("{failed} of {commands} commands failed");
     }
     Ok(())
-}
-
-fn show(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    write!(out, "{}", Message(text)).and_then(|()| out.flush()).context("cannot write")
 }
 
 /// A connection to a monitor.

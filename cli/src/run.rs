@@ -2,6 +2,7 @@
 
 use crate::Usage;
 use crate::losses::{causes, grouped};
+use crate::output::{print, say};
 use crate::qemu::Emulator;
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
@@ -92,13 +93,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(segment) = &args.recover {
         let config = SessionConfig { share: args.share, ..SessionConfig::new(&args.out) };
         let summary = hypertrace_user::recover(segment, config)?;
-        println!(
-            "{} holds {} records now, {} lost; {} is not needed any more.",
+        print(format_args!(
+            "{} holds {} records now, {} lost; {} is not needed any more.\n",
             args.out.display(),
             summary.records,
             summary.lost,
             segment.display(),
-        );
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
     let [name, arguments @ ..] = &args.program[..] else {
@@ -122,8 +123,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let monitor = session.trace().serve();
     if let Err(error) = &monitor {
-        let why = told(error);
-        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&why));
+        say(format_args!("no control socket: {}", told(error)));
     }
     let (started, mut command) = match &emulator {
         Some(emulator) => (emulator.qemu(), emulator.command(&program)),
@@ -131,12 +131,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     command.args(arguments);
     if let Some((file, privilege)) = started.privilege() {
-        let warning = format!(
+        say(format_args!(
             "{} will not be traced: {privilege}, so it ignores the environment, which names the \
              session; to trace it, run a copy without these rights",
             file.display()
-        );
-        eprintln!("hypertrace: {}", crate::escape::Message(&warning));
+        ));
     }
     let ran = hypertrace_user::run(&session, started, command);
     drop(monitor);
@@ -144,7 +143,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let status = ran?;
     let code = exit_code(status);
     if !args.quiet {
-        eprintln!("hypertrace: {}", crate::escape::Message(&closing(args, &summary)));
+        say(closing(args, &summary));
     }
     let written = match failure.get() {
         Some(why) => Err(anyhow::anyhow!("{why}")),
@@ -160,7 +159,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match whole {
         Err(why) if code == 0 => Err(why),
         Err(why) => {
-            eprintln!("hypertrace: {}", crate::escape::Message(&format!("{why:#}")));
+            say(format_args!("{why:#}"));
             Ok(ExitCode::from(code))
         }
         Ok(()) => Ok(ExitCode::from(code)),

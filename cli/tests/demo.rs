@@ -64,6 +64,22 @@ fn for_a_person_it_shows_an_excerpt_a_summary_and_what_to_do_next() {
 }
 
 #[test]
+fn a_reader_that_has_enough_ends_neither_the_guest_nor_its_session() {
+    for options in [&["demo", "--out"][..], &["demo", "--json", "--out"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+
+        let ran = run(HYPERTRACE.command(options).arg(dir.path()).stdout(closed));
+
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+        let stat = HYPERTRACE.stat(dir.path());
+        assert_eq!(stat["finished"], true);
+        assert!(stat["total"]["events"].as_u64().unwrap() > 0, "{stat}");
+    }
+}
+
+#[test]
 fn a_signal_ends_it_and_keeps_what_was_recorded() {
     for signal in ["INT", "TERM"] {
         let dir = tempfile::tempdir().unwrap();

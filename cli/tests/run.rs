@@ -479,6 +479,38 @@ fn a_run_that_lost_nothing_says_so_and_a_quiet_one_says_nothing() {
     run_in("U", &["-q"]).0.ok();
 }
 
+/// A stderr that is full, and one that nobody reads.
+fn useless() -> [Stdio; 2] {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let (_, closed) = std::io::pipe().unwrap();
+    [full.into(), closed.into()]
+}
+
+#[test]
+fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
+    let dir = tempfile::tempdir().unwrap();
+    for (n, stderr) in useless().into_iter().enumerate() {
+        let session = dir.path().join(n.to_string());
+        let mut command = HYPERTRACE.command(["run", "--out"]);
+        command.arg(&session).args(["--", "sh", "-c", "exit 7"]).stderr(stderr);
+        assert_eq!(run(&mut command).code, Some(7));
+        assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+    }
+    let mine = dir.path().metadata().unwrap();
+    let other = Some((mine.uid() + 1, mine.gid() + 1));
+    if is_nosuid(dir.path()) || copy_of_true(dir.path(), 0o4755, other).is_err() {
+        println!("not run: programs with rights of others");
+        return;
+    }
+    for (n, stderr) in useless().into_iter().enumerate() {
+        let session = dir.path().join(format!("setuid {n}"));
+        let mut command = HYPERTRACE.command(["run", "--out"]);
+        command.arg(&session).arg("--").arg(dir.path().join("true")).stderr(stderr);
+        assert_eq!(run(&mut command).code, Some(0));
+        assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+    }
+}
+
 #[test]
 fn a_process_that_finds_no_client_has_its_events_counted() {
     const EVENTS: u64 = 1000;
