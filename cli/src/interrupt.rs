@@ -1,4 +1,5 @@
 //! SIGINT and SIGTERM as a question that a loop asks, for commands that have something to finish.
+//! SIGXFSZ comes to nothing: a write beyond the limit of a file's size fails.
 //!
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
@@ -11,6 +12,9 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 static CAME: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn on_signal(signal: c_int) {
+    if signal == libc::SIGXFSZ {
+        return;
+    }
     if CAME.swap(signal, Relaxed) != 0 {
         // Twice is a wish to end at once.
         // SAFETY: _exit may be called in a signal handler.
@@ -27,7 +31,8 @@ pub struct Interrupts {
 impl Interrupts {
     pub fn catch() -> Interrupts {
         // SAFETY: the handler stores a number and calls _exit, which a handler may.
-        let caught = unsafe { Signals::catch(&[libc::SIGINT, libc::SIGTERM], on_signal) };
+        let caught =
+            unsafe { Signals::catch(&[libc::SIGINT, libc::SIGTERM, libc::SIGXFSZ], on_signal) };
         Interrupts { _caught: caught }
     }
 

@@ -80,6 +80,24 @@ fn a_reader_that_has_enough_ends_neither_the_guest_nor_its_session() {
 }
 
 #[test]
+fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    // Half of a stream file, in blocks of 512 bytes.
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", r#"ulimit -f 65536; exec "$0" "$@""#, HYPERTRACE.0]);
+
+    let said = run(limited.args(["demo", "--json", "--out"]).arg(&session)).failed(1);
+
+    for part in ["RLIMIT_FSIZE, 33554432", "does not hold all that the guest did"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let stat = HYPERTRACE.stat(&session);
+    assert_eq!(stat["finished"], true);
+    assert!(stat["total"]["lost"].as_u64().unwrap() >= 200_000, "{stat}");
+}
+
+#[test]
 fn a_signal_ends_it_and_keeps_what_was_recorded() {
     for signal in ["INT", "TERM"] {
         let dir = tempfile::tempdir().unwrap();

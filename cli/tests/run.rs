@@ -511,6 +511,60 @@ fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
     }
 }
 
+/// A command under a limit of 40 MB for each file, less than a stream file has.
+fn limited(action: &str) -> Command {
+    let mut command = Command::new("sh");
+    // In blocks of 512 bytes.
+    let script = format!(r#"trap {action} XFSZ; ulimit -f 80000; exec "$0" "$@""#);
+    command.args(["-c", &script, HYPERTRACE.0, "run", "--quiet", "--out"]);
+    command
+}
+
+#[test]
+fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
+    const EVENTS: u64 = 1000;
+    let name = "a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted";
+    if traced::argument().is_some() {
+        (0..EVENTS).for_each(|n| hypertrace::event!("step", n));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    let mut command = limited("-");
+    command.arg(&session).args(["--clients", "16"]);
+    traced::program(&mut command, name, "-");
+
+    let said = run(&mut command).failed(1);
+
+    for part in ["does not hold all that the program did", "RLIMIT_FSIZE, 40960000"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let stat = HYPERTRACE.stat(&session);
+    assert_eq!(stat["finished"], true);
+    assert!(stat["total"]["lost"].as_u64().unwrap() >= EVENTS, "{stat}");
+    // The segment of 64 clients is larger than that.
+    let refused = dir.path().join("T");
+    let said = run(limited("-").arg(&refused).args(["--", "true"])).failed(1);
+    for part in ["the segment in memory", "RLIMIT_FSIZE, 40960000"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(fs::read_dir(&refused).unwrap().count(), 0);
+}
+
+#[test]
+fn the_program_ignores_the_signal_of_that_limit_where_its_starter_did() {
+    let dir = tempfile::tempdir().unwrap();
+    for (action, is_ignored) in [("-", false), ("''", true)] {
+        let mut command = limited(action);
+        command.arg(dir.path().join(action)).args(["--clients", "4"]);
+
+        let shown = run(command.args(["--", "grep", "SigIgn", "/proc/self/status"])).ok();
+
+        let set = u64::from_str_radix(shown.split_whitespace().nth(1).unwrap(), 16).unwrap();
+        assert_eq!(set >> (libc::SIGXFSZ - 1) & 1 == 1, is_ignored, "trap {action} XFSZ: {shown}");
+    }
+}
+
 #[test]
 fn a_process_that_finds_no_client_has_its_events_counted() {
     const EVENTS: u64 = 1000;
