@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
 use hypertrace_trace::control::told;
-use hypertrace_trace::session_json::StreamJson;
+use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
 use std::ffi::OsString;
@@ -130,7 +130,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => (&program, program.command()),
     };
     command.args(arguments);
-    if let Some((file, privilege)) = started.privilege() {
+    let untraced = started.privilege();
+    if let Some((file, privilege)) = &untraced {
         say(format_args!(
             "{} will not be traced: {privilege}, so it ignores the environment, which names the \
              session; to trace it, run a copy without these rights",
@@ -144,6 +145,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let code = exit_code(status);
     if !args.quiet {
         say(closing(args, &summary));
+        if untraced.is_none() && summary.records == 0 && summary.lost == 0 {
+            say(UNTRACED);
+        }
     }
     let written = match failure.get() {
         Some(why) => Err(anyhow::anyhow!("{why}")),
@@ -166,6 +170,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
+/// Reasons why a session has no events and had no client.
+const UNTRACED: &str = "no program has traced: it does not call hypertrace, or HYPERTRACE_SEGMENT \
+                        was taken out of its environment, or its descriptors were closed (then \
+                        give --segment FILE)";
+
 /// The closing line: what was recorded and lost, why, and what helps.
 fn closing(args: &Args, summary: &Summary) -> String {
     let events =
@@ -177,8 +186,13 @@ fn closing(args: &Args, summary: &Summary) -> String {
         let sum = |count: fn(&StreamJson) -> u64| {
             summary.streams.iter().map(count).fold(0, u64::saturating_add)
         };
+        // Reference points, which go through the host's own ring: its size is no option.
+        let points = sum(|stream| match stream.domain {
+            Domain::Host => stream.lost_full,
+            Domain::Guest => 0,
+        });
         let losses = Losses {
-            full: sum(|stream| stream.lost_full),
+            full: sum(|stream| stream.lost_full).saturating_sub(points),
             busy: sum(|stream| stream.lost_busy),
             unattached: summary.lost_unattached,
             overwritten: sum(|stream| stream.lost_overwritten),
@@ -194,7 +208,11 @@ fn closing(args: &Args, summary: &Summary) -> String {
             let hint = hints.iter().find(|(of, _)| *of == cause).map_or("", |(_, hint)| hint);
             format!("{} {cause} ({hint})", grouped(n))
         });
-        let causes = causes.collect::<Vec<_>>().join(", ");
+        let points = (points > 0).then(|| {
+            let why = "points came faster than they could be written";
+            format!("{} host ring full ({why})", grouped(points))
+        });
+        let causes = causes.chain(points).collect::<Vec<_>>().join(", ");
         // Writing to a String does not fail.
         let _ = write!(line, "{} lost: {causes}", grouped(summary.lost));
     }
@@ -233,4 +251,32 @@ fn config(args: &Args, failure: &Arc<OnceLock<String>>) -> Result<Config> {
     };
     let segment = args.segment.clone();
     Ok(Config { trace, geometry, segment, relays, ..Config::new(&args.out) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_closing_line_keeps_the_hosts_losses_apart() {
+        let args = Line::parse_from(["run", "--out", "S", "--", "true"]).args;
+        let stream = |domain, lost_full| StreamJson { domain, lost_full, ..StreamJson::default() };
+        let streams = vec![stream(Domain::Guest, 2_000), stream(Domain::Host, 30)];
+        let closing = |streams: &[StreamJson]| {
+            let lost = streams.iter().map(StreamJson::lost).sum();
+            closing(&args, &Summary { lost, streams: streams.to_vec(), ..Summary::default() })
+        };
+
+        let points = "30 host ring full (points came faster than they could be written)";
+        let ring = "2,000 ring full (raise --ring, 1024 KiB now)";
+        assert_eq!(closing(&streams[1..]), format!("0 events in S, 30 lost: {points}"));
+        assert_eq!(closing(&streams), format!("0 events in S, 2,030 lost: {ring}, {points}"));
+    }
 }

@@ -474,9 +474,32 @@ fn a_run_that_lost_nothing_says_so_and_a_quiet_one_says_nothing() {
 
     let (said, session) = run_in("S", &[]);
     let expected = format!("hypertrace: 0 events in {}, none lost\n", session.display());
-    assert_eq!((said.code, &*said.stderr, &*said.stdout), (Some(0), &*expected, ""));
+    let (closing, hint) = said.stderr.split_at(expected.len());
+    assert_eq!((said.code, closing, &*said.stdout), (Some(0), &*expected, ""));
+    // `true` never calls the library.
+    assert!(hint.starts_with("hypertrace: no program has traced: "), "{hint}");
+    for part in ["does not call hypertrace", "HYPERTRACE_SEGMENT", "--segment FILE"] {
+        assert!(hint.contains(part), "{part}: {hint}");
+    }
     run_in("T", &["--quiet"]).0.ok();
     run_in("U", &["-q"]).0.ok();
+}
+
+#[test]
+fn a_program_that_records_nothing_is_one_that_traces() {
+    let name = "a_program_that_records_nothing_is_one_that_traces";
+    if traced::argument().is_some() {
+        // Takes a client, which is all.
+        hypertrace::event!("off");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["run", "--out"]);
+    traced::program(command.arg(dir.path()), name, "-");
+
+    let said = run(&mut command).failed(0);
+
+    assert!(said.ends_with(", none lost\n"), "{said}");
 }
 
 /// A stderr that is full, and one that nobody reads.
