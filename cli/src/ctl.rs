@@ -42,8 +42,11 @@ Commands:
                                  switch events, of the VMM and of the guest
   trace-file on|off|flush|set PATH
                                  the file of the simple backend
+  trace-backend NAME on|off      log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
   trigger add RULE               when this happens, do that
   trigger list                   what was added
+  trigger remove N               removes the rule of this number
+  trace-events-all               all declarations, for a reader of the simple backend's file
   snapshot                       what a flight recorder holds now, as a session of its own
 
 Examples:

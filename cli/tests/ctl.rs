@@ -226,6 +226,14 @@ fn a_message_that_cannot_be_written_changes_no_exit_code() {
 }
 
 #[test]
+fn its_help_names_the_commands_of_a_session() {
+    let help = HYPERTRACE.run(["ctl", "--help"]).ok();
+    for part in ["trace-backend NAME on|off ", "trigger remove N ", "trace-events-all "] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+}
+
+#[test]
 fn output_that_cannot_be_written_is_a_failure() {
     let (dir, _monitor) = vmm();
     let full = File::options().write(true).open("/dev/full").unwrap();
