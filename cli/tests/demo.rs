@@ -21,7 +21,8 @@ fn everything_is_there(vcpus: u32) {
     assert!(demo.reference_points >= each * 1_000, "{demo:?}");
     assert!(demo.stamps >= each * 100, "{demo:?}");
     assert_eq!((demo.lost, demo.faults), (0, 0));
-    assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+    let stat = HYPERTRACE.stat(&session);
+    assert_eq!((&stat["finished"], &stat["missing"]), (&true.into(), &0.into()));
     assert_eq!(packets::committed(&session).unwrap().all(), demo.records);
     capability::used("kvm");
     let Some(read) = babeltrace2::read(&session.join("ctf")) else { return };

@@ -48,8 +48,10 @@ fn a_program_of_four_threads_is_recorded_whole() {
     run(&mut run_test(dir.path(), &[], name, "-")).ok();
 
     traced::check_four_threads(dir.path(), events, points);
-    let total = HYPERTRACE.stat(dir.path())["total"].clone();
+    let stat = HYPERTRACE.stat(dir.path());
+    let total = stat["total"].clone();
     assert_eq!((total["lost"].as_u64(), total["faults_total"].as_u64()), (Some(0), Some(0)));
+    assert_eq!(stat["missing"], 0);
     let shown = run(HYPERTRACE.command(["stat"]).arg(dir.path())).ok();
     assert!(shown.contains("host/0") && !shown.contains("vmm/"), "{shown}");
     let Some(read) = babeltrace2::count(&dir.path().join("ctf")) else { return };

@@ -47,6 +47,15 @@ impl Ran {
         self.stdout
     }
 
+    /// As [`Ran::ok`], of `report`, which may say that a session was not ended: what it wrote.
+    #[track_caller]
+    pub fn reported(self) -> String {
+        let said: Vec<&str> =
+            self.stderr.lines().filter(|line| !line.contains(": not finished: ")).collect();
+        assert_eq!((self.code, &*said), (Some(0), &[][..]), "{}", self.stdout);
+        self.stdout
+    }
+
     /// As [`Ran::ok`]: what it wrote, as JSON.
     #[track_caller]
     pub fn json<T: for<'a> Deserialize<'a>>(self) -> T {
@@ -108,14 +117,14 @@ impl Hypertrace {
     /// `report --json`: all events of a session.
     #[track_caller]
     pub fn report(&self, dir: &Path) -> Vec<Line> {
-        let text = run(self.command(["report", "--json"]).arg(dir)).ok();
+        let text = run(self.command(["report", "--json"]).arg(dir)).reported();
         text.lines().filter_map(Line::parse).collect()
     }
 
     /// Where `report --json` says that events were lost.
     #[track_caller]
     pub fn losses(&self, dir: &Path) -> Vec<Lost> {
-        let text = run(self.command(["report", "--json"]).arg(dir)).ok();
+        let text = run(self.command(["report", "--json"]).arg(dir)).reported();
         text.lines().filter_map(Lost::parse).collect()
     }
 

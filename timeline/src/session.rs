@@ -18,6 +18,8 @@ pub struct Session {
     json: SessionJson,
     classes: Classes,
     streams: Vec<Stream>,
+    /// Events that the streams hold at least, as `session.json` said before they were scanned.
+    counted: u64,
     /// Host units of Unix time that clock maps count from.
     origin: i128,
 }
@@ -29,7 +31,7 @@ impl Session {
     /// If it is not a session's directory, or something in it is damaged.
     pub fn open(dir: &Path) -> Result<Session> {
         // Looked at first, so that what is no session is called so.
-        SessionJson::read(dir)?;
+        let before = SessionJson::read(dir)?;
         let segments = scan(dir)?;
         // Read again: it is replaced before packets that need what is new in
         // it, so it knows all that the scan saw, also while a VMM is writing.
@@ -46,6 +48,7 @@ impl Session {
             json,
             classes,
             streams: Stream::group(segments)?,
+            counted: before.events(),
             origin,
         })
     }
@@ -68,6 +71,11 @@ impl Session {
     /// Its streams: those of the host, then those of the guest, by client.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
+    }
+
+    /// Events of all streams, as `session.json` counted them before the streams were scanned.
+    pub(crate) fn counted(&self) -> u64 {
+        self.counted
     }
 
     /// Unix time, in host units, that clock maps of this session count from.
