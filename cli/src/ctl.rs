@@ -2,6 +2,7 @@
 
 use crate::Usage;
 use crate::escape::Message;
+use crate::output::{print, prompt, say};
 use anyhow::{Context, Result, anyhow, bail};
 use hypertrace_trace::monitor::{self, MAX_REPLY, SOCKET};
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
@@ -41,8 +42,11 @@ Commands:
                                  switch events of the VMM and of the guest
   trace-file on|off|flush|set PATH
                                  control the simple backend's file
+  trace-backend NAME on|off      log, syslog, ftrace[:DIR], ftrace-raw[:DIR], sdt
   trigger add RULE               add a rule: on NAME do ACTION
   trigger list                   list the rules
+  trigger remove N               remove the rule of this number
+  trace-events-all               print all declarations, for readers of the simple file
   snapshot                       write a flight recorder's contents as a session
 
 Examples:
@@ -69,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
         return converse(&mut vmm);
     }
     let text = vmm.ask(command.as_bytes())?.map_err(anyhow::Error::msg)?;
-    show(&text)
+    print(Message(&text))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -85,41 +89,36 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn converse(vmm: &mut Vmm) -> Result<()> {
     let interactive = io::stdin().is_terminal();
     let (mut commands, mut failed) = (0, 0);
-    let prompt = || {
+    let ask = || {
         if interactive {
-            eprint!("hypertrace> ");
+            prompt("hypertrace> ");
         }
     };
-    prompt();
+    ask();
     for (number, line) in io::stdin().lock().split(b'\n').enumerate() {
         let line = line.context("cannot read standard input")?;
         if !line.trim_ascii().is_empty() {
             commands += 1;
             match vmm.ask(&line)? {
-                Ok(text) => show(&text)?,
+                Ok(text) => print(Message(&text))?,
                 Err(message) => {
                     failed += 1;
                     let place =
                         if interactive { String::new() } else { format!("line {}: ", number + 1) };
-                    eprintln!("hypertrace: {place}{}", Message(&message));
+                    say(format_args!("{place}{message}"));
                 }
             }
         }
-        prompt();
+        ask();
     }
     if interactive {
-        eprintln!(); // ends the prompt's line
+        prompt('\n'); // ends the prompt's line
         return Ok(()); // the failures were shown interactively
     }
     if failed > 0 {
         bail!("{failed} of {commands} commands failed");
     }
     Ok(())
-}
-
-fn show(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    write!(out, "{}", Message(text)).and_then(|()| out.flush()).context("cannot write")
 }
 
 /// Connection to a monitor.

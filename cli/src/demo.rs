@@ -3,6 +3,7 @@
 use crate::escape::Message;
 use crate::interrupt::Interrupts;
 use crate::losses::grouped;
+use crate::output::{print, say};
 use crate::report;
 use crate::threads;
 use crate::vmm::Device;
@@ -17,7 +18,6 @@ use hypertrace_user::Config;
 use kvm_vmm::{Machine, run_on_threads};
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -158,24 +158,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         session.set_events(&"*".parse()?, true)?;
     }
     for warning in args.trace.apply(session).map_err(|e| crate::Usage(told(&e)))? {
-        eprintln!("hypertrace: {}", Message(&warning));
+        say(warning);
     }
     let mode = if machine.is_ok() { "kvm" } else { "user" };
-    if !args.json {
-        match &machine {
-            Ok(_) => println!("Running a guest with {} vCPUs under KVM ...", args.vcpus),
-            Err(why) => println!(
-                "KVM is not usable here ({}).\nRunning the guest's program on {} threads, over shared memory ...",
-                told(why),
-                args.vcpus
-            ),
-        }
-        println!("The session is in {}", Message(&dir.display().to_string()));
-        io::stdout().flush()?;
-    }
+    // The session is ended whether this can be written or not.
+    let begun = if args.json { Ok(()) } else { print_begin(args.vcpus, &machine, &dir) };
     let monitor = session.serve();
     if let Err(error) = &monitor {
-        eprintln!("hypertrace: no control socket: {}", Message(&told(error)));
+        say(format_args!("no control socket: {}", told(error)));
     }
     let times = u64::from(args.times);
     let work = GuestArgs {
@@ -193,7 +183,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(signal) = Interrupts::came() {
         return interrupted(signal, &summary, written, &dir);
     }
-    if args.json {
+    let shown = if args.json {
         let report = Report {
             mode,
             vcpus: args.vcpus,
@@ -205,12 +195,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             records: summary.records,
             session: &dir,
         };
-        println!("{}", serde_json::to_string(&report)?);
+        print(format_args!("{}\n", serde_json::to_string(&report)?))
     } else {
-        println!();
-        print_excerpt(&dir)?;
-        print_summary(&summary, &dir);
-    }
+        begun.and_then(|()| print_excerpt(&dir)).and_then(|()| print_summary(&summary, &dir))
+    };
     let dir = dir.display();
     if let Some(why) = failure.get().cloned().or(written.err().map(|error| format!("{error:#}"))) {
         // The session is readable up to the failure.
@@ -218,7 +206,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         bail!("{why}; {dir} is incomplete, {lost} events are lost");
     }
     ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))?;
-    Ok(ExitCode::SUCCESS)
+    shown.map(|()| ExitCode::SUCCESS)
 }
 
 /// Reports the session's state after a signal. Returns the exit code that a shell gives.
@@ -236,7 +224,7 @@ fn interrupted(
         grouped(records),
         grouped(lost)
     );
-    eprintln!("hypertrace: {}", Message(&said));
+    say(said);
     Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)))
 }
 
@@ -296,6 +284,24 @@ impl Host {
     }
 }
 
+/// Prints where the guest runs, and where its session is.
+fn print_begin(
+    vcpus: u32,
+    machine: &Result<Machine, impl std::error::Error>,
+    dir: &Path,
+) -> Result<()> {
+    let running = match machine {
+        Ok(_) => format!("Running a guest with {vcpus} vCPUs under KVM ..."),
+        Err(why) => format!(
+            "KVM is not usable here ({}).\nRunning the guest's program on {vcpus} threads, over \
+             shared memory ...",
+            told(why)
+        ),
+    };
+    let dir = dir.display().to_string();
+    print(format_args!("{running}\nThe session is in {}\n", Message(&dir)))
+}
+
 /// Prints some lines around a reference point in the middle of the run.
 fn print_excerpt(dir: &Path) -> Result<()> {
     let session = Recorded::open(dir)?;
@@ -323,23 +329,29 @@ fn print_excerpt(dir: &Path) -> Result<()> {
             Some(left) => *left -= 1,
         }
     }
-    print!("{}", lines.header());
+    let mut text = format!("\n{}", lines.header());
     for event in &before {
-        print!("{}", lines.text(event, event.ts_ns.saturating_sub(start)));
+        text.push_str(lines.text(event, event.ts_ns.saturating_sub(start)));
     }
-    Ok(())
+    print(text)
 }
 
-fn print_summary(summary: &Summary, dir: &Path) {
+fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
     let dir = dir.display();
     let faults: u64 = summary.faults.values().sum();
     let filtered = match summary.filtered {
         0 => String::new(),
         n => format!("{n} filtered, "),
     };
-    println!(
+    print(format_args!(
         "\n{} records: {} guest events, {} reference points, {} stamps, {} of the VMM; {}{} lost, {} \
-         faults.",
+         faults.
+
+Next:
+  hypertrace report {dir} | less        show the whole timeline
+  hypertrace stat {dir}                 count events and losses by stream
+  babeltrace2 {dir}/ctf | less          show the same in any CTF reader
+",
         summary.records,
         summary.ring_events,
         summary.reference_points,
@@ -348,11 +360,5 @@ fn print_summary(summary: &Summary, dir: &Path) {
         filtered,
         summary.lost,
         faults,
-    );
-    println!(
-        "\nNext:
-  hypertrace report {dir} | less        show the whole timeline
-  hypertrace stat {dir}                 count events and losses by stream
-  babeltrace2 {dir}/ctf | less          show the same in any CTF reader"
-    );
+    ))
 }

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM as a flag for loops to poll, for commands that end a session first.
+//! SIGINT and SIGTERM as a flag for loops to poll, for commands that end a session first. SIGXFSZ
+//! has no effect: a write beyond the limit of a file's size fails.
 //!
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]
@@ -11,6 +12,9 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 static CAME: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn on_signal(signal: c_int) {
+    if signal == libc::SIGXFSZ {
+        return;
+    }
     if CAME.swap(signal, Relaxed) != 0 {
         // A second signal asks to end at once.
         // SAFETY: _exit may be called in a signal handler.
@@ -27,7 +31,8 @@ pub struct Interrupts {
 impl Interrupts {
     pub fn catch() -> Interrupts {
         // SAFETY: the handler uses an atomic and _exit only, which a handler may.
-        let caught = unsafe { Signals::catch(&[libc::SIGINT, libc::SIGTERM], on_signal) };
+        let caught =
+            unsafe { Signals::catch(&[libc::SIGINT, libc::SIGTERM, libc::SIGXFSZ], on_signal) };
         Interrupts { _caught: caught }
     }
 

@@ -1,4 +1,5 @@
 //! The command `hypertrace`: records, shows and controls sessions.
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic, see `output`
 
 mod bench;
 mod ctl;
@@ -6,6 +7,7 @@ mod demo;
 mod escape;
 mod interrupt;
 mod losses;
+mod output;
 mod qemu;
 mod report;
 mod run;
@@ -80,7 +82,7 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| closed(&cause)) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("hypertrace: {}", escape::Message(&format!("{error:#}")));
+    output::say(format_args!("{error:#}"));
     let bad_input = error
         .downcast_ref::<hypertrace_timeline::Error>()
         .is_some_and(hypertrace_timeline::Error::is_bad_input)

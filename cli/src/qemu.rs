@@ -79,22 +79,23 @@ fn plugin() -> Result<PathBuf> {
         return std::fs::canonicalize(&path)
             .with_context(|| format!("{ENVIRONMENT} names {}", path.display()));
     }
-    beside(PLUGIN).with_context(|| format!("{ENVIRONMENT} names none"))
+    beside(PLUGIN).with_context(|| format!("{ENVIRONMENT} is not set"))
 }
 
 /// Finds a library that another program loads: beside this program, where cargo
 /// builds it, or where a package would install it.
 ///
 /// # Errors
-/// If there is none.
+/// If it is not there: the error names the places.
 pub fn beside(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find this program's path")?;
     let beside = program.parent().unwrap_or(Path::new("/"));
-    [beside, &beside.join("deps"), &beside.join("../lib/hypertrace")]
-        .into_iter()
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file())
-        .with_context(|| format!("no {name} in {}: build all with `cargo build`", beside.display()))
+    let places = [beside.to_owned(), beside.join("deps"), beside.join("../lib/hypertrace")];
+    let found = places.iter().map(|place| place.join(name)).find(|file| file.is_file());
+    found.with_context(|| {
+        let places = places.map(|place| place.display().to_string()).join(", ");
+        format!("no {name} in {places}: `cargo build --release` in hypertrace's source makes it")
+    })
 }
 
 /// Doubles each comma, as QEMU's options require.

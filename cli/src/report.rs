@@ -2,6 +2,8 @@
 
 use crate::escape::{Escaped, Json, JsonText};
 use crate::losses::{causes, grouped};
+use crate::output::say;
+use crate::stat::unfinished;
 use anyhow::Context;
 use hypertrace_timeline::{ClockMaps, Domain, Entry, Event, Lost, Session, Timeline, Value};
 use serde_json::json;
@@ -80,7 +82,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let start = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
     let mut lines = Lines::new(&sessions);
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let mut left = args.limit.unwrap_or(u64::MAX);
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let mut left = limit;
 
     let mut timeline = Timeline::new(&sessions)?;
     while left > 0
@@ -116,10 +119,40 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let line = if args.json { lines.json(&event) } else { lines.text(&event, since) };
         out.write_all(line.as_bytes()).context("cannot write")?;
     }
-    out.flush().context("cannot write")
+    out.flush().context("cannot write")?;
+    if left == limit && limit > 0 && args.is_filtered() {
+        say(args.unmatched(&sessions));
+    }
+    for (session, _) in &sessions {
+        if let Some(said) = unfinished(session) {
+            say(format_args!("{}: {said}", session.dir().display()));
+        }
+    }
+    Ok(())
 }
 
 impl Args {
+    fn is_filtered(&self) -> bool {
+        !self.event.is_empty()
+            || !self.client.is_empty()
+            || self.from.is_some()
+            || self.to.is_some()
+    }
+
+    /// Says that no event matched, and of each name whether the sessions have it at all.
+    fn unmatched(&self, sessions: &[(Session, ClockMaps)]) -> String {
+        let mut text = "no event matched".to_owned();
+        for glob in &self.event {
+            let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+            // Writing to a String does not fail.
+            let _ = match classes.any(|class| matches(glob, &class.name)) {
+                true => write!(text, "; {glob} is a known name, but no recorded event fits"),
+                false => write!(text, "; no event is named {glob}"),
+            };
+        }
+        text
+    }
+
     fn admits(&self, event: &Event, since: i64) -> bool {
         self.from.is_none_or(|from| since >= from)
             && (self.event.is_empty() || self.event.iter().any(|g| matches(g, &event.name)))

@@ -2,12 +2,13 @@
 
 use crate::Usage;
 use crate::losses::{causes, grouped};
+use crate::output::{print, say};
 use crate::qemu::Emulator;
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
 use hypertrace_trace::control::told;
-use hypertrace_trace::session_json::StreamJson;
+use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
 use std::ffi::OsString;
@@ -92,13 +93,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(segment) = &args.recover {
         let config = SessionConfig { share: args.share, ..SessionConfig::new(&args.out) };
         let summary = hypertrace_user::recover(segment, config)?;
-        println!(
-            "{} holds {} records now, {} lost; {} is not needed any more.",
+        print(format_args!(
+            "{} holds {} records now, {} lost; {} is not needed any more.\n",
             args.out.display(),
             summary.records,
             summary.lost,
             segment.display(),
-        );
+        ))?;
         return Ok(ExitCode::SUCCESS);
     }
     let [name, arguments @ ..] = &args.program[..] else {
@@ -122,21 +123,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let monitor = session.trace().serve();
     if let Err(error) = &monitor {
-        let why = told(error);
-        eprintln!("hypertrace: no control socket: {}", crate::escape::Message(&why));
+        say(format_args!("no control socket: {}", told(error)));
     }
     let (started, mut command) = match &emulator {
         Some(emulator) => (emulator.qemu(), emulator.command(&program)),
         None => (&program, program.command()),
     };
     command.args(arguments);
-    if let Some((file, privilege)) = started.privilege() {
-        let warning = format!(
+    let untraced = started.privilege();
+    if let Some((file, privilege)) = &untraced {
+        say(format_args!(
             "{} will not be traced: {privilege}, so it ignores the environment, which names the \
              session; to trace it, run a copy without these rights",
             file.display()
-        );
-        eprintln!("hypertrace: {}", crate::escape::Message(&warning));
+        ));
     }
     let ran = hypertrace_user::run(&session, started, command);
     drop(monitor);
@@ -144,7 +144,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let status = ran?;
     let code = exit_code(status);
     if !args.quiet {
-        eprintln!("hypertrace: {}", crate::escape::Message(&closing(args, &summary)));
+        say(closing(args, &summary));
+        if untraced.is_none() && summary.records == 0 && summary.lost == 0 {
+            say(UNTRACED);
+        }
     }
     let written = match failure.get() {
         Some(why) => Err(anyhow::anyhow!("{why}")),
@@ -156,12 +159,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match whole {
         Err(why) if code == 0 => Err(why),
         Err(why) => {
-            eprintln!("hypertrace: {}", crate::escape::Message(&format!("{why:#}")));
+            say(format_args!("{why:#}"));
             Ok(ExitCode::from(code))
         }
         Ok(()) => Ok(ExitCode::from(code)),
     }
 }
+
+/// Reasons why a session has no events and had no client.
+const UNTRACED: &str = "no program has traced: it does not call hypertrace, or HYPERTRACE_SEGMENT \
+                        was taken out of its environment, or its descriptors were closed (then \
+                        give --segment FILE)";
 
 /// Formats the closing line: events recorded and lost, the causes, and the options
 /// that help.
@@ -175,8 +183,13 @@ fn closing(args: &Args, summary: &Summary) -> String {
         let sum = |count: fn(&StreamJson) -> u64| {
             summary.streams.iter().map(count).fold(0, u64::saturating_add)
         };
+        // Reference points, which go through the host's own ring: its size is no option.
+        let points = sum(|stream| match stream.domain {
+            Domain::Host => stream.lost_full,
+            Domain::Guest => 0,
+        });
         let losses = Losses {
-            full: sum(|stream| stream.lost_full),
+            full: sum(|stream| stream.lost_full).saturating_sub(points),
             busy: sum(|stream| stream.lost_busy),
             unattached: summary.lost_unattached,
             overwritten: sum(|stream| stream.lost_overwritten),
@@ -192,7 +205,11 @@ fn closing(args: &Args, summary: &Summary) -> String {
             let hint = hints.iter().find(|(of, _)| *of == cause).map_or("", |(_, hint)| hint);
             format!("{} {cause} ({hint})", grouped(n))
         });
-        let causes = causes.collect::<Vec<_>>().join(", ");
+        let points = (points > 0).then(|| {
+            let why = "points came faster than they could be written";
+            format!("{} host ring full ({why})", grouped(points))
+        });
+        let causes = causes.chain(points).collect::<Vec<_>>().join(", ");
         // Writing to a String does not fail.
         let _ = write!(line, "{} lost: {causes}", grouped(summary.lost));
     }
@@ -231,4 +248,34 @@ fn config(args: &Args, failure: &Arc<OnceLock<String>>) -> Result<Config> {
     };
     let segment = args.segment.clone();
     Ok(Config { trace, geometry, segment, relays, ..Config::new(&args.out) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_closing_line_keeps_the_hosts_losses_apart() {
+        let args = Line::parse_from(["run", "--out", "S", "--", "true"]).args;
+        let stream = |domain, lost_full| StreamJson { domain, lost_full, ..StreamJson::default() };
+        let streams = vec![stream(Domain::Guest, 2_000), stream(Domain::Host, 30)];
+        let closing = |streams: &[StreamJson]| {
+            let mut summary = Summary::default();
+            summary.lost = streams.iter().map(StreamJson::lost).sum();
+            summary.streams = streams.to_vec();
+            closing(&args, &summary)
+        };
+
+        let points = "30 host ring full (points came faster than they could be written)";
+        let ring = "2,000 ring full (raise --ring, 1024 KiB now)";
+        assert_eq!(closing(&streams[1..]), format!("0 events in S, 30 lost: {points}"));
+        assert_eq!(closing(&streams), format!("0 events in S, 2,030 lost: {ring}, {points}"));
+    }
 }

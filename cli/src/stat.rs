@@ -2,13 +2,12 @@
 
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
-use anyhow::Context;
+use crate::output::print;
 use comfy_table::{CellAlignment, Table, presets};
 use hypertrace_abi::ring::Losses;
 use hypertrace_timeline::{Domain, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 /// Count a session's events and losses by stream
@@ -48,8 +47,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         to_text(&session, &stat)
     };
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write")
+    print(text)
 }
 
 fn source(session: &Session, stat: &StreamStat) -> String {
@@ -131,8 +129,15 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
     if stat.unusable > 0 {
         write!(out, "\nreference points with an impossible guest time: {}", stat.unusable)?;
     }
-    if !session.json().finished {
-        write!(out, "\nnot finished: still being written, or its writer was killed")?;
+    if stat.missing > 0 {
+        let missing = grouped(stat.missing);
+        write!(
+            out,
+            "\nmissing: {missing} events that session.json counts and no stream file holds"
+        )?;
+    }
+    if let Some(said) = unfinished(session) {
+        write!(out, "\n{said}")?;
     }
     Ok(())
 }
@@ -144,6 +149,19 @@ fn clock_name(kind: &str) -> String {
         "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
         other => Escaped(other.as_bytes()).to_string(),
     }
+}
+
+/// Returns a line for a session that was not ended, with what to do about it.
+pub fn unfinished(session: &Session) -> Option<String> {
+    let json = session.json();
+    let recover = match json.programs {
+        true => {
+            "; if that was `hypertrace run --segment FILE`: hypertrace run --recover FILE --out DIR"
+        }
+        false => "",
+    };
+    (!json.finished)
+        .then(|| format!("not finished: still being written, or its writer was ended{recover}"))
 }
 
 fn list<'a>(
@@ -182,6 +200,7 @@ fn to_json(session: &Session, stat: &SessionStat) -> Value {
         "total": row(&stat.total),
         "clocks": clocks,
         "unusable_reference_points": stat.unusable,
+        "missing": stat.missing,
         "device": session.json().device,
     })
 }

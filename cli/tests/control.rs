@@ -112,6 +112,8 @@ fn an_unknown_command_is_answered_with_the_list() {
     };
     for (command, expected) in [
         ("trace-events on", "no command"),
+        ("trace-event", "usage of trace-event:\ntrace-event NAME|PATTERN on|off "),
+        ("info", "usage of info:\ninfo trace-events [PATTERN] "),
         ("trace-event a;b on", "is no pattern"),
         ("trace-event vcpu_* maybe", "expected on or off"),
         ("trace-file on", "there is no file: trace-file set PATH"),

@@ -212,6 +212,28 @@ fn a_closed_output_pipe_is_success() {
 }
 
 #[test]
+fn a_message_that_cannot_be_written_changes_no_exit_code() {
+    let (dir, _monitor) = vmm();
+    let command = |args: &[&str], code: i32| {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = HYPERTRACE.command(args);
+        let ended = run(command.arg(dir.path()).arg("no such").stderr(full)).code;
+        assert_eq!(ended, Some(code), "{args:?}");
+    };
+    command(&["ctl"], 1);
+    // Not a session.
+    command(&["report"], 2);
+}
+
+#[test]
+fn its_help_names_the_commands_of_a_session() {
+    let help = HYPERTRACE.run(["ctl", "--help"]).ok();
+    for part in ["trace-backend NAME on|off ", "trigger remove N ", "trace-events-all "] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+}
+
+#[test]
 fn output_that_cannot_be_written_is_a_failure() {
     let (dir, _monitor) = vmm();
     let full = File::options().write(true).open("/dev/full").unwrap();

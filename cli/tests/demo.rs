@@ -21,7 +21,8 @@ fn everything_is_there(vcpus: u32) {
     assert!(demo.reference_points >= each * 1_000, "{demo:?}");
     assert!(demo.stamps >= each * 100, "{demo:?}");
     assert_eq!((demo.lost, demo.faults), (0, 0));
-    assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+    let stat = HYPERTRACE.stat(&session);
+    assert_eq!((&stat["finished"], &stat["missing"]), (&true.into(), &0.into()));
     assert_eq!(packets::committed(&session).unwrap().all(), demo.records);
     capability::used("kvm");
     let Some(read) = babeltrace2::read(&session.join("ctf")) else { return };
@@ -61,6 +62,40 @@ fn without_json_it_prints_an_excerpt_a_summary_and_next_steps() {
     assert_eq!(header.find("event"), line.find("request "));
     let next = format!("hypertrace report {}", session.display());
     assert!(shown.contains(&next), "{shown}");
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_neither_the_guest_nor_its_session() {
+    for options in [&["demo", "--out"][..], &["demo", "--json", "--out"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+
+        let ran = run(HYPERTRACE.command(options).arg(dir.path()).stdout(closed));
+
+        assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+        let stat = HYPERTRACE.stat(dir.path());
+        assert_eq!(stat["finished"], true);
+        assert!(stat["total"]["events"].as_u64().unwrap() > 0, "{stat}");
+    }
+}
+
+#[test]
+fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    // Half of a stream file, in blocks of 512 bytes.
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", r#"ulimit -f 65536; exec "$0" "$@""#, HYPERTRACE.0]);
+
+    let said = run(limited.args(["demo", "--json", "--out"]).arg(&session)).failed(1);
+
+    for part in ["RLIMIT_FSIZE, 33554432", "does not hold all that the guest did"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let stat = HYPERTRACE.stat(&session);
+    assert_eq!(stat["finished"], true);
+    assert!(stat["total"]["lost"].as_u64().unwrap() >= 200_000, "{stat}");
 }
 
 #[test]

@@ -70,13 +70,14 @@ fn a_killed_demo_is_read_to_its_end() {
         let committed = packets::committed(killed.dir.path()).unwrap().all();
         assert!(committed >= killed.committed, "{committed}, and {} before", killed.committed);
         sizes.push(committed);
-        let report = || run(HYPERTRACE.command(["report"]).arg(killed.dir.path())).ok();
+        let report = || run(HYPERTRACE.command(["report"]).arg(killed.dir.path())).reported();
         let (report, read) = std::thread::scope(|scope| {
             let report = scope.spawn(report);
             let read = babeltrace2::read(&killed.dir.path().join("ctf"));
             (report.join().unwrap(), read)
         });
         assert_eq!(report.lines().count() as u64, committed, "report, kill {hits}");
+        assert_eq!(HYPERTRACE.stat(killed.dir.path())["missing"], 0, "kill {hits}");
         if let Some(read) = read {
             assert_eq!(read.clean(), committed, "babeltrace2, kill {hits}");
         }

@@ -109,7 +109,9 @@ fn filters_choose_by_event_client_time_and_number() {
     let count = |args: &[&str]| {
         let mut all = vec!["report", path(&made)];
         all.extend(args);
-        ok(&all).lines().count()
+        let out = run(&all);
+        assert!(out.status.success());
+        String::from_utf8(out.stdout).unwrap().lines().count()
     };
     assert_eq!(count(&["-e", "disk_*"]), 1);
     assert_eq!(count(&["-e", "disk_*", "--event", "opened"]), 2);
@@ -120,6 +122,66 @@ fn filters_choose_by_event_client_time_and_number() {
     assert_eq!(count(&["--from", "-1s"]), 6);
     assert_eq!(count(&["-n", "3"]), 3);
     assert_eq!(count(&["-n", "0"]), 0);
+}
+
+#[test]
+fn filters_that_nothing_matches_are_told() {
+    let made = session();
+    let said = |args: &[&str]| {
+        let mut all = vec!["report", path(&made)];
+        all.extend(args);
+        let out = run(&all);
+        assert_eq!((out.status.code(), &*out.stdout), (Some(0), &b""[..]), "{args:?}");
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let unknown = |name: &str| format!("; no event is named {name}");
+    let known = |name: &str| format!("; {name} is a known name, but no recorded event fits");
+    for (args, expected) in [
+        (&["-c", "99"][..], String::new()),
+        (&["--from", "60s"], String::new()),
+        (&["--to", "-1s", "--json"], String::new()),
+        (&["-e", "nosuch"], unknown("nosuch")),
+        (&["-e", "disk_*", "-c", "99"], known("disk_*")),
+        (&["-e", "x\x1b", "-e", "opened", "--to", "1ns"], unknown("x\\u{1b}") + &known("opened")),
+    ] {
+        assert_eq!(said(args), format!("hypertrace: no event matched{expected}\n"), "{args:?}");
+    }
+    assert_eq!(said(&["-n", "0", "-e", "nosuch"]), "");
+}
+
+#[test]
+fn a_session_that_was_not_ended_is_told() {
+    let unfinished =
+        json(&clocks(), EVENTS, "[]").replace("\"finished\":true", "\"finished\":false");
+    let of_programs = unfinished.replacen("\"device\"", "\"programs\":true,\"device\"", 1);
+    let recover = "hypertrace run --recover FILE --out DIR";
+    for (json, recovers) in [(unfinished, false), (of_programs, true)] {
+        let made = Made::with_json(&json);
+        let out = run(&["report", path(&made)]);
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!((out.status.code(), said.lines().count()), (Some(0), 1), "{said}");
+        assert!(said.contains(&format!("{}: not finished: ", path(&made))), "{said}");
+        assert_eq!(said.contains(recover), recovers, "{said}");
+        assert_eq!(ok(&["stat", path(&made)]).contains(recover), recovers);
+    }
+}
+
+#[test]
+fn stat_says_how_many_events_no_file_holds() {
+    let streams = r#"[{"domain":"guest","client":0,"name":"w","events":53342,"reference_points":3},
+        {"domain":"host","client":3,"name":"","events":1}]"#;
+    let made = Made::with_json(&json(&clocks(), EVENTS, streams));
+    let all = Packet::host(3).event(40_000, VCPU_EXIT, &[6]).event(41_000, VCPU_EXIT, &[7]);
+    let made = made.stream("host-003-0000", &[Packet::host(3), all]);
+
+    let stat: serde_json::Value =
+        serde_json::from_str(&ok(&["stat", path(&made), "--json"])).unwrap();
+    assert_eq!((&stat["missing"], &stat["total"]["lost"]), (&53_344.into(), &0.into()));
+    let text = ok(&["stat", path(&made)]);
+    assert!(text.contains("missing: 53,344 events that session.json counts"), "{text}");
+    // A count that is older than the files is no finding.
+    let whole = session();
+    assert!(!ok(&["stat", path(&whole)]).contains("missing"));
 }
 
 /// Makes a session with losses: client 0 lost 2 events after 20 us, 1,000 after 40 us, and 3 that only
@@ -216,7 +278,8 @@ fn losses_are_filtered_by_time_and_client_but_not_by_name() {
     let lost = |args: &[&str]| {
         let mut all = vec!["report", path(&made)];
         all.extend(args);
-        ok(&all).lines().filter(|line| line.contains(" lost ")).count()
+        let shown = String::from_utf8(run(&all).stdout).unwrap();
+        shown.lines().filter(|line| line.contains(" lost ")).count()
     };
     assert_eq!(lost(&["-e", "nothing"]), 5);
     assert_eq!(lost(&["-c", "0"]), 3);

@@ -48,8 +48,10 @@ fn every_event_of_a_program_with_four_threads_is_recorded() {
     run(&mut run_test(dir.path(), &[], name, "-")).ok();
 
     traced::check_four_threads(dir.path(), events, points);
-    let total = HYPERTRACE.stat(dir.path())["total"].clone();
+    let stat = HYPERTRACE.stat(dir.path());
+    let total = stat["total"].clone();
     assert_eq!((total["lost"].as_u64(), total["faults_total"].as_u64()), (Some(0), Some(0)));
+    assert_eq!(stat["missing"], 0);
     let shown = run(HYPERTRACE.command(["stat"]).arg(dir.path())).ok();
     assert!(shown.contains("host/0") && !shown.contains("vmm/"), "{shown}");
     let Some(read) = babeltrace2::count(&dir.path().join("ctf")) else { return };
@@ -474,9 +476,118 @@ fn the_closing_line_reports_no_losses_and_quiet_omits_it() {
 
     let (said, session) = run_in("S", &[]);
     let expected = format!("hypertrace: 0 events in {}, none lost\n", session.display());
-    assert_eq!((said.code, &*said.stderr, &*said.stdout), (Some(0), &*expected, ""));
+    let (closing, hint) = said.stderr.split_at(expected.len());
+    assert_eq!((said.code, closing, &*said.stdout), (Some(0), &*expected, ""));
+    // `true` never calls the library.
+    assert!(hint.starts_with("hypertrace: no program has traced: "), "{hint}");
+    for part in ["does not call hypertrace", "HYPERTRACE_SEGMENT", "--segment FILE"] {
+        assert!(hint.contains(part), "{part}: {hint}");
+    }
     run_in("T", &["--quiet"]).0.ok();
     run_in("U", &["-q"]).0.ok();
+}
+
+#[test]
+fn a_program_that_records_nothing_is_one_that_traces() {
+    let name = "a_program_that_records_nothing_is_one_that_traces";
+    if traced::argument().is_some() {
+        // Takes a client, which is all.
+        hypertrace::event!("off");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = HYPERTRACE.command(["run", "--out"]);
+    traced::program(command.arg(dir.path()), name, "-");
+
+    let said = run(&mut command).failed(0);
+
+    assert!(said.ends_with(", none lost\n"), "{said}");
+}
+
+/// Returns a full stderr, and one without a reader.
+fn useless() -> [Stdio; 2] {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let (_, closed) = std::io::pipe().unwrap();
+    [full.into(), closed.into()]
+}
+
+#[test]
+fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
+    let dir = tempfile::tempdir().unwrap();
+    for (n, stderr) in useless().into_iter().enumerate() {
+        let session = dir.path().join(n.to_string());
+        let mut command = HYPERTRACE.command(["run", "--out"]);
+        command.arg(&session).args(["--", "sh", "-c", "exit 7"]).stderr(stderr);
+        assert_eq!(run(&mut command).code, Some(7));
+        assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+    }
+    let mine = dir.path().metadata().unwrap();
+    let other = Some((mine.uid() + 1, mine.gid() + 1));
+    if is_nosuid(dir.path()) || copy_of_true(dir.path(), 0o4755, other).is_err() {
+        println!("not run: programs with rights of others");
+        return;
+    }
+    for (n, stderr) in useless().into_iter().enumerate() {
+        let session = dir.path().join(format!("setuid {n}"));
+        let mut command = HYPERTRACE.command(["run", "--out"]);
+        command.arg(&session).arg("--").arg(dir.path().join("true")).stderr(stderr);
+        assert_eq!(run(&mut command).code, Some(0));
+        assert_eq!(HYPERTRACE.stat(&session)["finished"], true);
+    }
+}
+
+/// A command under a limit of 40 MB for each file, less than a stream file has.
+fn limited(action: &str) -> Command {
+    let mut command = Command::new("sh");
+    // In blocks of 512 bytes.
+    let script = format!(r#"trap {action} XFSZ; ulimit -f 80000; exec "$0" "$@""#);
+    command.args(["-c", &script, HYPERTRACE.0, "run", "--quiet", "--out"]);
+    command
+}
+
+#[test]
+fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
+    const EVENTS: u64 = 1000;
+    let name = "a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted";
+    if traced::argument().is_some() {
+        (0..EVENTS).for_each(|n| hypertrace::event!("step", n));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("S");
+    let mut command = limited("-");
+    command.arg(&session).args(["--clients", "16"]);
+    traced::program(&mut command, name, "-");
+
+    let said = run(&mut command).failed(1);
+
+    for part in ["does not hold all that the program did", "RLIMIT_FSIZE, 40960000"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let stat = HYPERTRACE.stat(&session);
+    assert_eq!(stat["finished"], true);
+    assert!(stat["total"]["lost"].as_u64().unwrap() >= EVENTS, "{stat}");
+    // The segment of 64 clients is larger than that.
+    let refused = dir.path().join("T");
+    let said = run(limited("-").arg(&refused).args(["--", "true"])).failed(1);
+    for part in ["the segment in memory", "RLIMIT_FSIZE, 40960000"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(fs::read_dir(&refused).unwrap().count(), 0);
+}
+
+#[test]
+fn the_program_ignores_the_signal_of_that_limit_where_its_starter_did() {
+    let dir = tempfile::tempdir().unwrap();
+    for (action, is_ignored) in [("-", false), ("''", true)] {
+        let mut command = limited(action);
+        command.arg(dir.path().join(action)).args(["--clients", "4"]);
+
+        let shown = run(command.args(["--", "grep", "SigIgn", "/proc/self/status"])).ok();
+
+        let set = u64::from_str_radix(shown.split_whitespace().nth(1).unwrap(), 16).unwrap();
+        assert_eq!(set >> (libc::SIGXFSZ - 1) & 1 == 1, is_ignored, "trap {action} XFSZ: {shown}");
+    }
 }
 
 #[test]

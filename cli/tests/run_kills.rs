@@ -39,8 +39,9 @@ fn kill(process: u64) {
 /// Asserts that all readers count the same number of events.
 fn check_readers(session: &Path) {
     let committed = packets::committed(session).unwrap().all();
-    let report = run(HYPERTRACE.command(["report"]).arg(session)).ok();
+    let report = run(HYPERTRACE.command(["report"]).arg(session)).reported();
     assert_eq!(report.lines().count() as u64, committed);
+    assert_eq!(HYPERTRACE.stat(session)["missing"], 0);
     if let Some(read) = babeltrace2::read(&session.join("ctf")) {
         assert_eq!(read.clean(), committed);
     }

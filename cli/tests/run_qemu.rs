@@ -229,6 +229,31 @@ fn a_missing_emulator_or_plugin_is_reported() {
     assert!(told.contains("more than the 1024"), "{told}");
 }
 
+/// With a script that passes for an emulator: it is looked for before it is started.
+#[test]
+fn a_plugin_that_is_nowhere_is_told_with_the_places_and_what_makes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let alone = dir.path().join("hypertrace");
+    std::fs::copy(HYPERTRACE.0, &alone).unwrap();
+    let qemu = dir.path().join("qemu");
+    std::fs::write(&qemu, "#!/bin/sh\necho 'usage: qemu-x86_64 -plugin '\n").unwrap();
+    std::fs::set_permissions(&qemu, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = Command::new(&alone);
+    command.args(["run", "--quiet", "--out"]).arg(dir.path().join("S")).arg("--qemu").arg(&qemu);
+
+    let ran = run(command.args(["--", "/bin/true"]).env_remove("HYPERTRACE_QEMU_PLUGIN"));
+
+    let told = ran.failed(1);
+    let place = dir.path().canonicalize().unwrap();
+    for part in [
+        "HYPERTRACE_QEMU_PLUGIN is not set",
+        &format!("in {0}, {0}/deps, {0}/../lib/hypertrace: ", place.display()),
+        "`cargo build --release`",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
 #[test]
 fn emulated_programs_and_threads_keep_their_names() {
     if traced::argument().is_some() {

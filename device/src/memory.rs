@@ -12,6 +12,7 @@
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::layout::{Geometry, GeometryError, Region, WORD};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -168,7 +169,7 @@ impl Memory {
     pub fn from_file(geometry: Geometry, file: File) -> Result<Memory, MemoryError> {
         geometry.check()?;
         let bytes = Memory::file_size(&geometry);
-        file.set_len(bytes).map_err(|source| MemoryError::Create { bytes, source })?;
+        set_len(&file, bytes).map_err(|source| MemoryError::Create { bytes, source })?;
         Memory::map(geometry, file)
     }
 
@@ -232,7 +233,19 @@ fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
 fn memfd(bytes: u64) -> io::Result<File> {
     let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let file = File::from(file);
-    file.set_len(bytes)?;
+    set_len(&file, bytes)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(file)
+}
+
+/// Gives a file this length. Beyond RLIMIT_FSIZE the kernel would raise SIGXFSZ as well, which
+/// ends a process by default: that is an error here, which names the limit.
+fn set_len(file: &File, bytes: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
+        None => file.set_len(bytes),
+        Some(limit) => {
+            let why = format!("the limit is {limit} bytes (RLIMIT_FSIZE, see ulimit -f)");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+        }
+    }
 }

@@ -13,6 +13,7 @@ use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, Region, WORD};
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::zerocopy::{FromBytes, IntoBytes};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -366,7 +367,19 @@ fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
     move |source| SegmentError::System { doing, path: path.to_owned(), source }
 }
 
+/// Checks that a file may have this many bytes: beyond RLIMIT_FSIZE the kernel raises SIGXFSZ.
+fn check_size(bytes: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
+        None => Ok(()),
+        Some(limit) => {
+            let why = format!("{bytes} bytes are beyond RLIMIT_FSIZE, {limit} (see ulimit -f)");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+        }
+    }
+}
+
 fn reserve(file: &File, geometry: &Geometry) -> io::Result<()> {
+    check_size(geometry.window_size())?;
     // The C library's, which helps out where a file system has no such call.
     // SAFETY: takes a descriptor that is open, and two numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, used(geometry) as libc::off_t) } {
@@ -376,6 +389,7 @@ fn reserve(file: &File, geometry: &Geometry) -> io::Result<()> {
 }
 
 fn memfd(bytes: u64) -> io::Result<File> {
+    check_size(bytes)?;
     let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let file = File::from(file);
     file.set_len(bytes)?;

@@ -47,6 +47,16 @@ impl Ran {
         self.stdout
     }
 
+    /// Asserts as [`Ran::ok`], of `report`, which may report a session that was not ended.
+    /// Returns its output.
+    #[track_caller]
+    pub fn reported(self) -> String {
+        let said: Vec<&str> =
+            self.stderr.lines().filter(|line| !line.contains(": not finished: ")).collect();
+        assert_eq!((self.code, &*said), (Some(0), &[][..]), "{}", self.stdout);
+        self.stdout
+    }
+
     /// Asserts as [`Ran::ok`]. Returns its output, parsed as JSON.
     #[track_caller]
     pub fn json<T: for<'a> Deserialize<'a>>(self) -> T {
@@ -108,14 +118,14 @@ impl Hypertrace {
     /// Returns all events of a session, by `report --json`.
     #[track_caller]
     pub fn report(&self, dir: &Path) -> Vec<Line> {
-        let text = run(self.command(["report", "--json"]).arg(dir)).ok();
+        let text = run(self.command(["report", "--json"]).arg(dir)).reported();
         text.lines().filter_map(Line::parse).collect()
     }
 
     /// Returns the losses in the output of `report --json`.
     #[track_caller]
     pub fn losses(&self, dir: &Path) -> Vec<Lost> {
-        let text = run(self.command(["report", "--json"]).arg(dir)).ok();
+        let text = run(self.command(["report", "--json"]).arg(dir)).reported();
         text.lines().filter_map(Lost::parse).collect()
     }
 

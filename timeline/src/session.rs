@@ -20,6 +20,8 @@ pub struct Session {
     json: SessionJson,
     classes: Classes,
     streams: Vec<Stream>,
+    /// Least number of events of the streams: `session.json`'s count before they were scanned.
+    counted: u64,
     /// Unix time, in host units, from which clock maps count.
     origin: i128,
 }
@@ -31,7 +33,7 @@ impl Session {
     /// If it is not a session's directory, or something in it is damaged.
     pub fn open(dir: &Path) -> Result<Session> {
         // Read first for a good error if this is not a session.
-        SessionJson::read(dir)?;
+        let before = SessionJson::read(dir)?;
         let segments = scan(dir)?;
         // Read again: the writer replaces it before it writes packets that need something
         // new in it. So it describes all that the scan saw, even while a VMM is writing.
@@ -48,6 +50,7 @@ impl Session {
             json,
             classes,
             streams: Stream::group(segments)?,
+            counted: before.events(),
             origin,
         })
     }
@@ -70,6 +73,11 @@ impl Session {
     /// Returns the streams: those of the host, then those of the guest, by client.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
+    }
+
+    /// Returns the events of all streams, as `session.json` counted them before the streams were scanned.
+    pub(crate) fn counted(&self) -> u64 {
+        self.counted
     }
 
     /// Returns the Unix time, in host units, from which clock maps of this session count.

@@ -178,6 +178,12 @@ impl SessionJson {
         self.clocks.iter().find(|c| c.id == id)
     }
 
+    /// Returns the events of all streams, with reference points and stamps, as the writer counted them.
+    pub(crate) fn events(&self) -> u64 {
+        let counts = self.streams.iter().flat_map(|s| [s.events, s.reference_points, s.stamps]);
+        counts.fold(0, u64::saturating_add)
+    }
+
     /// Returns the description of a stream.
     pub fn stream(&self, domain: Domain, client: u32) -> Option<&StreamJson> {
         self.streams.iter().find(|s| s.domain == domain && s.client == client)

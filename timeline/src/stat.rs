@@ -78,6 +78,9 @@ pub struct SessionStat {
     pub clocks: Vec<ClockStat>,
     /// Reference points without information about a clock.
     pub unusable: u64,
+    /// Events, reference points and stamps that `session.json` counts and no file holds. None of
+    /// them is lost in the sense of `total`: their packets were written, and are gone.
+    pub missing: u64,
 }
 
 impl SessionStat {
@@ -116,7 +119,10 @@ impl SessionStat {
         let unattached = session.json().lost_unattached;
         total.lost = total.lost.saturating_add(unattached);
         total.lost_unattached = total.lost_unattached.saturating_add(unattached);
+        let held = [total.events, total.reference_points, total.stamps];
+        let held = held.into_iter().fold(0, u64::saturating_add);
         Ok(SessionStat {
+            missing: session.counted().saturating_sub(held),
             total,
             streams,
             clocks: maps

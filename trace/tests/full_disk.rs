@@ -83,6 +83,40 @@ fn set_file_limit(bytes: u64) {
     }
 }
 
+/// A limit that a file would go beyond when it is made, in a VMM that left SIGXFSZ alone.
+#[test]
+fn a_limit_of_a_files_size_is_an_error_and_never_a_signal() {
+    let test = "a_limit_of_a_files_size_is_an_error_and_never_a_signal";
+    let Some(dir) = std::env::var_os(common::CHILD) else {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(common::child(test, dir.path()).status().unwrap().success());
+        return;
+    };
+    let dir = Path::new(&dir);
+    // SAFETY: the default action, which no thread depends on.
+    let by_default = || unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_DFL) };
+    set_file_limit(100);
+    by_default();
+    let error = Session::create(SessionConfig::new(dir.join("refused"))).err().unwrap();
+    assert!(error.to_string().contains("session.json"), "{error}");
+    set_file_limit(u64::MAX);
+    let mut run = begin(dir);
+    run.session.set_simple_file(&dir.join("simple")).unwrap();
+    set_file_limit((1 << 20) - 1);
+    by_default();
+
+    run.rounds(3);
+
+    set_file_limit(u64::MAX);
+    let lost = run.emitted - run.recorded;
+    run.guest.producer.release();
+    run.guest.pass(&run.session);
+    let summary = run.session.finish().unwrap();
+    assert!(summary.write_failures > 0);
+    assert_eq!(run.told.load(Ordering::Relaxed), 1);
+    assert_eq!(summary.ring_events + lost, run.emitted);
+}
+
 #[test]
 fn a_file_that_may_not_grow_is_tried_again() {
     let test = "a_file_that_may_not_grow_is_tried_again";

@@ -154,7 +154,9 @@ static EARLY: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn pass_on(signal: libc::c_int) {
     let program = PROGRAM.load(Relaxed);
-    if program == 0 {
+    if signal == libc::SIGXFSZ {
+        // A write of this process beyond the limit of a file's size: it fails.
+    } else if program == 0 {
         EARLY.store(signal, Relaxed);
     } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
         // SAFETY: kill may be called in a signal handler; a child that has
@@ -165,9 +167,11 @@ extern "C" fn pass_on(signal: libc::c_int) {
 
 /// Keeps signals from ending this process, until the result is dropped: they are
 /// the program's of [`run`], also those that come before it is started. For a
-/// process that creates a session before, and has to end it after.
+/// process that creates a session before, and has to end it after. SIGXFSZ is caught
+/// too: a write beyond the limit of a file's size (RLIMIT_FSIZE) is an error then. The
+/// program gets the action that was there before, as a handler ends at its exec.
 pub fn pass_signals_on() -> Signals {
-    let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+    let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ];
     // SAFETY: the handler calls kill only, which a handler may.
     unsafe { Signals::catch(&signals, pass_on) }
 }

@@ -32,7 +32,7 @@ impl Program {
     fn new() -> Result<Program> {
         let library = match std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()) {
             Some(path) => path.into(),
-            None => beside(LIBRARY).with_context(|| format!("{ENVIRONMENT} names none"))?,
+            None => beside(LIBRARY).with_context(|| format!("{ENVIRONMENT} is not set"))?,
         };
         let scratch = Scratch::new()?;
         for (name, text) in SOURCES {

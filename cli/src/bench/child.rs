@@ -99,6 +99,7 @@ impl Drop for Child {
 ///
 /// # Errors
 /// If stdin cannot be read.
+#[expect(clippy::print_stdout, reason = "a child may panic if its parent is gone")]
 pub fn serve() -> Result<()> {
     let ticks_per_ns = ticks_per_ns();
     println!("ready");

@@ -29,6 +29,7 @@ mod events {
     hypertrace_trace::include_events!();
 }
 
+use crate::output::print;
 use anyhow::{Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -122,11 +123,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     progress.finish_and_clear();
     let machine = table::machine(&context);
     if args.json {
-        println!("{}", serde_json::to_string(&Report { machine, rows: &measured })?);
+        let report = serde_json::to_string(&Report { machine, rows: &measured })?;
+        print(format_args!("{report}\n"))
     } else {
-        table::print(&machine, &measured);
+        print(table::text(&machine, &measured))
     }
-    Ok(())
 }
 
 /// Measures a row and its floor alternately.

@@ -45,9 +45,9 @@ pub fn median_and_iqr(values: &mut [f64]) -> (f64, f64) {
     (at(0.5), at(0.75) - at(0.25))
 }
 
-pub fn print(machine: &Machine, rows: &[Measured]) {
-    println!(
-        "{}, {} CPUs (shared by two: {}), Linux {}, counter {:.3} GHz\n",
+pub fn text(machine: &Machine, rows: &[Measured]) -> String {
+    let machine = format!(
+        "{}, {} CPUs (shared by two: {}), Linux {}, counter {:.3} GHz",
         machine.cpu,
         machine.cpus,
         machine.cpus_share,
@@ -80,7 +80,7 @@ pub fn print(machine: &Machine, rows: &[Measured]) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    println!("{table}");
+    format!("{machine}\n\n{table}\n")
 }
 
 #[cfg(test)]

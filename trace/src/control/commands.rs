@@ -107,7 +107,9 @@ impl Session {
                 Ok(String::new())
             }
             ["trace-backend", name, state] => trace_backend(name, switch(state)?),
-            _ => Err(format!("no command {line:?}\n{HELP}")),
+            [name, ..] => {
+                Err(usage(name).unwrap_or_else(|| format!("no command {line:?}\n{HELP}")))
+            }
         }
     }
 
@@ -194,6 +196,13 @@ fn switch(state: &str) -> Result<bool, String> {
         "off" => Ok(false),
         other => Err(format!("expected on or off, found {other:?}\n{HELP}")),
     }
+}
+
+/// Returns how a command is used; `None` if there is no such command.
+fn usage(name: &str) -> Option<String> {
+    let lines = HELP.lines().filter(|line| line.split(' ').next() == Some(name));
+    let lines: Vec<&str> = lines.collect();
+    (!lines.is_empty()).then(|| format!("usage of {name}:\n{}", lines.join("\n")))
 }
 
 /// Switches a backend that needs nothing but itself, by name; `ftrace:DIR` and

@@ -4,7 +4,7 @@
 //! has other uses for its descriptors. The file that was written least recently
 //! is closed when another one is needed, and opened again at its next packet.
 
-use super::folder::{Folder, Share, set_len, write_at};
+use super::folder::{Folder, Share, check_size, set_len, write_at};
 use rustix::fs::{OFlags, Stat};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -73,6 +73,7 @@ impl Files {
     /// its name once all of that is so; nothing is left otherwise.
     pub(crate) fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<FileId> {
         let hidden = format!(".{name}");
+        check_size(len)?;
         self.make_room();
         let make = || -> io::Result<_> {
             let file = self.folder.new_file(&hidden)?;

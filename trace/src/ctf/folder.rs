@@ -12,6 +12,7 @@ use super::error::WriteFailed;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::fs::{fchmod, fstat, ftruncate, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::{Errno, pread, pwrite};
+use rustix::process::{Resource, getrlimit};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -100,6 +101,21 @@ pub(crate) fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Res
 /// Gives a file this length.
 pub(crate) fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
     retry(|| ftruncate(&file, len))
+}
+
+/// Checks that a file may have this many bytes. Beyond RLIMIT_FSIZE the kernel refuses them with
+/// a SIGXFSZ, which ends a process by default.
+///
+/// # Errors
+/// If it may not: the error names the limit.
+pub(crate) fn check_size(bytes: u64) -> io::Result<()> {
+    match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
+        None => Ok(()),
+        Some(limit) => {
+            let why = format!("{bytes} bytes are beyond RLIMIT_FSIZE, {limit} (see ulimit -f)");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+        }
+    }
 }
 
 /// A directory of a session.
@@ -267,6 +283,7 @@ impl Folder {
     pub fn replace(&self, name: &str, text: &[u8]) -> Result<(), WriteFailed> {
         let hidden = format!(".{name}.new");
         let write = || {
+            check_size(text.len() as u64)?;
             let file = self.new_file(&hidden)?;
             write_at(&file, text, 0)?;
             self.rename(&hidden, name)

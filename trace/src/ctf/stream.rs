@@ -6,7 +6,9 @@
 //! filler; nothing of that is seen. Then its own header replaces the filler's
 //! by one write of 128 bytes that crosses no page: that is the commit. So a
 //! process may be killed anywhere and leaves a file that reads to its end.
-//! Only `pwrite` is used: a full disk is an error and never a signal.
+//! Only `pwrite` is used: a full disk is an error and never a signal. So is a limit of a file's
+//! size (RLIMIT_FSIZE), which is compared with the full size before the file is made, unless the
+//! process lowers it later.
 
 use super::error::WriteFailed;
 use super::files::{FileId, Files};

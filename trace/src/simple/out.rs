@@ -7,7 +7,7 @@
 
 use super::HEADER;
 use crate::ctf::Folder;
-use crate::ctf::folder::{read_at, retry, set_len};
+use crate::ctf::folder::{check_size, read_at, retry, set_len};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::fs::{fchmod, openat, stat, statat};
 use std::fs::{File, Metadata};
@@ -89,7 +89,12 @@ impl Out {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
             let bytes = &self.bytes[self.sent..];
-            let why = match retry(|| rustix::io::write(&self.file, bytes)) {
+            let fits = if self.is_file() {
+                check_size(self.written() + bytes.len() as u64)
+            } else {
+                Ok(())
+            };
+            let why = match fits.and_then(|()| retry(|| rustix::io::write(&self.file, bytes))) {
                 Ok(0) => io::ErrorKind::WriteZero.into(),
                 Ok(n) => {
                     self.sent += n;

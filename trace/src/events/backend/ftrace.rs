@@ -90,7 +90,9 @@ fn write(file: impl Fn(&Instance) -> &File, bytes: &[u8]) {
     LOST.fetch_add(1, Relaxed);
     // A trace that is off (EBADF) or full: counted, reported once; the VM runs on.
     if !TOLD.swap(true, Relaxed) {
-        eprintln!(
+        // Unlike `eprintln!`, no panic where stderr is closed.
+        let _ = writeln!(
+            std::io::stderr(),
             "hypertrace: the kernel does not take markers in {}: {why}; events for ftrace are \
              counted as lost until it does",
             instance.path.display()
