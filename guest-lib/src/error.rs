@@ -35,7 +35,7 @@ pub enum OpenError {
     /// The system refused something.
     #[cfg(feature = "std")]
     System {
-        /// What: a verb.
+        /// The action, which begins with a verb.
         doing: &'static str,
         /// Where.
         path: std::path::PathBuf,

@@ -31,7 +31,7 @@ fn the_pci_function_is_switched_on_and_mapped_write_combining_first() {
             assert!(is_mapped(&system.file(name)), "{name}");
         }
         assert!(!is_mapped(&system.file("resource4")));
-        // What is open stays, whatever is asked for.
+        // An open channel stays open, whatever the options ask for.
         assert_eq!(open(&Options::default()).unwrap(), info);
     });
 }
@@ -57,7 +57,7 @@ fn events_and_points_reach_the_functions_memory() {
         open(&system.options).unwrap();
         emit(100);
         assert_eq!(hypertrace::stamp(), hypertrace::Emit::Recorded);
-        // Nobody answers, which is told.
+        // No host answers, and the reply says so.
         let reply = hypertrace::reference_point!("irq", line = 3u8).unwrap();
         assert_eq!(reply.status, hypertrace::Status::Failed);
         with_client(|client| hypertrace::hypertrace(client, 0xab, &[])).unwrap();
@@ -140,8 +140,8 @@ fn a_forked_child_maps_the_function_anew() {
     });
 }
 
-/// A field that forks while it is written, as a signal handler could; the child
-/// goes on with the emit.
+/// A field that forks while it is written, as a signal handler could. The child
+/// continues the emit.
 #[derive(Clone, Copy)]
 struct Forks<'a>(&'a AtomicI32);
 
@@ -229,7 +229,7 @@ fn a_guest_without_a_steady_tsc_stamps_with_the_monotonic_clock() {
     });
 }
 
-/// What `open` says about this system.
+/// Returns the error of `open` for this system.
 fn refusal(system: &System) -> String {
     let error = open(&system.options).unwrap_err();
     match std::error::Error::source(&error) {

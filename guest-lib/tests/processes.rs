@@ -122,7 +122,7 @@ fn exec_gives_the_clients_back_though_the_process_lives() {
         });
         let comm = format!("/proc/{}/comm", child.0);
         wait_until("exec", || std::fs::read_to_string(&comm).is_ok_and(|comm| comm == "sleep\n"));
-        // The name comes first in an exec, the descriptors close after it.
+        // An exec changes the name first and closes the descriptors after it.
         wait_until("free", || !is_locked(&memory, 0));
         assert_eq!(client(), Some(0));
         host.drain();

@@ -55,7 +55,7 @@ fn threads_without_a_client_are_counted_until_one_is_free() {
         assert_eq!(host.seen.count(TICK), 400);
         assert_eq!(counts().unattached, 300, "with_client is no event");
 
-        // They have ended: who comes now has one.
+        // They have ended: a new thread gets a client.
         thread::spawn(|| emit(50)).join().unwrap();
         host.drain();
         assert_eq!(host.seen.count(TICK), 450);

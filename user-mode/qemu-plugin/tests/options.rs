@@ -1,4 +1,4 @@
-//! What the plugin says where it cannot serve, and that no signal is in play.
+//! Tests of the plugin's messages when it cannot serve, and of its signals: it uses none.
 
 mod common;
 
