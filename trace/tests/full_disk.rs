@@ -1,5 +1,6 @@
-//! A disk that is full, or a file that may not grow: counted, told once,
-//! tried again, and nothing that was committed is hurt.
+//! Tests with a full disk, or a file that may not grow. Losses are counted, the
+//! error is reported once, writes are tried again, and committed packets stay
+//! intact.
 #![allow(unsafe_code)] // setrlimit
 
 mod common;
@@ -169,7 +170,7 @@ fn what_was_lost_is_told_where_there_is_no_room_to_tell() {
     run.rounds(3);
     let (filler, told) = last_packet(&stream);
     assert_eq!(told, 0);
-    // Not a byte behind the filler's header.
+    // Not a byte after the filler's header.
     set_file_limit(filler + 128);
     run.rounds(30);
     let lost = run.emitted - run.recorded;

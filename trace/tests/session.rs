@@ -140,7 +140,7 @@ fn a_reference_point_may_come_with_its_schema_in_the_same_pass() {
     guest.emit(event_type!("e", x = 1u64));
     assert_eq!(session.reference_point(&point(id_of("e(x:u64)"), &[2])), Status::Recorded);
     session.begin_pass();
-    // Recorded behind the note: with the next pass.
+    // Recorded after the note, so it is drained in the next pass.
     session.reference_point(&point(id_of("e(x:u64)"), &[3]));
     guest.drain(&session);
     session.end_pass();
@@ -285,7 +285,7 @@ fn impossible_times_are_clamped_and_kept() {
     guest.pass(&session);
     let (summary, lines) = finish(session);
     assert_eq!(summary.ring_events, 6);
-    // now + 5 and the last are behind what the future one was clamped to.
+    // now + 5 and the last are earlier than the clamped time of the future one.
     assert_eq!(summary.faults["time_future"], 1, "{summary:?}");
     assert_eq!(summary.faults["time_backwards"], 4);
     assert_eq!(summary.time_faults, 5);

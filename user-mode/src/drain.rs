@@ -114,7 +114,8 @@ impl<S: EventSink> Drain<S> {
             mask_version.store(version, Relaxed);
             ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
         });
-        // A program may have died between its bell and the wake, or not have been truthful.
+        // Wakes the points thread in place of a program that died, or misbehaved, between its bell
+        // and the wake.
         if sleeps.load(Relaxed) && !self.state.is_asleep() {
             self.state.wake_points();
         }

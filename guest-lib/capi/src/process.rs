@@ -28,7 +28,7 @@ pub struct Options {
     /// The physical address of the MMIO window. 0: the address on the kernel
     /// command line, if there is one.
     window: u64,
-    /// How an emulator's plugin is notified of points. true: by a system call
+    /// The way to notify an emulator's plugin of points. true: by a system call
     /// that no kernel has, not by the form of a store. false: as
     /// HYPERTRACE_STORE in the environment says, if it is set.
     by_syscall: bool,

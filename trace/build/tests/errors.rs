@@ -1,4 +1,4 @@
-//! What is wrong with a `trace-events` file is told with its place.
+//! Tests of the errors in `trace-events` files and their positions.
 
 use hypertrace_trace_build::{MAX_ERRORS, parse};
 

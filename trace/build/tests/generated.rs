@@ -1,5 +1,5 @@
-//! The generated source: its shape, and that it compiles with no warning and
-//! traces what it was told.
+//! Tests of the generated source: its shape, that it compiles with no warning,
+//! and that it traces the events and values of its calls.
 
 mod compiled;
 

@@ -8,7 +8,7 @@ use hypertrace_trace_build::{MAX_ARGUMENTS, generate, parse};
 use std::fmt::Write;
 use std::process::Command;
 
-/// What the file of events can use, and C does not have by itself.
+/// Definitions that the file of events can use and C does not have by itself.
 const PRELUDE: &str = r#"
 #include <inttypes.h>
 #include <stdbool.h>

@@ -134,7 +134,7 @@ fn meant() -> impl Strategy<Value = Meant> {
         })
 }
 
-/// What must hold for any text.
+/// Checks the properties that must hold for any text.
 fn check(text: &str) {
     match parse("f", text) {
         Ok(events) => {

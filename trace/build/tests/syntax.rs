@@ -1,4 +1,4 @@
-//! What a `trace-events` file can say.
+//! Tests of the syntax of `trace-events` files.
 
 use hypertrace_trace_build::{EventDecl, Kind, Piece, parse};
 

@@ -38,7 +38,7 @@ impl Domain {
     }
 }
 
-/// Packet header and packet context, as they are in the file.
+/// Packet header and packet context, in the layout of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PacketHeader {

@@ -82,7 +82,7 @@ impl Gaps {
             if at > end {
                 break;
             }
-            // Before the time: that is of this loss or a later one then.
+            // Loaded before the time, so that the time is that of this loss or of a later one.
             let total = slot.total.load(Relaxed);
             let more = total.saturating_sub(*told);
             if more > 0 {
@@ -90,8 +90,8 @@ impl Gaps {
                 *told = total;
             }
             if at == end {
-                // It may grow. What is before it cannot: the thread has
-                // written since.
+                // This gap may still grow. Gaps before it cannot: the thread
+                // has written since.
                 break;
             }
             taken += 1;
