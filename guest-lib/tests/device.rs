@@ -181,8 +181,8 @@ fn a_child_forked_amid_an_emit_does_no_harm() {
 }
 
 #[test]
-fn the_kernel_command_line_tells_of_a_window() {
-    alone("the_kernel_command_line_tells_of_a_window", || {
+fn a_window_is_found_on_the_kernel_command_line() {
+    alone("a_window_is_found_on_the_kernel_command_line", || {
         let system = System::with_window();
         let line = format!("hypertrace.mmio=0x1000 quiet hypertrace.mmio={WINDOW:#x}\n");
         fs::write(system.options.proc.join("cmdline"), line).unwrap();
@@ -206,8 +206,8 @@ fn the_kernel_command_line_tells_of_a_window() {
 }
 
 #[test]
-fn a_window_can_be_told() {
-    alone("a_window_can_be_told", || {
+fn a_window_can_be_given_by_options() {
+    alone("a_window_can_be_given_by_options", || {
         let system = System::with_window();
         let options = Options {
             window: Some(WINDOW),
@@ -245,8 +245,8 @@ fn assert_says(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn errors_say_what_is_wrong_where_and_what_to_do() {
-    alone("errors_say_what_is_wrong_where_and_what_to_do", || {
+fn open_errors_have_defect_path_and_hint() {
+    alone("open_errors_have_defect_path_and_hint", || {
         let none = System::new();
         let at = none.root.path().to_str().unwrap();
         assert_says(
@@ -310,8 +310,8 @@ fn errors_say_what_is_wrong_where_and_what_to_do() {
 }
 
 #[test]
-fn a_program_that_is_not_root_is_told_so() {
-    alone("a_program_that_is_not_root_is_told_so", || {
+fn a_program_without_root_rights_gets_a_hint() {
+    alone("a_program_without_root_rights_gets_a_hint", || {
         let system = System::with_function(0x10f0, 0);
         use std::os::unix::fs::PermissionsExt;
         let modes = |mode| fs::Permissions::from_mode(mode);

@@ -133,8 +133,8 @@ fn exec_gives_the_clients_back_though_the_process_lives() {
 }
 
 #[test]
-fn a_process_that_exits_tells_its_losses() {
-    alone("a_process_that_exits_tells_its_losses", || {
+fn an_exiting_process_reports_its_losses() {
+    alone("an_exiting_process_reports_its_losses", || {
         let (mut host, _) = Host::install(2, 0, 1 << 12);
         let child = fork(|| {
             emit(1000);

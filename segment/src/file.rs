@@ -122,7 +122,7 @@ pub struct Segment {
 
 impl Segment {
     /// Creates a segment in memory, to serve it: a memfd, which cannot be cut. It
-    /// ceases to exist with the last process that has it open or mapped.
+    /// exists as long as a process has a descriptor or a mapping of it.
     ///
     /// # Errors
     /// If the geometry cannot be, or the system gives no memory.

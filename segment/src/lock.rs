@@ -37,7 +37,7 @@ pub struct LockFile {
     lowest: RawFd,
 }
 
-/// Device and inode. They identify a file as long as a process has it open.
+/// Device and inode. They identify a file as long as a process keeps it open.
 type Inode = (libc::dev_t, libc::ino_t);
 
 impl LockFile {

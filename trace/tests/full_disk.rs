@@ -157,8 +157,8 @@ fn last_packet(path: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn what_was_lost_is_told_where_there_is_no_room_to_tell() {
-    let test = "what_was_lost_is_told_where_there_is_no_room_to_tell";
+fn losses_are_reported_without_room_for_a_packet() {
+    let test = "losses_are_reported_without_room_for_a_packet";
     let Some(dir) = std::env::var_os(common::CHILD) else {
         let dir = tempfile::tempdir().unwrap();
         assert!(common::child(test, dir.path()).status().unwrap().success());

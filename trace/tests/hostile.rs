@@ -460,7 +460,7 @@ fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
 }
 
 #[test]
-fn large_files_are_not_written_every_second_when_nothing_comes() {
+fn large_files_are_not_written_every_second_without_events() {
     let (_dir, session) = common::session(|_| ());
     let log = Geometry { schema_bytes: 1 << 20, ..geometry() };
     let mut guest = Guest::with(1, &log, RingMode::Discard);
@@ -579,7 +579,7 @@ fn a_collision_is_nobodys_event() {
 }
 
 #[test]
-fn a_text_that_comes_after_its_record_is_for_later_ones() {
+fn a_text_after_its_record_applies_to_later_records() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
     let flags = Flags::empty();

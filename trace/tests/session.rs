@@ -100,7 +100,7 @@ fn every_field_type_arrives() {
 }
 
 #[test]
-fn host_and_guest_stand_in_one_trace_in_order() {
+fn host_and_guest_are_in_one_trace_in_order() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
     guest.pass(&session);
@@ -184,7 +184,7 @@ fn points_that_fit_no_schema_are_untyped_and_their_clients_fault() {
 }
 
 #[test]
-fn what_a_ring_lost_is_told_once_and_exactly() {
+fn a_rings_losses_are_reported_once_and_exactly() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
     let mut lost = 0u64;
@@ -351,7 +351,7 @@ fn a_lessee_without_a_tsc_gets_a_clock_of_its_kind() {
 }
 
 #[test]
-fn a_flight_recorder_tells_what_it_overwrote() {
+fn a_flight_recorder_reports_overwritten_events() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::with(0, &common::guest::geometry(), RingMode::Overwrite);
     for i in 0..50_000u64 {

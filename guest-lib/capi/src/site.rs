@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_schema_is_refused() {
+    fn invalid_names_and_types_are_refused() {
         let one = &[HYPERTRACE_TYPE_U64];
         let many = &[HYPERTRACE_TYPE_U64; 17];
         let long = c"a1234567890123456789012345678901234567890123456789012345678901234";
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_cut_at_a_character_and_null_is_told() {
+    fn strings_are_cut_at_a_character_and_null_is_shown() {
         let long = std::ffi::CString::new("ä".repeat(1000)).unwrap();
         let values = [7, long.as_ptr() as u64, 0];
         // SAFETY: a C string, and null.

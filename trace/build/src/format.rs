@@ -24,7 +24,7 @@ pub struct Format {
 pub(crate) struct Unit<'a> {
     pub c: char,
     pub column: usize,
-    /// The macro that has the character; none if a string has it.
+    /// The macro whose expansion contains the character; none if it is a string's.
     pub origin: Option<&'a str>,
 }
 

@@ -204,8 +204,8 @@ fn is_hex(event: &EventDecl) -> Vec<bool> {
 }
 
 /// Generates the statements that write the text. `core::fmt` is used only where
-/// it is needed: for one number it takes longer than the budget of the kernel's
-/// whole event.
+/// it is needed: it takes longer for one number than the kernel may take for
+/// the whole event.
 fn text(
     source: &mut Source,
     event: &EventDecl,

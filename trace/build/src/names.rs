@@ -56,7 +56,7 @@ pub(crate) fn parameters<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Ve
     names.clone().map(parameter).collect()
 }
 
-/// Returns the name, with underscores added until no argument has it.
+/// Returns the name, with as many underscores as make it differ from every argument's.
 pub(crate) fn unused<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     let mut name = name.to_owned();
     while names.clone().any(|other| other == name) {

@@ -53,7 +53,8 @@ pub(crate) struct Conversion {
 }
 
 impl Conversion {
-    /// Writes the conversion in C's syntax; with `bits_of_double`, a double's as that of its bits.
+    /// Writes the conversion in C's syntax. With `bits_of_double`, writes one for the bits of a
+    /// double instead.
     pub fn spell(&self, bits_of_double: bool, out: &mut Speller) {
         if bits_of_double {
             out.text("0x%016");

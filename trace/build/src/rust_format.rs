@@ -83,7 +83,7 @@ fn integer(conversion: &Conversion, kind: Kind, parameter: &str) -> Shown {
 }
 
 /// Returns the parameter as printf takes it: a smaller one becomes an int, the
-/// length may cut it off, and the conversion determines its sign.
+/// length may cut it off, and the conversion determines whether it is signed.
 fn integer_value(length: Length, signed: bool, kind: Kind, parameter: &str) -> String {
     let (bits, has_sign) = kind.integer().unwrap_or((64, false));
     if kind == Kind::Bool {

@@ -111,7 +111,7 @@ impl CType {
     }
 }
 
-/// Joins the parts with single spaces, without a space between a star and its declarator.
+/// Joins the parts with single spaces, without a space after a star.
 pub(crate) fn spell(parts: &[Part]) -> String {
     let mut text = String::new();
     for part in parts {

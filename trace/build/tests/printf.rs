@@ -339,7 +339,7 @@ fn programs(cases: &[Case]) -> (String, String, String) {
 }
 
 #[test]
-fn every_conversion_writes_what_c_writes() {
+fn every_conversion_writes_the_same_as_c() {
     if capability::program("cc").is_none() {
         return;
     }

@@ -239,7 +239,7 @@ fn trace_backend(name: &str, on: bool) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Returns the names of backends, as they are in the commands.
+/// Returns the names of backends, in the commands' spelling.
 fn names(backends: Backends) -> String {
     let all = [
         (Backends::RING, "rings"),

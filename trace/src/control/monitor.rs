@@ -38,7 +38,7 @@
 //! * Each request has one reply; that of a blank request is `ok`. Requests may
 //!   be sent before earlier replies were read; replies are sent in order.
 //! * Control characters in a reply are escaped (`\x1b`), so that it can be shown on a terminal.
-//! * A line is answered with an error as soon as it is too long, and skipped.
+//! * A line that is too long is answered with an error before its end, and skipped.
 //! * A client may shut down its sending side and continue to read. A last line
 //!   without a line end is not executed then, because it may be half of a
 //!   command.
@@ -493,7 +493,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn who_takes_nothing_of_a_reply_is_let_go() {
+    fn a_client_that_reads_nothing_of_a_reply_is_disconnected() {
         let dir = tempfile::tempdir().unwrap();
         let patience = Duration::from_millis(50);
         let long = |_: &str| Ok("x".repeat(MAX_REPLY / 2));

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_stand_where_the_layout_says() {
+    fn fields_are_at_the_offsets_of_the_layout() {
         use std::mem::offset_of;
         assert_eq!(offset_of!(PacketHeader, uuid), 4);
         assert_eq!(offset_of!(PacketHeader, stream_id), 20);

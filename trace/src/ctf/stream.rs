@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_creation_leaves_nothing_behind() {
+    fn a_failed_creation_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::at(dir.path(), 1).unwrap();
         std::fs::create_dir(dir.path().join("s-0000")).unwrap();

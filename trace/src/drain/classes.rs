@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_lists_what_was_put_in() {
+    fn a_set_lists_its_members() {
         let mut set = BitSet::default();
         let members = [0, 1, 16, 63, 64, 127, 128, 4000, 4095];
         members.into_iter().for_each(|dense| set.insert(dense));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_told_where_it_is_and_as_it_grows() {
+    fn a_gap_is_reported_at_its_place_and_as_it_grows() {
         let (gaps, mut told) = (Gaps::default(), 0);
         gaps.lost(10, 100);
         gaps.lost(10, 101);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn more_gaps_than_slots_are_told_as_one() {
+    fn more_gaps_than_slots_are_reported_as_one() {
         let (gaps, mut told) = (Gaps::default(), 0);
         let many = 2 * SLOTS as u64;
         (0..many).for_each(|at| gaps.lost(at, at));

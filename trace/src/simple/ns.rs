@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_never_goes_back_and_comes_to_be_right() {
+    fn time_never_goes_back_and_becomes_exact() {
         let mut clock = HostClock::start();
         let second = clock.frequency;
         let start = clock.started();

@@ -36,7 +36,7 @@ fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn wrong_and_missing_options_are_told() {
+fn wrong_and_missing_options_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let Some(guest) = guest(folder.path()) else { return };
     let told = refused(&guest, "", None);
@@ -57,7 +57,7 @@ fn wrong_and_missing_options_are_told() {
 }
 
 #[test]
-fn what_is_no_segment_is_told() {
+fn files_that_are_no_segment_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let Some(guest) = guest(folder.path()) else { return };
     let told = |path: &Path| refused(&guest, &format!(",segment={}", path.display()), None);

@@ -172,7 +172,7 @@ fn without_a_marker_nothing_is_instrumented() {
 }
 
 #[test]
-fn what_a_full_relay_cannot_hold_is_left_to_the_host() {
+fn points_that_a_full_relay_cannot_hold_are_left_to_the_host() {
     each(|guest| {
         let small = Geometry { ring_bytes: 1 << 12, block_bytes: 1 << 8, ..geometry() };
         let segment = Segment::with(small, 1);
