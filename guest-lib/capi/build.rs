@@ -1,8 +1,8 @@
-//! How the shared library is linked.
+//! Link arguments of the shared library.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libhypertrace.so");
-    // It has a thread and hooks of a process's end: `dlclose` must not take their code away.
+    // It has a thread and exit handlers: `dlclose` must not unmap their code.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,19 +1,19 @@
 /*
  * The macros. They are statements, for C11 and C++17.
  *
- * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. Behind it come 0 to 16
- * fields: a variable, whose name is the field's; or a pair (name, value) in parentheses. Values are
- * integers, bool, float and double, char * (a string: its bytes up to the zero, 1,024 at most), and
- * other pointers to objects, which are shown in hexadecimal. A name that is a macro or a keyword
- * needs a pair with another name.
+ * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. After it follow 0 to 16
+ * fields. A field is a variable, whose name becomes the field's name, or a pair (name, value) in
+ * parentheses. Values are integers, bool, float and double, char * (a string: its bytes up to the
+ * zero, at most 1,024), and other pointers to objects, which are shown in hexadecimal. A variable
+ * named like a macro or a keyword needs a pair with another name.
  *
- * The types of fields are those of the values; a call site has one set of them for good.
+ * The types of the fields are those of the values. The types of a call site never change.
  */
 
 /*
- * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Values are not computed
- * where the event is switched off, or where there is no device, but for the first time. What cannot
- * be recorded is counted, and the host shows the count.
+ * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Except for the first
+ * time, values are not computed while the event is switched off or where there is no device. Events
+ * that cannot be recorded are counted, and the host shows the count.
  */
 #define HYPERTRACE_EVENT(...)                                                                      \
     do {                                                                                           \
@@ -26,10 +26,10 @@
 
 /*
  * HYPERTRACE_COMMIT(outcome, name, field..): an event that must not be dropped. It may use the part
- * of the ring that is kept for such, and where even that is full, waits a second at most for the
- * host to drain. `outcome` is an enum hypertrace_outcome * or NULL. When it is
- * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host has too, behind all that this
- * thread has recorded before, and survives this process. The host need not have seen it.
+ * of the ring that is reserved for such events. If that is full too, it waits at most a second for
+ * the host to drain the ring. `outcome` is an enum hypertrace_outcome * or NULL. When it is
+ * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host has too, after all that this
+ * thread has recorded before, and survives this process. The host may not have seen it yet.
  */
 #define HYPERTRACE_COMMIT(outcome, ...)                                                            \
     do {                                                                                           \
@@ -39,9 +39,10 @@
     } while (0)
 
 /*
- * HYPERTRACE_REFERENCE_POINT(reply, name, field..): an event in order with what the host does. The
- * host has handled it when this is done: one exit from a VM; outside of VMs a wait for the host's
- * thread, a second at most. `reply` is a struct hypertrace_reply * or NULL.
+ * HYPERTRACE_REFERENCE_POINT(reply, name, field..): an event that is ordered with the host's
+ * events. The host has handled it when the statement ends. The cost is one exit from a VM; outside
+ * of VMs it is a wait for the host's thread, at most a second. `reply` is a struct
+ * hypertrace_reply * or NULL.
  */
 #define HYPERTRACE_REFERENCE_POINT(reply, ...)                                                     \
     do {                                                                                           \
@@ -52,15 +53,16 @@
 
 /*
  * HYPERTRACE_REGION_BEGIN(name, id), HYPERTRACE_REGION_END(name, id): a region of interest, as the
- * events NAME_begin(id) and NAME_end(id). The id, a number, tells one time from another.
+ * events NAME_begin(id) and NAME_end(id). The id is a number that distinguishes one pass through
+ * the region from another.
  */
 #define HYPERTRACE_REGION_BEGIN(name, id_)                                                         \
     HYPERTRACE_EVENT(name "_begin", (id, HYPERTRACE_U64_(id_)))
 #define HYPERTRACE_REGION_END(name, id_) HYPERTRACE_EVENT(name "_end", (id, HYPERTRACE_U64_(id_)))
 
-/* What ends with an underscore is not for programs. */
+/* Names that end with an underscore are not for programs. */
 
-/* A call site's names and types. The struct is for the compiler to refuse names that are none. */
+/* A call site's names and types. The struct makes the compiler refuse invalid names. */
 #define HYPERTRACE_SITE_(...)                                                                      \
     struct hypertrace_names_ {                                                                     \
         char hypertrace_;                                                                          \
@@ -82,7 +84,7 @@
     const uint64_t hypertrace_values_[] = {HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0};
 
 /*
- * Whether an event is off: a byte for each hash of a name, 0 is on. The library changes it while
+ * The enable mask: one byte for each hash of a name; 0 means on. The library changes it while
  * the program runs.
  */
 #if defined(__cplusplus)
@@ -102,13 +104,13 @@ extern
 #define HYPERTRACE_IS_ON_(site, name)                                                              \
     (HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[HYPERTRACE_SLOT_(name)], RELAXED) == 0)
 #else
-/* The hash is not known before the program runs. The library finds it at the first event. */
+/* The hash is only known at run time. The library computes it at the first event. */
 #define HYPERTRACE_IS_ON_(site, name)                                                              \
     (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \
      HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[(site).name_hash & 4095], RELAXED) == 0)
 #endif
 
-/* What a field is: (name, value) or a variable. */
+/* Dispatch on the form of a field: (name, value) or a variable. */
 #define HYPERTRACE_MEMBER_(field) HYPERTRACE_AS_(HYPERTRACE_MEMBER_, field)
 #define HYPERTRACE_MEMBER_BARE_(field) char field;
 #define HYPERTRACE_MEMBER_PAIR_(field) HYPERTRACE_MEMBER_OF_ field
@@ -129,7 +131,7 @@ extern
 #define HYPERTRACE_VALUE_PAIR_(field) HYPERTRACE_VALUE_OF_ field
 #define HYPERTRACE_VALUE_OF_(name, ...) HYPERTRACE_WORD_((__VA_ARGS__)),
 
-/* Calls macro##BARE_ or macro##PAIR_: in front of a parenthesis, HYPERTRACE_PROBE_ is called. */
+/* Calls macro##BARE_ or macro##PAIR_. HYPERTRACE_PROBE_ expands only before a parenthesis. */
 #define HYPERTRACE_AS_(macro, field) HYPERTRACE_JOIN_(macro, HYPERTRACE_KIND_(field))(field)
 #define HYPERTRACE_JOIN_(a, b) HYPERTRACE_JOINED_(a, b)
 #define HYPERTRACE_JOINED_(a, b) a##b
@@ -140,7 +142,7 @@ extern
 
 #define HYPERTRACE_FIRST_(name, ...) name
 
-/* macro(field) for each of the fields behind a name; and how many there are. */
+/* macro(field) for each field after the name, and the number of fields. */
 #define HYPERTRACE_EACH_(macro, ...)                                                               \
     HYPERTRACE_CAT_(HYPERTRACE_EACH_, HYPERTRACE_COUNT_(__VA_ARGS__))(macro, __VA_ARGS__)
 #define HYPERTRACE_CAT_(a, b) HYPERTRACE_CATTED_(a, b)
@@ -182,7 +184,7 @@ extern
 #define HYPERTRACE_TYPE_(value) (hypertrace_::type_of<decltype(hypertrace_::plain(value))>())
 #define HYPERTRACE_WORD_(value) (hypertrace_::word(hypertrace_::plain(value)))
 
-/* A number at once, not at run time. */
+/* A constant expression: computed at compile time. */
 #define HYPERTRACE_SLOT_(name)                                                                     \
     (std::integral_constant<size_t, hypertrace_::slot("" name, sizeof("" name) - 1)>::value)
 

@@ -3,7 +3,7 @@
  *
  *     HYPERTRACE_EVENT("disk_read", lba, (len, sectors * 512));
  *
- * Made by `cargo xtask header` from guest-lib/capi; docs/c.md tells how to use it.
+ * Made by `cargo xtask header` from guest-lib/capi; docs/c.md describes its use.
  *
  * SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
  */

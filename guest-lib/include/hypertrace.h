@@ -3,7 +3,7 @@
  *
  *     HYPERTRACE_EVENT("disk_read", lba, (len, sectors * 512));
  *
- * Made by `cargo xtask header` from guest-lib/capi; docs/c.md tells how to use it.
+ * Made by `cargo xtask header` from guest-lib/capi; docs/c.md describes its use.
  *
  * SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
  */
@@ -22,7 +22,7 @@
 #endif
 
 /**
- * `uint8_t`; the types of fields, as the macros tell them.
+ * `uint8_t`. The constants are the types of fields, as the macros pass them.
  */
 #define HYPERTRACE_TYPE_U8 0
 
@@ -72,7 +72,7 @@
 #define HYPERTRACE_TYPE_BOOL 9
 
 /**
- * A pointer, or a number that people read in hexadecimal
+ * A pointer, or a number that is shown in hexadecimal
  */
 #define HYPERTRACE_TYPE_X64 10
 
@@ -82,15 +82,15 @@
 #define HYPERTRACE_TYPE_STR 11
 
 /**
- * What became of an event.
+ * Outcome of an event.
  */
 enum hypertrace_outcome {
     /**
-     * It is recorded.
+     * The event is recorded.
      */
     HYPERTRACE_OUTCOME_RECORDED = 0,
     /**
-     * The host does not want it.
+     * The host does not want the event.
      */
     HYPERTRACE_OUTCOME_FILTERED = 1,
     /**
@@ -98,36 +98,36 @@ enum hypertrace_outcome {
      */
     HYPERTRACE_OUTCOME_FAILED = 2,
     /**
-     * The host says that it is none: counted.
+     * The host rejects the event as malformed: counted.
      */
     HYPERTRACE_OUTCOME_INVALID = 3,
     /**
-     * Over the client's rate bound: counted.
+     * The event exceeds the client's rate limit: counted.
      */
     HYPERTRACE_OUTCOME_LIMITED = 4,
     /**
-     * No room: counted.
+     * The ring has no room: counted.
      */
     HYPERTRACE_OUTCOME_FULL = 5,
     /**
-     * In the middle of another event of this thread (a signal handler's):
-     * counted.
+     * The thread is in the middle of another event, so this is a signal
+     * handler's: counted.
      */
     HYPERTRACE_OUTCOME_BUSY = 6,
     /**
-     * This thread has no client, or there is no device: see
-     * `hypertrace_open`.
+     * The thread has no client, or there is no device: see `hypertrace_open`.
      */
     HYPERTRACE_OUTCOME_NO_CLIENT = 7,
     /**
-     * Its names and types make no schema: counted.
+     * The event's names and types make no valid schema: counted.
      */
     HYPERTRACE_OUTCOME_REFUSED = 8,
 };
 
 /**
- * A call site. The macros make one as a static of each; what is not told here
- * to be filled in is zero at first and the library's own.
+ * A call site. The macros define a static of this type for each one. The
+ * fields marked "to be filled in" are the program's; all others are zero at
+ * first and belong to the library.
  */
 struct hypertrace_site {
     /**
@@ -135,7 +135,7 @@ struct hypertrace_site {
      */
     const char *name;
     /**
-     * To be filled in: the fields' names, with a comma behind each.
+     * To be filled in: the fields' names, with a comma after each.
      */
     const char *fields;
     /**
@@ -147,7 +147,7 @@ struct hypertrace_site {
      */
     uint32_t count;
     /**
-     * 0 while it is new.
+     * The state: 0 while the site is new.
      */
     uint32_t state;
     uint32_t id;
@@ -159,11 +159,11 @@ struct hypertrace_site {
  */
 struct hypertrace_reply {
     /**
-     * What became of it. The rest is 0 unless the host has answered.
+     * The point's outcome. The other fields are 0 unless the host has answered.
      */
     enum hypertrace_outcome outcome;
     /**
-     * This thread's clock before.
+     * This thread's clock before the point.
      */
     uint64_t before;
     /**
@@ -171,51 +171,51 @@ struct hypertrace_reply {
      */
     uint64_t host_time;
     /**
-     * This thread's clock after.
+     * This thread's clock after the point.
      */
     uint64_t after;
     /**
-     * The host's clock epoch: it changes when time jumps (restore,
+     * The host's clock epoch, which changes when time jumps (restore,
      * migration).
      */
     uint64_t epoch;
 };
 
 /**
- * Where to look for the device. All zeros, or no options at all, finds the one
- * that there is.
+ * Options of `hypertrace_open`: the place of the device. With all zeros, or
+ * with no options, the library finds the device by itself.
  */
 struct hypertrace_options {
     /**
-     * `sizeof(struct hypertrace_options)`: later versions may have more.
+     * `sizeof(struct hypertrace_options)`. Later versions may have more fields.
      */
     size_t size;
     /**
-     * The file of a segment; NULL: what HYPERTRACE_SEGMENT in the environment
-     * names, if it does.
+     * The file of a segment. NULL: the file that HYPERTRACE_SEGMENT in the
+     * environment names, if it is set.
      */
     const char *segment;
     /**
-     * The PCI function, as in "0000:00:04.0"; NULL: the first that is a
+     * The PCI function, as in "0000:00:04.0". NULL: the first that is a
      * hypertrace device.
      */
     const char *function;
     /**
-     * The physical address of the MMIO window; 0: what the kernel command line
-     * says, if it does.
+     * The physical address of the MMIO window. 0: the address on the kernel
+     * command line, if there is one.
      */
     uint64_t window;
     /**
-     * Tell an emulator's plugin of points by a system call that no kernel has,
-     * not by the form of a store; false: as HYPERTRACE_STORE in the environment
-     * says, if it does.
+     * The way to notify an emulator's plugin of points. true: by a system call
+     * that no kernel has, not by the form of a store. false: as
+     * HYPERTRACE_STORE in the environment says, if it is set.
      */
     bool by_syscall;
 };
 
 /**
- * What became of this process's clients and events, apart from what the host
- * shows. Running totals; a forked child begins at zero.
+ * Counts of this process's clients and events that the host does not show.
+ * They are running totals; a forked child begins at zero.
  */
 struct hypertrace_counts {
     /**
@@ -224,21 +224,21 @@ struct hypertrace_counts {
      */
     uint64_t unattached;
     /**
-     * Clients that a thread left behind because a signal handler had jumped
-     * out of an event.
+     * Clients that a thread abandoned because a signal handler had jumped out
+     * of an event.
      */
     uint64_t abandoned;
     /**
-     * Clients that were left because another had taken them.
+     * Clients that a thread left because another had taken them.
      */
     uint64_t taken;
     /**
      * Reference points that a segment's host did not answer within a second,
-     * or that nobody waited for because it was dead already.
+     * or for which no thread waited because the host was already dead.
      */
     uint64_t unanswered;
     /**
-     * Events whose names and types make no schema. Not set back by a fork.
+     * Events whose names and types make no valid schema. A fork does not reset this count.
      */
     uint64_t refused;
 };
@@ -248,7 +248,7 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * What HYPERTRACE_EVENT calls where the event is on.
+ * Records an event. HYPERTRACE_EVENT calls it when the event is on.
  *
  * # Safety
  * `site` is a call site as the macros make it, and `values` has a word for
@@ -257,8 +257,8 @@ extern "C" {
 enum hypertrace_outcome hypertrace_event(struct hypertrace_site *site, const uint64_t *values);
 
 /**
- * What HYPERTRACE_COMMIT calls. Stores to `outcome` what became of it, unless
- * that is NULL.
+ * Records an event that must not be dropped, for HYPERTRACE_COMMIT. Stores its
+ * outcome to `outcome`, unless that is NULL.
  *
  * # Safety
  * As for `hypertrace_event`; `outcome` is NULL or can be stored to.
@@ -268,8 +268,8 @@ void hypertrace_commit(struct hypertrace_site *site,
                        enum hypertrace_outcome *outcome);
 
 /**
- * What HYPERTRACE_REFERENCE_POINT calls. Stores the host's answer to `reply`,
- * unless that is NULL.
+ * Makes a reference point, for HYPERTRACE_REFERENCE_POINT. Stores the host's
+ * answer to `reply`, unless that is NULL.
  *
  * # Safety
  * As for `hypertrace_event`; `reply` is NULL or can be stored to.
@@ -279,56 +279,61 @@ void hypertrace_reference_point(struct hypertrace_site *site,
                                 struct hypertrace_reply *reply);
 
 /**
- * Opens the device, or the segment of `hypertrace run`, for this process. An
- * event does the same at first, but tells nobody what is wrong.
+ * Opens the device, or the segment of `hypertrace run`, for this process. The
+ * first event does the same, but reports no error.
  *
  * `options` may be NULL. If there is nothing to open, or the system does not
- * allow it, the result is false and `error`, unless NULL, has the reason: what,
- * where, and what to do, cut off after `size` bytes, with a zero at its end.
+ * allow it, the function returns false and stores the reason to `error`, unless
+ * that is NULL: what failed, where, and what to do. The text is cut off to
+ * `size` bytes, including the zero at its end.
  *
- * If a channel is open already, it stays.
+ * A channel that is already open stays open.
  *
  * # Safety
- * Pointers are NULL or good for what is said above.
+ * Each pointer is NULL or valid for the use described above.
  */
 bool hypertrace_open(const struct hypertrace_options *options, char *error, size_t size);
 
 /**
- * A kernel-stamped point: a record of this thread whose timestamp the host's
- * kernel traces together with its own time, at a fraction of the cost of a
- * reference point. Where the host cannot, it is a record only.
+ * Records a kernel-stamped point of this thread. The host's kernel traces the
+ * record's timestamp together with its own time, at a fraction of the cost of
+ * a reference point. Where the host's kernel cannot, the point is only a
+ * record.
  */
 enum hypertrace_outcome hypertrace_stamp(void);
 
 /**
- * Takes over what the host switched on or off, and tells it what this thread
- * has dropped, at once. A thread of the library does that every 10 ms anyway.
+ * Applies the host's enable mask and reports to the host how many events this
+ * thread has dropped, immediately. A thread of the library does the same every
+ * 10 ms.
  */
 void hypertrace_poll(void);
 
 /**
- * Makes sure that the next event of this thread, if its fields take no more
- * than this many words, finds room: looks, wakes the host and waits, a second
- * at most. For programs that would rather wait than lose an event. False if
- * there is no room still, never can be, or nobody listens to this thread.
+ * Waits until the ring has room for the next event of this thread, if the
+ * event's fields take at most `words` words. If there is no room, it wakes the
+ * host and waits at most a second. For programs that prefer a wait to a lost
+ * event. Returns false if there is still no room, if there can never be, or if
+ * no host drains this thread's ring.
  *
- * A field takes a word, but a string its bytes and 4 more, rounded up to words.
+ * A field takes one word; a string takes its bytes and 4 more, rounded up to words.
  */
 bool hypertrace_wait_for_room(size_t words);
 
 /**
- * The numbers-only interface of 2016: `arg1` and up to as many further
- * arguments as the device was built for. One exit; over a segment, a commit.
+ * Records an event of the numbers-only interface of 2016: `arg1`, and at most
+ * as many further arguments as the device was built for. It costs one exit.
+ * Over a segment it is a commit.
  *
  * # Safety
- * `args` has `count` words.
+ * `args` points to `count` words.
  */
 void hypertrace_legacy(uint64_t arg1, const uint64_t *args, size_t count);
 
 /**
- * Stores the counts, the first `size` bytes of them: pass
- * `sizeof(struct hypertrace_counts)`. What this version of the library does
- * not have is zero.
+ * Stores the first `size` bytes of the counts: pass `sizeof(struct
+ * hypertrace_counts)`. Counts that this version of the library does not have
+ * are zero.
  *
  * # Safety
  * `counts` points to `size` bytes.
@@ -344,19 +349,19 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
 /*
  * The macros. They are statements, for C11 and C++17.
  *
- * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. Behind it come 0 to 16
- * fields: a variable, whose name is the field's; or a pair (name, value) in parentheses. Values are
- * integers, bool, float and double, char * (a string: its bytes up to the zero, 1,024 at most), and
- * other pointers to objects, which are shown in hexadecimal. A name that is a macro or a keyword
- * needs a pair with another name.
+ * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. After it follow 0 to 16
+ * fields. A field is a variable, whose name becomes the field's name, or a pair (name, value) in
+ * parentheses. Values are integers, bool, float and double, char * (a string: its bytes up to the
+ * zero, at most 1,024), and other pointers to objects, which are shown in hexadecimal. A variable
+ * named like a macro or a keyword needs a pair with another name.
  *
- * The types of fields are those of the values; a call site has one set of them for good.
+ * The types of the fields are those of the values. The types of a call site never change.
  */
 
 /*
- * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Values are not computed
- * where the event is switched off, or where there is no device, but for the first time. What cannot
- * be recorded is counted, and the host shows the count.
+ * HYPERTRACE_EVENT(name, field..): records an event in this thread's ring. Except for the first
+ * time, values are not computed while the event is switched off or where there is no device. Events
+ * that cannot be recorded are counted, and the host shows the count.
  */
 #define HYPERTRACE_EVENT(...)                                                                      \
     do {                                                                                           \
@@ -369,10 +374,10 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
 
 /*
  * HYPERTRACE_COMMIT(outcome, name, field..): an event that must not be dropped. It may use the part
- * of the ring that is kept for such, and where even that is full, waits a second at most for the
- * host to drain. `outcome` is an enum hypertrace_outcome * or NULL. When it is
- * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host has too, behind all that this
- * thread has recorded before, and survives this process. The host need not have seen it.
+ * of the ring that is reserved for such events. If that is full too, it waits at most a second for
+ * the host to drain the ring. `outcome` is an enum hypertrace_outcome * or NULL. When it is
+ * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host has too, after all that this
+ * thread has recorded before, and survives this process. The host may not have seen it yet.
  */
 #define HYPERTRACE_COMMIT(outcome, ...)                                                            \
     do {                                                                                           \
@@ -382,9 +387,10 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
     } while (0)
 
 /*
- * HYPERTRACE_REFERENCE_POINT(reply, name, field..): an event in order with what the host does. The
- * host has handled it when this is done: one exit from a VM; outside of VMs a wait for the host's
- * thread, a second at most. `reply` is a struct hypertrace_reply * or NULL.
+ * HYPERTRACE_REFERENCE_POINT(reply, name, field..): an event that is ordered with the host's
+ * events. The host has handled it when the statement ends. The cost is one exit from a VM; outside
+ * of VMs it is a wait for the host's thread, at most a second. `reply` is a struct
+ * hypertrace_reply * or NULL.
  */
 #define HYPERTRACE_REFERENCE_POINT(reply, ...)                                                     \
     do {                                                                                           \
@@ -395,15 +401,16 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
 
 /*
  * HYPERTRACE_REGION_BEGIN(name, id), HYPERTRACE_REGION_END(name, id): a region of interest, as the
- * events NAME_begin(id) and NAME_end(id). The id, a number, tells one time from another.
+ * events NAME_begin(id) and NAME_end(id). The id is a number that distinguishes one pass through
+ * the region from another.
  */
 #define HYPERTRACE_REGION_BEGIN(name, id_)                                                         \
     HYPERTRACE_EVENT(name "_begin", (id, HYPERTRACE_U64_(id_)))
 #define HYPERTRACE_REGION_END(name, id_) HYPERTRACE_EVENT(name "_end", (id, HYPERTRACE_U64_(id_)))
 
-/* What ends with an underscore is not for programs. */
+/* Names that end with an underscore are not for programs. */
 
-/* A call site's names and types. The struct is for the compiler to refuse names that are none. */
+/* A call site's names and types. The struct makes the compiler refuse invalid names. */
 #define HYPERTRACE_SITE_(...)                                                                      \
     struct hypertrace_names_ {                                                                     \
         char hypertrace_;                                                                          \
@@ -425,7 +432,7 @@ void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
     const uint64_t hypertrace_values_[] = {HYPERTRACE_EACH_(HYPERTRACE_VALUE_, __VA_ARGS__) 0};
 
 /*
- * Whether an event is off: a byte for each hash of a name, 0 is on. The library changes it while
+ * The enable mask: one byte for each hash of a name; 0 means on. The library changes it while
  * the program runs.
  */
 #if defined(__cplusplus)
@@ -445,13 +452,13 @@ extern
 #define HYPERTRACE_IS_ON_(site, name)                                                              \
     (HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[HYPERTRACE_SLOT_(name)], RELAXED) == 0)
 #else
-/* The hash is not known before the program runs. The library finds it at the first event. */
+/* The hash is only known at run time. The library computes it at the first event. */
 #define HYPERTRACE_IS_ON_(site, name)                                                              \
     (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \
      HYPERTRACE_LOAD_(uint8_t, hypertrace_off_[(site).name_hash & 4095], RELAXED) == 0)
 #endif
 
-/* What a field is: (name, value) or a variable. */
+/* Dispatch on the form of a field: (name, value) or a variable. */
 #define HYPERTRACE_MEMBER_(field) HYPERTRACE_AS_(HYPERTRACE_MEMBER_, field)
 #define HYPERTRACE_MEMBER_BARE_(field) char field;
 #define HYPERTRACE_MEMBER_PAIR_(field) HYPERTRACE_MEMBER_OF_ field
@@ -472,7 +479,7 @@ extern
 #define HYPERTRACE_VALUE_PAIR_(field) HYPERTRACE_VALUE_OF_ field
 #define HYPERTRACE_VALUE_OF_(name, ...) HYPERTRACE_WORD_((__VA_ARGS__)),
 
-/* Calls macro##BARE_ or macro##PAIR_: in front of a parenthesis, HYPERTRACE_PROBE_ is called. */
+/* Calls macro##BARE_ or macro##PAIR_. HYPERTRACE_PROBE_ expands only before a parenthesis. */
 #define HYPERTRACE_AS_(macro, field) HYPERTRACE_JOIN_(macro, HYPERTRACE_KIND_(field))(field)
 #define HYPERTRACE_JOIN_(a, b) HYPERTRACE_JOINED_(a, b)
 #define HYPERTRACE_JOINED_(a, b) a##b
@@ -483,7 +490,7 @@ extern
 
 #define HYPERTRACE_FIRST_(name, ...) name
 
-/* macro(field) for each of the fields behind a name; and how many there are. */
+/* macro(field) for each field after the name, and the number of fields. */
 #define HYPERTRACE_EACH_(macro, ...)                                                               \
     HYPERTRACE_CAT_(HYPERTRACE_EACH_, HYPERTRACE_COUNT_(__VA_ARGS__))(macro, __VA_ARGS__)
 #define HYPERTRACE_CAT_(a, b) HYPERTRACE_CATTED_(a, b)
@@ -525,7 +532,7 @@ extern
 #define HYPERTRACE_TYPE_(value) (hypertrace_::type_of<decltype(hypertrace_::plain(value))>())
 #define HYPERTRACE_WORD_(value) (hypertrace_::word(hypertrace_::plain(value)))
 
-/* A number at once, not at run time. */
+/* A constant expression: computed at compile time. */
 #define HYPERTRACE_SLOT_(name)                                                                     \
     (std::integral_constant<size_t, hypertrace_::slot("" name, sizeof("" name) - 1)>::value)
 

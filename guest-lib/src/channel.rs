@@ -42,7 +42,7 @@ impl Channel<'static> {
     /// The window is mapped at `base`, writable, and never unmapped; it really is that
     /// of a hypertrace device or a segment, or at least a readable page.
     pub unsafe fn at_window(base: *mut u8) -> Result<Self, OpenError> {
-        // SAFETY: the caller's promise; the config region comes first.
+        // SAFETY: the caller's promise; the config region is at the window's start.
         unsafe { Channel::in_window(&read_config(base), base) }
     }
 
@@ -187,7 +187,7 @@ impl<'m> Channel<'m> {
         self.guest_frequency
     }
 
-    /// The version of the enable mask, as this client's host page has it.
+    /// Returns the version of the enable mask from this client's page H.
     pub(crate) fn mask_version(memory: &ClientMemory<'_>) -> u64 {
         // ORDERING: pairs with the Release store after the mask was written.
         memory.host[host_page::MASK_VERSION].load(Ordering::Acquire)

@@ -35,7 +35,7 @@ pub enum OpenError {
     /// The system refused something.
     #[cfg(feature = "std")]
     System {
-        /// What: a verb.
+        /// The action, which begins with a verb.
         doing: &'static str,
         /// Where.
         path: std::path::PathBuf,
@@ -170,7 +170,7 @@ mod tests {
     use std::error::Error;
 
     #[test]
-    fn a_refusal_says_what_where_why_and_what_to_do() {
+    fn an_open_error_has_action_path_cause_and_hint() {
         let source = std::io::Error::from_raw_os_error(libc::EPERM);
         let path = std::path::Path::new("/sys/bus/pci/devices/0000:00:04.0/resource4_wc");
         let error = OpenError::System {

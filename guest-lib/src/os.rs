@@ -25,8 +25,8 @@ mod linux {
         left > 0
     }
 
-    /// Tells an emulator's plugin of a store to a register. A kernel has no such
-    /// call, and says so.
+    /// Notifies an emulator's plugin of a store to a register. A kernel has no
+    /// such system call and returns an error.
     pub(crate) fn tell_plugin(register: *mut u64, value: u64) {
         // SAFETY: a kernel that does not know the call does nothing, a plugin does
         // what the store would do; errno is this thread's own.

@@ -87,7 +87,7 @@ fn a_commit_does_not_wait_for_a_host_that_cannot_write() {
 }
 
 #[test]
-fn opening_tells_what_is_wrong() {
+fn errors_of_a_channel_name_the_defect() {
     let rings = rings();
     let mut wrong = page();
     wrong.magic = 0x1234;

@@ -31,7 +31,7 @@ fn the_pci_function_is_switched_on_and_mapped_write_combining_first() {
             assert!(is_mapped(&system.file(name)), "{name}");
         }
         assert!(!is_mapped(&system.file("resource4")));
-        // What is open stays, whatever is asked for.
+        // An open channel stays open, whatever the options ask for.
         assert_eq!(open(&Options::default()).unwrap(), info);
     });
 }
@@ -57,7 +57,7 @@ fn events_and_points_reach_the_functions_memory() {
         open(&system.options).unwrap();
         emit(100);
         assert_eq!(hypertrace::stamp(), hypertrace::Emit::Recorded);
-        // Nobody answers, which is told.
+        // No host answers, and the reply says so.
         let reply = hypertrace::reference_point!("irq", line = 3u8).unwrap();
         assert_eq!(reply.status, hypertrace::Status::Failed);
         with_client(|client| hypertrace::hypertrace(client, 0xab, &[])).unwrap();
@@ -140,8 +140,8 @@ fn a_forked_child_maps_the_function_anew() {
     });
 }
 
-/// A field that forks while it is written, as a signal handler could; the child
-/// goes on with the emit.
+/// A field that forks while it is written, as a signal handler could. The child
+/// continues the emit.
 #[derive(Clone, Copy)]
 struct Forks<'a>(&'a AtomicI32);
 
@@ -181,8 +181,8 @@ fn a_child_forked_amid_an_emit_does_no_harm() {
 }
 
 #[test]
-fn the_kernel_command_line_tells_of_a_window() {
-    alone("the_kernel_command_line_tells_of_a_window", || {
+fn a_window_is_found_on_the_kernel_command_line() {
+    alone("a_window_is_found_on_the_kernel_command_line", || {
         let system = System::with_window();
         let line = format!("hypertrace.mmio=0x1000 quiet hypertrace.mmio={WINDOW:#x}\n");
         fs::write(system.options.proc.join("cmdline"), line).unwrap();
@@ -206,8 +206,8 @@ fn the_kernel_command_line_tells_of_a_window() {
 }
 
 #[test]
-fn a_window_can_be_told() {
-    alone("a_window_can_be_told", || {
+fn a_window_can_be_given_by_options() {
+    alone("a_window_can_be_given_by_options", || {
         let system = System::with_window();
         let options = Options {
             window: Some(WINDOW),
@@ -229,7 +229,7 @@ fn a_guest_without_a_steady_tsc_stamps_with_the_monotonic_clock() {
     });
 }
 
-/// What `open` says about this system.
+/// Returns the error of `open` for this system.
 fn refusal(system: &System) -> String {
     let error = open(&system.options).unwrap_err();
     match std::error::Error::source(&error) {
@@ -245,8 +245,8 @@ fn assert_says(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn errors_say_what_is_wrong_where_and_what_to_do() {
-    alone("errors_say_what_is_wrong_where_and_what_to_do", || {
+fn open_errors_have_defect_path_and_hint() {
+    alone("open_errors_have_defect_path_and_hint", || {
         let none = System::new();
         let at = none.root.path().to_str().unwrap();
         assert_says(
@@ -310,8 +310,8 @@ fn errors_say_what_is_wrong_where_and_what_to_do() {
 }
 
 #[test]
-fn a_program_that_is_not_root_is_told_so() {
-    alone("a_program_that_is_not_root_is_told_so", || {
+fn a_program_without_root_rights_gets_a_hint() {
+    alone("a_program_without_root_rights_gets_a_hint", || {
         let system = System::with_function(0x10f0, 0);
         use std::os::unix::fs::PermissionsExt;
         let modes = |mode| fs::Permissions::from_mode(mode);

@@ -122,7 +122,7 @@ fn exec_gives_the_clients_back_though_the_process_lives() {
         });
         let comm = format!("/proc/{}/comm", child.0);
         wait_until("exec", || std::fs::read_to_string(&comm).is_ok_and(|comm| comm == "sleep\n"));
-        // The name comes first in an exec, the descriptors close after it.
+        // An exec changes the name first and closes the descriptors after it.
         wait_until("free", || !is_locked(&memory, 0));
         assert_eq!(client(), Some(0));
         host.drain();
@@ -133,8 +133,8 @@ fn exec_gives_the_clients_back_though_the_process_lives() {
 }
 
 #[test]
-fn a_process_that_exits_tells_its_losses() {
-    alone("a_process_that_exits_tells_its_losses", || {
+fn an_exiting_process_reports_its_losses() {
+    alone("an_exiting_process_reports_its_losses", || {
         let (mut host, _) = Host::install(2, 0, 1 << 12);
         let child = fork(|| {
             emit(1000);

@@ -168,8 +168,8 @@ fn a_handler_amid_an_emit_is_recorded_or_counted() {
 }
 
 #[test]
-fn a_thread_that_jumps_out_of_emits_goes_on_with_another_client() {
-    alone("a_thread_that_jumps_out_of_emits_goes_on_with_another_client", || {
+fn a_thread_that_jumps_out_of_emits_gets_another_client() {
+    alone("a_thread_that_jumps_out_of_emits_gets_another_client", || {
         let (mut host, memory) = Host::install(256, 0, 1 << 16);
         handle(libc::SIGALRM);
         JUMP_EVERY.store(17, Relaxed);
@@ -201,7 +201,7 @@ fn a_thread_that_jumps_out_of_emits_goes_on_with_another_client() {
         assert!(tried - jumps <= recorded + lost, "{tried} - {jumps} > {recorded} + {lost}");
         assert!(recorded + lost <= tried, "{recorded} + {lost} > {tried}");
         assert_eq!((host.seen.backwards, host.faults()), (0, vec![]));
-        // Each later lease tells what it came after.
+        // The name of each later lease contains the client that the thread had before.
         for lease in host.seen.leases.iter().filter(|lease| lease.client > 0) {
             assert!(lease.name.contains("before on client"), "{}", lease.name);
         }

@@ -55,7 +55,7 @@ fn threads_without_a_client_are_counted_until_one_is_free() {
         assert_eq!(host.seen.count(TICK), 400);
         assert_eq!(counts().unattached, 300, "with_client is no event");
 
-        // They have ended: who comes now has one.
+        // They have ended: a new thread gets a client.
         thread::spawn(|| emit(50)).join().unwrap();
         host.drain();
         assert_eq!(host.seen.count(TICK), 450);
@@ -88,8 +88,8 @@ fn a_thread_that_got_no_client_asks_again_later() {
 }
 
 #[test]
-fn a_sleeping_threads_losses_are_told() {
-    alone("a_sleeping_threads_losses_are_told", || {
+fn a_sleeping_threads_losses_are_reported() {
+    alone("a_sleeping_threads_losses_are_reported", || {
         let (mut host, _) = Host::install(1, 0, 1 << 12);
         let (end, ended) = mpsc::channel::<()>();
         let sleeper = thread::spawn(move || {
@@ -109,8 +109,8 @@ fn a_sleeping_threads_losses_are_told() {
 }
 
 #[test]
-fn losses_are_told_exactly_while_threads_come_and_go() {
-    alone("losses_are_told_exactly_while_threads_come_and_go", || {
+fn losses_are_exact_while_threads_begin_and_end() {
+    alone("losses_are_exact_while_threads_begin_and_end", || {
         let (mut host, _) = Host::install(4, 0, 1 << 12);
         host.while_draining(|| {
             let workers = [(); 3].map(|()| {
@@ -168,8 +168,8 @@ fn reference_points_stamps_and_2016_events_go_to_the_threads_client() {
 }
 
 #[test]
-fn events_of_threads_without_a_client_are_told_by_the_next_that_has_one() {
-    alone("events_of_threads_without_a_client_are_told_by_the_next_that_has_one", || {
+fn events_without_a_client_are_reported_by_the_next_thread_with_one() {
+    alone("events_without_a_client_are_reported_by_the_next_thread_with_one", || {
         const THREADS: u64 = 200;
         let (mut host, _) = Host::install(64, 0, 1 << 16);
         let all = Arc::new(Barrier::new(THREADS as usize));

@@ -50,7 +50,7 @@ pub enum SegmentError {
     /// The system refused something.
     #[error("cannot {doing} the segment {}", path.display())]
     System {
-        /// What: a verb.
+        /// The action: a verb.
         doing: &'static str,
         /// The file.
         path: PathBuf,
@@ -71,7 +71,7 @@ pub enum SegmentError {
     NotOne {
         /// The file.
         path: PathBuf,
-        /// What is wrong with its config page.
+        /// The defect of its config page.
         #[source]
         source: ConfigError,
     },
@@ -121,8 +121,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut. It is
-    /// gone with the last process that has it.
+    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut. It
+    /// exists as long as a process has a descriptor or a mapping of it.
     ///
     /// # Errors
     /// If the geometry cannot be, or the system gives no memory.
@@ -300,7 +300,7 @@ impl Segment {
         &self.geometry
     }
 
-    /// What a full ring does.
+    /// Returns the mode of a full ring.
     pub fn mode(&self) -> RingMode {
         self.mode
     }

@@ -109,9 +109,9 @@ impl<'m> LocalPages<'m> {
         self.word(TRIGGERS + word as u64 * WORD).load(Relaxed) & bit != 0
     }
 
-    /// Adds 1 to a client's bell: the host looks at its registers when it looks
-    /// next. A bell that comes around carries 1 into the next client's, which then
-    /// rings for nothing.
+    /// Adds 1 to a client's bell, so that the host reads its registers at its next
+    /// look. A bell that wraps around carries 1 into the next client's bell, which
+    /// then rings without need.
     ///
     /// # Panics
     /// If no segment has so many clients.

@@ -37,7 +37,7 @@ pub struct LockFile {
     lowest: RawFd,
 }
 
-/// Device and inode: a file, as long as somebody has it open.
+/// Device and inode. They identify a file as long as a process keeps it open.
 type Inode = (libc::dev_t, libc::ino_t);
 
 impl LockFile {
@@ -63,12 +63,13 @@ impl LockFile {
         Ok(())
     }
 
-    /// Locks a client's byte. `false` if another process has it, or the system refuses.
+    /// Locks a client's byte. Returns `false` if another process holds the lock, or the system
+    /// refuses.
     pub fn lock(&self, client: u32) -> bool {
         self.try_lock(client).unwrap_or(false)
     }
 
-    /// Locks a client's byte. `false` if another process has it.
+    /// Locks a client's byte. Returns `false` if another process holds the lock.
     ///
     /// # Errors
     /// If the system refuses.

@@ -74,12 +74,12 @@ impl Mapping {
         self.at as usize..self.at as usize + self.len
     }
 
-    /// Its words; none if it is not writable.
+    /// Returns the mapping's words; none if it is not writable.
     pub fn words(&self) -> &[AtomicU64] {
         let bytes = if self.writable { self.len } else { 0 };
-        // SAFETY: mapped as long as `self` lives, and aligned as pages are. Whoever
-        // else has the file mapped is another process, or accesses these words by
-        // atomic operations as this one does.
+        // SAFETY: mapped as long as `self` lives, and aligned as pages are. Any
+        // other user of the mapped file is another process, or accesses these words
+        // by atomic operations as this one does.
         unsafe { std::slice::from_raw_parts(self.at.cast(), bytes / WORD as usize) }
     }
 }

@@ -17,18 +17,18 @@
 //! # }
 //! ```
 //!
-//! [`Session`] implements [`EventSink`](abi::sink::EventSink), all that a
-//! device knows of it. What it writes is [`session_json`] and a CTF trace, whose
-//! files survive a kill at any instant. The VMM's own events are in [`event`] and
+//! [`Session`] implements [`EventSink`](abi::sink::EventSink), the only interface
+//! that a device uses. It writes [`session_json`] and a CTF trace, whose files
+//! survive a kill at any instant. The VMM's own events are in [`event`] and
 //! [`backend`], [`control`] and [`monitor`] switch them while it runs, and
 //! [`trigger`] lets guests' reference points do so.
 //!
-//! What a guest writes is never trusted: lengths, ids and timestamps are
-//! checked on the way, and what does not fit is kept as `untyped` or
-//! `time_fault` events and counted by kind. What the host cannot write is
-//! counted, reported once, and stays in the rings, where producers count what
-//! finds no room. All buffers and tables are bounded: a packet buffer, host
-//! rings, and the limits in [`limits`].
+//! Data from guests is never trusted: lengths, ids and timestamps are checked
+//! before they are written. Records that do not pass are written as `untyped`
+//! or `time_fault` events and counted by kind. Write errors are counted and
+//! reported once; the records stay in the rings, where producers count the
+//! events that find no room. All buffers and tables are bounded: a packet
+//! buffer, host rings, and the limits in [`limits`].
 //!
 //! It does not decide which events are wanted, does not sync to disk, and does
 //! not read traces: `hypertrace-timeline` does.
@@ -61,7 +61,7 @@ pub mod event {
     pub use crate::events::registry::{Clash, EVENTS, TraceEvent, clashes, trace_events_all};
 }
 
-/// What generated code uses.
+/// Items that generated code uses.
 #[doc(hidden)]
 pub mod generated {
     pub use crate::events::fire::fire;

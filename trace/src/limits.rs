@@ -14,8 +14,9 @@ pub const HOST_BYTES: usize = 8 << 20;
 /// names all the time.
 pub const BYTES_PER_SECOND: u64 = 16 << 20;
 
-/// Bytes of accounts that are written in a second while nothing new comes:
-/// `session.json` is replaced once a second, and less often where it is larger.
+/// Bytes of accounts that are written in a second while there are no new names
+/// or clocks: `session.json` is replaced once a second, and less often where it
+/// is larger.
 pub const ACCOUNT_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// Most clocks of an epoch, the host's among them; a hostile guest could ask

@@ -1,9 +1,9 @@
-//! `simple`: the file of QEMU's simple backend (simpletrace, version 4),
-//! which its own reader reads with the program's `trace-events-all`.
+//! `simple`: the file of QEMU's simple backend (simpletrace, version 4). QEMU's
+//! reader reads it with the program's `trace-events-all`.
 //!
-//! Declared events only, as the drain takes them out of the threads' rings,
-//! sorted by time within a pass; and the guests' reference points, as
-//! `guest_hypertrace`. Native endian, no padding:
+//! It has declared events only, which the drain takes from the threads' rings
+//! and which are sorted by time within a pass, and the guests' reference
+//! points, as `guest_hypertrace`. Native endian, no padding:
 //!
 //! ```text
 //! header   u64 ~0, u64 0xf2b177cb0aa429b4, u64 4
@@ -12,9 +12,9 @@
 //! dropped  an event of id 0xfffffffffffffffe, one argument: how many
 //! ```
 //!
-//! An argument is a u64, or a string: u32 length, bytes. What was dropped, by
-//! a full ring or because the file cannot be written as fast, is counted where it
-//! is missing.
+//! An argument is a u64, or a string: u32 length, bytes. Events that were
+//! dropped, by a full ring or because the file cannot be written fast enough, are
+//! counted at the place where they are missing.
 
 mod ns;
 mod out;
@@ -39,10 +39,11 @@ const DROPPED: u64 = 0xffff_ffff_ffff_fffe;
 const MAPPING: u64 = 0;
 const EVENT: u64 = 1;
 
-/// Bytes that are gathered before they are on their way, and on their way
-/// before more is dropped: a pass over the rings of a default session.
+/// Bytes that are gathered before a write begins, and bytes that wait to be
+/// written before events are dropped: a pass over the rings of a default
+/// session.
 const MOST_BYTES: usize = 4 << 20;
-/// How often the end looks whether a slow reader has read.
+/// Period in which the end of a file checks whether a slow reader has read.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Facts of a declared event that the file needs.
@@ -54,8 +55,8 @@ struct Kind {
 }
 
 impl Kind {
-    /// Returns whether a payload has all arguments. A record without one of them would end every
-    /// reader's work.
+    /// Returns true if a payload has all arguments. Every reader would stop at a record without
+    /// one of them.
     fn fits(&self, payload: &[u64]) -> bool {
         let mut words = payload;
         self.types.iter().all(|ty| {
@@ -77,9 +78,9 @@ enum Class {
     Other,
     Declared(Kind),
     Point,
-    /// The same, of an event of 2016.
+    /// A reference point of an event of 2016.
     Point2016,
-    /// The same, that no schema fits.
+    /// A reference point that no schema fits.
     UntypedPoint,
 }
 
@@ -91,14 +92,14 @@ struct Place {
     end: u32,
 }
 
-/// Missing events of one thread, which the file does not say yet.
+/// Missing events of one thread that are not in the file yet.
 #[derive(Clone, Copy, Default)]
 struct Gap {
     time: u64,
     lost: u64,
 }
 
-/// The file, and what waits to be written to it.
+/// The file, and the records that wait to be written to it.
 pub(crate) struct Simple {
     path: PathBuf,
     out: Out,
@@ -106,11 +107,11 @@ pub(crate) struct Simple {
     window: Range<u64>,
     clock: Ns,
     pid: u32,
-    /// By schema text.
+    /// Kinds of events by schema text.
     declared: HashMap<String, Kind>,
-    /// By schema hash; `None`: two have it.
+    /// Kinds of events by schema hash; `None` if two events have it.
     hashed: HashMap<u32, Option<Kind>>,
-    /// By dense id; `None`: not looked up yet.
+    /// Classes by dense id; `None` if not looked up yet.
     classes: Vec<Option<Class>>,
     point: Option<Kind>,
     /// Events whose name is in the file, or in `names`.
@@ -119,9 +120,9 @@ pub(crate) struct Simple {
     records: Vec<u8>,
     places: Vec<Place>,
     in_order: bool,
-    /// By lane: what is lost while `records` is full.
+    /// Events lost while `records` is full, by lane.
     gaps: Vec<Gap>,
-    /// The file has taken all that it takes now.
+    /// True if the file takes no more bytes in this pass.
     stuck: bool,
     pub recorded: u64,
     pub dropped: u64,
@@ -133,8 +134,8 @@ fn kind(event: &TraceEvent) -> Option<Kind> {
 }
 
 impl Simple {
-    /// Begins a file; one that is there must be empty or a trace of this kind,
-    /// which it replaces.
+    /// Begins a file. An existing file must be empty or a trace of this kind,
+    /// and is replaced.
     ///
     /// # Errors
     /// If it cannot be made or written, or is something else.
@@ -177,18 +178,17 @@ impl Simple {
         &self.path
     }
 
-    /// Returns whether `path` is the same file, and whether that has a beginning; `None`: another
-    /// file.
+    /// Returns `None` if `path` is another file; otherwise true if the file is a regular file.
     pub fn is(&self, path: &Path) -> Option<bool> {
         self.out.is(path).then(|| self.out.is_file())
     }
 
-    /// Returns whether records are written.
+    /// Returns true if records are written.
     pub fn is_on(&self) -> bool {
         self.window.end == u64::MAX
     }
 
-    /// Switches it. Events that come while it is off are not missing.
+    /// Switches the file on or off. Events while it is off do not count as missing.
     pub fn set(&mut self, on: bool, now: u64) {
         if on != self.is_on() {
             self.window = if on { now..u64::MAX } else { self.window.start..now };
@@ -220,7 +220,7 @@ impl Simple {
         }
     }
 
-    /// Says what is missing of a lane, before what comes next of it.
+    /// Writes the number of a lane's missing events, before the lane's next event.
     fn write_gap(&mut self, lane: usize) {
         let Some(gap) = self.gaps.get_mut(lane).map(std::mem::take) else { return };
         if gap.lost > 0 {
@@ -234,8 +234,8 @@ impl Simple {
         self.records.len() >= MOST_BYTES
     }
 
-    /// Takes the declared events of a packet's body; `base` is what its
-    /// timestamps begin at, `schema` gives a dense id's text.
+    /// Takes the declared events of a packet's body; `base` is the time that
+    /// its timestamps count from; `schema` returns a dense id's text.
     pub fn record_packet<'t>(
         &mut self,
         lane: u32,
@@ -264,10 +264,11 @@ impl Simple {
         mut payload: &[u64],
         schema: &impl Fn(u32) -> Option<&'t str>,
     ) {
-        // A point's class is never a reserved one: what a relay flags so, and fits none, is
-        // untyped as any record is.
+        // A point's class is never a reserved one. A record that a relay flags as a
+        // point, and that fits no class, has the id of untyped records and is handled as
+        // one.
         let point = header.flags & Flags::REFERENCE_POINT.bits() != 0 && header.id >= id::FIRST;
-        // Those that came while `guest_hypertrace` was off are not its.
+        // Points that were made while `guest_hypertrace` was off are not in the file.
         let told = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
         if point && (!told || payload.len() < REFERENCE_PREFIX_WORDS) {
             return;
@@ -278,14 +279,14 @@ impl Simple {
             && let Some(Some(kind)) = self.hashed.get(&(*hash as u32))
             && kind.fits(rest)
         {
-            // The session had no room for its schema, which is known here.
+            // The session had no room for its schema, but the file knows it.
             (class, payload) = (Class::Declared(*kind), rest);
         }
         if let Class::Other = class {
             return;
         }
         if self.is_full() {
-            // A disk takes them all; then only the order of threads is lost.
+            // A disk takes them all; only the order among threads is lost then.
             self.stuck = self.stuck || self.advance().is_err() || self.is_full();
             if self.stuck {
                 return self.lost(lane, raw, 1);
@@ -296,7 +297,7 @@ impl Simple {
             Class::Declared(kind) => self.record_event(kind, raw, payload),
             Class::Point => self.record_point(raw, false, 0, payload),
             Class::Point2016 => self.record_point(raw, true, 0, payload),
-            // After the id and the count that the session put there.
+            // Its words follow the id and the count that the session put there.
             Class::UntypedPoint => self.record_point(raw, false, 2, payload),
         }
     }
@@ -341,7 +342,7 @@ impl Simple {
         for ty in kind.types {
             let Some((word, rest)) = words.split_first() else { break };
             if *ty == FieldType::Str {
-                // A u32 length and its bytes, here as there.
+                // A u32 length and its bytes, in the ring as in the file.
                 let bytes = words.as_bytes();
                 let len = (4 + *word as u32 as usize).min(bytes.len());
                 self.records.extend_from_slice(&bytes[..len]);
@@ -355,7 +356,8 @@ impl Simple {
         self.recorded += 1;
     }
 
-    /// Records a reference point. `skip`: words between the point's prefix and its own.
+    /// Records a reference point. `skip` is the number of words between the point's prefix and its
+    /// own words.
     fn record_point(&mut self, raw: u64, is_2016: bool, skip: usize, payload: &[u64]) {
         let Some(kind) = self.point else { return };
         let (prefix, words) = payload.split_at(REFERENCE_PREFIX_WORDS);
@@ -401,7 +403,8 @@ impl Simple {
     /// Ends a pass: writes its records, or begins to.
     ///
     /// # Errors
-    /// If it cannot be written: it waits, and what has no room is dropped.
+    /// If the file cannot be written. The records wait then, and events that find no room are
+    /// dropped.
     pub fn pass(&mut self, clock: &HostClock, now: u64) -> Result<(), WriteFailed> {
         let sent = self.advance();
         self.stuck = false;
@@ -409,7 +412,7 @@ impl Simple {
         sent.map_err(WriteFailed::on("write", &self.path))
     }
 
-    /// Writes what is on its way, and if that is all, what was taken since.
+    /// Writes the bytes that wait, and if those are all written, the records taken since.
     fn advance(&mut self) -> io::Result<()> {
         self.out.send()?;
         if self.out.is_empty() {
@@ -419,7 +422,7 @@ impl Simple {
         Ok(())
     }
 
-    /// Puts what was taken on its way, in order of time.
+    /// Moves the taken records to the bytes that wait to be written, in order of time.
     fn gather(&mut self) {
         (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
         if self.places.is_empty() {
@@ -429,9 +432,9 @@ impl Simple {
         if self.in_order && self.names.is_empty() {
             std::mem::swap(all, &mut self.records);
         } else {
-            // Names first: each comes before its first use, in any order of records.
+            // Names first, so that each precedes its first use in any order of records.
             all.append(&mut self.names);
-            // Those of one tick as they came.
+            // Records of one tick in the order in which they were taken.
             self.places.sort_unstable_by_key(|place| (place.time, place.start));
             all.reserve(self.records.len());
             for place in &self.places {
@@ -448,7 +451,7 @@ impl Simple {
     }
 
     /// Ends the file: writes what waits, as long as a slow reader reads at least something within
-    /// `patience`. Returns how many events are missing of which the file says nothing.
+    /// `patience`. Returns the number of missing events that are not counted in the file.
     pub fn close(&mut self, patience: Duration) -> (u64, Result<(), WriteFailed>) {
         let begun = Instant::now();
         let (mut moved, mut written) = (begun, self.out.written());
@@ -471,7 +474,8 @@ impl Simple {
         (left, closed.map_err(WriteFailed::on("finish", &self.path)))
     }
 
-    /// Gives up what waits: counts it.
+    /// Gives up the records that wait, and counts their events as dropped. Returns the number of
+    /// missing events that are not counted in the file.
     pub fn forsake(&mut self) -> u64 {
         (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
         let (mut events, mut told) = (0, 0u64);

@@ -41,15 +41,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use table::{Current, Table};
 
-/// Rules that there can be.
+/// Upper bound on the number of rules.
 pub const MAX_RULES: usize = 256;
-/// Jobs that can wait; what comes while so many do is counted and not done.
+/// Upper bound on the number of waiting jobs. Further jobs are counted and not done.
 pub const MAX_QUEUED: usize = 1024;
 
 /// The callback that takes a snapshot: a name that no rule can call.
 pub(crate) const SNAPSHOT: &str = " snapshot";
 
-/// What a VMM does at a trigger, on the triggers' own thread.
+/// A function of a VMM that a trigger calls, on the triggers' own thread.
 pub type Callback = Arc<dyn Fn(&Fired) + Send + Sync>;
 
 /// A point that fired a rule.

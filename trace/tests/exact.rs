@@ -74,7 +74,7 @@ fn check(mode: RingMode, ring_bytes: u64, events: u64, cadence: Duration) {
 }
 
 #[test]
-fn a_lossless_ring_counts_what_found_no_room() {
+fn a_lossless_ring_counts_events_without_room() {
     for ring_bytes in [1 << 14, 1 << 16, 1 << 20] {
         check(RingMode::Discard, ring_bytes, 100_000, Duration::from_micros(50));
         check(RingMode::Discard, ring_bytes, 100_000, Duration::from_millis(2));
@@ -82,7 +82,7 @@ fn a_lossless_ring_counts_what_found_no_room() {
 }
 
 #[test]
-fn a_flight_recorder_counts_what_it_overwrote() {
+fn a_flight_recorder_counts_overwritten_events() {
     for ring_bytes in [1 << 14, 1 << 16, 1 << 20] {
         check(RingMode::Overwrite, ring_bytes, 100_000, Duration::from_micros(50));
         check(RingMode::Overwrite, ring_bytes, 100_000, Duration::from_millis(2));

@@ -77,7 +77,7 @@ fn text(s: &str) -> Vec<u64> {
 }
 
 #[test]
-fn names_that_tsdl_reserves_read_as_they_are() {
+fn names_that_tsdl_reserves_are_read_unchanged() {
     let schema = "event(struct:u64,string:str,event:u8,id:i64,timestamp:[u64],_x:u8,integer:x64,\
                   enum:f64,clock:bool,stream:u64,typedef:u64,const:u64,__x:u64,char:u64,_Bool:u64,void:u64)";
     let mut trace = Trace::new(&[(schema, false)], &[clock(0, "host", 0)], 1 << 20);
@@ -186,7 +186,7 @@ fn an_empty_stream_and_a_negative_offset_are_read() {
 }
 
 #[test]
-fn a_loss_is_told_once_over_all_files() {
+fn a_loss_is_reported_once_over_all_files() {
     let mut trace = Trace::new(&[("tick()", false)], &[clock(0, "host", 0)], 128 * 10);
     for n in 1..=12 {
         trace.event(n * 10, 16, &[], 0);
@@ -204,7 +204,7 @@ fn a_loss_is_told_once_over_all_files() {
 }
 
 #[test]
-fn a_loss_before_a_streams_first_packet_is_told() {
+fn a_loss_before_a_streams_first_packet_is_reported() {
     let mut trace = Trace::new(&[("tick()", false)], &[clock(0, "host", 0)], 1 << 20);
     trace.header.events_discarded = i64::MAX as u64;
     trace.event(10, 16, &[], 0);

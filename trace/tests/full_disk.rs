@@ -1,5 +1,6 @@
-//! A disk that is full, or a file that may not grow: counted, told once,
-//! tried again, and nothing that was committed is hurt.
+//! Tests with a full disk, or a file that may not grow. Losses are counted, the
+//! error is reported once, writes are tried again, and committed packets stay
+//! intact.
 #![allow(unsafe_code)] // setrlimit
 
 mod common;
@@ -156,8 +157,8 @@ fn last_packet(path: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn what_was_lost_is_told_where_there_is_no_room_to_tell() {
-    let test = "what_was_lost_is_told_where_there_is_no_room_to_tell";
+fn losses_are_reported_without_room_for_a_packet() {
+    let test = "losses_are_reported_without_room_for_a_packet";
     let Some(dir) = std::env::var_os(common::CHILD) else {
         let dir = tempfile::tempdir().unwrap();
         assert!(common::child(test, dir.path()).status().unwrap().success());
@@ -169,7 +170,7 @@ fn what_was_lost_is_told_where_there_is_no_room_to_tell() {
     run.rounds(3);
     let (filler, told) = last_packet(&stream);
     assert_eq!(told, 0);
-    // Not a byte behind the filler's header.
+    // Not a byte after the filler's header.
     set_file_limit(filler + 128);
     run.rounds(30);
     let lost = run.emitted - run.recorded;

@@ -321,7 +321,7 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
         }
         hostile.pass(&session);
     }
-    // Then somebody comes who has told nothing yet, and the VMM.
+    // Then a new client with no schema texts yet, and the VMM.
     let mut honest = Guest::new(0);
     honest.emit(event_type!("honest", i = 0u64));
     session.emit(event_type!("vmm_event", i = 0u64));
@@ -409,7 +409,7 @@ fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
     }
     hostile.pass(&session);
     let mut honest = Guest::new(0);
-    // What is left of the rate, until a record of the hostile client waits.
+    // Uses up the rest of the rate, until a record of the hostile client waits.
     let mut hostiles: Vec<Guest> = (2..20).map(Guest::new).collect();
     let (mut n, mut waits, began) = (0, false, Instant::now());
     while !waits {
@@ -460,7 +460,7 @@ fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
 }
 
 #[test]
-fn large_files_are_not_written_every_second_when_nothing_comes() {
+fn large_files_are_not_written_every_second_without_events() {
     let (_dir, session) = common::session(|_| ());
     let log = Geometry { schema_bytes: 1 << 20, ..geometry() };
     let mut guest = Guest::with(1, &log, RingMode::Discard);
@@ -579,7 +579,7 @@ fn a_collision_is_nobodys_event() {
 }
 
 #[test]
-fn a_text_that_comes_after_its_record_is_for_later_ones() {
+fn a_text_after_its_record_applies_to_later_records() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
     let flags = Flags::empty();
@@ -648,7 +648,7 @@ fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
     let mut hostile = Guest::new(1);
     honest.emit(event_type!("honest", i = 1u64));
     honest.pass(&session);
-    // Of the first no text ever comes; the second is in the same ring.
+    // The text of the first event never arrives; the second is in the same ring.
     point(&session, 1, "unknown()");
     let now = ticks();
     session.reference_point(&ReferencePoint {
@@ -674,8 +674,8 @@ fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
     assert_eq!(summary.faults["unknown_id"], 1, "{summary:?}");
 }
 
-/// Clients that take turns with a log that there is no time to read, and a point
-/// of which no text ever comes.
+/// Clients fill their logs in turns, so that no pass has time to read them, and
+/// the text of one point never arrives.
 #[test]
 fn logs_that_are_full_in_turns_keep_no_host_ring_waiting() {
     let (_dir, session) = common::session(|_| ());

@@ -21,7 +21,7 @@ fn trace(dir: &Path) {
     let session = Session::create(config).unwrap();
     let told = std::fs::File::create(dir.join("committed")).unwrap();
     let mut guests = [Guest::new(0), Guest::new(1)];
-    // Not for ever, in case nobody kills it.
+    // Bounded, in case nobody kills it.
     for round in 0..50_000u64 {
         for guest in &guests {
             for i in 0..200u64 {
@@ -66,7 +66,7 @@ fn append_schema(guest: &Guest, text: &str) {
     use hypertrace_abi::layout::guest_page;
     use std::sync::atomic::Ordering::Relaxed;
     let log = guest.memory.schema;
-    // Behind the texts that the producer put there: it has two, in round 0.
+    // After the texts that the producer put there: it has two, in round 0.
     let at = guest.memory.guest[guest_page::SCHEMA_LEN].load(Relaxed);
     let mut words =
         vec![u64::from(hypertrace_abi::schema::id_of(text)) | (text.len() as u64) << 32];

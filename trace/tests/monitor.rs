@@ -84,7 +84,7 @@ fn the_socket_is_its_owners_alone_and_the_only_thing_there() {
 }
 
 #[test]
-fn replies_come_in_order_whatever_was_sent_ahead() {
+fn replies_are_in_order_when_requests_are_sent_ahead() {
     let (dir, _monitor) = started();
     let mut client = Client::new(dir.path());
 
@@ -135,7 +135,7 @@ fn a_hundred_clients_are_served_beside_one_that_never_reads_and_one_that_talks_n
 }
 
 #[test]
-fn a_line_that_is_too_long_is_told_at_once_and_skipped() {
+fn a_line_that_is_too_long_is_answered_at_once_and_skipped() {
     let (dir, _monitor) = started();
     let mut client = Client::new(dir.path());
     let told = format!("error: a command has at most {MAX_COMMAND} bytes\n");
@@ -152,7 +152,7 @@ fn a_line_that_is_too_long_is_told_at_once_and_skipped() {
 }
 
 #[test]
-fn one_client_too_many_is_told_so() {
+fn one_client_too_many_gets_an_error() {
     let (dir, _monitor) = started();
     let mut clients: Vec<_> = (0..MAX_CLIENTS).map(|_| Client::new(dir.path())).collect();
     for client in &mut clients {
@@ -200,7 +200,7 @@ fn of_many_that_start_at_once_one_does() {
 }
 
 #[test]
-fn what_is_no_socket_and_what_is_no_directory_are_left_alone() {
+fn other_files_than_sockets_and_directories_are_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(SOCKET);
     fs::write(&file, "mine").unwrap();
@@ -227,7 +227,7 @@ fn a_path_longer_than_an_address_is_reached() {
 }
 
 #[test]
-fn dropped_it_ends_its_thread_its_connections_and_the_socket() {
+fn a_dropped_monitor_ends_its_thread_connections_and_socket() {
     let dir = tempfile::tempdir().unwrap();
     let owned = Arc::new(());
     let of_thread = owned.clone();
@@ -247,7 +247,7 @@ fn dropped_it_ends_its_thread_its_connections_and_the_socket() {
 }
 
 #[test]
-fn dropped_it_leaves_what_another_put_there() {
+fn a_dropped_monitor_leaves_anothers_socket() {
     let (dir, monitor) = started();
     fs::remove_file(monitor.path()).unwrap();
     let _other = Monitor::start(dir.path(), echo).unwrap();

@@ -108,7 +108,7 @@ fn snapshots_have_the_modes_of_their_session() {
 }
 
 #[test]
-fn a_session_whose_directory_is_replaced_goes_on_where_it_began() {
+fn a_session_whose_directory_is_replaced_continues_in_the_old_one() {
     let dir = tempfile::tempdir().unwrap();
     let [there, moved, victim] = ["s", "moved", "victim"].map(|name| dir.path().join(name));
     fs::create_dir(&victim).unwrap();

@@ -161,7 +161,7 @@ fn a_description_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn what_has_a_files_name_and_is_none_is_refused_at_once() {
+fn a_pipe_in_place_of_a_file_is_refused_at_once() {
     for name in ["session.json", "ctf/guest-000-0000"] {
         let dir = tempfile::tempdir().unwrap();
         let (uuid, mut guest) = killed(dir.path());

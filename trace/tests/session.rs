@@ -100,7 +100,7 @@ fn every_field_type_arrives() {
 }
 
 #[test]
-fn host_and_guest_stand_in_one_trace_in_order() {
+fn host_and_guest_are_in_one_trace_in_order() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
     guest.pass(&session);
@@ -140,7 +140,7 @@ fn a_reference_point_may_come_with_its_schema_in_the_same_pass() {
     guest.emit(event_type!("e", x = 1u64));
     assert_eq!(session.reference_point(&point(id_of("e(x:u64)"), &[2])), Status::Recorded);
     session.begin_pass();
-    // Recorded behind the note: with the next pass.
+    // Recorded after the note, so it is drained in the next pass.
     session.reference_point(&point(id_of("e(x:u64)"), &[3]));
     guest.drain(&session);
     session.end_pass();
@@ -184,7 +184,7 @@ fn points_that_fit_no_schema_are_untyped_and_their_clients_fault() {
 }
 
 #[test]
-fn what_a_ring_lost_is_told_once_and_exactly() {
+fn a_rings_losses_are_reported_once_and_exactly() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::new(0);
     let mut lost = 0u64;
@@ -285,7 +285,7 @@ fn impossible_times_are_clamped_and_kept() {
     guest.pass(&session);
     let (summary, lines) = finish(session);
     assert_eq!(summary.ring_events, 6);
-    // now + 5 and the last are behind what the future one was clamped to.
+    // now + 5 and the last are earlier than the clamped time of the future one.
     assert_eq!(summary.faults["time_future"], 1, "{summary:?}");
     assert_eq!(summary.faults["time_backwards"], 4);
     assert_eq!(summary.time_faults, 5);
@@ -351,7 +351,7 @@ fn a_lessee_without_a_tsc_gets_a_clock_of_its_kind() {
 }
 
 #[test]
-fn a_flight_recorder_tells_what_it_overwrote() {
+fn a_flight_recorder_reports_overwritten_events() {
     let (_dir, session) = session(|_| ());
     let mut guest = Guest::with(0, &common::guest::geometry(), RingMode::Overwrite);
     for i in 0..50_000u64 {

@@ -28,7 +28,7 @@ impl Recorder {
         Recorder { _dir: dir, session, guest, fired: 0 }
     }
 
-    /// The guest fires the trigger, and the drain loop comes until that is done.
+    /// Makes the guest fire the trigger, and runs passes of the drain loop until the rule is done.
     fn fire(&mut self) {
         self.guest.emit(event_type!("e", fired = self.fired));
         self.session.reference_point(&ReferencePoint {

@@ -26,10 +26,10 @@ struct Watched {
 
 static WATCHED: OnceLock<Watched> = OnceLock::new();
 
-/// From now on, if this segment's file is cut off by whoever can write to
-/// it, the process writes `said` to stderr and ends with status 1. For
-/// programs that do nothing but trace others; a memfd cannot be cut. Once
-/// in a process; a segment that is watched must not be unmapped.
+/// Watches this segment's file: if a process that can write to the file
+/// truncates it, this process writes `said` to stderr and ends with status 1.
+/// For programs that only trace others; a memfd cannot be truncated. It can be
+/// called once in a process, and a watched segment must not be unmapped.
 ///
 /// # Errors
 /// If another is watched already, or the system refuses.
@@ -66,7 +66,7 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void)
             libc::write(libc::STDERR_FILENO, watched.said.as_ptr().cast(), watched.said.len());
             libc::_exit(1);
         }
-        // Another's: it comes again, to whom it would have come.
+        // The fault is elsewhere: it is raised again, for the handler that was installed before.
         libc::sigaction(libc::SIGBUS, &watched.before, ptr::null_mut());
     }
 }

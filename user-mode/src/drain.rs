@@ -45,10 +45,10 @@ struct KnownClient {
     is_used: bool,
 }
 
-/// Drains once in a period while the thread that answers points sleeps; all
-/// that is left, at the end.
+/// Drains once in a period while the thread that answers points sleeps. Drains
+/// all that is left at the end.
 pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>, period: Duration) -> ThreadCounts {
-    // A panic in a sink leaves counters behind, nothing half-written.
+    // A panic in a sink may leave counters out of date, but nothing half-written.
     let lock = || drain.lock().unwrap_or_else(PoisonError::into_inner);
     let state = Arc::clone(&lock().state);
     let mut panics = 0;
@@ -114,7 +114,8 @@ impl<S: EventSink> Drain<S> {
             mask_version.store(version, Relaxed);
             ring::set_mask(segment.rings(), segment.geometry(), segment.mode(), mask, version);
         });
-        // A program that dies, or lies, between its bell and the wake.
+        // Wakes the points thread in place of a program that died, or misbehaved, between its bell
+        // and the wake.
         if sleeps.load(Relaxed) && !self.state.is_asleep() {
             self.state.wake_points();
         }

@@ -50,7 +50,7 @@ impl Host {
         let sink = Arc::new(sink);
         let mut drain = Drain::new(Arc::clone(&state), Arc::clone(&sink));
         drain.publish_triggers();
-        // ORDERING: whoever sees this sees the rest of the page.
+        // ORDERING: a program that sees this state sees the rest of the page.
         local.state().store(State::Serving as u32, Ordering::Release);
         let drain = Arc::new(Mutex::new(drain));
         let (for_points, of_points) = (Arc::clone(&drain), Arc::clone(&state));
@@ -85,7 +85,7 @@ impl Host {
     fn end(&mut self) -> ThreadCounts {
         // The last point before the last pass.
         self.state.segment.local().state().store(State::Ended as u32, Relaxed);
-        // ORDERING: pairs with the fence in `Points::end`: the state comes first.
+        // ORDERING: pairs with the fence in `Points::end`: the state is stored first.
         self.state.stop_points.store(true, Ordering::Release);
         let mut counts = self.end_points();
         self.state.stop_drain.store(true, Relaxed);

@@ -129,8 +129,8 @@ impl<S: EventSink> Points<'_, S> {
             if self.state.is_drain_due.load(Relaxed) || stays && since_pass >= period {
                 let mut drain = match drain.try_lock() {
                     Ok(drain) => drain,
-                    // A panic in a sink leaves counters behind, nothing
-                    // half-written.
+                    // A panic in a sink may leave counters out of date, but
+                    // nothing half-written.
                     Err(TryLockError::Poisoned(drain)) => drain.into_inner(),
                     Err(TryLockError::WouldBlock) => continue,
                 };

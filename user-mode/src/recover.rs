@@ -132,7 +132,7 @@ mod tests {
     use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
 
     #[test]
-    fn what_the_ring_holds_is_recovered_when_nobody_wanted_what_was_before() {
+    fn the_ring_is_recovered_after_filtered_events() {
         let dir = tempfile::tempdir().unwrap();
         let (path, out) = (dir.path().join("segment"), dir.path().join("s"));
         let mut trace = SessionConfig::new(&out);

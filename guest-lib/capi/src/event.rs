@@ -1,6 +1,6 @@
-//! What the macros call: events of C call sites.
+//! Events of C call sites: the functions that the macros call.
 //!
-//! Unsafe, because sites and values are addresses that a C program tells us.
+//! The code is unsafe because sites and values are addresses that a C program passes.
 #![allow(unsafe_code)]
 
 use crate::site::{self, CallSite, Known, Mixed};
@@ -8,29 +8,28 @@ use hypertrace::abi::event::Words;
 use hypertrace::{Emit, Status, this_thread};
 use std::slice;
 
-/// What became of an event.
+/// Outcome of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum Outcome {
-    /// It is recorded.
+    /// The event is recorded.
     Recorded = 0,
-    /// The host does not want it.
+    /// The host does not want the event.
     Filtered = 1,
     /// The host had no room, or did not answer: counted.
     Failed = 2,
-    /// The host says that it is none: counted.
+    /// The host rejects the event as malformed: counted.
     Invalid = 3,
-    /// Over the client's rate bound: counted.
+    /// The event exceeds the client's rate limit: counted.
     Limited = 4,
-    /// No room: counted.
+    /// The ring has no room: counted.
     Full = 5,
-    /// In the middle of another event of this thread (a signal handler's):
-    /// counted.
+    /// The thread is in the middle of another event, so this is a signal
+    /// handler's: counted.
     Busy = 6,
-    /// This thread has no client, or there is no device: see
-    /// `hypertrace_open`.
+    /// The thread has no client, or there is no device: see `hypertrace_open`.
     NoClient = 7,
-    /// Its names and types make no schema: counted.
+    /// The event's names and types make no valid schema: counted.
     Refused = 8,
 }
 
@@ -50,20 +49,20 @@ impl From<Emit> for Outcome {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Reply {
-    /// What became of it. The rest is 0 unless the host has answered.
+    /// The point's outcome. The other fields are 0 unless the host has answered.
     outcome: Outcome,
-    /// This thread's clock before.
+    /// This thread's clock before the point.
     before: u64,
     /// The host's raw counter, in its own ticks: between `before` and `after`.
     host_time: u64,
-    /// This thread's clock after.
+    /// This thread's clock after the point.
     after: u64,
-    /// The host's clock epoch: it changes when time jumps (restore,
+    /// The host's clock epoch, which changes when time jumps (restore,
     /// migration).
     epoch: u64,
 }
 
-/// What HYPERTRACE_EVENT calls where the event is on.
+/// Records an event. HYPERTRACE_EVENT calls it when the event is on.
 ///
 /// # Safety
 /// `site` is a call site as the macros make it, and `values` has a word for
@@ -80,8 +79,9 @@ pub unsafe extern "C" fn hypertrace_event(site: *mut CallSite, values: *const u6
     this_thread::emit(known, Words(values)).into()
 }
 
-/// An event with strings, or a site's first. A function of its own, so that the
-/// others keep nothing across a call.
+/// Records an event with strings, or the first event of a site. It is a
+/// separate function so that other events need not save registers across a
+/// call.
 ///
 /// # Safety
 /// As for `hypertrace_event`.
@@ -91,7 +91,7 @@ unsafe fn other_event(site: *mut CallSite, values: *const u64) -> Outcome {
     let Some(known) = (unsafe { Known::of(site) }) else {
         return refused();
     };
-    // The macro has looked before there was a mask to look at.
+    // The macro has checked before the mask was there.
     if !known.is_on() {
         return Outcome::Filtered;
     }
@@ -102,8 +102,8 @@ unsafe fn other_event(site: *mut CallSite, values: *const u64) -> Outcome {
     this_thread::emit(known, &mixed).into()
 }
 
-/// What HYPERTRACE_COMMIT calls. Stores to `outcome` what became of it, unless
-/// that is NULL.
+/// Records an event that must not be dropped, for HYPERTRACE_COMMIT. Stores its
+/// outcome to `outcome`, unless that is NULL.
 ///
 /// # Safety
 /// As for `hypertrace_event`; `outcome` is NULL or can be stored to.
@@ -134,8 +134,8 @@ pub unsafe extern "C" fn hypertrace_commit(
     }
 }
 
-/// What HYPERTRACE_REFERENCE_POINT calls. Stores the host's answer to `reply`,
-/// unless that is NULL.
+/// Makes a reference point, for HYPERTRACE_REFERENCE_POINT. Stores the host's
+/// answer to `reply`, unless that is NULL.
 ///
 /// # Safety
 /// As for `hypertrace_event`; `reply` is NULL or can be stored to.

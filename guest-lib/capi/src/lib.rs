@@ -7,8 +7,8 @@
 //! event: emit, commit, point -> hypertrace::this_thread, as Rust's macros
 //! ```
 //!
-//! `include/hypertrace.h` is made from this crate and from `macros.h` by
-//! `cargo xtask header`.
+//! `cargo xtask header` generates `include/hypertrace.h` from this crate and
+//! from `macros.h`.
 
 pub mod event;
 pub mod process;

@@ -1,7 +1,7 @@
-//! What is about the process or the calling thread, and no call site.
+//! Functions for the process or the calling thread, without a call site.
 //!
-//! Unsafe, because strings, arrays and results are addresses that a C program
-//! tells us.
+//! The code is unsafe because strings, arrays and results are addresses that a
+//! C program passes.
 #![allow(unsafe_code)]
 
 use crate::event::Outcome;
@@ -13,38 +13,39 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::slice;
 
-/// Where to look for the device. All zeros, or no options at all, finds the one
-/// that there is.
+/// Options of `hypertrace_open`: the place of the device. With all zeros, or
+/// with no options, the library finds the device by itself.
 #[repr(C)]
 pub struct Options {
-    /// `sizeof(struct hypertrace_options)`: later versions may have more.
+    /// `sizeof(struct hypertrace_options)`. Later versions may have more fields.
     size: usize,
-    /// The file of a segment; NULL: what HYPERTRACE_SEGMENT in the environment
-    /// names, if it does.
+    /// The file of a segment. NULL: the file that HYPERTRACE_SEGMENT in the
+    /// environment names, if it is set.
     segment: *const c_char,
-    /// The PCI function, as in "0000:00:04.0"; NULL: the first that is a
+    /// The PCI function, as in "0000:00:04.0". NULL: the first that is a
     /// hypertrace device.
     function: *const c_char,
-    /// The physical address of the MMIO window; 0: what the kernel command line
-    /// says, if it does.
+    /// The physical address of the MMIO window. 0: the address on the kernel
+    /// command line, if there is one.
     window: u64,
-    /// Tell an emulator's plugin of points by a system call that no kernel has,
-    /// not by the form of a store; false: as HYPERTRACE_STORE in the environment
-    /// says, if it does.
+    /// The way to notify an emulator's plugin of points. true: by a system call
+    /// that no kernel has, not by the form of a store. false: as
+    /// HYPERTRACE_STORE in the environment says, if it is set.
     by_syscall: bool,
 }
 
-/// Opens the device, or the segment of `hypertrace run`, for this process. An
-/// event does the same at first, but tells nobody what is wrong.
+/// Opens the device, or the segment of `hypertrace run`, for this process. The
+/// first event does the same, but reports no error.
 ///
 /// `options` may be NULL. If there is nothing to open, or the system does not
-/// allow it, the result is false and `error`, unless NULL, has the reason: what,
-/// where, and what to do, cut off after `size` bytes, with a zero at its end.
+/// allow it, the function returns false and stores the reason to `error`, unless
+/// that is NULL: what failed, where, and what to do. The text is cut off to
+/// `size` bytes, including the zero at its end.
 ///
-/// If a channel is open already, it stays.
+/// A channel that is already open stays open.
 ///
 /// # Safety
-/// Pointers are NULL or good for what is said above.
+/// Each pointer is NULL or valid for the use described above.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hypertrace_open(
     options: *const Options,
@@ -104,52 +105,57 @@ unsafe fn open(options: *const Options) -> Result<(), String> {
 }
 
 /// # Safety
-/// A C string that stays, or NULL.
+/// `at` is a C string that lives as long as the result, or NULL.
 unsafe fn string<'a>(at: *const c_char) -> Option<&'a OsStr> {
     // SAFETY: the caller's promise.
     (!at.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(at) }.to_bytes()))
 }
 
-/// A kernel-stamped point: a record of this thread whose timestamp the host's
-/// kernel traces together with its own time, at a fraction of the cost of a
-/// reference point. Where the host cannot, it is a record only.
+/// Records a kernel-stamped point of this thread. The host's kernel traces the
+/// record's timestamp together with its own time, at a fraction of the cost of
+/// a reference point. Where the host's kernel cannot, the point is only a
+/// record.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_stamp() -> Outcome {
     hypertrace::stamp().into()
 }
 
-/// Takes over what the host switched on or off, and tells it what this thread
-/// has dropped, at once. A thread of the library does that every 10 ms anyway.
+/// Applies the host's enable mask and reports to the host how many events this
+/// thread has dropped, immediately. A thread of the library does the same every
+/// 10 ms.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_poll() {
     hypertrace::poll();
 }
 
-/// Makes sure that the next event of this thread, if its fields take no more
-/// than this many words, finds room: looks, wakes the host and waits, a second
-/// at most. For programs that would rather wait than lose an event. False if
-/// there is no room still, never can be, or nobody listens to this thread.
+/// Waits until the ring has room for the next event of this thread, if the
+/// event's fields take at most `words` words. If there is no room, it wakes the
+/// host and waits at most a second. For programs that prefer a wait to a lost
+/// event. Returns false if there is still no room, if there can never be, or if
+/// no host drains this thread's ring.
 ///
-/// A field takes a word, but a string its bytes and 4 more, rounded up to words.
+/// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_wait_for_room(words: usize) -> bool {
-    // The record may not fit into what is left of a block, which is less than
-    // the record then; and a new block has a header, the first a lease too.
+    // The record may not fit into the rest of a block, which is then smaller
+    // than the record. A new block has a header, the first block also a lease
+    // record.
     let record = HEADER_WORDS + words as u64;
     let most = 2 * record + BLOCK_HEADER_WORDS + LEASE_WORDS;
     hypertrace::with_client(|client| client.wait_for_room(most)).unwrap_or(false)
 }
 
-/// Of a record.
+/// Words of a record's header.
 const HEADER_WORDS: u64 = hypertrace::abi::record::HEADER_WORDS as u64;
-/// More than a lease record has.
+/// An upper bound of the words of a lease record.
 const LEASE_WORDS: u64 = 32;
 
-/// The numbers-only interface of 2016: `arg1` and up to as many further
-/// arguments as the device was built for. One exit; over a segment, a commit.
+/// Records an event of the numbers-only interface of 2016: `arg1`, and at most
+/// as many further arguments as the device was built for. It costs one exit.
+/// Over a segment it is a commit.
 ///
 /// # Safety
-/// `args` has `count` words.
+/// `args` points to `count` words.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hypertrace_legacy(arg1: u64, args: *const u64, count: usize) {
     let args = match count {
@@ -160,28 +166,28 @@ pub unsafe extern "C" fn hypertrace_legacy(arg1: u64, args: *const u64, count: u
     hypertrace::with_client(|client| hypertrace::hypertrace(client, arg1, args));
 }
 
-/// What became of this process's clients and events, apart from what the host
-/// shows. Running totals; a forked child begins at zero.
+/// Counts of this process's clients and events that the host does not show.
+/// They are running totals; a forked child begins at zero.
 #[repr(C)]
 pub struct Counts {
     /// Events of threads that had no client: none was free, the thread was
     /// ending, or the device was just being opened.
     unattached: u64,
-    /// Clients that a thread left behind because a signal handler had jumped
-    /// out of an event.
+    /// Clients that a thread abandoned because a signal handler had jumped out
+    /// of an event.
     abandoned: u64,
-    /// Clients that were left because another had taken them.
+    /// Clients that a thread left because another had taken them.
     taken: u64,
     /// Reference points that a segment's host did not answer within a second,
-    /// or that nobody waited for because it was dead already.
+    /// or for which no thread waited because the host was already dead.
     unanswered: u64,
-    /// Events whose names and types make no schema. Not set back by a fork.
+    /// Events whose names and types make no valid schema. A fork does not reset this count.
     refused: u64,
 }
 
-/// Stores the counts, the first `size` bytes of them: pass
-/// `sizeof(struct hypertrace_counts)`. What this version of the library does
-/// not have is zero.
+/// Stores the first `size` bytes of the counts: pass `sizeof(struct
+/// hypertrace_counts)`. Counts that this version of the library does not have
+/// are zero.
 ///
 /// # Safety
 /// `counts` points to `size` bytes.

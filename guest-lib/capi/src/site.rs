@@ -1,11 +1,11 @@
-//! A call site in C: what the macros say about an event, and what the library
-//! makes of it at the first one.
+//! Call sites in C: an event's description by the macros, and the id and mask
+//! slot that the library computes from it at the first event.
 //!
-//! Nothing is allocated and nothing waits: a first event may be a signal
-//! handler's, and threads that come to a site at the same time find out the
-//! same.
+//! Nothing is allocated and nothing waits, because the first event may be a
+//! signal handler's. Threads that reach a site at the same time compute the
+//! same values.
 //!
-//! Unsafe, because a site is an address that a C program tells us.
+//! The code is unsafe because a site is an address that a C program passes.
 #![allow(unsafe_code)]
 
 use hypertrace::abi::atomic::AtomicU64;
@@ -16,7 +16,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64 as Count, Ordering, Ordering::Relaxed};
 
-/// `uint8_t`; the types of fields, as the macros tell them.
+/// `uint8_t`. The constants are the types of fields, as the macros pass them.
 pub const HYPERTRACE_TYPE_U8: u8 = 0;
 /// `uint16_t`
 pub const HYPERTRACE_TYPE_U16: u8 = 1;
@@ -36,36 +36,38 @@ pub const HYPERTRACE_TYPE_I64: u8 = 7;
 pub const HYPERTRACE_TYPE_F64: u8 = 8;
 /// `bool`
 pub const HYPERTRACE_TYPE_BOOL: u8 = 9;
-/// A pointer, or a number that people read in hexadecimal
+/// A pointer, or a number that is shown in hexadecimal
 pub const HYPERTRACE_TYPE_X64: u8 = 10;
 /// `const char *`; the value's word is the address
 pub const HYPERTRACE_TYPE_STR: u8 = 11;
 
-/// A type's code is its place in [`FieldType::ALL`].
+/// Returns the type with this code, which is its index in [`FieldType::ALL`].
 fn field_type(code: u8) -> Option<FieldType> {
     let ty = *FieldType::ALL.get(usize::from(code))?;
     (ty != FieldType::Words).then_some(ty)
 }
 
-/// A call site. The macros make one as a static of each; what is not told here
-/// to be filled in is zero at first and the library's own.
+/// A call site. The macros define a static of this type for each one. The
+/// fields marked "to be filled in" are the program's; all others are zero at
+/// first and belong to the library.
 #[repr(C)]
 pub struct CallSite {
     /// To be filled in: the event's name.
     name: *const c_char,
-    /// To be filled in: the fields' names, with a comma behind each.
+    /// To be filled in: the fields' names, with a comma after each.
     fields: *const c_char,
     /// To be filled in: a `HYPERTRACE_TYPE_` for each field.
     types: *const u8,
     /// To be filled in: the number of fields.
     count: u32,
-    /// 0 while it is new.
+    /// The state: 0 while the site is new.
     state: UnsafeCell<u32>,
     id: UnsafeCell<u32>,
     name_hash: UnsafeCell<u32>,
 }
 
-/// A state with this bit: it is known; a bit for each field that is a string.
+/// The bit of a state that means the site is known. The lower bits are then a bit for each field
+/// that is a string.
 const KNOWN: u32 = 1 << 31;
 /// The state of a site whose names and types make no schema.
 const REFUSED: u32 = 1 << 30;
@@ -75,11 +77,11 @@ const REFUSED: u32 = 1 << 30;
 pub(crate) struct Known<'a>(&'a CallSite);
 
 impl<'a> Known<'a> {
-    /// A site whose fields are scalars, if it was found out about before: what
-    /// most events are.
+    /// Returns the site if its id is known already and all its fields are
+    /// scalars, as for most events.
     ///
     /// # Safety
-    /// The site is one as the macros make it, and stays for the whole call.
+    /// The macros have made the site, and it stays valid for the whole call.
     #[inline(always)]
     pub(crate) unsafe fn plain(site: *const CallSite) -> Option<Known<'a>> {
         // SAFETY: the caller's promise; what changes is in cells.
@@ -87,8 +89,8 @@ impl<'a> Known<'a> {
         (known.state() == KNOWN).then_some(known)
     }
 
-    /// Finds out about a site, once. `None` if its names and types make no
-    /// schema.
+    /// Returns the site; computes its id if that is not known yet. `None` if
+    /// its names and types make no valid schema.
     ///
     /// # Safety
     /// As for `plain`.
@@ -100,22 +102,22 @@ impl<'a> Known<'a> {
 
     #[inline(always)]
     fn state(self) -> u32 {
-        // ORDERING: pairs with the Release in `find_out`: the rest is there.
+        // ORDERING: pairs with the Release in `find_out`: the other cells are filled in.
         word(&self.0.state).load(Ordering::Acquire)
     }
 
-    /// Whether it is switched on.
+    /// Returns true if the event is switched on.
     pub(crate) fn is_on(self) -> bool {
         hypertrace::is_on(schema::mask_slot_of(self.name_hash()))
     }
 
-    /// How many values come with it.
+    /// Returns the number of values.
     #[inline(always)]
     pub(crate) fn count(self) -> usize {
         self.0.count as usize
     }
 
-    /// A bit for each of them that is a string.
+    /// Returns a bit for each value that is a string.
     pub(crate) fn strings(self) -> u32 {
         self.state() & !KNOWN
     }
@@ -164,7 +166,7 @@ impl CallSite {
     }
 }
 
-/// What the library fills in, while others look.
+/// Returns a cell as an atomic: the library fills it in while other threads read it.
 #[inline(always)]
 fn word(cell: &UnsafeCell<u32>) -> &AtomicU32 {
     // SAFETY: such a cell is accessed by atomic operations only.
@@ -197,10 +199,10 @@ unsafe fn measure(at: *const u8, most: usize) -> usize {
     (0..most).find(|&i| unsafe { at.add(i).read_volatile() } == 0).unwrap_or(most)
 }
 
-/// Returns the bytes of a string literal in C, at most so many.
+/// Returns the bytes of a string literal in C, at most `most`.
 ///
 /// # Safety
-/// `at` is a C string that stays as it is for the result's life, or null.
+/// `at` is a C string that does not change for the result's life, or null.
 unsafe fn literal<'a>(at: *const c_char, most: usize) -> &'a [u8] {
     if at.is_null() {
         return NULL;
@@ -209,12 +211,12 @@ unsafe fn literal<'a>(at: *const c_char, most: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(at.cast(), measure(at.cast(), most)) }
 }
 
-/// What is recorded for a string that is NULL.
+/// The text that is recorded for a string that is NULL.
 const NULL: &[u8] = b"(null)";
 
-/// A string of a C program, as long as it was when it was measured. It is read byte by
-/// byte where it is, never by a reference: another thread of the program may write to
-/// it meanwhile, and then the record has some of both.
+/// A string of a C program, with its length at the time it was measured. It is read in
+/// place, byte by byte, never by a reference: another thread of the program may write
+/// to it meanwhile, and then the record has bytes of both.
 #[derive(Clone, Copy)]
 struct CString {
     at: *const u8,
@@ -224,11 +226,11 @@ struct CString {
 impl CString {
     const EMPTY: CString = CString { at: NULL.as_ptr(), len: 0 };
 
-    /// Measures a string, once; a long one is cut off at a character.
+    /// Measures a string, once. A long string is cut off at the end of a character.
     ///
     /// # Safety
-    /// `at` is a C string, or null; for as long as the result is used, so many bytes
-    /// can be read there.
+    /// `at` is a C string, or null. For as long as the result is used, the measured
+    /// bytes can be read there.
     unsafe fn new(at: *const u8) -> CString {
         if at.is_null() {
             return CString { at: NULL.as_ptr(), len: NULL.len() };
@@ -252,7 +254,7 @@ impl CString {
         (size_of::<u32>() + self.len).div_ceil(size_of::<u64>())
     }
 
-    /// Writes its length and its bytes, as the wire has a string.
+    /// Writes the string's length and bytes in the format of a record.
     fn put(self, out: &[AtomicU64]) {
         let len = (self.len as u32).to_le_bytes();
         let mut bytes = len.into_iter().chain((0..self.len).map(|i| self.byte(i)));
@@ -273,8 +275,8 @@ impl Text for CallSite {
 
     fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
         let CallSite { name, fields, count, .. } = *self;
-        // SAFETY: the macros give string literals. One byte more than a name
-        // can have is enough to be refused.
+        // SAFETY: the macros give string literals. A name that is one byte too
+        // long is refused.
         let (name, fields) =
             unsafe { (literal(name, MAX_NAME + 1), literal(fields, MAX_FIELDS * (MAX_NAME + 2))) };
         piece(name);
@@ -315,11 +317,11 @@ impl Site for Known<'_> {
     }
 }
 
-/// Values some of which are strings.
+/// Values, some of which are strings.
 pub(crate) struct Mixed<'a> {
     values: &'a [u64],
     strings: u32,
-    /// At the places of those that are.
+    /// The strings, at the indexes of their values.
     texts: [CString; MAX_FIELDS],
 }
 
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_schema_is_refused() {
+    fn invalid_names_and_types_are_refused() {
         let one = &[HYPERTRACE_TYPE_U64];
         let many = &[HYPERTRACE_TYPE_U64; 17];
         let long = c"a1234567890123456789012345678901234567890123456789012345678901234";
@@ -456,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_cut_at_a_character_and_null_is_told() {
+    fn strings_are_cut_at_a_character_and_null_is_shown() {
         let long = std::ffi::CString::new("ä".repeat(1000)).unwrap();
         let values = [7, long.as_ptr() as u64, 0];
         // SAFETY: a C string, and null.

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_is_called_what_the_kernel_calls_it() {
+    fn the_process_has_the_kernels_name_for_it() {
         assert_eq!(name_in_stat("12 (a) S 1"), Some("a"));
         assert_eq!(name_in_stat("12 (a) (b)) S 1"), Some("a) (b)"));
         assert_eq!(name_in_stat("12 a S 1"), None);

@@ -45,7 +45,7 @@ impl Default for Options {
     }
 }
 
-/// Where a process's channel comes from.
+/// Place where the library finds a process's channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
@@ -63,7 +63,7 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
-    /// Where it comes from.
+    /// The place where it was found.
     pub place: Place,
     /// The clients that processes share; those below belong to vCPUs.
     pub clients: Range<u32>,

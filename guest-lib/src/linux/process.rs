@@ -129,8 +129,8 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     if is_hopeless() {
         return Err(Missing::Nobody);
     }
-    // Another thread may be opening it just now: what comes meanwhile would be
-    // lost.
+    // Another thread may be opening the channel now. Without the wait, events
+    // would be lost until then.
     let _opening = Opening::wait_for(MOST_MS).ok_or(Missing::Now)?;
     if let Some(process) = usable() {
         return Ok(process);
@@ -289,7 +289,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// `None` if another thread has it.
+    /// Begins to open the channel. `None` if another thread is opening it.
     fn begin() -> Option<Opening> {
         let undisturbed = Undisturbed::begin();
         let me = std::process::id();
@@ -307,7 +307,8 @@ impl Opening {
         }
     }
 
-    /// `None` if another thread has it for so many milliseconds.
+    /// Begins to open the channel as soon as no other thread is opening it. `None` after `most_ms`
+    /// milliseconds.
     fn wait_for(most_ms: u32) -> Option<Opening> {
         for _ in 0..most_ms {
             if let Some(opening) = Opening::begin() {

@@ -51,7 +51,7 @@ impl Seat {
     /// The seat was filled for this thread.
     #[inline(always)]
     pub(super) unsafe fn client(&self) -> &Client<'static> {
-        // SAFETY: filled, and not again while this thread has it.
+        // SAFETY: the seat was filled, and is not filled again while this thread holds it.
         unsafe { (*self.client.get()).assume_init_ref() }
     }
 

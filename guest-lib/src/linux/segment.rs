@@ -97,8 +97,8 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    /// A channel's regions lie in its mapping, or the library reads and writes
-    /// memory that is not the segment's.
+    /// A channel's regions must be inside its mapping. Otherwise the library
+    /// would read and write memory that is not the segment's.
     #[test]
     fn a_config_page_that_changes_all_the_time_is_refused_or_fits_its_mapping() {
         let page = |clients| {

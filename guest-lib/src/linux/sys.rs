@@ -44,8 +44,8 @@ impl Drop for Undisturbed {
     }
 }
 
-/// Whether the program runs with rights that whoever started it does not have:
-/// then the environment is not to be believed.
+/// Returns true if the program runs with rights that the user who started it
+/// does not have. The environment must not be trusted then.
 pub(super) fn is_secure() -> bool {
     // SAFETY: takes a number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

@@ -229,7 +229,7 @@ fn abandon_if_stuck() {
         return;
     };
     if STUCK.with(|stuck| stuck.load(Relaxed)) != emit {
-        // In this order: a handler that comes between begins anew too.
+        // In this order, so that a signal handler in between restarts the time as well.
         STUCK_SINCE.with(|since| since.store(now, Relaxed));
         compiler_fence(SeqCst);
         STUCK.with(|stuck| stuck.store(emit, Relaxed));

@@ -24,7 +24,7 @@ pub const GEOMETRY: Geometry = Geometry {
 pub const VCPU_CLIENTS: u32 = 2;
 /// The device's function.
 pub const FUNCTION: &str = "0000:00:04.0";
-/// Where the window stands in the file that plays /dev/mem.
+/// Offset of the window in the file that takes the place of /dev/mem.
 pub const WINDOW: u64 = 0x2_0000;
 
 pub fn page() -> ConfigPage {
@@ -184,7 +184,7 @@ impl FakeHost {
         FakeHost { host, registers, thief, stop }
     }
 
-    /// What was last stored to a client's register.
+    /// Returns the last value stored to a client's register.
     pub fn stored(&self, client: u32, register: u64) -> u64 {
         self.registers[self::register(client, register)].load(Relaxed)
     }

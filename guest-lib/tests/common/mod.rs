@@ -1,5 +1,5 @@
-//! What the tests of the process's channel share: a process of their own, the
-//! host's side of shared memory, and children.
+//! Common parts of the tests of the process's channel: a separate process for
+//! each test, the host's side of shared memory, and children.
 #![allow(unsafe_code, dead_code)]
 
 pub mod device;
@@ -49,11 +49,11 @@ pub fn alone(test: &str, body: impl FnOnce()) {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{out}{err}", output.status);
     assert!(out.contains("1 passed"), "no test of that name: {test}\n{out}");
-    // What the test has measured.
+    // The test's measurements.
     print!("{err}");
 }
 
-/// A mapped file, for ever.
+/// Maps a file, until the process ends.
 pub fn map(file: &File, len: u64) -> &'static [AtomicU64] {
     // SAFETY: a new shared mapping, never unmapped; zeros are atomics.
     unsafe {
@@ -80,7 +80,7 @@ pub struct Leased {
     pub name: String,
 }
 
-/// What the host has taken.
+/// Leases and events that the host has taken.
 #[derive(Default)]
 pub struct Seen {
     pub leases: Vec<Leased>,

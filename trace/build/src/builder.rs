@@ -1,4 +1,4 @@
-//! For build scripts: from files of the crate to a file in `OUT_DIR`.
+//! The builder for build scripts: reads files of the crate and writes a file to `OUT_DIR`.
 
 use crate::error::{Errors, SyntaxError, quoted};
 use crate::generate::generate_all;
@@ -9,29 +9,29 @@ use std::{env, fs, io, process};
 /// The file that is written to `OUT_DIR`.
 pub const OUTPUT: &str = "trace-events.rs";
 
-/// Why there is no generated file.
+/// Error of a builder.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is something wrong with the declarations.
+    /// The declarations have errors.
     #[error(transparent)]
     Declarations(#[from] Errors),
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The generated file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Where.
+        /// The file that was to be written.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// Not run by cargo, which sets this variable.
+    /// The program is not run by cargo, which sets this variable.
     #[error("the environment variable {0} is not set: this is for build scripts")]
     Environment(&'static str),
     /// [`Builder::file`] was never called.
@@ -39,7 +39,7 @@ pub enum Error {
     NoFile,
 }
 
-/// Writes `OUT_DIR/trace-events.rs` from a build script.
+/// Generator of `OUT_DIR/trace-events.rs`, for build scripts.
 #[derive(Clone, Debug, Default)]
 #[must_use = "it does nothing until generate() or generate_or_exit()"]
 pub struct Builder {
@@ -47,20 +47,20 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder with no files yet.
+    /// Returns a builder with no files.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// Adds a file, named relative to the crate's folder. All files of a
-    /// builder are one set of names.
+    /// Adds a file, named relative to the crate's folder. Names are unique in
+    /// all files of a builder.
     pub fn file(mut self, path: impl Into<String>) -> Builder {
         self.files.push(path.into());
         self
     }
 
-    /// Writes the file, and tells cargo to run the build script again when one
-    /// of the named files changes.
+    /// Writes the generated file, and makes cargo run the build script again
+    /// when one of the named files changes.
     pub fn generate(&self) -> Result<(), Error> {
         let folder = |name| env::var_os(name).map(PathBuf::from).ok_or(Error::Environment(name));
         let root = folder("CARGO_MANIFEST_DIR")?;
@@ -71,8 +71,8 @@ impl Builder {
         self.generate_in(&root, &out)
     }
 
-    /// [`Builder::generate`], or the errors on stderr and the end of the
-    /// process with status 1.
+    /// Calls [`Builder::generate`]. If it fails, writes the errors to stderr
+    /// and ends the process with status 1.
     pub fn generate_or_exit(&self) {
         if let Err(error) = self.generate() {
             eprintln!("{}", chain(&error));
@@ -80,7 +80,7 @@ impl Builder {
         }
     }
 
-    /// The same for given folders and with nothing told to cargo.
+    /// Writes the generated file for given folders, without output for cargo.
     pub fn generate_in(&self, root: &Path, out: &Path) -> Result<(), Error> {
         if self.files.is_empty() {
             return Err(Error::NoFile);
@@ -104,7 +104,7 @@ impl Builder {
     }
 }
 
-/// Bytes that are no text from `at` on.
+/// Returns the error for bytes that are no UTF-8 text from `at` on.
 fn not_text(file: &str, bytes: &[u8], at: usize) -> SyntaxError {
     let before = String::from_utf8_lossy(&bytes[..at]);
     let line = before.matches('\n').count() + 1;
@@ -120,7 +120,7 @@ fn not_text(file: &str, bytes: &[u8], at: usize) -> SyntaxError {
     }
 }
 
-/// An error and what caused it, on one line.
+/// Formats an error and its causes on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", chain(source)),

@@ -1,37 +1,37 @@
-//! What C's printf does and `core::fmt` does not: numbers that take a width,
-//! a precision and the flags `-`, `+`, `0` and `#` of a Rust format, and show
-//! what C shows for them.
+//! Conversions of C's printf that `core::fmt` does not have. Numbers take the
+//! width, the precision and the flags `-`, `+`, `0` and `#` of a Rust format,
+//! and are shown as C shows them.
 
 use core::fmt::{self, Write};
 
-/// An integer with a precision, a space for a sign, or `#`.
+/// An integer that is shown with a precision, a space for a sign, or `#`.
 pub struct Integer {
     negative: bool,
     magnitude: u64,
     space: bool,
 }
 
-/// `%d` with `space` or a precision.
+/// Returns a value for `%d` with `space` or a precision.
 pub fn signed(value: i64, space: bool) -> Integer {
     Integer { negative: value < 0, magnitude: value.unsigned_abs(), space }
 }
 
-/// `%u`, `%o`, `%x` and `%X` with `#` or a precision.
+/// Returns a value for `%u`, `%o`, `%x` and `%X` with `#` or a precision.
 pub fn unsigned(value: u64) -> Integer {
     Integer { negative: false, magnitude: value, space: false }
 }
 
-/// What of a number depends on its base.
+/// Properties of a number's base.
 struct Base {
     base: u64,
-    /// What `#` puts before a number that is not zero.
+    /// Prefix that `#` puts before a number that is not zero.
     prefix: &'static str,
-    /// Whether `#` makes it begin with a zero.
+    /// True if `#` makes the number begin with a zero.
     octal: bool,
 }
 
 impl Integer {
-    /// `digits` writes the magnitude with at least so many digits.
+    /// Writes the integer. `digits` writes a magnitude with at least the given number of digits.
     fn show(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -90,14 +90,14 @@ impl fmt::UpperHex for Integer {
     }
 }
 
-/// A double.
+/// A double that is shown as by C.
 pub struct Float {
     value: f64,
     letter: char,
     space: bool,
 }
 
-/// `%f`, `%F`, `%e`, `%E`, `%g` and `%G`.
+/// Returns a value for `%f`, `%F`, `%e`, `%E`, `%g` and `%G`.
 pub fn float(value: f64, letter: char, space: bool) -> Float {
     Float { value, letter, space }
 }
@@ -166,7 +166,7 @@ fn general(out: &mut Text, value: f64, precision: usize, alternate: bool) -> fmt
     if small { Ok(()) } else { put_exponent(out, exponent) }
 }
 
-/// `d.ddd` and the exponent that belongs to it.
+/// Returns the text `d.ddd` and its exponent.
 fn scientific(value: f64, precision: usize) -> Result<(Text, i32), fmt::Error> {
     let mut text = Text { bytes: [0; TEXT], len: 0 };
     write!(text, "{value:.precision$e}")?;
@@ -182,7 +182,7 @@ fn put_exponent(out: &mut Text, exponent: i32) -> fmt::Result {
     write!(out, "e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// All digits of the largest double, and the largest precision behind them.
+/// Room for all digits of the largest double and the largest precision after them.
 const TEXT: usize = 1400;
 
 struct Text {
@@ -214,7 +214,7 @@ fn sign(f: &fmt::Formatter<'_>, negative: bool, space: bool) -> &'static str {
     }
 }
 
-/// Spaces around `len` characters that `show` writes.
+/// Writes spaces around the `len` characters that `show` writes.
 fn padded(
     f: &mut fmt::Formatter<'_>,
     len: usize,

@@ -1,4 +1,4 @@
-//! A declared event, as it stands in a `trace-events` file.
+//! Declared events of a `trace-events` file.
 
 use crate::format::{Format, Speller};
 use crate::printf::Segment;
@@ -26,54 +26,54 @@ pub struct Argument {
 }
 
 impl EventDecl {
-    /// Its name.
+    /// Returns the event's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its arguments, in order; at most [`MAX_ARGUMENTS`](crate::MAX_ARGUMENTS).
+    /// Returns the arguments, in order; at most [`MAX_ARGUMENTS`](crate::MAX_ARGUMENTS).
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments
     }
 
-    /// Its format.
+    /// Returns the event's format.
     pub fn format(&self) -> &Format {
         &self.format
     }
 
-    /// Whether it is `disable`d: its calls are compiled to nothing.
+    /// Returns true if the event is `disable`d: its calls are compiled to nothing.
     pub fn is_disabled(&self) -> bool {
         self.disabled
     }
 
-    /// The line where it is declared, from 1.
+    /// Returns the line where the event is declared, from 1.
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// The column where its name begins, from 1, in characters.
+    /// Returns the column where the name begins, from 1, in characters.
     pub fn column(&self) -> usize {
         self.column
     }
 
-    /// Name and arguments as they stand in the file: `name(int a, hwaddr b)`.
+    /// Returns name and arguments with the types of the file: `name(int a, hwaddr b)`.
     pub fn signature(&self) -> String {
         self.signed(|argument| argument.ty().text())
     }
 
-    /// The declaration on one line, spelled in the one way that readers of
-    /// `trace-events-all` get: `name(int32_t a, void *p) "a %d p %p"`. Without
+    /// Returns the declaration on one line, in the normalized form of
+    /// `trace-events-all`: `name(int32_t a, void *p) "a %d p %p"`. It has no
     /// `disable`.
     ///
     /// QEMU's reader refuses a whole file for one type that it does not know,
-    /// so types are those that it has for what is [recorded](Kind::c). Macros
-    /// are C's own, and a double's bits are shown in hexadecimal.
+    /// so each type is QEMU's type for the [recorded value](Kind::c). Macros
+    /// are those of C's headers, and a double's bits are shown in hexadecimal.
     pub fn declaration(&self) -> String {
         let mut format = Speller::default();
         let mut arguments = self.arguments.iter();
         for segment in &self.segments {
             match segment {
-                // Its percent signs are only themselves.
+                // Its percent signs are plain characters.
                 Segment::Text(text) => format.text(&text.replace('%', "%%")),
                 Segment::Conversion(conversion) => {
                     let kind = arguments.next().map(|argument| argument.ty().kind());
@@ -97,17 +97,17 @@ impl EventDecl {
 }
 
 impl Argument {
-    /// Its name.
+    /// Returns the argument's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its type.
+    /// Returns the argument's type.
     pub fn ty(&self) -> &CType {
         &self.ty
     }
 
-    /// The column where its name begins, from 1, in characters.
+    /// Returns the column where the name begins, from 1, in characters.
     pub fn column(&self) -> usize {
         self.column
     }

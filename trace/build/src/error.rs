@@ -1,30 +1,31 @@
-//! What is wrong with a `trace-events` file, and where.
+//! Errors in a `trace-events` file, with their positions.
 
 use std::fmt;
 
-/// Errors of one run that are kept; of the rest there is the number.
+/// Maximum number of errors that are kept in one run; further errors are only counted.
 pub const MAX_ERRORS: usize = 20;
-/// Characters of somebody's text that a message repeats.
+/// Maximum number of characters of a file's text that a message repeats.
 const MAX_SHOWN: usize = 60;
 
-/// One thing that is wrong with a `trace-events` file.
+/// An error in a `trace-events` file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: expected {expected}, found {found}")]
 pub struct SyntaxError {
-    /// The file, as it was named to the parser.
+    /// The name of the file, as given to the parser.
     pub file: String,
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// From 1, in characters; one more than the line has, if its end is wrong.
+    /// Column, from 1, in characters. It is one more than the line's length for an error at the
+    /// line's end.
     pub column: usize,
-    /// What belongs there.
+    /// Description of the expected text.
     pub expected: String,
-    /// What is there.
+    /// Description of the text that was found.
     pub found: String,
 }
 
-/// All that is wrong: one error a line when displayed, at most [`MAX_ERRORS`]
-/// of them and then `and N more`.
+/// All errors of one run. They are displayed one on a line, at most
+/// [`MAX_ERRORS`] of them and then `and N more`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     errors: Vec<SyntaxError>,
@@ -32,17 +33,17 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// The errors, in the order of the files.
+    /// Returns the errors, in the order of the files.
     pub fn errors(&self) -> &[SyntaxError] {
         &self.errors
     }
 
-    /// How many more there are than [`Errors::errors`] has.
+    /// Returns the number of errors that [`Errors::errors`] does not have.
     pub fn more(&self) -> usize {
         self.more
     }
 
-    /// How many there are in all.
+    /// Returns the number of all errors.
     pub fn total(&self) -> usize {
         self.errors.len() + self.more
     }
@@ -55,7 +56,7 @@ impl Errors {
         }
     }
 
-    /// The value, if nothing is wrong.
+    /// Returns the value if there is no error.
     pub(crate) fn or<T>(self, value: T) -> Result<T, Errors> {
         if self.errors.is_empty() { Ok(value) } else { Err(self) }
     }
@@ -76,7 +77,7 @@ impl fmt::Display for Errors {
 
 impl std::error::Error for Errors {}
 
-/// Where the errors of one line go.
+/// Receiver of the errors of one line.
 pub(crate) struct Report<'a> {
     pub file: &'a str,
     pub line: usize,
@@ -95,7 +96,8 @@ impl Report<'_> {
     }
 }
 
-/// Somebody's text for a message: in quotes, visible, bounded.
+/// Formats a file's text for a message: in quotes, with hidden characters escaped, of bounded
+/// length.
 pub(crate) fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(MAX_SHOWN).flat_map(visible).collect();
     if text.chars().nth(MAX_SHOWN).is_some() {
@@ -104,7 +106,7 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("'{shown}'")
 }
 
-/// A character, or an escape where it cannot be seen.
+/// Returns the character, or its escape if it is hidden.
 fn visible(c: char) -> impl Iterator<Item = char> {
     let plain = matches!(c, '"' | '\'' | '\\').then_some(c);
     plain.into_iter().chain(plain.is_none().then(|| c.escape_debug()).into_iter().flatten())

@@ -1,4 +1,4 @@
-//! The format of an event: strings and macros, as they stand in the file.
+//! Formats of events: strings and macros of the file.
 
 use crate::error::{Report, quoted};
 use crate::lexer::{Lexer, Token};
@@ -13,39 +13,39 @@ pub enum Piece {
     Macro(String),
 }
 
-/// The format of an event: begins with a text, if an empty one.
+/// The format of an event. It begins with a text, which may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
     pieces: Vec<Piece>,
 }
 
-/// A character of the format with its macros replaced.
+/// A character of a format whose macros are expanded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unit<'a> {
     pub c: char,
     pub column: usize,
-    /// The macro that it comes from.
+    /// The macro whose expansion contains the character; none if it is a string's.
     pub origin: Option<&'a str>,
 }
 
-/// A piece with the columns of what it has.
+/// A piece with the columns of its characters or its name.
 pub(crate) enum PlacedPiece {
     Text(Vec<(char, usize)>),
     Macro(String, usize),
 }
 
-/// What stands in a message about a macro that is not known.
+/// Expected text in the message about an unknown macro.
 const KNOWN: &str = "a string, the end of the line or a macro \
     (PRI[diouxX](8|16|32|64|PTR|MAX), HWADDR_PRI[diouxX], HWADDR_FMT_plx, VADDR_PRI[diouxX], \
     TARGET_PRI[diouxX], RAM_ADDR_FMT, TARGET_FMT_(lx|ld|lu|plx))";
 
 impl Format {
-    /// Its strings and macros.
+    /// Returns the format's strings and macros.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// As C spells it: `"addr 0x%" PRIx64 " len %u"`.
+    /// Returns the format in C's syntax: `"addr 0x%" PRIx64 " len %u"`.
     pub fn text(&self) -> String {
         let mut all = Speller::default();
         for piece in &self.pieces {
@@ -58,8 +58,8 @@ impl Format {
     }
 }
 
-/// The rest of a line, from where the format is to begin; None if it is no
-/// format, which is reported.
+/// Parses the rest of a line, which must be a format. Returns None, after a
+/// report, if it is not.
 pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<Vec<PlacedPiece>> {
     let first = lexer.peek();
     if first.token != Token::Quote {
@@ -102,7 +102,7 @@ pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<Ve
     }
 }
 
-/// The format as the preprocessor leaves it, which is what printf sees.
+/// Returns the format after preprocessing, as printf gets it.
 pub(crate) fn expanded(pieces: &[PlacedPiece]) -> Vec<Unit<'_>> {
     let mut units = Vec::new();
     for piece in pieces {
@@ -136,7 +136,7 @@ impl From<Vec<PlacedPiece>> for Format {
     }
 }
 
-/// What a macro stands for, on a machine of 64 bits.
+/// Returns the expansion of a macro on a 64-bit machine.
 fn expand(name: &str) -> Option<String> {
     let simple = match name {
         "RAM_ADDR_FMT" => "%lx",
@@ -166,7 +166,7 @@ fn expand(name: &str) -> Option<String> {
     known.then(|| format!("{length}{conversion}"))
 }
 
-/// Writes a format as C has it in its source, all of it visible.
+/// Writer of a format in the syntax of C source, without hidden characters.
 #[derive(Default)]
 pub(crate) struct Speller {
     out: String,
@@ -174,14 +174,14 @@ pub(crate) struct Speller {
 }
 
 impl Speller {
-    /// A part of a string.
+    /// Appends a part of a string.
     pub fn text(&mut self, text: &str) {
         self.open();
         let mut chars = text.chars().peekable();
         let mut last = ' ';
         while let Some(c) = chars.next() {
             match c {
-                // QEMU's reader looks for these two without reading what is
+                // QEMU's reader searches for these two characters, whatever is
                 // before them, and refuses the file.
                 '\\' if chars.peek() == Some(&'n') => self.octal(c),
                 'm' if last == '%' => self.octal(c),
@@ -198,7 +198,7 @@ impl Speller {
         }
     }
 
-    /// A macro.
+    /// Appends a macro.
     pub fn name(&mut self, name: &str) {
         if self.out.is_empty() {
             self.open();
@@ -208,7 +208,7 @@ impl Speller {
         self.out.push_str(name);
     }
 
-    /// All of it.
+    /// Returns the format.
     pub fn finish(mut self) -> String {
         if self.out.is_empty() {
             self.open();
@@ -217,7 +217,7 @@ impl Speller {
         self.out
     }
 
-    /// Three digits, so that a digit after them is no part of it.
+    /// Appends an octal escape of three digits, so that a digit after it is not part of it.
     fn octal(&mut self, c: char) {
         let _ = write!(self.out, "\\{:03o}", u32::from(c));
     }

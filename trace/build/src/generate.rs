@@ -1,4 +1,4 @@
-//! From declarations to Rust source.
+//! Generation of Rust source from declarations.
 
 use crate::declaration::{Argument, EventDecl};
 use crate::names::{identifier, parameters, unused};
@@ -6,21 +6,20 @@ use crate::printf::Segment;
 use crate::rust_format::{Shown, shown};
 use crate::types::Kind;
 
-/// What the generated source itself needs beside `core::fmt`, once a file.
+/// Module that each generated file contains, for formats that `core::fmt` does not have.
 const C_PRINTF: &str = include_str!("c_printf.rs");
-/// Lints that readers of hand-written code want, and generated code is not
-/// for.
+/// Lints that make no sense for generated code.
 const ALLOWED: &str = "dead_code, non_snake_case, unreachable_pub, unused_qualifications, \
     missing_debug_implementations, clippy::all, clippy::pedantic";
 
-/// The Rust source of the events of one file: a function for each, and a
-/// module of the same name with what belongs to it. It is to be included in a
-/// module of its own, in a crate that depends on `hypertrace-trace`.
+/// Returns the Rust source of the events of one file: for each event a
+/// function, and a module of the same name with the event's items. Include it
+/// in a separate module of a crate that depends on `hypertrace-trace`.
 pub fn generate(file_name: &str, events: &[EventDecl]) -> String {
     generate_all(&[(file_name, events)])
 }
 
-/// The same for several files.
+/// Returns the Rust source of the events of several files.
 pub(crate) fn generate_all(files: &[(&str, &[EventDecl])]) -> String {
     let mut source = Source::default();
     for (file, events) in files {
@@ -57,7 +56,7 @@ impl Source {
     }
 }
 
-/// The arguments with the names of their parameters.
+/// Returns the arguments with the names of their parameters.
 fn placed(event: &EventDecl) -> Vec<(&Argument, String)> {
     let names = parameters(event.arguments().iter().map(Argument::name));
     event.arguments().iter().zip(names).collect()
@@ -137,7 +136,7 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
     source.line("}");
 }
 
-/// The function behind the branch: values, text and probe.
+/// Generates the function that the branch calls: values, text and probe.
 fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)], on: &str) {
     let out = unused("out", event.arguments().iter().map(Argument::name));
     let list = listed(arguments, |(a, p)| match a.ty().kind() {
@@ -151,7 +150,7 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
             _ if hex => format!("g::Hex(u64::from({p}))"),
             _ => p.clone(),
         }));
-    // At most ten: SystemTap's format has room for twelve.
+    // There are at most ten arguments; SystemTap's format has room for twelve.
     let probe = listed(arguments, |(a, p)| match a.ty().kind() {
         Kind::Str => format!("g::c_string({p}).as_ptr()"),
         Kind::Bool => format!("u8::from({p})"),
@@ -163,7 +162,7 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
         kind => kind.rust().to_owned(),
     });
     let text = text(source, event, arguments, &out);
-    // A linker that drops a function nobody calls leaves its probe's note.
+    // A linker that drops an uncalled function leaves its probe's note.
     source.line("    #[used]");
     source.line(format!("    static FIRE: fn({}) = fire;", joined("u32", &types)));
     source.line("    #[inline(never)]");
@@ -178,7 +177,7 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
         source.line(format!("                {statement}"));
     }
     source.line("            },");
-    // The name is text to the macro, so that a raw identifier would show.
+    // The macro takes the name as text, so a raw identifier would be visible.
     source.line(format!(
         "            || {{ g::probe::probe_lazy!({}); }},",
         joined(&format!("hypertrace, {}", event.name()), &probe)
@@ -187,8 +186,8 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     source.line("    }");
 }
 
-/// Which arguments are recorded as numbers that people read in hexadecimal:
-/// addresses, and what has no sign and is shown so.
+/// Returns, for each argument, whether it is recorded as a hexadecimal number:
+/// addresses, and unsigned integers that the format shows in hexadecimal.
 fn is_hex(event: &EventDecl) -> Vec<bool> {
     let letters = event.segments.iter().filter_map(|segment| match segment {
         Segment::Conversion(conversion) => Some(conversion.letter),
@@ -204,8 +203,9 @@ fn is_hex(event: &EventDecl) -> Vec<bool> {
         .collect()
 }
 
-/// Statements that write the text. `core::fmt` has only what it is needed for:
-/// it takes longer for a number than the kernel may for the whole event.
+/// Generates the statements that write the text. `core::fmt` is used only where
+/// it is needed: it takes longer for one number than the kernel may take for
+/// the whole event.
 fn text(
     source: &mut Source,
     event: &EventDecl,
@@ -223,7 +223,7 @@ fn text(
             Segment::Conversion(conversion) => conversion,
         };
         let Some((argument, parameter)) = next.next() else {
-            continue; // The parser has counted them.
+            continue; // The parser has checked their number.
         };
         let kind = argument.ty().kind();
         let Shown { spec, prefix, value, needs_c_printf } = shown(conversion, kind, parameter);
@@ -255,11 +255,11 @@ fn documentation(source: &mut Source, file: &str, event: &EventDecl, more: &str)
     source.line(format!("/// {format} ({}:{}){more}", escaped(file, MARKDOWN), event.line()));
 }
 
-/// What Markdown or rustdoc could take for more than itself.
+/// Characters that have a meaning in Markdown or rustdoc.
 const MARKDOWN: &[char] =
     &['\\', '`', '*', '_', '{', '}', '[', ']', '<', '>', '#', '|', '~', '&', '$', '!'];
 
-/// Text for a comment: on one line, and a backslash before some characters.
+/// Escapes text for a comment: on one line, with a backslash before the `special` characters.
 fn escaped(text: &str, special: &[char]) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -275,7 +275,7 @@ fn escaped(text: &str, special: &[char]) -> String {
     escaped
 }
 
-/// A raw string, with as many hashes as it takes.
+/// Returns a raw string, with as many hashes as it needs.
 fn raw_string(text: &str) -> String {
     let mut hashes = "#".to_owned();
     while text.contains(&format!("\"{hashes}")) {
@@ -288,7 +288,7 @@ fn listed<T>(items: &[T], shown: impl Fn(&T) -> String) -> String {
     items.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
-/// A list with something before it.
+/// Returns a list with `first` before its items.
 fn joined(first: &str, rest: &str) -> String {
     if rest.is_empty() { first.to_owned() } else { format!("{first}, {rest}") }
 }

@@ -1,4 +1,4 @@
-//! One line of a `trace-events` file, cut into tokens.
+//! The lexer: cuts one line of a `trace-events` file into tokens.
 
 use crate::error::{Report, quoted};
 
@@ -12,13 +12,13 @@ pub(crate) enum Token {
     Comma,
     /// The quote that opens a string, which [`Lexer::string`] reads.
     Quote,
-    /// What has no meaning here.
+    /// A character that begins no token.
     Other(char),
     End,
 }
 
 impl Token {
-    /// For a message.
+    /// Returns the token for a message.
     pub fn shown(&self) -> String {
         match self {
             Token::Word(word) => quoted(word),
@@ -53,7 +53,7 @@ impl<'a> Lexer<'a> {
         Lexer { chars, at: 0 }
     }
 
-    /// The next token, which stays the next.
+    /// Returns the next token without taking it.
     pub fn peek(&mut self) -> Placed {
         while self.chars.get(self.at).is_some_and(char::is_ascii_whitespace) {
             self.at += 1;
@@ -87,8 +87,8 @@ impl<'a> Lexer<'a> {
         rest.iter().copied().take_while(|c| is_first(*c) || c.is_ascii_digit())
     }
 
-    /// The rest of a string whose opening quote was taken; None if it has no
-    /// end, which is reported.
+    /// Reads the rest of a string whose opening quote was taken. Returns None,
+    /// after a report, if the string has no end.
     pub fn string(&mut self, report: &mut Report<'_>) -> Option<Vec<Unit>> {
         let mut units = Vec::new();
         loop {
@@ -109,7 +109,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The character of an escape whose backslash was taken.
+    /// Reads an escape whose backslash was taken. Returns its character.
     fn escape(&mut self, column: usize, report: &mut Report<'_>) -> Option<char> {
         let Some(&c) = self.chars.get(self.at) else {
             return None; // The string's missing end is the error.
@@ -139,7 +139,7 @@ impl<'a> Lexer<'a> {
                 return None;
             }
         };
-        // A byte of more than 7 bits is a part of a character.
+        // A byte above 0x7f is only a part of a character.
         let whole = matches!(c, 'u' | 'U') || value < 0x80;
         let decoded = char::from_u32(value).filter(|c| whole && *c != '\0' && *c != '\n');
         if decoded.is_none() {
@@ -155,7 +155,7 @@ impl<'a> Lexer<'a> {
         decoded
     }
 
-    /// Digits of an escape; a value of no character if there are none.
+    /// Reads the digits of an escape. Returns a value that is no character if there are none.
     fn number(&mut self, base: u32, most: usize) -> u32 {
         let mut value = None::<u32>;
         for _ in 0..most {
@@ -173,8 +173,9 @@ fn is_first(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_'
 }
 
-/// Control characters, and those that turn the direction of the text around
-/// them: a compiler refuses them in source, and a reader sees another text.
+/// Returns true for control characters, and for characters that change the
+/// direction of the text around them: a compiler refuses them in source, and a
+/// reader sees a different text.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control() && c != '\t'
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,8 +1,8 @@
 //! Turns `trace-events` files, in QEMU's syntax, into typed Rust functions at
 //! build time: a crate of a VMM declares its events in such a file, and calls
 //! `trace::virtio_irq(vq, isr)` where one happens. An event that is off costs
-//! one load and a branch; which are on and where they go is decided while the
-//! program runs, by `hypertrace-trace`.
+//! one load and a branch. `hypertrace-trace` switches events and selects their
+//! backends while the program runs.
 //!
 //! `build.rs`, with this crate as a build-dependency:
 //!
@@ -18,13 +18,13 @@
 //! }
 //! ```
 //!
-//! [`Builder`] is all that a build script needs. [`parse`] gives the
-//! declarations ([`EventDecl`]) to other programs, or all [`Errors`] with
-//! their positions; [`generate`] makes Rust of them.
+//! [`Builder`] is all that a build script needs. For other programs, [`parse`]
+//! returns the declarations ([`EventDecl`]), or all [`Errors`] with their
+//! positions, and [`generate`] turns declarations into Rust.
 //!
 //! # Syntax
 //!
-//! One event a line; empty lines and lines that begin with `#` mean nothing.
+//! A line declares one event; empty lines and lines that begin with `#` are ignored.
 //!
 //! ```
 //! # let events = hypertrace_trace_build::parse("trace-events", r#"
@@ -60,16 +60,16 @@
 //! | flags, width, precision | `- + space # 0`, numbers to 999 |
 //! | macros | `PRI[diouxX](8\|16\|32\|64\|PTR\|MAX)`, `HWADDR_PRI*`, `VADDR_PRI*`, `TARGET_PRI*`, `HWADDR_FMT_plx`, `RAM_ADDR_FMT`, `TARGET_FMT_lx`, `_ld`, `_lu`, `_plx` |
 //!
-//! An integer without a sign that the format shows by `%x` is recorded as one
-//! that people read in hexadecimal, as addresses are.
+//! An unsigned integer that the format shows by `%x` is recorded as a
+//! hexadecimal number, like an address.
 //!
 //! A conversion must fit its argument: in number, in kind, and in size (64
 //! bits or at most 32; the sign may differ). Types have the sizes of 64-bit
 //! Linux, and plain `char` has a sign.
 //!
 //! The text of an event is what C's printf writes, with these exceptions: a
-//! null pointer is `0x0`; a `%s` or `%c` that holds no plain text is escaped,
-//! and its width counts what is shown.
+//! null pointer is `0x0`; a `%s` or `%c` whose value is no plain text is
+//! escaped, and its width counts the escaped characters.
 //!
 //! # What it does not do
 //!

@@ -1,13 +1,13 @@
-//! Names: what the wire allows, and what Rust and the generated code make of
-//! them.
+//! Names: the limits of the recorded format, and the identifiers in Rust and in
+//! the generated code.
 
-/// Longest name of an event or an argument, bytes: what a schema text holds.
+/// Longest name of an event or an argument, bytes: the limit of schema texts.
 pub const MAX_NAME: usize = 64;
-/// Most arguments of an event: QEMU's readers refuse a file that has one with
-/// more, and that file is all events of a program.
+/// Maximum number of arguments of an event. QEMU's readers refuse a file in
+/// which one event has more, and that file has all events of a program.
 pub const MAX_ARGUMENTS: usize = 10;
 
-/// Keywords of all editions; as raw identifiers they are names.
+/// Keywords of all editions that can be raw identifiers.
 const KEYWORDS: &[&str] = &[
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn",
     "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let",
@@ -16,18 +16,18 @@ const KEYWORDS: &[&str] = &[
     "virtual", "where", "while", "yield",
 ];
 
-/// What cannot even be a raw identifier.
+/// Words that cannot be raw identifiers either.
 const IMPOSSIBLE: &[&str] = &["_", "self", "Self", "super", "crate"];
 
-/// Names that stand in the same scope as the events' modules: types of
-/// parameters, and the module of the generated code itself.
+/// Names in the same scope as the events' modules: types of parameters, and the
+/// module of the generated code.
 const TAKEN: &[&str] =
     &["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "f64", "AsRef", "c_printf"];
 
-/// Constants in scope, which a parameter must not be named after.
+/// Constants in scope, whose names a parameter must not have.
 const CONSTANTS: &[&str] = &["EVENT", "FIRE", "Names", "None", "Some", "Ok", "Err"];
 
-/// Why a word cannot name an event: what is expected instead.
+/// Returns the expected text if a word cannot name an event.
 pub(crate) fn refuse_event(name: &str) -> Option<&'static str> {
     if TAKEN.contains(&name) {
         return Some("a name that the generated code does not need for itself");
@@ -35,7 +35,7 @@ pub(crate) fn refuse_event(name: &str) -> Option<&'static str> {
     refuse(name)
 }
 
-/// Why a word cannot name an argument or an event.
+/// Returns the expected text if a word cannot name an argument or an event.
 pub(crate) fn refuse(name: &str) -> Option<&'static str> {
     if name.len() > MAX_NAME {
         return Some("a name of at most 64 bytes");
@@ -43,12 +43,12 @@ pub(crate) fn refuse(name: &str) -> Option<&'static str> {
     IMPOSSIBLE.contains(&name).then_some("a name that Rust allows")
 }
 
-/// The name as a Rust identifier.
+/// Returns the name as a Rust identifier.
 pub(crate) fn identifier(name: &str) -> String {
     if KEYWORDS.contains(&name) { format!("r#{name}") } else { name.to_owned() }
 }
 
-/// The names of the parameters of a generated function.
+/// Returns the names of the parameters of a generated function.
 pub(crate) fn parameters<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     let parameter = |name: &'a str| {
         if CONSTANTS.contains(&name) { unused(name, names.clone()) } else { identifier(name) }
@@ -56,7 +56,7 @@ pub(crate) fn parameters<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Ve
     names.clone().map(parameter).collect()
 }
 
-/// The name, with underscores added until no argument has it.
+/// Returns the name, with as many underscores as make it differ from every argument's.
 pub(crate) fn unused<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     let mut name = name.to_owned();
     while names.clone().any(|other| other == name) {

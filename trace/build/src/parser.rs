@@ -1,4 +1,4 @@
-//! From the text of a `trace-events` file to declarations.
+//! The parser: reads declarations from the text of a `trace-events` file.
 
 use crate::declaration::{Argument, EventDecl};
 use crate::error::{Errors, Report, quoted};
@@ -9,19 +9,19 @@ use crate::printf;
 use crate::types::{self, CType, Part};
 use std::collections::HashMap;
 
-/// Where each event's name was declared first: file and line.
+/// File and line of the first declaration of each event's name.
 pub(crate) type Declared = HashMap<String, (String, usize)>;
 
-/// The events of a `trace-events` file, or all that is wrong with it.
+/// Returns the events of a `trace-events` file, or all its errors.
 ///
-/// `file_name` is for messages alone. Names are unique in the file.
+/// `file_name` is only used in messages. Names are unique in the file.
 pub fn parse(file_name: &str, text: &str) -> Result<Vec<EventDecl>, Errors> {
     let mut errors = Errors::default();
     let events = parse_into(file_name, text, &mut Declared::new(), &mut errors);
     errors.or(events)
 }
 
-/// The same for one of several files, whose names are unique in all of them.
+/// Returns the events of one of several files. Names are unique in all of them.
 pub(crate) fn parse_into(
     file: &str,
     text: &str,
@@ -53,15 +53,15 @@ struct LineParser<'a> {
 
 /// An argument as far as it could be understood.
 struct Candidate {
-    /// Empty if there is none.
+    /// The name; empty if there is none.
     name: String,
     column: usize,
     argument: Option<Argument>,
 }
 
 impl LineParser<'_> {
-    /// The event of the line. None if there is none, or after an error that
-    /// leaves nothing to go on with.
+    /// Parses the line's event. Returns None if there is none, or after an
+    /// error that ends the line's parsing.
     fn line(&mut self) -> Option<EventDecl> {
         if matches!(self.lexer.peek().token, Token::End | Token::Other('#')) {
             return None;
@@ -89,7 +89,7 @@ impl LineParser<'_> {
         None
     }
 
-    /// Properties and name, and the parenthesis after them.
+    /// Parses properties and name, and the parenthesis after them.
     fn head(&mut self) -> Option<(String, usize, bool)> {
         let mut disabled = false;
         loop {
@@ -129,7 +129,7 @@ impl LineParser<'_> {
         self.declared.insert(name.to_owned(), place);
     }
 
-    /// Arguments, and the parenthesis after them.
+    /// Parses the arguments, and the parenthesis after them.
     fn arguments(&mut self) -> Option<Vec<Candidate>> {
         let mut arguments: Vec<Candidate> = Vec::new();
         loop {
@@ -164,7 +164,7 @@ impl LineParser<'_> {
         }
     }
 
-    /// Words and stars of an argument, with their columns.
+    /// Takes the words and stars of an argument, with their columns.
     fn parts(&mut self) -> Vec<(Part, usize)> {
         let mut parts = Vec::new();
         loop {
@@ -178,7 +178,7 @@ impl LineParser<'_> {
         }
     }
 
-    /// An argument of its parts; `stop` stands behind it.
+    /// Returns the argument of these parts. `stop` is the token after it.
     fn argument(&mut self, parts: Vec<(Part, usize)>, stop: &Placed) -> Candidate {
         let column = parts.first().map(|(_, column)| *column);
         let last = parts.last().map(|(_, column)| *column);

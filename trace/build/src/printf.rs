@@ -5,17 +5,17 @@ use crate::error::{Report, quoted};
 use crate::format::{Speller, Unit};
 use crate::types::Kind;
 
-/// Widest field and most digits: a line of text has not many more bytes.
+/// Upper bound on widths and precisions. A line of text is not much longer.
 const MAX_NUMBER: u16 = 999;
 
-/// A part of a format, its macros replaced.
+/// A part of a format whose macros are expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     Text(String),
     Conversion(Conversion),
 }
 
-/// Bits of the integer that is shown.
+/// Length of a conversion: the size of the integer that it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     /// `hh`
@@ -48,12 +48,13 @@ pub(crate) struct Conversion {
     pub width: Option<u16>,
     pub precision: Option<u16>,
     pub length: Length,
-    /// The last character; one of those in [`takes`].
+    /// The last character, which is one of those in [`takes`].
     pub letter: char,
 }
 
 impl Conversion {
-    /// As C spells it; of a double the bits.
+    /// Writes the conversion in C's syntax. With `bits_of_double`, writes one for the bits of a
+    /// double instead.
     pub fn spell(&self, bits_of_double: bool, out: &mut Speller) {
         if bits_of_double {
             out.text("0x%016");
@@ -83,7 +84,7 @@ impl Conversion {
     }
 }
 
-/// What a conversion takes.
+/// Kinds of values that conversions take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Integer,
@@ -102,9 +103,9 @@ fn takes(letter: char) -> Option<Class> {
     })
 }
 
-/// Takes a format apart and checks its conversions against the arguments, of
-/// which those whose type is not known are None. What does not fit is
-/// reported.
+/// Splits a format into its parts and checks its conversions against the
+/// arguments. An argument of unknown type is None. Reports conversions that do
+/// not fit.
 pub(crate) fn parse(
     units: &[Unit<'_>],
     arguments: &[(&str, Option<&Argument>)],
@@ -167,10 +168,10 @@ fn conversions(n: usize) -> String {
     }
 }
 
-/// More than [`MAX_NUMBER`].
+/// Error: a number above [`MAX_NUMBER`].
 struct TooLarge;
 
-/// One conversion of a format.
+/// Reader of one conversion of a format.
 struct Cursor<'a> {
     units: &'a [Unit<'a>],
     start: usize,
@@ -184,7 +185,7 @@ impl Cursor<'_> {
         Some(c)
     }
 
-    /// What was read, as it stands in the file.
+    /// Returns the text that was read, in the file's spelling.
     fn shown(&self) -> String {
         let mut text = String::new();
         let mut last = None;
@@ -199,8 +200,8 @@ impl Cursor<'_> {
         quoted(&text)
     }
 
-    /// The conversion after its `%`; None if it is none, which is reported.
-    /// In any case all that belongs to it is taken.
+    /// Reads the conversion after its `%`. Returns None, after a report, if it
+    /// is invalid. In both cases, all of its characters are taken.
     fn conversion(&mut self, report: &mut Report<'_>) -> Option<Conversion> {
         let column = self.units.get(self.start).map_or(1, |unit| unit.column);
         let flags = self.flags();
@@ -281,7 +282,7 @@ impl Cursor<'_> {
         flags
     }
 
-    /// Digits, if there are any.
+    /// Reads a number, if there are digits.
     fn number(&mut self) -> Result<Option<u16>, TooLarge> {
         let mut number = None;
         while let Some(digit) = self.next_if(|c| c.is_ascii_digit()).and_then(|c| c.to_digit(10)) {
@@ -296,7 +297,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// The length, which may be none; None if it is not one that C knows.
+    /// Reads the length, which may be empty. Returns None if C does not have it.
     fn length(&mut self) -> Option<&'static str> {
         let mut all = String::new();
         while let Some(c) = self.next_if(|c| matches!(c, 'h' | 'l' | 'z' | 'j' | 't' | 'L' | 'q')) {
@@ -306,7 +307,7 @@ impl Cursor<'_> {
     }
 }
 
-/// A flag that C does not define for a conversion.
+/// Returns a flag that C does not define for the conversion, if there is one.
 fn meaningless(flags: Flags, letter: char) -> Option<char> {
     let signed = matches!(letter, 'd' | 'i');
     let float = takes(letter) == Some(Class::Float);
@@ -344,7 +345,7 @@ fn check(
         }
         return;
     };
-    // What is smaller than an int becomes one, and no length cuts a larger one.
+    // A value smaller than an int becomes an int, and no length cuts off a larger one.
     let wide = bits == 64;
     if wide != (conversion.length == Length::Long) {
         let letter = match conversion.letter {
@@ -357,7 +358,7 @@ fn check(
     }
 }
 
-/// The conversions for a kind of values.
+/// Returns the conversions for a kind of values.
 fn fitting(kind: Kind) -> &'static str {
     match kind {
         Kind::Str => "'%s'",
@@ -370,7 +371,7 @@ fn fitting(kind: Kind) -> &'static str {
     }
 }
 
-/// A type with its article.
+/// Returns a type with its article.
 fn a(text: &str) -> String {
     let vowel = text.starts_with(['a', 'e', 'i', 'o']);
     format!("{} {text}", if vowel { "an" } else { "a" })

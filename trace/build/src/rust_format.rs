@@ -1,22 +1,22 @@
-//! From a conversion of C to one of Rust that writes the same.
+//! Translation of C's conversions to Rust's, with the same output.
 
 use crate::printf::{Conversion, Length};
 use crate::types::Kind;
 use std::fmt::Write;
 
-/// The rest of Rust's conversion, and the expression for its value.
+/// A conversion in Rust, and the expression for its value.
 pub(crate) struct Shown {
-    /// What stands between the braces: `:02x`, or nothing.
+    /// The format spec between the braces: `:02x`, or nothing.
     pub spec: String,
-    /// What stands before the braces.
+    /// The text before the braces.
     pub prefix: &'static str,
-    /// In terms of the parameter.
+    /// The expression for the value, in terms of the parameter.
     pub value: String,
-    /// Whether the value needs the module `c_printf`.
+    /// True if the value needs the module `c_printf`.
     pub needs_c_printf: bool,
 }
 
-/// How `core::fmt` shows what C shows for a parameter of this kind.
+/// Returns the conversion for `core::fmt` that shows a parameter of this kind as C does.
 pub(crate) fn shown(conversion: &Conversion, kind: Kind, parameter: &str) -> Shown {
     match conversion.letter {
         's' => string(conversion, parameter),
@@ -43,7 +43,7 @@ fn character(conversion: &Conversion, parameter: &str) -> Shown {
     simple(text_spec(conversion), format!("g::Escaped(&[{parameter} as u8])"))
 }
 
-/// Text stands to the right in C, to the left in Rust.
+/// Returns the format spec of a text. C aligns text to the right by default, Rust to the left.
 fn text_spec(conversion: &Conversion) -> String {
     let align = if conversion.flags.left { '<' } else { '>' };
     conversion.width.map(|width| format!(":{align}{width}")).unwrap_or_default()
@@ -82,8 +82,8 @@ fn integer(conversion: &Conversion, kind: Kind, parameter: &str) -> Shown {
     simple(spec, value)
 }
 
-/// The parameter as printf takes it: smaller ones become an int, the length
-/// may cut it, the conversion says how to read it.
+/// Returns the parameter as printf takes it: a smaller one becomes an int, the
+/// length may cut it off, and the conversion determines whether it is signed.
 fn integer_value(length: Length, signed: bool, kind: Kind, parameter: &str) -> String {
     let (bits, has_sign) = kind.integer().unwrap_or((64, false));
     if kind == Kind::Bool {
@@ -114,7 +114,7 @@ fn float(conversion: &Conversion, parameter: &str) -> Shown {
     Shown { spec, prefix: "", value, needs_c_printf: true }
 }
 
-/// Flags in the order that Rust wants. A zero is ignored where C ignores it.
+/// Returns the flags in Rust's order. A zero is ignored where C ignores it.
 fn number_flags(conversion: &Conversion) -> String {
     let flags = conversion.flags;
     let is_float = !matches!(conversion.letter, 'd' | 'i' | 'u' | 'o' | 'x' | 'X');
@@ -130,7 +130,7 @@ fn number_spec(conversion: &Conversion, flags: &str, ty: &str) -> String {
     if let Some(width) = conversion.width {
         let _ = write!(spec, "{width}");
     } else {
-        // Without a width they say nothing, and `<` alone would be a fill.
+        // Without a width they have no effect, and `<` alone would be a fill.
         spec = spec.replace(['<', '0'], "");
     }
     if let Some(precision) = conversion.precision {
@@ -144,8 +144,8 @@ fn number_spec(conversion: &Conversion, flags: &str, ty: &str) -> String {
 mod tests {
     use crate::c_printf::{float, signed, unsigned};
 
-    // That they write what C writes is shown in `tests/printf.rs`; here is
-    // what a reader may want to see of it.
+    // `tests/printf.rs` checks that the output is C's. These tests are examples
+    // for readers.
 
     #[test]
     fn zero_has_no_prefix() {

@@ -1,6 +1,6 @@
-//! C's types, as far as an argument of an event can have them.
+//! Types of C that an argument of an event can have.
 
-/// How a value is passed and recorded.
+/// Form in which a value is passed and recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -14,14 +14,14 @@ pub enum Kind {
     U64,
     Bool,
     F64,
-    /// `char *`: bytes, in Rust anything that is `AsRef<[u8]>`.
+    /// `char *`: bytes; in Rust any type that is `AsRef<[u8]>`.
     Str,
-    /// Every other pointer: a u64 that is read in hexadecimal.
+    /// Every other pointer: a u64 that is shown in hexadecimal.
     Address,
 }
 
 impl Kind {
-    /// The type of the generated function's parameter.
+    /// Returns the type of the generated function's parameter.
     pub const fn rust(self) -> &'static str {
         match self {
             Kind::I8 => "i8",
@@ -38,9 +38,10 @@ impl Kind {
         }
     }
 
-    /// The type in `trace-events-all`. QEMU's reader takes C's integers, those
-    /// of a fixed size, and pointers to them or `void`, and a string is to it
-    /// what begins with `char *` or `const char *`. A double is its bits.
+    /// Returns the type in `trace-events-all`. QEMU's reader takes C's
+    /// integers, integers of a fixed size, and pointers to them or to `void`. A
+    /// type that begins with `char *` or `const char *` is a string to it. A
+    /// double is recorded as its bits.
     pub const fn c(self) -> &'static str {
         match self {
             Kind::I8 => "int8_t",
@@ -57,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// Bits of an integer, and whether it has a sign; None for what is none.
+    /// Returns an integer's bits, and whether it has a sign; None for other kinds.
     pub const fn integer(self) -> Option<(u32, bool)> {
         Some(match self {
             Kind::I8 => (8, true),
@@ -80,7 +81,7 @@ pub struct CType {
     kind: Kind,
 }
 
-/// What stands in a message about a type that is not known.
+/// Expected text in the message about an unknown type.
 pub(crate) const KNOWN: &str = "a type (bool, double, char, short, int, long, long long, \
     signed, unsigned, int8_t to int64_t, uint8_t to uint64_t, intptr_t, uintptr_t, intmax_t, \
     uintmax_t, size_t, ssize_t, off_t, ptrdiff_t, hwaddr, ram_addr_t, vaddr, target_ulong, \
@@ -94,23 +95,23 @@ pub(crate) enum Part {
 }
 
 impl CType {
-    /// As C spells it, with single spaces: `const char *`.
+    /// Returns the type in C's syntax, with single spaces: `const char *`.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// How its values are passed and recorded.
+    /// Returns the form in which its values are passed and recorded.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The type that the parts spell, if there is one.
+    /// Returns the type with these parts, if there is one.
     pub(crate) fn of(parts: &[Part]) -> Option<CType> {
         Some(CType { text: spell(parts), kind: kind(parts)? })
     }
 }
 
-/// The parts with single spaces, stars next to what they belong to.
+/// Joins the parts with single spaces, without a space after a star.
 pub(crate) fn spell(parts: &[Part]) -> String {
     let mut text = String::new();
     for part in parts {
@@ -128,8 +129,8 @@ pub(crate) fn spell(parts: &[Part]) -> String {
     text
 }
 
-/// Whether a last word names the argument, and is not the end of the type
-/// before it.
+/// Returns true if a last word is the argument's name, and not the end of the
+/// type before it.
 pub(crate) fn is_name(word: &str, before: &[Part]) -> bool {
     if named(word).is_some() {
         // `uint64_t vaddr` is a name, `const vaddr` a type.
@@ -139,7 +140,7 @@ pub(crate) fn is_name(word: &str, before: &[Part]) -> bool {
     !is_keyword(word)
 }
 
-/// Whether C has the word for types alone.
+/// Returns true if C uses the word only in types.
 fn is_keyword(word: &str) -> bool {
     let other = ["bool", "_Bool", "double", "float", "void", "struct", "union", "enum"];
     other.contains(&word) || is_qualifier(word) || is_basic(word)
@@ -149,7 +150,7 @@ fn is_qualifier(word: &str) -> bool {
     matches!(word, "const" | "volatile" | "restrict")
 }
 
-/// The words that C makes its integers of, in any order.
+/// Returns true for the words of C's integer types, which can be in any order.
 fn is_basic(word: &str) -> bool {
     matches!(word, "char" | "short" | "int" | "long" | "signed" | "unsigned")
 }
@@ -205,7 +206,7 @@ fn named(word: &str) -> Option<Kind> {
         "uint16_t" => Kind::U16,
         "uint32_t" => Kind::U32,
         "uint64_t" | "size_t" | "uintptr_t" | "uintmax_t" => Kind::U64,
-        // QEMU's own. A target's word has 64 bits here, whatever the target.
+        // QEMU's own types. A target's word has 64 bits here, whatever the target.
         "hwaddr" | "ram_addr_t" | "vaddr" | "target_ulong" | "dma_addr_t" => Kind::U64,
         _ => return None,
     })

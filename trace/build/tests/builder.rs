@@ -40,13 +40,13 @@ fn several_files_have_one_set_of_names_and_one_list_of_errors() {
 }
 
 #[test]
-fn a_file_that_is_no_text_is_told_with_the_place() {
+fn a_file_that_is_no_text_is_reported_with_its_position() {
     let (_dir, result) = build(&[("one", b"# \xc3\xa4\n# \xc3\xa4\xff\xfe")]);
     assert_eq!(shown(result), "one:2:4: expected UTF-8 text, found '\\xff'");
 }
 
 #[test]
-fn what_cannot_be_read_or_written_is_told_with_its_cause() {
+fn files_that_cannot_be_read_or_written_are_reported() {
     let dir = TempDir::new().unwrap();
     let missing = Builder::new().file("missing").generate_in(dir.path(), dir.path()).unwrap_err();
     assert_eq!(missing.to_string(), format!("cannot read {}/missing", dir.path().display()));

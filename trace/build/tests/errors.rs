@@ -1,4 +1,4 @@
-//! What is wrong with a `trace-events` file is told with its place.
+//! Tests of the errors in `trace-events` files and their positions.
 
 use hypertrace_trace_build::{MAX_ERRORS, parse};
 
@@ -53,7 +53,7 @@ fn the_shape_of_a_line() {
 }
 
 #[test]
-fn what_belongs_to_emulated_cpus_is_refused() {
+fn properties_of_emulated_cpus_are_refused() {
     let expected = "1:1: expected no property but 'disable', as those of emulated CPUs are not supported, found ";
     assert_eq!(error("vcpu a(int x) \"%d\""), format!("{expected}'vcpu'"));
     assert_eq!(error("tcg disable a(int x) \"%d\""), format!("{expected}'tcg'"));
@@ -102,7 +102,7 @@ fn arguments() {
 }
 
 #[test]
-fn a_type_that_is_not_known_is_told_with_those_that_are() {
+fn an_unknown_type_is_reported_with_the_known_ones() {
     for (text, column, found) in [
         ("a(foo_t x) \"%d\"", 3, "foo_t"),
         ("a(int y, float x) \"%d %f\"", 10, "float"),
@@ -266,7 +266,7 @@ fn conversions_fit_their_arguments() {
 }
 
 #[test]
-fn all_errors_of_a_file_are_told() {
+fn all_errors_of_a_file_are_reported() {
     let text = "a(foo x, int x, bar y) \"%s %d %d\"\n\
                 ok(void) \"\"\n\
                 b(int x \"%d\"\n\

@@ -1,5 +1,5 @@
-//! The generated source: its shape, and that it compiles with no warning and
-//! traces what it was told.
+//! Tests of the generated source: its shape, that it compiles with no warning,
+//! and that it traces the events and values of its calls.
 
 mod compiled;
 
@@ -40,13 +40,13 @@ fn a_disabled_event_is_an_empty_function_that_is_never_on() {
 }
 
 #[test]
-fn what_core_fmt_has_needs_nothing_else() {
+fn conversions_of_core_fmt_need_no_c_printf() {
     assert!(!generated("a(int x) \"%5d\"").contains("c_printf"));
     assert_eq!(generated("a(int x) \"%#x\"\nb(int x) \"%#x\"").matches("mod c_printf").count(), 1);
 }
 
 #[test]
-fn a_file_of_many_events_traces_what_is_expected() {
+fn a_file_of_many_events_traces_the_expected_output() {
     let workshop = workshop();
     workshop.rust("rustc", &workshop.dir.path().join("program.rs"), &["--crate-type=bin"]);
 
@@ -85,7 +85,7 @@ fn any_word_that_is_not_refused_can_be_a_name() {
 }
 
 #[test]
-fn clippy_has_nothing_to_say() {
+fn clippy_has_no_findings() {
     if capability::program("clippy-driver").is_none() {
         return;
     }
@@ -96,7 +96,7 @@ fn clippy_has_nothing_to_say() {
 }
 
 #[test]
-fn rustdoc_has_nothing_to_say() {
+fn rustdoc_has_no_findings() {
     if capability::program("rustdoc").is_none() {
         return;
     }

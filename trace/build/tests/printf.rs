@@ -8,7 +8,7 @@ use hypertrace_trace_build::{MAX_ARGUMENTS, generate, parse};
 use std::fmt::Write;
 use std::process::Command;
 
-/// What the file of events can use, and C does not have by itself.
+/// Definitions that the file of events can use and C does not have by itself.
 const PRELUDE: &str = r#"
 #include <inttypes.h>
 #include <stdbool.h>
@@ -339,7 +339,7 @@ fn programs(cases: &[Case]) -> (String, String, String) {
 }
 
 #[test]
-fn every_conversion_writes_what_c_writes() {
+fn every_conversion_writes_the_same_as_c() {
     if capability::program("cc").is_none() {
         return;
     }

@@ -134,7 +134,7 @@ fn meant() -> impl Strategy<Value = Meant> {
         })
 }
 
-/// What must hold for any text.
+/// Checks the properties that must hold for any text.
 fn check(text: &str) {
     match parse("f", text) {
         Ok(events) => {
@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_meant_is_read(meant in prop::collection::vec(meant(), 0..10)) {
+    fn generated_declarations_are_read_back(meant in prop::collection::vec(meant(), 0..10)) {
         let mut unique: Vec<Meant> = Vec::new();
         for event in meant {
             if unique.iter().all(|other| other.name != event.name) {

@@ -1,4 +1,4 @@
-//! What a `trace-events` file can say.
+//! Tests of the syntax of `trace-events` files.
 
 use hypertrace_trace_build::{EventDecl, Kind, Piece, parse};
 
@@ -30,7 +30,7 @@ fn empty_lines_and_comments_are_nothing() {
 }
 
 #[test]
-fn an_event_knows_where_it_stands() {
+fn an_event_has_its_line_and_columns() {
     let events = events("# one\n\n  a(void) \"a\"\r\ndisable b(int x) \"%d\"");
     let places: Vec<_> = events.iter().map(|e| (e.name(), e.line(), e.column())).collect();
     assert_eq!(places, [("a", 3, 3), ("b", 4, 9)]);
@@ -151,7 +151,7 @@ fn other_types() {
 }
 
 #[test]
-fn types_can_be_names_where_a_type_stands_before() {
+fn types_can_be_names_after_a_type() {
     assert_eq!(event("a(uint64_t vaddr) \"%\" PRIx64").arguments()[0].name(), "vaddr");
     assert_eq!(event("a(vaddr vaddr) \"%\" VADDR_PRIx").arguments()[0].name(), "vaddr");
     assert_eq!(event("a(void *size_t) \"%p\"").arguments()[0].name(), "size_t");

@@ -61,7 +61,7 @@ impl FromStr for TraceOption {
     }
 }
 
-/// Why an option cannot be done.
+/// Error of an option.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceArgsError {
@@ -70,37 +70,37 @@ pub enum TraceArgsError {
     Read {
         /// Which file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A line of it is no pattern.
+    /// A line of a file of patterns is no pattern.
     #[error("{}:{line}: {why}", path.display())]
     Line {
         /// Which file.
         path: PathBuf,
         /// Which line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The defect of the line.
         why: String,
     },
-    /// Something that the [command](Session::execute) of the same name refuses.
+    /// The [command](Session::execute) of the same name refuses it.
     #[error("{0}")]
     Refused(String),
 }
 
 impl TraceArgs {
-    /// Returns whether any option says which events are to be on.
+    /// Returns true if any option selects events.
     pub fn names_events(&self) -> bool {
         self.trace.iter().any(|option| !matches!(option, TraceOption::File(_)))
     }
 
-    /// Applies the options. Returns warnings: patterns that
-    /// fit no declared event, which may fit a guest's later, and events that
-    /// two crates of the program [declare differently](crate::event::Clash).
+    /// Applies the options. Returns warnings: patterns that match no declared
+    /// event, which may match a guest's event later, and events that two crates
+    /// of the program [declare differently](crate::event::Clash).
     ///
     /// # Errors
-    /// At the first option that cannot be done.
+    /// If an option cannot be applied. The options after it are not applied.
     pub fn apply(&self, session: &Session) -> Result<Vec<String>, TraceArgsError> {
         let refused = |why: String| {
             TraceArgsError::Refused(why.lines().next().unwrap_or_default().to_owned())

@@ -1,5 +1,6 @@
-//! Control while a VM runs: which events are on, which backends there are, and
-//! what the rings hold. From code, and as the monitor's commands.
+//! Control of a session while a VM runs: the events that are on, the backends,
+//! and the rings' contents. All of it is available to code and as commands of
+//! the monitor.
 
 use super::monitor::{Monitor, MonitorError};
 use crate::ctf::WriteFailed;
@@ -13,27 +14,28 @@ use hypertrace_abi::clock::ticks;
 use std::fmt::Write;
 use std::path::Path;
 
-/// How many names a pattern is about.
+/// Numbers of names that a pattern matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Matched {
     /// Declared events of this program.
     pub declared: usize,
-    /// Names that the guest's events had so far.
+    /// Names of the guest's events so far.
     pub guest: usize,
 }
 
-/// Switches declared events of this program. Gives how many the pattern is
-/// about. From any thread; a vCPU's keeps to one event, see
-/// [`TraceEvent::set`](crate::events::registry::TraceEvent::set).
+/// Switches declared events of this program. Returns the number of events that
+/// the pattern matches. It can be called from any thread; a vCPU's thread
+/// should switch a single event with
+/// [`TraceEvent::set`](crate::events::registry::TraceEvent::set) instead.
 pub fn set_declared(pattern: &Pattern, on: bool) -> usize {
     let events = EVENTS.iter().filter(|event| pattern.matches(event.name()));
     events.map(|event| event.set(on)).count()
 }
 
 impl Session {
-    /// Switches events by pattern: declared ones, and the guest's, also those
-    /// that are yet to come.
+    /// Switches events by pattern: declared events and the guest's, including
+    /// the guest's future events.
     ///
     /// # Errors
     /// If the guest has too many rules.
@@ -42,9 +44,9 @@ impl Session {
         Ok(Matched { declared: set_declared(pattern, on), guest })
     }
 
-    /// Also writes declared events to a file for QEMU's simpletrace reader. A file that is there
-    /// must be empty or such a trace, which it replaces; a pipe must have a reader. The former
-    /// file stays.
+    /// Also writes declared events to a file for QEMU's simpletrace reader. An existing file
+    /// must be empty or such a trace, and is replaced; a pipe must have a reader. The session's
+    /// former file is not removed.
     ///
     /// # Errors
     /// If it cannot be made or written, or is something else.
@@ -70,7 +72,7 @@ impl Session {
         Monitor::start_in(self.folder().clone(), move |line| session.execute(line))
     }
 
-    /// Executes a command of the monitor's; gives its text.
+    /// Executes a command of the monitor and returns its text.
     ///
     /// # Errors
     /// A message about the command, and a list of all commands.
@@ -198,15 +200,15 @@ fn switch(state: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns how a command is used; `None` if there is no such command.
+/// Returns a command's usage; `None` if there is no such command.
 fn usage(name: &str) -> Option<String> {
     let lines = HELP.lines().filter(|line| line.split(' ').next() == Some(name));
     let lines: Vec<&str> = lines.collect();
     (!lines.is_empty()).then(|| format!("usage of {name}:\n{}", lines.join("\n")))
 }
 
-/// Switches a backend that needs nothing but itself, by name; `ftrace:DIR` and
-/// `ftrace-raw:DIR` name the folder of a tracefs instance.
+/// Switches a backend by its name alone; `ftrace:DIR` and `ftrace-raw:DIR` name
+/// the folder of a tracefs instance.
 fn trace_backend(name: &str, on: bool) -> Result<String, String> {
     let (name, instance) = match name.split_once(':') {
         Some((name, instance)) => (name, Some(Path::new(instance))),
@@ -237,7 +239,7 @@ fn trace_backend(name: &str, on: bool) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Returns the names of backends, as the commands have them.
+/// Returns the names of backends, in the commands' spelling.
 fn names(backends: Backends) -> String {
     let all = [
         (Backends::RING, "rings"),

@@ -15,12 +15,12 @@
 //! ```
 //!
 //! # Protocol
-//! `hypertrace ctl` speaks it, and so does a person with `socat - UNIX:DIR/control.sock`
-//! or `nc -U DIR/control.sock`.
+//! `hypertrace ctl` uses it. `socat - UNIX:DIR/control.sock` and `nc -U
+//! DIR/control.sock` work too, for a person at a terminal.
 //!
 //! A *request* is one line of UTF-8, at most [`MAX_COMMAND`] bytes, ended by LF or
-//! CRLF. Its *reply* is any number of lines that begin with two spaces, the text,
-//! and then one line that does not:
+//! CRLF. Its *reply* is the text, which is any number of lines that begin with two
+//! spaces, and then one line that does not:
 //!
 //! ```text
 //! info trace-events virtio_*
@@ -32,24 +32,27 @@
 //! error: no command "trace-events"
 //! ```
 //!
-//! * `ok`, or `error: ` and a message of one line. A message of several lines has
-//!   its first line there and the others above, as text.
-//! * Each request has one reply, a blank one `ok`. Requests may be sent before
-//!   earlier replies were read; replies come in order.
-//! * Control characters in a reply are escaped (`\x1b`), so that it may be shown.
-//! * A line that is too long is answered as soon as it is, and skipped.
-//! * A client may shut down its sending side and read on. What it sent without a
-//!   line end is not executed then: it may be half of a command.
+//! * The last line is `ok`, or `error: ` and a message of one line. If a message
+//!   has several lines, its first line is there and the others are in the text
+//!   above.
+//! * Each request has one reply; that of a blank request is `ok`. Requests may
+//!   be sent before earlier replies were read; replies are sent in order.
+//! * Control characters in a reply are escaped (`\x1b`), so that it can be shown on a terminal.
+//! * A line that is too long is answered with an error before its end, and skipped.
+//! * A client may shut down its sending side and continue to read. A last line
+//!   without a line end is not executed then, because it may be half of a
+//!   command.
 //! * The connection ends after `error: too many clients` ([`MAX_CLIENTS`]), and when
-//!   a client has taken nothing of a reply for 30 s.
+//!   a client has read nothing of a reply for 30 s.
 //!
 //! # What it does not do
-//! It knows no commands; those are the closure's. It asks for no password: the
-//! socket has mode 0600 and is never more open than that. Commands of all clients
-//! run one after another on the monitor's one thread, taken in turn, so a slow
-//! command delays the others, but no vCPU and no drain loop. A command is begun
-//! when this client's replies before it are sent, so a client that does not read
-//! holds up itself and at most [`MAX_REPLY`] bytes of memory.
+//! It knows no commands; the closure does. It asks for no password: the socket
+//! has mode 0600 and is never more open than that. Commands of all clients run
+//! one after another on the monitor's one thread, and the clients take turns. A
+//! slow command therefore delays the others, but no vCPU and no drain loop. A
+//! command begins after this client's earlier replies are sent, so a client that
+//! does not read delays only itself and occupies at most [`MAX_REPLY`] bytes of
+//! memory.
 
 mod socket;
 mod sys;
@@ -71,14 +74,14 @@ use std::time::{Duration, Instant};
 pub const SOCKET: &str = "control.sock";
 /// Bytes of a request, without its line end.
 pub const MAX_COMMAND: usize = 4096;
-/// Bytes of a reply; a longer one is answered as an error.
+/// Bytes of a reply; an error replaces a longer one.
 pub const MAX_REPLY: usize = 1 << 20;
 /// Clients at a time.
 pub const MAX_CLIENTS: usize = 256;
 
-/// How long a client may take nothing of its reply.
+/// Time for which a client may read nothing of its reply.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Until the next try, where the machine has no descriptors or memory now.
+/// Time until the next try when the machine is out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// Error of starting a monitor.
@@ -114,11 +117,12 @@ pub enum MonitorError {
     Thread(#[source] io::Error),
 }
 
-/// A running monitor. Dropped, it lets the command that runs come to its end,
-/// ends its thread and removes the socket. After a fork it stays the parent's.
+/// A running monitor. When it is dropped, it waits for the command that runs,
+/// ends its thread and removes the socket. After a fork it belongs to the
+/// parent only.
 #[derive(Debug)]
 pub struct Monitor {
-    /// Closed, it wakes the thread and ends it.
+    /// End of a connection to the thread: its close wakes the thread, which then ends.
     wake: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     entry: Entry,
@@ -126,12 +130,12 @@ pub struct Monitor {
 
 impl Monitor {
     /// Listens in this directory. `execute` answers one command, with its text or
-    /// with what was wrong with it; where it panics the client is told so and the
-    /// next command is given to it as if nothing had been.
+    /// with an error message. If it panics, the client gets an error and the next
+    /// command is executed as usual.
     ///
     /// # Errors
-    /// If the socket cannot be made, or another monitor answers there. The socket
-    /// of a process that is dead is replaced.
+    /// If the socket cannot be made, or another monitor answers there. A dead
+    /// process's socket is replaced.
     pub fn start(
         dir: &Path,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
@@ -186,16 +190,16 @@ impl Drop for Monitor {
             return; // a fork's copy: there is no thread here to wait for
         }
         self.wake = None;
-        // A command may have held the last of what owns the monitor: its thread
-        // cannot wait for itself.
+        // A command may have dropped the monitor's last owner. The drop then
+        // runs on the monitor's own thread, which cannot wait for itself.
         let thread = self.thread.take().filter(|t| t.thread().id() != thread::current().id());
         if let Some(thread) = thread {
-            let _ = thread.join(); // it had its panics already
+            let _ = thread.join(); // its panics were reported already
         }
     }
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Server<E> {
     listener: UnixListener,
     /// Readable when the monitor is dropped.
@@ -203,7 +207,7 @@ struct Server<E> {
     execute: E,
     patience: Duration,
     clients: Vec<Connection>,
-    /// Nobody is accepted before.
+    /// Earliest time at which a client is accepted.
     accept_from: Option<Instant>,
 }
 
@@ -224,7 +228,7 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
                     continue;
                 }
                 Err(_) => {
-                    // Everything is tried then; nothing of it blocks.
+                    // Everything is tried after that; none of it blocks.
                     thread::sleep(BACK_OFF);
                     fds.iter_mut().for_each(|fd| fd.revents = libc::POLLIN);
                 }
@@ -244,7 +248,7 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
         }
     }
 
-    /// Returns how long there is nothing to do if nothing comes.
+    /// Returns the time until there is something to do if no client sends anything.
     fn timeout(&self, now: Instant) -> Option<Duration> {
         if self.clients.iter().any(Connection::has_work) {
             return Some(Duration::ZERO);
@@ -262,7 +266,7 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
                 Err(e) => match e.kind() {
                     ErrorKind::WouldBlock => return,
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
-                    // No descriptors: it stays readable, and must not make us spin.
+                    // No descriptors: the listener stays readable, and the loop must not spin.
                     _ => {
                         self.accept_from = Some(Instant::now() + BACK_OFF);
                         return;
@@ -291,16 +295,16 @@ fn is_closed(mut stream: &UnixStream) -> bool {
 /// One connection.
 struct Connection {
     stream: UnixStream,
-    /// Received and not yet executed: less than a line and one read.
+    /// Bytes that are received and not yet executed: less than a line and one read.
     input: Vec<u8>,
-    /// In a line that was too long.
+    /// True in a line that was too long.
     skipping: bool,
-    /// It sends nothing more.
+    /// True if the client sends nothing more.
     ended: bool,
-    /// The reply that is being sent, and how far it is.
+    /// The reply that is being sent; `sent` bytes of it are sent.
     output: Vec<u8>,
     sent: usize,
-    /// When something of the output was taken, or it was made.
+    /// The time of the last progress of the output: when it was made, or a part of it was sent.
     moved: Instant,
 }
 
@@ -336,8 +340,9 @@ impl Connection {
         self.output.is_empty() && self.has_line()
     }
 
-    /// Does what can be done without waiting, at most one command, so that clients
-    /// take turns; `false` if the connection is at its end.
+    /// Reads, executes and sends without waiting, and executes at most one
+    /// command, so that clients take turns. Returns `false` if the connection has
+    /// ended.
     fn turn(
         &mut self,
         ready: bool,
@@ -390,7 +395,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the next request, or what is wrong with it.
+    /// Returns the next request, or the error that answers it.
     fn request(&mut self) -> Option<Result<String, String>> {
         loop {
             let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
@@ -398,7 +403,7 @@ impl Connection {
                     self.input.clear();
                     return None;
                 }
-                // One more than the longest: a CR may be the last of it.
+                // One byte more than the longest request, because the last may be a CR.
                 if self.input.len() <= MAX_COMMAND + 1 {
                     return None;
                 }
@@ -408,7 +413,7 @@ impl Connection {
             };
             let mut line: Vec<u8> = self.input.drain(..=end).collect();
             if std::mem::take(&mut self.skipping) {
-                continue; // its end
+                continue; // the end of the long line
             }
             line.truncate(line.strip_suffix(b"\r\n").map_or(end, <[u8]>::len));
             return Some(if line.len() > MAX_COMMAND {
@@ -431,12 +436,12 @@ fn run(
     if command.trim().is_empty() {
         return Ok(String::new());
     }
-    // What it leaves half done is in the closure, which says what it promises.
+    // Anything that a panic leaves half done is the closure's own state.
     catch_unwind(AssertUnwindSafe(|| execute(command)))
         .unwrap_or_else(|_| Err("the command failed inside the VMM; its log says where".into()))
 }
 
-/// Returns a reply as it is sent.
+/// Returns a reply in the format of the protocol.
 fn reply(result: Result<String, String>) -> Vec<u8> {
     let (text, end) = match &result {
         Ok(text) => (text.as_str(), None),
@@ -468,8 +473,8 @@ fn reply(result: Result<String, String>) -> Vec<u8> {
     reply.into_bytes()
 }
 
-/// Names and paths in a reply may be a guest's: they must not steer the terminal
-/// of a user of socat.
+/// Escapes control characters. Names and paths in a reply may be a guest's and
+/// must not control the terminal of a user of socat.
 fn escape(line: &str, out: &mut String) {
     for c in line.chars() {
         // Writing to a String does not fail.
@@ -488,7 +493,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn who_takes_nothing_of_a_reply_is_let_go() {
+    fn a_client_that_reads_nothing_of_a_reply_is_disconnected() {
         let dir = tempfile::tempdir().unwrap();
         let patience = Duration::from_millis(50);
         let long = |_: &str| Ok("x".repeat(MAX_REPLY / 2));

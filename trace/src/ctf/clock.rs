@@ -1,11 +1,11 @@
 //! Clocks: linear maps from raw ticks to Unix time, for CTF readers.
 //!
-//! The host's is measured. A guest's is a guess that gets better: whatever the
-//! guest wrote, it wrote before the host saw it, so the smallest difference
-//! between the two bounds the offset. (`hypertrace-timeline` computes finer
-//! maps with error bounds from the reference points; this is for everybody
-//! else.) Readers convert ticks through doubles, so ticks are counted from a
-//! base near the session's start.
+//! The host's clock is measured. A guest's clock is an estimate that improves:
+//! the guest wrote each timestamp before the host saw it, so the smallest
+//! difference between the two bounds the offset. (`hypertrace-timeline`
+//! computes finer maps with error bounds from the reference points; these maps
+//! are for all other readers.) Readers convert ticks to doubles, so ticks are
+//! counted from a base near the session's start.
 
 use super::metadata::ClockEntry;
 use super::packet::Domain;
@@ -36,15 +36,15 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Reads the clocks between two reads of the counter, and keeps the try
-    /// that was interrupted least.
+    /// Reads the clocks between two reads of the counter. Returns the try with
+    /// the shortest time between the two reads.
     pub fn now() -> Anchor {
         let sample = || {
             let before = ticks();
             let real = SystemTime::now();
             let monotonic = Instant::now();
             let width = ticks().saturating_sub(before);
-            // Before 1970 there was no clock to be wrong.
+            // A time before 1970 is taken as 1970.
             let unix_ns = real.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128);
             (width, Anchor { raw: before + width / 2, unix_ns, monotonic })
         };
@@ -67,11 +67,12 @@ pub struct HostClock {
     pub base: u64,
     /// Ticks per second.
     pub frequency: u64,
-    /// It was measured by another process: it stays.
+    /// True if another process measured it: it is not measured again.
     fixed: bool,
 }
 
-/// Measures the frequency once per process: 10 ms, good to a few parts in a million.
+/// Returns the frequency, measured once per process for 10 ms, accurate to a few parts in a
+/// million.
 fn first_frequency() -> u64 {
     static FREQUENCY: OnceLock<u64> = OnceLock::new();
     *FREQUENCY.get_or_init(|| {
@@ -81,7 +82,7 @@ fn first_frequency() -> u64 {
     })
 }
 
-/// Returns the ticks per second of Unix time, or of monotonic time if somebody set the clock in
+/// Returns the ticks per second of Unix time, or of monotonic time if the clock was set in
 /// between.
 fn frequency_between(a: &Anchor, b: &Anchor) -> Option<u64> {
     let monotonic = b.monotonic.checked_duration_since(a.monotonic)?.as_nanos() as i128;
@@ -97,11 +98,11 @@ impl HostClock {
     pub fn start() -> HostClock {
         let frequency = first_frequency();
         let first = Anchor::now();
-        // A second of room, for points that were stamped before.
+        // One second earlier, for points that were stamped before the start.
         HostClock { first, base: first.raw.saturating_sub(frequency), frequency, fixed: false }
     }
 
-    /// Returns the clock as `session.json` has it.
+    /// Returns the clock that `session.json` describes.
     fn restore(json: &ClockJson) -> HostClock {
         let frequency = json.frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
         let first = Anchor {
@@ -112,8 +113,9 @@ impl HostClock {
         HostClock { first, base: json.base, frequency, fixed: true }
     }
 
-    /// Draws the line from the first anchor through now. Does nothing in the
-    /// first 20 ms, when the process's first measure is better.
+    /// Measures the frequency again, from the first anchor until now. Does
+    /// nothing in the first 20 ms, when the process's first measurement is more
+    /// accurate.
     pub fn refresh(&mut self) {
         let now = Anchor::now();
         if !self.fixed
@@ -151,16 +153,16 @@ fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {
     (ticks * NS).div_euclid(i128::from(frequency))
 }
 
-/// A clock of guests: shared by all clients whose time it fits.
+/// A guest clock, shared by all clients whose timestamps fit it.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestClock {
     /// TSC or CLOCK_MONOTONIC_RAW.
     pub kind: ClockKind,
     /// Clock epoch.
     pub epoch: u32,
-    /// The lane that it was added for; none if that was in another process.
+    /// The lane for which it was added; none if another process added it.
     lane: Option<usize>,
-    /// Ticks per second; none if it is the host's own counter's rate.
+    /// Ticks per second; none if it has the rate of the host's counter.
     own_frequency: Option<u64>,
     /// Raw ticks at the streams' tick 0.
     pub base: u64,
@@ -170,8 +172,8 @@ pub struct GuestClock {
     began: u64,
     /// The (guest, host) pair with the smallest host - guest.
     best: (u64, u64),
-    /// How much later the map says guest time is than the published one did,
-    /// nanoseconds.
+    /// Difference of guest times by this map to those by the published map,
+    /// nanoseconds; positive if they are later.
     gained: i128,
 }
 
@@ -197,7 +199,7 @@ impl GuestClock {
             best: (first, seen),
             gained: 0,
         };
-        // No timestamp of the epoch is older than its beginning.
+        // No timestamp of the epoch is older than the epoch's beginning.
         let room = u128::from(clock.allowed(host, seen)) + u128::from(clock.frequency(host));
         clock.base = first.saturating_sub(u64::try_from(room).unwrap_or(u64::MAX));
         clock
@@ -211,7 +213,7 @@ impl GuestClock {
         }
     }
 
-    /// Returns the ticks that can have passed since the epoch began: x 1.001 + 1 ms.
+    /// Returns the upper bound of ticks since the epoch began: the host's time x 1.001 + 1 ms.
     pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
         let frequency = u128::from(self.frequency(host));
         let elapsed = u128::from(now.saturating_sub(self.began));
@@ -219,18 +221,18 @@ impl GuestClock {
         u64::try_from(ticks + ticks / 1000 + frequency / 1000).unwrap_or(u64::MAX)
     }
 
-    /// Returns the latest that a timestamp can be now, if `first` is one of this clock's.
+    /// Returns the latest possible timestamp now, if `first` is a timestamp of this clock.
     pub fn limit(&self, host: &HostClock, first: u64, now: u64) -> u64 {
         first.saturating_add(self.allowed(host, now))
     }
 
-    /// Returns whether a client's first timestamp can be of this clock.
+    /// Returns true if a client's first timestamp can be of this clock.
     pub fn fits(&self, host: &HostClock, timestamp: u64, now: u64) -> bool {
         (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
     }
 
-    /// Learns that the guest's time was `guest` at or before the host's `host_raw`.
-    /// Returns true if the bound improved.
+    /// Takes a pair of times: the guest's time was `guest` at or before the host's
+    /// `host_raw`. Returns true if the bound improved.
     pub fn bound(&mut self, host: &HostClock, guest: u64, host_raw: u64) -> bool {
         let better =
             self.unix_at(host, (guest, host_raw), guest) - self.unix_at(host, self.best, guest);
@@ -241,7 +243,7 @@ impl GuestClock {
         better < 0
     }
 
-    /// Returns whether the map has moved noticeably since the last call that returned true.
+    /// Returns true if the map has moved noticeably since the last call that returned true.
     pub fn has_moved(&mut self) -> bool {
         let noticeable = self.gained >= 1_000;
         if noticeable {
@@ -274,16 +276,16 @@ impl GuestClock {
 pub(crate) struct Clocks {
     pub host: HostClock,
     guests: Vec<GuestClock>,
-    /// The epoch of what is drained now.
+    /// The epoch of the records that are drained now.
     epoch: u32,
-    /// Host's raw counter when it began.
+    /// Host's raw counter when the epoch began.
     began: u64,
     own_frequency: Option<u64>,
-    /// Guests stamp with the host's counter.
+    /// True if guests stamp with the host's counter.
     pub shared: bool,
-    /// The maps are not those of the metadata on disk.
+    /// True if the maps differ from those in the metadata on disk.
     pub changed: bool,
-    /// Clocks that the metadata on disk has.
+    /// Number of clocks in the metadata on disk.
     pub described: u32,
 }
 
@@ -294,7 +296,7 @@ impl Clocks {
         began: Option<u64>,
         own_frequency: Option<u64>,
     ) -> Clocks {
-        // What no counter does is not believed.
+        // An impossible frequency is ignored.
         let own_frequency = own_frequency.filter(|f| FREQUENCIES.contains(f));
         let began = began.unwrap_or(host.started());
         Clocks {
@@ -309,7 +311,8 @@ impl Clocks {
         }
     }
 
-    /// Returns the clocks of a session that another process left; the host's comes first.
+    /// Returns the clocks of a session that another process began. The host's is the first of
+    /// `clocks`.
     pub fn restore(clocks: &[ClockJson], same_counter: bool) -> Option<Clocks> {
         let (host, guests) = clocks.split_first()?;
         let host = HostClock::restore(host);
@@ -339,8 +342,8 @@ impl Clocks {
         Some(clocks)
     }
 
-    /// Guests stamp with the host's own counter: its clock is theirs, from when
-    /// the epoch began.
+    /// Makes the host's clock the guests' clock from the epoch's beginning,
+    /// because guests stamp with the host's counter.
     pub fn share(&mut self) {
         self.shared = true;
         self.host.base = self.host.base.min(self.began.saturating_sub(self.host.frequency));
@@ -351,7 +354,7 @@ impl Clocks {
     }
 
     pub fn begin_epoch(&mut self, epoch: u32) {
-        // Each packet has its epoch, which never goes backwards in a file.
+        // Each packet has its epoch, which never decreases in a file.
         self.epoch = epoch.max(self.epoch);
         self.began = ticks();
     }
@@ -374,7 +377,7 @@ impl Clocks {
         self.guest(clock).map_or(self.host.base, |guest| guest.base)
     }
 
-    /// Returns the latest that a timestamp of this clock can be now, after `first`.
+    /// Returns the latest possible timestamp of this clock now, after `first`.
     pub fn limit(&self, clock: u32, first: u64, now: u64) -> u64 {
         match self.guest(clock) {
             Some(guest) => guest.limit(&self.host, first, now),
@@ -383,17 +386,16 @@ impl Clocks {
         }
     }
 
-    /// Returns the latest that a lease's first timestamp can be now.
+    /// Returns the latest possible first timestamp of a lease now.
     pub fn latest(&self, clock: u32, now: u64) -> u64 {
         let first = self.guest(clock).map_or(0, |guest| guest.first);
         self.limit(clock, first, now)
     }
 
-    /// Returns a clock for a guest whose time is `timestamp`: the one it has, one
-    /// that fits, or a new one. If no more can be added to the session, one that
-    /// does not fit: its timestamps will be clamped. `lane`: the lane that asks, by the index of its
-    /// `Stats`; its first new clock of an epoch is its
-    /// own, whatever others have added.
+    /// Returns a clock for a guest whose time is `timestamp`: the one it has, one that fits, or a
+    /// new one. If no more clocks can be added to the session, it returns one that does not fit,
+    /// and the guest's timestamps will be clamped. `lane` is the index of the asking lane's
+    /// `Stats`; each lane may add its first new clock of an epoch, however many others were added.
     pub fn for_guest(
         &mut self,
         lane: usize,
@@ -433,8 +435,8 @@ impl Clocks {
         is(&like).or(self.guests.iter().position(like).map(number)).unwrap_or(last)
     }
 
-    /// Measures the host's clock again, and says whether any map is to be
-    /// written anew.
+    /// Measures the host's clock again. Sets `changed` if a map has to be
+    /// written again.
     pub fn refresh(&mut self) {
         let now = ticks();
         let before = self.host.unix_ns(now);
@@ -448,7 +450,7 @@ impl Clocks {
     pub fn entries(&self, uuid: &[u8; 16]) -> Vec<ClockEntry> {
         let entry = |id: u32, name: String, frequency, offset_ns| {
             let mut uuid = *uuid;
-            // Another clock, another UUID: made of the session's.
+            // Each clock has its own UUID, made from the session's.
             for (byte, x) in uuid[12..].iter_mut().zip((id + 1).to_be_bytes()) {
                 *byte ^= x;
             }

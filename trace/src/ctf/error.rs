@@ -3,17 +3,17 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file of the session could not be written. What was committed before is
-/// intact, and the same call may be made again.
+/// Error: a file of the session could not be written. Packets committed before
+/// are intact, and the same call may be made again.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}", path.display())]
 #[non_exhaustive]
 pub struct WriteFailed {
-    /// What was being done.
+    /// The action that failed.
     pub action: &'static str,
-    /// To which file.
+    /// The file.
     pub path: PathBuf,
-    /// Why not.
+    /// The system's error.
     #[source]
     pub source: io::Error,
 }

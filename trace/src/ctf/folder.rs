@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_renamed_is_the_same_and_what_has_its_name_then_is_not() {
+    fn a_renamed_folder_is_followed_and_its_successor_is_not_used() {
         let (dir, folder) = folder();
         let made = folder.create("a").unwrap();
         std::fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();

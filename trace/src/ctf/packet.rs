@@ -38,7 +38,7 @@ impl Domain {
     }
 }
 
-/// Packet header and packet context, as they are in the file.
+/// Packet header and packet context, in the layout of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PacketHeader {
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_stand_where_the_layout_says() {
+    fn fields_are_at_the_offsets_of_the_layout() {
         use std::mem::offset_of;
         assert_eq!(offset_of!(PacketHeader, uuid), 4);
         assert_eq!(offset_of!(PacketHeader, stream_id), 20);

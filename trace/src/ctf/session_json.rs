@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 
 /// The file's name in a session's directory.
 pub const FILE: &str = "session.json";
-/// What `format` says.
+/// Value of `format`.
 pub const FORMAT: &str = "hypertrace-session";
-/// What `version` says.
+/// Value of `version`.
 pub const VERSION: u32 = 1;
 
 /// The whole file.
@@ -87,7 +87,7 @@ pub struct EventJson {
     pub clocks: Option<Vec<u32>>,
 }
 
-/// What one stream holds and what it lost.
+/// Description of one stream, with its counts of events and losses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamJson {
     /// The producer.

@@ -23,14 +23,14 @@ pub const DEFAULT_FILE_BYTES: u64 = 64 * 1024 * 1024;
 #[derive(Debug)]
 struct StreamFile {
     file: FileId,
-    /// Where the filler begins.
+    /// Offset of the filler.
     at: u64,
-    /// The filler as it is in the file.
+    /// The filler that is in the file.
     filler: PacketHeader,
-    /// It says more than the last packet, so it must stay.
+    /// True if it has newer counters than the last packet, so it must stay.
     amended: bool,
-    /// A write of a header failed and so did that of the filler over it: what
-    /// is in the file there is neither.
+    /// True if the write of a header failed and so did the write of the filler
+    /// over it: the file has neither there.
     torn: bool,
 }
 
@@ -179,7 +179,7 @@ impl Stream {
     /// newer counters.
     ///
     /// # Errors
-    /// If it cannot be cut: it is whole as it is.
+    /// If it cannot be cut. The file is valid all the same.
     pub fn close(mut self, files: &mut Files) -> Result<(), WriteFailed> {
         self.file.close(files)
     }
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_creation_leaves_nothing_behind() {
+    fn a_failed_creation_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::at(dir.path(), 1).unwrap();
         std::fs::create_dir(dir.path().join("s-0000")).unwrap();

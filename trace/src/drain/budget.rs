@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_use_nothing_of_the_hosts() {
+    fn guests_do_not_use_the_hosts_budget() {
         let mut budget = Budget::default();
         for lane in 0..100 {
             while budget.pay(Payer::Lane(lane), 100) {}

@@ -1,11 +1,11 @@
 //! Event classes: from guests' ids to the session's dense ids.
 //!
-//! A guest's id is a hash and may lie; a reader of the trace trusts ids to be
-//! declared and lengths to be right. So ids are looked up per client, against
-//! texts whose hash was computed here, and each (text, reference point or not)
-//! gets one dense id for the whole session. All tables are bounded, because
-//! guests fill them: each class and each declaration is paid for with the bytes
-//! that describe it on disk, out of a [`Budget`].
+//! A guest's id is a hash that may be false, but a reader of the trace relies
+//! on declared ids and correct lengths. So ids are looked up per client,
+//! against texts whose hash was computed here, and each (text, reference point
+//! or not) gets one dense id for the whole session. All tables are bounded,
+//! because guests fill them: each class and each declaration is paid for with
+//! the bytes that describe it on disk, out of a [`Budget`].
 
 use super::budget::{Budget, Payer};
 use super::wanted::Wanted;
@@ -46,7 +46,7 @@ pub(crate) struct Classes {
     declared: Vec<BitSet>,
     /// Those of them that the metadata on disk has.
     described: Vec<BitSet>,
-    /// What guests and the host may still add.
+    /// Bytes of description that guests and the host may still add.
     budget: Budget,
     /// Counts the changes of classes and declarations.
     version: u64,
@@ -89,9 +89,9 @@ impl BitSet {
 /// State of a class in a clock's stream class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Declared {
-    /// The metadata on disk has it.
+    /// The metadata on disk describes it.
     Described,
-    /// The next metadata will have it.
+    /// The next metadata will describe it.
     Pending,
     /// The budget has no room for it.
     Refused,
@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_lists_what_was_put_in() {
+    fn a_set_lists_its_members() {
         let mut set = BitSet::default();
         let members = [0, 1, 16, 63, 64, 127, 128, 4000, 4095];
         members.into_iter().for_each(|dense| set.insert(dense));

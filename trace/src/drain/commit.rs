@@ -10,7 +10,8 @@ use hypertrace_abi::sink::Drained;
 
 impl Turn<'_, '_> {
     /// Ends a look that found no records. Counters may have changed: they are
-    /// written once a second, as they are not worth a packet each.
+    /// written once a second, because a packet for each change would be too
+    /// expensive.
     pub(super) fn commit_nothing(
         &mut self,
         pulled: &Pulled,

@@ -52,7 +52,7 @@ pub(crate) struct LaneFile {
     pub committed_at: u64,
 }
 
-/// What an earlier process left of a lane's stream.
+/// State of a lane's stream that an earlier process left.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Earlier {
     pub files: u32,

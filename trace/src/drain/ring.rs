@@ -29,7 +29,7 @@ impl Turn<'_, '_> {
         let end = self.lane.next.position;
         let drained = match self.learn() {
             Ok(true) => self.pull(),
-            // What the log says is for records that are not taken before it is read.
+            // The log is not fully read: the records that need its texts are not taken yet.
             Ok(false) => {
                 self.note();
                 let more = !self.consumer.is_paused() || self.lane.until.is_some();
@@ -40,8 +40,8 @@ impl Turn<'_, '_> {
         self.consumer.set_write_failed(drained.is_err());
         if drained.is_err() {
             self.consumer.rollback();
-            // The records stay in the ring. What the producer dropped meanwhile is
-            // known all the same.
+            // The records stay in the ring. The events that the producer dropped
+            // meanwhile are counted all the same.
             self.note();
         }
         let mut drained = drained?;
@@ -51,7 +51,7 @@ impl Turn<'_, '_> {
             Some(_) => drained.more &= !is_back(end, self.lane.next.position),
         }
         match self.lane.waiting.rest {
-            // To come again at once would be in vain.
+            // An immediate retry would find the same.
             Rest::Waits => drained.more = false,
             _ if drained.more => self.lane.waiting.rest = Rest::Ready,
             _ => {}
@@ -218,7 +218,7 @@ impl Turn<'_, '_> {
         let texts = &self.lane.texts;
         self.consumer.pull(stage, |_, record| {
             let id = record.header.id;
-            // What is in the cache is on disk.
+            // Classes in the cache are on disk already.
             if id >= id::FIRST
                 && texts.cache[id as usize % CACHE].id != id
                 && let Some(class) = texts.table.plain(id)

@@ -82,7 +82,7 @@ impl Gaps {
             if at > end {
                 break;
             }
-            // Before the time: that is of this loss or a later one then.
+            // Loaded before the time, so that the time is that of this loss or of a later one.
             let total = slot.total.load(Relaxed);
             let more = total.saturating_sub(*told);
             if more > 0 {
@@ -90,8 +90,8 @@ impl Gaps {
                 *told = total;
             }
             if at == end {
-                // It may grow. What is before it cannot: the thread has
-                // written since.
+                // This gap may still grow. Gaps before it cannot: the thread
+                // has written since.
                 break;
             }
             taken += 1;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_told_where_it_is_and_as_it_grows() {
+    fn a_gap_is_reported_at_its_place_and_as_it_grows() {
         let (gaps, mut told) = (Gaps::default(), 0);
         gaps.lost(10, 100);
         gaps.lost(10, 101);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn more_gaps_than_slots_are_told_as_one() {
+    fn more_gaps_than_slots_are_reported_as_one() {
         let (gaps, mut told) = (Gaps::default(), 0);
         let many = 2 * SLOTS as u64;
         (0..many).for_each(|at| gaps.lost(at, at));

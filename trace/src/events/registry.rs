@@ -144,7 +144,7 @@ impl TraceEvent {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Returns its arguments' types, as they are recorded.
+    /// Returns the recorded types of its arguments.
     pub fn types(&self) -> &'static [FieldType] {
         self.types
     }
@@ -239,9 +239,9 @@ pub fn trace_events_all() -> String {
     all
 }
 
-/// One name that two crates declare with different arguments. Each is recorded
-/// as it is; a reader that knows events by name alone, as those of the simple
-/// backend's file do, takes one for the other.
+/// A name that two crates declare with different arguments. Each event is
+/// recorded correctly, but a reader that identifies events by name alone, as
+/// readers of the simple backend's file do, confuses them.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Clash {

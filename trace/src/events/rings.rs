@@ -29,7 +29,7 @@ pub(crate) struct HostRing {
     mode: RingMode,
     state: ProducerState,
     claimed: AtomicBool,
-    /// Whether the thread that has it looks at triggers.
+    /// Nonzero while the thread that holds the ring looks at triggers.
     looking: AtomicU32,
     /// Declared events that it had no room for.
     gaps: Gaps,
@@ -96,8 +96,9 @@ impl HostRing {
 
     /// Returns the position up to which the ring is written now.
     pub fn head(&self) -> u64 {
-        // ORDERING: pairs with the Release of head in `Producer::publish`: what
-        // is done after this comes after those records.
+        // ORDERING: pairs with the Release of head in `Producer::publish`:
+        // later operations of this thread happen after the stores of those
+        // records.
         self.area[guest_page::HEAD].load(Ordering::Acquire)
     }
 

@@ -1,4 +1,4 @@
-//! The drain loop's side of a session, behind its one lock.
+//! The drain loop's side of a session, protected by its one lock.
 
 use super::resume::{Committed, Found};
 use crate::ctf::{Domain, WriteFailed, random_uuid};

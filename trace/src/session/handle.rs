@@ -80,7 +80,7 @@ impl Session {
     }
 
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        // A panic in between leaves at worst one packet's counts untold.
+        // A panic while the lock is held loses at worst one packet's counts.
         self.parts.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,10 +163,10 @@ impl Session {
         self.parts.rings.install();
     }
 
-    /// Calls `wake` when a thread's ring fills, so that the drain loop comes
-    /// before the next tick of its timer: `session.wake_by(move ||
-    /// kick.trigger())`. It must not block. `false`: something is called
-    /// already.
+    /// Registers `wake`, which is called when a thread's ring fills, so that
+    /// the drain loop makes a pass before the next tick of its timer:
+    /// `session.wake_by(move || kick.trigger())`. It must not block. Returns
+    /// `false` if a function is registered already.
     pub fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) -> bool {
         self.parts.rings.wake_by(Box::new(wake))
     }

@@ -46,7 +46,7 @@ impl EventSink for Session {
     fn update_mask(&self, set: &mut dyn FnMut(&Mask)) {
         let mut engine = self.engine();
         self.parts.triggers.pass(|pattern, on| {
-            // Too many rules of the guest's: it stays as it is.
+            // The guest has too many rules: the mask stays unchanged.
             let _ = engine.set_guest_events(pattern, on);
         });
         if let Some(mask) = engine.state.classes.wanted.changed_mask() {

@@ -12,13 +12,13 @@ pub(super) struct Ns {
 }
 
 impl Ns {
-    /// Returns a clock that is right at `raw`.
+    /// Returns a clock that is exact at `raw`.
     pub fn of(clock: &HostClock, raw: u64) -> Ns {
         let ns = clock.unix_ns(raw).max(0);
         Ns { raw, ns: ns << 32, rates: [Ns::rate(clock, 0); 2] }
     }
 
-    /// Returns the clock's rate, and so many parts in a billion.
+    /// Returns the clock's rate, increased by `faster` parts in a billion.
     fn rate(clock: &HostClock, faster: i64) -> u64 {
         let ns = (1_000_000_000 + i128::from(faster)) as u128;
         ((ns << 32) / u128::from(clock.frequency)) as u64
@@ -35,9 +35,9 @@ impl Ns {
         self.ns + i128::from(ticks) * i128::from(rate)
     }
 
-    /// Once a second: continues from here at the clock's present rate,
-    /// so much faster or slower that a second on it is right. Without a step,
-    /// so that no thread's time goes back.
+    /// Continues from here at the clock's present rate, once a second. The rate
+    /// is corrected so that the time is exact one second later. There is no
+    /// step, so no thread's time goes back.
     pub fn refresh(&mut self, clock: &HostClock, raw: u64) {
         if raw.saturating_sub(self.raw) < clock.frequency {
             return;
@@ -54,12 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_never_goes_back_and_comes_to_be_right() {
+    fn time_never_goes_back_and_becomes_exact() {
         let mut clock = HostClock::start();
         let second = clock.frequency;
         let start = clock.started();
         let mut ns = Ns::of(&clock, start);
-        // The first measure was 50 parts in a million off.
+        // The first measurement was off by 50 parts in a million.
         clock.frequency -= clock.frequency / 20_000;
         let mut last = 0;
         for tick in 1..=100 {

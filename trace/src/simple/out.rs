@@ -1,9 +1,9 @@
-//! Where the simple backend's bytes go: a file that is opened with care, and
-//! written without waiting for its reader.
+//! Output of the simple backend: a file that is opened with checks, and written
+//! without waiting for its reader.
 //!
-//! A disk that is full keeps the file whole: what was written of a record is
-//! cut off again, and written when there is room. A pipe takes what it has room
-//! for; what it does not take waits here.
+//! When the disk is full, the file stays valid: a partly written record is cut
+//! off again, and written when there is room. A pipe takes as many bytes as it
+//! has room for; the others wait here.
 
 use super::HEADER;
 use crate::ctf::Folder;
@@ -22,20 +22,20 @@ pub(super) struct Out {
     file: File,
     meta: Metadata,
     bytes: Vec<u8>,
-    /// Of `bytes`: written.
+    /// Number of `bytes` that are written.
     sent: usize,
-    /// Of `bytes`: the end of a record, not after `sent`.
+    /// Index in `bytes` of the end of a record, not after `sent`.
     whole: usize,
-    /// Bytes of the file before `bytes`.
+    /// Number of bytes in the file before `bytes`.
     before: u64,
-    /// The pipe's reader is gone. One that comes later would begin in the
+    /// True if the pipe's reader is gone. A later reader would begin in the
     /// middle of a record.
     broken: bool,
 }
 
 impl Out {
-    /// Begins a file with its header. One that is there must be empty or begin
-    /// so, and is replaced.
+    /// Begins a file with its header. An existing file must be empty or begin
+    /// with such a header, and is replaced.
     pub fn create(path: &Path, session: &Folder) -> io::Result<Out> {
         let mut file = open(path, session)?;
         let meta = file.metadata()?;
@@ -48,18 +48,18 @@ impl Out {
         Ok(out)
     }
 
-    /// Returns whether this writes to `path`.
+    /// Returns true if this writes to `path`.
     pub fn is(&self, path: &Path) -> bool {
         let id = |meta: &Metadata| (meta.dev(), meta.ino());
         std::fs::metadata(path).is_ok_and(|meta| id(&meta) == id(&self.meta))
     }
 
-    /// Returns whether it is a file with a begin and an end.
+    /// Returns true if it is a regular file.
     pub fn is_file(&self) -> bool {
         self.meta.is_file()
     }
 
-    /// Returns whether all is written.
+    /// Returns true if all is written.
     pub fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()
     }
@@ -69,12 +69,12 @@ impl Out {
         self.before + self.sent as u64
     }
 
-    /// Returns the records that are not written, or not to their end.
+    /// Returns the records that are not written, or only in part.
     pub fn unsent(&self) -> &[u8] {
         &self.bytes[self.last_whole()..]
     }
 
-    /// Forgets what is written, or given up, and gives its room for more.
+    /// Discards bytes that are written or given up, and returns the buffer for more.
     pub fn renew(&mut self) -> &mut Vec<u8> {
         self.before += self.sent as u64;
         (self.sent, self.whole) = (0, 0);
@@ -82,7 +82,7 @@ impl Out {
         &mut self.bytes
     }
 
-    /// Writes what can be written now. That a pipe is full is no failure.
+    /// Writes as many bytes as possible without waiting. A full pipe is no error.
     pub fn send(&mut self) -> io::Result<()> {
         while !self.is_empty() {
             if self.broken {
@@ -112,7 +112,7 @@ impl Out {
         Ok(())
     }
 
-    /// Cuts off a torn record, which would end every reader's work.
+    /// Cuts off a torn record, at which every reader would stop.
     fn cut(&mut self) {
         self.whole = self.last_whole();
         if self.is_file() && self.sent > self.whole {
@@ -150,8 +150,8 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Opens what is there, or makes a file with the modes of the session's. In the
-/// session's own directory no link is followed.
+/// Opens an existing file, or makes one with the mode of the session's files.
+/// In the session's own directory no link is followed.
 fn open(path: &Path, session: &Folder) -> io::Result<File> {
     let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
     let inside = path.file_name().filter(|_| is_in(path, session));
@@ -163,7 +163,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
         Some(_) => AtFlags::SYMLINK_NOFOLLOW,
         None => AtFlags::empty(),
     };
-    // The reader of a pipe or a terminal must not hold up the drain.
+    // The reader of a pipe or a terminal must not delay the drain.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | follow;
     let open = |more: OFlags, mode| retry(|| openat(at, name, flags | more, mode)).map(File::from);
     let kind = match retry(|| statat(at, name, stat_flags)) {
@@ -179,7 +179,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
             })
         }
         Some(FileType::CharacterDevice) => open(OFlags::WRONLY, Mode::empty()),
-        // To see its contents, a file has to be read.
+        // The contents of a file are checked, so it is opened for reading too.
         Some(FileType::RegularFile) => open(OFlags::RDWR, Mode::empty()),
         None => {
             let mode = session.share().file_mode();
@@ -192,7 +192,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
     }
 }
 
-/// Returns whether the directory of a path is the session's.
+/// Returns true if the directory of a path is the session's.
 fn is_in(path: &Path, session: &Folder) -> bool {
     let dir = match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -203,7 +203,7 @@ fn is_in(path: &Path, session: &Folder) -> bool {
     matches!((here, stat(dir).map(id)), (Ok(here), Ok(there)) if here == there)
 }
 
-/// Sees that a file is one of this kind, or none yet, and empties it.
+/// Checks that a file is empty or a trace of this kind, and empties it.
 fn empty(file: &mut File) -> io::Result<()> {
     let mut head = [0; size_of_val(&HEADER)];
     let read = read_at(&*file, &mut head, 0)?;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// What the reader said.
+/// Output of the reader.
 pub struct Read {
     /// Exit status 0.
     pub ok: bool,
@@ -55,7 +55,7 @@ pub fn session(
     (dir, session)
 }
 
-/// The environment variable that tells a test that it is the child.
+/// The environment variable that is set in a test's child process.
 pub const CHILD: &str = "HYPERTRACE_TEST_CHILD";
 
 /// A command that runs one test of this binary again as a child, which finds

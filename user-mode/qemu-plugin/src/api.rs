@@ -1,5 +1,6 @@
-//! QEMU's plugin API, as far as it is used: declared here, since no header of it
-//! is packaged (docs/devel/tcg-plugins in QEMU's sources describes it).
+//! Declarations of the used part of QEMU's plugin API. They are here because no
+//! header of it is packaged (docs/devel/tcg-plugins in QEMU's sources describes
+//! it).
 //!
 //! All of it is in API 1 (QEMU 4.2 to 8.2) and in 2 to 6 (9.0 and later), with
 //! one difference: from 3 on, [`qemu_plugin_insn_data`] copies. API 7 (QEMU
@@ -22,7 +23,7 @@ const COPIES: c_int = 3;
 /// A plugin's number.
 pub type Id = u64;
 
-/// What QEMU passes at installation.
+/// Information that QEMU passes at installation.
 #[repr(C)]
 pub struct Info {
     /// The guest's architecture, as in the emulator's name.

@@ -89,10 +89,10 @@ fn emit(
     let Emitter { address, client, guest, host } = emitter;
     let emitted =
         Emitted { client, seq: value.unwrap_or_else(|| stored_at(address)) as u32, host_time: now };
-    // SAFETY: the page where the guest has just written a slot, as the kernel has told
-    // that it is the same file; only loaded from, atomically, and no longer than this
-    // callback. A guest that unmaps it under a store of its own has a fault here, as it
-    // would by any other access of its own to memory that it has not.
+    // SAFETY: the page is the one where the guest has just written a slot: the kernel
+    // has confirmed that it is the same file. It is only loaded from, atomically, and
+    // no longer than this callback runs. A guest that unmaps it during its own store
+    // faults here, as it would by any other access to memory that it does not have.
     let guest = unsafe { guest.as_ref() };
     let status = match slot::read(guest, &emitted) {
         Ok((point, words)) => record(segment, vcpu, entry, point, words),
@@ -143,7 +143,7 @@ fn record(
         }
     };
     let words = REFERENCE_PREFIX_WORDS + words.len();
-    // Guest code runs on this thread, and QEMU's own; neither comes in here.
+    // Guest code and QEMU's own code run on this thread; neither enters this function.
     let emitted = producer.emit_alone(host_time, id, Flags::REFERENCE_POINT, words, put);
     if emitted == Emit::Recorded {
         // Its only writer is this thread.

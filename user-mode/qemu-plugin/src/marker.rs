@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_an_x86_64_store() {
+    fn other_instructions_than_marked_x86_64_stores() {
         let is = is_x86_64_store;
         // 32 bits: no REX, and REX without W
         assert!(!is(&[0x89, 0xb7, 0x70, 0x72, 0x54, 0x68]));

@@ -74,8 +74,9 @@ pub struct Emitter {
     pub address: u64,
     /// The client of the register.
     pub client: u32,
-    /// Its page G, where the guest has it mapped: to load by another address
-    /// what the guest has just stored waits until the store is in the cache.
+    /// Its page G, at the guest's address of it. A load by another address,
+    /// right after the guest's store, would wait until the store is in the
+    /// cache.
     pub guest: NonNull<Page>,
     /// Its page H.
     pub host: &'static Page,

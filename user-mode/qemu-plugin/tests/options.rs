@@ -1,4 +1,4 @@
-//! What the plugin says where it cannot serve, and that no signal is in play.
+//! Tests of the plugin's messages when it cannot serve, and of its signals: it uses none.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn file(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn wrong_and_missing_options_are_told() {
+fn wrong_and_missing_options_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let Some(guest) = guest(folder.path()) else { return };
     let told = refused(&guest, "", None);
@@ -57,7 +57,7 @@ fn wrong_and_missing_options_are_told() {
 }
 
 #[test]
-fn what_is_no_segment_is_told() {
+fn files_that_are_no_segment_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let Some(guest) = guest(folder.path()) else { return };
     let told = |path: &Path| refused(&guest, &format!(",segment={}", path.display()), None);

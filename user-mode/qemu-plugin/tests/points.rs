@@ -46,7 +46,7 @@ fn points_of_all_threads_arrive_once_and_in_order() {
         assert!(stderr.contains("recorded 4000, found"), "{stderr}");
         for client in 8..12 {
             check(&taken, client, 1..=1000);
-            // The thread that made them is the one that the lease tells of.
+            // The lease names the thread that made them.
             let point = taken.of(client)[0];
             let lessee = &taken.lessees[point.lessee];
             assert_eq!(lessee.name, format!("vcpu {}", point.vcpu));
@@ -62,7 +62,7 @@ fn points_of_all_threads_arrive_once_and_in_order() {
 fn the_guest_base_may_be_anything() {
     each(|guest| {
         for base in ["0x10000000000", "0x7ff000000000"] {
-            // What a PIE is loaded at must be free there.
+            // The address where a PIE is loaded must be free there.
             let segment = Segment::new(8);
             guest.act(&segment, &["-B", base], &["threads", "2", "10"]);
             let taken = segment.take();
@@ -172,7 +172,7 @@ fn without_a_marker_nothing_is_instrumented() {
 }
 
 #[test]
-fn what_a_full_relay_cannot_hold_is_left_to_the_host() {
+fn points_that_a_full_relay_cannot_hold_are_left_to_the_host() {
     each(|guest| {
         let small = Geometry { ring_bytes: 1 << 12, block_bytes: 1 << 8, ..geometry() };
         let segment = Segment::with(small, 1);

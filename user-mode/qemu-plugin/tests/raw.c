@@ -115,7 +115,7 @@ static void threads(int count)
 		pthread_join(thread[i], NULL);
 }
 
-/* Threads that come and go: each goes on with the client of the one before. */
+/* Runs threads one after another: each continues with the client of the one before. */
 static void in_turns(int count)
 {
 	for (intptr_t i = 0; i < count; i++) {

@@ -43,7 +43,7 @@ impl Workshop {
         run(command.current_dir(dir));
     }
 
-    /// What a compiled program prints.
+    /// Returns the output of a compiled program.
     pub fn output_of(&self, program: &str, environment: &[(&str, &str)]) -> String {
         let mut command = Command::new(self.dir.path().join(program));
         let output = run(command.envs(environment.iter().copied()));

@@ -1,7 +1,7 @@
-//! A stand-in for `hypertrace-trace`: every event is on, and what it gives to
-//! the backends is printed.
+//! A mock of `hypertrace-trace`: every event is on, and its output to the
+//! backends is printed.
 
-/// What generated code uses.
+/// Items that generated code uses.
 pub mod generated {
     use std::fmt;
 

@@ -1,9 +1,9 @@
-//! A stand-in for the attribute of `linkme`: leaves the item as it is, without
-//! the attribute that the real one takes away.
+//! A mock of the attribute of `linkme`: returns the item unchanged, without the
+//! attribute that the real one removes.
 
 use proc_macro::{TokenStream, TokenTree};
 
-/// Takes `#[linkme(..)]` away.
+/// Removes `#[linkme(..)]`.
 #[proc_macro_attribute]
 pub fn distributed_slice(_slice: TokenStream, item: TokenStream) -> TokenStream {
     let mut kept: Vec<TokenTree> = Vec::new();

@@ -1,4 +1,4 @@
-//! The socket in the session's directory: made, found, and removed.
+//! Creation, lookup and removal of the socket in the session's directory.
 
 use super::{MonitorError, SOCKET, sys};
 use crate::ctf::folder::{MOST_TRIES, retry};
@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 /// The socket's name in its nursery.
 const NEWBORN: &str = "s";
 
-/// Connects to the monitor of the session in `dir`, however long its path is.
-/// The stream blocks.
+/// Connects to the monitor of the session in `dir`, whatever the length of its
+/// path. The stream is blocking.
 ///
 /// # Errors
 /// `NotFound` or `NotADirectory` if there is no such directory or no socket in it,
 /// `ConnectionRefused` if nobody listens there, `PermissionDenied` if it is another user's,
-/// `TimedOut` if it listens and accepted nobody for so long.
+/// `TimedOut` if it listens but accepts no client within `timeout`.
 pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let begun = Instant::now();
-    // Its user may not be allowed to read it.
+    // The caller may not be allowed to read the directory.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = retry(|| openat(rustix::fs::CWD, dir, flags, Mode::empty()))?;
     let address = address(&directory, &std::path::absolute(dir)?, SOCKET);
     let mut interrupted = 0;
     let stream = loop {
         match sys::connect(&address) {
-            // So many wait already that there is no room for one more.
+            // The queue of waiting connections is full.
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 if begun.elapsed() >= timeout {
                     return Err(ErrorKind::TimedOut.into());
@@ -48,9 +48,9 @@ pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Returns a path to `name` in an open directory: by the descriptor, so that it leads to no other
-/// directory which has its path by now. A VMM in a jail may have no `/proc`: there by the path, if
-/// an address has room for it.
+/// Returns a path to `name` in an open directory. The path uses the descriptor, so that it cannot
+/// lead to another directory which has the same path by now. Without `/proc`, as for a VMM in a
+/// jail, it uses the directory's path if that fits an address.
 fn address(directory: &impl AsRawFd, path: &Path, name: &str) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let direct = path.join(name);
@@ -60,23 +60,23 @@ fn address(directory: &impl AsRawFd, path: &Path, name: &str) -> PathBuf {
     by_descriptor.join(name)
 }
 
-/// The socket's entry in the directory; goes when dropped.
+/// The socket's entry in the directory, removed on drop.
 #[derive(Debug)]
 pub struct Entry {
     folder: Folder,
     path: PathBuf,
-    /// So that no other's is removed.
+    /// The socket's device and inode, so that no other's entry is removed.
     inode: (u64, u64),
     process: u32,
 }
 
 impl Entry {
-    /// Returns whether it was made here, and not before a fork.
+    /// Returns true if this process made it, and not its parent before a fork.
     pub fn is_this_process(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Returns where it was made.
+    /// Returns the path where it was made.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -86,7 +86,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let is_ours = |found: Stat| inode(&found) == self.inode;
         if self.is_this_process() && self.folder.stat_of(SOCKET).is_ok_and(is_ours) {
-            let _ = self.folder.remove(SOCKET); // nothing else could be done
+            let _ = self.folder.remove(SOCKET); // an error could not be handled
         }
     }
 }
@@ -99,8 +99,8 @@ fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
-/// A directory of ours alone, in which the socket is made: while it has the mode
-/// that the umask gave it, nobody else can reach it.
+/// A private directory in which the socket is made. Nobody else can reach the
+/// socket while it still has the mode that the umask gave it.
 struct Nursery<'f> {
     above: &'f Folder,
     folder: Folder,
@@ -110,7 +110,7 @@ struct Nursery<'f> {
 impl Nursery<'_> {
     fn new(above: &Folder) -> io::Result<Nursery<'_>> {
         let ours = above.clone().shared(Share::Owner);
-        // A name may be taken by one that was killed at this point.
+        // A process that was killed at this point may have left a directory with this name.
         for attempt in 0..1000 {
             let name = format!(".{SOCKET}-{}-{attempt}", std::process::id());
             match ours.create(&name) {
@@ -121,7 +121,7 @@ impl Nursery<'_> {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// Returns the socket: it listens, and has its mode.
+    /// Returns the socket, which listens and has its final mode.
     fn listener(&self) -> io::Result<(UnixListener, Stat)> {
         let listener =
             UnixListener::bind(address(&self.folder.as_fd(), self.folder.path(), NEWBORN))?;
@@ -138,13 +138,13 @@ impl Nursery<'_> {
 
 impl Drop for Nursery<'_> {
     fn drop(&mut self) {
-        // What is left there harms nobody.
+        // Leftovers do no harm.
         let _ = unlinkat(&self.folder, NEWBORN, AtFlags::empty());
         let _ = unlinkat(self.above, &self.name, AtFlags::REMOVEDIR);
     }
 }
 
-/// Makes the socket. It gets its name last, when it has its mode and listens.
+/// Makes the socket. It gets its name last, after it has its mode and listens.
 pub fn listen(folder: Folder) -> Result<(UnixListener, Entry), MonitorError> {
     // A VMM may change its working directory while the monitor runs.
     let path = std::path::absolute(folder.path()).unwrap_or_else(|_| folder.path().to_owned());
@@ -156,7 +156,7 @@ pub fn listen(folder: Folder) -> Result<(UnixListener, Entry), MonitorError> {
     let (listener, made) = nursery.listener().map_err(failed)?;
 
     let _lock = lock(&folder).map_err(failed)?;
-    // A connection to a plain file is refused, too.
+    // A connection to a plain file is also refused.
     if folder.stat_of(SOCKET).is_ok_and(|there| !is_socket(&there)) {
         return Err(MonitorError::NotASocket(at));
     }
@@ -169,11 +169,12 @@ pub fn listen(folder: Folder) -> Result<(UnixListener, Entry), MonitorError> {
     Ok((listener, entry))
 }
 
-/// Keeps two that start at once from taking each other's socket for a dead one.
-/// Others may lock the directory for reasons of their own, perhaps for as long as
-/// the VMM runs, so it is not waited for long, and done without.
+/// Locks the directory, so that two monitors that start at the same time do not
+/// take each other's socket for a dead one. Other programs may hold the lock for
+/// their own reasons, perhaps as long as the VMM runs, so the wait is short and
+/// the monitor starts without the lock then.
 fn lock(folder: &Folder) -> io::Result<File> {
-    // By a description of its own, which the lock goes with.
+    // A separate open file description: its close releases the lock.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let file = File::from(retry(|| openat(folder, ".", flags, Mode::empty()))?);
     let begun = Instant::now();
@@ -185,13 +186,13 @@ fn lock(folder: &Folder) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns whether somebody listens at a socket.
+/// Returns true if a process listens at a socket.
 fn is_heard(address: &Path) -> io::Result<bool> {
     match sys::connect(address) {
         Ok(_) => Ok(true),
         Err(e) => match e.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => Ok(false),
-            ErrorKind::WouldBlock => Ok(true), // more than it can take
+            ErrorKind::WouldBlock => Ok(true), // its queue is full
             _ => Err(e),
         },
     }

@@ -1,5 +1,5 @@
-//! The system calls that std does not have, or not so: poll, flock, a connect that
-//! never waits, and a send that raises no SIGPIPE in a VMM that has not ignored it.
+//! System calls that std does not have in this form: poll, flock, a connect that
+//! never waits, and a send that raises no SIGPIPE in a VMM that does not ignore it.
 #![allow(unsafe_code)] // libc's
 
 use std::fs::File;
@@ -18,9 +18,9 @@ pub fn pollfd(fd: &impl AsRawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
 }
 
-/// Waits, without end if there is no timeout.
+/// Waits for an event, without limit if there is no timeout.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
-    // Rounded up: to wake before the time would be to spin.
+    // Rounded up: a wake before the time would make the caller spin.
     let ms =
         timeout.map_or(-1, |t| i32::try_from(t.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
     // SAFETY: `fds` is a list of that many, which the call reads and writes.
@@ -30,7 +30,7 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<(
     }
 }
 
-/// Sends what there is room for.
+/// Sends as many bytes as there is room for.
 pub fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: `bytes` are that many, which the call only reads.
@@ -38,7 +38,7 @@ pub fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Locks a file until it is closed, or says `WouldBlock` where another has.
+/// Locks a file until it is closed. Fails with `WouldBlock` if another description holds the lock.
 pub fn lock(file: &File) -> io::Result<()> {
     // SAFETY: takes and returns numbers.
     match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
@@ -47,8 +47,8 @@ pub fn lock(file: &File) -> io::Result<()> {
     }
 }
 
-/// Connects, or says `WouldBlock` where too many wait to be accepted. The
-/// stream does not block.
+/// Connects. Fails with `WouldBlock` if the queue of waiting connections is
+/// full. The stream is non-blocking.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     let bytes = path.as_os_str().as_bytes();
     let mut address = libc::sockaddr_un {

@@ -57,7 +57,7 @@ pub enum FtraceError {
 pub fn open(instance: &Path) -> Result<(), FtraceError> {
     let file = |name: &str| {
         let path = instance.join(name);
-        // Not created: a folder that is no tracefs stays as it is.
+        // Not created: a folder that is no tracefs is not changed.
         OpenOptions::new()
             .write(true)
             .open(&path)

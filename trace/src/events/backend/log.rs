@@ -1,7 +1,7 @@
 //! `log`: one line per event on stderr, by one write each.
 //!
-//! `PID@SECONDS.MICROSECONDS:NAME TEXT`, Unix time, as QEMU's log backend has
-//! it. Synchronous: the thread waits until the line is written.
+//! `PID@SECONDS.MICROSECONDS:NAME TEXT`, Unix time, the format of QEMU's log
+//! backend. Synchronous: the thread waits until the line is written.
 
 use crate::events::text::Line;
 use std::fmt::Write;

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A point as it stands in a relay.
+/// A point in a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     pub relay: u32,
@@ -45,7 +45,7 @@ pub struct Lessee {
     pub name: String,
 }
 
-/// What was in the relays.
+/// Contents of the relays.
 #[derive(Debug, Default)]
 pub struct Taken {
     pub points: Vec<Point>,
@@ -83,7 +83,7 @@ impl Segment {
 
     pub fn with(geometry: Geometry, relays: u32) -> Segment {
         // Inherited by the emulator: no CLOEXEC.
-        // SAFETY: a new descriptor, and a mapping of the whole file for ever.
+        // SAFETY: a new descriptor, and a mapping of the whole file that is never unmapped.
         let (file, words) = unsafe {
             let file = File::from_raw_fd(libc::memfd_create(c"segment".as_ptr(), 0));
             let len = geometry.window_size();
@@ -196,7 +196,7 @@ const WAYS: [(&str, &str, &str, &[&str]); 4] = [
     ("aarch64 static PIE", "qemu-aarch64", "aarch64-linux-gnu-gcc", &["-static-pie", "-fPIE"]),
 ];
 
-/// The guests that this machine can compile and run; it is told which not.
+/// Returns the guests that this machine can compile and run, and prints which it cannot.
 pub fn guests(folder: &Path) -> Vec<Guest> {
     WAYS.iter()
         .filter_map(|&(name, qemu, compiler, arguments)| {
@@ -228,7 +228,7 @@ pub fn plugin() -> PathBuf {
         .expect("cargo builds the plugin for its tests")
 }
 
-/// What became of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
