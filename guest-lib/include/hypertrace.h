@@ -206,7 +206,7 @@ struct hypertrace_options {
      */
     uint64_t window;
     /**
-     * How an emulator's plugin is notified of points. true: by a system call
+     * The way to notify an emulator's plugin of points. true: by a system call
      * that no kernel has, not by the form of a store. false: as
      * HYPERTRACE_STORE in the environment says, if it is set.
      */
