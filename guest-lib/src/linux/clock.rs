@@ -7,8 +7,8 @@ use std::fs;
 
 /// Chooses a clock: the TSC if it always ticks at one rate, or if a hypervisor
 /// offers it as a clock; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
-/// always does, but an emulator's is not the one whose frequency the host
-/// knows.
+/// always ticks at one rate, but an emulator's counter is not the one whose
+/// frequency the host knows.
 pub(super) fn choose(options: &Options, told: u64) -> Clock {
     if let Some(clock) = options.clock {
         return clock;
