@@ -185,8 +185,8 @@ pub struct Counts {
     refused: u64,
 }
 
-/// Stores the first `size` bytes of the counts. Pass `sizeof(struct
-/// hypertrace_counts)` as `size`. Counts that this version of the library does
+/// Stores the first `size` bytes of the counts. Pass
+/// `sizeof(struct hypertrace_counts)` as `size`. Counts that this version of the library does
 /// not have are zero.
 ///
 /// # Safety

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! # Protocol
-//! `hypertrace ctl` uses it. A person at a terminal can use `socat -
-//! UNIX:DIR/control.sock` or `nc -U DIR/control.sock`.
+//! `hypertrace ctl` uses it. A person at a terminal can use
+//! `socat - UNIX:DIR/control.sock` or `nc -U DIR/control.sock`.
 //!
 //! A *request* is one line of UTF-8, at most [`MAX_COMMAND`] bytes, ended by LF or
 //! CRLF. Its *reply* is the text, which is any number of lines that begin with two
