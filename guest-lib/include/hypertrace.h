@@ -331,9 +331,9 @@ bool hypertrace_wait_for_room(size_t words);
 void hypertrace_legacy(uint64_t arg1, const uint64_t *args, size_t count);
 
 /**
- * Stores the first `size` bytes of the counts: pass `sizeof(struct
- * hypertrace_counts)`. Counts that this version of the library does not have
- * are zero.
+ * Stores the first `size` bytes of the counts. Pass
+ * `sizeof(struct hypertrace_counts)` as `size`. Counts that this version of the library does
+ * not have are zero.
  *
  * # Safety
  * `counts` points to `size` bytes.

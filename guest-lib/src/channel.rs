@@ -177,7 +177,7 @@ impl<'m> Channel<'m> {
         self.vcpu_clients..self.geometry.clients
     }
 
-    /// Whether stores to registers trap: a host is there at once.
+    /// Returns true if stores to registers trap: the host handles them immediately.
     pub fn traps(&self) -> bool {
         self.control.is_some() && self.features.contains(Features::TRAPS)
     }

@@ -119,8 +119,9 @@ impl<'m> Client<'m> {
         }
     }
 
-    /// A function of its own, so that nothing has to be kept across a call
-    /// where the counter is the clock.
+    /// Emits with a timestamp from a system clock. It is a separate function so
+    /// that an emit with the counter as its clock need not save registers
+    /// across a call.
     #[cfg(feature = "std")]
     #[cold]
     #[inline(never)]
@@ -223,9 +224,10 @@ impl<'m> Client<'m> {
         Ok(reply)
     }
 
-    /// A kernel-stamped point: a record of this client whose timestamp the
-    /// host's kernel traces together with its own time. A fraction of an exit
-    /// to the VMM. Where the host cannot, it is a record only.
+    /// Records a kernel-stamped point of this client. The host's kernel traces
+    /// the record's timestamp together with its own time. The cost is a
+    /// fraction of an exit to the VMM. Where the host's kernel cannot, the
+    /// point is only a record.
     pub fn stamp(&self) -> Emit {
         let clock = self.channel.clock;
         self.producer.stamp(
@@ -296,7 +298,7 @@ impl<'m> Client<'m> {
         self.cpu.unwrap_or_else(os::cpu)
     }
 
-    /// Waits, bounded, for room.
+    /// Emits, and waits for a bounded time for room.
     fn insist(&self, emit: impl Fn() -> Emit) -> Emit {
         let mut patience = Patience::new(&self.channel, self.producer.memory().host);
         loop {
@@ -355,9 +357,9 @@ impl<'m> Patience<'m> {
     }
 }
 
-/// An event of the 2016 interface on this client: `arg1` and up to as many
-/// further arguments as the device was built for; the rest is zero. One exit;
-/// where nothing traps, a commit.
+/// Records an event of the 2016 interface on this client: `arg1`, and at most
+/// as many further arguments as the device was built for; the others are zero.
+/// It costs one exit. Where stores do not trap, it is a commit.
 pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     let channel = &client.channel;
     let most = channel.geometry.legacy_args as usize - 1;

@@ -52,7 +52,7 @@ pub(crate) fn unattached(events: u64) {
     UNTOLD.fetch_add(events, Relaxed);
 }
 
-/// Whether all events of threads without a client are published.
+/// Returns true if all events of threads without a client are published.
 pub(crate) fn is_told() -> bool {
     UNTOLD.load(Relaxed) == 0 && !TELLING.load(Relaxed)
 }

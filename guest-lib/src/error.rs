@@ -132,7 +132,7 @@ impl From<ConfigError> for OpenError {
 
 #[cfg(feature = "std")]
 impl OpenError {
-    /// An error of what the system refused, with the hint that fits.
+    /// Returns the error for a refusal by the system, with its hint.
     pub(crate) fn because(
         doing: &'static str,
         path: &std::path::Path,

@@ -33,21 +33,21 @@ pub(crate) struct LocalHost {
 static DEAD: AtomicU64 = AtomicU64::new(0);
 
 impl LocalHost {
-    /// A number that changes at every beat of the host's heart; never 0.
+    /// Returns a number that changes at every beat of the host; never 0.
     fn sign_of_life(&self) -> u64 {
         let beat = self.pages.beat();
         let place = (beat.as_ptr() as u64).rotate_left(17);
         (beat.load(Relaxed).wrapping_add(1) ^ place).max(1)
     }
 
-    /// Whether the host has ended, or did not answer and shows no sign of life
-    /// since.
+    /// Returns true if the host has ended, or did not answer and has shown no
+    /// sign of life since.
     pub(crate) fn is_dead(&self) -> bool {
         self.pages.state().load(Relaxed) == State::Ended as u32
             || DEAD.load(Relaxed) == self.sign_of_life()
     }
 
-    /// Notes that a thread has waited in vain.
+    /// Notes that a thread has waited without an answer.
     pub(crate) fn give_up(&self) {
         DEAD.store(self.sign_of_life(), Relaxed);
     }

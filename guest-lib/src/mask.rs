@@ -24,7 +24,7 @@ const NOBODY: u64 = u64::MAX - 1;
 /// More threads than this do not copy at the same time.
 const TRIES: usize = 8;
 
-/// Whether events whose name hashes to this slot are on.
+/// Returns true if events whose name hashes to this slot are on.
 ///
 /// # Panics
 /// If `slot` is not below 4,096; one of
@@ -59,7 +59,7 @@ pub(crate) fn refresh(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64)
     }
 }
 
-/// There is no device: switches all off, unless some channel is in use.
+/// Switches all events off because there is no device, unless a channel is in use.
 #[cfg(feature = "std")]
 pub(crate) fn nobody_listens() {
     if VERSION.compare_exchange(NEVER, NOBODY, Ordering::AcqRel, Relaxed).is_err() {
@@ -73,8 +73,8 @@ pub(crate) fn nobody_listens() {
     }
 }
 
-/// In a forked child: all on, so that the next event gives it a client of its
-/// own, which then copies the mask.
+/// Switches all events on in a forked child, so that the next event gives the
+/// child a client of its own, which then copies the mask.
 #[cfg(feature = "std")]
 pub(crate) fn forget() {
     if VERSION.load(Relaxed) != NOBODY {

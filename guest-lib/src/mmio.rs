@@ -99,9 +99,9 @@ impl Control {
     }
 }
 
-/// One 8-byte store, marked: in a form that every hypervisor's instruction
-/// emulator knows, whatever the compiler would have chosen, and that an
-/// emulator's plugin knows from all other code ([`mark`]).
+/// Makes one marked 8-byte store. Its form is independent of the compiler:
+/// every hypervisor's instruction emulator knows it, and an emulator's plugin
+/// can distinguish it from all other code ([`mark`]).
 ///
 /// # Safety
 /// `to` is a mapped, aligned register.

@@ -37,19 +37,19 @@ mod linux {
         }
     }
 
-    /// The CPU that this thread runs on.
+    /// Returns the CPU that this thread runs on.
     pub(crate) fn cpu() -> u32 {
         // SAFETY: takes nothing.
         u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
     }
 
-    /// Whether the process may do what only root may, short of a lockdown.
+    /// Returns true if the process has root's rights; a lockdown may restrict them still.
     pub(crate) fn is_root() -> bool {
         // SAFETY: takes nothing.
         unsafe { libc::geteuid() == 0 }
     }
 
-    /// Nanoseconds that no one adjusts.
+    /// Returns the time of a clock that is never adjusted, nanoseconds.
     pub(crate) fn nanoseconds() -> u64 {
         let now = clock(libc::CLOCK_MONOTONIC_RAW);
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -75,7 +75,7 @@ mod linux {
     }
 }
 
-/// The CPU that this thread runs on: not known.
+/// Returns the CPU that this thread runs on: not known.
 #[cfg(not(feature = "std"))]
 pub(crate) fn cpu() -> u32 {
     0

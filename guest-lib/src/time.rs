@@ -18,7 +18,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Now, nonzero.
+    /// Returns the present time, nonzero.
     #[inline(always)]
     pub fn now(self) -> u64 {
         match self {

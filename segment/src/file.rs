@@ -99,7 +99,7 @@ pub enum SegmentError {
 }
 
 impl SegmentError {
-    /// Whether what was asked for is at fault, not the machine.
+    /// Returns true if the request is at fault, not the machine.
     pub fn is_bad_input(&self) -> bool {
         !matches!(self, SegmentError::Reserve { .. } | SegmentError::System { .. })
     }
@@ -204,7 +204,7 @@ impl Segment {
         Segment::of_file(file, path)
     }
 
-    /// As [`Segment::open`], of a file that is open; `path` is what errors call it.
+    /// Opens a segment as [`Segment::open`] does, from an open file. `path` is its name in errors.
     ///
     /// # Errors
     /// If it is none.
@@ -254,7 +254,7 @@ impl Segment {
         Ok(self)
     }
 
-    /// Its file, if it has a name.
+    /// Returns the path of its file, if it has a name.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -263,14 +263,15 @@ impl Segment {
         self.path().unwrap_or(unnamed())
     }
 
-    /// Its descriptor's number, if it is without a name.
+    /// Returns its descriptor's number, if it has no name.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.path.is_none().then(|| self.file.as_raw_fd())
     }
 
-    /// Where a program finds it: its path, from the root, or that of this process's
-    /// descriptor. Another process can open that one if it is of the same user and
-    /// sees this one; else it has to inherit it under its number.
+    /// Returns the path by which a program finds it: its absolute path, or that of
+    /// this process's descriptor. Another process can open the latter if it is of
+    /// the same user and sees this process; otherwise it has to inherit the
+    /// descriptor under the same number.
     pub fn location(&self) -> OsString {
         if let Some(path) = &self.path {
             return std::path::absolute(path).unwrap_or_else(|_| path.clone()).into();
@@ -290,12 +291,12 @@ impl Segment {
         }
     }
 
-    /// The config page, as it was written or found.
+    /// Returns the config page, as it was written or found.
     pub fn page(&self) -> &ConfigPage {
         &self.page
     }
 
-    /// The sizes.
+    /// Returns the sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -305,36 +306,36 @@ impl Segment {
         self.mode
     }
 
-    /// Number of clients that relay others' points, and of all.
+    /// Returns the number of clients that relay others' points, and the number of all clients.
     pub fn clients(&self) -> (u32, u32) {
         let all = self.geometry.clients;
         (u32::try_from(self.page.vcpu_clients).map_or(all, |n| n.min(all)), all)
     }
 
-    /// Its memory: up to the last ring's end.
+    /// Returns its memory, up to the last ring's end.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Where it is mapped, as long as this lives: what a `Channel` of this very
-    /// process is made of.
+    /// Returns the address where it is mapped, valid as long as this value
+    /// lives. A `Channel` of this process can be made of it.
     pub fn address(&self) -> *mut u8 {
         self.mapping.address()
     }
 
-    /// Page L and the bells.
+    /// Returns page L and the bells.
     #[inline(always)]
     pub fn local(&self) -> LocalPages<'_> {
         LocalPages::of(self.mapping.words()).expect("every geometry has a whole config region")
     }
 
-    /// The rings region.
+    /// Returns the rings region.
     pub fn rings(&self) -> &[AtomicU64] {
         let rings = self.geometry.window_offset(Region::Rings);
         &self.mapping.words()[(rings / WORD) as usize..]
     }
 
-    /// One client's memory.
+    /// Returns one client's memory.
     pub fn client(&self, client: u32) -> Option<ClientMemory<'_>> {
         ClientMemory::of_rings(self.rings(), client, &self.geometry, self.mode)
     }
@@ -346,12 +347,12 @@ impl Segment {
     }
 }
 
-/// Bytes up to the last ring's end.
+/// Returns the number of bytes up to the last ring's end.
 fn used(geometry: &Geometry) -> u64 {
     geometry.window_offset(Region::Rings) + geometry.rings_size()
 }
 
-/// The descriptor of this process with the same number as the one that `path` names.
+/// Returns the descriptor of this process with the same number as the one that `path` names.
 fn inherited(path: &Path) -> Option<PathBuf> {
     let (process, descriptor) = path.strip_prefix("/proc").ok()?.to_str()?.split_once("/fd/")?;
     process.parse::<u32>().ok()?;

@@ -16,7 +16,7 @@ pub fn wait(word: &AtomicU32, found: u32, most: Option<Duration>) {
     let _ = rustix::thread::futex::wait(word, Flags::empty(), found, most.as_ref());
 }
 
-/// As [`wait`], on the low half of a word.
+/// Waits as [`wait`] does, on the low half of a word.
 pub fn wait_low(word: &AtomicU64, found: u32, most: Option<Duration>) {
     wait(low(word), found, most);
 }
@@ -27,13 +27,13 @@ pub fn wake(word: &AtomicU32, most: u32) {
     let _ = rustix::thread::futex::wake(word, Flags::empty(), most);
 }
 
-/// As [`wake`], on the low half of a word.
+/// Wakes as [`wake`] does, on the low half of a word.
 pub fn wake_low(word: &AtomicU64, most: u32) {
     wake(low(word), most);
 }
 
-/// The low half, for the kernel alone: this crate never loads or stores it, as
-/// all others access the whole word.
+/// Returns the low half, for the kernel alone: this crate never loads or stores
+/// it, as all others access the whole word.
 fn low(word: &AtomicU64) -> &AtomicU32 {
     // SAFETY: the first half of an aligned word that lives as long as the result;
     // on a little-endian machine it is the low one.

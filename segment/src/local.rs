@@ -44,7 +44,7 @@ impl<'m> LocalPages<'m> {
         &self.0[(offset / WORD) as usize]
     }
 
-    /// A word of 32 bits; the other half of its 64 is one such word too, or unused.
+    /// Returns a word of 32 bits. The other half of its 64 bits is another such word, or unused.
     #[inline(always)]
     fn half(self, offset: u64) -> &'m AtomicU32 {
         let word = self.word(offset).as_ptr().cast::<u32>();
@@ -53,19 +53,19 @@ impl<'m> LocalPages<'m> {
         unsafe { AtomicU32::from_ptr(word.add((offset % WORD / 4) as usize)) }
     }
 
-    /// The futex with the host's current target of polling, one of [`watch`].
+    /// Returns the futex with the host's current target of polling, one of [`watch`].
     #[inline(always)]
     pub fn watch(self) -> &'m AtomicU32 {
         self.half(WATCH)
     }
 
-    /// The host's [`State`].
+    /// Returns the word of the host's [`State`].
     #[inline(always)]
     pub fn state(self) -> &'m AtomicU32 {
         self.half(STATE)
     }
 
-    /// The host's process id.
+    /// Returns the word of the host's process id.
     pub fn host_pid(self) -> &'m AtomicU32 {
         self.half(HOST_PID)
     }
@@ -75,34 +75,34 @@ impl<'m> LocalPages<'m> {
         self.word(BEAT)
     }
 
-    /// The host's raw counter when it began.
+    /// Returns the word of the host's raw counter when it began.
     pub fn began(self) -> &'m AtomicU64 {
         self.word(BEGAN)
     }
 
-    /// Running total of events that were lost in processes which hold no client.
+    /// Returns the running total of events that were lost in processes which hold no client.
     pub fn lost_unattached(self) -> &'m AtomicU64 {
         self.word(LOST_UNATTACHED)
     }
 
-    /// The set of names whose points the host has to handle itself.
+    /// Returns the set of names whose points the host has to handle itself.
     pub fn triggers(self) -> &'m [AtomicU64] {
         &self.0[(TRIGGERS / WORD) as usize..][..(TRIGGERS_BYTES / WORD) as usize]
     }
 
-    /// The bells of so many clients, at most 1,024: a byte each, eight in a word.
+    /// Returns the bells of `clients` clients, at most 1,024: a byte each, eight in a word.
     pub fn bells(self, clients: u32) -> &'m [AtomicU64] {
         let bells = &self.0[(PAGE / WORD) as usize..];
         &bells[..bells.len().min(clients.div_ceil(WORD as u32) as usize)]
     }
 
-    /// Whether a host takes what is recorded.
+    /// Returns true if a host takes the recorded events.
     #[inline(always)]
     pub fn is_served(self) -> bool {
         self.state().load(Relaxed) == State::Serving as u32
     }
 
-    /// Whether the host has to handle points of this name itself.
+    /// Returns true if the host has to handle points of this name itself.
     #[inline(always)]
     pub fn has_triggers(self, name_hash: u32) -> bool {
         let (word, bit) = NameSet::place(name_hash);

@@ -236,7 +236,7 @@ mod tests {
         assert!(other.lock(1));
     }
 
-    /// As after the program has closed it and opened a file of its own.
+    /// The state after the program has closed the descriptor and opened a file of its own.
     #[test]
     fn a_descriptor_that_is_another_files_now_is_not_touched() {
         let (file, programs) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());

@@ -64,12 +64,12 @@ impl Mapping {
         }
     }
 
-    /// The address of its first byte.
+    /// Returns the address of its first byte.
     pub fn address(&self) -> *mut u8 {
         self.at
     }
 
-    /// The addresses of the mapping.
+    /// Returns the addresses of the mapping.
     pub fn range(&self) -> Range<usize> {
         self.at as usize..self.at as usize + self.len
     }

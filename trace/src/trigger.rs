@@ -117,8 +117,8 @@ impl Default for Triggers {
 }
 
 impl Triggers {
-    /// On the vCPU's thread: does what the rules say of this point.
-    /// `looking` as in [`Current::with`].
+    /// Executes the rules for this point, on the vCPU's thread. `looking` is as
+    /// in [`Current::with`].
     #[inline(always)]
     pub fn point(&self, point: &ReferencePoint<'_>, looking: Option<&AtomicU32>) {
         self.table.with(point.name_hash, looking, |table| self.matched(table, point));
@@ -162,8 +162,9 @@ impl Triggers {
         }
     }
 
-    /// On the drain loop's thread, at a pass's begin: has the callbacks called
-    /// that wait, and switches the guest's events by `set`.
+    /// Wakes the triggers' thread if callbacks wait, and switches the guest's
+    /// events by `set`. The drain loop's thread calls it at the beginning of a
+    /// pass.
     pub fn pass(&self, mut set: impl FnMut(&Pattern, bool)) {
         if let Some(worker) = self.worker.get().filter(|_| !self.queue.jobs.is_empty()) {
             worker.thread().unpark();

@@ -61,8 +61,9 @@ pub(crate) fn of(program: &Path) -> Option<(PathBuf, Privilege)> {
     Some((file, given))
 }
 
-/// The rights that a file of these attributes gives (security/commoncap.c,
-/// `cap_bprm_creds_from_file`; fs/exec.c, `bprm_fill_uid`).
+/// Returns the rights that a file of these attributes gives
+/// (security/commoncap.c, `cap_bprm_creds_from_file`; fs/exec.c,
+/// `bprm_fill_uid`).
 fn given(meta: &Metadata, capabilities: &[u8], starter: Starter) -> Option<Privilege> {
     let mode = meta.permissions().mode();
     // Without the right to execute, the group's bit is one for mandatory locks.
@@ -78,8 +79,8 @@ fn given(meta: &Metadata, capabilities: &[u8], starter: Starter) -> Option<Privi
     }
 }
 
-/// Whether this value of `security.capability` gives any: effective, or permitted
-/// (linux/capability.h, `vfs_cap_data`).
+/// Returns true if this value of `security.capability` gives rights: effective,
+/// or permitted (linux/capability.h, `vfs_cap_data`).
 fn gives_capabilities(value: &[u8]) -> bool {
     let word = |at: usize| value.get(at..at + 4).is_some_and(|word| word != [0; 4]);
     value.first().is_some_and(|flags| flags & 1 != 0) || word(4) || word(12)

@@ -108,7 +108,7 @@ fn recover_client(session: &Session, client: u32, memory: ClientMemory<'_>) {
     drain_rest(session, client, &mut consumer);
 }
 
-/// The oldest block that a producer at `head` has not overwritten.
+/// Returns the oldest block that a producer at `head` has not overwritten.
 fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
     let block = head & !(memory.block_words() - 1);
     block.saturating_sub(memory.capacity() - memory.block_words())

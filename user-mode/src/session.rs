@@ -66,7 +66,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what was asked for is at fault, not the machine.
+    /// Returns true if the request is at fault, not the machine.
     pub fn is_bad_input(&self) -> bool {
         match self {
             Error::Session(error) => error.is_bad_input(),
@@ -133,13 +133,13 @@ impl Session {
         }
     }
 
-    /// The trace session: for its monitor, its triggers, its control socket.
+    /// Returns the trace session: for its monitor, its triggers, its control socket.
     pub fn trace(&self) -> &hypertrace_trace::Session {
         &self.trace
     }
 
-    /// The segment: for threads of this process, or programs that are started
-    /// by other means.
+    /// Returns the segment: for threads of this process, or programs that are
+    /// started by other means.
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
@@ -165,8 +165,8 @@ impl Session {
         Ok(summary)
     }
 
-    /// As [`Session::finish`], with a summary also where the session cannot be written
-    /// to its end.
+    /// Ends the session as [`Session::finish`] does, but returns a summary even if the
+    /// session cannot be written to its end.
     pub fn end(self) -> (Summary, Result<(), Error>) {
         let Session { trace, segment, host } = self;
         let counts = host.finish();

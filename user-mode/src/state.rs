@@ -56,7 +56,7 @@ impl HostState {
         }
     }
 
-    /// Whether a program would wake the thread that answers points.
+    /// Returns true if a program would wake the thread that answers points.
     pub(crate) fn is_asleep(&self) -> bool {
         self.segment.local().watch().load(Relaxed) == watch::ASLEEP
     }

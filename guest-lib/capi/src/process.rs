@@ -185,9 +185,9 @@ pub struct Counts {
     refused: u64,
 }
 
-/// Stores the first `size` bytes of the counts: pass `sizeof(struct
-/// hypertrace_counts)`. Counts that this version of the library does not have
-/// are zero.
+/// Stores the first `size` bytes of the counts. Pass
+/// `sizeof(struct hypertrace_counts)` as `size`. Counts that this version of the library does
+/// not have are zero.
 ///
 /// # Safety
 /// `counts` points to `size` bytes.

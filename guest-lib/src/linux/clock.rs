@@ -5,9 +5,10 @@ use crate::os;
 use crate::time::Clock;
 use std::fs;
 
-/// The TSC if it ticks at one rate through everything, or if a hypervisor
-/// offers it as a clock; else CLOCK_MONOTONIC_RAW. AArch64's counter always
-/// does, but an emulator's is not the one whose frequency the host knows.
+/// Chooses a clock: the TSC if it always ticks at one rate, or if a hypervisor
+/// offers it as a clock; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
+/// always ticks at one rate, but an emulator's counter is not the one whose
+/// frequency the host knows.
 pub(super) fn choose(options: &Options, told: u64) -> Clock {
     if let Some(clock) = options.clock {
         return clock;
@@ -57,13 +58,13 @@ impl Pace {
         }
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub(super) fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Whether this many ticks are more than 10 ms. Where the host does not know the
-    /// frequency, it is the average since this was made.
+    /// Returns true if this many ticks are more than 10 ms. Where the host does not
+    /// know the frequency, it is the average since this value was made.
     pub(super) fn is_over_10_ms(&self, ticks: u64) -> bool {
         if self.frequency > 0 {
             return ticks > self.frequency / 100;

@@ -19,8 +19,8 @@ pub enum MemoryType {
     Uncached,
 }
 
-/// Private memory for a `T` and a slice of `S`, all zeros, and all zeros again
-/// in a forked child. Never freed.
+/// Maps private memory for a `T` and a slice of `S`. It is all zeros, again all
+/// zeros in a forked child, and never freed.
 ///
 /// # Safety
 /// All zeros, and becoming all zeros at any time, must be fine for both types.

@@ -12,14 +12,14 @@ pub(super) struct ProcessName {
 }
 
 impl ProcessName {
-    /// Whether this is the name of a thread that was given none.
+    /// Returns true if this is the name of a thread that was given none.
     pub(super) fn is_of_all(&self, thread: &str) -> bool {
         *thread == *self.name || self.emulator.as_deref() == Some(thread)
     }
 }
 
-/// The kernel's name of the process, or the emulator's: QEMU's user mode shows
-/// the program where one looks by way of `self`, and itself by `thread-self`.
+/// Returns the kernel's name of the process, or the emulator's: QEMU's user
+/// mode shows the program under `self`, and itself under `thread-self`.
 pub(super) fn of_process(options: &Options) -> Option<ProcessName> {
     let in_proc = |file: &str| options.proc.join(file);
     let stat = std::fs::read_to_string(in_proc("self/stat")).ok()?;

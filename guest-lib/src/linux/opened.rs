@@ -21,7 +21,7 @@ pub(super) struct Opened {
     pub name: Option<ProcessName>,
 }
 
-/// Error: no valid config page in this file.
+/// Returns the error that this file has no valid config page.
 pub(super) fn not_a_device(path: &Path, why: ConfigError) -> OpenError {
     OpenError::because("find the config page in", path, std::io::Error::other(why))
 }

@@ -55,7 +55,7 @@ pub enum Place {
     Window(u64),
     /// The segment in this file, made by `hypertrace run` or the like.
     Segment(PathBuf),
-    /// The program brought it: [`install`].
+    /// The program provided it, by [`install`](crate::install).
     Installed,
 }
 

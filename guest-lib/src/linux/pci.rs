@@ -20,12 +20,12 @@ use std::path::{Path, PathBuf};
 const COMMAND: u64 = 4;
 const COMMAND_MEMORY: u8 = 2;
 
-/// The folder of all PCI functions.
+/// Returns the folder of all PCI functions.
 pub(super) fn devices(options: &Options) -> PathBuf {
     options.sysfs.join("bus/pci/devices")
 }
 
-/// The first function, by address, that is a hypertrace device by its ids.
+/// Returns the first function, by address, that is a hypertrace device by its ids.
 pub(super) fn find(options: &Options) -> Option<PathBuf> {
     let functions = fs::read_dir(devices(options)).ok()?;
     let mut functions: Vec<PathBuf> = functions.flatten().map(|entry| entry.path()).collect();
@@ -70,8 +70,8 @@ pub(super) fn open(function: &Path) -> Result<Opened, OpenError> {
     })
 }
 
-/// A function that no driver has taken may be off. Every 1 that is written is
-/// counted by the kernel, so only where it has to be.
+/// Enables a function, which may be off if no driver has taken it. The kernel
+/// counts every 1 that is written, so this writes only if the function is off.
 fn enable(function: &Path) -> Result<(), OpenError> {
     let path = function.join("enable");
     let is_on =
@@ -94,9 +94,9 @@ fn decode(config: &fs::File) -> io::Result<()> {
     Ok(())
 }
 
-/// A region of plain memory: write-combining if the kernel has that. The first
-/// mapping of a range decides for all, so `resourceN` alone would make it
-/// uncached for all programs.
+/// Maps a region of plain memory, write-combining if the kernel supports that.
+/// The first mapping of a range determines the type for all, so `resourceN`
+/// alone would make it uncached for all programs.
 fn map_combining(function: &Path, region: Region, len: u64) -> Result<Mapping, OpenError> {
     let (combining, plain) = match region {
         Region::Data => ("resource1_wc", "resource1"),

@@ -43,7 +43,7 @@ const MOST_USED: [u64; 3] = [4, 7, 8];
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-/// An event has looked for a device, in vain.
+/// True after an event has searched for a device and found none.
 static NOBODY: AtomicBool = AtomicBool::new(false);
 /// The process one of whose threads is opening a channel, 0 if none is. A
 /// child does not wait for a thread that it does not have.
@@ -87,12 +87,12 @@ pub(super) struct Process {
     in_use: Box<[AtomicU64]>,
 }
 
-/// This process's channel, if it is open.
+/// Returns this process's channel, if it is open.
 pub(super) fn ours() -> Option<&'static Process> {
     inherited().filter(|process| process.is_ours())
 }
 
-/// This process's channel or an ancestor's.
+/// Returns this process's channel or an ancestor's.
 fn inherited() -> Option<&'static Process> {
     // SAFETY: null or a leaked `Process`. ORDERING: pairs with the Release in
     // `start`: it is whole.
@@ -111,7 +111,8 @@ pub(super) enum Missing {
     Now,
 }
 
-/// Whether an event has looked for a device in vain, so that the next need not.
+/// Returns true if an event has searched for a device and found none, so that the next need not
+/// search.
 pub(super) fn is_hopeless() -> bool {
     NOBODY.load(Relaxed) && inherited().is_none()
 }
@@ -149,7 +150,7 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     })
 }
 
-/// See [`crate::open`].
+/// Opens the channel: see [`crate::open`].
 pub(super) fn open(options: &Options, prepare: Prepare) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
     match usable() {
@@ -158,7 +159,7 @@ pub(super) fn open(options: &Options, prepare: Prepare) -> Result<Info, OpenErro
     }
 }
 
-/// See [`crate::install`].
+/// Installs a channel: see [`crate::install`].
 pub(super) fn install(
     channel: Channel<'static>,
     lock: Option<File>,
@@ -184,8 +185,8 @@ pub(super) fn install(
     start(opened, Place::Installed, Options::default(), prepare).map(Process::info)
 }
 
-/// With `Opening` held and nothing open: opens the device of the options, the parent's,
-/// or the one that this process had before it lost its lock file.
+/// Opens the device of the options, the parent's, or the one that this process had
+/// before it lost its lock file. The caller holds `Opening`, and nothing is open.
 fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
     let Some(parent) = inherited() else {
         let place = device::find(options)?;
@@ -272,8 +273,8 @@ fn lock_path(place: &Place) -> &Path {
     }
 }
 
-/// In a forked child, before it does anything: lets go of the parent's channel. Must
-/// be safe in a signal handler.
+/// Releases the parent's channel in a forked child, before the child does anything
+/// else. It must be safe in a signal handler.
 pub(super) extern "C" fn in_child() {
     OPENING.store(0, Relaxed);
     counts::forget();
@@ -327,7 +328,7 @@ impl Drop for Opening {
 }
 
 impl Process {
-    /// Whether this process opened it, and not an ancestor.
+    /// Returns true if this process opened it, and not an ancestor.
     pub(super) fn is_ours(&self) -> bool {
         self.life.ours.load(Relaxed) == 1
     }
@@ -343,17 +344,17 @@ impl Process {
         }
     }
 
-    /// Whether the seat is one of this channel's, and not of an ancestor's.
+    /// Returns true if the seat is one of this channel, and not of an ancestor's.
     pub(super) fn has(&self, seat: &Seat) -> bool {
         self.seats.as_ptr_range().contains(&std::ptr::from_ref(seat))
     }
 
-    /// How long emits take on this channel's clock.
+    /// Returns the durations of emits on this channel's clock.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
     }
 
-    /// In a forked child: releases the parent's locks, and maps private memory where
+    /// Releases the parent's locks in a forked child, and maps private memory where
     /// an interrupted emit would store.
     fn part(&self) {
         if self.is_ours() || self.life.parted.swap(1, Relaxed) == 1 {
@@ -509,8 +510,8 @@ impl Process {
         !told && has_client && self.channel.local.is_none()
     }
 
-    /// As [`Process::tell_unattached`], at the end of a thread or of the process: waits
-    /// for another thread that is publishing.
+    /// Publishes as [`Process::tell_unattached`] does, at the end of a thread or of the
+    /// process: waits for another thread that is publishing.
     pub(super) fn tell_last_unattached(&self) {
         for _ in 0..MOST_MS {
             if !self.tell_unattached() {

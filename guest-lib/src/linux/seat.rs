@@ -45,7 +45,7 @@ impl Seat {
         self.suspect.store(0, Relaxed);
     }
 
-    /// The client.
+    /// Returns the client.
     ///
     /// # Safety
     /// The seat was filled for this thread.

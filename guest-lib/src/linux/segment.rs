@@ -15,7 +15,7 @@ use hypertrace_segment::{LockFile, Segment, SegmentError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The segment that the program's environment names.
+/// Returns the segment that the program's environment names.
 pub(super) fn in_environment() -> Option<PathBuf> {
     let path = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty())?;
     (!sys::is_secure()).then(|| path.into())

@@ -56,7 +56,7 @@ pub(super) fn thread_id() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// The kernel's name of this thread: the program's, unless it was given one.
+/// Returns the kernel's name of this thread: the program's, unless the thread was given one.
 pub(super) fn thread_name(name: &mut [u8; 16]) -> &str {
     // SAFETY: PR_GET_NAME writes at most 16 bytes, a NUL among them.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };

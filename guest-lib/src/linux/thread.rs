@@ -46,7 +46,7 @@ thread_local! {
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
-/// The calling thread's client, if it has one.
+/// Returns the calling thread's client, if it has one.
 #[inline(always)]
 fn current() -> Option<&'static Client<'static>> {
     // SAFETY: null or a seat: seats are never freed. `sit` has put it there, so it was
@@ -150,8 +150,8 @@ pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
     Some(f(current().filter(leased).or_else(attach)?))
 }
 
-/// After an emit that did not succeed: the client to emit on again, if the thread
-/// got one.
+/// Returns the client for another try after an emit that did not succeed, if the
+/// thread got one.
 #[cold]
 fn after(why: Emit) -> Option<&'static Client<'static>> {
     match why {

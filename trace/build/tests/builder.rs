@@ -1,10 +1,10 @@
-//! From files to a file.
+//! Tests of the builder: it reads several files and writes one.
 
 use hypertrace_trace_build::{Builder, Error, OUTPUT};
 use std::error::Error as _;
 use tempfile::TempDir;
 
-/// A folder with files, of which some are named.
+/// Makes a folder with these files, and runs a builder on them.
 fn build(files: &[(&str, &[u8])]) -> (TempDir, Result<(), Error>) {
     let dir = TempDir::new().unwrap();
     let mut builder = Builder::new();

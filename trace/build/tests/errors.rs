@@ -2,14 +2,14 @@
 
 use hypertrace_trace_build::{MAX_ERRORS, parse};
 
-/// All errors of a text, without the name of the file.
+/// Returns all errors of a text, without the name of the file.
 fn errors(text: &str) -> Vec<String> {
     let errors = parse("f", text).expect_err(text);
     assert_eq!(errors.more(), 0);
     errors.errors().iter().map(|e| e.to_string()[2..].to_owned()).collect()
 }
 
-/// The only error of a text.
+/// Returns the only error of a text.
 fn error(text: &str) -> String {
     let errors = errors(text);
     assert_eq!(errors.len(), 1, "{text}: {errors:?}");

@@ -47,7 +47,7 @@ struct Case {
 }
 
 impl Case {
-    /// At most ten of the conversions make an event.
+    /// Declares an event with these conversions, at most ten.
     fn declaration(&self, name: &str, conversions: &[String]) -> String {
         let arguments: Vec<_> =
             (0..conversions.len()).map(|i| format!("{} a{i}", self.ty)).collect();
@@ -60,7 +60,7 @@ fn format(conversions: &[String]) -> String {
     format!("\"{all}\"")
 }
 
-/// All of `flags` in all subsets, with widths and precisions.
+/// Returns conversions with all subsets of `flags`, with widths and precisions.
 fn variants(flags: &str, widths: &[&str], precisions: &[&str], letter: &str) -> Vec<String> {
     let flags: Vec<char> = flags.chars().collect();
     let mut all = Vec::new();
@@ -311,7 +311,7 @@ fn text_cases() -> Vec<Case> {
     ]
 }
 
-/// The file of events, and both programs that trace them.
+/// Returns the file of events, and both programs that trace them.
 fn programs(cases: &[Case]) -> (String, String, String) {
     let mut events = String::new();
     let mut c = format!("{PRELUDE}int main(void) {{\n");

@@ -163,7 +163,7 @@ fn enabled(events: &[EventDecl]) -> usize {
     events.iter().filter(|event| !event.is_disabled()).count()
 }
 
-/// The canonical spelling says the same, and is its own.
+/// Checks that the normalized declaration has the same meaning and is its own normalized form.
 fn reads_back(event: &EventDecl) {
     let declaration = event.declaration();
     let again = parse("f", &declaration).unwrap_or_else(|errors| panic!("{errors}: {declaration}"));
@@ -175,7 +175,7 @@ fn reads_back(event: &EventDecl) {
     qemu_takes(&declaration);
 }
 
-/// The rules of QEMU's own reader, which refuses a file for one line.
+/// Checks the rules of QEMU's own reader, which refuses a whole file for one line.
 fn qemu_takes(declaration: &str) {
     let (signature, format) = declaration.split_once(") ").unwrap();
     let (_, arguments) = signature.split_once('(').unwrap();

@@ -6,14 +6,14 @@ fn events(text: &str) -> Vec<EventDecl> {
     parse("trace-events", text).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// The only event of a text.
+/// Returns the only event of a text.
 fn event(text: &str) -> EventDecl {
     let mut events = events(text);
     assert_eq!(events.len(), 1, "{text}");
     events.remove(0)
 }
 
-/// The kind and the spelling of an argument's type.
+/// Returns the kind and the spelling of an argument's type.
 fn ty(text: &str) -> (Kind, String) {
     let conversions = ["%d", "%\" PRId64", "%s", "%p", "%f"]
         .map(|c| format!("e({text}) \"{c}{}", if c.contains('"') { "" } else { "\"" }));

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! # Protocol
-//! `hypertrace ctl` uses it. `socat - UNIX:DIR/control.sock` and `nc -U
-//! DIR/control.sock` work too, for a person at a terminal.
+//! `hypertrace ctl` uses it. A person at a terminal can use
+//! `socat - UNIX:DIR/control.sock` or `nc -U DIR/control.sock`.
 //!
 //! A *request* is one line of UTF-8, at most [`MAX_COMMAND`] bytes, ended by LF or
 //! CRLF. Its *reply* is the text, which is any number of lines that begin with two
@@ -38,7 +38,7 @@
 //! * Each request has one reply; that of a blank request is `ok`. Requests may
 //!   be sent before earlier replies were read; replies are sent in order.
 //! * Control characters in a reply are escaped (`\x1b`), so that it can be shown on a terminal.
-//! * A line that is too long is answered with an error before its end, and skipped.
+//! * A line that is too long is answered with an error at once, and skipped.
 //! * A client may shut down its sending side and continue to read. A last line
 //!   without a line end is not executed then, because it may be half of a
 //!   command.

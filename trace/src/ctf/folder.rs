@@ -195,7 +195,7 @@ impl Folder {
         self.share
     }
 
-    /// Device, inode, owner.
+    /// Returns the folder's metadata: device, inode, owner.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(fstat(&self.fd)?)
     }

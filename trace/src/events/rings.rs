@@ -173,9 +173,9 @@ fn token() -> u64 {
     RandomState::new().hash_one(ticks()) | 1
 }
 
-/// A forked child has the claim of the thread that forked, in a copy of the
-/// ring that nobody empties. It begins with nothing: no claim, no default
-/// session, no event on for the rings.
+/// Resets a forked child: no claim, no default session, no event on for the
+/// rings. The child has inherited the claim of the thread that forked, in a
+/// copy of the ring that nobody empties.
 fn forget_at_fork() {
     extern "C" fn child() {
         HELD.set(ptr::null());

@@ -135,8 +135,8 @@ impl Engine {
         }
     }
 
-    /// A pass over the host rings alone, which may come in the middle of the
-    /// drain loop's pass: the rest of that is like this one.
+    /// Makes a pass over the host rings alone. It may be in the middle of the
+    /// drain loop's pass; the rest of that pass is then like this one.
     pub fn pass(&mut self) {
         if self.recorder.is_some() {
             // It would end a snapshot that the guests' rings are still missing in.

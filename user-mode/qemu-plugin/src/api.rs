@@ -102,7 +102,7 @@ extern "C" fn choose() {
     qemu_plugin_version.store(if found.is_null() { 1 } else { 2 }, Relaxed);
 }
 
-/// From now on this is the API that is spoken.
+/// Sets the version of the API that is used from now on.
 pub fn speak(version: c_int) {
     SERVED.store(version, Relaxed);
 }
@@ -117,7 +117,7 @@ impl Block {
         Block(tb)
     }
 
-    /// Its instructions.
+    /// Returns the block's instructions.
     pub fn instructions(&self) -> impl Iterator<Item = Instruction<'_>> {
         // SAFETY: `new`'s promise.
         let count = unsafe { qemu_plugin_tb_n_insns(self.0) };
@@ -139,7 +139,7 @@ pub struct Instruction<'a> {
 const LONGEST: usize = 16;
 
 impl Instruction<'_> {
-    /// Its length in bytes.
+    /// Returns the instruction's length in bytes.
     pub fn len(&self) -> usize {
         // SAFETY: an instruction of a block that lives, here and below.
         unsafe { qemu_plugin_insn_size(self.insn) }
@@ -169,13 +169,13 @@ impl Instruction<'_> {
         look(&copy[..len])
     }
 
-    /// Its guest address.
+    /// Returns the instruction's guest address.
     pub fn address(&self) -> u64 {
         // SAFETY: as above.
         unsafe { qemu_plugin_insn_vaddr(self.insn) }
     }
 
-    /// Where its code is in QEMU's own memory.
+    /// Returns the address of its code in QEMU's own memory.
     pub fn host_address(&self) -> Option<u64> {
         // SAFETY: as above.
         let at = unsafe { qemu_plugin_insn_haddr(self.insn) };
@@ -202,7 +202,7 @@ impl Instruction<'_> {
     }
 }
 
-/// A line for QEMU's log, which `-d plugin` shows.
+/// Writes a line to QEMU's log, which `-d plugin` shows.
 pub fn log(text: &str) {
     let Ok(text) = std::ffi::CString::new(text) else { return };
     // SAFETY: copies the text.

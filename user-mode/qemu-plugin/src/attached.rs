@@ -68,7 +68,7 @@ impl Attached {
         })
     }
 
-    /// An address in the plugin's mapping, to find the file by in `/proc/self/maps`.
+    /// Returns an address in the plugin's mapping, by which the file is found in `/proc/self/maps`.
     pub fn address(&self) -> u64 {
         self.mapping.address() as u64
     }
@@ -88,7 +88,7 @@ impl Attached {
         (words.as_ptr() as u64).wrapping_sub(self.address())
     }
 
-    /// A client's memory.
+    /// Returns a client's memory.
     #[inline(always)]
     pub fn client(&self, client: u32) -> Option<&ClientMemory<'static>> {
         self.clients.get(client as usize)

@@ -18,8 +18,8 @@ use hypertrace_abi::ring::Emit;
 use hypertrace_abi::sink::{ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, Emitted};
 
-/// The vCPU has stored to this host address. `value` is what, if it does not
-/// stand there.
+/// Handles a vCPU's store to this host address. `value` is the stored value, if
+/// it is not in memory there.
 #[inline(always)]
 pub fn store(
     segment: &'static Attached,
@@ -38,7 +38,7 @@ pub fn store(
     }
 }
 
-/// Which register it is.
+/// Returns the register at this address.
 #[cold]
 #[inline(never)]
 fn find(
@@ -107,7 +107,7 @@ fn emit(
     }
 }
 
-/// `None`: this is the host's to do.
+/// Records the point. `None` if the host has to handle it.
 #[inline(always)]
 fn record(
     segment: &Attached,

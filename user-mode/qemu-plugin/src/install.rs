@@ -162,7 +162,7 @@ extern "C" fn in_child() {
     guarded(|plugin| relay::forget_all(&plugin.segment));
 }
 
-/// A block is being translated.
+/// Instruments a block that is being translated.
 extern "C" fn translated(_: Id, tb: *mut Tb) {
     guarded(|plugin| {
         // SAFETY: QEMU's, for this callback.
@@ -198,7 +198,7 @@ fn find_aarch64(block: &Block) {
     }
 }
 
-/// Whether the instruction before a block's first is the marker.
+/// Returns true if the instruction before a block's first one is the marker.
 fn is_mark_before(first: &Instruction<'_>) -> bool {
     const BEFORE: u64 = marker::WORD as u64;
     let Some(at) = first.host_address() else { return false };
@@ -224,7 +224,7 @@ fn instrument(instruction: &Instruction<'_>) {
     instruction.on_store(stored, guest_base);
 }
 
-/// A marked store was done.
+/// Handles a marked store, after it was done.
 extern "C" fn stored(vcpu: c_uint, _: u32, address: u64, guest_base: *mut c_void) {
     let address = address.wrapping_add(guest_base as u64);
     guarded(|plugin| at_register(plugin, vcpu, address, None));
@@ -240,7 +240,7 @@ fn at_register(plugin: &'static Plugin, index: c_uint, address: u64, value: Opti
     device::store(&plugin.segment, vcpu, entry, address, value);
 }
 
-/// A system call: ours are those of a number that no kernel has.
+/// Handles a system call. Ours has a number that no kernel uses.
 extern "C" fn called(
     _: Id,
     vcpu: c_uint,
@@ -269,8 +269,8 @@ extern "C" fn vcpu_ended(_: Id, index: c_uint) {
     });
 }
 
-/// The process ends. QEMU lets the other vCPUs run again before it calls this, so what
-/// is theirs is not to be touched.
+/// Handles the end of the process. QEMU lets the other vCPUs run again before it calls
+/// this, so their state must not be touched.
 extern "C" fn ended(_: Id, _: *mut c_void) {
     guarded(|_| api::log(&format!("{}\n", Summary { recorded: relay::recorded() })));
 }

@@ -12,15 +12,15 @@ pub struct Range {
 }
 
 impl Range {
-    /// Where in the file this address is.
+    /// Returns this address's offset in the file.
     #[inline(always)]
     pub fn offset_of(&self, address: u64) -> Option<u64> {
         let at = address.wrapping_sub(self.start);
         (at < self.len).then(|| self.offset.wrapping_add(at))
     }
 
-    /// Where `len` bytes from this offset of the file are, if all of them are in
-    /// this mapping.
+    /// Returns the address of `len` bytes from this offset of the file, if all
+    /// of them are in this mapping.
     pub fn address_of(&self, offset: u64, len: u64) -> Option<u64> {
         let at = offset.checked_sub(self.offset)?;
         (at.checked_add(len)? <= self.len).then(|| self.start.wrapping_add(at))
@@ -43,7 +43,7 @@ pub fn look_up(maps: &[u8], ours: u64, address: u64) -> Option<Range> {
     (file == our_file).then_some(range)
 }
 
-/// `start-end perms offset dev inode path`, the file being `dev inode`.
+/// Parses `start-end perms offset dev inode path`. The file is `dev inode`.
 fn parse(line: &[u8]) -> Option<(Range, [&str; 2])> {
     // A path may be anything.
     let end = line.iter().position(|&byte| byte >= 0x80).unwrap_or(line.len());

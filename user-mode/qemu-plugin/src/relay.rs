@@ -102,7 +102,7 @@ impl Entry {
         load(TABLE.get(index as usize)?)
     }
 
-    /// The vCPU's own part.
+    /// Returns the vCPU's own part.
     ///
     /// # Safety
     /// The caller is a callback of this vCPU, on its thread, and has no other reference
@@ -124,22 +124,22 @@ fn load(entry: &AtomicPtr<Entry>) -> Option<&'static Entry> {
 }
 
 impl Vcpu {
-    /// Its number.
+    /// Returns the vCPU's number.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Where in the segment's file a host address is. Looks at the process's
-    /// mappings where it is in none that was met; not at once again after it
-    /// was in none of those either, so that a program whose marked stores go
-    /// nowhere is not slowed by it.
+    /// Returns a host address's offset in the segment's file. If the address is
+    /// in no known mapping, it reads the process's mappings. If it is in none
+    /// of those either, the next read is delayed, so that it does not slow down
+    /// a program whose marked stores are to other memory.
     #[inline(always)]
     pub fn offset_of(&mut self, address: u64) -> Option<u64> {
         self.ranges[0].offset_of(address).or_else(|| self.look_further(address))
     }
 
-    /// The address of this page of the plugin's mapping in the guest's, if it is in
-    /// the mapping that the last address was in; else its own.
+    /// Returns the guest's address of this page of the plugin's mapping, if the
+    /// page is in the mapping of the last address; otherwise the plugin's.
     pub fn as_guest(&self, segment: &Attached, page: &'static Page) -> NonNull<Page> {
         let at = self.ranges[0].address_of(segment.offset_of(page), PAGE);
         at.and_then(|at| NonNull::new(at as *mut Page)).unwrap_or(page.into())
@@ -171,7 +171,7 @@ impl Vcpu {
         range.offset_of(address)
     }
 
-    /// The ring for this vCPU's points; claims one at first use, as of `now`.
+    /// Returns the ring for this vCPU's points. Claims one at the first use, as of `now`.
     #[inline(always)]
     pub fn producer(&mut self, now: u64) -> Option<&Producer<'static>> {
         if self.relay.is_none() {
@@ -223,7 +223,7 @@ impl Vcpu {
         }
     }
 
-    /// The vCPU ends: another can have the relay.
+    /// Releases the relay for another vCPU, because this one ends.
     pub fn release(&mut self) {
         let Some(relay) = self.relay.take() else { return };
         relay.producer.release();
@@ -261,8 +261,8 @@ pub fn recorded() -> u64 {
     TABLE.iter().filter_map(load).map(|entry| entry.recorded.load(Relaxed)).sum()
 }
 
-/// In a forked child, whose only thread calls this: it has no relay and no
-/// lock; those of its parent are its parent's.
+/// Forgets all relays and locks in a forked child, whose only thread calls
+/// this: they are the parent's.
 pub fn forget_all(segment: &Attached) {
     segment.lock.reopen();
     for entry in &TABLE {

@@ -20,8 +20,8 @@ const NEWBORN: &str = "s";
 ///
 /// # Errors
 /// `NotFound` or `NotADirectory` if there is no such directory or no socket in it,
-/// `ConnectionRefused` if nobody listens there, `PermissionDenied` if it is another user's,
-/// `TimedOut` if it listens but accepts no client within `timeout`.
+/// `ConnectionRefused` if no process listens there, `PermissionDenied` if it is another
+/// user's, `TimedOut` if it listens but accepts no client within `timeout`.
 pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let begun = Instant::now();
     // The caller may not be allowed to read the directory.
