@@ -94,3 +94,17 @@ fn the_owner_takes_snapshots_whatever_the_guest_did() {
     owner.join().unwrap().unwrap();
     assert_eq!(recorder.snapshots(), 1);
 }
+
+#[test]
+fn records_from_before_an_epoch_keep_their_timestamps() {
+    let mut recorder = Recorder::new(SnapshotLimit::default());
+    recorder.guest.emit(event_type!("e", before = 1u64));
+    recorder.guest.pass(&recorder.session);
+    std::thread::sleep(Duration::from_millis(50));
+    recorder.session.begin_epoch(1);
+    recorder.guest.emit(event_type!("e", after = 2u64));
+    recorder.fire();
+    assert_eq!(recorder.snapshots(), 1);
+    let faults = recorder.session.summary().faults;
+    assert_eq!(faults.get("time_future"), None, "{faults:?}");
+}

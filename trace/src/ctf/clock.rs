@@ -283,6 +283,8 @@ pub(crate) struct Clocks {
     own_frequency: Option<u64>,
     /// True if guests stamp with the host's counter.
     pub shared: bool,
+    /// The session is a flight recorder.
+    pub is_recorder: bool,
     /// True if the maps differ from those in the metadata on disk.
     pub changed: bool,
     /// Number of clocks in the metadata on disk.
@@ -306,6 +308,7 @@ impl Clocks {
             began,
             own_frequency,
             shared: false,
+            is_recorder: false,
             changed: true,
             described: 0,
         }
@@ -356,7 +359,11 @@ impl Clocks {
     pub fn begin_epoch(&mut self, epoch: u32) {
         // Each packet has its epoch, which never decreases in a file.
         self.epoch = epoch.max(self.epoch);
-        self.began = ticks();
+        // A flight recorder's rings hold records from before, which the next snapshot takes
+        // with this epoch's: they may be as old as the session.
+        if !self.is_recorder {
+            self.began = ticks();
+        }
     }
 
     /// Returns the number of clocks.

@@ -36,6 +36,7 @@ impl Session {
         let uuid = random_uuid();
         let mut clocks =
             Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        clocks.is_recorder = config.output == Output::Snapshots;
         if config.same_counter {
             clocks.share();
         }
