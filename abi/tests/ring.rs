@@ -317,6 +317,22 @@ fn forsaken_records_are_counted_and_their_room_given_back() {
 }
 
 #[test]
+fn a_record_that_has_room_is_recorded() {
+    // Of three words: they leave words over at the end of each block.
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let producer = memory.producer(&state, 1);
+    for n in 1..500 {
+        while producer.has_room(3) {
+            assert_eq!(emit(&producer, n, n), Emit::Recorded);
+        }
+        // Room for a few.
+        pull(&memory, &mut host, (n % 7) as usize, &mut Vec::new());
+    }
+    assert!(!producer.has_room(memory.client().max_record_words() + 1));
+}
+
+#[test]
 fn the_loss_of_a_full_ring_is_published_at_once() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let state = ProducerState::new();

@@ -252,9 +252,10 @@ impl<'m> Client<'m> {
         }
     }
 
-    /// Waits for room for this many words in the ring: kicks the host if there is
-    /// none, and waits a second at most. `false` if there is still no room, or never
-    /// can be. For programs that prefer waiting to losing an event.
+    /// Waits until the next record finds room if it has at most `words` words, 2 of its
+    /// header included: kicks the host if there is none, and waits a second at most.
+    /// `false` if there is still no room, or never can be. For programs that prefer
+    /// waiting to losing an event.
     pub fn wait_for_room(&self, words: u64) -> bool {
         let mut done = self.producer.has_room(words);
         if done {

@@ -116,6 +116,26 @@ pub struct Producer<'m> {
     wake: Option<&'m dyn Wake>,
 }
 
+/// Place of the next record in the ring.
+struct Place {
+    /// End of the last record.
+    head: u64,
+    /// Position of the first word that is written: `head`, or the begin of a block.
+    start: u64,
+    /// End of the record.
+    end: u64,
+    /// End of the block that `head` is in.
+    block_end: u64,
+    /// Whether a block begins with the record.
+    opens: bool,
+    /// Whether the lease record is first.
+    fresh: bool,
+    /// Words of the lease record, if it is first.
+    lease: u64,
+    /// Whether the lease record has a block of its own.
+    lease_alone: bool,
+}
+
 impl<'m> Producer<'m> {
     /// Takes over the client from its last lessee, if there was one. Reads the end of its
     /// ring (no other load from shared memory is outside of a slow path), continues
@@ -530,7 +550,9 @@ impl<'m> Producer<'m> {
         room.ok_or(Emit::Full)
     }
 
-    fn find_room(&self, words: u64, commit: bool) -> Option<u64> {
+    /// Returns the place of a record of `words` words if it is the next one; `None` if it is
+    /// too long for any block.
+    fn place(&self, words: u64) -> Option<Place> {
         let (state, memory) = (self.state, &self.memory);
         if words > memory.max_record_words() {
             return None;
@@ -554,6 +576,14 @@ impl<'m> Producer<'m> {
                 (start, start + BLOCK_HEADER_WORDS + lease + words)
             }
         };
+        Some(Place { head, start, end, block_end, opens, fresh, lease, lease_alone })
+    }
+
+    fn find_room(&self, words: u64, commit: bool) -> Option<u64> {
+        let (state, memory) = (self.state, &self.memory);
+        let Place { head, start, end, block_end, opens, fresh, lease, lease_alone } =
+            self.place(words)?;
+        let block = memory.block_words();
         let limit = match memory.mode() {
             RingMode::Overwrite => u64::MAX,
             RingMode::Discard => {
@@ -597,15 +627,17 @@ impl<'m> Producer<'m> {
         Some(at)
     }
 
-    /// Returns whether this many words find room now; in overwrite mode they
-    /// always do. Loads from shared memory, so not for the hot path.
+    /// Returns whether the next record finds room if it has at most `words` words, its
+    /// header included; in overwrite mode each does. Loads from shared memory, so not for
+    /// the hot path.
     pub fn has_room(&self, words: u64) -> bool {
         let memory = &self.memory;
+        let Some(place) = self.place(words) else { return false };
         // ORDERING: an estimate; `find_room` loads tail again.
         let tail = memory.host[host_page::TAIL].load(Relaxed);
-        let used = self.state.head.load(Relaxed).saturating_sub(tail);
         let most = memory.capacity() - memory.reserve();
-        memory.mode() == RingMode::Overwrite || used.saturating_add(words) <= most
+        memory.mode() == RingMode::Overwrite
+            || place.end.checked_sub(tail).is_some_and(|used| used <= most)
     }
 
     /// Fills the words from `from` to the block's end `to`. A single word needs no pad.

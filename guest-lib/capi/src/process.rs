@@ -6,7 +6,6 @@
 
 use crate::event::Outcome;
 use crate::site;
-use hypertrace::abi::ring::BLOCK_HEADER_WORDS;
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt::Write;
@@ -137,18 +136,12 @@ pub extern "C" fn hypertrace_poll() {
 /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_wait_for_room(words: usize) -> bool {
-    // The record may not fit into the rest of a block, which is then smaller
-    // than the record. A new block has a header, the first block also a lease
-    // record.
-    let record = HEADER_WORDS + words as u64;
-    let most = 2 * record + BLOCK_HEADER_WORDS + LEASE_WORDS;
-    hypertrace::with_client(|client| client.wait_for_room(most)).unwrap_or(false)
+    let record = HEADER_WORDS.saturating_add(words as u64);
+    hypertrace::with_client(|client| client.wait_for_room(record)).unwrap_or(false)
 }
 
 /// Words of a record's header.
 const HEADER_WORDS: u64 = hypertrace::abi::record::HEADER_WORDS as u64;
-/// An upper bound of the words of a lease record.
-const LEASE_WORDS: u64 = 32;
 
 /// Records an event of the numbers-only interface of 2016: `arg1`, and at most
 /// as many further arguments as the device was built for. It costs one exit.

@@ -418,13 +418,10 @@ impl HostRings {
         self.rings.iter().find_map(|ring| Claim::new(self.session, ring, name, now))
     }
 
-    /// Returns whether the calling thread's ring has room for `words` more, wherever its
-    /// blocks end; true if it has no ring of these.
+    /// Returns whether the calling thread's ring has room for a record of `words` words;
+    /// true if it has no ring of these.
     pub fn has_room(&self, words: u64) -> bool {
-        let room = |claim: &Claim| {
-            // As many again may be left over at the end of a block.
-            claim.session != self.session || claim.producer.has_room(2 * words)
-        };
+        let room = |claim: &Claim| claim.session != self.session || claim.producer.has_room(words);
         held(room).unwrap_or(true)
     }
 

@@ -10,8 +10,8 @@ use hypertrace_abi::ring::{Consumer, Emit};
 use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
 use std::sync::atomic::Ordering;
 
-/// Ring words of the largest reference point, with the header of a block.
-const MOST_POINT_WORDS: u64 = (2 * HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS) as u64;
+/// Ring words of the largest reference point.
+const MOST_POINT_WORDS: u64 = (HEADER_WORDS + REFERENCE_PREFIX_WORDS + SLOT_WORDS) as u64;
 
 impl EventSink for Session {
     #[inline]
