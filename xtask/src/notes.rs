@@ -26,23 +26,35 @@ pub struct Notes {
     pub missing: BTreeMap<String, BTreeSet<String>>,
 }
 
+/// A test program that has not printed its result.
+#[derive(Default)]
+struct Running {
+    announced: u64,
+    ended: u64,
+    passed: u64,
+}
+
 impl Notes {
     /// Reads the output of `cargo test`.
     pub fn read_output(&mut self, output: &str) {
-        // Counts of the current test program, until it prints its result.
-        let (mut announced, mut ended, mut passed) = (0u64, 0, 0);
+        // The test programs that have not printed their result: a test may run another one.
+        let mut running: Vec<Running> = Vec::new();
         for line in output.lines() {
-            if let Some(tests) = announcement(line) {
-                self.give_up(announced, ended, passed);
-                (announced, ended, passed) = (tests, 0, 0);
+            if let Some(announced) = announcement(line) {
+                running.push(Running { announced, ..Running::default() });
             } else if let Some(result) = line.strip_prefix("test result: ") {
                 self.passed += count(result, "passed");
-                (announced, ended, passed) = (0, 0, 0);
+                running.pop();
+            } else if line.starts_with("     Running ") || line.starts_with("   Doc-tests ") {
+                // Cargo starts the next one.
+                self.give_up(&mut running);
             } else if let Some((name, result)) =
                 line.strip_prefix("test ").and_then(|l| l.rsplit_once(" ... "))
             {
-                ended += 1;
-                passed += u64::from(result == "ok");
+                if let Some(program) = running.last_mut() {
+                    program.ended += 1;
+                    program.passed += u64::from(result == "ok");
+                }
                 if result == "FAILED" {
                     self.failed.insert(name.to_owned());
                 } else if result.starts_with("ignored") {
@@ -62,13 +74,15 @@ impl Notes {
                 }
             }
         }
-        self.give_up(announced, ended, passed);
+        self.give_up(&mut running);
     }
 
-    /// Counts the tests of a program that printed no result.
-    fn give_up(&mut self, announced: u64, ended: u64, passed: u64) {
-        self.passed += passed;
-        self.unfinished += announced.saturating_sub(ended);
+    /// Counts the tests of programs that printed no result.
+    fn give_up(&mut self, running: &mut Vec<Running>) {
+        for Running { announced, ended, passed } in running.drain(..) {
+            self.passed += passed;
+            self.unfinished += announced.saturating_sub(ended);
+        }
     }
 
     /// Reads the file that `tests/src/capability.rs` writes.
@@ -240,11 +254,28 @@ test two ... ignored
 running 1 test
 test next ... ok
 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s
+     Running tests/last.rs
 running 3 tests
 test three ... FAILED
 ",
         );
         assert_eq!((notes.passed, notes.failed.len(), notes.unfinished), (2, 1, 4));
+    }
+
+    #[test]
+    fn a_test_may_run_a_test_program() {
+        let mut notes = Notes::default();
+        notes.read_output(
+            "running 2 tests
+test one ... ok
+running 1 test
+test child ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 5 filtered out; finished in 0.1s
+test two ... ok
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s
+",
+        );
+        assert_eq!((notes.passed, notes.unfinished), (3, 0));
     }
 
     #[test]
