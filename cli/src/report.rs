@@ -139,7 +139,8 @@ impl Args {
             || self.to.is_some()
     }
 
-    /// Says that no event matched, and of each name whether the sessions have it at all.
+    /// Formats the message that no event matched. For each name it adds whether a session has
+    /// an event of that name.
     fn unmatched(&self, sessions: &[(Session, ClockMaps)]) -> String {
         let mut text = "no event matched".to_owned();
         for glob in &self.event {

@@ -65,7 +65,7 @@ impl Mount {
         Err(String::from_utf8_lossy(&out.stderr).into_owned())
     }
 
-    /// Returns the path of the mount, for every process of this user.
+    /// Returns the path by which any process of this user reaches the mount.
     pub fn path(&self) -> &Path {
         &self.path
     }

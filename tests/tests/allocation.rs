@@ -1,4 +1,4 @@
-//! Events and reference points do not allocate memory in the VMM.
+//! Events and reference points do not allocate memory in the VMM, nor do a segment's locks.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,6 +9,7 @@ use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{guest_page, register};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
+use hypertrace_segment::{LockFile, token};
 use hypertrace_trace::{Session, SessionConfig};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -72,6 +73,26 @@ fn a_reference_point_allocates_nothing_on_the_vcpus_thread() {
     assert_eq!(made, 0);
     chip.drain_all();
     assert_eq!(session.finish().unwrap().reference_points, 1001);
+}
+
+/// Locks are taken in signal handlers, and files are opened again in fork handlers.
+#[test]
+fn locks_and_tokens_allocate_nothing() {
+    let file = LockFile::new(tempfile::tempfile().unwrap(), 0, 900);
+    let other = LockFile::new(file.file().unwrap(), 0, LockFile::ANY);
+    let (mut locked, mut refused, mut made_token) = (false, false, 0);
+
+    let made = allocations(|| {
+        locked = file.lock(7);
+        file.reopen();
+        refused = !file.lock(7);
+        file.unlock(7);
+        made_token = token();
+    });
+
+    assert_eq!(made, 0);
+    assert!(locked && refused && made_token != 0);
+    drop(other);
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub struct Finished {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Patience {
     /// Kill a step that has printed nothing for this long. A test that hangs prints nothing, even on a slow machine
-    #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MINUTES", default_value_t = SILENCE.as_secs() / 60, value_parser = clap::value_parser!(u64).range(1..))]
     silence: u64,
 }
 

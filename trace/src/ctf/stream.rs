@@ -105,12 +105,18 @@ impl Stream {
             let baseline = self.file.filler;
             self.next_file(files, &baseline)?;
         }
-        let discarded = header.events_discarded.max(self.discarded);
-        let header =
-            PacketHeader { events_discarded: discarded - self.discarded_before, ..*header };
+        let (header, discarded) = self.in_file(header);
         self.file.append(files, buffer, &header, next_sequence, self.file_bytes)?;
         self.discarded = discarded;
         Ok(())
+    }
+
+    /// Returns the header with the total of discarded events of this file, and that of the
+    /// stream, which never decreases.
+    fn in_file(&self, header: &PacketHeader) -> (PacketHeader, u64) {
+        let discarded = header.events_discarded.max(self.discarded);
+        let events_discarded = discarded - self.discarded_before;
+        (PacketHeader { events_discarded, ..*header }, discarded)
     }
 
     /// Commits counters only, as an empty packet. On a full disk they go into
@@ -128,9 +134,7 @@ impl Stream {
     ) -> Result<(), WriteFailed> {
         buffer.clear();
         self.append(files, buffer, header, next_sequence).or_else(|_| {
-            let discarded = header.events_discarded.max(self.discarded);
-            let header =
-                PacketHeader { events_discarded: discarded - self.discarded_before, ..*header };
+            let (header, discarded) = self.in_file(header);
             self.file.amend(files, &header, next_sequence)?;
             self.discarded = discarded;
             Ok(())

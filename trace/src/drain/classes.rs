@@ -328,8 +328,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Returns a table of all that the session knows: an id is a text's hash, so the same for every
-    /// client.
+    /// Returns a table of all of the session's classes. It serves every client, because an id
+    /// is the hash of the text.
     pub fn of_all(classes: &Classes) -> Table {
         let mut known = HashMap::new();
         let plain = classes.list.iter().zip(id::FIRST..).filter(|(c, _)| !c.reference_point);
