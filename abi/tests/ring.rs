@@ -6,7 +6,7 @@ use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
-use hypertrace_abi::record::{ClockKind, Flags, id};
+use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
 use hypertrace_abi::ring::{
     ClientMemory, Consumer, ConsumerState, Emit, Fault, Flow, Lease, LeaseInfo, Logged, Producer,
     ProducerState, Pulled,
@@ -317,19 +317,27 @@ fn forsaken_records_are_counted_and_their_room_given_back() {
 }
 
 #[test]
-fn a_record_that_has_room_is_recorded() {
-    // Of three words: they leave words over at the end of each block.
+fn there_is_never_room_for_a_record_larger_than_a_block() {
     let memory = Memory::new(256, 16, RingMode::Discard);
+    let state = ProducerState::new();
+    let producer = memory.producer(&state, 1);
+    let most = memory.client().max_record_words();
+
+    assert!(producer.has_room(1, most));
+    assert!(!producer.has_room(1, most + 1));
+    assert!(!producer.has_room(u64::MAX, 2));
+    assert!(!producer.has_room(u64::MAX, most));
+}
+
+#[test]
+fn an_empty_ring_has_room_for_a_burst_of_most_of_its_words() {
+    let memory = Memory::new(1 << 10, 1 << 7, RingMode::Discard);
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
     let producer = memory.producer(&state, 1);
-    for n in 1..500 {
-        while producer.has_room(3) {
-            assert_eq!(emit(&producer, n, n), Emit::Recorded);
-        }
-        // Room for a few.
-        pull(&memory, &mut host, (n % 7) as usize, &mut Vec::new());
-    }
-    assert!(!producer.has_room(memory.client().max_record_words() + 1));
+    assert_eq!(emit(&producer, 1, 1), Emit::Recorded);
+    pull(&memory, &mut host, usize::MAX, &mut Vec::new());
+
+    assert!(producer.has_room(800 / 3, 3));
 }
 
 #[test]
@@ -502,6 +510,29 @@ proptest! {
     ) {
         let mode = if overwrite { RingMode::Overwrite } else { RingMode::Discard };
         race(1 << (block_bits + blocks_bits), 1 << block_bits, mode, count, stall);
+    }
+
+    #[test]
+    fn records_that_have_room_are_recorded(
+        bursts in proptest::collection::vec(
+            (1u64..40, proptest::collection::vec(0usize..13, 1..6), 0usize..30), 1..200,
+        ),
+    ) {
+        let memory = Memory::new(256, 16, RingMode::Discard);
+        let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+        let producer = memory.producer(&state, 1);
+        let mut now = 0;
+        for (records, sizes, pulled) in bursts {
+            let most = sizes.iter().max().unwrap() + HEADER_WORDS;
+            if producer.has_room(records, most as u64) {
+                for (&words, _) in sizes.iter().cycle().zip(0..records) {
+                    now += 1;
+                    let record = producer.emit_words(now, 1 << 20, Flags::empty(), &[], &[7; 13][..words]);
+                    prop_assert_eq!(record, Emit::Recorded);
+                }
+            }
+            pull(&memory, &mut host, pulled, &mut Vec::new());
+        }
     }
 
     #[test]

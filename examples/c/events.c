@@ -30,7 +30,7 @@ enum { WORDS = 12 };
 
 static void wait_for_room(struct work *work) {
     int left = PATIENCE;
-    while (work->traced && !hypertrace_wait_for_room(WORDS)) {
+    while (work->traced && !hypertrace_wait_for_room(1, WORDS)) {
         if (--left == 0) {
             work->failed++;
             return;

@@ -310,15 +310,15 @@ enum hypertrace_outcome hypertrace_stamp(void);
 void hypertrace_poll(void);
 
 /**
- * Waits until the ring has room for the next event of this thread, if the
- * event's fields take at most `words` words. If there is no room, it wakes the
- * host and waits at most a second. For programs that prefer a wait to a lost
+ * Waits until the ring has room for the next `events` events of this thread, if
+ * the fields of each take at most `words` words. If there is no room, it wakes
+ * the host and waits at most a second. For programs that prefer a wait to a lost
  * event. Returns false if there is still no room, if there can never be, or if
  * no host drains this thread's ring.
  *
  * A field takes one word; a string takes its bytes and 4 more, rounded up to words.
  */
-bool hypertrace_wait_for_room(size_t words);
+bool hypertrace_wait_for_room(size_t events, size_t words);
 
 /**
  * Records an event of the numbers-only interface of 2016: `arg1`, and at most

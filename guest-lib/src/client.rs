@@ -11,7 +11,7 @@ use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::config::Features;
 use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{WORD, host_page, register};
-use hypertrace_abi::record::{ClockKind, Flags, id};
+use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
 use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::sink::Status;
 
@@ -252,19 +252,22 @@ impl<'m> Client<'m> {
         }
     }
 
-    /// Waits until the next record finds room if it has at most `words` words, 2 of its
-    /// header included: kicks the host if there is none, and waits a second at most.
+    /// Waits until the next `events` events find room if the fields of each take at most
+    /// `words` words: kicks the host if there is no room, and waits a second at most.
     /// `false` if there is still no room, or never can be. For programs that prefer
     /// waiting to losing an event.
-    pub fn wait_for_room(&self, words: u64) -> bool {
-        let mut done = self.producer.has_room(words);
+    ///
+    /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
+    pub fn wait_for_room(&self, events: u64, words: u64) -> bool {
+        let words = words.saturating_add(HEADER_WORDS as u64);
+        let mut done = self.producer.has_room(events, words);
         if done {
             return true;
         }
         self.kick();
         let mut patience = Patience::new(&self.channel, self.producer.memory().host);
         while !done && patience.wait() {
-            done = self.producer.has_room(words);
+            done = self.producer.has_room(events, words);
         }
         done
     }

@@ -15,7 +15,7 @@ int main(void) {
         /* The reason is cut to the buffer's size. */
         char start[8];
         if (hypertrace_open(NULL, start, sizeof start) || strlen(start) != sizeof start - 1 ||
-            strncmp(start, why, sizeof start - 1) != 0 || hypertrace_wait_for_room(1)) {
+            strncmp(start, why, sizeof start - 1) != 0 || hypertrace_wait_for_room(1, 1)) {
             return 3;
         }
         return computed <= 1 ? 4 : 5;

@@ -34,7 +34,7 @@ int main(void) {
     const time_t end = time(NULL) + 20;
     uint64_t n = 0;
     while (handled < 200 && time(NULL) < end) {
-        (void)hypertrace_wait_for_room(4);
+        (void)hypertrace_wait_for_room(1, 1);
         HYPERTRACE_EVENT("amid", n);
         n++;
     }

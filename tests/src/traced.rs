@@ -27,8 +27,8 @@ pub fn argument() -> Option<String> {
     std::env::var(AS_PROGRAM).ok()
 }
 
-/// Words of an event in [`four_threads`], which waits for room before it emits.
-const WORDS: u64 = 8;
+/// Words of the fields of an event in [`four_threads`], which waits for room before it emits.
+const WORDS: u64 = 3;
 
 /// Number of threads of [`four_threads`].
 pub const THREADS: u64 = 4;
@@ -70,7 +70,7 @@ fn one_thread(thread: u64, events: u64, points: u64) -> u64 {
     let mut failed = 0;
     let mut point = 0;
     for n in 0..events {
-        let room = hypertrace::with_client(|client| client.wait_for_room(WORDS));
+        let room = hypertrace::with_client(|client| client.wait_for_room(1, WORDS));
         failed += u64::from(room != Some(true));
         event!("step", thread, n, negative = -(n as i64), half = n as f64 / 2.0);
         if n % every == every - 1 && point < points {

@@ -104,7 +104,7 @@ fn attack_from_two_vcpus(mode: RingMode) {
         let state = ProducerState::new();
         let honest = host.lease(HONEST, &state, "honest");
         while begin.elapsed() < Duration::from_secs(1) {
-            assert!(honest.wait_for_room(8));
+            assert!(honest.wait_for_room(1, 1));
             let (site, fields) = event_type!("honest", number);
             honest.emit(site, fields);
             number += 1;

@@ -443,7 +443,7 @@ fn storm(kind: Kind, lasts: Duration, mut random: Random) -> Round {
         let honest = lease(chip, HONEST, &state, "honest");
         while begun.elapsed() < lasts {
             // A flight recorder always has room.
-            while !honest.wait_for_room(16) {
+            while !honest.wait_for_room(1, 2) {
                 assert!(!drain.is_finished(), "nobody drains");
             }
             let (site, fields) = event_type!("honest", emitted, check = !emitted);

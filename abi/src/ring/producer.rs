@@ -627,17 +627,32 @@ impl<'m> Producer<'m> {
         Some(at)
     }
 
-    /// Returns whether the next record finds room if it has at most `words` words, its
-    /// header included; in overwrite mode each does. Loads from shared memory, so not for
-    /// the hot path.
-    pub fn has_room(&self, words: u64) -> bool {
+    /// Returns whether the next `records` records find room if each has at most `words`
+    /// words, its header included; in overwrite mode all do. Loads from shared memory, so
+    /// not for the hot path.
+    pub fn has_room(&self, records: u64, words: u64) -> bool {
         let memory = &self.memory;
-        let Some(place) = self.place(words) else { return false };
+        let words = words.max(HEADER_WORDS as u64);
+        let Some(first) = self.place(words) else { return false };
+        let end = self.end_of(records.saturating_sub(1), words, first.end);
         // ORDERING: an estimate; `find_room` loads tail again.
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let most = memory.capacity() - memory.reserve();
         memory.mode() == RingMode::Overwrite
-            || place.end.checked_sub(tail).is_some_and(|used| used <= most)
+            || end.checked_sub(tail).is_some_and(|used| used <= most)
+    }
+
+    /// Returns an upper bound of the ring's end after `records` more records of at most
+    /// `words` words, if the last record before them ends at `end`.
+    fn end_of(&self, records: u64, words: u64, end: u64) -> u64 {
+        let block = self.memory.block_words();
+        let block_end = self.memory.block_start(end - 1) + block;
+        // A block that is left for the next one holds no fewer records, whatever their sizes.
+        let fit = (block_end - end) / words;
+        let Some(last) = records.checked_sub(fit + 1) else { return end + records * words };
+        let each = (block - BLOCK_HEADER_WORDS) / words;
+        let blocks = (last / each).saturating_mul(block);
+        (block_end + BLOCK_HEADER_WORDS + (last % each + 1) * words).saturating_add(blocks)
     }
 
     /// Fills the words from `from` to the block's end `to`. A single word needs no pad.

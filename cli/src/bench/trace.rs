@@ -24,9 +24,8 @@ const BURST_RING: u64 = 4 << 20;
 const SUSTAINED: u64 = 1_000_000;
 /// Records between two checks for room.
 const STRIDE: u64 = 256;
-/// Ring words of a stride: records of four words, at most two block headers, and
-/// the unused words at a block's end.
-const STRIDE_WORDS: u64 = STRIDE * 4 + 16;
+/// Ring words of a record.
+const RECORD_WORDS: u64 = 4;
 /// Period of the writer if no ring fills.
 const PERIOD: Duration = Duration::from_millis(1);
 
@@ -176,7 +175,7 @@ fn sustained(context: &mut Context, to: To) -> Result<f64> {
     let writer = session.start_writer(PERIOD)?;
     let start = ticks();
     for stride in 0..SUSTAINED / STRIDE {
-        while !session.has_room(STRIDE_WORDS) {
+        while !session.has_room(STRIDE, RECORD_WORDS) {
             thread::yield_now();
         }
         for i in stride * STRIDE..(stride + 1) * STRIDE {

@@ -6,6 +6,7 @@
 
 use crate::event::Outcome;
 use crate::site;
+use hypertrace::Client;
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt::Write;
@@ -127,21 +128,18 @@ pub extern "C" fn hypertrace_poll() {
     hypertrace::poll();
 }
 
-/// Waits until the ring has room for the next event of this thread, if the
-/// event's fields take at most `words` words. If there is no room, it wakes the
-/// host and waits at most a second. For programs that prefer a wait to a lost
+/// Waits until the ring has room for the next `events` events of this thread, if
+/// the fields of each take at most `words` words. If there is no room, it wakes
+/// the host and waits at most a second. For programs that prefer a wait to a lost
 /// event. Returns false if there is still no room, if there can never be, or if
 /// no host drains this thread's ring.
 ///
 /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
 #[unsafe(no_mangle)]
-pub extern "C" fn hypertrace_wait_for_room(words: usize) -> bool {
-    let record = HEADER_WORDS.saturating_add(words as u64);
-    hypertrace::with_client(|client| client.wait_for_room(record)).unwrap_or(false)
+pub extern "C" fn hypertrace_wait_for_room(events: usize, words: usize) -> bool {
+    let wait = |client: &Client<'_>| client.wait_for_room(events as u64, words as u64);
+    hypertrace::with_client(wait).unwrap_or(false)
 }
-
-/// Words of a record's header.
-const HEADER_WORDS: u64 = hypertrace::abi::record::HEADER_WORDS as u64;
 
 /// Records an event of the numbers-only interface of 2016: `arg1`, and at most
 /// as many further arguments as the device was built for. It costs one exit.

@@ -421,7 +421,8 @@ impl HostRings {
     /// Returns whether the calling thread's ring has room for a record of `words` words;
     /// true if it has no ring of these.
     pub fn has_room(&self, words: u64) -> bool {
-        let room = |claim: &Claim| claim.session != self.session || claim.producer.has_room(words);
+        let room =
+            |claim: &Claim| claim.session != self.session || claim.producer.has_room(1, words);
         held(room).unwrap_or(true)
     }
 

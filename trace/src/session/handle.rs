@@ -14,7 +14,7 @@ use crate::trigger::{Callback, TriggerError, Triggers};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::{Fields, Site};
-use hypertrace_abi::ring::Emit;
+use hypertrace_abi::ring::{Emit, Producer};
 use hypertrace_abi::sink::EventSink;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -195,11 +195,12 @@ impl Session {
         self.parts.rings.emit(site, fields)
     }
 
-    /// Returns whether the calling thread's ring takes this many words now. For `hypertrace bench`,
-    /// which waits instead of losing.
+    /// Returns whether the calling thread's ring takes this many records of `words` words now. For
+    /// `hypertrace bench`, which waits instead of losing.
     #[doc(hidden)]
-    pub fn has_room(&self, words: u64) -> bool {
-        self.parts.rings.with(ticks, |producer| producer.has_room(words)).unwrap_or(false)
+    pub fn has_room(&self, records: u64, words: u64) -> bool {
+        let has_room = |producer: &Producer<'_>| producer.has_room(records, words);
+        self.parts.rings.with(ticks, has_room).unwrap_or(false)
     }
 
     /// Adds a [trigger](crate::trigger); gives its number.

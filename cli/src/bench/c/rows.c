@@ -9,7 +9,7 @@ enum {
     /* The same numbers as in the rows of the ring: the ring holds two bursts, each record has four words. */
     BURST = 50000,
     BURSTS = 10,
-    WORDS = 4,
+    WORDS = 2,
     TURNS = 20000000
 };
 
@@ -30,7 +30,7 @@ static __attribute__((noinline)) void pair(uint64_t a, uint64_t b) {
 static double emit(void) {
     double total = 0;
     for (int burst = 0; burst < BURSTS; burst++) {
-        if (!hypertrace_wait_for_room((size_t)BURST * WORDS)) {
+        if (!hypertrace_wait_for_room(BURST, WORDS)) {
             return 0;
         }
         const double start = now();

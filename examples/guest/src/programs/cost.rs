@@ -9,17 +9,23 @@ use crate::{Args, Board};
 const TICKS: usize = 0;
 const DONE: usize = 1;
 
+/// Words of the fields of an event.
+const WORDS: u64 = 2;
+/// Words of a record of an event.
+const RECORD_WORDS: u64 = 2 + WORDS;
+
 pub fn ring_emit(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     // Warms up: the first event sends its schema, and the first lap of a ring touches pages that the hypervisor has not
     // mapped yet.
-    let lap = client.producer().memory().capacity();
-    for i in 0..lap / 4 {
-        if i % 1024 == 0 {
-            client.wait_for_room(lap / 8);
+    let lap = client.producer().memory().capacity() / RECORD_WORDS;
+    let burst = lap / 8;
+    for i in 0..lap {
+        if i % burst == 0 {
+            client.wait_for_room(burst, WORDS);
         }
         emit(client, i, 0);
     }
-    client.wait_for_room(lap / 16 * 15);
+    client.wait_for_room(args.events, WORDS);
     board.meet(args.vcpus);
     let start = ticks();
     for i in 0..args.events {

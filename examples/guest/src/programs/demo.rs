@@ -5,6 +5,9 @@ use hypertrace::{Client, Emit, Hex, Reply, Status, event, reference_point, refer
 use super::NOT_RECORDED;
 use crate::Args;
 
+/// Words of the fields of the largest event.
+const MOST_WORDS: u64 = 3;
+
 /// Serves `args.events` requests in `args.reference_points` rounds. Fails unless every reference
 /// point was recorded.
 pub fn run(work: &Args, client: &Client<'_>) -> u32 {
@@ -16,8 +19,8 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     let (mut patient, mut answered) = (true, true);
     for round in 0..rounds {
         let until = work.events * (round + 1) / rounds;
-        // This guest waits rather than lose an event. A round is 100 events of at most 8 words.
-        patient = patient && client.wait_for_room((until - events) * 8);
+        // This guest waits rather than lose an event. A round is 100 events.
+        patient = patient && client.wait_for_room(until - events, MOST_WORDS);
         while events < until {
             serve_one(client, events);
             events += 1;
