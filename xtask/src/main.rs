@@ -1,10 +1,11 @@
 //! The few jobs that cargo cannot do: the whole test run, tests at full size, fetching the programs that they need, the
-//! C header, a check of words.
+//! C header, checks of words and imports.
 
 mod apt;
 mod fetch;
 mod full;
 mod header;
+mod imports;
 mod notes;
 mod probe;
 mod soak;
@@ -45,6 +46,8 @@ enum Job {
     Soak(soak::Options),
     /// Make guest-lib/include/hypertrace.h from the C library's source
     Header,
+    /// Show the imports in each folder, floor by floor, and find circles
+    Imports,
     /// Find words in comments and documents that read badly
     Words,
     /// Fetch the programs that tests run, without installing them, and print their paths
@@ -72,6 +75,7 @@ fn run(job: Job) -> Result<bool> {
         Job::Full(options) => full::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
         Job::Header => header::write(&root()?).map(|()| true),
+        Job::Imports => imports::check(&root()?),
         Job::Words => words::check(&root()?),
         Job::Fetch { programs } => {
             let all = fetch::TOOLS.iter().collect();

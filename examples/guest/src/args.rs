@@ -1,4 +1,4 @@
-//! Arguments and results of a guest program, which it and the VMM exchange through guest memory.
+//! Programs by number, arguments and results, which a guest and its VMM exchange through guest memory.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,12 +12,81 @@ pub const MAX_VCPUS: usize = 16;
 /// Words per vCPU on the [`Board`].
 pub const BOARD_RESULTS: usize = 8;
 
+/// A guest program: a function of the vCPU's index, the arguments and the board that returns an
+/// exit code.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum Program {
+    /// Greets on the console.
+    Hello = 0,
+    /// Checks floating-point sums: SSE is on, and every vCPU has its own registers.
+    Sse,
+    /// Stores `params[0]` times, each time the next number from 0, to `params[1]` with width
+    /// `params[2]`.
+    Store,
+    /// Never ends.
+    Hang,
+    /// Panics.
+    Panic,
+    /// Touches an address that no page table maps.
+    Fault,
+    /// The demo: `events` ring events with work between them, `reference_points` and `stamps`
+    /// spread among them. It waits for room rather than lose an event, and fails if a reference
+    /// point was not recorded.
+    Demo,
+    /// Emits `events` ring events of two u64 in a row. Posts the ticks, and the number recorded in
+    /// the ring.
+    RingEmit,
+    /// Makes `reference_points` reference points of two u64 in a row. Posts the ticks, and the
+    /// number recorded.
+    ReferencePoints,
+    /// Makes `stamps` kernel-stamped points in a row. Posts the ticks, and the number recorded in
+    /// the ring.
+    Stamps,
+    /// A driver of 2016: each of the first `params[0]` clients makes `events` events, alternately
+    /// with one store of 8 bytes and with two of 4.
+    Legacy,
+    /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times,
+    /// while the others store to the first places of all BARs.
+    MoveBars,
+    /// `reference_points` times a point `outside`, then a region `measured` of two reference points
+    /// with a point `inside` in it.
+    Regions,
+    /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the others trace through the
+    /// library: events, reference points, stamps.
+    MoveTraced,
+}
+
+impl Program {
+    const ALL: [Program; 14] = [
+        Program::Hello,
+        Program::Sse,
+        Program::Store,
+        Program::Hang,
+        Program::Panic,
+        Program::Fault,
+        Program::Demo,
+        Program::RingEmit,
+        Program::ReferencePoints,
+        Program::Stamps,
+        Program::Legacy,
+        Program::MoveBars,
+        Program::Regions,
+        Program::MoveTraced,
+    ];
+
+    /// Returns the program with this number. A table, not a cast: the number is from memory.
+    pub fn from_number(number: u32) -> Option<Program> {
+        Program::ALL.into_iter().find(|program| *program as u32 == number)
+    }
+}
+
 /// Arguments from the VMM to the program. Addresses are guest-physical in the image, and those of
 /// the process when the program runs on host threads.
 #[derive(Clone, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct Args {
-    /// The number of a [`Program`](crate::Program).
+    /// The number of a [`Program`].
     pub program: u32,
     /// Number of vCPUs that run it, filled in when they are started.
     pub vcpus: u32,
@@ -39,7 +108,7 @@ pub struct Args {
 
 impl Args {
     /// Returns arguments for `program` in a guest without a device, with all counts 0.
-    pub fn new(program: crate::Program) -> Self {
+    pub fn new(program: Program) -> Self {
         Args {
             program: program as u32,
             vcpus: 1,

@@ -29,7 +29,7 @@ mod device;
 #[cfg(all(feature = "image", panic = "abort"))]
 mod image;
 
-pub use args::{Args, BOARD_RESULTS, Board, MAX_VCPUS};
+pub use args::{Args, BOARD_RESULTS, Board, MAX_VCPUS, Program};
 pub use console::Console;
 pub use mmio::store;
-pub use programs::{Program, run, run_hosted};
+pub use programs::{run, run_hosted};

@@ -12,7 +12,7 @@ use hypertrace::abi::clock::ticks;
 use hypertrace::abi::record::ClockKind;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 
-use crate::{Args, Board};
+use crate::args::{Args, Board, Program};
 
 /// Exit code of a program some of whose reference points were not recorded.
 pub const NOT_RECORDED: u32 = 3;
@@ -20,75 +20,6 @@ pub const NOT_RECORDED: u32 = 3;
 pub const NO_SUCH_PROGRAM: u32 = 127;
 /// Exit code of a program that found no hypertrace device.
 pub const NO_DEVICE: u32 = 2;
-
-/// A guest program: a function of the vCPU's index, the arguments and the board that returns an
-/// exit code.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u32)]
-pub enum Program {
-    /// Greets on the console.
-    Hello = 0,
-    /// Checks floating-point sums: SSE is on, and every vCPU has its own registers.
-    Sse,
-    /// Stores `params[0]` times, each time the next number from 0, to `params[1]` with width
-    /// `params[2]`.
-    Store,
-    /// Never ends.
-    Hang,
-    /// Panics.
-    Panic,
-    /// Touches an address that no page table maps.
-    Fault,
-    /// The demo: `events` ring events with work between them, `reference_points` and `stamps`
-    /// spread among them. It waits for room rather than lose an event, and fails if a reference
-    /// point was not recorded.
-    Demo,
-    /// Emits `events` ring events of two u64 in a row. Posts the ticks, and the number recorded in
-    /// the ring.
-    RingEmit,
-    /// Makes `reference_points` reference points of two u64 in a row. Posts the ticks, and the
-    /// number recorded.
-    ReferencePoints,
-    /// Makes `stamps` kernel-stamped points in a row. Posts the ticks, and the number recorded in
-    /// the ring.
-    Stamps,
-    /// A driver of 2016: each of the first `params[0]` clients makes `events` events, alternately
-    /// with one store of 8 bytes and with two of 4.
-    Legacy,
-    /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times,
-    /// while the others store to the first places of all BARs.
-    MoveBars,
-    /// `reference_points` times a point `outside`, then a region `measured` of two reference points
-    /// with a point `inside` in it.
-    Regions,
-    /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the others trace through the
-    /// library: events, reference points, stamps.
-    MoveTraced,
-}
-
-impl Program {
-    const ALL: [Program; 14] = [
-        Program::Hello,
-        Program::Sse,
-        Program::Store,
-        Program::Hang,
-        Program::Panic,
-        Program::Fault,
-        Program::Demo,
-        Program::RingEmit,
-        Program::ReferencePoints,
-        Program::Stamps,
-        Program::Legacy,
-        Program::MoveBars,
-        Program::Regions,
-        Program::MoveTraced,
-    ];
-
-    /// Returns the program with this number. A table, not a cast: the number is from memory.
-    pub fn from_number(number: u32) -> Option<Program> {
-        Program::ALL.into_iter().find(|program| *program as u32 == number)
-    }
-}
 
 /// Runs `args.program` as vCPU `cpu` and returns its exit code, 0 for success. `channel` is the
 /// hypertrace device, if there is one.
