@@ -2,9 +2,10 @@
 //! libhypertrace.a.
 
 use super::child::Child;
-use super::ring::{self, BURST, BURSTS};
-use super::rows::Context;
+use super::ring;
+use super::row::Context;
 use super::scratch::Scratch;
+use super::timing::{BURST, BURST_RING, BURSTS};
 use crate::qemu::beside;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use hypertrace_device::Geometry;
@@ -23,7 +24,7 @@ const LIBRARY: &str = "libhypertrace.a";
 const ENVIRONMENT: &str = "HYPERTRACE_C_LIBRARY";
 
 /// The compiled program.
-pub struct Program {
+struct Program {
     path: PathBuf,
     _scratch: Scratch,
 }
@@ -35,18 +36,10 @@ impl Program {
             None => beside(LIBRARY).with_context(|| format!("{ENVIRONMENT} is not set"))?,
         };
         let scratch = Scratch::new()?;
-        for (name, text) in SOURCES {
-            std::fs::write(scratch.path().join(name), text)?;
-        }
-        let output = Command::new("cc")
-            .args(["-O2", "-I.", "-o", "rows", "rows.c"])
-            .arg(library)
-            .args(["-lpthread", "-ldl", "-lm"])
-            .current_dir(scratch.path())
-            .output()
-            .context("cannot start cc")?;
-        let why = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "cc: {}", why.trim());
+        scratch.write(&SOURCES)?;
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-I.", "-o", "rows", "rows.c"]).arg(library);
+        scratch.run(cc.args(["-lpthread", "-ldl", "-lm"]))?;
         Ok(Program { path: scratch.path().join("rows"), _scratch: scratch })
     }
 }
@@ -54,14 +47,11 @@ impl Program {
 /// Runs parts of the program in one session. Returns the last part's time per
 /// event and the number of recorded events.
 fn ask(context: &mut Context, parts: &[&str]) -> Result<(f64, u64)> {
-    let program = match &mut context.c {
-        Some(program) => program,
-        none => none.insert(Program::new().context("no program in C")?),
-    };
+    let program = context.resource(|| Program::new().context("no program in C"))?;
     let scratch = Scratch::new()?;
     let mut config = Config::new(scratch.path().join("session"));
     config.trace.output = Output::Nothing;
-    config.geometry = Geometry { clients: 1, ring_bytes: 4 << 20, ..Geometry::default() };
+    config.geometry = Geometry { clients: 1, ring_bytes: BURST_RING, ..Geometry::default() };
     config.policy.drain.period = Duration::from_micros(200);
     let session = Session::create(config)?;
     session.trace().execute("trace-event c_off off").map_err(|why| anyhow!("{why}"))?;

@@ -1,7 +1,8 @@
 //! Row of the device: a reference point without a guest and without an exit.
 
-use super::rows::Context;
+use super::row::Context;
 use super::scratch::Scratch;
+use super::timing::ns;
 use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::layout::{guest_page, register};
@@ -15,7 +16,7 @@ const BURSTS: u64 = 20;
 
 /// Measures one call of `Chip::write` per point, as a vCPU's thread makes it,
 /// while a drain loop empties the host ring.
-pub fn reference_point(context: &mut Context) -> Result<f64> {
+pub fn reference_point(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;
     let geometry = Geometry { clients: 1, ..Geometry::default() };
@@ -62,5 +63,5 @@ pub fn reference_point(context: &mut Context) -> Result<f64> {
     let summary = session.finish()?;
     let recorded = summary.reference_points;
     ensure!(recorded == BURST * BURSTS, "{recorded} of {} were recorded", BURST * BURSTS);
-    Ok(context.ns(total, BURST * BURSTS))
+    Ok(ns(total, BURST * BURSTS))
 }

@@ -1,11 +1,12 @@
 //! Rows of the drain: from a full ring into a packet, and into a file.
 
-use super::rows::Context;
+use super::ring::lease;
+use super::row::Context;
 use super::scratch::Scratch;
+use super::timing::{BURST_RING, ns, timed};
 use anyhow::{Context as _, Result, ensure};
 use hypertrace::abi::clock::ticks;
-use hypertrace::abi::record::ClockKind;
-use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
+use hypertrace::{Channel, ProducerState};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use hypertrace_trace::{Output, Session, SessionConfig};
 use std::fs::File;
@@ -22,7 +23,7 @@ const FILE_CHUNKS: u64 = 1024;
 
 /// File whose pages are allocated already. They are written in order, round
 /// and round, as a session's stream file is, so that no page is in a near cache.
-pub struct Floor {
+struct Floor {
     file: File,
     next: u64,
     _scratch: Scratch,
@@ -43,10 +44,7 @@ impl Floor {
 
 /// Measures bare writes, per 32 bytes.
 pub fn write_floor(context: &mut Context) -> Result<f64> {
-    let floor = match &mut context.write_floor {
-        Some(floor) => floor,
-        none => none.insert(Floor::new()?),
-    };
+    let floor = context.resource(Floor::new)?;
     let chunk = vec![0x5au8; CHUNK];
     let start = ticks();
     for _ in 0..CHUNKS {
@@ -54,31 +52,30 @@ pub fn write_floor(context: &mut Context) -> Result<f64> {
         floor.next = (floor.next + 1) % FILE_CHUNKS;
     }
     let total = ticks() - start;
-    Ok(context.ns(total, CHUNKS * (CHUNK as u64 / 32)))
+    Ok(ns(total, CHUNKS * (CHUNK as u64 / 32)))
 }
 
 /// Measures the drain into the packet buffer only.
-pub fn buffer(context: &mut Context) -> Result<f64> {
-    drain(context, Output::Nothing)
+pub fn buffer(_: &mut Context) -> Result<f64> {
+    drain(Output::Nothing)
 }
 
 /// Measures the drain into the session's file.
-pub fn file(context: &mut Context) -> Result<f64> {
-    drain(context, Output::Trace)
+pub fn file(_: &mut Context) -> Result<f64> {
+    drain(Output::Trace)
 }
 
-fn drain(context: &mut Context, output: Output) -> Result<f64> {
+fn drain(output: Output) -> Result<f64> {
     let scratch = Scratch::new()?;
     let config = SessionConfig { output, ..SessionConfig::new(scratch.path().join("session")) };
     let session = Session::create(config)?;
-    let geometry = Geometry { clients: 1, ring_bytes: 4 << 20, ..Geometry::default() };
+    let geometry = Geometry { clients: 1, ring_bytes: BURST_RING, ..Geometry::default() };
     let config = ChipConfig { vcpu_clients: 1, ..ChipConfig::default() };
     let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());
     let rings = chip.memory().region(Region::Rings).context("the device has no rings")?;
     let channel = Channel::local(chip.config_page(), rings.words())?;
     let state = ProducerState::new();
-    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "bench" };
-    let client = Client::lease(channel, 0, &state, ticks() | 1, &info)?;
+    let client = lease(channel, 0, &state)?;
     let fill = || {
         for i in 0..RECORDS {
             hypertrace::event!(client: &client, "bench_pair", a = i, b = black_box(i));
@@ -88,11 +85,9 @@ fn drain(context: &mut Context, output: Output) -> Result<f64> {
     fill();
     chip.drain_all();
     fill();
-    let start = ticks();
-    chip.drain_all();
-    let total = ticks() - start;
+    let total = timed(1, |_| chip.drain_all());
     let summary = session.finish()?;
     ensure!(summary.lost == 0, "{} records lost", summary.lost);
     ensure!(summary.ring_events == 2 * RECORDS, "{} records drained", summary.ring_events);
-    Ok(context.ns(total, RECORDS))
+    Ok(ns(total, RECORDS))
 }

@@ -1,23 +1,20 @@
 //! The guest side of the rows under an emulator: a child of this program that
 //! QEMU runs.
 //!
-//! Unsafe, because it maps the segment itself, so that a register is one store
-//! away.
+//! Unsafe, because of the store to a register and of a system call that no kernel has.
 #![allow(unsafe_code)]
 
+use super::timing::timed;
 use anyhow::{Context, Result, bail, ensure};
 use hypertrace::abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace::abi::clock::ticks;
-use hypertrace::abi::config::ConfigPage;
 use hypertrace::abi::layout::local::ENVIRONMENT;
 use hypertrace::abi::layout::{
-    Geometry, PAGE, Region, SLOT_HEADER_WORDS, WORD, guest_page, host_page, mark, register,
+    PAGE, Region, SLOT_HEADER_WORDS, WORD, guest_page, host_page, mark, register,
 };
-use hypertrace::abi::zerocopy::FromBytes;
-use std::fs::OpenOptions;
+use hypertrace::abi::ring::ClientMemory;
+use hypertrace_user::Segment;
 use std::hint::black_box;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -33,18 +30,12 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 20;
 const SORTED: usize = 4096;
 
-/// Slot, reply and register of the last client, and the relay of its points.
+/// Memory of the last client, its register, and the relay of its points.
 struct Raw {
-    relay: ClientPages,
-    client: ClientPages,
+    relay: ClientMemory<'static>,
+    client: ClientMemory<'static>,
     emit: &'static AtomicU64,
     seq: AtomicU64,
-}
-
-/// Pages G and H of a client.
-struct ClientPages {
-    guest: &'static [AtomicU64],
-    host: &'static [AtomicU64],
 }
 
 impl Raw {
@@ -59,46 +50,20 @@ impl Raw {
         }
     }
 
+    /// Maps the segment itself, so that a register is one store away.
     fn open() -> Result<Raw> {
         let path = std::env::var_os(ENVIRONMENT).context("there is no segment")?;
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let mut page = [0; size_of::<ConfigPage>()];
-        file.read_exact_at(&mut page, 0)?;
-        let geometry: Geometry = match ConfigPage::read_from_bytes(&page) {
-            Ok(page) => page.geometry()?,
-            Err(_) => bail!("no config page"),
-        };
-        let len = geometry.window_size();
-        // SAFETY: a new mapping, never unmapped, of a file that is as long; it
-        // is accessed by atomic operations only.
-        let words: &'static [AtomicU64] = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let at = libc::mmap(
-                std::ptr::null_mut(),
-                len as usize,
-                protection,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            );
-            ensure!(at != libc::MAP_FAILED, "cannot map the segment");
-            std::slice::from_raw_parts(at.cast(), (len / WORD) as usize)
-        };
+        let segment: &Segment = Box::leak(Box::new(Segment::open(path.as_ref())?));
+        let geometry = segment.geometry();
         let client = geometry.clients - 1;
-        let area = |client| {
-            (geometry.window_offset(Region::Rings) + geometry.client_offset(client)) / WORD
-        };
-        let pages = |client| ClientPages {
-            guest: &words[area(client) as usize..],
-            host: &words[(area(client) + PAGE / WORD) as usize..],
-        };
+        let memory = |client| segment.client(client).context("no memory of a client");
         let page = geometry.window_offset(Region::Control)
             + geometry.control_pages_offset()
             + u64::from(client) * PAGE;
         Ok(Raw {
-            relay: pages(0),
-            client: pages(client),
-            emit: &words[((page + register::EMIT) / WORD) as usize],
+            relay: memory(0)?,
+            client: memory(client)?,
+            emit: &segment.mapping().words()[((page + register::EMIT) / WORD) as usize],
             seq: AtomicU64::new(0),
         })
     }
@@ -106,7 +71,7 @@ impl Raw {
     /// Waits until the host has taken all that is in the relay.
     fn wait_until_drained(&self) -> Result<()> {
         let begun = Instant::now();
-        let ClientPages { guest, host } = &self.relay;
+        let ClientMemory { guest, host, .. } = &self.relay;
         while host[host_page::TAIL].load(Relaxed) != guest[guest_page::HEAD].load(Relaxed) {
             ensure!(begun.elapsed() < DRAIN_LIMIT, "the host does not drain");
             std::thread::sleep(Duration::from_micros(100));
@@ -130,12 +95,11 @@ impl Raw {
         for _ in 0..BURSTS {
             self.wait_until_drained()?;
             let first = self.seq.fetch_add(points, Relaxed) + 1;
-            let start = ticks();
-            for seq in first..first + points {
+            time += timed(points, |n| {
+                let seq = first + n;
                 slot[0].store(seq | 1000 << 32, Relaxed);
                 store(self.emit, seq);
-            }
-            time += ticks() - start;
+            });
             let reply = self.client.host[host_page::REPLY].load(Ordering::Acquire);
             answered &= reply == first + points - 1;
         }
@@ -190,12 +154,10 @@ fn library() -> Result<(u64, u64)> {
     let (mut time, mut failed) = (0, 0);
     for _ in 0..BURSTS {
         Raw::get()?.wait_until_drained()?;
-        let start = ticks();
-        for n in 0..POINTS {
+        time += timed(POINTS, |n| {
             let reply = hypertrace::reference_point!("bench_point", n, m = 2 * n);
             failed += u64::from(!reply.is_ok_and(|r| r.status == hypertrace::Status::Recorded));
-        }
-        time += ticks() - start;
+        });
     }
     ensure!(failed == 0, "{failed} points were not recorded");
     Ok((time, POINTS * BURSTS))
@@ -204,8 +166,7 @@ fn library() -> Result<(u64, u64)> {
 /// Measures code that does not trace: a sort, with calls, branches, loads and stores.
 fn bystander() -> (u64, u64) {
     let mut state = 1u64;
-    let start = ticks();
-    for _ in 0..ROUNDS {
+    let time = timed(ROUNDS, |_| {
         let mut numbers: Vec<u64> = (0..SORTED)
             .map(|_| {
                 state ^= state << 13;
@@ -216,6 +177,6 @@ fn bystander() -> (u64, u64) {
             .collect();
         numbers.sort_unstable();
         state = black_box(numbers[SORTED / 2]) | 1;
-    }
-    (ticks() - start, ROUNDS * SORTED as u64)
+    });
+    (time, ROUNDS * SORTED as u64)
 }

@@ -1,20 +1,20 @@
 //! Row of the hostile clients: the share of the drain loop's time that an honest client gets beside 15 of them.
 
-use super::rows::Context;
+use super::ring::lease;
+use super::row::Context;
 use super::scratch::Scratch;
 use anyhow::{Context as _, Result, ensure};
 use hypertrace::abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::event_type;
 use hypertrace::abi::layout::{guest_page, host_page};
-use hypertrace::abi::record::{ClockKind, Header};
+use hypertrace::abi::record::Header;
 use hypertrace::abi::ring::ClientMemory;
 use hypertrace::abi::schema::id_of;
-use hypertrace::{Channel, Client, Emit, LeaseInfo, ProducerState};
+use hypertrace::{Channel, Client, Emit, ProducerState};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_trace::session_json::{Domain, StreamJson};
-use hypertrace_trace::{Session, SessionConfig};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -46,14 +46,13 @@ pub fn fair(_: &mut Context) -> Result<f64> {
 
 fn run(beside: bool) -> Result<f64> {
     let scratch = Scratch::new()?;
-    let session = Session::create(SessionConfig::new(scratch.path().join("session")))?;
+    let session = scratch.session()?;
     let config = ChipConfig { host_frequency: session.host_frequency(), ..ChipConfig::default() };
     let chip = Chip::new(Memory::anonymous(GEOMETRY)?, &config, session.clone(), ());
     let rings = chip.memory().region(Region::Rings).context("the device has no rings")?.words();
     let channel = Channel::local(chip.config_page(), rings)?;
     let state = ProducerState::new();
-    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "honest" };
-    let client = Client::lease(channel, HONEST, &state, ticks() | 1, &info)?;
+    let client = lease(channel, HONEST, &state)?;
     // Alone, the load on the other CPU is the same: the two may share a core.
     let elsewhere: Vec<AtomicU64> = match beside {
         true => Vec::new(),

@@ -1,8 +1,9 @@
 //! Rows that run a guest under KVM. Every run has a new machine, so that runs do
 //! not affect each other.
 
-use super::rows::Context;
+use super::row::Context;
 use super::scratch::Scratch;
+use super::timing::{BURST_RING, ns};
 use crate::vmm::Device;
 use anyhow::{Result, anyhow, ensure};
 use hypertrace_device::Geometry;
@@ -20,7 +21,7 @@ fn run(args: &Args, vcpus: u32, answer: Answer, expected: u64) -> Result<u64> {
     let scratch = Scratch::new()?;
     let geometry = Geometry {
         clients: vcpus,
-        ring_bytes: 4 << 20,
+        ring_bytes: BURST_RING,
         block_bytes: 1 << 16,
         ..Geometry::default()
     };
@@ -42,12 +43,12 @@ fn points(vcpus: u32, answer: Answer) -> Result<u64> {
     run(&args, vcpus, answer, expected)
 }
 
-pub fn exit_null(context: &mut Context) -> Result<f64> {
-    Ok(context.ns(points(1, Answer::Null)?, REFERENCE_POINTS))
+pub fn exit_null(_: &mut Context) -> Result<f64> {
+    Ok(ns(points(1, Answer::Null)?, REFERENCE_POINTS))
 }
 
-pub fn reference_point(context: &mut Context) -> Result<f64> {
-    Ok(context.ns(points(1, Answer::Device)?, REFERENCE_POINTS))
+pub fn reference_point(_: &mut Context) -> Result<f64> {
+    Ok(ns(points(1, Answer::Device)?, REFERENCE_POINTS))
 }
 
 pub fn speedup_device(_: &mut Context) -> Result<f64> {
@@ -65,12 +66,12 @@ fn speedup(answer: Answer) -> Result<f64> {
     Ok(2.0 * one as f64 / two as f64)
 }
 
-pub fn stamp(context: &mut Context) -> Result<f64> {
+pub fn stamp(_: &mut Context) -> Result<f64> {
     let args = Args { stamps: STAMPS, ..Args::new(Program::Stamps) };
-    Ok(context.ns(run(&args, 1, Answer::Device, STAMPS)?, STAMPS))
+    Ok(ns(run(&args, 1, Answer::Device, STAMPS)?, STAMPS))
 }
 
-pub fn ring_emit(context: &mut Context) -> Result<f64> {
+pub fn ring_emit(_: &mut Context) -> Result<f64> {
     let args = Args { events: EVENTS, ..Args::new(Program::RingEmit) };
-    Ok(context.ns(run(&args, 1, Answer::Device, EVENTS)?, EVENTS))
+    Ok(ns(run(&args, 1, Answer::Device, EVENTS)?, EVENTS))
 }

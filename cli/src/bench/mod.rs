@@ -12,13 +12,17 @@ mod drain;
 mod emulated;
 mod hostile;
 mod kvm;
+mod measure;
 mod peers;
 mod qemu;
 mod ring;
+mod row;
 mod rows;
 mod scratch;
+mod serve;
 mod sigsegv;
 mod table;
+mod timing;
 mod trace;
 mod tracefs;
 mod trigger;
@@ -33,7 +37,9 @@ use crate::output::print;
 use anyhow::{Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use rows::{Context, ROWS, Row};
+use measure::{Measured, measure};
+use row::{Context, Row};
+use rows::ROWS;
 use serde::Serialize;
 
 /// Measure the cost of each operation on this machine, beside its floor
@@ -62,25 +68,6 @@ pub struct BenchArgs {
     serve: bool,
 }
 
-/// One measured row, as `--json` shows it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Measured {
-    name: &'static str,
-    /// Median time in nanoseconds; null if not measured.
-    ns: Option<f64>,
-    /// Row that it is compared with.
-    floor: Option<&'static str>,
-    /// Median of paired ratios.
-    ratio: Option<f64>,
-    /// Interquartile range of the paired ratios (of the times, where there is
-    /// no floor).
-    iqr: Option<f64>,
-    runs: usize,
-    target: Option<&'static str>,
-    met: Option<bool>,
-    note: String,
-}
-
 #[derive(Serialize)]
 struct Report<'a> {
     machine: table::Machine,
@@ -93,22 +80,10 @@ struct Report<'a> {
 /// If a row is unknown.
 pub fn run(args: &BenchArgs) -> Result<()> {
     if args.serve {
-        return child::serve();
+        return serve::serve();
     }
-    let wanted: Vec<&Row> = if args.rows.is_empty() {
-        ROWS.iter().collect()
-    } else {
-        for name in &args.rows {
-            if !ROWS.iter().any(|row| row.name.starts_with(name.as_str())) {
-                let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
-                bail!(crate::Usage(format!("no row {name:?}; there are {}", known.join(", "))));
-            }
-        }
-        ROWS.iter()
-            .filter(|row| args.rows.iter().any(|name| row.name.starts_with(name.as_str())))
-            .collect()
-    };
-    let mut context = Context::new()?;
+    let wanted = wanted(&args.rows)?;
+    let mut context = Context::default();
     let mut measured = Vec::new();
     // Shown on stderr, and only if that is a terminal.
     let style = ProgressStyle::with_template("{pos}/{len} {msg} {elapsed}")?;
@@ -117,11 +92,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         progress.set_message(row.name);
         measured.push(measure(row, args.runs as usize, &mut context));
         // A running bpftrace would use CPU time during the next rows.
-        context.bpftrace = None;
+        context.release::<peers::Bpftrace>();
         progress.inc(1);
     }
     progress.finish_and_clear();
-    let machine = table::machine(&context);
+    let machine = table::Machine::new();
     if args.json {
         let report = serde_json::to_string(&Report { machine, rows: &measured })?;
         print(format_args!("{report}\n"))
@@ -130,51 +105,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// Measures a row and its floor alternately.
-fn measure(row: &Row, runs: usize, context: &mut Context) -> Measured {
-    let mut result = Measured {
-        name: row.name,
-        ns: None,
-        floor: row.floor.map(|floor| floor.name()),
-        ratio: None,
-        iqr: None,
-        runs: 0,
-        target: row.target.map(|target| target.text),
-        met: None,
-        note: row.note.to_owned(),
-    };
-    let (mut times, mut ratios) = (Vec::new(), Vec::new());
-    for _ in 0..runs {
-        let floor = match row.floor {
-            Some(floor) => match floor.run(context) {
-                Ok(ns) => Some(ns),
-                Err(why) => {
-                    result.note = format!("not measured: {why:#}");
-                    return result;
-                }
-            },
-            None => None,
-        };
-        match (row.run)(context) {
-            Ok(ns) => times.push(ns),
-            Err(why) => {
-                result.note = format!("not measured: {why:#}");
-                return result;
-            }
-        }
-        if let (Some(floor), Some(&ns)) = (floor, times.last()) {
-            ratios.push(row.compare(ns, floor));
-        }
+/// Returns the rows whose names begin with one of these; all if there is none.
+fn wanted(names: &[String]) -> Result<Vec<&'static Row>> {
+    let has = |row: &Row, name: &String| row.name.starts_with(name.as_str());
+    if let Some(name) = names.iter().find(|name| !ROWS.iter().any(|row| has(row, name))) {
+        let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        bail!(crate::Usage(format!("no row {name:?}; there are {}", known.join(", "))));
     }
-    result.runs = times.len();
-    let (median, iqr) = table::median_and_iqr(&mut times);
-    result.ns = Some(median);
-    result.iqr = Some(iqr);
-    if !ratios.is_empty() {
-        let (median, iqr) = table::median_and_iqr(&mut ratios);
-        result.ratio = Some(median);
-        result.iqr = Some(iqr);
-    }
-    result.met = row.target.map(|target| target.is_met(result.ratio.unwrap_or(median)));
-    result
+    let is_wanted = |row: &&Row| names.is_empty() || names.iter().any(|name| has(row, name));
+    Ok(ROWS.iter().filter(is_wanted).collect())
 }

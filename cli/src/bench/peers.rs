@@ -1,7 +1,7 @@
 //! Rows of other tracers, where they are installed: an event with the same two numbers.
 
 use super::child::{Child, TURNS};
-use super::rows::Context;
+use super::row::Context;
 use super::scratch::Scratch;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::io::{BufRead, BufReader, Read};
@@ -20,7 +20,7 @@ const LTTNG_BYTES: u64 = 20;
 const REPORTS: u32 = 100;
 
 /// LTTng's daemon, and the script that traces the program.
-pub struct Lttng {
+struct Lttng {
     child: Child,
     _scratch: Scratch,
 }
@@ -28,9 +28,7 @@ pub struct Lttng {
 impl Lttng {
     fn new() -> Result<Lttng> {
         let scratch = Scratch::new()?;
-        for (name, text) in SOURCES {
-            std::fs::write(scratch.path().join(name), text)?;
-        }
+        scratch.write(&SOURCES)?;
         let script = scratch.path().join("lttng.sh");
         let child = Child::start(Command::new("sh").arg(script).arg(scratch.path()))
             .context("no LTTng-UST")?;
@@ -40,10 +38,7 @@ impl Lttng {
 
 /// Measures an event of LTTng-UST, which its daemon writes to a file.
 pub fn lttng(context: &mut Context) -> Result<f64> {
-    let lttng = match &mut context.lttng {
-        Some(lttng) => lttng,
-        none => none.insert(Lttng::new()?),
-    };
+    let lttng = context.resource(Lttng::new)?;
     let answer = lttng.child.ask(&LTTNG_EVENTS.to_string())?;
     let words: Vec<&str> = answer.split(' ').collect();
     let &[ns, discarded, bytes] = words.as_slice() else {
@@ -137,11 +132,7 @@ impl Drop for Bpftrace {
 
 /// Measures an event that bpftrace counts.
 pub fn bpftrace(context: &mut Context) -> Result<f64> {
-    let bpftrace = match &mut context.bpftrace {
-        Some(bpftrace) => bpftrace,
-        none => none.insert(Bpftrace::new()?),
-    };
-    bpftrace.ns()
+    context.resource(Bpftrace::new)?.ns()
 }
 
 /// Calls that uftrace records.
@@ -151,26 +142,15 @@ const UFTRACE_CALLS: u64 = 200_000;
 /// records to a file.
 pub fn uftrace(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
-    let source = scratch.path().join("uftrace.c");
-    std::fs::write(&source, include_str!("uftrace/uftrace.c"))?;
-    let run = |command: &mut Command| -> Result<String> {
-        let name = command.get_program().to_string_lossy().into_owned();
-        // A program built with -pg writes a file to its working directory.
-        let output = command
-            .current_dir(scratch.path())
-            .output()
-            .with_context(|| format!("cannot start {name}"))?;
-        let why = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{name}: {}", why.trim());
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
+    scratch.write(&[("uftrace.c", include_str!("uftrace/uftrace.c"))])?;
+    // A program built with -pg writes a file to its working directory: the scratch folder.
+    let run = |program, args: &[&str]| scratch.run(Command::new(program).args(args));
     // Checked first: the rest needs it.
-    run(Command::new("uftrace").arg("--version")).context("no uftrace")?;
-    run(Command::new("cc").args(["-O2", "-pg", "-o", "program"]).arg(&source))?;
+    run("uftrace", &["--version"]).context("no uftrace")?;
+    run("cc", &["-O2", "-pg", "-o", "program", "uftrace.c"])?;
     let calls = UFTRACE_CALLS.to_string();
-    let record = ["record", "--no-event", "-d", "data", "./program", &calls];
-    let ns = run(Command::new("uftrace").args(record))?;
-    let report = run(Command::new("uftrace").args(["report", "-d", "data", "-f", "call"]))?;
+    let ns = run("uftrace", &["record", "--no-event", "-d", "data", "./program", &calls])?;
+    let report = run("uftrace", &["report", "-d", "data", "-f", "call"])?;
     // One call more, which sets up the thread's buffers.
     let all = format!("{} pair", UFTRACE_CALLS + 1);
     let is_whole = report.lines().any(|line| line.split_whitespace().eq(all.split(' ')));

@@ -3,7 +3,7 @@
 
 use super::child::Child;
 use super::emulated::RING_BYTES;
-use super::rows::Context;
+use super::row::Context;
 use super::scratch::Scratch;
 use crate::qemu::{Emulator, beside};
 use anyhow::{Context as _, Result, ensure};
@@ -18,7 +18,7 @@ const FLOOR: &str = "libhypertrace_qemu_floor.so";
 const WARM_UP: usize = 4;
 
 /// The three guests, and the session of the first one.
-pub struct Bench {
+struct Bench {
     plugin: Child,
     floor: Child,
     bare: Child,
@@ -61,10 +61,7 @@ impl Bench {
 }
 
 fn bench(context: &mut Context) -> Result<&mut Bench> {
-    match &mut context.qemu {
-        Some(bench) => Ok(bench),
-        none => Ok(none.insert(Bench::new().context("no QEMU user mode")?)),
-    }
+    context.resource(|| Bench::new().context("no QEMU user mode"))
 }
 
 /// Measures a store with a callback that records as little as possible.

@@ -10,7 +10,8 @@
 #![allow(unsafe_code)]
 
 use super::child::{Child, TURNS};
-use super::rows::Context;
+use super::row::Context;
+use super::timing::timed;
 use anyhow::{Context as _, Result, bail, ensure};
 use hypertrace::abi::clock::ticks;
 use std::io;
@@ -31,30 +32,24 @@ static EVENTS: AtomicU64 = AtomicU64::new(0);
 
 /// Measures an event in the user mode of 2016.
 pub fn event(context: &mut Context) -> Result<f64> {
-    let child = match &mut context.sigsegv {
-        Some(child) => child,
-        none => none.insert(Child::of_this_program()?),
-    };
-    child.ns("sigsegv")
+    context.resource(Child::of_this_program)?.ns("sigsegv")
 }
 
 /// Runs the measurement in the child. Returns ticks and turns.
-pub fn serve() -> Result<(u64, u64)> {
+pub fn measure() -> Result<(u64, u64)> {
     if ARGUMENT.load(Relaxed).is_null() {
         install()?;
     }
     let argument = ARGUMENT.load(Relaxed);
     let (signals, events) = (SIGNALS.load(Relaxed), EVENTS.load(Relaxed));
-    let start = ticks();
-    for n in 0..TURNS {
+    let time = timed(TURNS, |n| {
         // SAFETY: two pages of this module. The handler opens them when they
         // fault; volatile, so that each store faults.
         unsafe {
             argument.cast::<u64>().write_volatile(n);
             argument.add(PAGE).cast::<u64>().write_volatile(n);
         }
-    }
-    let time = ticks() - start;
+    });
     let (signals, events) = (SIGNALS.load(Relaxed) - signals, EVENTS.load(Relaxed) - events);
     ensure!(WRONG.load(Relaxed) == 0, "a signal or an mprotect went wrong");
     ensure!(
@@ -121,7 +116,7 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
 }
 
 fn protect(page: *mut u8, protection: libc::c_int) {
-    // SAFETY: a page of this module, which only `serve` refers to.
+    // SAFETY: a page of this module, which only `measure` refers to.
     if unsafe { libc::mprotect(page.cast(), PAGE, protection) } != 0 {
         WRONG.fetch_add(1, Relaxed);
         // SAFETY: as in `install`. Without this, the store would fault endlessly.

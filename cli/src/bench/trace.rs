@@ -3,10 +3,11 @@
 
 use super::drain;
 use super::events;
-use super::ring::{BURST, BURSTS, bursts, floor, meet};
-use super::rows::Context;
+use super::ring::floor;
+use super::row::Context;
 use super::scratch::Scratch;
-use anyhow::{Result, anyhow, ensure};
+use super::timing::{BURST, BURST_RING, BURSTS, at_once, bursts, ns, timed};
+use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::turns;
 use hypertrace_trace::event::TraceEvent;
@@ -14,12 +15,9 @@ use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
-/// Size of a ring that holds two bursts, as in the rows of the ring.
-const BURST_RING: u64 = 4 << 20;
 /// Records of a sustained run: a hundred times what the ring holds.
 const SUSTAINED: u64 = 1_000_000;
 /// Records between two checks for room.
@@ -111,32 +109,30 @@ impl Host {
 }
 
 /// Measures an event that is off.
-pub fn disabled(context: &mut Context) -> Result<f64> {
+pub fn disabled(_: &mut Context) -> Result<f64> {
     let host = Host::new(To::Session, 1, None)?;
     host.session.attach("bench");
     let turns = 20_000_000;
-    let start = ticks();
-    for i in 0..turns {
-        let a = black_box(i);
+    let total = timed(turns, |n| {
+        let a = black_box(n);
         events::bench_off(a, a);
-    }
-    let total = ticks() - start;
+    });
     let on = On::new(&events::bench_off::EVENT);
     events::bench_off(0, 0);
     drop(on);
     host.finish(1)?;
-    Ok(context.ns(total, turns))
+    Ok(ns(total, turns))
 }
 
-pub fn session_burst(context: &mut Context) -> Result<f64> {
-    burst(context, To::Session)
+pub fn session_burst(_: &mut Context) -> Result<f64> {
+    burst(To::Session)
 }
 
-pub fn simple_burst(context: &mut Context) -> Result<f64> {
-    burst(context, To::Simple)
+pub fn simple_burst(_: &mut Context) -> Result<f64> {
+    burst(To::Simple)
 }
 
-fn burst(context: &mut Context, to: To) -> Result<f64> {
+fn burst(to: To) -> Result<f64> {
     let host = Host::new(to, 1, Some(BURST_RING))?;
     let session = &host.session;
     let _on = On::new(&events::bench_pair::EVENT);
@@ -144,7 +140,7 @@ fn burst(context: &mut Context, to: To) -> Result<f64> {
     events::bench_pair(0, 0);
     let recorded = Cell::new(1);
     let total = bursts(
-        |_| {
+        || {
             for i in 0..BURST {
                 events::bench_pair(i, black_box(i));
             }
@@ -154,19 +150,19 @@ fn burst(context: &mut Context, to: To) -> Result<f64> {
         || session.summary().host_events == recorded.get(),
     );
     host.finish(BURST * BURSTS + 1)?;
-    Ok(context.ns(total, BURST * BURSTS))
+    Ok(ns(total, BURST * BURSTS))
 }
 
-pub fn session_sustained(context: &mut Context) -> Result<f64> {
-    sustained(context, To::Session)
+pub fn session_sustained(_: &mut Context) -> Result<f64> {
+    sustained(To::Session)
 }
 
-pub fn simple_sustained(context: &mut Context) -> Result<f64> {
-    sustained(context, To::Simple)
+pub fn simple_sustained(_: &mut Context) -> Result<f64> {
+    sustained(To::Simple)
 }
 
 /// Measures from the first record until the last one is in the file.
-fn sustained(context: &mut Context, to: To) -> Result<f64> {
+fn sustained(to: To) -> Result<f64> {
     let host = Host::new(to, 1, None)?;
     let session = &host.session;
     let _on = On::new(&events::bench_pair::EVENT);
@@ -186,7 +182,7 @@ fn sustained(context: &mut Context, to: To) -> Result<f64> {
     let total = ticks() - start;
     let records = SUSTAINED / STRIDE * STRIDE;
     host.finish(records + 1)?;
-    Ok(context.ns(total, records))
+    Ok(ns(total, records))
 }
 
 pub fn session_sustained_floor(context: &mut Context) -> Result<f64> {
@@ -203,41 +199,29 @@ fn sustained_floor(context: &mut Context, to: To) -> Result<f64> {
     Ok(floor(context)? + write)
 }
 
-pub fn one_thread(context: &mut Context) -> Result<f64> {
-    threads(context, 1)
+pub fn one_thread(_: &mut Context) -> Result<f64> {
+    threads(1)
 }
 
-pub fn two_threads(context: &mut Context) -> Result<f64> {
-    threads(context, 2)
+pub fn two_threads(_: &mut Context) -> Result<f64> {
+    threads(2)
 }
 
 /// Measures the time per record of all threads together, in rings that hold the run.
-fn threads(context: &mut Context, count: usize) -> Result<f64> {
-    let host = Host::new(To::Session, count, Some(BURST_RING))?;
+fn threads(count: u64) -> Result<f64> {
+    let host = Host::new(To::Session, count as usize, Some(BURST_RING))?;
     let _on = On::new(&events::bench_pair::EVENT);
     let turns = BURST * 2;
-    let ready = AtomicU64::new(0);
-    let run = |index| {
+    let total = at_once(count, |_, meet| {
         host.session.attach("bench");
         events::bench_pair(0, 0);
-        meet(&ready, index, count as u64);
+        meet();
         let start = ticks();
         for i in 0..turns {
             events::bench_pair(i, black_box(i));
         }
-        (start, ticks())
-    };
-    let times = thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..count as u64).map(|index| scope.spawn(move || run(index))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-            thread.join().map_err(|_| anyhow!("a thread panicked"))
-        };
-        threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+        Ok((start, ticks()))
     })?;
-    let records = (turns + 1) * count as u64;
-    host.finish(records)?;
-    let start = times.iter().map(|t| t.0).min().unwrap_or(0);
-    let end = times.iter().map(|t| t.1).max().unwrap_or(0);
-    Ok(context.ns(end - start, turns * count as u64))
+    host.finish((turns + 1) * count)?;
+    Ok(ns(total, turns * count))
 }

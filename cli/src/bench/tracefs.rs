@@ -1,7 +1,8 @@
 //! Rows that need the kernel's tracing, in a private instance of tracefs.
 
-use super::child::{Child, TURNS, probed};
-use super::rows::Context;
+use super::child::{Child, TURNS};
+use super::row::Context;
+use super::serve::probed;
 use anyhow::{Context as _, Result, ensure};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -25,7 +26,7 @@ fi
 "#;
 
 /// Instance of tracefs, and a child that writes to it.
-pub struct Instance {
+struct Instance {
     // Dropped first: its open files keep the instance.
     child: Child,
     dir: PathBuf,
@@ -98,26 +99,19 @@ fn file_offset(address: usize) -> Option<usize> {
     })
 }
 
-fn instance(context: &mut Context) -> Result<&mut Instance> {
-    Ok(match &mut context.tracefs {
-        Some(instance) => instance,
-        none => none.insert(Instance::new()?),
-    })
-}
-
 /// Measures a bare write of an event's text.
 pub fn marker(context: &mut Context) -> Result<f64> {
-    instance(context)?.ns("marker")
+    context.resource(Instance::new)?.ns("marker")
 }
 
 /// Measures the event with the ftrace backend.
 pub fn ftrace(context: &mut Context) -> Result<f64> {
-    instance(context)?.ns("ftrace")
+    context.resource(Instance::new)?.ns("ftrace")
 }
 
 /// Measures a call of a function with a uprobe.
 pub fn uprobe(context: &mut Context) -> Result<f64> {
-    let instance = instance(context)?;
+    let instance = context.resource(Instance::new)?;
     instance.probe()?;
     fs::write(instance.dir.join("trace"), "")?;
     let ns = instance.ns("uprobe")?;

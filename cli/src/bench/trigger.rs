@@ -1,7 +1,8 @@
 //! Rows of triggers: the cost that rules add to a reference point.
 
-use super::rows::Context;
+use super::row::Context;
 use super::scratch::Scratch;
+use super::timing::ns;
 use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::schema::name_hash;
@@ -25,20 +26,20 @@ enum Rules {
     Two,
 }
 
-pub fn none(context: &mut Context) -> Result<f64> {
-    points(context, Rules::None)
+pub fn none(_: &mut Context) -> Result<f64> {
+    points(Rules::None)
 }
 
-pub fn miss(context: &mut Context) -> Result<f64> {
-    points(context, Rules::Others)
+pub fn miss(_: &mut Context) -> Result<f64> {
+    points(Rules::Others)
 }
 
-pub fn hit(context: &mut Context) -> Result<f64> {
-    points(context, Rules::Two)
+pub fn hit(_: &mut Context) -> Result<f64> {
+    points(Rules::Two)
 }
 
 /// Measures the call that a device makes, on a thread with a ring.
-fn points(context: &mut Context, rules: Rules) -> Result<f64> {
+fn points(rules: Rules) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;
     for number in 0..RULES {
@@ -80,5 +81,5 @@ fn points(context: &mut Context, rules: Rules) -> Result<f64> {
     ensure!(fired == if rules == Rules::Two { 2 } else { 0 }, "the wrong rules fired:\n{listed}");
     ensure!(listed.contains(" 0 waiting"), "the guest's events did not follow:\n{listed}");
     session.finish()?;
-    Ok(context.ns(total, BURST * BURSTS))
+    Ok(ns(total, BURST * BURSTS))
 }

@@ -1,18 +1,17 @@
 //! Rows of user mode: a point that a thread of the host answers, compared with
 //! the same written by hand.
-//!
-//! Unsafe, because of futex(2).
-#![allow(unsafe_code)]
 
-use super::rows::Context;
+use super::ring::lease;
+use super::row::Context;
 use super::scratch::Scratch;
+use super::timing::{ns, timed};
 use crate::threads;
 use anyhow::{Result, ensure};
 use hypertrace::abi::clock::ticks;
-use hypertrace::abi::record::ClockKind;
-use hypertrace::{Client, LeaseInfo, ProducerState, Status};
+use hypertrace::{ProducerState, Status};
 use hypertrace_device::Geometry;
 use hypertrace_user::{Config, Policy, Session};
+use rustix::thread::futex::{self, Flags};
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
 use std::thread;
@@ -43,14 +42,12 @@ struct Handshake {
 struct Line<T>(T);
 
 fn sleep(word: &AtomicU32, found: u32) {
-    let none = std::ptr::null::<libc::timespec>();
-    // SAFETY: the word lives through the call, which only reads it.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, found, none) };
+    // However it ends, the caller loads the word again.
+    let _ = futex::wait(word, Flags::empty(), found, None);
 }
 
 fn wake(word: &AtomicU32) {
-    // SAFETY: the kernel does not access the word, only its address.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
+    let _ = futex::wake(word, Flags::empty(), 1);
 }
 
 impl Handshake {
@@ -115,7 +112,7 @@ impl Handshake {
     }
 }
 
-fn by_hand(context: &Context, turns: u64, pause: Option<Duration>) -> f64 {
+fn by_hand(turns: u64, pause: Option<Duration>) -> f64 {
     let both = Handshake::default();
     // One handshake more, before the timed ones, so that both threads run.
     let last = turns as u32 + 1;
@@ -123,53 +120,38 @@ fn by_hand(context: &Context, turns: u64, pause: Option<Duration>) -> f64 {
     thread::scope(|scope| {
         scope.spawn(|| both.serve(last, pause.is_none()));
         both.ask(1);
-        total = timed(2..=last, pause, |n| both.ask(n));
+        total = timed_with(turns, pause, |n| both.ask(n as u32 + 2));
     });
-    context.ns(total, turns)
+    ns(total, turns)
 }
 
 /// Runs all turns. Returns their ticks, without the pauses.
-fn timed(
-    turns: impl Iterator<Item = u32>,
-    pause: Option<Duration>,
-    mut turn: impl FnMut(u32),
-) -> u64 {
-    let mut total = 0;
-    match pause {
-        None => {
-            let start = ticks();
-            turns.for_each(turn);
-            total = ticks() - start;
-        }
-        Some(pause) => {
-            for n in turns {
-                thread::sleep(pause);
-                let start = ticks();
-                turn(n);
-                total += ticks() - start;
-            }
-        }
-    }
-    total
+fn timed_with(turns: u64, pause: Option<Duration>, mut turn: impl FnMut(u64)) -> u64 {
+    let Some(pause) = pause else { return timed(turns, turn) };
+    let paused = |n| {
+        thread::sleep(pause);
+        timed(1, |_| turn(n))
+    };
+    (0..turns).map(paused).sum()
 }
 
-pub fn floor_awake(context: &mut Context) -> Result<f64> {
-    Ok(by_hand(context, AWAKE, None))
+pub fn floor_awake(_: &mut Context) -> Result<f64> {
+    Ok(by_hand(AWAKE, None))
 }
 
-pub fn floor_asleep(context: &mut Context) -> Result<f64> {
-    Ok(by_hand(context, ASLEEP, Some(PAUSE)))
+pub fn floor_asleep(_: &mut Context) -> Result<f64> {
+    Ok(by_hand(ASLEEP, Some(PAUSE)))
 }
 
-pub fn awake(context: &mut Context) -> Result<f64> {
-    acknowledged(context, AWAKE, None)
+pub fn awake(_: &mut Context) -> Result<f64> {
+    acknowledged(AWAKE, None)
 }
 
-pub fn asleep(context: &mut Context) -> Result<f64> {
-    acknowledged(context, ASLEEP, Some(PAUSE))
+pub fn asleep(_: &mut Context) -> Result<f64> {
+    acknowledged(ASLEEP, Some(PAUSE))
 }
 
-fn acknowledged(context: &mut Context, turns: u64, pause: Option<Duration>) -> Result<f64> {
+fn acknowledged(turns: u64, pause: Option<Duration>) -> Result<f64> {
     let scratch = Scratch::new()?;
     let spin = if pause.is_none() { Duration::from_secs(1) } else { Duration::ZERO };
     let session = Session::create(Config {
@@ -178,19 +160,17 @@ fn acknowledged(context: &mut Context, turns: u64, pause: Option<Duration>) -> R
         ..Config::new(scratch.path().join("session"))
     })?;
     let state = ProducerState::new();
-    let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "bench" };
-    let client = Client::lease(threads::channel(&session)?, 0, &state, ticks() | 1, &info)?;
+    let client = lease(threads::channel(&session)?, 0, &state)?;
     let mut recorded = 0;
-    let mut point = |n: u32| {
-        let a = u64::from(n);
+    let mut point = |a: u64| {
         let reply =
             hypertrace::reference_point!(client: &client, "bench_pair", a, b = black_box(a));
         recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));
     };
     point(1);
-    let total = timed(2..=turns as u32 + 1, pause, point);
+    let total = timed_with(turns, pause, |n| point(n + 2));
     client.release();
     session.finish()?;
     ensure!(recorded == turns + 1, "{recorded} of {} points were recorded", turns + 1);
-    Ok(context.ns(total, turns))
+    Ok(ns(total, turns))
 }

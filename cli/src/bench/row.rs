@@ -1,0 +1,92 @@
+//! A row of the benchmark, and the resources that rows keep between their runs.
+
+use anyhow::{Context as _, Result};
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Resources that rows use again in their next runs, one of each type.
+#[derive(Default)]
+pub struct Context(HashMap<TypeId, Box<dyn Any>>);
+
+impl Context {
+    /// Returns the resource of a type, which `new` makes the first time.
+    pub fn resource<T: Any>(&mut self, new: impl FnOnce() -> Result<T>) -> Result<&mut T> {
+        let resource = match self.0.entry(TypeId::of::<T>()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Box::new(new()?)),
+        };
+        resource.downcast_mut().context("a resource of another type")
+    }
+
+    /// Drops the resource of a type, if there is one.
+    pub fn release<T: Any>(&mut self) {
+        self.0.remove(&TypeId::of::<T>());
+    }
+}
+
+/// Function that measures an operation. Returns nanoseconds.
+pub type Run = fn(&mut Context) -> Result<f64>;
+
+/// Measurement that a row is compared with: the name and function of another row, or of a
+/// measurement without a row of its own.
+pub type Floor = (&'static str, Run);
+
+/// Row of the benchmark.
+pub struct Row {
+    pub name: &'static str,
+    pub run: Run,
+    pub floor: Option<Floor>,
+    /// Result of the comparison of the row's time with its floor's: the row's ratio.
+    pub compare: fn(f64, f64) -> f64,
+    /// Limit that the ratio should keep, or the time if there is no floor: `<=` or `>=`, a number,
+    /// its meaning.
+    pub target: Option<&'static str>,
+    pub note: &'static str,
+}
+
+/// Returns a row that is compared with nothing: another row's floor, or a peer.
+pub const fn row(name: &'static str, run: Run) -> Row {
+    Row { name, run, floor: None, compare: |ns, floor| ns / floor, target: None, note: "" }
+}
+
+impl Row {
+    /// Compares by time over floor.
+    pub const fn over(self, floor: Floor, target: &'static str) -> Row {
+        self.compared_with(floor).target(target)
+    }
+
+    /// Compares by time minus floor, in nanoseconds.
+    pub const fn less(self, floor: Floor, target: &'static str) -> Row {
+        Row { compare: |ns, floor| ns - floor, ..self.over(floor, target) }
+    }
+
+    /// Compares by floor over time: the gain in throughput.
+    pub const fn speedup_of(self, floor: Floor, target: &'static str) -> Row {
+        Row { compare: |ns, floor| floor / ns, ..self.over(floor, target) }
+    }
+
+    /// Compares by time over floor, without a limit.
+    pub const fn compared_with(self, floor: Floor) -> Row {
+        Row { floor: Some(floor), ..self }
+    }
+
+    pub const fn target(self, text: &'static str) -> Row {
+        Row { target: Some(text), ..self }
+    }
+
+    pub const fn note(self, note: &'static str) -> Row {
+        Row { note, ..self }
+    }
+}
+
+/// Returns whether a ratio keeps the limit of a target's text; `None` if the text has no limit.
+pub fn is_met(target: &str, ratio: f64) -> Option<bool> {
+    let (sign, rest) = target.split_once(' ')?;
+    let limit: f64 = rest.split(' ').next()?.parse().ok()?;
+    match sign {
+        "<=" => Some(ratio <= limit),
+        ">=" => Some(ratio >= limit),
+        _ => None,
+    }
+}

@@ -1,0 +1,109 @@
+//! Ways to measure that several rows use: loops, bursts, threads that run at the same time.
+
+use anyhow::{Result, anyhow};
+use hypertrace::abi::clock::ticks;
+use std::hint::spin_loop;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Records of one burst. A ring holds two bursts, so that nothing is lost
+/// however late the consumer runs.
+pub const BURST: u64 = 50_000;
+pub const BURSTS: u64 = 10;
+/// Size of a ring that holds two bursts.
+pub const BURST_RING: u64 = 4 << 20;
+/// Pause between two passes of the consumer.
+const CADENCE: Duration = Duration::from_micros(200);
+/// Turns of each thread in [`meet`].
+const ROUNDS: u64 = 50;
+
+/// Ticks of the counter per nanosecond, measured once.
+pub static TICKS_PER_NS: LazyLock<f64> = LazyLock::new(|| {
+    let (time, counter) = (Instant::now(), ticks());
+    thread::sleep(Duration::from_millis(100));
+    (ticks() - counter) as f64 / time.elapsed().as_nanos() as f64
+});
+
+/// Converts the ticks of `turns` turns to nanoseconds per turn.
+pub fn ns(ticks: u64, turns: u64) -> f64 {
+    ticks as f64 / *TICKS_PER_NS / turns as f64
+}
+
+/// Runs `turn` so many times. Returns the ticks.
+#[inline(always)]
+pub fn timed(turns: u64, mut turn: impl FnMut(u64)) -> u64 {
+    let start = ticks();
+    for n in 0..turns {
+        turn(n);
+    }
+    ticks() - start
+}
+
+/// Runs `burst` on this thread while `look` runs every [`CADENCE`] on another.
+/// `empty` returns whether the consumer has taken everything. Only bursts are
+/// timed. Returns their ticks.
+pub fn bursts(
+    mut burst: impl FnMut(),
+    mut look: impl FnMut() + Send,
+    empty: impl Fn() -> bool,
+) -> u64 {
+    let done = AtomicBool::new(false);
+    let mut total = 0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                thread::sleep(CADENCE);
+                look();
+            }
+        });
+        for _ in 0..BURSTS {
+            total += timed(1, |_| burst());
+            while !empty() {
+                thread::sleep(CADENCE / 4);
+            }
+        }
+        done.store(true, Relaxed);
+    });
+    total
+}
+
+/// Runs `run` on so many threads, with the thread's number and a function that waits
+/// until all threads run. It returns its times of begin and end. Returns the ticks from
+/// the first begin to the last end.
+pub fn at_once(
+    threads: u64,
+    run: impl Fn(u64, &dyn Fn()) -> Result<(u64, u64)> + Sync,
+) -> Result<u64> {
+    let turn = AtomicU64::new(0);
+    let (mut first, mut last) = (u64::MAX, 0);
+    thread::scope(|scope| {
+        let start = |index| {
+            let (turn, run) = (&turn, &run);
+            scope.spawn(move || run(index, &|| meet(turn, index, threads)))
+        };
+        let started: Vec<_> = (0..threads).map(start).collect();
+        for thread in started {
+            let (begin, end) = thread.join().map_err(|_| anyhow!("a thread panicked"))??;
+            (first, last) = (first.min(begin), last.max(end));
+        }
+        Ok(last - first)
+    })
+}
+
+/// Waits until this many threads run at once. They take turns without sleeping;
+/// on one CPU that takes so long that the scheduler moves them to others.
+fn meet(turn: &AtomicU64, index: u64, threads: u64) {
+    let wait = |for_turn| {
+        while turn.load(Ordering::Acquire) < for_turn {
+            spin_loop();
+        }
+    };
+    for round in 0..ROUNDS {
+        let mine = round * threads + index;
+        wait(mine);
+        turn.store(mine + 1, Ordering::Release);
+    }
+    wait(ROUNDS * threads);
+}
