@@ -2,7 +2,8 @@
 
 use crate::input::Input;
 use crate::recorder::{Ambush, Recorder};
-use crate::rig::{Rig, Setup, check_exact};
+use crate::rig::{Rig, check_exact};
+use crate::setup::Setup;
 use hypertrace_abi::ring::ProducerState;
 use hypertrace_device::Chip;
 use std::sync::Arc;

@@ -19,6 +19,7 @@ pub mod resume;
 pub mod rig;
 pub mod segment;
 pub mod session;
+pub mod setup;
 pub mod simple;
 pub mod trace_events;
 pub mod vmm;

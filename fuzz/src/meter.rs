@@ -2,7 +2,7 @@
 //! a last resort on time.
 
 use crate::recorder::Ambush;
-use crate::rig::{CLIENTS, HONEST, HOSTILE, MOST_STEPS_EACH};
+use crate::setup::{CLIENTS, HONEST, HOSTILE, MOST_STEPS_EACH};
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
 use hypertrace_device::Memory;

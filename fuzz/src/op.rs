@@ -1,7 +1,7 @@
 //! Operations of a guest.
 
 use crate::input::Input;
-use crate::rig::MOST_STEPS_EACH;
+use crate::setup::MOST_STEPS_EACH;
 use crate::vmm::Act;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::layout::{Geometry, PAGE, Region};

@@ -2,7 +2,6 @@
 //! file, and never a panic.
 
 use crate::input::Input;
-use crate::rig::shared_memory;
 use crate::session::write_sample;
 use hypertrace_timeline::{ClockMaps, Result, Session, SessionStat, Timeline};
 use std::collections::BTreeMap;
@@ -20,7 +19,7 @@ const MOST_DAMAGE: usize = 64;
 /// without a file's name.
 pub fn run(bytes: &[u8]) {
     let files = damage_all(sample().clone(), &mut Input::new(bytes));
-    let dir = TempDir::new_in(shared_memory()).expect("a directory");
+    let dir = TempDir::new().expect("a directory");
     write(&files, dir.path());
     if let Err(error) = read(dir.path()) {
         let said = error.to_string();
@@ -70,7 +69,7 @@ pub fn files_of(dir: &Path) -> Files {
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {
-        let dir = TempDir::new_in(shared_memory()).expect("a directory");
+        let dir = TempDir::new().expect("a directory");
         write_sample(dir.path());
         files_of(&dir.path().join("s"))
     })
@@ -155,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_undamaged_session_is_whole() {
-        let dir = TempDir::new_in(shared_memory()).unwrap();
+        let dir = TempDir::new().unwrap();
         write_sample(dir.path());
         assert!(read(&dir.path().join("s")).unwrap() > 250);
     }

@@ -1,6 +1,6 @@
 //! A sink that checks a device's calls, while a guest changes memory during them.
 
-use crate::rig::{CLIENTS, EVENT, HONEST, HOSTILE, POINT, event_number, hostile_area, poke};
+use crate::setup::{CLIENTS, EVENT, HONEST, HOSTILE, POINT, event_number, hostile_area, poke};
 use hypertrace_abi::layout::{Region, SLOT_WORDS};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{Consumer, Flow, Losses};

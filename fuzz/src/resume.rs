@@ -3,8 +3,8 @@
 
 use crate::input::Input;
 use crate::reader::{self, Files, damage_all, files_of};
-use crate::rig::{Setup, shared_memory};
 use crate::segment::leave;
+use crate::setup::Setup;
 use crate::vmm::Options;
 use std::sync::OnceLock;
 use tempfile::TempDir;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// Panics if damage makes a recovery panic, or return an error without a file's name.
 pub fn run(bytes: &[u8]) {
     let files = damage_all(sample().clone(), &mut Input::new(bytes));
-    let dir = TempDir::new_in(shared_memory()).expect("a directory");
+    let dir = TempDir::new().expect("a directory");
     reader::write(&files, dir.path());
     let before = files_of(dir.path());
     let config = options().config(&dir.path().join("s"));
@@ -46,7 +46,7 @@ fn options() -> Options {
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {
-        let dir = TempDir::new_in(shared_memory()).expect("a directory");
+        let dir = TempDir::new().expect("a directory");
         let setup = Setup::decode(&mut Input::new(&[0]));
         // Events and points of the honest client, passes, more events.
         let ops: Vec<u8> =
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_undamaged_session_is_completed() {
-        let dir = TempDir::new_in(shared_memory()).unwrap();
+        let dir = TempDir::new().unwrap();
         reader::write(sample(), dir.path());
         let out = dir.path().join("s");
         let segment = dir.path().join("segment");

@@ -2,8 +2,9 @@
 //! segment is recovered.
 
 use crate::input::Input;
-use crate::rig::{EVENT, Setup, check_order, shared_memory};
+use crate::rig::check_order;
 use crate::session::{Recorded, begin, read};
+use crate::setup::{EVENT, Setup};
 use crate::vmm::Options;
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clock::ticks;
@@ -20,7 +21,7 @@ use zerocopy::IntoBytes;
 
 /// Panics if a program can prevent the recovery of others' records.
 pub fn run(bytes: &[u8]) {
-    let dir = TempDir::new_in(shared_memory()).expect("a directory");
+    let dir = TempDir::new().expect("a directory");
     let mut input = Input::new(bytes);
     let is_lost = input.one_in(4);
     let setup = Setup { ring_mode: RingMode::Discard, ..Setup::decode(&mut input) };

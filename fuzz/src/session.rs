@@ -5,10 +5,8 @@ use crate::input::Input;
 use crate::meter::Meter;
 use crate::op::Op;
 use crate::recorder::Ambush;
-use crate::rig::{
-    Account, EVENT, HONEST, MOST_STEPS_EACH, POINT, Rig, Setup, check_exact, check_order, header,
-    shared_memory, steps,
-};
+use crate::rig::{Account, Rig, check_exact, check_order, header};
+use crate::setup::{EVENT, HONEST, MOST_STEPS_EACH, POINT, Setup, steps};
 use crate::simple::SimpleFile;
 use crate::vmm::{Act, GUESTS_SNAPSHOTS, Options, Vmm};
 use hypertrace_abi::clock::ticks;
@@ -41,7 +39,7 @@ const HOST_EVENT_WORDS: u64 = 64;
 /// Panics if a guest can make a session unreadable, remove records of the honest
 /// client, or make the session larger than the bounds.
 pub fn run(bytes: &[u8]) {
-    let dir = TempDir::new_in(shared_memory()).expect("a directory");
+    let dir = TempDir::new().expect("a directory");
     let mut input = Input::new(bytes);
     let mut setup = Setup::decode(&mut input);
     let options = Options::decode(&mut input);
@@ -335,7 +333,7 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 2000..6000),
         ) {
             let Some(program) = capability::program("babeltrace2") else { return Ok(()) };
-            let dir = TempDir::new_in(shared_memory()).unwrap();
+            let dir = TempDir::new().unwrap();
             let mut input = Input::new(&bytes);
             let setup = Setup::decode(&mut input);
             let options = Options { output: Output::Trace, ..Options::decode(&mut input) };

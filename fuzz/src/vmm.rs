@@ -3,6 +3,7 @@
 //! events.
 
 use crate::input::Input;
+use crate::setup::MOST_PASSES;
 use crate::simple::SimpleFile;
 use crate::trace;
 use hypertrace_abi::event_type;
@@ -274,7 +275,7 @@ impl<'a> Vmm<'a> {
         let mut passes = 0;
         while (self.pass)() {
             passes += 1;
-            assert!(passes < crate::rig::MOST_PASSES, "the drain does not end");
+            assert!(passes < MOST_PASSES, "the drain does not end");
         }
     }
 
