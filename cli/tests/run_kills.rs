@@ -95,7 +95,7 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
     let mut random = Random::seeded();
     let mut commits = Vec::new();
     for _ in 0..kills() {
-        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let segment = dir.path().join("segment");
         let options = ["--clients", "4", "--segment", segment.to_str().unwrap()];
         let (mut running, notes) = start(dir.path(), &options, name);
@@ -138,7 +138,7 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
     if let Some(notes) = traced::argument() {
         traced::commit_until_killed(&Notes::at(Path::new(&notes)));
     }
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let segment = dir.path().join("segment");
     let options = ["--clients", "2", "--segment", segment.to_str().unwrap()];
     let (mut running, notes) = start(dir.path(), &options, name);
