@@ -4,21 +4,21 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use comfy_table::{Table, presets};
 
 use crate::notes::Notes;
-use crate::probe::{Machine, cargo};
+use crate::probe::{MIRI, Machine, first_line};
 use crate::step;
+use crate::toolchain::{cargo, nightly};
 
-/// Line of the table: a test, and the capabilities that it needs.
+/// Line of the table: a test of adjustable size, or several tests.
 struct Check {
     what: &'static str,
-    /// File and name
-    test: [&'static str; 2],
     build: Build,
     size: Size,
-    needs: &'static [&'static str],
+    /// Arguments of `cargo test` that select the tests
+    tests: &'static str,
 }
 
 /// Build of a test.
@@ -26,102 +26,64 @@ struct Check {
 enum Build {
     /// Tests of the program, built as for users
     Program,
-    /// End-to-end tests, optimized, with overflow checks and debug assertions
+    /// Optimized, with overflow checks and debug assertions
     Checked,
     /// The same under AddressSanitizer, with the nightly toolchain
     AddressSanitizer,
+    /// Interpreted by Miri, with the nightly toolchain
+    Miri,
 }
 
 /// Unit of a check's size.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Size {
     Kills,
     Events,
     Seconds,
     Faults,
+    /// Several tests, each of its own size
+    Tests,
 }
 
-const STORM: [&str; 2] = ["storm", "a_storm_harms_nobody"];
+use Build::{AddressSanitizer, Checked, Miri, Program};
+use Size::{Events, Faults, Kills, Seconds, Tests};
 
-/// Defaults of a check's fields.
-const PLAIN: Check = Check {
-    what: "",
-    test: ["", ""],
-    build: Build::Program,
-    size: Size::Events,
-    needs: &["babeltrace2"],
-};
-
-const CHECKS: [Check; 11] = [
-    Check {
-        what: "storm of hostile vCPUs, overflow checks",
-        test: STORM,
-        build: Build::Checked,
-        size: Size::Seconds,
-        ..PLAIN
-    },
-    Check {
-        what: "storm of hostile vCPUs, AddressSanitizer",
-        test: STORM,
-        build: Build::AddressSanitizer,
-        size: Size::Seconds,
-        ..PLAIN
-    },
-    Check {
-        what: "faults of the disk",
-        test: ["disk_faults", "all_events_are_recorded_or_counted_whatever_the_disk_does"],
-        build: Build::Checked,
-        size: Size::Faults,
-        ..PLAIN
-    },
-    Check {
-        what: "kills of the demo",
-        test: ["kills", "a_killed_demo_is_read_to_its_end"],
-        size: Size::Kills,
-        ..PLAIN
-    },
-    Check {
-        what: "kills of a program",
-        test: ["run_kills", "a_killed_programs_commits_are_all_recorded"],
-        size: Size::Kills,
-        ..PLAIN
-    },
-    Check {
-        what: "kills of run, recovered",
-        test: ["run_kills", "a_killed_run_is_recovered_into_its_session_or_a_new_one"],
-        size: Size::Kills,
-        ..PLAIN
-    },
-    Check {
-        what: "four threads, Rust, natively",
-        test: ["run", "every_event_of_a_program_with_four_threads_is_recorded"],
-        ..PLAIN
-    },
-    Check {
-        what: "four threads, Rust, natively and under qemu-x86_64",
-        test: ["run_qemu", "a_program_does_the_same_natively_and_emulated"],
-        needs: &["babeltrace2", "qemu-x86_64"],
-        ..PLAIN
-    },
-    Check {
-        what: "four threads, C, natively",
-        test: ["c_programs", "every_event_of_the_c_program_is_recorded"],
-        needs: &["babeltrace2", "gcc"],
-        ..PLAIN
-    },
-    Check {
-        what: "four threads, C, under qemu-x86_64, with the plugin and without",
-        test: ["c_programs", "the_same_program_under_qemu_x86_64"],
-        needs: &["babeltrace2", "gcc", "qemu-x86_64"],
-        ..PLAIN
-    },
-    Check {
-        what: "four threads, C, under qemu-aarch64, with the plugin and without",
-        test: ["c_programs", "the_same_program_for_aarch64_under_qemu_aarch64"],
-        needs: &["babeltrace2", "aarch64-gcc", "aarch64-rust", "qemu-aarch64"],
-        ..PLAIN
-    },
+const CHECKS: [Check; 13] = [
+    // Unit tests without files, time and assembly, which Miri would not run.
+    check("unit tests of abi and trace, Miri", Miri, Tests).by(
+        "-p hypertrace-abi -p hypertrace-trace --lib -- config:: layout:: schema:: event:: \
+         ctf::metadata ctf::packet ctf::session_json drain:: events::gaps events::pattern \
+         events::text simple::ns trigger::table",
+    ),
+    check("segment, abi, device, guest-lib, trace, AddressSanitizer", AddressSanitizer, Tests)
+        .by("-p hypertrace-segment -p hypertrace-abi -p hypertrace-device -p hypertrace \
+         -p hypertrace-trace --all-features --lib --tests"),
+    check("storm of hostile vCPUs, overflow checks", Checked, Seconds)
+        .by("-p hypertrace-tests --test storm a_storm_harms_nobody"),
+    check("storm of hostile vCPUs, AddressSanitizer", AddressSanitizer, Seconds)
+        .by("-p hypertrace-tests --test storm a_storm_harms_nobody"),
+    check("faults of the disk", Checked, Faults).by("-p hypertrace-tests --test disk_faults \
+         all_events_are_recorded_or_counted_whatever_the_disk_does"),
+    check("kills of the demo", Program, Kills).by("--test kills a_killed_demo_is_read_to_its_end"),
+    check("kills of a program", Program, Kills)
+        .by("--test run_kills a_killed_programs_commits_are_all_recorded"),
+    check("kills of run, recovered", Program, Kills)
+        .by("--test run_kills a_killed_run_is_recovered_into_its_session_or_a_new_one"),
+    check("four threads, Rust, natively", Program, Events)
+        .by("--test run every_event_of_a_program_with_four_threads_is_recorded"),
+    check("four threads, Rust, natively and under qemu-x86_64", Program, Events)
+        .by("--test run_qemu a_program_does_the_same_natively_and_emulated"),
+    check("four threads, C, natively", Program, Events)
+        .by("--test c_programs every_event_of_the_c_program_is_recorded"),
+    check("four threads, C, under qemu-x86_64, with the plugin and without", Program, Events)
+        .by("--test c_programs the_same_program_under_qemu_x86_64"),
+    check("four threads, C, under qemu-aarch64, with the plugin and without", Program, Events)
+        .by("--test c_programs the_same_program_for_aarch64_under_qemu_aarch64"),
 ];
+
+const fn check(what: &'static str, build: Build, size: Size) -> Check {
+    Check { what, build, size, tests: "" }
+}
 
 /// Sizes of the tests
 #[derive(clap::Args)]
@@ -167,12 +129,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         let mut took = Duration::ZERO;
         let became = check.run(root, options, &machine, &mut figures, &mut took)?;
         good &= became == "ok";
-        let size = match check.size {
-            Size::Kills => format!("{} kills", options.kills),
-            Size::Events => format!("4 x {} events", options.events),
-            Size::Seconds => format!("{} s", check.seconds(options)),
-            Size::Faults => format!("{} runs", options.faults),
-        };
+        let size = check.size(options).map_or_else(String::new, |(_, _, size)| size);
         table.add_row([check.what, &size, &became, &step::duration(took)]);
     }
     figures.iter().for_each(|figure| println!("{figure}"));
@@ -181,44 +138,60 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
 }
 
 impl Check {
-    fn seconds(&self, options: &Options) -> u64 {
-        match self.build {
-            Build::AddressSanitizer => options.seconds / 2,
-            Build::Program | Build::Checked => options.seconds,
-        }
+    const fn by(self, tests: &'static str) -> Check {
+        Check { tests, ..self }
     }
 
-    /// Returns a `cargo test` with these arguments.
-    fn command(&self, root: &Path, machine: &Machine, arguments: &[&str]) -> Command {
-        let [file, _] = self.test;
-        let mut command = match self.build {
-            Build::Program => Command::new(cargo()),
-            Build::Checked => Command::new(cargo()),
-            Build::AddressSanitizer => {
-                let mut command = Command::new("rustup");
-                // These variables select the stable toolchain that runs this.
-                command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
-                command.env("RUSTFLAGS", "-Zsanitizer=address");
-                command.env("CARGO_TARGET_DIR", root.join("target/asan"));
-                // The sanitizer's quarantine of freed memory would be counted as use.
-                command.env("ASAN_OPTIONS", "quarantine_size_mb=64");
-                command.env("HYPERTRACE_STORM_RESIDENT_MIB", "2048");
-                command.args(["run", "nightly", "cargo"]);
-                command
+    /// Returns the size of a single test: its environment variable, the number, and a text.
+    fn size(&self, options: &Options) -> Option<(&'static str, u64, String)> {
+        let Options { kills, events, faults, .. } = *options;
+        let half = if self.build == AddressSanitizer { 2 } else { 1 };
+        let seconds = options.seconds / half;
+        Some(match self.size {
+            Kills => ("HYPERTRACE_TEST_KILLS", kills, format!("{kills} kills")),
+            Events => ("HYPERTRACE_TEST_EVENTS", events, format!("4 x {events} events")),
+            Seconds => ("HYPERTRACE_STORM_SECONDS", seconds, format!("{seconds} s")),
+            Faults => ("HYPERTRACE_TEST_FAULTS", faults, format!("{faults} runs")),
+            Tests => return None,
+        })
+    }
+
+    /// Returns the part of the toolchain that is missing for it, and the reason.
+    fn missing(&self, machine: &Machine) -> Option<(&'static str, String)> {
+        let (name, found) = match self.build {
+            Program | Checked => return None,
+            Miri => (MIRI, machine.found(MIRI).map_err(|why| Error::msg(why.to_owned()))),
+            AddressSanitizer => {
+                ("nightly toolchain", first_line(nightly().arg("--version")).map(drop))
             }
         };
-        command.arg("test");
-        command.args(match self.build {
-            Build::Program => &["--release", "-p", "hypertrace-cli"][..],
-            Build::Checked => &["--profile", "checked", "-p", "hypertrace-tests"],
+        found.err().map(|why| (name, format!("{why:#}")))
+    }
+
+    /// Returns a `cargo test` of the tests, with an option.
+    fn command(&self, root: &Path, machine: &Machine, option: &str) -> Command {
+        let (mut command, test) = match self.build {
+            Program => (Command::new(cargo()), "test --release -p hypertrace-cli"),
+            Checked => (Command::new(cargo()), "test --profile checked"),
             // With an explicit target, build scripts and proc macros are built without the sanitizer.
-            Build::AddressSanitizer => {
-                &["--profile", "checked", "-p", "hypertrace-tests", "--target", TARGET]
+            AddressSanitizer => {
+                (nightly(), "test --profile checked --target x86_64-unknown-linux-gnu")
             }
-        });
+            Miri => (nightly(), "miri test"),
+        };
+        if self.build == AddressSanitizer {
+            // The sanitizer's quarantine of freed memory would be counted as use. The crates' tests keep some memory
+            // until they end.
+            let leaks = u8::from(self.size != Tests);
+            command.env("ASAN_OPTIONS", format!("quarantine_size_mb=64:detect_leaks={leaks}"));
+            command.env("HYPERTRACE_STORM_RESIDENT_MIB", "2048");
+            command.env("RUSTFLAGS", "-Zsanitizer=address");
+            command.env("CARGO_TARGET_DIR", root.join("target/asan"));
+        }
         command
-            .args(["--test", file])
-            .args(arguments)
+            .args(test.split(' '))
+            .arg(option)
+            .args(self.tests.split(' '))
             .current_dir(root)
             .env("PATH", machine.search_path())
             .env("CARGO_TERM_COLOR", "never");
@@ -233,50 +206,38 @@ impl Check {
         figures: &mut Vec<String>,
         took: &mut Duration,
     ) -> Result<String> {
-        for needed in self.needs {
-            if let Err(why) = machine.found(needed) {
-                step::skipped(self.what, why);
-                return Ok(format!("not run: no {needed}"));
-            }
-        }
-        if self.build == Build::AddressSanitizer && !has_nightly() {
-            step::skipped(self.what, "no nightly toolchain");
-            return Ok("not run: no nightly toolchain".to_owned());
+        if let Some((name, why)) = self.missing(machine) {
+            step::skipped(self.what, &why);
+            return Ok(format!("not run: no {name}"));
         }
         // Built first, so that the check's time does not include it.
-        let build = self.command(root, machine, &["--no-run"]);
-        if !step::run(&format!("{}: build", self.what), build, options.patience.silence())?.ok {
+        let build = self.command(root, machine, "--no-run");
+        let silence = options.patience.silence();
+        if !step::run(&format!("{}: build", self.what), build, silence)?.ok {
             return Ok("FAILED to build".to_owned());
         }
-        let [_, name] = self.test;
-        let mut command = self.command(root, machine, &["--", "--exact", name, "--nocapture"]);
-        command
-            .env("HYPERTRACE_TEST_KILLS", options.kills.to_string())
-            .env("HYPERTRACE_TEST_EVENTS", options.events.to_string())
-            .env("HYPERTRACE_TEST_FAULTS", options.faults.to_string())
-            .env("HYPERTRACE_STORM_SECONDS", self.seconds(options).to_string());
+        let mut command = self.command(root, machine, "--no-fail-fast");
+        if let Some((variable, size, _)) = self.size(options) {
+            command.env(variable, size.to_string()).args(["--", "--exact", "--nocapture"]);
+        }
         let begin = Instant::now();
-        let silence = options.patience.silence();
         let finished = step::run(self.what, command, silence).context("cannot run cargo")?;
         *took = begin.elapsed();
         let is_figure = |line: &&str| line.starts_with("figure: ");
         figures.extend(finished.output.lines().filter(is_figure).map(str::to_owned));
         let mut notes = Notes::default();
         notes.read_output(&finished.output);
+        for (name, reasons) in &notes.missing {
+            reasons.iter().for_each(|why| println!("    not run for want of {name}: {why}"));
+        }
         Ok(match notes.missing.keys().next() {
             _ if !finished.ok => "FAILED".to_owned(),
-            Some(missing) => format!("not run: no {missing}"),
+            Some(missing) if self.size != Tests => format!("not run: no {missing}"),
             // The test may have been renamed.
-            None if notes.passed != 1 => "FAILED: no such test".to_owned(),
-            None => "ok".to_owned(),
+            _ if notes.passed == 0 || self.size != Tests && notes.passed != 1 => {
+                "FAILED: no such test".to_owned()
+            }
+            _ => "ok".to_owned(),
         })
     }
-}
-
-/// Target of a sanitizer's build.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
-fn has_nightly() -> bool {
-    let version = Command::new("rustup").args(["run", "nightly", "rustc", "--version"]).output();
-    version.is_ok_and(|out| out.status.success())
 }

@@ -11,6 +11,7 @@ mod probe;
 mod soak;
 mod step;
 mod suite;
+mod toolchain;
 mod words;
 
 use std::path::PathBuf;

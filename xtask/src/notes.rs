@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-use crate::probe::{Capability, NAMES};
+use crate::probe::{Capability, MIRI, names};
 
 /// Width of the table, independent of the terminal because logs have it too.
 const WIDTH: u16 = 120;
@@ -90,14 +90,13 @@ impl Notes {
         for line in text.lines() {
             let mut fields = line.splitn(3, '\t');
             let (kind, name, text) = (fields.next(), fields.next(), fields.next());
-            match (kind, name) {
-                (Some("used"), Some(name)) => {
-                    insert(&mut self.used, name, text.unwrap_or_default());
-                }
-                (Some("missing"), Some(name)) => {
-                    insert(&mut self.missing, name, text.unwrap_or_default());
-                }
-                _ => {}
+            let notes = match kind {
+                Some("used") => &mut self.used,
+                Some("missing") => &mut self.missing,
+                _ => continue,
+            };
+            if let Some(name) = name {
+                insert(notes, name, text.unwrap_or_default());
             }
         }
     }
@@ -146,7 +145,7 @@ impl Notes {
         // Names without a probe. If one test used it and another missed it, both are shown.
         let told: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
         for name in told {
-            if !NAMES.contains(&name.as_str()) {
+            if !names().any(|probed| probed == name) {
                 let here = if self.used.contains_key(name) { "found" } else { "missing" };
                 table.add_row([name.as_str(), here, &self.uses(name), "reported by tests"]);
             }
@@ -184,7 +183,7 @@ fn count(result: &str, word: &str) -> u64 {
 /// Word of `--require`: a capability that must be found and used, or the run fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Required {
-    /// All capabilities that this machine has
+    /// All capabilities that this machine has, except for the one that only `cargo xtask full` uses
     Found,
     /// One capability
     Named(&'static str),
@@ -199,16 +198,14 @@ impl Required {
         if word == "found" {
             return Ok(Required::Found);
         }
-        NAMES
-            .into_iter()
-            .find(|&name| name == word)
-            .map(Required::Named)
-            .ok_or_else(|| format!("not one of: found, {}", NAMES.join(", ")))
+        let name = names().find(|&name| name == word).map(Required::Named);
+        let list = || names().collect::<Vec<_>>().join(", ");
+        name.ok_or_else(|| format!("not one of: found, {}", list()))
     }
 
     fn holds(self, capability: &Capability) -> bool {
         match self {
-            Required::Found => capability.found.is_ok(),
+            Required::Found => capability.found.is_ok() && capability.name != MIRI,
             Required::Named(name) => name == capability.name,
         }
     }
@@ -300,6 +297,15 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
         assert_eq!(wrong, ["babeltrace2 was found and no test used it"]);
         assert!(notes.violations(&capabilities(), &[]).is_empty());
+    }
+
+    #[test]
+    fn miri_is_used_by_the_full_run_alone() {
+        let miri = [Capability { name: MIRI, found: Ok("0.1".to_owned()) }];
+        let notes = Notes::default();
+
+        assert!(notes.violations(&miri, &[Required::Found]).is_empty());
+        assert_eq!(notes.violations(&miri, &[Required::Named(MIRI)]).len(), 1);
     }
 
     #[test]

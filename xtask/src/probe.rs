@@ -1,13 +1,14 @@
 //! Probes of this machine's capabilities. Each is used, because a device node, a name on PATH or a version proves little.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 
 use crate::fetch::{self, on_path};
+use crate::toolchain::{cargo, nightly};
 
 /// Usual place of the kernel's trace file system.
 const TRACING: &str = "/sys/kernel/tracing";
@@ -30,91 +31,105 @@ pub struct Machine {
     pub prefix: Vec<&'static str>,
 }
 
-/// Names of the probes.
-pub const NAMES: [&str; 19] = [
-    "kvm",
-    "tracefs",
-    "babeltrace2",
-    "python3",
-    "readelf",
-    "bpftrace",
-    "qemu-x86_64",
-    "qemu-aarch64",
-    "qemu-system-x86_64",
-    "aarch64-gcc",
-    "aarch64-rust",
-    "gcc",
-    "g++",
-    "clang",
-    "clang++",
-    "rustfmt",
-    "clippy",
-    "cargo-deny",
-    "cargo-fuzz",
+/// Function that finds a capability by its name, and returns a detail.
+type Probe = fn(&mut Machine, &str) -> Result<String>;
+
+/// Names of the capabilities, and their probes.
+const PROBES: [(&str, Probe); 20] = [
+    ("kvm", |_, _| kvm()),
+    ("tracefs", |machine, _| machine.tracefs()),
+    ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
+    ("python3", |_, name| version(name).context("not on PATH (package python3)")),
+    ("readelf", |_, name| version(name).context("not on PATH (package binutils)")),
+    ("bpftrace", |machine, name| {
+        ensure!(is_root(), "needs root");
+        machine.program(name, attaches)
+    }),
+    ("qemu-x86_64", |machine, name| machine.program(name, loads_plugins)),
+    ("qemu-aarch64", |machine, name| machine.program(name, loads_plugins)),
+    ("qemu-system-x86_64", |machine, name| machine.program(name, loads_plugins)),
+    ("aarch64-gcc", |machine, _| machine.program("aarch64-linux-gnu-gcc", links_for_aarch64)),
+    ("aarch64-rust", |machine, _| machine.program("aarch64-rustc", compiles_for_aarch64)),
+    ("gcc", |_, name| installed_compiler(name, compiles_c)),
+    ("g++", |_, name| installed_compiler(name, compiles_cxx)),
+    ("clang", |machine, name| machine.program(name, compiles_c)),
+    ("clang++", |machine, name| machine.program(name, compiles_cxx)),
+    ("rustfmt", |_, _| subcommand("fmt", "rustup component add rustfmt")),
+    ("clippy", |_, _| subcommand("clippy", "rustup component add clippy")),
+    ("cargo-deny", |_, _| subcommand("deny", "cargo install cargo-deny")),
+    ("cargo-fuzz", |_, _| cargo_fuzz()),
+    (MIRI, |_, _| {
+        let hint = "not here, `rustup +nightly component add miri` gets it";
+        first_line(nightly().args(["miri", "--version"])).context(hint)
+    }),
 ];
+
+/// The capability that `cargo xtask full` alone uses.
+pub const MIRI: &str = "miri";
+
+/// Returns the names of all capabilities that have a probe.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PROBES.into_iter().map(|(name, _)| name)
+}
 
 impl Machine {
     /// Runs all probes. Fetches programs that can be fetched.
     pub fn probe() -> Self {
         let mut machine =
             Machine { capabilities: Vec::new(), path: Vec::new(), prefix: Vec::new() };
-        for name in NAMES {
-            let found = match name {
-                "kvm" => kvm(),
-                "tracefs" => tracefs().map(|(detail, prefix)| {
-                    machine.prefix = prefix;
-                    detail
-                }),
-                "babeltrace2" => machine.program(name, reads_a_trace),
-                "bpftrace" => match is_root() {
-                    true => machine.program(name, attaches),
-                    false => Err(anyhow::anyhow!("needs root")),
-                },
-                "qemu-x86_64" | "qemu-aarch64" | "qemu-system-x86_64" => {
-                    machine.program(name, loads_plugins)
-                }
-                "aarch64-gcc" => machine.program("aarch64-linux-gnu-gcc", links_for_aarch64),
-                "aarch64-rust" => machine.program("aarch64-rustc", compiles_for_aarch64),
-                "gcc" => found_on_path(name, |program| compiles(program, "c")),
-                "g++" => found_on_path(name, |program| compiles(program, "c++")),
-                "clang" => machine.program(name, |program| compiles(program, "c")),
-                "clang++" => machine.program(name, |program| compiles(program, "c++")),
-                "python3" => first_line(Command::new("python3").arg("--version"))
-                    .context("not on PATH (package python3)"),
-                "readelf" => first_line(Command::new("readelf").arg("--version"))
-                    .context("not on PATH (package binutils)"),
-                "rustfmt" => first_line(Command::new(cargo()).args(["fmt", "--version"]))
-                    .context("not here, `rustup component add rustfmt` gets it"),
-                "clippy" => first_line(Command::new(cargo()).args(["clippy", "--version"]))
-                    .context("not here, `rustup component add clippy` gets it"),
-                "cargo-deny" => first_line(Command::new(cargo()).args(["deny", "--version"]))
-                    .context("not here, `cargo install cargo-deny` gets it"),
-                _ => cargo_fuzz(),
-            };
-            let found = found.map_err(|error| format!("{error:#}"));
+        for (name, probe) in PROBES {
+            let found = probe(&mut machine, name).map_err(|error| format!("{error:#}"));
             machine.capabilities.push(Capability { name, found });
         }
         machine
     }
 
     /// Finds a program that `works` accepts: on PATH, or fetched.
-    fn program(&mut self, name: &str, works: impl Fn(&Path) -> Result<String>) -> Result<String> {
+    fn program(&mut self, name: &str, works: fn(&Path) -> Result<()>) -> Result<String> {
+        let accepts = |program: &Path| {
+            works(program)?;
+            Ok::<_, Error>(format!("{}, {}", version(program)?, program.display()))
+        };
         if let Some(program) = on_path(name) {
-            match works(&program) {
-                Ok(version) => return Ok(format!("{version}, {}", program.display())),
+            match accepts(&program) {
+                Ok(detail) => return Ok(detail),
                 Err(error) => println!("{} does not work: {error:#}", program.display()),
             }
         }
-        let tool = fetch::find(name).map_err(anyhow::Error::msg)?;
+        let tool = fetch::find(name).map_err(Error::msg)?;
         let folder = fetch::fetched(tool).context("not on PATH, and cannot be fetched")?;
         let program = folder.join(name);
-        let version = works(&program).with_context(|| {
+        let detail = accepts(&program).with_context(|| {
             format!("{} does not work (remove it to fetch again)", program.display())
         })?;
         if !self.path.contains(&folder) {
             self.path.push(folder);
         }
-        Ok(format!("{version}, {}", program.display()))
+        Ok(detail)
+    }
+
+    /// Finds a mounted tracefs, or tries what root can do without changing the system: a mount in a private namespace.
+    fn tracefs(&mut self) -> Result<String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        if let Some(folder) = mounted_tracefs(&mounts) {
+            usable_tracefs(folder)?;
+            return Ok(format!("mounted at {}", folder.display()));
+        }
+        let mount = "mount -t tracefs nodev /sys/kernel/tracing && exec \"$@\"";
+        let prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh"];
+        let usable = format!("ls {TRACING}/events/sched && : >>{TRACING}/tracing_on");
+        let tried = Command::new(prefix[0])
+            .args(&prefix[1..])
+            .args(["sh", "-c", &usable])
+            .output()
+            .context("not mounted, and cannot start unshare(1)")?;
+        ensure!(
+            tried.status.success(),
+            "not mounted, and cannot be in a mount namespace: {}",
+            one_line(&tried.stderr)
+        );
+        self.prefix = prefix.to_vec();
+        Ok(format!("mounted at {TRACING} for the tests alone"))
     }
 
     /// Returns the PATH for test commands.
@@ -127,18 +142,9 @@ impl Machine {
 
     /// Returns whether the probe of that name succeeded, or its reason.
     pub fn found(&self, name: &str) -> Result<(), &str> {
-        let capability = self.capabilities.iter().find(|c| c.name == name);
-        match capability.map(|c| &c.found) {
-            Some(Ok(_)) => Ok(()),
-            Some(Err(why)) => Err(why),
-            None => Err("not probed"),
-        }
+        let capability = self.capabilities.iter().find(|c| c.name == name).ok_or("not probed")?;
+        capability.found.as_ref().map(drop).map_err(String::as_str)
     }
-}
-
-/// Returns the cargo that runs this.
-pub fn cargo() -> PathBuf {
-    std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
 /// Opens KVM, checks its version and makes a VM: a node may exist without permission or without support for VMs.
@@ -148,38 +154,6 @@ fn kvm() -> Result<String> {
     ensure!(version == 12, "KVM_GET_API_VERSION is {version}, not the 12 that is stable");
     kvm.create_vm().context("cannot make a VM")?;
     Ok(format!("API {version}, makes a VM"))
-}
-
-/// Finds a mounted tracefs, or tries what root can do without changing the system: a mount in a private namespace.
-fn tracefs() -> Result<(String, Vec<&'static str>)> {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    if let Some(folder) = mounted_tracefs(&mounts) {
-        usable_tracefs(folder)?;
-        return Ok((format!("mounted at {}", folder.display()), Vec::new()));
-    }
-    let prefix = vec![
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        "mount -t tracefs nodev /sys/kernel/tracing && exec \"$@\"",
-        "sh",
-    ];
-    let tried = Command::new(prefix[0])
-        .args(&prefix[1..])
-        .args(["sh", "-c"])
-        .arg(format!("ls {TRACING}/events/sched && : >>{TRACING}/tracing_on"))
-        .output()
-        .context("not mounted, and cannot start unshare(1)")?;
-    ensure!(
-        tried.status.success(),
-        "not mounted, and cannot be in a mount namespace: {}",
-        one_line(&tried.stderr)
-    );
-    let detail = format!("mounted at {TRACING} for the tests alone");
-    Ok((detail, prefix))
 }
 
 fn mounted_tracefs(mounts: &str) -> Option<&Path> {
@@ -207,14 +181,14 @@ fn is_root() -> bool {
 }
 
 /// Runs the shortest bpftrace script, which fails if a permission or a feature of the kernel is missing.
-fn attaches(program: &Path) -> Result<String> {
+fn attaches(program: &Path) -> Result<()> {
     let ran = Command::new(program).args(["-e", "interval:ms:1 { exit(); }"]).output()?;
     ensure!(ran.status.success(), "it attaches to nothing: {}", one_line(&ran.stderr));
-    first_line(Command::new(program).arg("--version"))
+    Ok(())
 }
 
 /// Reads the smallest trace: no packet headers, one event class, one event. That needs the plugins.
-fn reads_a_trace(program: &Path) -> Result<String> {
+fn reads_a_trace(program: &Path) -> Result<()> {
     let folder = tempfile::tempdir()?;
     fs::write(
         folder.path().join("metadata"),
@@ -232,69 +206,77 @@ fn reads_a_trace(program: &Path) -> Result<String> {
         text.trim(),
         one_line(&read.stderr)
     );
-    first_line(Command::new(program).arg("--version"))
+    Ok(())
 }
 
 /// Checks that an emulator has the option for plugins, which static programs and builds without plugins lack.
-fn loads_plugins(program: &Path) -> Result<String> {
+fn loads_plugins(program: &Path) -> Result<()> {
     let help = Command::new(program).arg("-help").output()?;
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     let has_option = help.lines().any(|line| line.starts_with("-plugin"));
     ensure!(has_option, "it loads no plugins (a static build does not)");
-    first_line(Command::new(program).arg("--version"))
+    Ok(())
 }
 
-fn found_on_path(name: &str, works: impl Fn(&Path) -> Result<String>) -> Result<String> {
-    works(&on_path(name).context("not on PATH")?)
+fn installed_compiler(name: &str, works: fn(&Path) -> Result<()>) -> Result<String> {
+    let program = on_path(name).context("not on PATH")?;
+    works(&program)?;
+    version(program)
 }
 
-/// Compiles a program: headers or a linker may be missing.
-fn compiles(program: &Path, language: &str) -> Result<String> {
-    let header = if language == "c" { "stdint.h" } else { "type_traits" };
-    let folder = tempfile::tempdir()?;
-    let (source, made) = (folder.path().join("probe"), folder.path().join("made"));
-    fs::write(&source, format!("#include <{header}>\nint main(void) {{ return 0; }}\n"))?;
-    let ran =
-        Command::new(program).args(["-x", language]).arg(&source).arg("-o").arg(&made).output()?;
-    ensure!(ran.status.success(), "it makes no program: {}", one_line(&ran.stderr));
-    first_line(Command::new(program).arg("--version"))
+fn compiles_c(program: &Path) -> Result<()> {
+    compiles(program, "-x c", "#include <stdint.h>\nint main(void) { return 0; }\n")
+}
+
+fn compiles_cxx(program: &Path) -> Result<()> {
+    compiles(program, "-x c++", "#include <type_traits>\nint main(void) { return 0; }\n")
 }
 
 /// Links the smallest program, static, so that an emulator needs no libraries.
-fn links_for_aarch64(program: &Path) -> Result<String> {
-    let folder = tempfile::tempdir()?;
-    let (source, made) = (folder.path().join("probe.c"), folder.path().join("probe"));
-    fs::write(&source, "int main(void) { return 0; }\n")?;
-    let ran = Command::new(program).arg("-static").arg("-o").args([&made, &source]).output()?;
-    ensure!(ran.status.success(), "it links no program: {}", one_line(&ran.stderr));
-    first_line(Command::new(program).arg("--version"))
+fn links_for_aarch64(program: &Path) -> Result<()> {
+    compiles(program, "-static -x c", "int main(void) { return 0; }\n")
 }
 
 /// Compiles the smallest library, which needs the standard library for that machine.
-fn compiles_for_aarch64(program: &Path) -> Result<String> {
+fn compiles_for_aarch64(program: &Path) -> Result<()> {
+    let options = "--target aarch64-unknown-linux-gnu --crate-type rlib";
+    compiles(program, options, "pub fn probe() -> String { String::new() }\n")
+}
+
+/// Compiles a source: headers, libraries or a linker may be missing.
+fn compiles(program: &Path, options: &str, source: &str) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let source = folder.path().join("probe.rs");
-    fs::write(&source, "pub fn probe() -> String { String::new() }\n")?;
-    let ran = Command::new(program)
-        .args(["--target", "aarch64-unknown-linux-gnu", "--crate-type", "rlib", "--out-dir"])
-        .args([folder.path(), &source])
-        .output()?;
-    ensure!(ran.status.success(), "it compiles no library: {}", one_line(&ran.stderr));
-    first_line(Command::new(program).arg("--version"))
+    let (file, made) = (folder.path().join("probe"), folder.path().join("made"));
+    fs::write(&file, source)?;
+    let mut command = Command::new(program);
+    let ran = command.args(options.split(' ')).arg(&file).arg("-o").arg(&made).output()?;
+    ensure!(ran.status.success(), "it compiles nothing: {}", one_line(&ran.stderr));
+    Ok(())
+}
+
+/// Finds a subcommand of cargo.
+fn subcommand(name: &str, install: &str) -> Result<String> {
+    let version = first_line(Command::new(cargo()).args([name, "--version"]));
+    version.with_context(|| format!("not here, `{install}` gets it"))
 }
 
 /// Checks for cargo-fuzz, the nightly toolchain that it needs, and a C++ compiler for libFuzzer.
 fn cargo_fuzz() -> Result<String> {
-    let version = first_line(Command::new(cargo()).args(["fuzz", "--version"]))
-        .context("not here, `cargo install cargo-fuzz` gets it")?;
-    let nightly = first_line(Command::new("rustup").args(["run", "nightly", "rustc", "--version"]))
-        .context("no nightly toolchain")?;
-    first_line(Command::new("c++").arg("--version")).context("no C++ compiler")?;
-    Ok(format!("{version}, {nightly}"))
+    let fuzz = subcommand("fuzz", "cargo install cargo-fuzz")?;
+    let nightly = first_line(nightly().arg("--version")).context("no nightly toolchain")?;
+    version("c++").context("no C++ compiler")?;
+    Ok(format!("{fuzz}, {nightly}"))
+}
+
+fn version(program: impl AsRef<OsStr>) -> Result<String> {
+    first_line(Command::new(program).arg("--version"))
 }
 
 /// Returns the first line of a command's output.
-fn first_line(command: &mut Command) -> Result<String> {
+///
+/// # Errors
+/// If it cannot be started or fails; the first line of its stderr is the message.
+pub fn first_line(command: &mut Command) -> Result<String> {
     let program = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("cannot start {program}"))?;
     let first = |text: &[u8]| {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::probe::cargo;
+use crate::toolchain::cargo;
 
 /// Duration of the soak
 #[derive(clap::Args)]
@@ -21,16 +21,7 @@ pub struct Options {
 /// If cargo cannot be started.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let status = Command::new(cargo())
-        .args([
-            "test",
-            "--release",
-            "-p",
-            "hypertrace-tests",
-            "--test",
-            "soak",
-            "--",
-            "--nocapture",
-        ])
+        .args("test --release -p hypertrace-tests --test soak -- --nocapture".split(' '))
         .env("HYPERTRACE_SOAK_SECONDS", options.seconds.to_string())
         .current_dir(root)
         .status()

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::notes::{Notes, Required};
-use crate::probe::{Machine, cargo};
+use crate::probe::Machine;
 use crate::step;
+use crate::toolchain::{cargo, nightly};
 
 /// Options of the test run
 #[derive(clap::Args)]
@@ -61,7 +62,7 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     run.loom()?;
     run.fuzz(options.fuzz)?;
     run.documentation()?;
-    if let Ok(text) = std::fs::read_to_string(&run.capability_file) {
+    if let Ok(text) = fs::read_to_string(&run.capability_file) {
         run.notes.read_file(&text);
     }
     Ok(run.conclude(&options.require, begin.elapsed()))
@@ -85,53 +86,41 @@ struct Run<'a> {
 impl Run<'_> {
     /// Checks formatting, lints, words and dependencies, before the longer steps.
     fn style(&mut self) -> Result<()> {
-        let plain = ["--", "--color", "never"];
-        self.with("rustfmt", &[&["fmt", "--all", "--check"][..], &plain].concat())?;
-        let lints = ["--", "-D", "warnings"];
-        let everything = ["clippy", "--workspace", "--all-targets", "--all-features"];
-        self.with("clippy", &[&everything[..], &lints].concat())?;
+        self.with("rustfmt", "fmt --all --check -- --color never")?;
+        self.with("clippy", "clippy --workspace --all-targets --all-features -- -D warnings")?;
         // Without `std`, as for a guest without an operating system: features of other crates must not hide errors.
-        let no_std = ["clippy", "--no-default-features"];
-        let packages = ["-p", "hypertrace-abi", "-p", "hypertrace"];
-        self.with("clippy", &[&no_std[..], &packages, &lints].concat())?;
-        self.step(&["xtask", "words"])?;
+        let no_std = "clippy --no-default-features -p hypertrace-abi -p hypertrace -- -D warnings";
+        self.with("clippy", no_std)?;
+        self.step("xtask words")?;
         // Without advisories, which change independently of this tree.
-        let checks = ["deny", "check", "bans", "licenses", "sources"];
-        self.with("cargo-deny", &checks)
+        self.with("cargo-deny", "deny check bans licenses sources")
     }
 
     /// Runs all tests as `cargo test` builds them (overflow checks and debug assertions), and the end-to-end ones again
     /// in release mode.
     fn tests(&mut self) -> Result<()> {
-        self.test_step(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
-        self.step(&["build", "--release"])?;
-        let end_to_end = ["-p", "hypertrace-tests", "-p", "hypertrace-cli"];
-        self.test_step(&[&["test", "--release", "--no-fail-fast"][..], &end_to_end].concat())
+        self.step("test --workspace --all-features --no-fail-fast")?;
+        self.step("build --release")?;
+        self.step("test --release --no-fail-fast -p hypertrace-tests -p hypertrace-cli")?;
+        Ok(())
     }
 
     /// Model-checks the ring: built with `--cfg hypertrace_loom` into a separate target folder, so that nothing is built twice.
     fn loom(&mut self) -> Result<()> {
-        let arguments = ["test", "--release", "-p", "hypertrace-abi-loom"];
-        let mut command = self.cargo(&arguments);
+        let mut command = self.cargo("test --release -p hypertrace-abi-loom");
         let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
         flags.push(" --cfg hypertrace_loom");
         command.env("RUSTFLAGS", flags);
         command.env("CARGO_TARGET_DIR", self.target.join("loom"));
-        self.finish_tests("loom: cargo test -p hypertrace-abi-loom", command)
+        self.finish("loom: cargo test -p hypertrace-abi-loom", command)?;
+        Ok(())
     }
 
     /// Tests the library of the fuzz targets on stable, and runs the targets if cargo-fuzz is installed.
     fn fuzz(&mut self, seconds: u32) -> Result<()> {
-        let manifest = "fuzz/Cargo.toml";
-        if !self.root.join(manifest).exists() {
-            step::skipped("fuzz", "there is no fuzz/Cargo.toml");
-            return Ok(());
-        }
-        if self.root.join("fuzz/src/lib.rs").exists() {
-            let mut command = self.cargo(&["test", "--manifest-path", manifest, "--lib"]);
-            command.env("CARGO_TARGET_DIR", self.target.join("fuzz"));
-            self.finish_tests("fuzz: tests of the input library", command)?;
-        }
+        let mut command = self.cargo("test --manifest-path fuzz/Cargo.toml --lib");
+        command.env("CARGO_TARGET_DIR", self.target.join("fuzz"));
+        self.finish("fuzz: tests of the input library", command)?;
         if let Err(why) = self.machine.found("cargo-fuzz") {
             step::skipped("fuzz: targets", why);
             return Ok(());
@@ -150,14 +139,11 @@ impl Run<'_> {
     }
 
     fn cargo_fuzz(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("rustup");
+        let mut command = nightly();
         command
-            .args(["run", "nightly", "cargo", "fuzz"])
+            .arg("fuzz")
             .args(arguments)
             .current_dir(self.root)
-            // These variables select the stable toolchain that runs this.
-            .env_remove("CARGO")
-            .env_remove("RUSTUP_TOOLCHAIN")
             .env("CARGO_TARGET_DIR", self.target.join("fuzz"))
             .env("TMPDIR", self.temporary);
         command
@@ -166,17 +152,16 @@ impl Run<'_> {
     fn documentation(&mut self) -> Result<()> {
         // Libraries only: the guest library and the program have the same name, and would have the same pages. So would
         // the C library, whose documentation is its header.
-        let arguments = ["doc", "--workspace", "--no-deps", "--all-features", "--lib"];
-        let mut command = self.cargo(&arguments);
-        command.args(["--exclude", "hypertrace-c"]);
+        let doc = "doc --workspace --no-deps --all-features --lib --exclude hypertrace-c";
+        let mut command = self.cargo(doc);
         command.env("RUSTDOCFLAGS", "-D warnings");
         self.finish("cargo doc, warnings are errors", command)?;
         Ok(())
     }
 
     /// Runs a step that needs a part of the toolchain that may be missing.
-    fn with(&mut self, capability: &str, arguments: &[&str]) -> Result<()> {
-        let name = format!("cargo {}", arguments.join(" "));
+    fn with(&mut self, capability: &str, arguments: &str) -> Result<()> {
+        let name = format!("cargo {arguments}");
         if let Err(why) = self.machine.found(capability) {
             step::skipped(&name, why);
             return Ok(());
@@ -186,44 +171,31 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn step(&mut self, arguments: &[&str]) -> Result<()> {
-        let command = self.cargo(arguments);
-        self.finish(&format!("cargo {}", arguments.join(" ")), command)?;
-        Ok(())
+    fn step(&mut self, arguments: &str) -> Result<bool> {
+        self.finish(&format!("cargo {arguments}"), self.cargo(arguments))
     }
 
-    fn test_step(&mut self, arguments: &[&str]) -> Result<()> {
-        let command = self.cargo(arguments);
-        self.finish_tests(&format!("cargo {}", arguments.join(" ")), command)
-    }
-
+    /// Runs a step, and reads the results of tests from its output. Returns true if it succeeded.
     fn finish(&mut self, name: &str, command: Command) -> Result<bool> {
         let finished = step::run(name, command, self.silence)?;
-        if !finished.ok {
-            self.failed.push(name.to_owned());
-        }
-        Ok(finished.ok)
-    }
-
-    fn finish_tests(&mut self, name: &str, command: Command) -> Result<()> {
-        let finished = step::run(name, command, self.silence)?;
-        let before = self.notes.passed;
-        let unfinished = self.notes.unfinished;
+        let (passed, unfinished) = (self.notes.passed, self.notes.unfinished);
         self.notes.read_output(&finished.output);
-        let (passed, unfinished) = (self.notes.passed - before, self.notes.unfinished - unfinished);
-        println!("    {passed} tests passed");
-        if finished.killed {
+        let (passed, unfinished) = (self.notes.passed - passed, self.notes.unfinished - unfinished);
+        if passed > 0 {
+            println!("    {passed} tests passed");
+        }
+        if finished.killed && passed + unfinished > 0 {
             let left = "test programs after the one that hung did not run";
             self.failed
                 .push(format!("{name} (killed: {unfinished} tests did not end, and {left})"));
         } else if !finished.ok {
             self.failed.push(name.to_owned());
         }
-        Ok(())
+        Ok(finished.ok)
     }
 
     /// Returns a cargo command for tests, with fetched programs on PATH and, if needed, a namespace with tracefs.
-    fn cargo(&self, arguments: &[&str]) -> Command {
+    fn cargo(&self, arguments: &str) -> Command {
         let mut command = match self.machine.prefix.split_first() {
             Some((program, rest)) => {
                 let mut command = Command::new(program);
@@ -233,7 +205,7 @@ impl Run<'_> {
             None => Command::new(cargo()),
         };
         command
-            .args(arguments)
+            .args(arguments.split(' '))
             .current_dir(self.root)
             .env("PATH", self.machine.search_path())
             .env("HYPERTRACE_CAPABILITIES", &self.capability_file)
