@@ -1,7 +1,7 @@
 //! The machine's apt sources, read and rewritten for a private apt.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Source of binary packages, from a one-line entry or a deb822 stanza.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,27 +22,20 @@ const OPTIONS: [&str; 5] =
 
 /// Reads all sources of a machine: `sources.list` and the files of `sources.list.d` under this folder (`/etc/apt`).
 pub fn read(etc_apt: &Path) -> Vec<Source> {
-    let mut sources = Vec::new();
-    if let Ok(text) = std::fs::read_to_string(etc_apt.join("sources.list")) {
-        sources.extend(parse_list(&text));
-    }
-    let Ok(folder) = std::fs::read_dir(etc_apt.join("sources.list.d")) else {
-        return sources;
-    };
-    let mut files: Vec<_> = folder.flatten().map(|entry| entry.path()).collect();
+    let folder = std::fs::read_dir(etc_apt.join("sources.list.d")).into_iter().flatten().flatten();
+    let mut files: Vec<_> = folder.map(|entry| entry.path()).collect();
     files.sort();
-    for file in files {
-        // Like apt, ignores other endings (.disabled, .save).
-        let parse: fn(&str) -> Vec<Source> = match file.extension().and_then(|e| e.to_str()) {
-            Some("list") => parse_list,
-            Some("sources") => parse_deb822,
-            _ => continue,
-        };
-        if let Ok(text) = std::fs::read_to_string(&file) {
-            sources.extend(parse(&text));
+    files.insert(0, etc_apt.join("sources.list"));
+    let read = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        match file.extension().and_then(|e| e.to_str()) {
+            Some("list") => parse_list(&text),
+            Some("sources") => parse_deb822(&text),
+            // As in apt, other endings are ignored (.disabled, .save).
+            _ => Vec::new(),
         }
-    }
-    sources
+    };
+    files.iter().flat_map(read).collect()
 }
 
 /// Parses the one-line format: `deb [signed-by=KEYRING arch=amd64] URI SUITE COMPONENT..`
@@ -52,35 +45,28 @@ pub fn parse_list(text: &str) -> Vec<Source> {
 
 fn parse_list_line(line: &str) -> Option<Source> {
     let line = line.split('#').next().unwrap_or_default().trim();
-    let rest = line.strip_prefix("deb")?;
     // `deb-src` and `debian` are other words.
-    if !rest.starts_with([' ', '\t', '[']) {
-        return None;
-    }
+    let rest = line.strip_prefix("deb").filter(|rest| rest.starts_with([' ', '\t', '[']))?;
     let rest = rest.trim_start();
     let (options, rest) = match rest.strip_prefix('[') {
         Some(inside) => inside.split_once(']')?,
         None => ("", rest),
     };
     let mut words = rest.split_whitespace().map(str::to_owned);
-    let uri = words.next()?;
+    let uri = words.next().filter(|uri| !uri.starts_with("cdrom:"))?;
     let suite = words.next()?;
-    if uri.starts_with("cdrom:") {
-        return None;
-    }
     let options = options
         .split_whitespace()
         .filter_map(|option| option.split_once('='))
-        .filter_map(|(name, value)| {
-            let name = known_option(name)?;
-            Some((name.to_owned(), value.replace(',', " ")))
-        })
+        .filter_map(|(name, value)| known_option(name, value.replace(',', " ")))
         .collect();
     Some(Source { uris: vec![uri], suites: vec![suite], components: words.collect(), options })
 }
 
-fn known_option(name: &str) -> Option<&'static str> {
-    OPTIONS.into_iter().find(|known| known.eq_ignore_ascii_case(name))
+/// Returns an option by its deb822 name, if it is copied.
+fn known_option(name: &str, value: String) -> Option<(String, String)> {
+    let known = OPTIONS.into_iter().find(|known| known.eq_ignore_ascii_case(name))?;
+    Some((known.to_owned(), value))
 }
 
 /// Parses the deb822 format: stanzas of `Field: value` with continuation lines.
@@ -109,30 +95,22 @@ pub fn parse_deb822(text: &str) -> Vec<Source> {
 
 fn stanza(fields: &[(String, String)]) -> Option<Source> {
     let value = |name: &str| {
-        fields
-            .iter()
-            .find(|(field, _)| field.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.as_str())
+        let field = fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name));
+        field.map_or("", |(_, value)| value)
     };
-    let words = |name: &str| -> Vec<String> {
-        value(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
-    };
+    let words =
+        |name: &str| -> Vec<String> { value(name).split_whitespace().map(str::to_owned).collect() };
     // The words that apt takes for false.
     let off = ["no", "false", "without", "off", "disable"];
-    let enabled = value("Enabled").is_none_or(|v| !off.contains(&v.to_ascii_lowercase().as_str()));
-    let uris: Vec<_> = words("URIs").into_iter().filter(|uri| !uri.starts_with("cdrom:")).collect();
-    let suites = words("Suites");
-    if !enabled || !words("Types").contains(&"deb".to_owned()) {
+    let is_off = off.contains(&value("Enabled").to_ascii_lowercase().as_str());
+    let (mut uris, suites) = (words("URIs"), words("Suites"));
+    uris.retain(|uri| !uri.starts_with("cdrom:"));
+    let is_binary = words("Types").contains(&"deb".to_owned());
+    if is_off || !is_binary || uris.is_empty() || suites.is_empty() {
         return None;
     }
-    if uris.is_empty() || suites.is_empty() {
-        return None;
-    }
-    let options = fields
-        .iter()
-        .filter_map(|(name, value)| Some((known_option(name)?.to_owned(), value.clone())))
-        .collect();
-    Some(Source { uris, suites, components: words("Components"), options })
+    let options = fields.iter().cloned().filter_map(|(name, value)| known_option(&name, value));
+    Some(Source { uris, suites, components: words("Components"), options: options.collect() })
 }
 
 /// Selects the sources of a private apt: of the distribution's archive, the machine's suites; or, if suites are given
@@ -142,32 +120,23 @@ pub fn choose(sources: &[Source], codename: Option<&str>, suites: &[&str]) -> Ve
     let own = |suite: &String| {
         codename.is_some_and(|name| suite == name || suite.starts_with(&format!("{name}-")))
     };
-    let mut chosen: Vec<Source> =
-        sources.iter().filter(|source| source.suites.iter().any(own)).cloned().collect();
+    let mut chosen = sources.to_vec();
+    chosen.retain(|source| source.suites.iter().any(own));
     if chosen.is_empty() {
         // `stable`, `testing`, a derivative: the source with the component that every archive of this kind has.
-        let main = |source: &&Source| source.components.iter().any(|name| name == "main");
-        chosen = sources.iter().filter(main).cloned().collect();
+        chosen = sources.to_vec();
+        chosen.retain(|source| source.components.iter().any(|name| name == "main"));
     }
-    if suites.is_empty() {
-        return chosen;
+    if !suites.is_empty() {
+        // The base suite is on the full archive; `-security` is on another host.
+        let base = |s: &String| codename == Some(s) || s == "stable" || s == "testing";
+        chosen.retain(|source| source.suites.iter().any(base));
+        chosen.truncate(1);
+        for source in &mut chosen {
+            source.suites = suites.iter().map(|&suite| suite.to_owned()).collect();
+        }
     }
-    // The base suite is on the full archive; `-security` is on another host.
-    let base = |source: &&Source| {
-        source
-            .suites
-            .iter()
-            .any(|s| Some(s.as_str()) == codename || s == "stable" || s == "testing")
-    };
     chosen
-        .iter()
-        .find(base)
-        .map(|source| Source {
-            suites: suites.iter().map(|&suite| suite.to_owned()).collect(),
-            ..source.clone()
-        })
-        .into_iter()
-        .collect()
 }
 
 /// Writes sources in deb822 format.
@@ -205,7 +174,8 @@ pub fn acquire_settings(dump: &str) -> String {
         // The private apt downloads package lists and nothing else.
         .filter(|line| !line.starts_with("Acquire::IndexTargets"))
         .filter(|line| !line.starts_with("Acquire::Languages"))
-        .fold(String::new(), |text, line| text + line + "\n")
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 #[cfg(test)]

@@ -13,12 +13,15 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{apt, step};
 
+/// A program's name on PATH, path in the package, and first arguments (`{root}` is the folder in place of `/`).
+type Program = (&'static str, &'static str, &'static [&'static str]);
+
 /// Programs of the distribution that tests run, fetched together.
 pub struct Tool {
     /// Its name in the cache
     pub name: &'static str,
-    /// Each program's name on PATH, path in the package, and first arguments (`{root}` is the folder in place of `/`)
-    pub programs: &'static [(&'static str, &'static str, &'static [&'static str])],
+    /// Its programs
+    pub programs: &'static [Program],
     /// The packages to fetch, with their dependencies
     pub packages: &'static [&'static str],
     /// Another architecture whose packages are fetched, `arm64`
@@ -164,11 +167,6 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     unpack(&packages, &aside.path().join("root"))?;
     remove_unneeded(tool, &aside.path().join("root"))?;
     write_wrappers(tool, aside.path())?;
-    let list: String = packages
-        .iter()
-        .filter_map(|p| file_name(p))
-        .fold(String::new(), |list, name| list + name + "\n");
-    fs::write(aside.path().join("packages.txt"), list)?;
     fs::remove_dir_all(aside.path().join("apt"))?;
 
     match fs::rename(aside.path(), &folder) {
@@ -183,8 +181,9 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     Ok(bin)
 }
 
-fn file_name(path: &Path) -> Option<&str> {
-    path.file_name()?.to_str()
+/// Returns the paths of the files in a folder, none if it cannot be read.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Downloads the packages with an apt that has its own state and cache, and for which nothing is installed.
@@ -214,36 +213,33 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     }
     fs::write(&configuration, settings)?;
 
-    let apt_get = |arguments: &[&str]| {
+    let apt_get = |arguments: &str| {
         let mut command = Command::new("apt-get");
         command.env("APT_CONFIG", &configuration);
-        command.args(["--quiet", "--yes"]).args(arguments);
+        command.args(["--quiet", "--yes"]).args(arguments.split(' '));
         command
     };
-    let name = format!("package lists for {} (nothing is installed)", tool.name);
-    let updated = step::run(&name, apt_get(&["update"]), step::SILENCE)?;
-    ensure!(updated.ok, "no package lists: {}", first_error(&updated.output));
-    let install = |more: &[&str]| {
-        let mut install = apt_get(&["install", "--download-only", "--no-install-recommends"]);
+    let install = || {
+        let mut install = apt_get("install --download-only --no-install-recommends");
         if let Some(suite) = tool.suites.last() {
             install.args(["--target-release", suite]);
         }
-        install.args(more).args(tool.packages);
+        install.args(tool.packages);
         install
     };
-    let listed = install(&["--print-uris"]).output().context("cannot start apt-get")?;
+    let run = |what: &str, command| {
+        let name = format!("{what} for {} (nothing is installed)", tool.name);
+        let finished = step::run(&name, command, step::SILENCE)?;
+        ensure!(finished.ok, "cannot fetch {what}: {}", first_error(&finished.output));
+        Ok(())
+    };
+    run("package lists", apt_get("update"))?;
+    let listed = install().arg("--print-uris").output().context("cannot start apt-get")?;
     let megabytes = listed_bytes(&String::from_utf8_lossy(&listed.stdout)) / 1_000_000;
-    let name = format!("{megabytes} MB of packages for {} (nothing is installed)", tool.name);
-    let downloaded = step::run(&name, install(&[]), step::SILENCE)?;
-    ensure!(downloaded.ok, "no packages: {}", first_error(&downloaded.output));
+    run(&format!("{megabytes} MB of packages"), install())?;
 
-    let mut packages: Vec<_> = fs::read_dir(folder.join("cache/archives"))?
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|e| e == "deb"))
-        .collect();
-    packages.sort();
-    Ok(packages)
+    let is_package = |path: &PathBuf| path.extension().is_some_and(|e| e == "deb");
+    Ok(entries(&folder.join("cache/archives")).filter(is_package).collect())
 }
 
 /// Adds the sizes in the output of `--print-uris`: a line with URI, file, bytes and checksum for each package.
@@ -309,13 +305,10 @@ fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
 /// Removes the documentation, and the tool's other files that no test reads.
 fn remove_unneeded(tool: &Tool, root: &Path) -> Result<()> {
     let everywhere = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
-    for path in everywhere.iter().chain(tool.unneeded) {
-        match fs::remove_dir_all(root.join(path)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {path}"));
-            }
-            _ => {}
-        }
+    let paths = everywhere.iter().chain(tool.unneeded).map(|path| root.join(path));
+    for path in paths.filter(|path| path.exists()) {
+        let removed = fs::remove_dir_all(&path);
+        removed.with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())
 }
@@ -330,9 +323,9 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     }
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
-    for &(name, path, arguments) in tool.programs {
+    for program @ (name, path, _) in tool.programs {
         ensure!(root.join(path).exists(), "the packages of {} hold no /{path}", tool.name);
-        write_script(&bin.join(name), &wrapper_text(tool, &layout, name, path, arguments))?;
+        write_script(&bin.join(name), &wrapper_text(tool, &layout, program))?;
     }
     Ok(())
 }
@@ -346,17 +339,12 @@ fn write_script(file: &Path, text: &str) -> Result<()> {
 /// Renames each program in a folder of the tree and below, and puts a wrapper in its place. A program that starts it by
 /// its path, as a compiler starts its assembler, then starts it with the right libraries.
 fn wrap_in_place(layout: &Layout, root: &Path, folder: &Path) -> Result<()> {
-    let Ok(entries) = fs::read_dir(root.join(folder)) else {
-        // The folders of a compiler's parts differ between releases.
-        return Ok(());
-    };
-    for entry in entries.flatten() {
-        let (kind, path) = (entry.file_type()?, entry.path());
-        let inside = folder.join(entry.file_name());
-        if kind.is_dir() {
-            wrap_in_place(layout, root, &inside)?;
-        } else if kind.is_file() && is_program(&path)? {
-            let name = entry.file_name().to_string_lossy().into_owned();
+    // The folders of a compiler's parts differ between releases: there may be none.
+    for path in entries(&root.join(folder)).filter(|path| !path.is_symlink()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            wrap_in_place(layout, root, &folder.join(&*name))?;
+        } else if path.is_file() && is_program(&path)? {
             let aside = format!(".{name}.elf");
             fs::rename(&path, path.with_file_name(&aside))?;
             let text = in_place_text(layout, &folder.join(aside), folder.components().count());
@@ -386,53 +374,35 @@ impl Layout {
     /// Finds the C library: its loader is beside `libc.so.6`, in a folder named after the machine. A tree can contain
     /// another machine's, too.
     fn find(root: &Path) -> Option<Self> {
-        let mut found = None;
+        let mut layouts = Vec::new();
         for lib in ["usr/lib", "lib"] {
-            for entry in fs::read_dir(root.join(lib)).into_iter().flatten().flatten() {
-                let triplet = entry.file_name().to_str()?.to_owned();
-                if !entry.path().join("libc.so.6").exists() {
-                    continue;
-                }
-                let files = fs::read_dir(entry.path()).into_iter().flatten().flatten();
-                let loader = files
-                    .filter(|file| file.path().is_file())
-                    .filter_map(|file| file.file_name().into_string().ok())
-                    .find(|name| name.starts_with("ld-linux") || name.starts_with("ld64.so"));
-                if let Some(loader) = loader {
-                    let native = triplet.starts_with(std::env::consts::ARCH);
+            for folder in entries(&root.join(lib)).filter(|path| path.join("libc.so.6").exists()) {
+                let loader = entries(&folder).filter(|path| path.is_file()).find_map(|path| {
+                    let name = path.file_name()?.to_str()?;
+                    let is_loader = name.starts_with("ld-linux") || name.starts_with("ld64.so");
+                    is_loader.then(|| name.to_owned())
+                });
+                let triplet = folder.file_name()?.to_str()?.to_owned();
+                layouts.extend(loader.map(|loader| {
                     let loader = format!("{lib}/{triplet}/{loader}");
-                    if native || found.is_none() {
-                        found = Some(Layout { loader, triplet });
-                    }
-                    if native {
-                        return found;
-                    }
-                }
+                    Layout { loader, triplet }
+                }));
             }
         }
-        found
+        let is_native = |layout: &Layout| layout.triplet.starts_with(std::env::consts::ARCH);
+        let native = layouts.iter().position(is_native).unwrap_or(0);
+        layouts.into_iter().nth(native)
     }
 
     /// Returns the library path of the tree, for the loader.
     fn library_path(&self) -> String {
         let triplet = &self.triplet;
-        let folders = [
-            format!("usr/lib/{triplet}"),
-            format!("lib/{triplet}"),
-            "usr/lib".to_owned(),
-            "lib".to_owned(),
-        ];
-        folders.map(|folder| format!("$root/{folder}")).join(":")
+        format!("$root/usr/lib/{triplet}:$root/lib/{triplet}:$root/usr/lib:$root/lib")
     }
 }
 
-fn wrapper_text(
-    tool: &Tool,
-    layout: &Layout,
-    name: &str,
-    path: &str,
-    arguments: &[&str],
-) -> String {
+fn wrapper_text(tool: &Tool, layout: &Layout, program: &Program) -> String {
+    let (name, path, arguments) = program;
     let Layout { loader, triplet } = layout;
     let expand = |text: &str| {
         text.replace("{lib}", &format!("{{root}}/usr/lib/{triplet}")).replace("{root}", "$root")
@@ -445,15 +415,14 @@ fn wrapper_text(
     for (name, value) in tool.environment {
         let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
     }
+    text.push_str("exec");
+    // A program that was replaced by a wrapper needs no loader.
     if !tool.wrapped.iter().any(|folder| Path::new(path).starts_with(folder)) {
         let library_path = layout.library_path();
-        let _ = write!(text, "exec \"$root/{loader}\" --library-path \"{library_path}\"");
-    } else {
-        // The program was replaced by a wrapper.
-        text.push_str("exec");
+        let _ = write!(text, " \"$root/{loader}\" --library-path \"{library_path}\"");
     }
     let _ = write!(text, " \"$root/{path}\"");
-    for argument in arguments {
+    for argument in *arguments {
         let _ = write!(text, " \"{}\"", expand(argument));
     }
     text.push_str(" \"$@\"\n");
@@ -501,8 +470,7 @@ mod tests {
             triplet: "x86_64-linux-gnu".into(),
         };
 
-        let (name, path, arguments) = EMULATOR.programs[0];
-        let text = wrapper_text(&EMULATOR, &layout, name, path, arguments);
+        let text = wrapper_text(&EMULATOR, &layout, &EMULATOR.programs[0]);
 
         let lines: Vec<_> = text.lines().skip(2).collect();
         assert_eq!(

@@ -227,9 +227,7 @@ impl Check {
         figures.extend(finished.output.lines().filter(is_figure).map(str::to_owned));
         let mut notes = Notes::default();
         notes.read_output(&finished.output);
-        for (name, reasons) in &notes.missing {
-            reasons.iter().for_each(|why| println!("    not run for want of {name}: {why}"));
-        }
+        notes.print_missing();
         Ok(match notes.missing.keys().next() {
             _ if !finished.ok => "FAILED".to_owned(),
             Some(missing) if self.size != Tests => format!("not run: no {missing}"),

@@ -88,15 +88,12 @@ impl Notes {
     /// Reads the file that `tests/src/capability.rs` writes.
     pub fn read_file(&mut self, text: &str) {
         for line in text.lines() {
-            let mut fields = line.splitn(3, '\t');
-            let (kind, name, text) = (fields.next(), fields.next(), fields.next());
-            let notes = match kind {
-                Some("used") => &mut self.used,
-                Some("missing") => &mut self.missing,
-                _ => continue,
-            };
-            if let Some(name) = name {
-                insert(notes, name, text.unwrap_or_default());
+            let (kind, rest) = line.split_once('\t').unwrap_or_default();
+            let (name, text) = rest.split_once('\t').unwrap_or((rest, ""));
+            match kind {
+                "used" => insert(&mut self.used, name, text),
+                "missing" => insert(&mut self.missing, name, text),
+                _ => {}
             }
         }
     }
@@ -104,6 +101,15 @@ impl Notes {
     /// Notes that a step of the test run used a capability.
     pub fn used_by_step(&mut self, name: &str, step: &str) {
         insert(&mut self.used, name, step);
+    }
+
+    /// Prints the reasons why tests could not use capabilities.
+    pub fn print_missing(&self) {
+        for (name, reasons) in &self.missing {
+            for why in reasons {
+                println!("not run for want of {name}: {why}");
+            }
+        }
     }
 
     /// Returns the required capabilities that are missing, unused, or reported missing by a test.
@@ -143,12 +149,11 @@ impl Notes {
             table.add_row([capability.name, here, &self.uses(capability.name), detail]);
         }
         // Names without a probe. If one test used it and another missed it, both are shown.
-        let told: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
-        for name in told {
-            if !names().any(|probed| probed == name) {
-                let here = if self.used.contains_key(name) { "found" } else { "missing" };
-                table.add_row([name.as_str(), here, &self.uses(name), "reported by tests"]);
-            }
+        let mut reported: BTreeSet<_> = self.used.keys().chain(self.missing.keys()).collect();
+        reported.retain(|name| !names().any(|probed| probed == *name));
+        for name in reported {
+            let here = if self.used.contains_key(name) { "found" } else { "missing" };
+            table.add_row([name.as_str(), here, &self.uses(name), "reported by tests"]);
         }
         table
     }
@@ -317,7 +322,7 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_test_that_missed_what_is_here_is_told() {
+    fn a_test_that_missed_what_is_here_is_reported() {
         let mut notes = Notes::default();
         notes.read_file("used\tkvm\ta\nmissing\tkvm\tbusy\n");
         let wrong = notes.violations(&capabilities(), &[Required::Named("kvm")]);

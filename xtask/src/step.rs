@@ -1,8 +1,7 @@
 //! One step of a long run: a command with its name, its progress, its duration, and its output if it fails.
 
-use std::collections::HashMap;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -73,7 +72,7 @@ pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finish
 
     let mut output = Vec::new();
     let mut progress = Progress::new();
-    let mut ended: Option<(ExitStatus, Instant)> = None;
+    let mut ended: Option<Instant> = None;
     let mut killed = false;
     let mut heard = begin;
     loop {
@@ -90,9 +89,9 @@ pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finish
             Err(RecvTimeoutError::Timeout) => {}
         }
         if ended.is_none() {
-            ended = child.try_wait()?.map(|status| (status, Instant::now()));
+            ended = child.try_wait()?.map(|_| Instant::now());
         }
-        if ended.is_some_and(|(_, at)| at.elapsed() > LEFTOVERS) {
+        if ended.is_some_and(|at| at.elapsed() > LEFTOVERS) {
             break;
         }
         if !killed && ended.is_none() && heard.elapsed() > silence {
@@ -105,24 +104,19 @@ pub fn run(name: &str, mut command: Command, silence: Duration) -> Result<Finish
 
     let output = String::from_utf8_lossy(&output).into_owned();
     let took = duration(begin.elapsed());
-    let status = ended.map(|(status, _)| status);
-    let ok = status.is_some_and(|status| status.success()) && !killed;
+    // It ended: the loop above waits for that.
+    let status = child.wait()?;
+    let ok = status.success() && !killed;
     if ok {
         println!("    ok in {took}");
+        return Ok(Finished { ok, killed, output });
+    }
+    output.lines().for_each(|line| println!("    | {line}"));
+    if killed {
+        let silence = duration(silence);
+        println!("    FAILED: killed after {took}: no output for {silence} (--silence MINUTES)");
     } else {
-        for line in output.lines() {
-            println!("    | {line}");
-        }
-        match status {
-            _ if killed => {
-                let silence = duration(silence);
-                println!(
-                    "    FAILED: killed after {took}: no output for {silence} (--silence MINUTES)"
-                );
-            }
-            Some(status) => println!("    FAILED in {took}: {status}"),
-            None => println!("    FAILED in {took}"),
-        }
+        println!("    FAILED in {took}: {status}");
     }
     Ok(Finished { ok, killed, output })
 }
@@ -160,12 +154,10 @@ impl Progress {
         // A test's output is arbitrary; it may contain control characters.
         let last = self.last.chars().filter(|c| !c.is_control()).take(90);
         let line = format!("    {}  {}", duration(elapsed), last.collect::<String>());
-        let mut stderr = std::io::stderr();
         // A failure to print progress is ignored.
-        let _ = if self.terminal {
-            write!(stderr, "\r\x1b[2K{line}")
-        } else {
-            writeln!(stderr, "{line}")
+        let _ = match self.terminal {
+            true => write!(std::io::stderr(), "\r\x1b[2K{line}"),
+            false => writeln!(std::io::stderr(), "{line}"),
         };
     }
 
@@ -179,20 +171,18 @@ impl Progress {
 /// Kills a command that hangs, and the programs that it started: without cargo, the test would continue to hang. (With
 /// a process group, a terminal's Ctrl-C would not reach them.)
 fn kill_with_descendants(child: &mut Child) {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(process) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
-            continue;
-        };
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        if let Some(parent) = parent_of(&stat) {
-            children.entry(parent).or_default().push(process);
-        }
-    }
+    let folders = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents: Vec<(u32, u32)> = folders
+        .filter_map(|folder| {
+            let process = folder.file_name().to_str()?.parse().ok()?;
+            Some((process, parent_of(&std::fs::read_to_string(folder.path().join("stat")).ok()?)?))
+        })
+        .collect();
     let mut doomed = vec![child.id()];
     let mut next = 0;
-    while let Some(process) = doomed.get(next) {
-        doomed.extend(children.remove(process).unwrap_or_default());
+    while let Some(&doomed_parent) = doomed.get(next) {
+        let children = parents.iter().filter(|(_, parent)| *parent == doomed_parent);
+        doomed.extend(children.map(|(process, _)| *process));
         next += 1;
     }
     let _ = Command::new("kill").arg("-KILL").args(doomed.iter().map(u32::to_string)).status();

@@ -196,15 +196,11 @@ impl Run<'_> {
 
     /// Returns a cargo command for tests, with fetched programs on PATH and, if needed, a namespace with tracefs.
     fn cargo(&self, arguments: &str) -> Command {
-        let mut command = match self.machine.prefix.split_first() {
-            Some((program, rest)) => {
-                let mut command = Command::new(program);
-                command.args(rest).arg(cargo());
-                command
-            }
-            None => Command::new(cargo()),
-        };
+        let prefix = self.machine.prefix.iter().map(PathBuf::from);
+        let mut words = prefix.chain([cargo()]);
+        let mut command = Command::new(words.next().unwrap_or_default());
         command
+            .args(words)
             .args(arguments.split(' '))
             .current_dir(self.root)
             .env("PATH", self.machine.search_path())
@@ -225,17 +221,10 @@ impl Run<'_> {
                 println!("{title}: {name}");
             }
         }
-        for (name, reasons) in &notes.missing {
-            for why in reasons {
-                println!("not run for want of {name}: {why}");
-            }
-        }
-        for step in &self.failed {
-            println!("FAILED: {step}");
-        }
+        notes.print_missing();
         let violations = notes.violations(&self.machine.capabilities, required);
-        for violation in &violations {
-            println!("FAILED: {violation}");
+        for failure in self.failed.iter().chain(&violations) {
+            println!("FAILED: {failure}");
         }
         let good = self.failed.is_empty() && violations.is_empty();
         println!(
