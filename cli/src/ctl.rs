@@ -132,27 +132,27 @@ struct Vmm {
 impl Vmm {
     fn connect(dir: &Path, timeout: Duration) -> Result<Vmm> {
         let socket = dir.join(SOCKET).display().to_string();
-        let usage = |text: String| anyhow!(Usage(text));
-        let stream = monitor::connect(dir, timeout).map_err(|e| match e.kind() {
-            ErrorKind::NotFound if !dir.exists() => usage(format!(
-                "there is no {}; give the directory of a running VMM's session",
-                dir.display()
-            )),
-            ErrorKind::NotADirectory => usage(format!(
-                "{} is not a directory; give that of a running VMM's session",
-                dir.display()
-            )),
-            ErrorKind::NotFound => usage(format!(
-                "there is no {socket}: is the VMM still running, and was it started with a monitor?"
-            )),
-            ErrorKind::ConnectionRefused => {
-                usage(format!("no VMM listens at {socket}: is it still running?"))
-            }
-            ErrorKind::PermissionDenied => {
-                usage(format!("no permission to use {socket}; run as the user of the VMM"))
-            }
-            ErrorKind::TimedOut => no_reply(&socket, timeout),
-            _ => anyhow!(e).context(format!("cannot connect to {socket}")),
+        let stream = monitor::connect(dir, timeout).map_err(|error| {
+            let here = dir.display();
+            anyhow!(Usage(match error.kind() {
+                ErrorKind::NotFound if !dir.exists() => {
+                    format!("there is no {here}; give the directory of a running VMM's session")
+                }
+                ErrorKind::NotADirectory => {
+                    format!("{here} is not a directory; give that of a running VMM's session")
+                }
+                ErrorKind::NotFound => format!(
+                    "there is no {socket}: is the VMM still running, and was it started with a monitor?"
+                ),
+                ErrorKind::ConnectionRefused => {
+                    format!("no VMM listens at {socket}: is it still running?")
+                }
+                ErrorKind::PermissionDenied => {
+                    format!("no permission to use {socket}; run as the user of the VMM")
+                }
+                ErrorKind::TimedOut => return no_reply(&socket, timeout),
+                _ => return anyhow!(error).context(format!("cannot connect to {socket}")),
+            }))
         })?;
         let replies = BufReader::new(Timed { stream, until: Instant::now() });
         Ok(Vmm { socket, replies, timeout })
@@ -162,7 +162,7 @@ impl Vmm {
     fn ask(&mut self, command: &[u8]) -> Result<Result<String, String>> {
         let timed = self.replies.get_mut();
         timed.until = Instant::now() + self.timeout;
-        match timed.send(&[command, b"\n"].concat()) {
+        match timed.write_all(&[command, b"\n"].concat()) {
             // The monitor may have sent a reason before it closed the connection.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             sent => sent.map_err(|e| self.failed(&e))?,
@@ -176,10 +176,8 @@ impl Vmm {
             let mut line = Vec::new();
             // The peer is not trusted to end its reply.
             let room = (MAX_REPLY + 1).saturating_sub(text.len()) as u64;
-            (&mut self.replies)
-                .take(room)
-                .read_until(b'\n', &mut line)
-                .map_err(|e| self.failed(&e))?;
+            let read = (&mut self.replies).take(room).read_until(b'\n', &mut line);
+            read.map_err(|e| self.failed(&e))?;
             let Some(line) = line.strip_suffix(b"\n") else {
                 if line.len() as u64 == room {
                     bail!("the reply of {} has no end; it is not a monitor", self.socket);
@@ -231,17 +229,16 @@ impl Timed {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
+}
 
-    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            self.stream.set_write_timeout(Some(self.left()?))?;
-            match self.stream.write(bytes) {
-                Ok(n) => bytes = &bytes[n..],
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(timed(e)),
-            }
-        }
-        Ok(())
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes).map_err(timed)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 

@@ -4,13 +4,14 @@ use crate::escape::Message;
 use crate::interrupt::Interrupts;
 use crate::losses::grouped;
 use crate::output::{print, say};
+use crate::recording::{Failure, serve};
 use crate::report;
 use crate::threads;
 use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
-use hypertrace_timeline::{ClockMaps, Kind, Session as Recorded, Timeline};
+use hypertrace_timeline::{Kind, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::told;
 use hypertrace_trace::{Session, SessionConfig, Share, Summary};
@@ -21,7 +22,6 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -125,18 +125,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             (made.path().to_owned(), Some(made))
         }
     };
-    let failure = Arc::new(OnceLock::new());
-    let mut config = SessionConfig {
-        share: args.share,
+    let failure = Failure::default();
+    let config = SessionConfig {
         // The vCPUs' threads, this one, and some.
         host_rings: args.vcpus as usize + 4,
-        ..SessionConfig::new(&dir)
+        ..failure.of_session(&dir, args.share)
     };
-    let first = Arc::clone(&failure);
-    config.on_write_failed = Some(Box::new(move |failed| {
-        // Only the first failure is reported: later ones mostly follow from it.
-        let _ = first.set(told(failed));
-    }));
     let geometry = Geometry {
         clients: args.vcpus,
         ring_bytes: RING_BYTES,
@@ -163,10 +157,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mode = if machine.is_ok() { "kvm" } else { "user" };
     // The session is ended whether this can be written or not.
     let begun = if args.json { Ok(()) } else { print_begin(args.vcpus, &machine, &dir) };
-    let monitor = session.serve();
-    if let Err(error) = &monitor {
-        say(format_args!("no control socket: {}", told(error)));
-    }
+    let monitor = serve(session);
     let times = u64::from(args.times);
     let work = GuestArgs {
         vcpus: args.vcpus,
@@ -200,10 +191,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         begun.and_then(|()| print_excerpt(&dir)).and_then(|()| print_summary(&summary, &dir))
     };
     let dir = dir.display();
-    if let Some(why) = failure.get().cloned().or(written.err().map(|error| format!("{error:#}"))) {
-        // The session is readable up to the failure.
-        let lost = summary.lost;
-        bail!("{why}; {dir} is incomplete, {lost} events are lost");
+    if let Err(why) = failure.check(written) {
+        bail!("{why:#}; {dir} is incomplete, {} events are lost", summary.lost);
     }
     ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))?;
     shown.map(|()| ExitCode::SUCCESS)
@@ -217,14 +206,11 @@ fn interrupted(
     dir: &Path,
 ) -> Result<ExitCode> {
     let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
-    let (records, lost, dir) = (summary.records, summary.lost, dir.display());
+    let (records, lost, dir) = (grouped(summary.records), grouped(summary.lost), dir.display());
     written.with_context(|| format!("ended by {name}; {dir} is incomplete"))?;
-    let said = format!(
-        "ended by {name}: {dir} holds what was recorded until then, {} records, {} lost",
-        grouped(records),
-        grouped(lost)
-    );
-    say(said);
+    say(format_args!(
+        "ended by {name}: {dir} holds what was recorded until then, {records} records, {lost} lost"
+    ));
     Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)))
 }
 
@@ -272,10 +258,7 @@ impl Host {
 
     fn end(self) -> (Summary, Result<()>) {
         match self {
-            Host::Device(device) => {
-                let (summary, written) = device.end();
-                (summary, written.map_err(Into::into))
-            }
+            Host::Device(device) => device.end(),
             Host::Segment(session) => {
                 let (summary, written) = session.end();
                 (summary, written.map_err(Into::into))
@@ -304,10 +287,8 @@ fn print_begin(
 
 /// Prints some lines around a reference point in the middle of the run.
 fn print_excerpt(dir: &Path) -> Result<()> {
-    let session = Recorded::open(dir)?;
-    let maps = ClockMaps::of(&session)?;
-    let start = session.json().started_unix_ns;
-    let sessions = [(session, maps)];
+    let sessions = [report::open(dir)?];
+    let start = sessions[0].0.json().started_unix_ns;
     let mut lines = report::Lines::new(&sessions);
     let mut points = 0;
     let mut before = VecDeque::new();
@@ -343,22 +324,15 @@ fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
         0 => String::new(),
         n => format!("{n} filtered, "),
     };
+    let Summary { records, ring_events, reference_points, stamps, host_events, lost, .. } = summary;
     print(format_args!(
-        "\n{} records: {} guest events, {} reference points, {} stamps, {} of the VMM; {}{} lost, {} \
-         faults.
+        "\n{records} records: {ring_events} guest events, {reference_points} reference points, \
+         {stamps} stamps, {host_events} of the VMM; {filtered}{lost} lost, {faults} faults.
 
 Next:
   hypertrace report {dir} | less        show the whole timeline
   hypertrace stat {dir}                 count events and losses by stream
   babeltrace2 {dir}/ctf | less          show the same in any CTF reader
-",
-        summary.records,
-        summary.ring_events,
-        summary.reference_points,
-        summary.stamps,
-        summary.host_events,
-        filtered,
-        summary.lost,
-        faults,
+"
     ))
 }

@@ -23,28 +23,33 @@ fn is_dangerous(c: char) -> bool {
         )
 }
 
-/// Writes the contents of a quoted string: quotes and backslashes with a backslash
-/// before them, dangerous characters as `escape` writes them.
-fn quoted(
+/// Writes a text, and the characters that `is_special` selects as `escape` writes them.
+fn escaped(
     f: &mut fmt::Formatter<'_>,
     text: &str,
+    is_special: impl Fn(char) -> bool,
     escape: impl Fn(&mut fmt::Formatter<'_>, char) -> fmt::Result,
 ) -> fmt::Result {
     let mut plain = 0;
-    for (at, c) in text.char_indices() {
-        let quote = matches!(c, '"' | '\\');
-        if !quote && !is_dangerous(c) {
-            continue;
-        }
+    for (at, c) in text.char_indices().filter(|(_, c)| is_special(*c)) {
         f.write_str(&text[plain..at])?;
         plain = at + c.len_utf8();
-        if quote {
-            write!(f, "\\{c}")?;
-        } else {
-            escape(f, c)?;
-        }
+        escape(f, c)?;
     }
     f.write_str(&text[plain..])
+}
+
+/// Writes a dangerous character as a document of JSON has it.
+fn json_number(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
+    c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(f, "\\u{unit:04x}"))
+}
+
+fn is_quoted(c: char) -> bool {
+    matches!(c, '"' | '\\') || is_dangerous(c)
+}
+
+fn is_dangerous_in_lines(c: char) -> bool {
+    c != '\n' && is_dangerous(c)
 }
 
 /// Bytes for a person to read. Dangerous characters become `\n`, `\x1b` or
@@ -55,7 +60,8 @@ pub struct Escaped<'a>(pub &'a [u8]);
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
-            quoted(f, chunk.valid(), |f, c| match c {
+            escaped(f, chunk.valid(), is_quoted, |f, c| match c {
+                '"' | '\\' => write!(f, "\\{c}"),
                 '\n' => f.write_str("\\n"),
                 '\r' => f.write_str("\\r"),
                 '\t' => f.write_str("\\t"),
@@ -76,14 +82,7 @@ pub struct Message<'a>(pub &'a str);
 
 impl fmt::Display for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            if c != '\n' && is_dangerous(c) {
-                write!(f, "\\u{{{:x}}}", c as u32)?;
-            } else {
-                f.write_char(c)?;
-            }
-        }
-        Ok(())
+        escaped(f, self.0, is_dangerous_in_lines, |f, c| write!(f, "\\u{{{:x}}}", c as u32))
     }
 }
 
@@ -95,8 +94,9 @@ impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
         for chunk in self.0.utf8_chunks() {
-            quoted(f, chunk.valid(), |f, c| {
-                c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(f, "\\u{unit:04x}"))
+            escaped(f, chunk.valid(), is_quoted, |f, c| match c {
+                '"' | '\\' => write!(f, "\\{c}"),
+                c => json_number(f, c),
             })?;
             if !chunk.invalid().is_empty() {
                 f.write_char('\u{fffd}')?;
@@ -112,16 +112,7 @@ pub struct JsonText<'a>(pub &'a str);
 
 impl fmt::Display for JsonText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            if c != '\n' && is_dangerous(c) {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    write!(f, "\\u{unit:04x}")?;
-                }
-            } else {
-                f.write_char(c)?;
-            }
-        }
-        Ok(())
+        escaped(f, self.0, is_dangerous_in_lines, json_number)
     }
 }
 

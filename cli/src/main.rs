@@ -9,6 +9,7 @@ mod interrupt;
 mod losses;
 mod output;
 mod qemu;
+mod recording;
 mod report;
 mod run;
 mod stat;
@@ -17,6 +18,7 @@ mod vmm;
 
 use clap::{Parser, Subcommand};
 use hypertrace_trace::SessionError;
+use hypertrace_user::ProgramError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::process::ExitCode;
@@ -47,30 +49,19 @@ struct Usage(String);
 fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
     let cli = Cli::parse();
-    let done = match cli.command {
-        Command::Run(args) => match run::run(&args) {
-            Ok(code) => return code,
-            Err(error) => Err(error),
-        },
-        Command::Demo(args) => match demo::run(&args) {
-            Ok(code) => return code,
-            Err(error) => Err(error),
-        },
-        Command::Report(args) => {
-            allow_open_files();
-            report::run(&args)
-        }
-        Command::Stat(args) => {
-            allow_open_files();
-            stat::run(&args)
-        }
-        Command::Ctl(args) => ctl::run(&args),
-        Command::Bench(args) => bench::run(&args),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit(&error),
+    if let Command::Report(_) | Command::Stat(_) = &cli.command {
+        allow_open_files();
     }
+    let succeeded = |()| ExitCode::SUCCESS;
+    let done = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Report(args) => report::run(&args).map(succeeded),
+        Command::Stat(args) => stat::run(&args).map(succeeded),
+        Command::Ctl(args) => ctl::run(&args).map(succeeded),
+        Command::Bench(args) => bench::run(&args).map(succeeded),
+    };
+    done.unwrap_or_else(|error| exit(&error))
 }
 
 /// Prints an error once and chooses the exit code: 0 if the reader closed our
@@ -83,18 +74,14 @@ fn exit(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     output::say(format_args!("{error:#}"));
-    let bad_input = error
-        .downcast_ref::<hypertrace_timeline::Error>()
-        .is_some_and(hypertrace_timeline::Error::is_bad_input)
-        || error.downcast_ref::<SessionError>().is_some_and(SessionError::is_bad_input)
-        || error
-            .downcast_ref::<hypertrace_user::Error>()
-            .is_some_and(hypertrace_user::Error::is_bad_input)
-        || error.is::<Usage>();
-    if let Some(error) = error.downcast_ref::<hypertrace_user::ProgramError>() {
+    if let Some(error) = error.downcast_ref::<ProgramError>() {
         return ExitCode::from(error.exit_code());
     }
-    ExitCode::from(if bad_input { 2 } else { 1 })
+    let is_bad_input = error.is::<Usage>()
+        || error.downcast_ref().is_some_and(hypertrace_timeline::Error::is_bad_input)
+        || error.downcast_ref().is_some_and(hypertrace_user::Error::is_bad_input)
+        || error.downcast_ref().is_some_and(SessionError::is_bad_input);
+    ExitCode::from(if is_bad_input { 2 } else { 1 })
 }
 
 /// Raises the limit of open files as far as this process may: all streams of a

@@ -5,8 +5,10 @@
 
 use crate::escape::Message;
 use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::ops::Range;
 
 /// Writes text to stdout.
 ///
@@ -15,6 +17,20 @@ use std::io::{self, Write};
 pub fn print(text: impl Display) -> Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "{text}").and_then(|()| out.flush()).context("cannot write")
+}
+
+/// Lays out rows below a header. The columns `numbers` are aligned to the right.
+pub fn table<const N: usize>(
+    header: [&str; N],
+    numbers: Range<usize>,
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header).add_rows(rows);
+    for column in table.column_iter_mut().skip(numbers.start).take(numbers.len()) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 /// Writes a message to stderr, escaped, if it can be written.

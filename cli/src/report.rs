@@ -6,11 +6,12 @@ use crate::output::say;
 use crate::stat::unfinished;
 use anyhow::Context;
 use hypertrace_timeline::{ClockMaps, Domain, Entry, Event, Lost, Session, Timeline, Value};
+use hypertrace_trace::pattern::matches;
 use serde_json::json;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Show the events of one or several sessions in order of time
@@ -73,12 +74,7 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut sessions = Vec::with_capacity(args.dirs.len());
-    for dir in &args.dirs {
-        let session = Session::open(dir)?;
-        let maps = ClockMaps::of(&session)?;
-        sessions.push((session, maps));
-    }
+    let sessions = args.dirs.iter().map(|dir| open(dir)).collect::<anyhow::Result<Vec<_>>>()?;
     let start = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
     let mut lines = Lines::new(&sessions);
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -89,18 +85,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     while left > 0
         && let Some(entry) = timeline.next_entry()
     {
-        let event = match entry {
-            Ok(Entry::Event(event)) => event,
+        let line = match entry {
+            Ok(Entry::Event(event)) => {
+                let since = event.ts_ns.saturating_sub(start);
+                if args.to.is_some_and(|to| since > to) {
+                    break;
+                }
+                if !args.admits(&event, since) {
+                    continue;
+                }
+                left -= 1;
+                if args.json { lines.json(&event) } else { lines.text(&event, since) }
+            }
             Ok(Entry::Lost(lost)) => {
                 let since = lost.ts_ns.map(|at| at.saturating_sub(start));
-                if args.admits_lost(&lost, since) {
-                    let line = match args.json {
-                        true => lines.json_lost(&lost),
-                        false => lines.text_lost(&lost, since),
-                    };
-                    out.write_all(line.as_bytes()).context("cannot write")?;
+                if !args.admits_lost(&lost, since) {
+                    continue;
                 }
-                continue;
+                if args.json { lines.json_lost(&lost) } else { lines.text_lost(&lost, since) }
             }
             Err(error) => {
                 // The events before the damage are shown.
@@ -108,15 +110,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 return Err(error.into());
             }
         };
-        let since = event.ts_ns.saturating_sub(start);
-        if args.to.is_some_and(|to| since > to) {
-            break;
-        }
-        if !args.admits(&event, since) {
-            continue;
-        }
-        left -= 1;
-        let line = if args.json { lines.json(&event) } else { lines.text(&event, since) };
         out.write_all(line.as_bytes()).context("cannot write")?;
     }
     out.flush().context("cannot write")?;
@@ -131,12 +124,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Opens a session with its clocks.
+pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
+    let session = Session::open(dir)?;
+    let maps = ClockMaps::of(&session)?;
+    Ok((session, maps))
+}
+
 impl Args {
     fn is_filtered(&self) -> bool {
-        !self.event.is_empty()
-            || !self.client.is_empty()
-            || self.from.is_some()
-            || self.to.is_some()
+        let has_names = !self.event.is_empty() || !self.client.is_empty();
+        has_names || self.from.is_some() || self.to.is_some()
     }
 
     /// Formats the message that no event matched. For each name it adds whether a session has
@@ -202,12 +200,7 @@ impl Lines {
     }
 
     pub(crate) fn text(&mut self, event: &Event, since: i64) -> &str {
-        let Lines { buffer, .. } = self;
-        buffer.clear();
-        seconds(buffer, since, 3, "");
-        buffer.push_str("  ");
-        seconds(buffer, since.saturating_sub(self.last.unwrap_or(since)), 2, "+");
-        self.last = Some(since);
+        self.times(since);
         self.source(&event.source);
         let Lines { buffer, .. } = self;
         buffer.push_str(&event.name);
@@ -227,6 +220,16 @@ impl Lines {
         }
         buffer.push('\n');
         buffer
+    }
+
+    /// Begins a line with the columns of times.
+    fn times(&mut self, since: i64) {
+        let Lines { buffer, .. } = self;
+        buffer.clear();
+        seconds(buffer, since, 3, "");
+        buffer.push_str("  ");
+        seconds(buffer, since.saturating_sub(self.last.unwrap_or(since)), 2, "+");
+        self.last = Some(since);
     }
 
     /// Appends the column of sources.
@@ -256,28 +259,26 @@ impl Lines {
     }
 
     fn text_lost(&mut self, lost: &Lost, since: Option<i64>) -> &str {
-        self.buffer.clear();
-        match since {
+        let place = match since {
             Some(since) => {
-                seconds(&mut self.buffer, since, 3, "");
-                self.buffer.push_str("  ");
-                let last = self.last.unwrap_or(since);
-                seconds(&mut self.buffer, since.saturating_sub(last), 2, "+");
-                self.last = Some(since);
+                self.times(since);
+                "here"
             }
-            None => self.buffer.push_str("            -             -"),
-        }
+            None => {
+                self.buffer.clear();
+                self.buffer.push_str("            -             -");
+                "at an unknown time"
+            }
+        };
         self.source(&lost.source);
-        let place = if since.is_some() { "here" } else { "at an unknown time" };
         let events = if lost.events == 1 { "event" } else { "events" };
         // Writing to a String does not fail.
         let _ = write!(self.buffer, "... {} {events} lost {place}", grouped(lost.events));
-        let mut separator = " (";
-        for (cause, _) in causes(lost.causes) {
-            let _ = write!(self.buffer, "{separator}{cause}");
-            separator = ", ";
+        let causes: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
+        if !causes.is_empty() {
+            let _ = write!(self.buffer, " ({})", causes.join(", "));
         }
-        self.buffer.push_str(if separator == ", " { ")\n" } else { "\n" });
+        self.buffer.push('\n');
         &self.buffer
     }
 
@@ -393,34 +394,6 @@ fn json_line(out: &mut String, event: &Event) -> std::fmt::Result {
     }
     out.push_str("}\n");
     Ok(())
-}
-
-/// Returns whether a glob of `*` and `?` matches a whole name.
-fn matches(glob: &str, name: &str) -> bool {
-    let (glob, name) = (glob.as_bytes(), name.as_bytes());
-    let (mut g, mut n) = (0, 0);
-    // Positions to continue from if the text after the last star does not match here.
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match glob.get(g) {
-            Some(b'*') => {
-                star = Some((g, n));
-                g += 1;
-            }
-            Some(c) if *c == b'?' || *c == name[n] => {
-                g += 1;
-                n += 1;
-            }
-            _ => match &mut star {
-                Some((at, from)) => {
-                    *from += 1;
-                    (g, n) = (*at + 1, *from);
-                }
-                None => return false,
-            },
-        }
-    }
-    glob[g..].iter().all(|c| *c == b'*')
 }
 
 /// Parses a time such as `1.5ms` to nanoseconds, exactly. Without a unit, it is seconds.

@@ -4,10 +4,10 @@ use crate::Usage;
 use crate::losses::{causes, grouped};
 use crate::output::{print, say};
 use crate::qemu::Emulator;
+use crate::recording::{Failure, serve};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
-use hypertrace_trace::control::told;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
@@ -15,7 +15,6 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
 
 /// Run a program without a VM, and record its events in a session
 ///
@@ -107,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let program = Program::find(name)?;
     let emulator = args.qemu.as_deref().map(Emulator::find).transpose()?;
-    let failure = Arc::new(OnceLock::new());
+    let failure = Failure::default();
     // Lives until the session has ended: a signal must not leave it unfinished.
     let _signals = pass_signals_on();
     let session = Session::create(config(args, &failure)?)?;
@@ -121,10 +120,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let watched = end_if_cut(session.segment(), &crate::escape::Message(&said).to_string());
         watched.context("cannot watch the segment for being cut off")?;
     }
-    let monitor = session.trace().serve();
-    if let Err(error) = &monitor {
-        say(format_args!("no control socket: {}", told(error)));
-    }
+    let monitor = serve(session.trace());
     let (started, mut command) = match &emulator {
         Some(emulator) => (emulator.qemu(), emulator.command(&program)),
         None => (&program, program.command()),
@@ -149,11 +145,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             say(UNTRACED);
         }
     }
-    let written = match failure.get() {
-        Some(why) => Err(anyhow::anyhow!("{why}")),
-        None => written.map_err(anyhow::Error::from),
-    };
-    let whole = written.with_context(|| {
+    let whole = failure.check(written.map_err(Into::into)).with_context(|| {
         format!("{} is incomplete, {} events are lost", args.out.display(), summary.lost)
     });
     match whole {
@@ -195,14 +187,13 @@ fn closing(args: &Args, summary: &Summary) -> String {
             overwritten: sum(|stream| stream.lost_overwritten),
         };
         let (ring, clients) = (args.ring, args.clients);
-        let hints = [
-            ("ring full", format!("raise --ring, {ring} KiB now")),
-            ("emit interrupted", "by a signal handler that emits".into()),
-            ("no free client", format!("raise --clients, {clients} now")),
-            ("overwritten", "left in the ring, or not readable".into()),
-        ];
         let causes = causes(losses).map(|(cause, n)| {
-            let hint = hints.iter().find(|(of, _)| *of == cause).map_or("", |(_, hint)| hint);
+            let hint = match cause {
+                "ring full" => format!("raise --ring, {ring} KiB now"),
+                "emit interrupted" => "by a signal handler that emits".into(),
+                "no free client" => format!("raise --clients, {clients} now"),
+                _ => "left in the ring, or not readable".into(),
+            };
             format!("{} {cause} ({hint})", grouped(n))
         });
         let points = (points > 0).then(|| {
@@ -220,17 +211,12 @@ fn closing(args: &Args, summary: &Summary) -> String {
     line
 }
 
-fn config(args: &Args, failure: &Arc<OnceLock<String>>) -> Result<Config> {
+fn config(args: &Args, failure: &Failure) -> Result<Config> {
     if !args.ring.is_power_of_two() {
         bail!(Usage(format!("--ring {}: a ring's KiB are a power of two", args.ring)));
     }
     let ring_bytes = args.ring << 10;
-    let mut trace = SessionConfig { share: args.share, ..SessionConfig::new(&args.out) };
-    let first = Arc::clone(failure);
-    trace.on_write_failed = Some(Box::new(move |failed| {
-        // Only the first failure is reported: later ones mostly follow from it.
-        let _ = first.set(told(failed));
-    }));
+    let trace = failure.of_session(&args.out, args.share);
     let default = if args.qemu.is_some() { args.clients } else { 0 };
     let relays = args.relays.unwrap_or(default);
     let clients = args.clients + relays;

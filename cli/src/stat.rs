@@ -2,8 +2,7 @@
 
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
-use crate::output::print;
-use comfy_table::{CellAlignment, Table, presets};
+use crate::output::{print, table};
 use hypertrace_abi::ring::Losses;
 use hypertrace_timeline::{Domain, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
@@ -59,27 +58,22 @@ fn source(session: &Session, stat: &StreamStat) -> String {
 }
 
 fn to_text(session: &Session, stat: &SessionStat) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header([
-        "stream", "name", "records", "events", "points", "stamps", "lost", "filtered", "faults",
-    ]);
-    for row in stat.streams.iter().chain([&stat.total]) {
-        let numbers = [
-            row.records,
-            row.events,
-            row.reference_points,
-            row.stamps,
-            row.lost,
-            row.filtered,
-            row.faults,
-        ];
-        let text = [source(session, row), Escaped(row.name.as_bytes()).to_string()];
-        table.add_row(text.into_iter().chain(numbers.map(|n| n.to_string())));
-    }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let header =
+        ["stream", "name", "records", "events", "points", "stamps", "lost", "filtered", "faults"];
+    let cells = |row: &StreamStat| {
+        [
+            source(session, row),
+            Escaped(row.name.as_bytes()).to_string(),
+            row.records.to_string(),
+            row.events.to_string(),
+            row.reference_points.to_string(),
+            row.stamps.to_string(),
+            row.lost.to_string(),
+            row.filtered.to_string(),
+            row.faults.to_string(),
+        ]
+    };
+    let table = table(header, 2..9, stat.streams.iter().chain([&stat.total]).map(cells));
     let mut out = format!("{table}\n");
     let _ = details(&mut out, session, stat); // writing to a String does not fail
     let mut lines: Vec<&str> = out.lines().map(str::trim_end).collect();
@@ -111,20 +105,20 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
         let guest = clock.client.map_or("guest".into(), |client| format!("guest/{client}"));
         let kind = session.json().clock(clock.id).map_or("", |clock| &clock.kind);
         write!(out, "\n{guest} {} (clock {}): ", clock_name(kind), clock.id)?;
-        let readings = grouped(clock.constraints as u64);
-        let pieces = if clock.segments == 1 { "piece" } else { "pieces" };
-        match (clock.constraints, clock.bound_ns) {
-            (0, _) => write!(out, "offset unknown, no reference points")?,
-            (_, None) => write!(out, "offset fitted, error unknown")?,
-            (_, Some(bound)) => write!(out, "offset known to \u{b1} {} ns", grouped(bound))?,
+        if clock.constraints == 0 {
+            write!(out, "offset unknown, no reference points")?;
+            continue;
         }
-        if clock.constraints > 0 {
-            let segments = clock.segments;
-            write!(
-                out,
-                " from {readings} readings around reference points ({segments} linear {pieces})"
-            )?;
+        match clock.bound_ns {
+            None => write!(out, "offset fitted, error unknown")?,
+            Some(bound) => write!(out, "offset known to \u{b1} {} ns", grouped(bound))?,
         }
+        let (readings, segments) = (grouped(clock.constraints as u64), clock.segments);
+        let pieces = if segments == 1 { "piece" } else { "pieces" };
+        write!(
+            out,
+            " from {readings} readings around reference points ({segments} linear {pieces})"
+        )?;
     }
     if stat.unusable > 0 {
         write!(out, "\nreference points with an impossible guest time: {}", stat.unusable)?;
@@ -154,14 +148,10 @@ fn clock_name(kind: &str) -> String {
 /// Returns a line for a session that was not ended, with what to do about it.
 pub fn unfinished(session: &Session) -> Option<String> {
     let json = session.json();
-    let recover = match json.programs {
-        true => {
-            "; if that was `hypertrace run --segment FILE`: hypertrace run --recover FILE --out DIR"
-        }
-        false => "",
-    };
-    (!json.finished)
-        .then(|| format!("not finished: still being written, or its writer was ended{recover}"))
+    let said = "not finished: still being written, or its writer was ended";
+    let recover =
+        "; if that was `hypertrace run --segment FILE`: hypertrace run --recover FILE --out DIR";
+    (!json.finished).then(|| format!("{said}{}", if json.programs { recover } else { "" }))
 }
 
 fn list<'a>(
@@ -169,15 +159,9 @@ fn list<'a>(
     title: &str,
     counts: impl Iterator<Item = (&'a str, u64)>,
 ) -> std::fmt::Result {
-    let mut separator = ": ";
-    for (name, n) in counts {
-        if separator == ": " {
-            write!(out, "\n{title}")?;
-        }
-        write!(out, "{separator}{} {n}", Escaped(name.as_bytes()))?;
-        separator = ", ";
-    }
-    Ok(())
+    let item = |(name, n): (&str, u64)| format!("{} {n}", Escaped(name.as_bytes()));
+    let items: Vec<String> = counts.map(item).collect();
+    if items.is_empty() { Ok(()) } else { write!(out, "\n{title}: {}", items.join(", ")) }
 }
 
 fn to_json(session: &Session, stat: &SessionStat) -> Value {

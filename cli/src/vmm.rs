@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{COUNTERS, Chip, Counter, DrainWaker, Geometry, Memory};
 use hypertrace_guest::{Args, layout};
-use hypertrace_trace::{Session, SessionError, Summary};
+use hypertrace_trace::{Session, Summary};
 use kvm_vmm::{Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,17 +63,17 @@ impl Device {
     /// Drains what is left and ends the session.
     pub fn finish(self) -> Result<Summary> {
         let (summary, written) = self.end();
-        written?;
-        Ok(summary)
+        written.map(|()| summary)
     }
 
     /// Drains the rest and ends the session. Returns the counts even if the session
     /// cannot be written to its end.
-    pub fn end(self) -> (Summary, Result<(), SessionError>) {
+    pub fn end(self) -> (Summary, Result<()>) {
         self.drain.finish();
         let count = |counter: Counter| (counter.name().to_owned(), self.chip.count(counter));
         let counters: [_; COUNTERS] = Counter::ALL.map(count);
         self.session.set_device_counters(counters.into_iter().collect());
-        self.session.end()
+        let (summary, written) = self.session.end();
+        (summary, written.map_err(Into::into))
     }
 }

@@ -3,7 +3,7 @@
 use super::cpus;
 use super::measure::Measured;
 use super::timing::TICKS_PER_NS;
-use comfy_table::{CellAlignment, Table, presets};
+use crate::output;
 use serde::Serialize;
 
 /// Machine that the numbers were measured on.
@@ -46,17 +46,14 @@ pub fn text(machine: &Machine, rows: &[Measured]) -> String {
         machine.kernel,
         machine.counter_hz as f64 / 1e9
     );
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["row", "ns", "ratio", "IQR", "floor", "target", "", "what"]);
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-    for row in rows {
+    let cells = |row: &Measured| {
         let met = match row.met {
             Some(true) => "met",
             Some(false) => "missed",
             None => "",
         };
-        table.add_row([
+        [
             row.name.to_owned(),
             number(row.ns),
             number(row.ratio),
@@ -65,12 +62,8 @@ pub fn text(machine: &Machine, rows: &[Measured]) -> String {
             row.target.unwrap_or_default().to_owned(),
             met.to_owned(),
             row.note.clone(),
-        ]);
-    }
-    for column in 1..=3 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    format!("{machine}\n\n{table}\n")
+        ]
+    };
+    let header = ["row", "ns", "ratio", "IQR", "floor", "target", "", "what"];
+    format!("{machine}\n\n{}\n", output::table(header, 1..4, rows.iter().map(cells)))
 }

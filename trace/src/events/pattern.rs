@@ -28,26 +28,31 @@ impl Pattern {
 
     /// Returns whether a name fits.
     pub fn matches(&self, name: &str) -> bool {
-        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
-        let (mut p, mut n) = (0, 0);
-        // Where to continue when the text after the last star does not fit.
-        let mut star = None;
-        while n < name.len() {
-            if pattern.get(p) == Some(&b'*') {
-                star = Some((p + 1, n));
-                p += 1;
-            } else if pattern.get(p).is_some_and(|c| *c == b'?' || *c == name[n]) {
-                p += 1;
-                n += 1;
-            } else if let Some((after, from)) = star {
-                star = Some((after, from + 1));
-                (p, n) = (after, from + 1);
-            } else {
-                return false;
-            }
-        }
-        pattern[p..].iter().all(|c| *c == b'*')
+        matches(&self.0, name)
     }
+}
+
+/// Returns whether a whole name fits a text in which `*` is any text and `?` any byte.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut p, mut n) = (0, 0);
+    // Where to continue when the text after the last star does not fit.
+    let mut star = None;
+    while n < name.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p + 1, n));
+            p += 1;
+        } else if pattern.get(p).is_some_and(|c| *c == b'?' || *c == name[n]) {
+            p += 1;
+            n += 1;
+        } else if let Some((after, from)) = star {
+            star = Some((after, from + 1));
+            (p, n) = (after, from + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
 }
 
 impl FromStr for Pattern {

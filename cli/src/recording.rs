@@ -1,0 +1,42 @@
+//! Sessions that this process records, for `run` and `demo`.
+
+use crate::output::say;
+use anyhow::{Result, bail};
+use hypertrace_trace::control::told;
+use hypertrace_trace::monitor::Monitor;
+use hypertrace_trace::{Session, SessionConfig, Share};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+/// The first failure to write a session: later ones mostly follow from it.
+#[derive(Default)]
+pub struct Failure(Arc<OnceLock<String>>);
+
+impl Failure {
+    /// Returns the configuration of a session in this directory, which reports its failures here.
+    pub fn of_session(&self, dir: &Path, share: Share) -> SessionConfig {
+        let first = Arc::clone(&self.0);
+        SessionConfig {
+            share,
+            on_write_failed: Some(Box::new(move |failed| drop(first.set(told(failed))))),
+            ..SessionConfig::new(dir)
+        }
+    }
+
+    /// Checks that an ended session is complete; `written` is the result of its end.
+    ///
+    /// # Errors
+    /// If it is readable only up to a failure. The message has the failure and the losses.
+    pub fn check(&self, written: Result<()>) -> Result<()> {
+        match self.0.get() {
+            Some(why) => bail!("{why}"),
+            None => written,
+        }
+    }
+}
+
+/// Serves the session's monitor. Without its socket, a message says so.
+pub fn serve(session: &Session) -> Option<Monitor> {
+    let monitor = session.serve();
+    monitor.inspect_err(|error| say(format_args!("no control socket: {}", told(error)))).ok()
+}
