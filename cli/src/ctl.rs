@@ -142,7 +142,8 @@ impl Vmm {
                     format!("{here} is not a directory; give that of a running VMM's session")
                 }
                 ErrorKind::NotFound => format!(
-                    "there is no {socket}: is the VMM still running, and was it started with a monitor?"
+                    "there is no {socket}: is the VMM still running, and was it started with a \
+                     monitor?"
                 ),
                 ErrorKind::ConnectionRefused => {
                     format!("no VMM listens at {socket}: is it still running?")

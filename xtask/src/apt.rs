@@ -143,11 +143,11 @@ pub fn choose(sources: &[Source], codename: Option<&str>, suites: &[&str]) -> Ve
 pub fn to_deb822(sources: &[Source]) -> String {
     let mut text = String::new();
     for source in sources {
-        let _ = writeln!(text, "Types: deb");
-        let _ = writeln!(text, "URIs: {}", source.uris.join(" "));
-        let _ = writeln!(text, "Suites: {}", source.suites.join(" "));
-        if !source.components.is_empty() {
-            let _ = writeln!(text, "Components: {}", source.components.join(" "));
+        let Source { uris, suites, components, .. } = source;
+        let _ =
+            writeln!(text, "Types: deb\nURIs: {}\nSuites: {}", uris.join(" "), suites.join(" "));
+        if !components.is_empty() {
+            let _ = writeln!(text, "Components: {}", components.join(" "));
         }
         for (name, value) in &source.options {
             let _ = writeln!(text, "{name}: {value}");

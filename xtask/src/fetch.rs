@@ -11,6 +11,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::command::first_line;
+use crate::tree::entries;
 use crate::{apt, step};
 
 /// A program's name on PATH, path in the package, and first arguments (`{root}` is the folder in place of `/`).
@@ -181,11 +183,6 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     Ok(bin)
 }
 
-/// Returns the paths of the files in a folder, none if it cannot be read.
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
-}
-
 /// Downloads the packages with an apt that has its own state and cache, and for which nothing is installed.
 fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<PathBuf>> {
     ensure!(
@@ -194,10 +191,9 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
         tool.name
     );
     ensure!(!sources.is_empty(), "this machine's apt sources name no mirror");
-    for needed in ["state/lists/partial", "cache/archives/partial", "none"] {
+    for needed in ["state/lists/partial", "cache/archives/partial", "none", "sources"] {
         fs::create_dir_all(folder.join(needed))?;
     }
-    fs::create_dir(folder.join("sources"))?;
     fs::write(folder.join("status"), "")?;
     fs::write(folder.join("sources/mirror.sources"), apt::to_deb822(sources))?;
     let dump = Command::new("apt-config").arg("dump").output();
@@ -206,10 +202,8 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     let configuration = folder.join("apt.conf");
     let mut settings = private_configuration(folder, &machine);
     if let Some(foreign) = tool.foreign {
-        let native = Command::new("dpkg").arg("--print-architecture").output();
-        let native = native.context("cannot start dpkg")?.stdout;
-        let native = String::from_utf8_lossy(&native);
-        let _ = writeln!(settings, "APT::Architectures {{ {:?}; {foreign:?}; }};", native.trim());
+        let native = first_line(Command::new("dpkg").arg("--print-architecture"))?;
+        let _ = writeln!(settings, "APT::Architectures {{ {native:?}; {foreign:?}; }};");
     }
     fs::write(&configuration, settings)?;
 
@@ -239,7 +233,7 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     run(&format!("{megabytes} MB of packages"), install())?;
 
     let is_package = |path: &PathBuf| path.extension().is_some_and(|e| e == "deb");
-    Ok(entries(&folder.join("cache/archives")).filter(is_package).collect())
+    Ok(entries(&folder.join("cache/archives"))?.into_iter().filter(is_package).collect())
 }
 
 /// Adds the sizes in the output of `--print-uris`: a line with URI, file, bytes and checksum for each package.
@@ -287,17 +281,9 @@ fn first_error(output: &str) -> &str {
 fn unpack(packages: &[PathBuf], root: &Path) -> Result<()> {
     fs::create_dir(root)?;
     for package in packages {
-        let unpacked = Command::new("dpkg-deb")
-            .arg("--extract")
-            .args([package, root])
-            .output()
-            .context("cannot start dpkg-deb")?;
-        ensure!(
-            unpacked.status.success(),
-            "{} does not unpack: {}",
-            package.display(),
-            String::from_utf8_lossy(&unpacked.stderr).trim()
-        );
+        let mut unpack = Command::new("dpkg-deb");
+        first_line(unpack.arg("--extract").arg(package).arg(root))
+            .with_context(|| format!("{} does not unpack", package.display()))?;
     }
     Ok(())
 }
@@ -340,7 +326,8 @@ fn write_script(file: &Path, text: &str) -> Result<()> {
 /// its path, as a compiler starts its assembler, then starts it with the right libraries.
 fn wrap_in_place(layout: &Layout, root: &Path, folder: &Path) -> Result<()> {
     // The folders of a compiler's parts differ between releases: there may be none.
-    for path in entries(&root.join(folder)).filter(|path| !path.is_symlink()) {
+    let paths = entries(&root.join(folder)).unwrap_or_default();
+    for path in paths.into_iter().filter(|path| !path.is_symlink()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
             wrap_in_place(layout, root, &folder.join(&*name))?;
@@ -376,17 +363,19 @@ impl Layout {
     fn find(root: &Path) -> Option<Self> {
         let mut layouts = Vec::new();
         for lib in ["usr/lib", "lib"] {
-            for folder in entries(&root.join(lib)).filter(|path| path.join("libc.so.6").exists()) {
-                let loader = entries(&folder).filter(|path| path.is_file()).find_map(|path| {
-                    let name = path.file_name()?.to_str()?;
-                    let is_loader = name.starts_with("ld-linux") || name.starts_with("ld64.so");
-                    is_loader.then(|| name.to_owned())
-                });
+            let mut folders = entries(&root.join(lib)).unwrap_or_default();
+            folders.retain(|folder| folder.join("libc.so.6").exists());
+            for folder in folders {
                 let triplet = folder.file_name()?.to_str()?.to_owned();
-                layouts.extend(loader.map(|loader| {
+                let files = entries(&folder).ok()?.into_iter().filter(|path| path.is_file());
+                let mut names =
+                    files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+                let is_loader =
+                    |name: &String| name.starts_with("ld-linux") || name.starts_with("ld64.so");
+                if let Some(loader) = names.find(is_loader) {
                     let loader = format!("{lib}/{triplet}/{loader}");
-                    Layout { loader, triplet }
-                }));
+                    layouts.push(Layout { loader, triplet });
+                }
             }
         }
         let is_native = |layout: &Layout| layout.triplet.starts_with(std::env::consts::ARCH);

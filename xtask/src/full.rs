@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result, ensure};
 use comfy_table::{Table, presets};
 
+use crate::command::{cargo, first_line, nightly};
 use crate::notes::Notes;
-use crate::probe::{MIRI, Machine, first_line};
+use crate::probe::{MIRI, Machine};
 use crate::step;
-use crate::toolchain::{cargo, nightly};
 
 /// Line of the table: a test of adjustable size, or several tests.
 struct Check {

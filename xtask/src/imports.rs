@@ -8,6 +8,8 @@ use anyhow::{Context, Result};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemFn, ItemMod, ItemUse, UseTree, Visibility};
 
+use crate::tree::{entries, files};
+
 /// A path of names from a crate's root.
 type Names = Vec<String>;
 
@@ -35,7 +37,9 @@ type Folder = BTreeMap<String, BTreeSet<String>>;
 /// If a file cannot be read or parsed.
 pub fn check(root: &Path) -> Result<bool> {
     let mut is_good = true;
-    for source in sources(root)? {
+    let packages = files(root)?.into_iter().filter(|path| path.ends_with("Cargo.toml"));
+    let sources = packages.map(|package| package.with_file_name("src"));
+    for source in sources.filter(|source| source.is_dir()) {
         let mut code = Crate::default();
         code.read(&source, &Names::new())?;
         let name = source.strip_prefix(root)?.display().to_string();
@@ -55,30 +59,6 @@ pub fn check(root: &Path) -> Result<bool> {
         }
     }
     Ok(is_good)
-}
-
-/// Returns the source folders of all packages below a folder.
-fn sources(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
-    let mut found = Vec::new();
-    for path in entries(folder)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_symlink() || !path.is_dir() || name.starts_with('.') || name == "target" {
-            continue;
-        }
-        if name == "src" && folder.join("Cargo.toml").exists() {
-            found.push(path);
-        } else {
-            found.extend(sources(&path)?);
-        }
-    }
-    Ok(found)
-}
-
-fn entries(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
-    let read = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut paths = read.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    paths.sort();
-    Ok(paths)
 }
 
 impl Crate {

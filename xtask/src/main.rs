@@ -2,6 +2,7 @@
 //! C header, checks of words and imports.
 
 mod apt;
+mod command;
 mod fetch;
 mod full;
 mod header;
@@ -11,7 +12,7 @@ mod probe;
 mod soak;
 mod step;
 mod suite;
-mod toolchain;
+mod tree;
 mod words;
 
 use std::path::PathBuf;

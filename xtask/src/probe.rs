@@ -1,14 +1,14 @@
 //! Probes of this machine's capabilities. Each is used, because a device node, a name on PATH or a version proves little.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Error, Result, ensure};
 
+use crate::command::{cargo, first_line, nightly, version};
 use crate::fetch::{self, on_path};
-use crate::toolchain::{cargo, nightly};
 
 /// Usual place of the kernel's trace file system.
 const TRACING: &str = "/sys/kernel/tracing";
@@ -111,25 +111,18 @@ impl Machine {
     /// Finds a mounted tracefs, or tries what root can do without changing the system: a mount in a private namespace.
     fn tracefs(&mut self) -> Result<String> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        if let Some(folder) = mounted_tracefs(&mounts) {
-            usable_tracefs(folder)?;
-            return Ok(format!("mounted at {}", folder.display()));
-        }
         let mount = "mount -t tracefs nodev /sys/kernel/tracing && exec \"$@\"";
-        let prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh"];
-        let usable = format!("ls {TRACING}/events/sched && : >>{TRACING}/tracing_on");
-        let tried = Command::new(prefix[0])
-            .args(&prefix[1..])
-            .args(["sh", "-c", &usable])
-            .output()
-            .context("not mounted, and cannot start unshare(1)")?;
-        ensure!(
-            tried.status.success(),
-            "not mounted, and cannot be in a mount namespace: {}",
-            one_line(&tried.stderr)
-        );
+        let private = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh"];
+        let (folder, prefix, whose) = match mounted_tracefs(&mounts) {
+            Some(folder) => (folder, &[][..], ""),
+            None => (TRACING, &private[..], " for the tests alone"),
+        };
+        let usable = format!("ls {folder}/events/sched && : >>{folder}/tracing_on");
+        let mut words = prefix.iter().copied().chain(["sh", "-c", &usable]);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        succeeds(command.args(words), &format!("not usable or not mounted at {folder}"))?;
         self.prefix = prefix.to_vec();
-        Ok(format!("mounted at {TRACING} for the tests alone"))
+        Ok(format!("mounted at {folder}{whose}"))
     }
 
     /// Returns the PATH for test commands.
@@ -156,23 +149,10 @@ fn kvm() -> Result<String> {
     Ok(format!("API {version}, makes a VM"))
 }
 
-fn mounted_tracefs(mounts: &str) -> Option<&Path> {
-    mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .filter(|fields| fields.get(2) == Some(&"tracefs"))
-        .find_map(|fields| fields.get(1).copied().map(Path::new))
-}
-
-fn usable_tracefs(folder: &Path) -> Result<()> {
-    let events = folder.join("events");
-    fs::read_dir(&events).with_context(|| format!("cannot read {}", events.display()))?;
-    let switch = folder.join("tracing_on");
-    fs::OpenOptions::new()
-        .write(true)
-        .open(&switch)
-        .with_context(|| format!("cannot write {}", switch.display()))?;
-    Ok(())
+fn mounted_tracefs(mounts: &str) -> Option<&str> {
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let mut mounted = fields.filter(|fields| fields.get(2) == Some(&"tracefs"));
+    mounted.find_map(|fields| fields.get(1).copied())
 }
 
 fn is_root() -> bool {
@@ -182,9 +162,8 @@ fn is_root() -> bool {
 
 /// Runs the shortest bpftrace script, which fails if a permission or a feature of the kernel is missing.
 fn attaches(program: &Path) -> Result<()> {
-    let ran = Command::new(program).args(["-e", "interval:ms:1 { exit(); }"]).output()?;
-    ensure!(ran.status.success(), "it attaches to nothing: {}", one_line(&ran.stderr));
-    Ok(())
+    let script = ["-e", "interval:ms:1 { exit(); }"];
+    succeeds(Command::new(program).args(script), "it attaches to nothing")
 }
 
 /// Reads the smallest trace: no packet headers, one event class, one event. That needs the plugins.
@@ -249,8 +228,13 @@ fn compiles(program: &Path, options: &str, source: &str) -> Result<()> {
     let (file, made) = (folder.path().join("probe"), folder.path().join("made"));
     fs::write(&file, source)?;
     let mut command = Command::new(program);
-    let ran = command.args(options.split(' ')).arg(&file).arg("-o").arg(&made).output()?;
-    ensure!(ran.status.success(), "it compiles nothing: {}", one_line(&ran.stderr));
+    command.args(options.split(' ')).arg(&file).arg("-o").arg(&made);
+    succeeds(&mut command, "it compiles nothing")
+}
+
+fn succeeds(command: &mut Command, wrong: &str) -> Result<()> {
+    let ran = command.output()?;
+    ensure!(ran.status.success(), "{wrong}: {}", one_line(&ran.stderr));
     Ok(())
 }
 
@@ -266,25 +250,6 @@ fn cargo_fuzz() -> Result<String> {
     let nightly = first_line(nightly().arg("--version")).context("no nightly toolchain")?;
     version("c++").context("no C++ compiler")?;
     Ok(format!("{fuzz}, {nightly}"))
-}
-
-fn version(program: impl AsRef<OsStr>) -> Result<String> {
-    first_line(Command::new(program).arg("--version"))
-}
-
-/// Returns the first line of a command's output.
-///
-/// # Errors
-/// If it cannot be started or fails; the first line of its stderr is the message.
-pub fn first_line(command: &mut Command) -> Result<String> {
-    let program = command.get_program().display().to_string();
-    let output = command.output().with_context(|| format!("cannot start {program}"))?;
-    let first = |text: &[u8]| {
-        let text = String::from_utf8_lossy(text);
-        text.lines().next().unwrap_or_default().trim().to_owned()
-    };
-    ensure!(output.status.success(), "{}", first(&output.stderr));
-    Ok(first(&output.stdout))
 }
 
 fn one_line(text: &[u8]) -> String {
@@ -303,8 +268,7 @@ sysfs /sys sysfs rw 0 0
 debugfs /sys/kernel/debug debugfs rw 0 0
 nodev /sys/kernel/debug/tracing tracefs rw 0 0
 ";
-        let expected = Path::new("/sys/kernel/debug/tracing");
-        assert_eq!(mounted_tracefs(mounts), Some(expected));
+        assert_eq!(mounted_tracefs(mounts), Some("/sys/kernel/debug/tracing"));
         assert_eq!(mounted_tracefs("tracefs /tracefs ext4 rw 0 0\n"), None);
     }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::toolchain::cargo;
+use crate::command::cargo;
 
 /// Duration of the soak
 #[derive(clap::Args)]

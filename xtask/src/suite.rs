@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::command::{cargo, nightly};
 use crate::notes::{Notes, Required};
 use crate::probe::Machine;
 use crate::step;
-use crate::toolchain::{cargo, nightly};
 
 /// Options of the test run
 #[derive(clap::Args)]

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::tree::files;
+
 /// Phrases that read badly, each with a better one. A capital letter restricts a phrase to the beginning of a sentence.
 const TABLE: &[(&str, &str)] = &[
     ("stands", "is, has, appears"),
@@ -37,27 +39,18 @@ const ALLOWED: &str = include_str!("../words.allow");
 /// # Errors
 /// If a file cannot be read.
 pub fn check(root: &Path) -> Result<bool> {
-    let found = find(root, root)?;
+    let found = find(root)?;
     for line in &found {
         println!("{line}");
     }
     Ok(found.is_empty())
 }
 
-fn find(root: &Path, folder: &Path) -> Result<Vec<String>> {
+fn find(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    let read = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut paths = read.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    paths.sort();
-    for path in paths {
-        let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
-        let last = name.rsplit('/').next().unwrap_or_default();
-        if path.is_symlink() || last.starts_with('.') || last == "target" {
-            continue;
-        }
-        if path.is_dir() {
-            found.extend(find(root, &path)?);
-        } else if matches!(last.rsplit('.').next(), Some("rs" | "md" | "toml" | "h" | "c")) {
+    for path in files(root)? {
+        let name = path.strip_prefix(root)?.to_string_lossy();
+        if matches!(name.rsplit('.').next(), Some("rs" | "md" | "toml" | "h" | "c")) {
             let text = fs::read_to_string(&path).with_context(|| format!("cannot read {name}"))?;
             found.extend(bad_phrases(&name, &text));
         }
@@ -138,7 +131,7 @@ mod tests {
     #[test]
     fn comments_and_documents_have_no_bad_phrase() {
         let root = crate::root().unwrap();
-        let found = find(&root, &root).unwrap();
+        let found = find(&root).unwrap();
         assert!(found.is_empty(), "{}", found.join("\n"));
     }
 

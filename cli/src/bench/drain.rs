@@ -55,17 +55,8 @@ pub fn write_floor(context: &mut Context) -> Result<f64> {
     Ok(ns(total, CHUNKS * (CHUNK as u64 / 32)))
 }
 
-/// Measures the drain into the packet buffer only.
-pub fn buffer(_: &mut Context) -> Result<f64> {
-    drain(Output::Nothing)
-}
-
-/// Measures the drain into the session's file.
-pub fn file(_: &mut Context) -> Result<f64> {
-    drain(Output::Trace)
-}
-
-fn drain(output: Output) -> Result<f64> {
+/// Measures the drain into the packet buffer, and from there to the output.
+pub fn drain(output: Output) -> Result<f64> {
     let scratch = Scratch::new()?;
     let config = SessionConfig { output, ..SessionConfig::new(scratch.path().join("session")) };
     let session = Session::create(config)?;

@@ -51,16 +51,8 @@ pub fn reference_point(_: &mut Context) -> Result<f64> {
     Ok(ns(points(1, Answer::Device)?, REFERENCE_POINTS))
 }
 
-pub fn speedup_device(_: &mut Context) -> Result<f64> {
-    speedup(Answer::Device)
-}
-
-pub fn speedup_null(_: &mut Context) -> Result<f64> {
-    speedup(Answer::Null)
-}
-
 /// Returns the throughput of two vCPUs over that of one.
-fn speedup(answer: Answer) -> Result<f64> {
+pub fn speedup(answer: Answer) -> Result<f64> {
     let one = points(1, answer)?;
     let two = points(2, answer)?;
     Ok(2.0 * one as f64 / two as f64)

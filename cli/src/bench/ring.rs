@@ -245,16 +245,8 @@ fn set_mask(rings: &[AtomicU64], byte: u8) -> Result<()> {
     Ok(())
 }
 
-pub fn emit_one_thread(context: &mut Context) -> Result<f64> {
-    emit_threads(context, 1)
-}
-
-pub fn emit_two_threads(context: &mut Context) -> Result<f64> {
-    emit_threads(context, 2)
-}
-
 /// Measures the time per record of all threads together, in rings that hold the run.
-fn emit_threads(context: &mut Context, threads: u64) -> Result<f64> {
+pub fn emit_threads(context: &mut Context, threads: u64) -> Result<f64> {
     let rings = rings(context)?;
     let turns = BURST * 2;
     let total = at_once(threads, |index, meet| {

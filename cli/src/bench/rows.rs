@@ -1,30 +1,42 @@
 //! All rows of the benchmark, in the order of `docs/benchmarks.md`.
 
 use super::row::{Floor, Row, row};
+use super::trace::To;
+use super::trigger::Rules;
 use super::{
     c, device, drain, hostile, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger, user,
 };
+use hypertrace_trace::Output;
+use kvm_vmm::Answer;
 
-// Floors of several rows.
+// Floors of several rows, and those that are no rows.
 const RING_FLOOR: Floor = ("ring_floor", ring::floor);
 const EMPTY_LOOP: Floor = ("empty loop", ring::empty);
-const NO_RULES: Floor = ("no rules", trigger::none);
+const NO_RULES: Floor = ("no rules", |_| trigger::points(Rules::None));
+const RING_ONE_THREAD: Floor = ("one thread", |context| ring::emit_threads(context, 1));
+const TRACE_ONE_THREAD: Floor = ("one thread", |_| trace::threads(1));
+const SESSION_WRITE: Floor =
+    ("ring + 32 B write", |context| trace::sustained_floor(context, To::Session));
+const SIMPLE_WRITE: Floor =
+    ("ring + 48 B write", |context| trace::sustained_floor(context, To::Simple));
 const LTTNG_UST: Floor = ("lttng_ust", peers::lttng);
 const KVM_EXIT_NULL: Floor = ("kvm_exit_null", kvm::exit_null);
 const QEMU_MARKED_STORE: Floor = ("qemu_marked_store", qemu::marked_store);
 
 pub const ROWS: &[Row] = &[
     row("tsc", ring::tsc).note("one read of the counter"),
-    row("ring_floor", ring::floor).note("by hand: counter, 32-byte record, full check, release store"),
-    row("write_floor", drain::write_floor).note("64 KiB pwrite to reused tmpfs pages, per 32 bytes"),
+    row("ring_floor", ring::floor)
+        .note("by hand: counter, 32-byte record, full check, release store"),
+    row("write_floor", drain::write_floor)
+        .note("64 KiB pwrite to reused tmpfs pages, per 32 bytes"),
     row("ring_emit", ring::emit)
         .over(RING_FLOOR, "<= 1.3 x ring_floor")
         .note("event! with two u64, not inlined; consumer every 200 us"),
     row("ring_emit_disabled", ring::disabled)
         .less(EMPTY_LOOP, "<= 0.5 ns over an empty loop")
         .note("the same, switched off by the mask; ratio is the difference in ns"),
-    row("ring_emit_2threads", ring::emit_two_threads)
-        .speedup_of(("one thread", ring::emit_one_thread), ">= 1.9 x one thread's throughput")
+    row("ring_emit_2threads", |context| ring::emit_threads(context, 2))
+        .speedup_of(RING_ONE_THREAD, ">= 1.9 x one thread's throughput")
         .note("two threads, two clients, rings that hold the run"),
     row("c_emit", c::emit)
         .over(("ring_floor", c::floor), "<= 1.3 x ring_floor")
@@ -32,50 +44,53 @@ pub const ROWS: &[Row] = &[
     row("c_disabled", c::disabled)
         .less(("empty loop", c::empty), "<= 0.5 ns over an empty loop")
         .note("the same, switched off; ratio is the difference in ns"),
-    row("ring_drain", drain::buffer)
+    row("ring_drain", |_| drain::drain(Output::Nothing))
         .target("<= 7 ns a record")
         .note("copy and every check, into a packet buffer"),
-    row("ring_drain_file", drain::file)
+    row("ring_drain_file", |_| drain::drain(Output::Trace))
         .over(("write_floor", drain::write_floor), "<= 1.8 x write_floor")
         .note("the same, into the session's file on tmpfs"),
     row("drain_hostile", hostile::beside)
         .speedup_of(("fair share", hostile::fair), ">= 0.9 x its fair share")
-        .note("drain time per record of a client beside 15 hostile ones; ratio is the part of its fair share that it gets"),
+        .note(
+            "drain time per record of a client beside 15 hostile ones; \
+             ratio is the part of its fair share that it gets",
+        ),
     row("device_reference_point", device::reference_point)
         .over(RING_FLOOR, "<= 4 x ring_floor")
         .note("the device call alone, as a vCPU thread makes it, session on"),
     row("trace_disabled", trace::disabled)
         .less(EMPTY_LOOP, "<= 0.5 ns over an empty loop")
         .note("a declared event that is off; ratio is the difference in ns"),
-    row("trace_session_burst", trace::session_burst)
+    row("trace_session_burst", |_| trace::burst(To::Session))
         .over(RING_FLOOR, "<= 1.3 x ring_floor")
         .note("declared event with two u64; session drained every 200 us"),
-    row("trace_simple_burst", trace::simple_burst)
+    row("trace_simple_burst", |_| trace::burst(To::Simple))
         .over(RING_FLOOR, "<= 1.3 x ring_floor")
         .note("the same, to the simple backend's file alone"),
-    row("trace_session_sustained", trace::session_sustained)
-        .over(("ring + 32 B write", trace::session_sustained_floor), "<= 1.5 x (ring_floor + write_floor)")
+    row("trace_session_sustained", |_| trace::sustained(To::Session))
+        .over(SESSION_WRITE, "<= 1.5 x (ring_floor + write_floor)")
         .note("a million to a file on tmpfs, 32 bytes each; the producer waits"),
-    row("trace_session_lttng", trace::session_sustained)
+    row("trace_session_lttng", |_| trace::sustained(To::Session))
         .over(LTTNG_UST, "<= 0.6 x lttng_ust")
         .note("trace_session_sustained, against LTTng-UST"),
-    row("trace_simple_sustained", trace::simple_sustained)
-        .over(("ring + 48 B write", trace::simple_sustained_floor), "<= 1.5 x (ring_floor + write_floor)")
+    row("trace_simple_sustained", |_| trace::sustained(To::Simple))
+        .over(SIMPLE_WRITE, "<= 1.5 x (ring_floor + write_floor)")
         .note("the same to the simple backend's file alone, 48 bytes each"),
-    row("trace_simple_lttng", trace::simple_sustained)
+    row("trace_simple_lttng", |_| trace::sustained(To::Simple))
         .over(LTTNG_UST, "<= 0.6 x lttng_ust")
         .note("trace_simple_sustained, against LTTng-UST"),
-    row("trace_2threads", trace::two_threads)
-        .speedup_of(("one thread", trace::one_thread), ">= 1.9 x one thread's throughput")
+    row("trace_2threads", |_| trace::threads(2))
+        .speedup_of(TRACE_ONE_THREAD, ">= 1.9 x one thread's throughput")
         .note("two threads, rings that hold the run"),
     row("trace_marker_floor", tracefs::marker).note("bare write(2) of an event's text, 29 bytes"),
     row("trace_ftrace", tracefs::ftrace)
         .over(("trace_marker_floor", tracefs::marker), "<= 1.15 x trace_marker_floor")
         .note("the ftrace backend, text of the same bytes, to the same trace_marker"),
-    row("trigger_match", trigger::hit)
+    row("trigger_match", |_| trigger::points(Rules::Two))
         .less(NO_RULES, "<= 20 ns more")
         .note("a reference point's call with 16 rules, one fires; ratio is the difference in ns"),
-    row("trigger_miss", trigger::miss)
+    row("trigger_miss", |_| trigger::points(Rules::Others))
         .less(NO_RULES, "<= 2 ns more")
         .note("the same, none fires"),
     row("user_commit", ring::commit)
@@ -90,7 +105,8 @@ pub const ROWS: &[Row] = &[
         .over(("handshake_asleep_floor", user::floor_asleep), "<= 1.2 x handshake_asleep_floor")
         .note("reference_point! every 300 us, so that the host sleeps"),
     row("lttng_ust", peers::lttng).note("LTTng-UST, two u64, to a file; a full buffer blocks"),
-    row("uftrace_pg", peers::uftrace).note("a call of a function built with -pg, to a file by uftrace"),
+    row("uftrace_pg", peers::uftrace)
+        .note("a call of a function built with -pg, to a file by uftrace"),
     row("sigsegv_2016", sigsegv::event).note("user mode of 2016: 2 signals, 4 mprotects an event"),
     row("uprobe", tracefs::uprobe).note("a call of a function with a uprobe, to an instance"),
     row("sdt_bpftrace", peers::bpftrace).note("the sdt backend, counted by bpftrace"),
@@ -98,8 +114,8 @@ pub const ROWS: &[Row] = &[
     row("kvm_reference_point", kvm::reference_point)
         .over(KVM_EXIT_NULL, "<= 1.05 x kvm_exit_null")
         .note("with the device, session on"),
-    row("kvm_reference_point_2vcpu", kvm::speedup_device)
-        .over(("null device's", kvm::speedup_null), ">= 0.95 x the null device's")
+    row("kvm_reference_point_2vcpu", |_| kvm::speedup(Answer::Device))
+        .over(("null device's", |_| kvm::speedup(Answer::Null)), ">= 0.95 x the null device's")
         .note("two vCPUs' throughput over one's (not ns), against the null device's"),
     row("kvm_stamp", kvm::stamp)
         .over(KVM_EXIT_NULL, "<= 0.5 x kvm_exit_null")

@@ -27,29 +27,13 @@ const RECORD_WORDS: u64 = 4;
 /// Period of the writer if no ring fills.
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// Bytes of `bench_pair` in the session's file: time, id, two fields.
-const SESSION_BYTES: u64 = 32;
-/// Bytes of `bench_pair` in the simple backend's file: type, id, time, length,
-/// pid, two arguments.
-const SIMPLE_BYTES: u64 = 48;
-
-/// Destination of declared events.
+/// Destination of declared events, with the bytes of a `bench_pair` there.
 #[derive(Clone, Copy, PartialEq)]
-enum To {
-    /// The session's file.
-    Session,
-    /// The simple backend's file.
-    Simple,
-}
-
-impl To {
-    /// Returns the bytes of a `bench_pair` there.
-    fn bytes(self) -> u64 {
-        match self {
-            To::Session => SESSION_BYTES,
-            To::Simple => SIMPLE_BYTES,
-        }
-    }
+pub enum To {
+    /// The session's file: time, id, two fields.
+    Session = 32,
+    /// The simple backend's file: type, id, time, length, pid, two arguments.
+    Simple = 48,
 }
 
 /// Guard that keeps an event on.
@@ -101,7 +85,7 @@ impl Host {
         if let Some(path) = &self.simple {
             let bytes = std::fs::metadata(path)?.len();
             // The file has a header and the event's name besides.
-            let whole = records * SIMPLE_BYTES..records * SIMPLE_BYTES + 128;
+            let whole = records * To::Simple as u64..records * To::Simple as u64 + 128;
             ensure!(whole.contains(&bytes), "{bytes} bytes of {records} simple records");
         }
         Ok(summary)
@@ -124,15 +108,8 @@ pub fn disabled(_: &mut Context) -> Result<f64> {
     Ok(ns(total, turns))
 }
 
-pub fn session_burst(_: &mut Context) -> Result<f64> {
-    burst(To::Session)
-}
-
-pub fn simple_burst(_: &mut Context) -> Result<f64> {
-    burst(To::Simple)
-}
-
-fn burst(to: To) -> Result<f64> {
+/// Measures bursts, drained as the rows of the ring are.
+pub fn burst(to: To) -> Result<f64> {
     let host = Host::new(to, 1, Some(BURST_RING))?;
     let session = &host.session;
     let _on = On::new(&events::bench_pair::EVENT);
@@ -153,16 +130,8 @@ fn burst(to: To) -> Result<f64> {
     Ok(ns(total, BURST * BURSTS))
 }
 
-pub fn session_sustained(_: &mut Context) -> Result<f64> {
-    sustained(To::Session)
-}
-
-pub fn simple_sustained(_: &mut Context) -> Result<f64> {
-    sustained(To::Simple)
-}
-
 /// Measures from the first record until the last one is in the file.
-fn sustained(to: To) -> Result<f64> {
+pub fn sustained(to: To) -> Result<f64> {
     let host = Host::new(to, 1, None)?;
     let session = &host.session;
     let _on = On::new(&events::bench_pair::EVENT);
@@ -185,30 +154,14 @@ fn sustained(to: To) -> Result<f64> {
     Ok(ns(total, records))
 }
 
-pub fn session_sustained_floor(context: &mut Context) -> Result<f64> {
-    sustained_floor(context, To::Session)
-}
-
-pub fn simple_sustained_floor(context: &mut Context) -> Result<f64> {
-    sustained_floor(context, To::Simple)
-}
-
 /// Measures a record in a ring, plus the write of its bytes to a file.
-fn sustained_floor(context: &mut Context, to: To) -> Result<f64> {
-    let write = drain::write_floor(context)? * to.bytes() as f64 / 32.0;
+pub fn sustained_floor(context: &mut Context, to: To) -> Result<f64> {
+    let write = drain::write_floor(context)? * f64::from(to as u8) / 32.0;
     Ok(floor(context)? + write)
 }
 
-pub fn one_thread(_: &mut Context) -> Result<f64> {
-    threads(1)
-}
-
-pub fn two_threads(_: &mut Context) -> Result<f64> {
-    threads(2)
-}
-
 /// Measures the time per record of all threads together, in rings that hold the run.
-fn threads(count: u64) -> Result<f64> {
+pub fn threads(count: u64) -> Result<f64> {
     let host = Host::new(To::Session, count as usize, Some(BURST_RING))?;
     let _on = On::new(&events::bench_pair::EVENT);
     let turns = BURST * 2;

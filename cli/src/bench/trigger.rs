@@ -1,6 +1,5 @@
 //! Rows of triggers: the cost that rules add to a reference point.
 
-use super::row::Context;
 use super::scratch::Scratch;
 use super::timing::ns;
 use anyhow::{Result, ensure};
@@ -18,7 +17,7 @@ const NAMES: [&str; 2] = ["bench_begin", "bench_end"];
 
 /// Rules of a run.
 #[derive(Clone, Copy, PartialEq)]
-enum Rules {
+pub enum Rules {
     None,
     /// Rules about other points only.
     Others,
@@ -26,20 +25,8 @@ enum Rules {
     Two,
 }
 
-pub fn none(_: &mut Context) -> Result<f64> {
-    points(Rules::None)
-}
-
-pub fn miss(_: &mut Context) -> Result<f64> {
-    points(Rules::Others)
-}
-
-pub fn hit(_: &mut Context) -> Result<f64> {
-    points(Rules::Two)
-}
-
 /// Measures the call that a device makes, on a thread with a ring.
-fn points(rules: Rules) -> Result<f64> {
+pub fn points(rules: Rules) -> Result<f64> {
     let scratch = Scratch::new()?;
     let session = scratch.session()?;
     for number in 0..RULES {
