@@ -39,7 +39,7 @@ fn escaped(
     f.write_str(&text[plain..])
 }
 
-/// Writes a dangerous character as a document of JSON has it.
+/// Writes a dangerous character as an escape of JSON.
 fn json_number(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(f, "\\u{unit:04x}"))
 }
