@@ -4,12 +4,8 @@
 
 use crate::clock::FRACTION;
 use crate::error::Result;
-use crate::merge::Kind;
-use crate::packet::Domain;
-use crate::reference::ClockMaps;
-use crate::session::Session;
-use crate::stream::Stream;
-use hypertrace_abi::record::Flags;
+use crate::event::Kind;
+use crate::inputs::ctf::{ClockMaps, Domain, Session, Stream};
 use std::collections::BTreeMap;
 
 /// Counts of one stream, from its packets unless another source is named.
@@ -101,11 +97,7 @@ impl SessionStat {
             stat.lost_unattached = described.lost_unattached;
             stat.lost_overwritten = described.lost_overwritten;
             stat.faults_by_kind.clone_from(&described.faults);
-            if !session
-                .streams()
-                .iter()
-                .any(|s| (s.domain, s.client) == (described.domain, described.client))
-            {
+            if session.stream(described.domain, described.client).is_none() {
                 // It has no packets with these counts.
                 let add = |sum: u64, n: u64| sum.saturating_add(n);
                 stat.lost = described.lost();
@@ -188,19 +180,11 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     let mut records = stream.records(session.classes());
     while let Some(record) = records.read()? {
         own.records += 1;
-        let kind = Kind::of(record.class, Flags::from_bits_retain(record.flags));
-        let guest = match (domain, kind) {
-            (Domain::Host, Kind::ReferencePoint) => {
-                record.class.reference(record.payload).map(|r| r.client)
-            }
-            (Domain::Host, Kind::Hypertrace) => record.payload.first().map(|c| *c as u32),
-            _ => None,
+        let stat = match (domain, record.made_for()) {
+            (Domain::Host, Some(client)) => stat_of(stats, Domain::Guest, client),
+            _ => &mut own,
         };
-        let stat = match guest {
-            Some(client) => stat_of(stats, Domain::Guest, client),
-            None => &mut own,
-        };
-        match kind {
+        match record.kind() {
             Kind::Event | Kind::Hypertrace | Kind::Untyped => stat.events += 1,
             Kind::ReferencePoint => stat.reference_points += 1,
             Kind::Stamp => stat.stamps += 1,

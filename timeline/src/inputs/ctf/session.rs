@@ -2,13 +2,13 @@
 
 //! An open session.
 
-use crate::class::Classes;
+use super::class::Classes;
+use super::file::open_stream;
+use super::packet::{Domain, EPOCH, Packet, STREAM_ID, UUID};
+use super::session_json::{self, Clock, SessionJson};
+use super::stream::{Segment, Stream};
 use crate::clock::{FRACTION, Nominal};
 use crate::error::{Error, Result};
-use crate::file::open_stream;
-use crate::packet::{Domain, EPOCH, Packet, STREAM_ID, UUID};
-use crate::session_json::{Clock, SessionJson};
-use crate::stream::{Segment, Stream};
 use std::path::{Path, PathBuf};
 
 /// A session, up to what was committed when it was opened.
@@ -39,7 +39,7 @@ impl Session {
         // new in it. So it describes all that the scan saw, even while a VMM is writing.
         let json = SessionJson::read(dir)?;
         let classes = Classes::new(&json.events)
-            .map_err(|why| Error::Description { path: dir.join(crate::session_json::FILE), why })?;
+            .map_err(|why| Error::Description { path: dir.join(session_json::FILE), why })?;
         for segment in &segments {
             check(segment, &json)?;
         }
@@ -73,6 +73,20 @@ impl Session {
     /// Returns the streams: those of the host, then those of the guest, by client.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
+    }
+
+    /// Returns a stream, if it has files.
+    pub(crate) fn stream(&self, domain: Domain, client: u32) -> Option<&Stream> {
+        self.streams.iter().find(|s| (s.domain, s.client) == (domain, client))
+    }
+
+    /// Returns the last part of the directory's path.
+    pub(crate) fn name(&self) -> String {
+        let name = self.dir.file_name().map(|n| n.to_owned()).or_else(|| {
+            // `.` and `..` have no name of their own.
+            self.dir.canonicalize().ok()?.file_name().map(|n| n.to_owned())
+        });
+        name.map_or_else(|| self.dir.display().to_string(), |n| n.to_string_lossy().into_owned())
     }
 
     /// Returns the events of all streams, as `session.json` counted them before the streams were scanned.

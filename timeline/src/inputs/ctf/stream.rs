@@ -5,9 +5,10 @@
 //! A window of 64 KiB slides over a packet's content, so memory does not
 //! depend on the size of packets, files or sessions.
 
-use crate::class::{Class, Classes};
+use super::class::{Class, Classes};
+use super::packet::{CONTENT_SIZE, Domain, HEADER_BYTES, Packet, Packets, RING_BEGIN, is_back};
 use crate::error::{Error, Result};
-use crate::packet::{CONTENT_SIZE, Domain, HEADER_BYTES, Packet, Packets, RING_BEGIN, is_back};
+use crate::event::Kind;
 use hypertrace_abi::record::{HEADER_WORDS, Header};
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
@@ -141,6 +142,19 @@ pub struct Record<'a> {
     pub packet: &'a Packet,
     /// Payload, as long as the class requires.
     pub payload: &'a [u64],
+}
+
+impl Record<'_> {
+    /// Returns the kind of its event.
+    pub(crate) fn kind(&self) -> Kind {
+        self.class.kind(self.flags)
+    }
+
+    /// Returns the client for which a vCPU thread made this record of a host ring.
+    pub(crate) fn made_for(&self) -> Option<u32> {
+        let has_client = self.class.reference_point || self.kind() == Kind::Hypertrace;
+        self.payload.first().filter(|_| has_client).map(|client| *client as u32)
+    }
 }
 
 /// The records of a stream, in order.
