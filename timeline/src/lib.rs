@@ -45,8 +45,8 @@ mod stat;
 pub use error::{Error, Result};
 pub use event::{Entry, Event, Kind, Lost, Reference, Value};
 pub use inputs::ctf::{
-    Class, Classes, Clock, ClockMaps, Domain, EventJson, Packet, Record, Records, Segment, Session,
-    SessionJson, Stream, StreamJson, limits,
+    Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Packet, Record, Records, Segment,
+    Session, SessionJson, Stream, StreamJson, limits,
 };
 pub use merge::Timeline;
 pub use stat::{ClockStat, SessionStat, StreamStat};

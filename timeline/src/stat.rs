@@ -171,7 +171,7 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     own.lost = stream
         .segments
         .iter()
-        .map(|s| s.last.discarded.saturating_sub(s.first.discarded))
+        .map(|s| s.last.lost.saturating_sub(s.first.lost))
         .fold(0, u64::saturating_add);
     if let Some(segment) = stream.segments.last() {
         own.filtered = segment.last.filtered;

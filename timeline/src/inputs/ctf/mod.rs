@@ -30,7 +30,7 @@ pub mod limits {
 pub use class::{Class, Classes};
 pub use clock_maps::ClockMaps;
 pub(crate) use lane::inputs;
-pub use packet::{Domain, Packet};
+pub use packet::{Domain, Header, Packet};
 pub use session::Session;
 pub use session_json::{Clock, EventJson, SessionJson, StreamJson};
 pub use stream::{Record, Records, Segment, Stream};

@@ -4,11 +4,12 @@
 
 use super::class::Classes;
 use super::file::open_stream;
-use super::packet::{Domain, EPOCH, Packet, STREAM_ID, UUID};
+use super::packet::{Domain, Header};
 use super::session_json::{self, Clock, SessionJson};
 use super::stream::{Segment, Stream};
 use crate::clock::{FRACTION, Nominal};
 use crate::error::{Error, Result};
+use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
 /// A session, up to what was committed when it was opened.
@@ -154,13 +155,14 @@ fn scan(dir: &Path) -> Result<Vec<Segment>> {
 
 /// Checks the fields that a file's packets have in common against the description.
 fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
-    let Packet { uuid, stream_id, domain, epoch, .. } = segment.first;
+    let domain = segment.first.domain;
+    let Header { uuid, stream_id, epoch, .. } = *segment.first;
     let damaged = |field, expected: &str, found: String| {
-        Err(Error::damaged(&segment.path, segment.first.at + field, expected, found))
+        Err(segment.first.damaged(&segment.path, field, expected, found))
     };
     if uuid != json.uuid {
-        let expected = "the UUID in session.json";
-        return damaged(UUID, expected, format!("{:032x}", u128::from_be_bytes(uuid)));
+        let found = format!("{:032x}", u128::from_be_bytes(uuid));
+        return damaged(offset_of!(Header, uuid), "the UUID in session.json", found);
     }
     match json.clock(stream_id) {
         // Programs on the host may stamp with the host's own clock.
@@ -168,13 +170,13 @@ fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
             // When there are no more clocks, an old one serves a new epoch.
             if epoch < clock.epoch {
                 let expected = format!("an epoch of at least {}, its clock's", clock.epoch);
-                return damaged(EPOCH, &expected, epoch.to_string());
+                return damaged(offset_of!(Header, epoch), &expected, epoch.to_string());
             }
             Ok(())
         }
         _ => {
             let expected = format!("the id of a clock of the {} in session.json", domain.name());
-            damaged(STREAM_ID, &expected, stream_id.to_string())
+            damaged(offset_of!(Header, stream_id), &expected, stream_id.to_string())
         }
     }
 }
