@@ -22,6 +22,8 @@
 mod consumer;
 mod counts;
 mod lease;
+mod losses;
+mod point;
 mod producer;
 mod schema_log;
 mod state;

@@ -35,7 +35,7 @@ pub(super) const BY_OTHER: u64 = 2;
 /// ```
 ///
 /// A program whose other threads publish the losses of an idle producer
-/// ([`Producer::tell_losses_of`](super::Producer::tell_losses_of) and the like)
+/// ([`ProducerState::tell_losses`] and the like)
 /// wraps it in a `Sync` type of its own, and argues why.
 #[derive(Debug)]
 #[repr(C)]

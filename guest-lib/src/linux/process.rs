@@ -25,7 +25,7 @@ use crate::mask;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{ClientMemory, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState};
 use hypertrace_segment::{LockFile, Mapping, token};
 use std::fs::File;
 use std::iter::repeat;
@@ -64,8 +64,8 @@ struct Life {
 struct State(ProducerState);
 
 // SAFETY: the thread that has the slot's seat uses it as a producer's; other threads
-// call only what a producer allows of them: `tell_losses_of`, `tell_unattached`,
-// `revoke`, and questions. All of it is atomic.
+// call only what a producer allows of them: `tell_losses`, `tell_unattached`,
+// `revoke`, `revoke_untold`, and questions. All of it is atomic.
 unsafe impl Sync for State {}
 
 /// A channel, and who uses which of its clients. Never freed.
@@ -383,7 +383,7 @@ impl Process {
                 if state.is_leased()
                     && let Ok(memory) = self.channel.memory(client)
                 {
-                    counts::unattached(Producer::revoke(&memory, state));
+                    counts::unattached(state.revoke_untold(&memory));
                 }
             }
         }
@@ -499,8 +499,7 @@ impl Process {
         self.keeps_clients();
         let mut leased = self.leased().peekable();
         let has_client = leased.peek().is_some();
-        let mut told =
-            leased.map(|(memory, state)| Producer::tell_unattached(&memory, state, untold));
+        let mut told = leased.map(|(memory, state)| state.tell_unattached(&memory, untold));
         let told = told.any(|told| told);
         if !told && let Some(local) = &self.channel.local {
             // Other processes add to this word too.
@@ -568,7 +567,7 @@ impl Process {
                 continue;
             }
             suspect.store(0, Relaxed);
-            Producer::tell_losses_of(&memory, state);
+            state.tell_losses(&memory);
         }
         if !mask_is_fresh {
             self.refresh_mask(clients.start);
