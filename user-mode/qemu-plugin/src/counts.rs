@@ -1,43 +1,36 @@
 //! The plugin's counters. A line at the end, under `-d plugin`, shows them.
 
+use hypertrace_abi::kinds;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
-        /// A counter.
-        #[derive(Clone, Copy, Debug)]
-        pub enum Counter {
-            $($(#[$doc])* $variant,)*
-        }
-
-        const NAMES: &[&str] = &[$($name,)*];
-        static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
-    };
+kinds! {
+    /// A counter, with its name in the line.
+    pub enum Counter {
+        /// Marked stores that were found in translated code, each time anew.
+        Found => "found",
+        /// Marked stores to an address outside of the segment. QEMU 7.2 also calls
+        /// back for atomic instructions that follow a marked store which was the
+        /// last of its block.
+        Outside => "outside",
+        /// Marked stores into the segment where no register of a lessee is.
+        Unassigned => "unassigned",
+        /// A malformed slot: answered as invalid.
+        BadSlot => "bad_slot",
+        /// Points left to the host, since it has triggers on their name.
+        Triggers => "left_for_triggers",
+        /// Points left to the host: the vCPU has no relay.
+        NoRelay => "left_no_relay",
+        /// Points left to the host: the relay's ring was full.
+        Full => "left_full",
+        /// Points left to the host, which does not serve, so that it counts.
+        NotServing => "left_not_serving",
+        /// A panic in the plugin. It did nothing more after the first.
+        Panics => "panics",
+    }
 }
 
-counters! {
-    /// Marked stores that were found in translated code, each time anew.
-    Found => "found",
-    /// Marked stores to an address outside of the segment. QEMU 7.2 also calls
-    /// back for atomic instructions that follow a marked store which was the
-    /// last of its block.
-    Outside => "outside",
-    /// Marked stores into the segment where no register of a lessee is.
-    Unassigned => "unassigned",
-    /// A malformed slot: answered as invalid.
-    BadSlot => "bad_slot",
-    /// Points left to the host, since it has triggers on their name.
-    Triggers => "left_for_triggers",
-    /// Points left to the host: the vCPU has no relay.
-    NoRelay => "left_no_relay",
-    /// Points left to the host: the relay's ring was full.
-    Full => "left_full",
-    /// Points left to the host, which does not serve, so that it counts.
-    NotServing => "left_not_serving",
-    /// A panic in the plugin. It did nothing more after the first.
-    Panics => "panics",
-}
+static COUNTS: [AtomicU64; Counter::COUNT] = [const { AtomicU64::new(0) }; Counter::COUNT];
 
 /// Counts one.
 #[cold]
@@ -54,10 +47,10 @@ pub struct Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "hypertrace: recorded {}", self.recorded)?;
-        for (name, count) in NAMES.iter().zip(&COUNTS) {
+        for (counter, count) in Counter::ALL.into_iter().zip(&COUNTS) {
             let count = count.load(Relaxed);
             if count != 0 {
-                write!(f, ", {name} {count}")?;
+                write!(f, ", {} {count}", counter.name())?;
             }
         }
         Ok(())
