@@ -8,7 +8,8 @@
 //! ([`Consumer::rollback`]).
 
 use super::counts::{FAULT_KINDS, Fault, Losses, Total};
-use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
+use super::schema_log::{self, Logged};
+use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use crate::config::RingMode;
 use crate::layout::{guest_page, host_page};
@@ -105,7 +106,7 @@ pub struct Record<'a> {
     pub payload: Payload<'a>,
 }
 
-/// A payload that can be copied once.
+/// Words of a ring that can be copied once: a record's payload, or a part of a block.
 #[derive(Debug)]
 pub enum Payload<'a> {
     #[doc(hidden)]
@@ -114,7 +115,23 @@ pub enum Payload<'a> {
     Staged(&'a [u64]),
 }
 
-impl Payload<'_> {
+impl<'a> Payload<'a> {
+    #[inline(always)]
+    fn load(&self, at: usize) -> u64 {
+        match self {
+            Payload::Ring(words) => words[at].load(Relaxed),
+            Payload::Staged(words) => words[at],
+        }
+    }
+
+    #[inline(always)]
+    fn part(&self, at: usize, words: usize) -> Payload<'a> {
+        match self {
+            Payload::Ring(all) => Payload::Ring(&all[at..at + words]),
+            Payload::Staged(all) => Payload::Staged(&all[at..at + words]),
+        }
+    }
+
     /// Returns the length of the payload in words.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -169,16 +186,6 @@ pub struct Pulled {
 /// Words of the ring after which one [`Consumer::pull`] ends, at the next block.
 /// Records that the visitor drops, and blocks without records, cost time too.
 const PULL_WORDS: u64 = 1 << 15;
-
-/// An entry of the schema log.
-#[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
-#[derive(Debug)]
-pub enum Logged {
-    /// A text that the caller knows already.
-    Known,
-    /// Another text.
-    Text(super::LoggedSchema),
-}
 
 /// The host's side of one client.
 #[derive(Debug)]
@@ -360,7 +367,7 @@ impl<'a> Consumer<'a> {
             let len = end.wrapping_sub(cursor.position);
             let words = memory.span(cursor.position, len);
             let source = match memory.mode() {
-                RingMode::Discard => Source::Ring(words),
+                RingMode::Discard => Payload::Ring(words),
                 RingMode::Overwrite => {
                     let stage = &mut stage[..len as usize];
                     Payload::Ring(words).copy_to(stage);
@@ -375,7 +382,7 @@ impl<'a> Consumer<'a> {
                         pulled.more = skip_overwritten(&memory, cursor, head, now);
                         break;
                     }
-                    Source::Staged(stage)
+                    Payload::Staged(stage)
                 }
             };
             // The only call of `visit`, so that it is inlined.
@@ -487,24 +494,18 @@ impl<'a> Consumer<'a> {
                 *self.state.mark.insert(Mark { head, schemas: schema_log::written(memory) })
             }
         };
-        let (logged, next) =
-            match schema_log::read(memory, self.state.schema_cursor, mark.schemas, known) {
-                schema_log::Read::Empty => {
-                    self.state.mark = None;
-                    self.head = self.limited(mark.head);
-                    return None;
-                }
-                schema_log::Read::Fault => {
-                    (self.state.schema_cursor, self.state.mark) = (mark.schemas, None);
-                    self.head = self.limited(mark.head);
-                    self.fault(Fault::SchemaLog);
-                    return None;
-                }
-                schema_log::Read::Known(next) => (Logged::Known, next),
-                schema_log::Read::Text(text, next) => (Logged::Text(text), next),
-            };
-        self.state.schema_cursor = next;
-        Some(logged)
+        let cursor = self.state.schema_cursor;
+        if cursor != mark.schemas {
+            if let Some((logged, next)) = schema_log::read(memory, cursor, mark.schemas, known) {
+                self.state.schema_cursor = next;
+                return Some(logged);
+            }
+            self.state.schema_cursor = mark.schemas;
+            self.fault(Fault::SchemaLog);
+        }
+        self.state.mark = None;
+        self.head = self.limited(mark.head);
+        None
     }
 
     /// Gives the room of the texts that were read back to the producer: they are on disk.
@@ -514,37 +515,6 @@ impl<'a> Consumer<'a> {
         if seen.load(Relaxed) != self.state.schema_seen {
             // ORDERING: pairs with the Acquire in `schema_log::append`.
             seen.store(self.state.schema_seen, Ordering::Release);
-        }
-    }
-}
-
-enum Source<'a> {
-    Ring(&'a [AtomicU64]),
-    Staged(&'a [u64]),
-}
-
-impl<'a> Source<'a> {
-    #[inline(always)]
-    fn load(&self, at: usize) -> u64 {
-        match self {
-            Source::Ring(words) => words[at].load(Relaxed),
-            Source::Staged(words) => words[at],
-        }
-    }
-
-    #[inline(always)]
-    fn payload(&self, at: usize, words: usize) -> Payload<'a> {
-        match self {
-            Source::Ring(all) => Payload::Ring(&all[at..at + words]),
-            Source::Staged(all) => Payload::Staged(&all[at..at + words]),
-        }
-    }
-
-    #[inline(always)]
-    fn len(&self) -> usize {
-        match self {
-            Source::Ring(words) => words.len(),
-            Source::Staged(words) => words.len(),
         }
     }
 }
@@ -628,7 +598,7 @@ fn walk(
     memory: &ClientMemory<'_>,
     cursor: &mut Cursor,
     pulled: &mut Pulled,
-    source: Source<'_>,
+    source: Payload<'_>,
     end: u64,
     visit: &mut impl FnMut(&mut [u64; FAULT_KINDS], Record<'_>) -> Flow,
 ) {
@@ -676,7 +646,7 @@ fn walk(
             at = len;
             break;
         }
-        let payload = source.payload(at + HEADER_WORDS, words);
+        let payload = source.part(at + HEADER_WORDS, words);
         if visit(&mut cursor.faults, Record { header, payload }) == Flow::Stop {
             stopped = true;
             break;

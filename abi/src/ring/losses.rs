@@ -89,14 +89,14 @@ impl ProducerState {
         leased
     }
 
-    /// Takes the turn to publish. Returns `false` if another has it.
+    /// Takes the turn to publish. Returns `false` if it is taken.
     fn begin_publishing(&self, by: u64) -> bool {
         // ORDERING: pairs with the Release in `end_publishing`: the last holder's totals.
         self.publishing.compare_exchange(0, by, Ordering::Acquire, Relaxed).is_ok()
     }
 
     /// Takes the turn to publish after another thread, which is done soon. Returns `false`
-    /// if the owner has it.
+    /// if the owner holds it.
     fn wait_to_publish(&self, by: u64) -> bool {
         loop {
             // ORDERING: as in `begin_publishing`.
