@@ -73,11 +73,9 @@ impl<T> Field for *const T {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hex(pub u64);
 
-fn kept(s: &str) -> &str {
-    if s.len() <= MAX_STR {
-        return s;
-    }
-    let mut end = MAX_STR;
+/// Cuts a string to at most `most` bytes, at a character.
+pub fn cut(s: &str, most: usize) -> &str {
+    let mut end = s.len().min(most);
     while !s.is_char_boundary(end) {
         end -= 1;
     }
@@ -88,10 +86,10 @@ impl Field for &str {
     const TYPE: FieldType = FieldType::Str;
     #[inline]
     fn words(self) -> usize {
-        Bytes(kept(self).as_bytes()).words()
+        Bytes(cut(self, MAX_STR).as_bytes()).words()
     }
     fn put(self, out: &[AtomicU64]) {
-        Bytes(kept(self).as_bytes()).put(out);
+        Bytes(cut(self, MAX_STR).as_bytes()).put(out);
     }
 }
 
@@ -281,12 +279,6 @@ impl<S: Site, F: Fields> Event<S, F> {
         schema::id_of_hash(schema::fnv1a(hash, b")"))
     };
 
-    /// Hash of the event's name.
-    pub const NAME_HASH: u32 = schema::name_hash(S::NAME);
-
-    /// Slot of the event in the enable mask.
-    pub const SLOT: usize = schema::mask_slot(S::NAME);
-
     /// Schema text, which a producer needs only on its slow path.
     pub const TEXT: SchemaText =
         SchemaText { id: Self::ID, name: S::NAME, fields: S::FIELDS, types: F::TYPES };
@@ -316,18 +308,6 @@ impl SchemaText {
             piece(ty.name().as_bytes());
         }
         piece(b")");
-    }
-
-    /// Returns the length of the text in bytes.
-    pub fn len(&self) -> usize {
-        let mut len = 0;
-        self.pieces(|piece| len += piece.len());
-        len
-    }
-
-    /// Returns `false`: a text has at least a name.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 }
 
