@@ -87,6 +87,18 @@ pub(super) struct Process {
     in_use: Box<[AtomicU64]>,
 }
 
+/// A client that a thread of this process has.
+struct Held<'a> {
+    client: u32,
+    seat: &'a Seat,
+    state: &'a ProducerState,
+    /// Token of its lease.
+    token: u64,
+    memory: ClientMemory<'static>,
+    /// Whether another process has leased it since.
+    is_taken: bool,
+}
+
 /// Returns this process's channel, if it is open.
 pub(super) fn ours() -> Option<&'static Process> {
     inherited().filter(|process| process.is_ours())
@@ -379,12 +391,8 @@ impl Process {
     fn keeps_clients(&self) -> bool {
         let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
         if !keeps {
-            for (client, State(state)) in self.channel.leasable().zip(self.states) {
-                if state.is_leased()
-                    && let Ok(memory) = self.channel.memory(client)
-                {
-                    counts::unattached(state.revoke_untold(&memory));
-                }
+            for Held { memory, state, .. } in self.held() {
+                counts::unattached(state.revoke_untold(&memory));
             }
         }
         keeps
@@ -497,9 +505,10 @@ impl Process {
             return true;
         };
         self.keeps_clients();
-        let mut leased = self.leased().peekable();
+        // The words of a client that another process took are that one's.
+        let mut leased = self.held().filter(|held| !held.is_taken).peekable();
         let has_client = leased.peek().is_some();
-        let mut told = leased.map(|(memory, state)| state.tell_unattached(&memory, untold));
+        let mut told = leased.map(|held| held.state.tell_unattached(&held.memory, untold));
         let told = told.any(|told| told);
         if !told && let Some(local) = &self.channel.local {
             // Other processes add to this word too.
@@ -520,20 +529,22 @@ impl Process {
         }
     }
 
-    /// Returns the clients of this process's threads: memory and private state.
-    fn leased(&self) -> impl Iterator<Item = (ClientMemory<'static>, &ProducerState)> {
-        self.channel.leasable().enumerate().filter_map(|(slot, client)| {
-            let (word, bit) = self.bit(slot);
-            let state = &self.states[slot].0;
-            if word.load(Relaxed) & bit == 0 || !state.is_leased() {
-                return None;
-            }
-            let memory = self.channel.memory(client).ok()?;
-            // The words of a client that another process took are that one's.
-            let is_taken = self.channel.traps()
-                && memory.host[host_page::LEASE].load(Relaxed) != state.token();
-            (!is_taken).then_some((memory, state))
-        })
+    /// Returns the clients of this process's threads.
+    fn held(&self) -> impl Iterator<Item = Held<'_>> {
+        self.channel.leasable().zip(&self.seats).zip(self.states).filter_map(
+            |((client, seat), state)| {
+                let (word, bit) = self.bit(seat.slot());
+                let State(state) = state;
+                let token = state.token();
+                if word.load(Relaxed) & bit == 0 || token == 0 {
+                    return None;
+                }
+                let memory = self.channel.memory(client).ok()?;
+                let is_taken =
+                    self.channel.traps() && memory.host[host_page::LEASE].load(Relaxed) != token;
+                Some(Held { client, seat, state, token, memory, is_taken })
+            },
+        )
     }
 
     /// Does the periodic work: copies the mask, finds clients that another lessee has
@@ -542,35 +553,16 @@ impl Process {
     /// the producer allows.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
-        let clients = self.channel.leasable();
-        let mut mask_is_fresh = false;
-        for (slot, client) in clients.clone().enumerate() {
-            let (word, bit) = self.bit(slot);
-            let state = &self.states[slot].0;
-            let token = state.token();
-            if word.load(Relaxed) & bit == 0 || token == 0 {
-                continue;
+        let held = self.held().next().map(|held| held.client);
+        self.refresh_mask(held.unwrap_or(self.channel.leasable().start));
+        for Held { seat, state, token, memory, is_taken, .. } in self.held() {
+            if !is_taken {
+                seat.suspect.store(0, Relaxed);
+                state.tell_losses(&memory);
+            // Twice, because a transport may post our own store to LEASE.
+            } else if seat.suspect.swap(token, Relaxed) == token && state.revoke(token) {
+                counts::client_taken();
             }
-            let Ok(memory) = self.channel.memory(client) else {
-                continue;
-            };
-            if !mask_is_fresh {
-                self.refresh_mask(client);
-                mask_is_fresh = true;
-            }
-            let suspect = &self.seats[slot].suspect;
-            if self.channel.traps() && memory.host[host_page::LEASE].load(Relaxed) != token {
-                // Twice, because a transport may post our own store to LEASE.
-                if suspect.swap(token, Relaxed) == token && state.revoke(token) {
-                    counts::client_taken();
-                }
-                continue;
-            }
-            suspect.store(0, Relaxed);
-            state.tell_losses(&memory);
-        }
-        if !mask_is_fresh {
-            self.refresh_mask(clients.start);
         }
         self.tell_unattached();
     }
