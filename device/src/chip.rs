@@ -88,8 +88,6 @@ pub struct Chip<S, T = ()> {
     rate_interval: u64,
     /// Host ticks per second, for the rate limit.
     rate_second: u64,
-    /// Host ticks per second, 0 if not known.
-    host_frequency: u64,
     // Runtime glue.
     memory: Memory,
     sink: S,
@@ -144,7 +142,6 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
                 .checked_div(config.reference_points_per_second.into())
                 .unwrap_or(0),
             rate_second: second,
-            host_frequency: config.host_frequency,
             memory,
             sink,
             waker,
@@ -410,7 +407,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_pass(&self, budget: Duration) -> bool {
-        self.drain_pass_by(clock::in_ticks(budget, self.host_frequency), &clock::ticks)
+        self.drain_pass_by(clock::in_ticks(budget, self.config.host_frequency), &clock::ticks)
     }
 
     /// Drains like [`Chip::drain_pass`], with a counter of the caller's and the budget in
