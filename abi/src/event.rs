@@ -75,7 +75,10 @@ pub struct Hex(pub u64);
 
 /// Cuts a string to at most `most` bytes, at a character.
 pub fn cut(s: &str, most: usize) -> &str {
-    let mut end = s.len().min(most);
+    if s.len() <= most {
+        return s;
+    }
+    let mut end = most;
     while !s.is_char_boundary(end) {
         end -= 1;
     }

@@ -179,20 +179,16 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
 
     /// Performs a guest's load from a BAR, by address. Returns `false` if no BAR is there.
     pub fn read(&self, address: u64, data: &mut [u8]) -> bool {
-        let found = self.find(address);
-        if let Some((region, offset)) = found {
-            self.chip.read(region, offset, data);
-        }
-        found.is_some()
+        let Some((region, offset)) = self.find(address) else { return false };
+        self.chip.read(region, offset, data);
+        true
     }
 
     /// Performs a guest's store to a BAR, by address. Returns `false` if no BAR is there.
     pub fn write(&self, address: u64, data: &[u8]) -> bool {
-        let found = self.find(address);
-        if let Some((region, offset)) = found {
-            self.chip.write(region, offset, data);
-        }
-        found.is_some()
+        let Some((region, offset)) = self.find(address) else { return false };
+        self.chip.write(region, offset, data);
+        true
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Header> {

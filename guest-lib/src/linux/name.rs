@@ -56,13 +56,6 @@ impl Default for LeaseName {
 }
 
 impl LeaseName {
-    pub(super) fn push(&mut self, piece: &str) {
-        let room = &mut self.text[self.len..];
-        let piece = cut(piece, room.len()).as_bytes();
-        room[..piece.len()].copy_from_slice(piece);
-        self.len += piece.len();
-    }
-
     pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.text[..self.len]).unwrap_or_default()
     }
@@ -70,7 +63,10 @@ impl LeaseName {
 
 impl std::fmt::Write for LeaseName {
     fn write_str(&mut self, piece: &str) -> std::fmt::Result {
-        self.push(piece);
+        let room = &mut self.text[self.len..];
+        let piece = cut(piece, room.len()).as_bytes();
+        room[..piece.len()].copy_from_slice(piece);
+        self.len += piece.len();
         Ok(())
     }
 }

@@ -27,6 +27,7 @@ use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState};
 use hypertrace_segment::{LockFile, Mapping, token};
+use std::fmt::Write;
 use std::fs::File;
 use std::iter::repeat;
 use std::path::Path;
@@ -184,17 +185,18 @@ pub(super) fn install(
     if let Some(parent) = inherited() {
         parent.part();
     }
-    let opened = Opened {
-        channel,
-        memory_type: match channel.fenced {
-            true => MemoryType::Uncached,
-            false => MemoryType::WriteBack,
-        },
-        mappings: Vec::new(),
-        lock: lock.map(|file| LockFile::new(file, 0, LockFile::ANY)),
-        name: None,
-    };
+    let lock = lock.map(|file| LockFile::new(file, 0, LockFile::ANY));
+    let opened = installed(channel, lock);
     start(opened, Place::Installed, Options::default(), prepare).map(Process::info)
+}
+
+/// Returns a channel that the program has mapped.
+fn installed(channel: Channel<'static>, lock: Option<LockFile>) -> Opened {
+    let memory_type = match channel.fenced {
+        true => MemoryType::Uncached,
+        false => MemoryType::WriteBack,
+    };
+    Opened { channel, memory_type, mappings: Vec::new(), lock, name: None }
 }
 
 /// Opens the device of the options, the parent's, or the one that this process had
@@ -207,13 +209,10 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
     parent.part();
     let (place, options) = (parent.place.clone(), parent.options.clone());
     let opened = match (&place, &parent.lock) {
-        (Place::Installed, lock) => Opened {
-            channel: parent.channel,
-            memory_type: parent.memory_type,
-            mappings: Vec::new(),
-            lock: Some(lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?),
-            name: None,
-        },
+        (Place::Installed, lock) => {
+            let lock = lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?;
+            installed(parent.channel, Some(lock))
+        }
         (Place::Segment(path), Some(lock)) => segment::reopen(lock, path, &options)?,
         _ => device::open(&place, &options)?,
     };
@@ -443,19 +442,14 @@ impl Process {
         let mut name = [0; 16];
         let thread = sys::thread_name(&mut name);
         let mut text = LeaseName::default();
-        match &self.name {
-            Some(process) if process.is_of_all(thread) => text.push(&process.name),
-            Some(process) => {
-                text.push(&process.name);
-                text.push("/");
-                text.push(thread);
-            }
-            None => text.push(thread),
-        }
+        // Cannot fail; too long a name is cut off.
+        let _ = match &self.name {
+            Some(process) if process.is_of_all(thread) => text.write_str(&process.name),
+            Some(process) => write!(text, "{}/{thread}", process.name),
+            None => text.write_str(thread),
+        };
         if let Some(left) = left {
-            // Cannot fail; too long a name is cut off.
-            let _ =
-                std::fmt::Write::write_fmt(&mut text, format_args!(", before on client {left}"));
+            let _ = write!(text, ", before on client {left}");
         }
         let info = LeaseInfo {
             pid: std::process::id(),
