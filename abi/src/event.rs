@@ -297,9 +297,12 @@ pub struct SchemaText {
     types: &'static [FieldType],
 }
 
-impl SchemaText {
-    /// Calls `piece` with the pieces of the canonical text, in order.
-    pub fn pieces(&self, mut piece: impl FnMut(&[u8])) {
+impl Text for SchemaText {
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
         piece(self.name.as_bytes());
         piece(b"(");
         for (i, (name, ty)) in self.fields.iter().zip(self.types).enumerate() {
@@ -311,15 +314,6 @@ impl SchemaText {
             piece(ty.name().as_bytes());
         }
         piece(b")");
-    }
-}
-
-impl Text for SchemaText {
-    fn id(&self) -> u32 {
-        self.id
-    }
-    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
-        SchemaText::pieces(self, piece);
     }
 }
 
@@ -383,7 +377,7 @@ mod tests {
 
     fn parts<S: Site, F: Fields>(_: S, fields: F) -> (u32, String, Vec<u64>) {
         let mut text = Vec::new();
-        Event::<S, F>::TEXT.pieces(|p| text.extend_from_slice(p));
+        Event::<S, F>::TEXT.pieces(&mut |p| text.extend_from_slice(p));
         let out: Vec<AtomicU64> = (0..fields.words()).map(|_| AtomicU64::new(!0)).collect();
         fields.put(&out);
         let words = out.iter().map(|w| w.load(Relaxed)).collect();

@@ -15,6 +15,10 @@ use crate::config::RingMode;
 use crate::layout::{guest_page, host_page};
 use crate::record::{HEADER_WORDS, Header, id};
 
+/// Words of page G with running totals of lost events.
+const LOSSES: [usize; 3] =
+    [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
+
 /// A position in the ring, with the counts and the lease on the way to it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
@@ -39,9 +43,8 @@ struct Mark {
 pub struct ConsumerState {
     committed: Cursor,
     cursor: Cursor,
-    lost_full: Total,
-    lost_busy: Total,
-    lost_unattached: Total,
+    /// The totals of [`LOSSES`].
+    lost: [Total; 3],
     schema_seen: u64,
     schema_cursor: u64,
     /// End of the part of the schema log that is being read; several consumers in turn
@@ -55,9 +58,7 @@ impl Default for ConsumerState {
         ConsumerState {
             committed: start,
             cursor: start,
-            lost_full: Total::default(),
-            lost_busy: Total::default(),
-            lost_unattached: Total::default(),
+            lost: Default::default(),
             schema_seen: 0,
             schema_cursor: 0,
             mark: None,
@@ -292,22 +293,15 @@ impl<'a> Consumer<'a> {
 
     /// Looks at the producer's running totals. Returns the host's totals.
     pub fn losses(&mut self) -> Losses {
-        let guest = self.memory.guest;
-        let state = &mut *self.state;
-        let full = state.lost_full.look(guest[guest_page::LOST_FULL].load(Relaxed));
-        let busy = state.lost_busy.look(guest[guest_page::LOST_BUSY].load(Relaxed));
-        let word = guest[guest_page::LOST_UNATTACHED].load(Relaxed);
-        let unattached = state.lost_unattached.look(word);
-        let losses = Losses {
-            full: state.lost_full.counted(),
-            busy: state.lost_busy.counted(),
-            unattached: state.lost_unattached.counted(),
-            overwritten: state.cursor.overwritten,
-        };
-        if !full || !busy || !unattached {
+        let mut is_plausible = true;
+        for (total, word) in self.state.lost.iter_mut().zip(LOSSES) {
+            is_plausible &= total.look(self.memory.guest[word].load(Relaxed));
+        }
+        if !is_plausible {
             self.fault(Fault::Losses);
         }
-        losses
+        let [full, busy, unattached] = self.state.lost.map(|total| total.counted());
+        Losses { full, busy, unattached, overwritten: self.state.cursor.overwritten }
     }
 
     /// Takes records, in order, up to the end that the last `None` of

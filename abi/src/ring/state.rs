@@ -117,10 +117,7 @@ impl ProducerState {
 
     /// Returns the timestamp of an emit that was interrupted, if there is one.
     pub fn interrupted_since(&self) -> Option<u64> {
-        match self.busy.load(Relaxed) {
-            0 => None,
-            since => Some(since),
-        }
+        Some(self.busy.load(Relaxed)).filter(|since| *since != 0)
     }
 
     /// Ends the lease with this token, on behalf of another thread that has found that

@@ -555,7 +555,7 @@ impl Process {
                 state.tell_losses(&memory);
             // Twice, because a transport may post our own store to LEASE.
             } else if seat.suspect.swap(token, Relaxed) == token && state.revoke(token) {
-                counts::client_taken();
+                counts::add(&counts::TAKEN);
             }
         }
         self.tell_unattached();

@@ -121,7 +121,7 @@ pub fn poll() {
     let token = client.producer().state().token();
     // In a forked child the token is gone, and so is the memory.
     if token != 0 && !client.poll() && client.producer().state().revoke(token) {
-        counts::client_taken();
+        counts::add(&counts::TAKEN);
     }
 }
 
@@ -225,7 +225,7 @@ fn abandon_if_stuck() {
     let _undisturbed = Undisturbed::begin();
     // If none is free it stays: its events are counted there.
     if sit(process, Some(client.index())) {
-        counts::abandoned();
+        counts::add(&counts::ABANDONED);
     } else {
         pause();
     }

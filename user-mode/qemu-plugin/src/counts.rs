@@ -1,7 +1,6 @@
 //! The plugin's counters. A line at the end, under `-d plugin`, shows them.
 
 use hypertrace_abi::kinds;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 kinds! {
@@ -38,21 +37,15 @@ pub fn count(counter: Counter) {
     COUNTS[counter as usize].fetch_add(1, Relaxed);
 }
 
-/// All of them, those that are not 0.
-pub struct Summary {
-    /// Points recorded in the relays of vCPUs.
-    pub recorded: u64,
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "hypertrace: recorded {}", self.recorded)?;
-        for (counter, count) in Counter::ALL.into_iter().zip(&COUNTS) {
-            let count = count.load(Relaxed);
-            if count != 0 {
-                write!(f, ", {} {count}", counter.name())?;
-            }
+/// Formats the number of points recorded in the relays of vCPUs, and the counters that are
+/// not 0.
+pub fn summary(recorded: u64) -> String {
+    let mut text = format!("hypertrace: recorded {recorded}");
+    for (counter, count) in Counter::ALL.into_iter().zip(&COUNTS) {
+        let count = count.load(Relaxed);
+        if count != 0 {
+            text += &format!(", {} {count}", counter.name());
         }
-        Ok(())
     }
+    text
 }
