@@ -211,26 +211,13 @@ impl ConfigPage {
             schema_bytes: self.schema_size,
         };
         g.check().map_err(ConfigError::Geometry)?;
-        let actual = (
-            self.regions,
-            self.control_pages_offset,
-            self.control_page_stride,
-            self.mask_offset,
-            self.mask_size,
-            self.client_offset,
-            self.client_stride,
-        );
-        let like = ConfigPage::new(&g, &HostFacts::default());
-        let expected = (
-            like.regions,
-            like.control_pages_offset,
-            like.control_page_stride,
-            like.mask_offset,
-            like.mask_size,
-            like.client_offset,
-            like.client_stride,
-        );
-        if actual != expected || self.ring_reserve > self.ring_size / 2 {
+        let offsets = |page: &ConfigPage| {
+            let control = [page.control_pages_offset, page.control_page_stride];
+            let mask = [page.mask_offset, page.mask_size];
+            (page.regions, control, mask, [page.client_offset, page.client_stride])
+        };
+        let expected = ConfigPage::new(&g, &HostFacts::default());
+        if offsets(self) != offsets(&expected) || self.ring_reserve > self.ring_size / 2 {
             return Err(ConfigError::Offsets);
         }
         Ok(g)

@@ -73,11 +73,12 @@ impl<T> Field for *const T {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hex(pub u64);
 
-fn kept(s: &str) -> &str {
-    if s.len() <= MAX_STR {
+/// Cuts a string to at most `most` bytes, at a character.
+pub fn cut(s: &str, most: usize) -> &str {
+    if s.len() <= most {
         return s;
     }
-    let mut end = MAX_STR;
+    let mut end = most;
     while !s.is_char_boundary(end) {
         end -= 1;
     }
@@ -88,10 +89,10 @@ impl Field for &str {
     const TYPE: FieldType = FieldType::Str;
     #[inline]
     fn words(self) -> usize {
-        Bytes(kept(self).as_bytes()).words()
+        Bytes(cut(self, MAX_STR).as_bytes()).words()
     }
     fn put(self, out: &[AtomicU64]) {
-        Bytes(kept(self).as_bytes()).put(out);
+        Bytes(cut(self, MAX_STR).as_bytes()).put(out);
     }
 }
 
@@ -281,12 +282,6 @@ impl<S: Site, F: Fields> Event<S, F> {
         schema::id_of_hash(schema::fnv1a(hash, b")"))
     };
 
-    /// Hash of the event's name.
-    pub const NAME_HASH: u32 = schema::name_hash(S::NAME);
-
-    /// Slot of the event in the enable mask.
-    pub const SLOT: usize = schema::mask_slot(S::NAME);
-
     /// Schema text, which a producer needs only on its slow path.
     pub const TEXT: SchemaText =
         SchemaText { id: Self::ID, name: S::NAME, fields: S::FIELDS, types: F::TYPES };
@@ -302,9 +297,12 @@ pub struct SchemaText {
     types: &'static [FieldType],
 }
 
-impl SchemaText {
-    /// Calls `piece` with the pieces of the canonical text, in order.
-    pub fn pieces(&self, mut piece: impl FnMut(&[u8])) {
+impl Text for SchemaText {
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
         piece(self.name.as_bytes());
         piece(b"(");
         for (i, (name, ty)) in self.fields.iter().zip(self.types).enumerate() {
@@ -316,27 +314,6 @@ impl SchemaText {
             piece(ty.name().as_bytes());
         }
         piece(b")");
-    }
-
-    /// Returns the length of the text in bytes.
-    pub fn len(&self) -> usize {
-        let mut len = 0;
-        self.pieces(|piece| len += piece.len());
-        len
-    }
-
-    /// Returns `false`: a text has at least a name.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-}
-
-impl Text for SchemaText {
-    fn id(&self) -> u32 {
-        self.id
-    }
-    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
-        SchemaText::pieces(self, piece);
     }
 }
 
@@ -400,7 +377,7 @@ mod tests {
 
     fn parts<S: Site, F: Fields>(_: S, fields: F) -> (u32, String, Vec<u64>) {
         let mut text = Vec::new();
-        Event::<S, F>::TEXT.pieces(|p| text.extend_from_slice(p));
+        Event::<S, F>::TEXT.pieces(&mut |p| text.extend_from_slice(p));
         let out: Vec<AtomicU64> = (0..fields.words()).map(|_| AtomicU64::new(!0)).collect();
         fields.put(&out);
         let words = out.iter().map(|w| w.load(Relaxed)).collect();

@@ -207,13 +207,13 @@ impl Geometry {
 
     /// Returns the size of the used part of BAR 1: whole pages of 2016 argument slots.
     pub const fn data_size(&self) -> u64 {
-        round_up(self.clients as u64 * self.legacy_slot_stride(), PAGE)
+        (self.clients as u64 * self.legacy_slot_stride()).next_multiple_of(PAGE)
     }
 
     /// Returns the offset of the first client's register page in BAR 2. Below it are
     /// the 2016 registers, a u64 at `client * 8`.
     pub const fn control_pages_offset(&self) -> u64 {
-        round_up(self.clients as u64 * WORD, PAGE)
+        (self.clients as u64 * WORD).next_multiple_of(PAGE)
     }
 
     /// Returns the size of the used part of BAR 2.
@@ -277,10 +277,6 @@ impl Region {
             Region::Rings => 4,
         }
     }
-}
-
-const fn round_up(value: u64, to: u64) -> u64 {
-    value.div_ceil(to) * to
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub mod atomic;
 pub mod clock;
 pub mod config;
 pub mod event;
+mod kinds;
 pub mod layout;
 mod prefetch;
 pub mod record;

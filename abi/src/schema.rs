@@ -6,6 +6,7 @@
 //! the text's hash, so an id means the same shape in every thread, process and
 //! boot.
 
+use crate::kinds;
 use crate::record::id;
 
 /// Maximum length of an event's or a field's name, in bytes.
@@ -54,68 +55,33 @@ pub const fn mask_slot_of(name_hash: u32) -> usize {
     (name_hash & 0xfff) as usize
 }
 
-/// Encoding of a field. A scalar takes one 64-bit word, extended by its sign or by
-/// zeros.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum FieldType {
-    U8,
-    U16,
-    U32,
-    U64,
-    I8,
-    I16,
-    I32,
-    I64,
-    /// The bits of an IEEE 754 double.
-    F64,
-    /// 0 or 1.
-    Bool,
-    /// A u64 that reports show in hexadecimal: addresses, masks.
-    X64,
-    /// u32 length, then that many bytes of UTF-8, zero-padded to a word.
-    Str,
-    /// A count word, then that many words.
-    Words,
+kinds! {
+    /// Encoding of a field, with its name in a schema text. The order is that of `docs/abi.md`.
+    /// A scalar takes one 64-bit word, extended by its sign or by zeros.
+    #[allow(missing_docs)]
+    pub enum FieldType {
+        U8 => "u8",
+        U16 => "u16",
+        U32 => "u32",
+        U64 => "u64",
+        I8 => "i8",
+        I16 => "i16",
+        I32 => "i32",
+        I64 => "i64",
+        /// The bits of an IEEE 754 double.
+        F64 => "f64",
+        /// 0 or 1.
+        Bool => "bool",
+        /// A u64 that reports show in hexadecimal: addresses, masks.
+        X64 => "x64",
+        /// u32 length, then that many bytes of UTF-8, zero-padded to a word.
+        Str => "str",
+        /// A count word, then that many words.
+        Words => "[u64]",
+    }
 }
 
 impl FieldType {
-    /// All types, in the order of their names in `docs/abi.md`.
-    pub const ALL: [FieldType; 13] = [
-        FieldType::U8,
-        FieldType::U16,
-        FieldType::U32,
-        FieldType::U64,
-        FieldType::I8,
-        FieldType::I16,
-        FieldType::I32,
-        FieldType::I64,
-        FieldType::F64,
-        FieldType::Bool,
-        FieldType::X64,
-        FieldType::Str,
-        FieldType::Words,
-    ];
-
-    /// Returns the type's name in a schema text.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FieldType::U8 => "u8",
-            FieldType::U16 => "u16",
-            FieldType::U32 => "u32",
-            FieldType::U64 => "u64",
-            FieldType::I8 => "i8",
-            FieldType::I16 => "i16",
-            FieldType::I32 => "i32",
-            FieldType::I64 => "i64",
-            FieldType::F64 => "f64",
-            FieldType::Bool => "bool",
-            FieldType::X64 => "x64",
-            FieldType::Str => "str",
-            FieldType::Words => "[u64]",
-        }
-    }
-
     /// Returns whether every value takes exactly one word.
     pub const fn is_scalar(self) -> bool {
         !matches!(self, FieldType::Str | FieldType::Words)

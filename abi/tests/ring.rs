@@ -2,60 +2,18 @@
 
 //! The ring, with its producer and its consumer on one or two threads.
 
+mod common;
+
+use common::{Memory, Seen, emit, pull};
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::guest_page;
-use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
-use hypertrace_abi::ring::{
-    ClientMemory, Consumer, ConsumerState, Emit, Fault, Flow, Lease, LeaseInfo, Logged, Producer,
-    ProducerState, Pulled,
-};
+use hypertrace_abi::record::{Flags, HEADER_WORDS, id};
+use hypertrace_abi::ring::{Consumer, ConsumerState, Emit, Fault, Flow, Logged, ProducerState};
 use hypertrace_abi::schema::id_of;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-fn words(n: usize) -> Vec<AtomicU64> {
-    (0..n).map(|_| AtomicU64::new(0)).collect()
-}
-
-struct Memory {
-    guest: Vec<AtomicU64>,
-    host: Vec<AtomicU64>,
-    schema: Vec<AtomicU64>,
-    ring: Vec<AtomicU64>,
-    block: u64,
-    mode: RingMode,
-}
-
-impl Memory {
-    fn new(ring: usize, block: u64, mode: RingMode) -> Memory {
-        Memory {
-            guest: words(512),
-            host: words(512),
-            schema: words(512),
-            ring: words(ring),
-            block,
-            mode,
-        }
-    }
-
-    fn client(&self) -> ClientMemory<'_> {
-        ClientMemory::for_test(
-            &self.guest,
-            &self.host,
-            &self.schema,
-            &self.ring,
-            self.block,
-            self.mode,
-        )
-    }
-
-    fn producer<'m>(&'m self, state: &'m ProducerState, token: u64) -> Producer<'m> {
-        let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "test" };
-        Producer::lease(self.client(), state, Lease::new(token, 1, &info), false)
-    }
-}
 
 /// A guard that ends another thread's loop, even if an assertion fails.
 struct Done<'a>(&'a AtomicBool);
@@ -64,31 +22,6 @@ impl Drop for Done<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-type Seen = (u64, u32, Vec<u64>);
-
-fn pull(memory: &Memory, state: &mut ConsumerState, most: usize, seen: &mut Vec<Seen>) -> Pulled {
-    let mut consumer = Consumer::new(memory.client(), state);
-    let mut stage = vec![0; consumer.stage_words()];
-    let mut taken = 0;
-    let pulled = consumer.pull(&mut stage, |_, record| {
-        if taken == most {
-            return Flow::Stop;
-        }
-        taken += 1;
-        let mut payload = vec![0; record.payload.len()];
-        record.payload.copy_to(&mut payload);
-        seen.push((record.header.timestamp, record.header.id, payload));
-        Flow::Taken
-    });
-    consumer.commit();
-    pulled
-}
-
-fn emit(producer: &Producer<'_>, now: u64, value: u64) -> Emit {
-    let (site, fields) = event_type!("value", value);
-    producer.emit(site, || now, fields)
 }
 
 #[test]
@@ -259,25 +192,6 @@ fn one_pull_reads_a_bounded_part_of_a_large_ring() {
 }
 
 #[test]
-fn a_full_ring_drops_and_counts_and_keeps_room_for_reference_points() {
-    let memory = Memory::new(256, 16, RingMode::Discard);
-    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
-    let producer = memory.producer(&state, 7);
-    let mut recorded = 0;
-    for i in 0..1000 {
-        recorded += u64::from(emit(&producer, i + 1, i) == Emit::Recorded);
-    }
-    let point = producer.emit_words(2000, id::HYPERTRACE, Flags::REFERENCE_POINT, &[1], &[0]);
-    assert_eq!(point, Emit::Recorded);
-    let mut seen = Vec::new();
-    pull(&memory, &mut host, usize::MAX, &mut seen);
-    assert_eq!(seen.len() as u64, recorded + 2);
-    emit(&producer, 3000, 0);
-    let losses = Consumer::new(memory.client(), &mut host).losses();
-    assert_eq!(losses.full, 1000 - recorded);
-}
-
-#[test]
 fn rolled_back_records_are_taken_again() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (state, mut host) = (ProducerState::new(), ConsumerState::default());
@@ -295,25 +209,6 @@ fn rolled_back_records_are_taken_again() {
     let mut seen = Vec::new();
     pull(&memory, &mut host, usize::MAX, &mut seen);
     assert_eq!((first, seen.len()), (21, 21));
-}
-
-#[test]
-fn forsaken_records_are_counted_and_their_room_given_back() {
-    let memory = Memory::new(256, 16, RingMode::Discard);
-    let mut host = ConsumerState::default();
-    for token in 1..=3 {
-        let state = ProducerState::new();
-        let producer = memory.producer(&state, token);
-        emit(&producer, token * 10, token);
-        producer.release();
-    }
-    let mut consumer = Consumer::new(memory.client(), &mut host);
-    consumer.forsake(&mut []);
-    // An event each: a lease record is none.
-    assert_eq!(consumer.losses().overwritten, 3);
-    let tail = memory.host[0].load(Ordering::Relaxed);
-    assert_eq!(tail, memory.guest[guest_page::HEAD].load(Ordering::Relaxed));
-    assert!(pull(&memory, &mut host, usize::MAX, &mut Vec::new()).records == 0);
 }
 
 #[test]
@@ -341,19 +236,6 @@ fn an_empty_ring_has_room_for_a_burst_of_most_of_its_words() {
 }
 
 #[test]
-fn the_loss_of_a_full_ring_is_published_at_once() {
-    let memory = Memory::new(256, 16, RingMode::Discard);
-    let state = ProducerState::new();
-    let producer = memory.producer(&state, 1);
-    let mut lost = 0;
-    for n in 1..200 {
-        lost += u64::from(emit(&producer, n, n) == Emit::Full);
-        assert_eq!(memory.guest[guest_page::LOST_FULL].load(Ordering::Relaxed), lost);
-    }
-    assert!(lost > 0);
-}
-
-#[test]
 fn a_new_lessee_continues_in_a_new_block_with_its_own_token() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let mut host = ConsumerState::default();
@@ -376,34 +258,6 @@ fn a_new_lessee_continues_in_a_new_block_with_its_own_token() {
     assert_eq!(tokens, (1..=5).map(|t| (t, (t - 1) * 2, 2)).collect::<Vec<_>>());
     let mut consumer = Consumer::new(memory.client(), &mut host);
     assert_eq!((consumer.faults(), consumer.losses().total()), ([0; 13], 0));
-}
-
-#[test]
-fn an_emit_inside_an_emit_is_counted() {
-    let memory = Memory::new(256, 16, RingMode::Discard);
-    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
-    let producer = memory.producer(&state, 7);
-    /// A field that emits while it is written, as a signal handler could.
-    #[derive(Clone, Copy)]
-    struct Emits<'a>(&'a Producer<'a>);
-    impl hypertrace_abi::event::Field for Emits<'_> {
-        const TYPE: hypertrace_abi::schema::FieldType = hypertrace_abi::schema::FieldType::U64;
-        fn words(self) -> usize {
-            1
-        }
-        fn put(self, out: &[AtomicU64]) {
-            assert_eq!(emit(self.0, 5, 5), Emit::Busy);
-            assert_eq!(self.0.state().interrupted_since(), Some(4));
-            out[0].store(1, Ordering::Relaxed);
-        }
-    }
-    let (site, fields) = event_type!("outer", x = Emits(&producer));
-    assert_eq!(producer.emit(site, || 4, fields), Emit::Recorded);
-    emit(&producer, 6, 6);
-    let mut seen = Vec::new();
-    pull(&memory, &mut host, usize::MAX, &mut seen);
-    assert_eq!(seen.len(), 3);
-    assert_eq!(Consumer::new(memory.client(), &mut host).losses().busy, 1);
 }
 
 #[test]
@@ -737,31 +591,4 @@ fn a_head_that_jumps_during_a_pull_does_not_extend_it() {
         Flow::Taken
     });
     assert!(pulled.begin <= pulled.end && pulled.end <= end, "{pulled:?}");
-}
-
-#[test]
-fn the_total_of_events_without_a_client_continues_across_lessees() {
-    let memory = Memory::new(256, 16, RingMode::Discard);
-    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
-    let publish = |events: u64| {
-        let events = AtomicU64::new(events);
-        let published = Producer::tell_unattached(&memory.client(), &state, &events);
-        (published, events.into_inner())
-    };
-    assert_eq!(publish(1), (false, 1), "nobody has the client");
-    let first = memory.producer(&state, 7);
-    assert_eq!(publish(5), (true, 0));
-    first.release();
-    assert_eq!(publish(1), (false, 1));
-    memory.producer(&state, 8);
-    assert_eq!(publish(3), (true, 0));
-
-    let mut consumer = Consumer::new(memory.client(), &mut host);
-    let losses = consumer.losses();
-    assert_eq!((losses.unattached, losses.total()), (8, 8));
-    assert_eq!(consumer.faults(), [0; 13]);
-    // An impossible total is a fault, and no loss.
-    memory.guest[guest_page::LOST_UNATTACHED].store(u64::MAX / 2, Ordering::Relaxed);
-    assert_eq!(consumer.losses().unattached, 8);
-    assert_eq!(consumer.faults()[Fault::Losses as usize], 1);
 }

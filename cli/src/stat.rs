@@ -84,13 +84,7 @@ fn to_text(session: &Session, stat: &SessionStat) -> String {
 /// Writes the lines that only some sessions have.
 fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt::Result {
     for row in &stat.streams {
-        let losses = Losses {
-            full: row.lost_full,
-            busy: row.lost_busy,
-            unattached: row.lost_unattached,
-            overwritten: row.lost_overwritten,
-        };
-        list(out, &format!("lost by {}", source(session, row)), causes(losses))?;
+        list(out, &format!("lost by {}", source(session, row)), causes(row.causes))?;
     }
     let unattached = session.json().lost_unattached;
     let unattached = Losses { unattached, ..Losses::default() };
@@ -203,10 +197,10 @@ fn row(stat: &StreamStat) -> Value {
         ("reference_points", stat.reference_points),
         ("stamps", stat.stamps),
         ("lost", stat.lost),
-        ("lost_full", stat.lost_full),
-        ("lost_busy", stat.lost_busy),
-        ("lost_unattached", stat.lost_unattached),
-        ("lost_overwritten", stat.lost_overwritten),
+        ("lost_full", stat.causes.full),
+        ("lost_busy", stat.causes.busy),
+        ("lost_unattached", stat.causes.unattached),
+        ("lost_overwritten", stat.causes.overwritten),
         ("filtered", stat.filtered),
         ("faults_total", stat.faults),
     ] {

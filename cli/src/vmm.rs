@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{COUNTERS, Chip, Counter, DrainWaker, Geometry, Memory};
+use hypertrace_device::{Chip, Counter, DrainWaker, Geometry, Memory};
 use hypertrace_guest::{Args, layout};
 use hypertrace_trace::{Session, Summary};
 use kvm_vmm::{Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in};
@@ -71,7 +71,7 @@ impl Device {
     pub fn end(self) -> (Summary, Result<()>) {
         self.drain.finish();
         let count = |counter: Counter| (counter.name().to_owned(), self.chip.count(counter));
-        let counters: [_; COUNTERS] = Counter::ALL.map(count);
+        let counters: [_; Counter::COUNT] = Counter::ALL.map(count);
         self.session.set_device_counters(counters.into_iter().collect());
         let (summary, written) = self.session.end();
         (summary, written.map_err(Into::into))

@@ -56,22 +56,14 @@ pub struct ChipConfig {
     pub reference_points_per_second: u32,
 }
 
-/// Registers of one client that keep a value between stores.
-#[derive(Clone, Copy)]
-enum Shadow {
-    Legacy,
-    Emit,
-    Kick,
-    Stamp,
-    Clock,
-    Lease,
-}
+/// The 2016 register of a client, as an offset after those of its page.
+const LEGACY: u64 = register::END;
 
 /// State of one client. Aligned so that two vCPUs share no cache line.
 #[repr(align(128))]
 struct Client {
-    // Volatile state: registers.
-    shadows: [AtomicU64; 6],
+    // Volatile state: values of registers between stores, by offset.
+    shadows: [AtomicU64; (LEGACY / WORD + 1) as usize],
     /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
     // Volatile state of the drain loop; vCPU threads never lock it.
@@ -88,8 +80,6 @@ pub struct Chip<S, T = ()> {
     rate_interval: u64,
     /// Host ticks per second, for the rate limit.
     rate_second: u64,
-    /// Host ticks per second, 0 if not known.
-    host_frequency: u64,
     // Runtime glue.
     memory: Memory,
     sink: S,
@@ -144,7 +134,6 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
                 .checked_div(config.reference_points_per_second.into())
                 .unwrap_or(0),
             rate_second: second,
-            host_frequency: config.host_frequency,
             memory,
             sink,
             waker,
@@ -236,36 +225,32 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         }
     }
 
-    /// Returns the register at an offset into the control region, with its client.
-    fn register(&self, offset: u64) -> Option<(u32, Shadow)> {
-        let pages = self.geometry.control_pages_offset();
-        let (client, shadow) = if offset < pages {
-            (offset / WORD, Shadow::Legacy)
-        } else {
-            let shadow = match ((offset - pages) % PAGE) & !(WORD - 1) {
-                register::EMIT => Shadow::Emit,
-                register::KICK => Shadow::Kick,
-                register::STAMP => Shadow::Stamp,
-                register::CLOCK => Shadow::Clock,
-                register::LEASE => Shadow::Lease,
-                _ => return None,
-            };
-            ((offset - pages) / PAGE, shadow)
+    /// Returns the client and the register at an offset into the control region.
+    fn register(&self, offset: u64) -> Option<(u32, u64)> {
+        let (client, register) = match offset.checked_sub(self.geometry.control_pages_offset()) {
+            None => (offset / WORD, LEGACY),
+            Some(at) if at % PAGE < register::END => (at / PAGE, at % PAGE / WORD * WORD),
+            Some(_) => return None,
         };
-        (client < self.geometry.clients.into()).then_some((client as u32, shadow))
+        (client < self.geometry.clients.into()).then_some((client as u32, register))
+    }
+
+    /// Returns the value of a register between stores.
+    fn shadow(&self, client: u32, register: u64) -> &AtomicU64 {
+        &self.clients[client as usize].shadows[(register / WORD) as usize]
     }
 
     fn read_register(&self, offset: u64, data: &mut [u8]) {
         if !is_register_access(offset, data.len()) {
             return self.counts.add(Counter::Width);
         }
-        let Some((client, shadow)) = self.register(offset) else {
+        let Some((client, register)) = self.register(offset) else {
             return self.counts.add(Counter::Unassigned);
         };
         // Only CLOCK has a value to read. A load of its first byte latches the time,
         // so that two 4-byte loads belong together.
-        if let Shadow::Clock = shadow {
-            let latch = &self.clients[client as usize].shadows[Shadow::Clock as usize];
+        if register == register::CLOCK {
+            let latch = self.shadow(client, register);
             let at = (offset % WORD) as usize;
             if at == 0 {
                 latch.store(clock::ticks(), Relaxed);
@@ -280,13 +265,13 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             return self.counts.add(Counter::Width);
         }
         // CLOCK is read-only: a store must not change the latched time.
-        let Some((client, shadow)) =
-            self.register(offset).filter(|(_, shadow)| !matches!(shadow, Shadow::Clock))
+        let Some((client, register)) =
+            self.register(offset).filter(|(_, register)| *register != register::CLOCK)
         else {
             return self.counts.add(Counter::Unassigned);
         };
         // Two vCPUs that store to one register mix their bytes, as on a bus.
-        let word = &self.clients[client as usize].shadows[shadow as usize];
+        let word = self.shadow(client, register);
         let at = (offset % WORD) as usize;
         let bytes = match data.try_into() {
             // The usual case. A copy of unknown length would be a call.
@@ -300,27 +285,27 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let value = u64::from_le_bytes(bytes);
         word.store(value, Relaxed);
         if at + data.len() == WORD as usize {
-            self.fire(now, client, shadow, value);
+            self.fire(now, client, register, value);
         }
     }
 
-    fn fire(&self, now: u64, client: u32, shadow: Shadow, value: u64) {
-        match shadow {
-            Shadow::Emit => self.emit(now, client, value),
-            Shadow::Legacy => self.emit_legacy(now, client, value),
-            Shadow::Kick => {
+    fn fire(&self, now: u64, client: u32, register: u64, value: u64) {
+        match register {
+            register::EMIT => self.emit(now, client, value),
+            LEGACY => self.emit_legacy(now, client, value),
+            register::KICK => {
                 self.counts.add(Counter::KickTrapped);
                 self.waker.wake();
             }
-            Shadow::Stamp => self.counts.add(Counter::StampTrapped),
-            // `write_register` refuses stores to it.
-            Shadow::Clock => {}
-            Shadow::Lease if value == 0 => self.counts.add(Counter::LeaseZero),
-            Shadow::Lease => {
+            register::STAMP => self.counts.add(Counter::StampTrapped),
+            register::LEASE if value == 0 => self.counts.add(Counter::LeaseZero),
+            register::LEASE => {
                 if let Some(memory) = self.client_memory(client) {
                     memory.host[host_page::LEASE].store(value, Ordering::Release);
                 }
             }
+            // `write_register` refuses stores to CLOCK.
+            _ => {}
         }
     }
 
@@ -410,7 +395,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_pass(&self, budget: Duration) -> bool {
-        self.drain_pass_by(clock::in_ticks(budget, self.host_frequency), &clock::ticks)
+        self.drain_pass_by(clock::in_ticks(budget, self.config.host_frequency), &clock::ticks)
     }
 
     /// Drains like [`Chip::drain_pass`], with a counter of the caller's and the budget in

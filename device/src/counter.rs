@@ -2,63 +2,42 @@
 
 //! Counters of a guest's mistakes and of the accesses that trap.
 
+use hypertrace_abi::kinds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
-        /// An occurrence that the device counts.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Counter {
-            $($(#[$doc])* $variant,)*
-        }
-
-        impl Counter {
-            /// All of them.
-            pub const ALL: [Counter; COUNTERS] = [$(Counter::$variant,)*];
-
-            /// Returns the name in reports.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Counter::$variant => $name,)*
-                }
-            }
-        }
-
-        /// Number of kinds of [`Counter`].
-        pub const COUNTERS: usize = [$($name,)*].len();
-    };
-}
-
-counters! {
-    /// A register access that is not 1, 2, 4 or 8 bytes, or not aligned.
-    Width => "register_width",
-    /// A register access at an address without a register.
-    Unassigned => "register_unassigned",
-    /// A store to the config page, or any access beyond a region's end.
-    Region => "region",
-    /// EMIT with a value that is not the slot's `seq`.
-    SlotSequence => "slot_sequence",
-    /// EMIT with a slot that claims more than 256 words.
-    SlotWords => "slot_words",
-    /// EMIT with an id that is reserved.
-    SlotId => "slot_id",
-    /// A reference point that exceeds its client's rate limit.
-    RateLimited => "rate_limited",
-    /// A reference point for which the sink had no room.
-    Failed => "failed",
-    /// A store of zero to LEASE.
-    LeaseZero => "lease_zero",
-    /// A PCI config access that is not 1, 2 or 4 bytes, or not aligned.
-    ConfigWidth => "config_width",
-    /// A KICK that came by a trap. Not a fault.
-    KickTrapped => "kick_trapped",
-    /// A STAMP that came by a trap, although the host's kernel should complete it.
-    StampTrapped => "stamp_trapped",
+kinds! {
+    /// An occurrence that the device counts, with its name in reports.
+    #[non_exhaustive]
+    pub enum Counter {
+        /// A register access that is not 1, 2, 4 or 8 bytes, or not aligned.
+        Width => "register_width",
+        /// A register access at an address without a register.
+        Unassigned => "register_unassigned",
+        /// A store to the config page, or any access beyond a region's end.
+        Region => "region",
+        /// EMIT with a value that is not the slot's `seq`.
+        SlotSequence => "slot_sequence",
+        /// EMIT with a slot that claims more than 256 words.
+        SlotWords => "slot_words",
+        /// EMIT with an id that is reserved.
+        SlotId => "slot_id",
+        /// A reference point that exceeds its client's rate limit.
+        RateLimited => "rate_limited",
+        /// A reference point for which the sink had no room.
+        Failed => "failed",
+        /// A store of zero to LEASE.
+        LeaseZero => "lease_zero",
+        /// A PCI config access that is not 1, 2 or 4 bytes, or not aligned.
+        ConfigWidth => "config_width",
+        /// A KICK that came by a trap. Not a fault.
+        KickTrapped => "kick_trapped",
+        /// A STAMP that came by a trap, although the host's kernel should complete it.
+        StampTrapped => "stamp_trapped",
+    }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counts([AtomicU64; COUNTERS]);
+pub(crate) struct Counts([AtomicU64; Counter::COUNT]);
 
 impl Counts {
     pub(crate) fn add(&self, counter: Counter) {

@@ -29,7 +29,7 @@ mod pci;
 mod window;
 
 pub use chip::{Chip, ChipConfig, DrainWaker};
-pub use counter::{COUNTERS, Counter};
+pub use counter::Counter;
 pub use memory::{Memory, MemoryError, SharedRegion};
 pub use pci::{BarChange, PciFunction};
 pub use window::Window;

@@ -98,7 +98,7 @@ impl Header {
 pub struct PciFunction<S, T = ()> {
     chip: Arc<Chip<S, T>>,
     header: Mutex<Header>,
-    /// Address at which each BAR is decoded, indexed as [`Region::ALL`]. vCPUs read it
+    /// Address at which each BAR is decoded, in the order of [`Region::ALL`]. vCPUs read it
     /// without a lock while another one writes the header.
     decoded: [AtomicU64; 4],
 }
@@ -149,18 +149,18 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
         header.value[dword] = old & !mask | u32::from_le_bytes(bytes) & mask;
 
         let changes = Region::ALL.map(|region| {
-            let (from, to) = (self.decoded[index(region)].load(Relaxed), header.address(region));
+            let (from, to) = (self.decoded[region as usize].load(Relaxed), header.address(region));
             let known = |address| (address != NOWHERE).then_some(address);
             BarChange { region, from: known(from), to: known(to) }
         });
         let moved = || changes.iter().filter(|change| change.from != change.to);
         for change in moved().filter(|change| change.from.is_some()) {
-            self.decoded[index(change.region)].store(NOWHERE, Relaxed);
+            self.decoded[change.region as usize].store(NOWHERE, Relaxed);
             changed(BarChange { to: None, ..*change });
         }
         for change in moved() {
             if let Some(to) = change.to {
-                self.decoded[index(change.region)].store(to, Relaxed);
+                self.decoded[change.region as usize].store(to, Relaxed);
                 changed(BarChange { from: None, ..*change });
             }
         }
@@ -170,7 +170,7 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
     /// it. Takes no lock.
     pub fn find(&self, address: u64) -> Option<(Region, u64)> {
         Region::ALL.into_iter().find_map(|region| {
-            let base = self.decoded[index(region)].load(Relaxed);
+            let base = self.decoded[region as usize].load(Relaxed);
             // NOWHERE is also the last address of all.
             let inside = address.checked_sub(base).filter(|_| base != NOWHERE)?;
             (inside < self.chip.geometry().bar_size(region)).then_some((region, inside))
@@ -179,34 +179,21 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
 
     /// Performs a guest's load from a BAR, by address. Returns `false` if no BAR is there.
     pub fn read(&self, address: u64, data: &mut [u8]) -> bool {
-        let found = self.find(address);
-        if let Some((region, offset)) = found {
-            self.chip.read(region, offset, data);
-        }
-        found.is_some()
+        let Some((region, offset)) = self.find(address) else { return false };
+        self.chip.read(region, offset, data);
+        true
     }
 
     /// Performs a guest's store to a BAR, by address. Returns `false` if no BAR is there.
     pub fn write(&self, address: u64, data: &[u8]) -> bool {
-        let found = self.find(address);
-        if let Some((region, offset)) = found {
-            self.chip.write(region, offset, data);
-        }
-        found.is_some()
+        let Some((region, offset)) = self.find(address) else { return false };
+        self.chip.write(region, offset, data);
+        true
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Header> {
         // The callback of a config store may panic. The header is complete by then.
         self.header.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-fn index(region: Region) -> usize {
-    match region {
-        Region::Config => 0,
-        Region::Data => 1,
-        Region::Control => 2,
-        Region::Rings => 3,
     }
 }
 

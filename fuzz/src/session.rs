@@ -176,7 +176,7 @@ pub fn read(dir: &Path) -> Read {
     assert_eq!(events.len() as u64, stat.total.records);
     let honest = (Domain::Guest, HONEST);
     let stream = stat.streams.iter().find(|s| s.stream == Some(honest));
-    let lost = stream.map_or([0; 3], |s| [s.lost_full, s.lost_busy, s.lost_overwritten]);
+    let lost = stream.map_or([0; 3], |s| [s.causes.full, s.causes.busy, s.causes.overwritten]);
     let filtered = stream.map_or(0, |s| s.filtered);
     let faults = stream.map(|s| s.faults_by_kind.clone()).unwrap_or_default();
     Read { events, lost, filtered, faults, records: stat.total.records }

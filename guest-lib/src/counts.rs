@@ -8,9 +8,9 @@ static UNATTACHED: AtomicU64 = AtomicU64::new(0);
 static UNTOLD: AtomicU64 = AtomicU64::new(0);
 /// Whether a thread is publishing those.
 static TELLING: AtomicBool = AtomicBool::new(false);
-static ABANDONED: AtomicU64 = AtomicU64::new(0);
-static UNANSWERED: AtomicU64 = AtomicU64::new(0);
-static TAKEN: AtomicU64 = AtomicU64::new(0);
+pub(crate) static ABANDONED: AtomicU64 = AtomicU64::new(0);
+pub(crate) static UNANSWERED: AtomicU64 = AtomicU64::new(0);
+pub(crate) static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Counts of this process's clients and events that the host does not show. Running
 /// totals; a forked child begins at zero.
@@ -71,16 +71,9 @@ pub(crate) fn end_telling() {
     TELLING.store(false, Ordering::Release);
 }
 
-pub(crate) fn abandoned() {
-    ABANDONED.fetch_add(1, Relaxed);
-}
-
-pub(crate) fn client_taken() {
-    TAKEN.fetch_add(1, Relaxed);
-}
-
-pub(crate) fn unanswered() {
-    UNANSWERED.fetch_add(1, Relaxed);
+/// Adds 1 to one of the counts.
+pub(crate) fn add(count: &AtomicU64) {
+    count.fetch_add(1, Relaxed);
 }
 
 /// In a forked child.

@@ -152,17 +152,17 @@ pub mod this_thread {
 /// ```
 #[macro_export]
 macro_rules! event {
-    (client: $client:expr, $name:literal $($fields:tt)*) => {{
+    (client: $client:expr, $name:expr $(, $($fields:tt)*)?) => {{
         const SLOT: usize = $crate::abi::schema::mask_slot($name);
         if $crate::is_on(SLOT) {
-            let (site, fields) = $crate::abi::event_type!($name $($fields)*);
+            let (site, fields) = $crate::abi::event_type!($name $(, $($fields)*)?);
             $client.emit(site, fields);
         }
     }};
-    ($name:literal $($fields:tt)*) => {{
+    ($name:expr $(, $($fields:tt)*)?) => {{
         const SLOT: usize = $crate::abi::schema::mask_slot($name);
         if $crate::is_on(SLOT) {
-            let (site, fields) = $crate::abi::event_type!($name $($fields)*);
+            let (site, fields) = $crate::abi::event_type!($name $(, $($fields)*)?);
             $crate::this_thread::emit(site, fields);
         }
     }};
@@ -207,12 +207,12 @@ macro_rules! commit {
 /// ```
 #[macro_export]
 macro_rules! reference_point {
-    (client: $client:expr, $name:literal $($fields:tt)*) => {{
-        let (site, fields) = $crate::abi::event_type!($name $($fields)*);
+    (client: $client:expr, $name:expr $(, $($fields:tt)*)?) => {{
+        let (site, fields) = $crate::abi::event_type!($name $(, $($fields)*)?);
         $client.reference_point(site, fields)
     }};
-    ($name:literal $($fields:tt)*) => {{
-        let (site, fields) = $crate::abi::event_type!($name $($fields)*);
+    ($name:expr $(, $($fields:tt)*)?) => {{
+        let (site, fields) = $crate::abi::event_type!($name $(, $($fields)*)?);
         $crate::this_thread::reference_point(site, fields)
     }};
 }

@@ -66,7 +66,7 @@ impl LocalHost {
             self.wait(client, memory, seq)
         };
         if !answered {
-            counts::unanswered();
+            counts::add(&counts::UNANSWERED);
         }
     }
 

@@ -44,27 +44,13 @@ impl<F: FnMut()> Drop for Region<F> {
 macro_rules! region {
     (client: $client:expr, $name:literal, $id:expr $(,)?) => {{
         let (client, id): (_, u64) = ($client, $id);
-        $crate::region!(@event client, concat!($name, "_begin"), id);
-        $crate::Region::new(move || $crate::region!(@event client, concat!($name, "_end"), id))
+        $crate::event!(client: client, concat!($name, "_begin"), id);
+        $crate::Region::new(move || $crate::event!(client: client, concat!($name, "_end"), id))
     }};
     ($name:literal, $id:expr $(,)?) => {{
         let id: u64 = $id;
-        $crate::region!(@event concat!($name, "_begin"), id);
-        $crate::Region::new(move || $crate::region!(@event concat!($name, "_end"), id))
-    }};
-    (@event $client:ident, $name:expr, $id:ident) => {{
-        const SLOT: usize = $crate::abi::schema::mask_slot($name);
-        if $crate::is_on(SLOT) {
-            let (site, fields) = $crate::abi::event_type!($name, id = $id);
-            $client.emit(site, fields);
-        }
-    }};
-    (@event $name:expr, $id:ident) => {{
-        const SLOT: usize = $crate::abi::schema::mask_slot($name);
-        if $crate::is_on(SLOT) {
-            let (site, fields) = $crate::abi::event_type!($name, id = $id);
-            $crate::this_thread::emit(site, fields);
-        }
+        $crate::event!(concat!($name, "_begin"), id);
+        $crate::Region::new(move || $crate::event!(concat!($name, "_end"), id))
     }};
 }
 
@@ -82,20 +68,16 @@ macro_rules! region {
 macro_rules! reference_region {
     (client: $client:expr, $name:literal, $id:expr $(,)?) => {{
         let (client, id): (_, u64) = ($client, $id);
-        let (site, fields) = $crate::abi::event_type!(concat!($name, "_begin"), id);
-        let _ = client.reference_point(site, fields);
+        let _ = $crate::reference_point!(client: client, concat!($name, "_begin"), id);
         $crate::Region::new(move || {
-            let (site, fields) = $crate::abi::event_type!(concat!($name, "_end"), id);
-            let _ = client.reference_point(site, fields);
+            let _ = $crate::reference_point!(client: client, concat!($name, "_end"), id);
         })
     }};
     ($name:literal, $id:expr $(,)?) => {{
         let id: u64 = $id;
-        let (site, fields) = $crate::abi::event_type!(concat!($name, "_begin"), id);
-        let _ = $crate::this_thread::reference_point(site, fields);
+        let _ = $crate::reference_point!(concat!($name, "_begin"), id);
         $crate::Region::new(move || {
-            let (site, fields) = $crate::abi::event_type!(concat!($name, "_end"), id);
-            let _ = $crate::this_thread::reference_point(site, fields);
+            let _ = $crate::reference_point!(concat!($name, "_end"), id);
         })
     }};
 }

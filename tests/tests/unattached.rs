@@ -36,6 +36,6 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
     let recorded = Recorded::open(dir.path()).unwrap();
     let total = SessionStat::of(&recorded).unwrap().total;
     assert_eq!((total.events, total.lost), (summary.ring_events, summary.lost));
-    assert_eq!(total.lost_unattached, summary.lost_unattached);
+    assert_eq!(total.causes.unattached, summary.lost_unattached);
     assert_eq!(total.faults, 0);
 }

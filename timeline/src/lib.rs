@@ -36,29 +36,17 @@
 
 pub mod clock;
 
-mod class;
 mod error;
-mod file;
+mod event;
+mod inputs;
 mod merge;
-mod packet;
-mod reference;
-mod session;
-mod session_json;
-mod source;
 mod stat;
-mod stream;
 
-/// Maximum sizes of a session, which are those of its writer.
-pub mod limits {
-    pub use crate::session_json::{MAX_BYTES, MAX_CLOCKS, MAX_EVENTS, MAX_STREAMS};
-}
-
-pub use class::{Class, Classes, Reference, Value};
 pub use error::{Error, Result};
-pub use merge::{Entry, Event, Kind, Lost, Timeline};
-pub use packet::{Domain, Packet};
-pub use reference::ClockMaps;
-pub use session::Session;
-pub use session_json::{Clock, EventJson, SessionJson, StreamJson};
+pub use event::{Entry, Event, Kind, Lost, Reference, Value};
+pub use inputs::ctf::{
+    Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Packet, Record, Records, Segment,
+    Session, SessionJson, Stream, StreamJson, limits,
+};
+pub use merge::Timeline;
 pub use stat::{ClockStat, SessionStat, StreamStat};
-pub use stream::{Record, Records, Segment, Stream};

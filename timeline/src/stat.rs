@@ -4,12 +4,9 @@
 
 use crate::clock::FRACTION;
 use crate::error::Result;
-use crate::merge::Kind;
-use crate::packet::Domain;
-use crate::reference::ClockMaps;
-use crate::session::Session;
-use crate::stream::Stream;
-use hypertrace_abi::record::Flags;
+use crate::event::Kind;
+use crate::inputs::ctf::{ClockMaps, Domain, Session, Stream};
+use hypertrace_abi::ring::Losses;
 use std::collections::BTreeMap;
 
 /// Counts of one stream, from its packets unless another source is named.
@@ -33,15 +30,9 @@ pub struct StreamStat {
     pub stamps: u64,
     /// Lost events, for any cause.
     pub lost: u64,
-    /// Events lost because the ring was full, from `session.json`.
-    pub lost_full: u64,
-    /// Events lost because they interrupted another emit, from `session.json`.
-    pub lost_busy: u64,
-    /// Events lost by threads that had no client, from `session.json`. A total includes
-    /// those of processes without any client.
-    pub lost_unattached: u64,
-    /// Events lost because they were overwritten, from `session.json`.
-    pub lost_overwritten: u64,
+    /// Lost events by their causes, from `session.json`. A total includes those of
+    /// processes without any client.
+    pub causes: Losses,
     /// Events that passed the mask, but that no trace wanted.
     pub filtered: u64,
     /// Guest faults.
@@ -96,16 +87,9 @@ impl SessionStat {
         for described in &session.json().streams {
             let stat = stat_of(&mut streams, described.domain, described.client);
             stat.name.clone_from(&described.name);
-            stat.lost_full = described.lost_full;
-            stat.lost_busy = described.lost_busy;
-            stat.lost_unattached = described.lost_unattached;
-            stat.lost_overwritten = described.lost_overwritten;
+            stat.causes = described.causes();
             stat.faults_by_kind.clone_from(&described.faults);
-            if !session
-                .streams()
-                .iter()
-                .any(|s| (s.domain, s.client) == (described.domain, described.client))
-            {
+            if session.stream(described.domain, described.client).is_none() {
                 // It has no packets with these counts.
                 let add = |sum: u64, n: u64| sum.saturating_add(n);
                 stat.lost = described.lost();
@@ -118,7 +102,7 @@ impl SessionStat {
         let mut total = streams.iter().fold(StreamStat::default(), StreamStat::add);
         let unattached = session.json().lost_unattached;
         total.lost = total.lost.saturating_add(unattached);
-        total.lost_unattached = total.lost_unattached.saturating_add(unattached);
+        total.causes.unattached = total.causes.unattached.saturating_add(unattached);
         let held = [total.events, total.reference_points, total.stamps];
         let held = held.into_iter().fold(0, u64::saturating_add);
         Ok(SessionStat {
@@ -148,10 +132,11 @@ impl StreamStat {
         self.reference_points += other.reference_points;
         self.stamps += other.stamps;
         self.lost = self.lost.saturating_add(other.lost);
-        self.lost_full = self.lost_full.saturating_add(other.lost_full);
-        self.lost_busy = self.lost_busy.saturating_add(other.lost_busy);
-        self.lost_unattached = self.lost_unattached.saturating_add(other.lost_unattached);
-        self.lost_overwritten = self.lost_overwritten.saturating_add(other.lost_overwritten);
+        let causes = &mut self.causes;
+        causes.full = causes.full.saturating_add(other.causes.full);
+        causes.busy = causes.busy.saturating_add(other.causes.busy);
+        causes.unattached = causes.unattached.saturating_add(other.causes.unattached);
+        causes.overwritten = causes.overwritten.saturating_add(other.causes.overwritten);
         self.filtered = self.filtered.saturating_add(other.filtered);
         self.faults = self.faults.saturating_add(other.faults);
         for (kind, n) in &other.faults_by_kind {
@@ -179,7 +164,7 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     own.lost = stream
         .segments
         .iter()
-        .map(|s| s.last.discarded.saturating_sub(s.first.discarded))
+        .map(|s| s.last.lost.saturating_sub(s.first.lost))
         .fold(0, u64::saturating_add);
     if let Some(segment) = stream.segments.last() {
         own.filtered = segment.last.filtered;
@@ -188,19 +173,11 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     let mut records = stream.records(session.classes());
     while let Some(record) = records.read()? {
         own.records += 1;
-        let kind = Kind::of(record.class, Flags::from_bits_retain(record.flags));
-        let guest = match (domain, kind) {
-            (Domain::Host, Kind::ReferencePoint) => {
-                record.class.reference(record.payload).map(|r| r.client)
-            }
-            (Domain::Host, Kind::Hypertrace) => record.payload.first().map(|c| *c as u32),
-            _ => None,
+        let stat = match (domain, record.made_for()) {
+            (Domain::Host, Some(client)) => stat_of(stats, Domain::Guest, client),
+            _ => &mut own,
         };
-        let stat = match guest {
-            Some(client) => stat_of(stats, Domain::Guest, client),
-            None => &mut own,
-        };
-        match kind {
+        match record.kind() {
             Kind::Event | Kind::Hypertrace | Kind::Untyped => stat.events += 1,
             Kind::ReferencePoint => stat.reference_points += 1,
             Kind::Stamp => stat.stamps += 1,

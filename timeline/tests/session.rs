@@ -299,7 +299,7 @@ fn stat_counts_what_the_packets_hold() {
     assert_eq!((vmm.records, vmm.events, vmm.reference_points), (3, 1, 0));
     assert_eq!(client.stream, Some((Domain::Guest, 0)));
     assert_eq!((client.records, client.events, client.reference_points), (4, 2, 1));
-    assert_eq!((client.stamps, client.lost, client.lost_full), (1, 6, 5));
+    assert_eq!((client.stamps, client.lost, client.causes.full), (1, 6, 5));
     assert_eq!((client.filtered, client.faults, client.faults_by_kind["bad_length"]), (4, 2, 2));
     assert_eq!((stat.total.records, stat.total.packets), (7, 2));
 }

@@ -10,12 +10,12 @@ use hypertrace_abi::layout::host_page;
 use hypertrace_abi::layout::local::watch;
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::sink::{EventSink, Status};
-use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
+use hypertrace_abi::slot::{self, Answer, Emitted};
 use hypertrace_segment::futex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, TryLockError};
 
-/// Names of the counters, in their order.
+/// Names of the counters, in their order; those of bad slots as in [`BadSlot`](slot::BadSlot).
 const COUNTERS: [&str; 6] = [
     "reference_points",
     "not_recorded",
@@ -263,12 +263,7 @@ impl<S: EventSink> Points<'_, S> {
                     status
                 }
                 Err(bad) => {
-                    counts[BAD
-                        + match bad {
-                            BadSlot::Sequence => 0,
-                            BadSlot::Words => 1,
-                            BadSlot::Id => 2,
-                        }] += 1;
+                    counts[BAD + bad as usize] += 1;
                     Status::Invalid
                 }
             };

@@ -1,11 +1,12 @@
 //! Running a program in a session: started, waited for, its status handed on.
 //!
-//! Unsafe, because of access(2) and of signals.
+//! Unsafe, because of signals.
 #![allow(unsafe_code)]
 
 use crate::privilege::{self, Privilege};
 use crate::session::Session;
 use crate::signals::Signals;
+use rustix::fs::Access;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -107,10 +108,7 @@ impl Program {
 }
 
 fn is_executable(path: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
-    // SAFETY: a string that lives through the call.
-    unsafe { libc::access(path.as_ptr(), libc::X_OK) == 0 }
+    rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
 /// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP are passed

@@ -77,16 +77,11 @@ impl Error {
 }
 
 /// A session that programs trace into.
+#[derive(Debug)]
 pub struct Session {
     trace: hypertrace_trace::Session,
     segment: Arc<Segment>,
     host: Host,
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("host", &self.host).finish_non_exhaustive()
-    }
 }
 
 impl Session {

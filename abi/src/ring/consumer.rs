@@ -8,11 +8,16 @@
 //! ([`Consumer::rollback`]).
 
 use super::counts::{FAULT_KINDS, Fault, Losses, Total};
-use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
+use super::schema_log::{self, Logged};
+use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use crate::config::RingMode;
 use crate::layout::{guest_page, host_page};
 use crate::record::{HEADER_WORDS, Header, id};
+
+/// Words of page G with running totals of lost events.
+const LOSSES: [usize; 3] =
+    [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
 
 /// A position in the ring, with the counts and the lease on the way to it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,9 +43,8 @@ struct Mark {
 pub struct ConsumerState {
     committed: Cursor,
     cursor: Cursor,
-    lost_full: Total,
-    lost_busy: Total,
-    lost_unattached: Total,
+    /// The totals of [`LOSSES`].
+    lost: [Total; 3],
     schema_seen: u64,
     schema_cursor: u64,
     /// End of the part of the schema log that is being read; several consumers in turn
@@ -54,9 +58,7 @@ impl Default for ConsumerState {
         ConsumerState {
             committed: start,
             cursor: start,
-            lost_full: Total::default(),
-            lost_busy: Total::default(),
-            lost_unattached: Total::default(),
+            lost: Default::default(),
             schema_seen: 0,
             schema_cursor: 0,
             mark: None,
@@ -105,7 +107,7 @@ pub struct Record<'a> {
     pub payload: Payload<'a>,
 }
 
-/// A payload that can be copied once.
+/// Words of a ring that can be copied once: a record's payload, or a part of a block.
 #[derive(Debug)]
 pub enum Payload<'a> {
     #[doc(hidden)]
@@ -114,7 +116,23 @@ pub enum Payload<'a> {
     Staged(&'a [u64]),
 }
 
-impl Payload<'_> {
+impl<'a> Payload<'a> {
+    #[inline(always)]
+    fn load(&self, at: usize) -> u64 {
+        match self {
+            Payload::Ring(words) => words[at].load(Relaxed),
+            Payload::Staged(words) => words[at],
+        }
+    }
+
+    #[inline(always)]
+    fn part(&self, at: usize, words: usize) -> Payload<'a> {
+        match self {
+            Payload::Ring(all) => Payload::Ring(&all[at..at + words]),
+            Payload::Staged(all) => Payload::Staged(&all[at..at + words]),
+        }
+    }
+
     /// Returns the length of the payload in words.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -169,16 +187,6 @@ pub struct Pulled {
 /// Words of the ring after which one [`Consumer::pull`] ends, at the next block.
 /// Records that the visitor drops, and blocks without records, cost time too.
 const PULL_WORDS: u64 = 1 << 15;
-
-/// An entry of the schema log.
-#[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
-#[derive(Debug)]
-pub enum Logged {
-    /// A text that the caller knows already.
-    Known,
-    /// Another text.
-    Text(super::LoggedSchema),
-}
 
 /// The host's side of one client.
 #[derive(Debug)]
@@ -285,22 +293,15 @@ impl<'a> Consumer<'a> {
 
     /// Looks at the producer's running totals. Returns the host's totals.
     pub fn losses(&mut self) -> Losses {
-        let guest = self.memory.guest;
-        let state = &mut *self.state;
-        let full = state.lost_full.look(guest[guest_page::LOST_FULL].load(Relaxed));
-        let busy = state.lost_busy.look(guest[guest_page::LOST_BUSY].load(Relaxed));
-        let word = guest[guest_page::LOST_UNATTACHED].load(Relaxed);
-        let unattached = state.lost_unattached.look(word);
-        let losses = Losses {
-            full: state.lost_full.counted(),
-            busy: state.lost_busy.counted(),
-            unattached: state.lost_unattached.counted(),
-            overwritten: state.cursor.overwritten,
-        };
-        if !full || !busy || !unattached {
+        let mut is_plausible = true;
+        for (total, word) in self.state.lost.iter_mut().zip(LOSSES) {
+            is_plausible &= total.look(self.memory.guest[word].load(Relaxed));
+        }
+        if !is_plausible {
             self.fault(Fault::Losses);
         }
-        losses
+        let [full, busy, unattached] = self.state.lost.map(|total| total.counted());
+        Losses { full, busy, unattached, overwritten: self.state.cursor.overwritten }
     }
 
     /// Takes records, in order, up to the end that the last `None` of
@@ -360,7 +361,7 @@ impl<'a> Consumer<'a> {
             let len = end.wrapping_sub(cursor.position);
             let words = memory.span(cursor.position, len);
             let source = match memory.mode() {
-                RingMode::Discard => Source::Ring(words),
+                RingMode::Discard => Payload::Ring(words),
                 RingMode::Overwrite => {
                     let stage = &mut stage[..len as usize];
                     Payload::Ring(words).copy_to(stage);
@@ -375,7 +376,7 @@ impl<'a> Consumer<'a> {
                         pulled.more = skip_overwritten(&memory, cursor, head, now);
                         break;
                     }
-                    Source::Staged(stage)
+                    Payload::Staged(stage)
                 }
             };
             // The only call of `visit`, so that it is inlined.
@@ -487,24 +488,18 @@ impl<'a> Consumer<'a> {
                 *self.state.mark.insert(Mark { head, schemas: schema_log::written(memory) })
             }
         };
-        let (logged, next) =
-            match schema_log::read(memory, self.state.schema_cursor, mark.schemas, known) {
-                schema_log::Read::Empty => {
-                    self.state.mark = None;
-                    self.head = self.limited(mark.head);
-                    return None;
-                }
-                schema_log::Read::Fault => {
-                    (self.state.schema_cursor, self.state.mark) = (mark.schemas, None);
-                    self.head = self.limited(mark.head);
-                    self.fault(Fault::SchemaLog);
-                    return None;
-                }
-                schema_log::Read::Known(next) => (Logged::Known, next),
-                schema_log::Read::Text(text, next) => (Logged::Text(text), next),
-            };
-        self.state.schema_cursor = next;
-        Some(logged)
+        let cursor = self.state.schema_cursor;
+        if cursor != mark.schemas {
+            if let Some((logged, next)) = schema_log::read(memory, cursor, mark.schemas, known) {
+                self.state.schema_cursor = next;
+                return Some(logged);
+            }
+            self.state.schema_cursor = mark.schemas;
+            self.fault(Fault::SchemaLog);
+        }
+        self.state.mark = None;
+        self.head = self.limited(mark.head);
+        None
     }
 
     /// Gives the room of the texts that were read back to the producer: they are on disk.
@@ -514,37 +509,6 @@ impl<'a> Consumer<'a> {
         if seen.load(Relaxed) != self.state.schema_seen {
             // ORDERING: pairs with the Acquire in `schema_log::append`.
             seen.store(self.state.schema_seen, Ordering::Release);
-        }
-    }
-}
-
-enum Source<'a> {
-    Ring(&'a [AtomicU64]),
-    Staged(&'a [u64]),
-}
-
-impl<'a> Source<'a> {
-    #[inline(always)]
-    fn load(&self, at: usize) -> u64 {
-        match self {
-            Source::Ring(words) => words[at].load(Relaxed),
-            Source::Staged(words) => words[at],
-        }
-    }
-
-    #[inline(always)]
-    fn payload(&self, at: usize, words: usize) -> Payload<'a> {
-        match self {
-            Source::Ring(all) => Payload::Ring(&all[at..at + words]),
-            Source::Staged(all) => Payload::Staged(&all[at..at + words]),
-        }
-    }
-
-    #[inline(always)]
-    fn len(&self) -> usize {
-        match self {
-            Source::Ring(words) => words.len(),
-            Source::Staged(words) => words.len(),
         }
     }
 }
@@ -628,7 +592,7 @@ fn walk(
     memory: &ClientMemory<'_>,
     cursor: &mut Cursor,
     pulled: &mut Pulled,
-    source: Source<'_>,
+    source: Payload<'_>,
     end: u64,
     visit: &mut impl FnMut(&mut [u64; FAULT_KINDS], Record<'_>) -> Flow,
 ) {
@@ -676,7 +640,7 @@ fn walk(
             at = len;
             break;
         }
-        let payload = source.payload(at + HEADER_WORDS, words);
+        let payload = source.part(at + HEADER_WORDS, words);
         if visit(&mut cursor.faults, Record { header, payload }) == Flow::Stop {
             stopped = true;
             break;

@@ -2,79 +2,44 @@
 
 //! A host's counts for one producer: faults and lost events.
 
-/// A fault of a producer. Each is counted; none stops the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
-#[non_exhaustive]
-pub enum Fault {
-    /// Head went backwards, or is farther ahead than the ring is large.
-    Head,
-    /// A record crosses the end of its block or passes head.
-    Length,
-    /// A block's sequence number does not follow from the records before it.
-    Sequence,
-    /// A block has no lease token.
-    Token,
-    /// A running total of lost events went backwards or jumped.
-    Losses,
-    /// The schema log's end or the length of an entry is impossible.
-    SchemaLog,
-    /// A schema text cannot be parsed.
-    SchemaText,
-    /// A schema text has another hash than its id, or the id of another text.
-    SchemaHash,
-    /// There are more schemas than the host keeps.
-    SchemaTable,
-    /// A record has an id without a schema.
-    UnknownId,
-    /// A record's length does not match its schema.
-    Payload,
-    /// A timestamp went backwards.
-    TimeBackwards,
-    /// A timestamp is in the future.
-    TimeFuture,
+use crate::kinds;
+
+kinds! {
+    /// A fault of a producer, with its name in reports. Each is counted; none stops the host.
+    #[repr(usize)]
+    #[non_exhaustive]
+    pub enum Fault {
+        /// Head went backwards, or is farther ahead than the ring is large.
+        Head => "head",
+        /// A record crosses the end of its block or passes head.
+        Length => "length",
+        /// A block's sequence number does not follow from the records before it.
+        Sequence => "sequence",
+        /// A block has no lease token.
+        Token => "token",
+        /// A running total of lost events went backwards or jumped.
+        Losses => "losses",
+        /// The schema log's end or the length of an entry is impossible.
+        SchemaLog => "schema_log",
+        /// A schema text cannot be parsed.
+        SchemaText => "schema_text",
+        /// A schema text has another hash than its id, or the id of another text.
+        SchemaHash => "schema_hash",
+        /// There are more schemas than the host keeps.
+        SchemaTable => "schema_table",
+        /// A record has an id without a schema.
+        UnknownId => "unknown_id",
+        /// A record's length does not match its schema.
+        Payload => "payload",
+        /// A timestamp went backwards.
+        TimeBackwards => "time_backwards",
+        /// A timestamp is in the future.
+        TimeFuture => "time_future",
+    }
 }
 
 /// Number of kinds of [`Fault`].
-pub const FAULT_KINDS: usize = 13;
-
-impl Fault {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [Fault; FAULT_KINDS] = [
-        Fault::Head,
-        Fault::Length,
-        Fault::Sequence,
-        Fault::Token,
-        Fault::Losses,
-        Fault::SchemaLog,
-        Fault::SchemaText,
-        Fault::SchemaHash,
-        Fault::SchemaTable,
-        Fault::UnknownId,
-        Fault::Payload,
-        Fault::TimeBackwards,
-        Fault::TimeFuture,
-    ];
-
-    /// Returns the name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Fault::Head => "head",
-            Fault::Length => "length",
-            Fault::Sequence => "sequence",
-            Fault::Token => "token",
-            Fault::Losses => "losses",
-            Fault::SchemaLog => "schema_log",
-            Fault::SchemaText => "schema_text",
-            Fault::SchemaHash => "schema_hash",
-            Fault::SchemaTable => "schema_table",
-            Fault::UnknownId => "unknown_id",
-            Fault::Payload => "payload",
-            Fault::TimeBackwards => "time_backwards",
-            Fault::TimeFuture => "time_future",
-        }
-    }
-}
+pub const FAULT_KINDS: usize = Fault::COUNT;
 
 /// Running totals of lost events, by cause. They never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

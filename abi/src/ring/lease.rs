@@ -4,7 +4,7 @@
 
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::event::{Fields, Hex};
+use crate::event::{Fields, Hex, cut};
 use crate::record::{ClockKind, HEADER_WORDS, Header, id};
 
 /// Description of a new lessee, for its lease record.
@@ -35,11 +35,7 @@ impl Lease {
     /// Makes the record of a lease. `token` is nonzero and random, `now` the lease's
     /// time.
     pub fn new(token: u64, now: u64, info: &LeaseInfo<'_>) -> Lease {
-        let mut end = info.name.len().min(MAX_NAME_BYTES);
-        while !info.name.is_char_boundary(end) {
-            end -= 1;
-        }
-        let name = &info.name[..end];
+        let name = cut(info.name, MAX_NAME_BYTES);
         let fields = (Hex(token), info.pid, info.tid, info.clock as u32, name);
         let side: [AtomicU64; LEASE_WORDS] = core::array::from_fn(|_| AtomicU64::new(0));
         fields.put(&side[HEADER_WORDS..]);

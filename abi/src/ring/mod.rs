@@ -22,15 +22,17 @@
 mod consumer;
 mod counts;
 mod lease;
+mod losses;
+mod point;
 mod producer;
 mod schema_log;
 mod state;
 
-pub use consumer::{Consumer, ConsumerState, Flow, Logged, Payload, Pulled, Record};
+pub use consumer::{Consumer, ConsumerState, Flow, Payload, Pulled, Record};
 pub use counts::{FAULT_KINDS, Fault, Losses, Total};
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, Producer, Wake};
-pub use schema_log::SchemaText as LoggedSchema;
+pub use schema_log::{Logged, SchemaText as LoggedSchema};
 pub use state::ProducerState;
 
 use crate::atomic::{AtomicU64, Ordering};

@@ -8,12 +8,12 @@
 //! in the middle of an emit on the same thread.
 
 use super::lease::{Lease, walk};
-use super::state::{BY_OTHER, BY_OWNER, KNOWN, ProducerState};
+use super::state::{BY_OWNER, KNOWN, ProducerState};
 use super::{BLOCK_HEADER_WORDS, ClientMemory, schema_log};
-use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence, spin_loop};
+use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence, fence};
 use crate::config::RingMode;
 use crate::event::{Fields, Site, Text};
-use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page, host_page};
+use crate::layout::{guest_page, host_page};
 use crate::prefetch::prefetch_for_store;
 use crate::record::{Flags, HEADER_WORDS, Header, id};
 
@@ -53,18 +53,16 @@ struct NewRecord<'a> {
 
 impl<'a> NewRecord<'a> {
     #[inline(always)]
-    fn event<S: Site + 'a, F: Fields>(site: S, fields: &F) -> Self {
-        NewRecord {
-            id: site.id::<F>(),
-            flags: Flags::empty(),
-            text: Some(site.text::<F>()),
-            words: fields.words(),
-            is_counted: true,
-        }
+    fn of_words(id: u32, flags: Flags, words: usize) -> Self {
+        NewRecord { id, flags, text: None, words, is_counted: true }
     }
-}
 
-impl NewRecord<'_> {
+    #[inline(always)]
+    fn event<S: Site + 'a, F: Fields>(site: S, fields: &F) -> Self {
+        let text = Some(site.text::<F>());
+        NewRecord { text, ..Self::of_words(site.id::<F>(), Flags::empty(), fields.words()) }
+    }
+
     #[inline(always)]
     fn record_words(&self) -> u64 {
         (HEADER_WORDS + self.words) as u64
@@ -108,32 +106,12 @@ pub trait Wake: Sync + core::fmt::Debug {
 /// ```
 #[derive(Debug)]
 pub struct Producer<'m> {
-    memory: ClientMemory<'m>,
-    state: &'m ProducerState,
+    pub(super) memory: ClientMemory<'m>,
+    pub(super) state: &'m ProducerState,
     lease: Lease,
     /// Whether stores need fences to stay in order: the mapping is not write-back.
-    fenced: bool,
+    pub(super) fenced: bool,
     wake: Option<&'m dyn Wake>,
-}
-
-/// Place of the next record in the ring.
-struct Place {
-    /// End of the last record.
-    head: u64,
-    /// Position of the first word that is written: `head`, or the begin of a block.
-    start: u64,
-    /// End of the record.
-    end: u64,
-    /// End of the block that `head` is in.
-    block_end: u64,
-    /// Whether a block begins with the record.
-    opens: bool,
-    /// Whether the lease record is first.
-    fresh: bool,
-    /// Words of the lease record, if it is first.
-    lease: u64,
-    /// Whether the lease record has a block of its own.
-    lease_alone: bool,
 }
 
 impl<'m> Producer<'m> {
@@ -179,7 +157,7 @@ impl<'m> Producer<'m> {
         for slot in &state.known {
             slot.store(0, Relaxed);
         }
-        // ORDERING: pairs with the Acquire in `tell_losses_of`: the totals are
+        // ORDERING: pairs with the Acquire in `tell_losses`: the totals are
         // this lease's.
         state.token.store(lease.words[HEADER_WORDS], Ordering::Release);
         compiler_fence(Ordering::SeqCst);
@@ -242,7 +220,7 @@ impl<'m> Producer<'m> {
         payload: &[u64],
     ) -> Emit {
         let words = prefix.len() + payload.len();
-        let describe = || NewRecord { id, flags, text: None, words, is_counted: true };
+        let describe = || NewRecord::of_words(id, flags, words);
         self.emit_with(|| now, describe, |out| put(out, prefix, payload), |_| {})
     }
 
@@ -259,13 +237,13 @@ impl<'m> Producer<'m> {
         payload: &[u64],
     ) -> Emit {
         let words = prefix.len() + payload.len();
-        let describe = || NewRecord { id, flags, text: None, words, is_counted: false };
+        let describe = || NewRecord { is_counted: false, ..NewRecord::of_words(id, flags, words) };
         self.emit_with(clock, describe, |out| put(out, prefix, payload), |_| {})
     }
 
     /// Counts an event that found no room, outside of any emit.
     pub fn count_full(&self) {
-        self.count(&self.state.lost_full);
+        self.state.count(&self.state.lost_full);
     }
 
     /// Emits a record of `words` words that `put` stores, at `now`, which is nonzero and
@@ -280,7 +258,7 @@ impl<'m> Producer<'m> {
         words: usize,
         put: impl FnOnce(&[AtomicU64]),
     ) -> Emit {
-        let new = NewRecord { id, flags, text: None, words, is_counted: false };
+        let new = NewRecord { is_counted: false, ..NewRecord::of_words(id, flags, words) };
         let head = self.state.head.load(Relaxed);
         let head = match head + new.record_words() <= self.state.limit.load(Relaxed) {
             true => head,
@@ -296,13 +274,7 @@ impl<'m> Producer<'m> {
     /// Emits a kernel-stamped point, then calls `fire`, which stores the
     /// record's timestamp to STAMP. No other record of this client is between the two.
     pub fn stamp(&self, clock: impl Fn() -> u64, fire: impl FnOnce(u64)) -> Emit {
-        let describe = || NewRecord {
-            id: id::STAMP,
-            flags: Flags::STAMP,
-            text: None,
-            words: 0,
-            is_counted: true,
-        };
+        let describe = || NewRecord::of_words(id::STAMP, Flags::STAMP, 0);
         self.emit_with(clock, describe, |_| {}, fire)
     }
 
@@ -385,7 +357,7 @@ impl<'m> Producer<'m> {
     /// # Errors
     /// [`Emit::Busy`], counted, if this interrupts another emit.
     #[inline(always)]
-    fn enter(&self, clock: impl Fn() -> u64) -> Result<u64, Emit> {
+    pub(super) fn enter(&self, clock: impl Fn() -> u64) -> Result<u64, Emit> {
         let state = self.state;
         let mut now = clock();
         compiler_fence(Ordering::SeqCst);
@@ -404,77 +376,16 @@ impl<'m> Producer<'m> {
 
     /// Ends an emit that published its record at `now`.
     #[inline(always)]
-    fn leave(&self, now: u64) {
+    pub(super) fn leave(&self, now: u64) {
         self.state.last.store(now, Relaxed);
         self.give_up();
     }
 
     /// Ends an emit without a record.
     #[inline(always)]
-    fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         compiler_fence(Ordering::SeqCst);
         self.state.busy.store(0, Relaxed);
-    }
-
-    /// Writes the v2 slot for this event, then calls `fire` with its timestamp and the
-    /// slot's number; `fire` stores the number to EMIT. No other event of this client is
-    /// between the timestamp and the end of `fire`. The event's schema and all earlier
-    /// records of the client are visible by then.
-    ///
-    /// # Errors
-    /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`]
-    /// (counted) if the event is larger than a slot.
-    pub fn slot<S: Site, F: Fields, R>(
-        &self,
-        site: S,
-        clock: impl Fn() -> u64,
-        seq: impl FnOnce() -> u32,
-        cpu: u32,
-        fields: F,
-        fire: impl FnOnce(u64, u32) -> R,
-    ) -> Result<R, Emit> {
-        let now = self.enter(clock)?;
-        if !self.state.is_leased() {
-            self.give_up();
-            return Err(Emit::Unleased);
-        }
-        let id = site.id::<F>();
-        if self.state.known[id as usize % KNOWN].load(Relaxed) != id {
-            schema_log::announce(&self.memory, self.state, site.text::<F>());
-        }
-        self.publish_losses();
-        let payload = fields.words();
-        if payload > SLOT_WORDS {
-            self.give_up();
-            self.count(&self.state.lost_full);
-            return Err(Emit::Full);
-        }
-        // Inside the emit: no point of a signal handler can get the same number.
-        let seq = seq();
-        let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
-        // First the word that a host may still poll for the point before.
-        slot[3].store(payload as u64, Relaxed);
-        slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
-        // ORDERING: pairs with the Acquire fence in `slot::serve`: a host that
-        // is late and sees any of the stores below, sees the number too.
-        fence(Ordering::Release);
-        slot[1].store(u64::from(site.name_hash()) | u64::from(cpu) << 32, Relaxed);
-        slot[2].store(now, Relaxed);
-        fields.put(&slot[SLOT_HEADER_WORDS..]);
-        // ORDERING: the store to EMIT is a volatile access that must come after these
-        // stores. x86 orders it by itself; this fence does on other CPUs and for
-        // write-combining mappings.
-        if self.fenced || !cfg!(target_arch = "x86_64") {
-            store_fence();
-        }
-        // Shows whether the host has served the point, if a jump leaves the emit here.
-        self.state.asked.store(1 << 32 | u64::from(seq), Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        let fired = fire(now, seq);
-        compiler_fence(Ordering::SeqCst);
-        self.state.asked.store(0, Relaxed);
-        self.leave(now);
-        Ok(fired)
     }
 
     /// Orders the published head before the stores to come. In overwrite mode a consumer
@@ -508,16 +419,8 @@ impl<'m> Producer<'m> {
     #[cold]
     #[inline(never)]
     fn interrupted(&self) -> Emit {
-        self.count(&self.state.lost_busy);
+        self.state.count(&self.state.lost_busy);
         Emit::Busy
-    }
-
-    fn count(&self, total: &AtomicU64) {
-        // A handler may interrupt this, so a load and a store would lose counts.
-        total.fetch_add(1, Relaxed);
-        // ORDERING: pairs with the Acquire in `publish_totals`: a thread that takes the
-        // flag sees the count above.
-        self.state.unpublished.store(1, Ordering::Release);
     }
 
     /// Prepares the ring on the slow path: announces a schema, opens blocks, reads tail,
@@ -533,7 +436,7 @@ impl<'m> Producer<'m> {
         if let Some(text) = new.text {
             schema_log::announce(&self.memory, state, text);
         }
-        self.publish_losses();
+        self.state.publish_losses(&self.memory);
         let commit = new.flags.contains(Flags::REFERENCE_POINT);
         let room = self.find_room(new.record_words(), commit);
         if room.is_none() {
@@ -542,47 +445,43 @@ impl<'m> Producer<'m> {
             self.give_up();
             compiler_fence(Ordering::SeqCst);
             if new.is_counted {
-                self.count(&state.lost_full);
+                state.count(&state.lost_full);
                 // At once: the program may end before the next event.
-                self.publish_losses();
+                self.state.publish_losses(&self.memory);
             }
         }
         room.ok_or(Emit::Full)
     }
 
-    /// Returns the place of a record of `words` words if it is the next one; `None` if it is
-    /// too long for any block.
-    fn place(&self, words: u64) -> Option<Place> {
+    /// Returns the positions of a record of `words` words if it is the next one: its begin,
+    /// or that of the block which it opens, and its end. `None` if it is too long for any
+    /// block.
+    fn place(&self, words: u64) -> Option<(u64, u64)> {
         let (state, memory) = (self.state, &self.memory);
         if words > memory.max_record_words() {
             return None;
         }
         let head = state.head.load(Relaxed);
         let block = memory.block_words();
+        let block_start = memory.block_start(head);
         let fresh = state.fresh.load(Relaxed) == 1;
-        let block_end = memory.block_start(head) + block;
+        if !fresh && head != block_start && head + words <= block_start + block {
+            return Some((head, head + words));
+        }
         // A block's header and the lease record are written before its first record.
-        let opens = fresh || head == memory.block_start(head) || head + words > block_end;
+        let start = if head == block_start { head } else { block_start + block };
         let lease = if fresh { self.lease.len } else { 0 };
-        let lease_alone = lease + words > memory.max_record_words();
-        let (start, end) = if !opens {
-            (head, head + words)
-        } else {
-            let start = if head == memory.block_start(head) { head } else { block_end };
-            if lease_alone {
-                // The lease record takes almost a whole block, and gets one of its own.
-                (start, start + block + BLOCK_HEADER_WORDS + words)
-            } else {
-                (start, start + BLOCK_HEADER_WORDS + lease + words)
-            }
+        let before = match lease + words > memory.max_record_words() {
+            // The lease record takes almost a whole block, and gets one of its own.
+            true => block + BLOCK_HEADER_WORDS,
+            false => BLOCK_HEADER_WORDS + lease,
         };
-        Some(Place { head, start, end, block_end, opens, fresh, lease, lease_alone })
+        Some((start, start + before + words))
     }
 
     fn find_room(&self, words: u64, commit: bool) -> Option<u64> {
         let (state, memory) = (self.state, &self.memory);
-        let Place { head, start, end, block_end, opens, fresh, lease, lease_alone } =
-            self.place(words)?;
+        let (start, end) = self.place(words)?;
         let block = memory.block_words();
         let limit = match memory.mode() {
             RingMode::Overwrite => u64::MAX,
@@ -603,26 +502,26 @@ impl<'m> Producer<'m> {
                 tail + memory.capacity() - memory.reserve()
             }
         };
-        if !opens {
-            state.limit.store(block_end.min(limit), Relaxed);
-            return Some(head);
-        }
-        self.order_before();
-        self.pad(head, start);
-        let mut at = self.open_block(start);
-        if fresh {
-            for (to, &from) in memory.span(at, lease).iter().zip(&self.lease.words) {
-                to.store(from, Relaxed);
+        let mut at = start;
+        if start == memory.block_start(start) {
+            self.order_before();
+            self.pad(state.head.load(Relaxed), start);
+            at = self.open_block(start);
+            if state.fresh.load(Relaxed) == 1 {
+                let lease = memory.span(at, self.lease.len);
+                for (to, &from) in lease.iter().zip(&self.lease.words) {
+                    to.store(from, Relaxed);
+                }
+                at += self.lease.len;
+                state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
+                if end - start > block {
+                    self.pad(at, start + block);
+                    at = self.open_block(start + block);
+                }
+                state.fresh.store(0, Relaxed);
             }
-            at += lease;
-            state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
-            if lease_alone {
-                self.pad(at, start + block);
-                at = self.open_block(start + block);
-            }
-            state.fresh.store(0, Relaxed);
+            state.head.store(at, Relaxed);
         }
-        state.head.store(at, Relaxed);
         state.limit.store((memory.block_start(at) + block).min(limit), Relaxed);
         Some(at)
     }
@@ -633,8 +532,8 @@ impl<'m> Producer<'m> {
     pub fn has_room(&self, records: u64, words: u64) -> bool {
         let memory = &self.memory;
         let words = words.max(HEADER_WORDS as u64);
-        let Some(first) = self.place(words) else { return false };
-        let end = self.end_of(records.saturating_sub(1), words, first.end);
+        let Some((_, end)) = self.place(words) else { return false };
+        let end = self.end_of(records.saturating_sub(1), words, end);
         // ORDERING: an estimate; `find_room` loads tail again.
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let most = memory.capacity() - memory.reserve();
@@ -672,85 +571,6 @@ impl<'m> Producer<'m> {
         start + BLOCK_HEADER_WORDS
     }
 
-    /// Publishes the running totals of dropped events, during an emit.
-    fn publish_losses(&self) {
-        let state = self.state;
-        // If another thread is publishing, later losses remain for the next time.
-        if state.unpublished.load(Relaxed) != 0
-            && state.publishing.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed).is_ok()
-        {
-            publish_totals(&self.memory, state);
-            state.publishing.store(0, Ordering::Release);
-        }
-    }
-
-    /// Publishes the totals of a producer that belongs to another thread and may be idle.
-    pub fn tell_losses_of(memory: &ClientMemory<'_>, state: &ProducerState) {
-        if state.unpublished.load(Relaxed) == 0
-            || state.publishing.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err()
-        {
-            return;
-        }
-        // Checked after `publishing` is taken: `release` waits for that before the client
-        // can get another lessee.
-        if state.token.load(Ordering::Acquire) != 0 {
-            publish_totals(memory, state);
-        }
-        state.publishing.store(0, Ordering::Release);
-    }
-
-    /// Ends the lease of a producer that belongs to another thread, as the client may be
-    /// another process's now. Returns the losses that were not published.
-    pub fn revoke(memory: &ClientMemory<'_>, state: &ProducerState) -> u64 {
-        // ORDERING: pairs with the Release of the last holder: its totals are published.
-        let is_ours = loop {
-            match state.publishing.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed) {
-                // Another thread is done soon.
-                Err(BY_OTHER) => spin_loop(),
-                taken => break taken.is_ok(),
-            }
-        };
-        let untold = |total: &AtomicU64, word: usize| {
-            total.load(Relaxed).saturating_sub(memory.guest[word].load(Relaxed))
-        };
-        let untold = untold(&state.lost_full, guest_page::LOST_FULL)
-            .saturating_add(untold(&state.lost_busy, guest_page::LOST_BUSY));
-        let revoked = state.revoke(state.token());
-        if is_ours {
-            // ORDERING: pairs with the Acquire of the next holder.
-            state.publishing.store(0, Ordering::Release);
-        }
-        // Otherwise the owner is publishing them now.
-        if is_ours && revoked { untold } else { 0 }
-    }
-
-    /// Adds `events`, of threads of this process that have no client, to the running
-    /// total of a client of another thread, publishes the total, and clears `events`.
-    /// Returns `false`, without any effect, if the client is not leased or its totals are
-    /// being published. No signal handler may leave the call by a jump.
-    pub fn tell_unattached(
-        memory: &ClientMemory<'_>,
-        state: &ProducerState,
-        events: &AtomicU64,
-    ) -> bool {
-        // ORDERING: pairs with the Release below and in `release`: the last holder's total.
-        if state.publishing.compare_exchange(0, BY_OTHER, Ordering::Acquire, Relaxed).is_err() {
-            return false;
-        }
-        // Checked after `publishing` is taken, as in `tell_losses_of`. ORDERING: pairs with the
-        // Release in `lease`: the total is that lease's.
-        let leased = state.token.load(Ordering::Acquire) != 0;
-        if leased {
-            let more = events.swap(0, Relaxed);
-            let total = state.lost_unattached.load(Relaxed).wrapping_add(more);
-            state.lost_unattached.store(total, Relaxed);
-            memory.guest[guest_page::LOST_UNATTACHED].store(total, Relaxed);
-        }
-        // ORDERING: pairs with the Acquire of the next holder.
-        state.publishing.store(0, Ordering::Release);
-        leased
-    }
-
     /// Announces the lease if that has not happened, and publishes losses, at `now`.
     /// Called outside of any emit.
     pub fn refresh(&self, now: u64) {
@@ -758,7 +578,7 @@ impl<'m> Producer<'m> {
         if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now).is_err() {
             return;
         }
-        self.publish_losses();
+        self.state.publish_losses(&self.memory);
         if state.fresh.load(Relaxed) == 1
             && let Some(head) = self.find_room(0, false)
         {
@@ -784,30 +604,13 @@ impl<'m> Producer<'m> {
                 state.lost_busy.fetch_add(1, Relaxed);
             }
         }
-        // Another thread is done soon. BY_OWNER remains only if a jump has left our turn.
-        while state.publishing.compare_exchange(0, BY_OWNER, Ordering::Acquire, Relaxed)
-            == Err(BY_OTHER)
-        {
-            spin_loop();
-        }
-        publish_totals(&self.memory, state);
-        state.forget();
-        state.publishing.store(0, Ordering::Release);
+        state.publish_last(&self.memory);
     }
-}
-
-/// Publishes the running totals. The caller has taken `publishing`.
-fn publish_totals(memory: &ClientMemory<'_>, state: &ProducerState) {
-    // ORDERING: pairs with the Release in `count`. Cleared before the totals are
-    // read: a later count sets it again.
-    state.unpublished.swap(0, Ordering::Acquire);
-    memory.guest[guest_page::LOST_FULL].store(state.lost_full.load(Relaxed), Relaxed);
-    memory.guest[guest_page::LOST_BUSY].store(state.lost_busy.load(Relaxed), Relaxed);
 }
 
 /// Orders all earlier stores, write-combining ones too, before later ones.
 #[inline(always)]
-fn store_fence() {
+pub(super) fn store_fence() {
     // ORDERING: SeqCst is the one portable fence that also drains
     // write-combining buffers (mfence on x86, dmb ish on Arm).
     fence(Ordering::SeqCst);

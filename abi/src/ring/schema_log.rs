@@ -102,15 +102,14 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text) -> Option<u6
 /// Words of the shortest entry: a header and a word of text.
 pub(super) const LEAST_WORDS: usize = 2;
 
+/// An entry of the schema log.
 #[allow(clippy::large_enum_variant, reason = "no heap here; it lives for one call")]
-pub(super) enum Read {
-    Empty,
-    /// The log's end or an entry's length is impossible.
-    Fault,
-    /// The caller's text, and the position after it.
-    Known(u64),
-    /// Another text, and the position after it.
-    Text(SchemaText, u64),
+#[derive(Debug)]
+pub enum Logged {
+    /// A text that the caller knows already.
+    Known,
+    /// Another text.
+    Text(SchemaText),
 }
 
 /// Returns the end of the log.
@@ -119,21 +118,19 @@ pub(super) fn written(memory: &ClientMemory<'_>) -> u64 {
     memory.guest[guest_page::SCHEMA_LEN].load(Ordering::Acquire)
 }
 
-/// Reads the entry at `seen` of a log that ends at `written`. Copies the text, once,
-/// unless it equals the text that is known under its id.
+/// Reads the entry at `seen` of a log that ends at `written`, farther. Copies the text,
+/// once, unless it equals the text that is known under its id. Returns the entry and the
+/// position after it, or `None` if the log's end or the entry's length is impossible.
 pub(super) fn read<'k>(
     memory: &ClientMemory<'_>,
     seen: u64,
     written: u64,
     known: impl FnOnce(u32) -> Option<&'k str>,
-) -> Read {
+) -> Option<(Logged, u64)> {
     let capacity = memory.schema.len() as u64;
     let there = written.wrapping_sub(seen);
-    if there == 0 {
-        return Read::Empty;
-    }
     if there > capacity {
-        return Read::Fault;
+        return None;
     }
     let at = |i: u64| {
         memory.schema[(seen.wrapping_add(i) & (capacity - 1)) as usize].load(Ordering::Relaxed)
@@ -142,7 +139,7 @@ pub(super) fn read<'k>(
     let len = (head >> 32) as usize;
     let words = len.div_ceil(8);
     if len == 0 || len > MAX_TEXT || 1 + words as u64 > there {
-        return Read::Fault;
+        return None;
     }
     let next = seen.wrapping_add(1 + words as u64);
     // A guest can change the text during the comparison. The text is then copied as
@@ -154,11 +151,11 @@ pub(super) fn read<'k>(
             at(i).to_le_bytes()[..bytes.len()] == *bytes
         })
     {
-        return Read::Known(next);
+        return Some((Logged::Known, next));
     }
     let mut text = SchemaText { id: head as u32, bytes: [0; MAX_WORDS * 8], len };
     for (i, bytes) in text.bytes.chunks_exact_mut(8).take(words).enumerate() {
         bytes.copy_from_slice(&at(1 + i as u64).to_le_bytes());
     }
-    Read::Text(text, next)
+    Some((Logged::Text(text), next))
 }

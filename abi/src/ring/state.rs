@@ -35,7 +35,7 @@ pub(super) const BY_OTHER: u64 = 2;
 /// ```
 ///
 /// A program whose other threads publish the losses of an idle producer
-/// ([`Producer::tell_losses_of`](super::Producer::tell_losses_of) and the like)
+/// ([`ProducerState::tell_losses`] and the like)
 /// wraps it in a `Sync` type of its own, and argues why.
 #[derive(Debug)]
 #[repr(C)]
@@ -117,10 +117,7 @@ impl ProducerState {
 
     /// Returns the timestamp of an emit that was interrupted, if there is one.
     pub fn interrupted_since(&self) -> Option<u64> {
-        match self.busy.load(Relaxed) {
-            0 => None,
-            since => Some(since),
-        }
+        Some(self.busy.load(Relaxed)).filter(|since| *since != 0)
     }
 
     /// Ends the lease with this token, on behalf of another thread that has found that

@@ -7,6 +7,7 @@
 use crate::event::Outcome;
 use crate::site;
 use hypertrace::Client;
+use hypertrace::abi::event::cut;
 use std::error::Error;
 use std::ffi::{CStr, OsStr, c_char};
 use std::fmt::Write;
@@ -56,14 +57,11 @@ pub unsafe extern "C" fn hypertrace_open(
     let opened = unsafe { open(options) };
     if !error.is_null() && size > 0 {
         let text = opened.as_ref().err().map_or("", String::as_str);
-        let mut end = text.len().min(size - 1);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
+        let text = cut(text, size - 1);
         // SAFETY: `size` bytes can be stored to, says the caller.
         unsafe {
-            error.cast::<u8>().copy_from(text.as_ptr(), end);
-            error.add(end).write(0);
+            error.cast::<u8>().copy_from(text.as_ptr(), text.len());
+            error.add(text.len()).write(0);
         }
     }
     opened.is_ok()

@@ -1,6 +1,7 @@
 //! Names of leases: the thread's, or the process's and the thread's.
 
 use super::options::Options;
+use hypertrace_abi::event::cut;
 
 /// Name of the process, and of its threads that were given none.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,16 +56,6 @@ impl Default for LeaseName {
 }
 
 impl LeaseName {
-    pub(super) fn push(&mut self, piece: &str) {
-        let room = &mut self.text[self.len..];
-        let mut end = piece.len().min(room.len());
-        while !piece.is_char_boundary(end) {
-            end -= 1;
-        }
-        room[..end].copy_from_slice(&piece.as_bytes()[..end]);
-        self.len += end;
-    }
-
     pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.text[..self.len]).unwrap_or_default()
     }
@@ -72,7 +63,10 @@ impl LeaseName {
 
 impl std::fmt::Write for LeaseName {
     fn write_str(&mut self, piece: &str) -> std::fmt::Result {
-        self.push(piece);
+        let room = &mut self.text[self.len..];
+        let piece = cut(piece, room.len()).as_bytes();
+        room[..piece.len()].copy_from_slice(piece);
+        self.len += piece.len();
         Ok(())
     }
 }

@@ -98,15 +98,10 @@ fn decode(config: &fs::File) -> io::Result<()> {
 /// The first mapping of a range determines the type for all, so `resourceN`
 /// alone would make it uncached for all programs.
 fn map_combining(function: &Path, region: Region, len: u64) -> Result<Mapping, OpenError> {
-    let (combining, plain) = match region {
-        Region::Data => ("resource1_wc", "resource1"),
-        _ => ("resource4_wc", "resource4"),
-    };
-    if function.join(combining).exists() {
-        map(function, combining, len, true)
-    } else {
-        map(function, plain, len, true)
-    }
+    let plain = format!("resource{}", region.bar());
+    let combining = format!("{plain}_wc");
+    let name = if function.join(&combining).exists() { combining } else { plain };
+    map(function, &name, len, true)
 }
 
 fn map(function: &Path, name: &str, len: u64, writable: bool) -> Result<Mapping, OpenError> {

@@ -25,8 +25,9 @@ use crate::mask;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{ClientMemory, LeaseInfo, Producer, ProducerState};
+use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState};
 use hypertrace_segment::{LockFile, Mapping, token};
+use std::fmt::Write;
 use std::fs::File;
 use std::iter::repeat;
 use std::path::Path;
@@ -64,8 +65,8 @@ struct Life {
 struct State(ProducerState);
 
 // SAFETY: the thread that has the slot's seat uses it as a producer's; other threads
-// call only what a producer allows of them: `tell_losses_of`, `tell_unattached`,
-// `revoke`, and questions. All of it is atomic.
+// call only what a producer allows of them: `tell_losses`, `tell_unattached`,
+// `revoke`, `revoke_untold`, and questions. All of it is atomic.
 unsafe impl Sync for State {}
 
 /// A channel, and who uses which of its clients. Never freed.
@@ -85,6 +86,18 @@ pub(super) struct Process {
     // By the client's number less the first that can be leased.
     seats: Box<[Seat]>,
     in_use: Box<[AtomicU64]>,
+}
+
+/// A client that a thread of this process has.
+struct Held<'a> {
+    client: u32,
+    seat: &'a Seat,
+    state: &'a ProducerState,
+    /// Token of its lease.
+    token: u64,
+    memory: ClientMemory<'static>,
+    /// Whether another process has leased it since.
+    is_taken: bool,
 }
 
 /// Returns this process's channel, if it is open.
@@ -172,17 +185,18 @@ pub(super) fn install(
     if let Some(parent) = inherited() {
         parent.part();
     }
-    let opened = Opened {
-        channel,
-        memory_type: match channel.fenced {
-            true => MemoryType::Uncached,
-            false => MemoryType::WriteBack,
-        },
-        mappings: Vec::new(),
-        lock: lock.map(|file| LockFile::new(file, 0, LockFile::ANY)),
-        name: None,
-    };
+    let lock = lock.map(|file| LockFile::new(file, 0, LockFile::ANY));
+    let opened = installed(channel, lock);
     start(opened, Place::Installed, Options::default(), prepare).map(Process::info)
+}
+
+/// Returns a channel that the program has mapped.
+fn installed(channel: Channel<'static>, lock: Option<LockFile>) -> Opened {
+    let memory_type = match channel.fenced {
+        true => MemoryType::Uncached,
+        false => MemoryType::WriteBack,
+    };
+    Opened { channel, memory_type, mappings: Vec::new(), lock, name: None }
 }
 
 /// Opens the device of the options, the parent's, or the one that this process had
@@ -195,13 +209,10 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
     parent.part();
     let (place, options) = (parent.place.clone(), parent.options.clone());
     let opened = match (&place, &parent.lock) {
-        (Place::Installed, lock) => Opened {
-            channel: parent.channel,
-            memory_type: parent.memory_type,
-            mappings: Vec::new(),
-            lock: Some(lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?),
-            name: None,
-        },
+        (Place::Installed, lock) => {
+            let lock = lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?;
+            installed(parent.channel, Some(lock))
+        }
         (Place::Segment(path), Some(lock)) => segment::reopen(lock, path, &options)?,
         _ => device::open(&place, &options)?,
     };
@@ -379,12 +390,8 @@ impl Process {
     fn keeps_clients(&self) -> bool {
         let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
         if !keeps {
-            for (client, State(state)) in self.channel.leasable().zip(self.states) {
-                if state.is_leased()
-                    && let Ok(memory) = self.channel.memory(client)
-                {
-                    counts::unattached(Producer::revoke(&memory, state));
-                }
+            for Held { memory, state, .. } in self.held() {
+                counts::unattached(state.revoke_untold(&memory));
             }
         }
         keeps
@@ -435,19 +442,14 @@ impl Process {
         let mut name = [0; 16];
         let thread = sys::thread_name(&mut name);
         let mut text = LeaseName::default();
-        match &self.name {
-            Some(process) if process.is_of_all(thread) => text.push(&process.name),
-            Some(process) => {
-                text.push(&process.name);
-                text.push("/");
-                text.push(thread);
-            }
-            None => text.push(thread),
-        }
+        // Cannot fail; too long a name is cut off.
+        let _ = match &self.name {
+            Some(process) if process.is_of_all(thread) => text.write_str(&process.name),
+            Some(process) => write!(text, "{}/{thread}", process.name),
+            None => text.write_str(thread),
+        };
         if let Some(left) = left {
-            // Cannot fail; too long a name is cut off.
-            let _ =
-                std::fmt::Write::write_fmt(&mut text, format_args!(", before on client {left}"));
+            let _ = write!(text, ", before on client {left}");
         }
         let info = LeaseInfo {
             pid: std::process::id(),
@@ -497,10 +499,10 @@ impl Process {
             return true;
         };
         self.keeps_clients();
-        let mut leased = self.leased().peekable();
+        // The words of a client that another process took are that one's.
+        let mut leased = self.held().filter(|held| !held.is_taken).peekable();
         let has_client = leased.peek().is_some();
-        let mut told =
-            leased.map(|(memory, state)| Producer::tell_unattached(&memory, state, untold));
+        let mut told = leased.map(|held| held.state.tell_unattached(&held.memory, untold));
         let told = told.any(|told| told);
         if !told && let Some(local) = &self.channel.local {
             // Other processes add to this word too.
@@ -521,20 +523,22 @@ impl Process {
         }
     }
 
-    /// Returns the clients of this process's threads: memory and private state.
-    fn leased(&self) -> impl Iterator<Item = (ClientMemory<'static>, &ProducerState)> {
-        self.channel.leasable().enumerate().filter_map(|(slot, client)| {
-            let (word, bit) = self.bit(slot);
-            let state = &self.states[slot].0;
-            if word.load(Relaxed) & bit == 0 || !state.is_leased() {
-                return None;
-            }
-            let memory = self.channel.memory(client).ok()?;
-            // The words of a client that another process took are that one's.
-            let is_taken = self.channel.traps()
-                && memory.host[host_page::LEASE].load(Relaxed) != state.token();
-            (!is_taken).then_some((memory, state))
-        })
+    /// Returns the clients of this process's threads.
+    fn held(&self) -> impl Iterator<Item = Held<'_>> {
+        self.channel.leasable().zip(&self.seats).zip(self.states).filter_map(
+            |((client, seat), state)| {
+                let (word, bit) = self.bit(seat.slot());
+                let State(state) = state;
+                let token = state.token();
+                if word.load(Relaxed) & bit == 0 || token == 0 {
+                    return None;
+                }
+                let memory = self.channel.memory(client).ok()?;
+                let is_taken =
+                    self.channel.traps() && memory.host[host_page::LEASE].load(Relaxed) != token;
+                Some(Held { client, seat, state, token, memory, is_taken })
+            },
+        )
     }
 
     /// Does the periodic work: copies the mask, finds clients that another lessee has
@@ -543,35 +547,16 @@ impl Process {
     /// the producer allows.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
-        let clients = self.channel.leasable();
-        let mut mask_is_fresh = false;
-        for (slot, client) in clients.clone().enumerate() {
-            let (word, bit) = self.bit(slot);
-            let state = &self.states[slot].0;
-            let token = state.token();
-            if word.load(Relaxed) & bit == 0 || token == 0 {
-                continue;
+        let held = self.held().next().map(|held| held.client);
+        self.refresh_mask(held.unwrap_or(self.channel.leasable().start));
+        for Held { seat, state, token, memory, is_taken, .. } in self.held() {
+            if !is_taken {
+                seat.suspect.store(0, Relaxed);
+                state.tell_losses(&memory);
+            // Twice, because a transport may post our own store to LEASE.
+            } else if seat.suspect.swap(token, Relaxed) == token && state.revoke(token) {
+                counts::add(&counts::TAKEN);
             }
-            let Ok(memory) = self.channel.memory(client) else {
-                continue;
-            };
-            if !mask_is_fresh {
-                self.refresh_mask(client);
-                mask_is_fresh = true;
-            }
-            let suspect = &self.seats[slot].suspect;
-            if self.channel.traps() && memory.host[host_page::LEASE].load(Relaxed) != token {
-                // Twice, because a transport may post our own store to LEASE.
-                if suspect.swap(token, Relaxed) == token && state.revoke(token) {
-                    counts::client_taken();
-                }
-                continue;
-            }
-            suspect.store(0, Relaxed);
-            Producer::tell_losses_of(&memory, state);
-        }
-        if !mask_is_fresh {
-            self.refresh_mask(clients.start);
         }
         self.tell_unattached();
     }

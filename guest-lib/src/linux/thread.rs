@@ -57,45 +57,32 @@ fn current() -> Option<&'static Client<'static>> {
 /// Emits an event: [`event!`](crate::event) calls this.
 #[inline(always)]
 pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
-    let mut emitted = Emit::Unleased;
-    if let Some(client) = current() {
-        emitted = client.emit(site, fields);
-        if matches!(emitted, Emit::Recorded | Emit::Full) {
-            return emitted;
-        }
-    }
-    emit_slowly(site, emitted, fields)
-}
-
-#[cold]
-#[inline(never)]
-fn emit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
-    match after(why) {
-        Some(client) => client.emit(site, fields),
-        None => why,
-    }
+    on_client(move |client| client.emit(site, fields))
 }
 
 /// Commits an event: [`commit!`](crate::commit) calls this.
 #[inline(always)]
 pub fn commit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
+    on_client(move |client| client.commit(site, fields))
+}
+
+/// Emits on the thread's client. Tries again if the thread gets another one.
+#[inline(always)]
+fn on_client(emit: impl Fn(&Client<'static>) -> Emit) -> Emit {
     let mut emitted = Emit::Unleased;
     if let Some(client) = current() {
-        emitted = client.commit(site, fields);
+        emitted = emit(client);
         if matches!(emitted, Emit::Recorded | Emit::Full) {
             return emitted;
         }
     }
-    commit_slowly(site, emitted, fields)
+    on_next_client(emitted, emit)
 }
 
 #[cold]
 #[inline(never)]
-fn commit_slowly<S: Site, F: Fields>(site: S, why: Emit, fields: F) -> Emit {
-    match after(why) {
-        Some(client) => client.commit(site, fields),
-        None => why,
-    }
+fn on_next_client(why: Emit, emit: impl Fn(&Client<'static>) -> Emit) -> Emit {
+    after(why).map_or(why, emit)
 }
 
 /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
@@ -119,11 +106,7 @@ pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, 
 /// Makes a kernel-stamped point on the calling thread's client: see
 /// [`Client::stamp`].
 pub fn stamp() -> Emit {
-    let why = current().map_or(Emit::Unleased, Client::stamp);
-    match after(why) {
-        Some(client) => client.stamp(),
-        None => why,
-    }
+    on_client(Client::stamp)
 }
 
 /// Copies a changed enable mask and publishes how many events this thread has
@@ -138,7 +121,7 @@ pub fn poll() {
     let token = client.producer().state().token();
     // In a forked child the token is gone, and so is the memory.
     if token != 0 && !client.poll() && client.producer().state().revoke(token) {
-        counts::client_taken();
+        counts::add(&counts::TAKEN);
     }
 }
 
@@ -242,7 +225,7 @@ fn abandon_if_stuck() {
     let _undisturbed = Undisturbed::begin();
     // If none is free it stays: its events are counted there.
     if sit(process, Some(client.index())) {
-        counts::abandoned();
+        counts::add(&counts::ABANDONED);
     } else {
         pause();
     }

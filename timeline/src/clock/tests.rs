@@ -331,6 +331,6 @@ proptest! {
             min.fixed_ceil(BITS) <= max.fixed_floor(BITS)
         };
         let longest = (1..=readings.len()).take_while(|n| fits(*n)).last().unwrap();
-        prop_assert_eq!(found[0].to, readings[longest - 1].x);
+        prop_assert_eq!(found[0].fit.to, readings[longest - 1].x);
     }
 }

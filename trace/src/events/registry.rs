@@ -6,7 +6,7 @@
 //! event that nobody wants costs one relaxed load and a branch.
 
 use bitflags::bitflags;
-use hypertrace_abi::event::{Event, Fields, SchemaText, Site};
+use hypertrace_abi::event::{Event, Fields, SchemaText, Site, Text};
 use hypertrace_abi::schema::FieldType;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
@@ -140,7 +140,7 @@ impl TraceEvent {
     /// Returns its schema's canonical text.
     pub fn schema(&self) -> String {
         let mut text = Vec::new();
-        self.text.pieces(|piece| text.extend_from_slice(piece));
+        self.text.pieces(&mut |piece| text.extend_from_slice(piece));
         String::from_utf8_lossy(&text).into_owned()
     }
 

@@ -1,43 +1,35 @@
 //! The plugin's counters. A line at the end, under `-d plugin`, shows them.
 
-use std::fmt;
+use hypertrace_abi::kinds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
-        /// A counter.
-        #[derive(Clone, Copy, Debug)]
-        pub enum Counter {
-            $($(#[$doc])* $variant,)*
-        }
-
-        const NAMES: &[&str] = &[$($name,)*];
-        static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
-    };
+kinds! {
+    /// A counter, with its name in the line.
+    pub enum Counter {
+        /// Marked stores that were found in translated code, each time anew.
+        Found => "found",
+        /// Marked stores to an address outside of the segment. QEMU 7.2 also calls
+        /// back for atomic instructions that follow a marked store which was the
+        /// last of its block.
+        Outside => "outside",
+        /// Marked stores into the segment where no register of a lessee is.
+        Unassigned => "unassigned",
+        /// A malformed slot: answered as invalid.
+        BadSlot => "bad_slot",
+        /// Points left to the host, since it has triggers on their name.
+        Triggers => "left_for_triggers",
+        /// Points left to the host: the vCPU has no relay.
+        NoRelay => "left_no_relay",
+        /// Points left to the host: the relay's ring was full.
+        Full => "left_full",
+        /// Points left to the host, which does not serve, so that it counts.
+        NotServing => "left_not_serving",
+        /// A panic in the plugin. It did nothing more after the first.
+        Panics => "panics",
+    }
 }
 
-counters! {
-    /// Marked stores that were found in translated code, each time anew.
-    Found => "found",
-    /// Marked stores to an address outside of the segment. QEMU 7.2 also calls
-    /// back for atomic instructions that follow a marked store which was the
-    /// last of its block.
-    Outside => "outside",
-    /// Marked stores into the segment where no register of a lessee is.
-    Unassigned => "unassigned",
-    /// A malformed slot: answered as invalid.
-    BadSlot => "bad_slot",
-    /// Points left to the host, since it has triggers on their name.
-    Triggers => "left_for_triggers",
-    /// Points left to the host: the vCPU has no relay.
-    NoRelay => "left_no_relay",
-    /// Points left to the host: the relay's ring was full.
-    Full => "left_full",
-    /// Points left to the host, which does not serve, so that it counts.
-    NotServing => "left_not_serving",
-    /// A panic in the plugin. It did nothing more after the first.
-    Panics => "panics",
-}
+static COUNTS: [AtomicU64; Counter::COUNT] = [const { AtomicU64::new(0) }; Counter::COUNT];
 
 /// Counts one.
 #[cold]
@@ -45,21 +37,15 @@ pub fn count(counter: Counter) {
     COUNTS[counter as usize].fetch_add(1, Relaxed);
 }
 
-/// All of them, those that are not 0.
-pub struct Summary {
-    /// Points recorded in the relays of vCPUs.
-    pub recorded: u64,
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "hypertrace: recorded {}", self.recorded)?;
-        for (name, count) in NAMES.iter().zip(&COUNTS) {
-            let count = count.load(Relaxed);
-            if count != 0 {
-                write!(f, ", {name} {count}")?;
-            }
+/// Formats the number of points recorded in the relays of vCPUs, and the counters that are
+/// not 0.
+pub fn summary(recorded: u64) -> String {
+    let mut text = format!("hypertrace: recorded {recorded}");
+    for (counter, count) in Counter::ALL.into_iter().zip(&COUNTS) {
+        let count = count.load(Relaxed);
+        if count != 0 {
+            text += &format!(", {} {count}", counter.name());
         }
-        Ok(())
     }
+    text
 }

@@ -5,7 +5,7 @@
 
 use crate::api::{self, Block, Id, Info, Instruction, Tb};
 use crate::attached::Attached;
-use crate::counts::{Counter, Summary, count};
+use crate::counts::{Counter, count, summary};
 use crate::relay::{self, Entry};
 use crate::{device, marker};
 use hypertrace_abi::layout::local::ENVIRONMENT;
@@ -272,5 +272,5 @@ extern "C" fn vcpu_ended(_: Id, index: c_uint) {
 /// Handles the end of the process. QEMU lets the other vCPUs run again before it calls
 /// this, so their state must not be touched.
 extern "C" fn ended(_: Id, _: *mut c_void) {
-    guarded(|_| api::log(&format!("{}\n", Summary { recorded: relay::recorded() })));
+    guarded(|_| api::log(&(summary(relay::recorded()) + "\n")));
 }

@@ -2,9 +2,9 @@
 
 //! `session.json`: read, bounded and checked. Its types are the writer's.
 
+use super::file::{NotOpened, Opened, open, read_at};
+use super::packet::Domain;
 use crate::error::{Error, Result};
-use crate::file::{NotOpened, Opened, open, read_at};
-use crate::packet::Domain;
 pub use hypertrace_trace::session_json::{ClockJson as Clock, EventJson, FILE, StreamJson};
 use hypertrace_trace::session_json::{FORMAT, SessionJson as Whole, VERSION};
 use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -236,17 +236,11 @@ fn missing(dir: &Path, path: &Path, source: io::Error) -> Error {
     not_a_session("no session.json in it: not a hypertrace session")
 }
 
-/// 8-4-4-4-12 hexadecimal digits.
+/// Parses 8-4-4-4-12 hexadecimal digits.
 fn uuid(text: &str) -> Option<[u8; 16]> {
     let groups: Vec<&str> = text.split('-').collect();
-    if !groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12]) {
-        return None;
-    }
     let digits = groups.concat();
-    let mut uuid = [0; 16];
-    for (byte, pair) in uuid.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
-        let digit = |c: u8| char::from(c).to_digit(16);
-        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-    }
-    Some(uuid)
+    let is_uuid = groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12])
+        && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    Some(u128::from_str_radix(&digits, 16).ok().filter(|_| is_uuid)?.to_be_bytes())
 }

@@ -2,47 +2,14 @@
 
 //! Event classes: the names and types of the events with a dense id on disk.
 
-use crate::session_json::EventJson;
-use hypertrace_abi::record::{REFERENCE_PREFIX_WORDS, RESERVED, id};
+use super::session_json::EventJson;
+use crate::event::{Kind, Reference};
+use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::{self, Schema, Shape};
 use std::sync::Arc;
 
 /// Limit of ids: more than any device's classes, and few enough for a table by id.
 const MAX_ID: u32 = 1 << 20;
-
-/// A value of an event's field.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// A value of type u8 to u64.
-    Unsigned(u64),
-    /// A value of type i8 to i64.
-    Signed(i64),
-    /// A value of type f64.
-    Float(f64),
-    /// A value of type bool.
-    Bool(bool),
-    /// A u64 that reports show in hexadecimal.
-    Hex(u64),
-    /// Bytes as the guest wrote them. They may not be UTF-8, and may contain terminal
-    /// control sequences: escape them.
-    Str(Box<[u8]>),
-    /// An array of words.
-    Words(Box<[u64]>),
-}
-
-/// The words of a reference point before its own fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Reference {
-    /// Client whose register was stored to.
-    pub client: u32,
-    /// Guest CPU, by the guest's account.
-    pub cpu: u32,
-    /// The guest's number for the point.
-    pub seq: u32,
-    /// The guest's raw clock before the store.
-    pub guest_time: u64,
-}
 
 /// An event class.
 #[derive(Clone, Debug)]
@@ -88,6 +55,22 @@ impl Class {
         self.shape.check(self.own(payload)?)
     }
 
+    /// Returns the kind of a record of this class.
+    pub(crate) fn kind(&self, flags: u16) -> Kind {
+        let flags = Flags::from_bits_retain(flags);
+        match self.id {
+            _ if self.reference_point => Kind::ReferencePoint,
+            id::LEASE => Kind::Lease,
+            id::TIME_FAULT => Kind::TimeFault,
+            id::STAMP => Kind::Stamp,
+            _ if flags.contains(Flags::STAMP) => Kind::Stamp,
+            _ if flags.contains(Flags::REFERENCE_POINT) => Kind::ReferencePoint,
+            id::HYPERTRACE => Kind::Hypertrace,
+            id::UNTYPED => Kind::Untyped,
+            _ => Kind::Event,
+        }
+    }
+
     /// Returns the words before the own fields, if this is a reference point.
     pub(crate) fn reference(&self, payload: &[u64]) -> Option<Reference> {
         match payload {
@@ -107,20 +90,6 @@ impl Class {
         payload: &'a [u64],
     ) -> impl Iterator<Item = schema::Value<'a>> + 'a {
         self.shape.values(self.own(payload).unwrap_or_default())
-    }
-}
-
-impl From<schema::Value<'_>> for Value {
-    fn from(value: schema::Value<'_>) -> Value {
-        match value {
-            schema::Value::Unsigned(v) => Value::Unsigned(v),
-            schema::Value::Signed(v) => Value::Signed(v),
-            schema::Value::Float(v) => Value::Float(v),
-            schema::Value::Bool(v) => Value::Bool(v),
-            schema::Value::Hex(v) => Value::Hex(v),
-            schema::Value::Str(v) => Value::Str(v.into()),
-            schema::Value::Words(v) => Value::Words(v.into()),
-        }
     }
 }
 

@@ -104,14 +104,10 @@ impl ClockMap {
         let at = Point { x: at.x.clamp(0, LIMIT), y: at.y.clamp(-LIMIT, LIMIT) };
         ClockMap {
             segments: vec![Segment {
-                from: at.x,
-                to: at.x,
+                fit: Fit::new(at.x, (slope, slope)),
                 rate: slope.fixed_floor(BITS),
                 offset: i128::from(at.y) << BITS,
                 floor: -LIMIT,
-                slopes: (slope, slope),
-                above: Hull::new(Side::Below),
-                below: Hull::new(Side::Above),
             }],
             constraints: 0,
         }
@@ -154,12 +150,12 @@ impl ClockMap {
     /// Maps a guest reading to host time.
     pub fn at(&self, guest: u64) -> Mapped {
         let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
-        let next = self.segments.partition_point(|s| s.from <= x);
+        let next = self.segments.partition_point(|s| s.fit.from <= x);
         let Some(segment) = self.segments[..next].last().or(self.segments.first()) else {
             return Mapped { host: 0, bound: None };
         };
         match self.segments.get(next) {
-            Some(after) if next > 0 && x > segment.to => between(segment, after, x),
+            Some(after) if next > 0 && x > segment.fit.to => between(segment, after, x),
             _ => {
                 let host = segment.value(x);
                 Mapped { host, bound: distance(host, segment.lowest(x), segment.highest(x)) }
@@ -181,7 +177,7 @@ impl ClockMap {
     /// if one is unknown. Between two lines' extremes the bound is convex, so it is
     /// largest at the first or the last reading.
     pub fn bound(&self) -> Option<u64> {
-        let ends = self.segments.iter().flat_map(|s| [(s, s.from), (s, s.to)]);
+        let ends = self.segments.iter().flat_map(|s| [(s, s.fit.from), (s, s.fit.to)]);
         ends.map(|(s, x)| distance(s.value(x), s.lowest(x), s.highest(x)))
             .try_fold(0, |a, b| Some(b?.max(a)))
     }
@@ -189,11 +185,12 @@ impl ClockMap {
 
 /// Maps a reading between two segments, on a straight line from one to the other.
 fn between(a: &Segment, b: &Segment, x: i64) -> Mapped {
-    let (from, to) = (a.value(a.to), b.value(b.from));
-    let (rise, run) = (i128::from(to) - i128::from(from), i128::from(b.from) - i128::from(a.to));
-    let host = i128::from(from) + rise * (i128::from(x) - i128::from(a.to)) / run;
+    let (last, first) = (a.fit.to, b.fit.from);
+    let (from, to) = (a.value(last), b.value(first));
+    let (rise, run) = (i128::from(to) - i128::from(from), i128::from(first) - i128::from(last));
+    let host = i128::from(from) + rise * (i128::from(x) - i128::from(last)) / run;
     let host = host as i64; // between two i64
-    Mapped { host, bound: distance(host, a.lowest(a.to), b.highest(b.from)) }
+    Mapped { host, bound: distance(host, a.lowest(last), b.highest(first)) }
 }
 
 /// Returns the larger distance from `host` to the two limits.
@@ -301,15 +298,18 @@ fn segments(readings: &[Reading], nominal: Nominal, limits: (Slope, Slope)) -> V
     let mut floor = -LIMIT;
     for segment in &mut done {
         segment.floor = floor;
-        floor = segment.value(segment.to);
+        floor = segment.value(segment.fit.to);
     }
     done
 }
 
 /// The set of all lines that fit the readings so far: the limits of their slopes, and
 /// the hulls between which they run.
+#[derive(Clone, Debug)]
 struct Fit {
+    /// First reading.
     from: i64,
+    /// Last reading.
     to: i64,
     readings: usize,
     slopes: (Slope, Slope),
@@ -318,15 +318,14 @@ struct Fit {
 }
 
 impl Fit {
+    /// Makes the set of all lines of these slopes, for readings from `x` on.
+    fn new(x: i64, slopes: (Slope, Slope)) -> Fit {
+        let (above, below) = (Hull::new(Side::Below), Hull::new(Side::Above));
+        Fit { from: x, to: x, readings: 0, slopes, above, below }
+    }
+
     fn begin(reading: &Reading, limits: (Slope, Slope)) -> Fit {
-        let mut fit = Fit {
-            from: reading.x,
-            to: reading.x,
-            readings: 0,
-            slopes: limits,
-            above: Hull::new(Side::Below),
-            below: Hull::new(Side::Above),
-        };
+        let mut fit = Fit::new(reading.x, limits);
         fit.push(reading);
         fit
     }
@@ -386,26 +385,14 @@ impl Fit {
         };
         self.above.clip(min, max);
         self.below.clip(min, max);
-        Segment {
-            from: self.from,
-            to: self.to,
-            rate,
-            offset,
-            floor: -LIMIT,
-            slopes: (min, max),
-            above: self.above,
-            below: self.below,
-        }
+        Segment { fit: self, rate, offset, floor: -LIMIT }
     }
 }
 
 /// A line, with the limits of all lines that fit.
 #[derive(Clone, Debug)]
 struct Segment {
-    /// First reading.
-    from: i64,
-    /// Last reading.
-    to: i64,
+    fit: Fit,
     /// Host units per tick, [`BITS`] fraction bits.
     rate: i128,
     /// Host time at `from`, [`BITS`] fraction bits.
@@ -413,14 +400,11 @@ struct Segment {
     /// End of the segment before, below which this one does not go. That violates no
     /// constraint: it is within the upper limit there, and later ones are no lower.
     floor: i64,
-    slopes: (Slope, Slope),
-    above: Hull,
-    below: Hull,
 }
 
 impl Segment {
     fn value(&self, x: i64) -> i64 {
-        let dx = i128::from(x) - i128::from(self.from);
+        let dx = i128::from(x) - i128::from(self.fit.from);
         let host = match self.rate.checked_mul(dx).and_then(|r| r.checked_add(self.offset)) {
             Some(fixed) => (fixed >> BITS).clamp(-i128::from(LIMIT), LIMIT.into()) as i64,
             None if dx < 0 => -LIMIT,
@@ -430,11 +414,11 @@ impl Segment {
     }
 
     fn highest(&self, x: i64) -> Option<i128> {
-        self.above.bound_at(x, self.slopes.0, self.slopes.1)
+        self.fit.above.bound_at(x, self.fit.slopes.0, self.fit.slopes.1)
     }
 
     fn lowest(&self, x: i64) -> Option<i128> {
-        self.below.bound_at(x, self.slopes.0, self.slopes.1)
+        self.fit.below.bound_at(x, self.fit.slopes.0, self.fit.slopes.1)
     }
 }
 

@@ -5,10 +5,12 @@
 //! A window of 64 KiB slides over a packet's content, so memory does not
 //! depend on the size of packets, files or sessions.
 
-use crate::class::{Class, Classes};
+use super::class::{Class, Classes};
+use super::packet::{Domain, HEADER_BYTES, Header as PacketHeader, Packet, Packets, is_back};
 use crate::error::{Error, Result};
-use crate::packet::{CONTENT_SIZE, Domain, HEADER_BYTES, Packet, Packets, RING_BEGIN, is_back};
+use crate::event::Kind;
 use hypertrace_abi::record::{HEADER_WORDS, Header};
+use std::mem::offset_of;
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
 
@@ -37,7 +39,7 @@ impl Segment {
     /// # Errors
     /// If one of them is damaged.
     pub(crate) fn scan(path: PathBuf) -> Result<Segment> {
-        let mut packets = Packets::open(&path)?;
+        let mut packets = Packets::open(&path, None)?;
         let mut segment: Option<Segment> = None;
         while let Some(packet) = packets.next()? {
             let segment = segment.get_or_insert_with(|| Segment {
@@ -49,7 +51,7 @@ impl Segment {
             });
             segment.last = packet;
             if !packet.is_empty() {
-                segment.end = packet.at + packet.size;
+                segment.end = packet.at + packet.size();
                 segment.packets += 1;
             }
         }
@@ -93,16 +95,11 @@ impl Stream {
                     >= (segment.first.epoch, segment.first.faults)
                 && is_back(before.last.ring_end, segment.first.ring_begin)
             {
-                return Err(Error::damaged(
-                    &segment.path,
-                    RING_BEGIN,
-                    format!(
-                        "a ring begin of at least {}, where {} ends",
-                        before.last.ring_end,
-                        before.path.display()
-                    ),
-                    segment.first.ring_begin,
-                ));
+                let (end, file) = (before.last.ring_end, before.path.display());
+                let expected = format!("a ring begin of at least {end}, where {file} ends");
+                let (field, found) =
+                    (offset_of!(PacketHeader, ring_begin), segment.first.ring_begin);
+                return Err(segment.first.damaged(&segment.path, field, expected, found));
             }
             match streams.last_mut() {
                 Some(s) if (s.domain, s.client) == (domain, client) => s.segments.push(segment),
@@ -141,6 +138,19 @@ pub struct Record<'a> {
     pub packet: &'a Packet,
     /// Payload, as long as the class requires.
     pub payload: &'a [u64],
+}
+
+impl Record<'_> {
+    /// Returns the kind of its event.
+    pub(crate) fn kind(&self) -> Kind {
+        self.class.kind(self.flags)
+    }
+
+    /// Returns the client for which a vCPU thread made this record of a host ring.
+    pub(crate) fn made_for(&self) -> Option<u32> {
+        let has_client = self.class.reference_point || self.kind() == Kind::Hypertrace;
+        self.payload.first().filter(|_| has_client).map(|client| *client as u32)
+    }
 }
 
 /// The records of a stream, in order.
@@ -256,13 +266,12 @@ impl<'a> Records<'a> {
         open.last = time;
         open.offset += words as u64 * 8;
         self.at += words;
-        if open.offset == open.end && open.packet.content != open.end - open.packet.at - pad as u64
-        {
-            let expected =
-                format!("a content size of {} bits", (open.end - open.packet.at - pad as u64) * 8);
-            let found = format!("{} bits", open.packet.content * 8);
-            let at = open.packet.at + CONTENT_SIZE;
-            return Err(Error::damaged(open.packets.path(), at, expected, found));
+        let content = (open.end - open.packet.at - pad as u64) * 8;
+        if open.offset == open.end && open.packet.content_bits != content {
+            let expected = format!("a content size of {content} bits");
+            let found = format!("{} bits", open.packet.content_bits);
+            let field = offset_of!(PacketHeader, content_bits);
+            return Err(open.packet.damaged(open.packets.path(), field, expected, found));
         }
         Ok(Some((header, class)))
     }
@@ -272,7 +281,7 @@ impl<'a> Records<'a> {
         loop {
             if self.open.is_none() {
                 let Some(segment) = self.segments.next() else { return Ok(false) };
-                let packets = Packets::open_until(&segment.path, segment.end)?;
+                let packets = Packets::open(&segment.path, Some(segment.end))?;
                 // To other readers each file is a stream of its own, which begins without
                 // losses; its first packet is the baseline.
                 self.open = Some(Open {
@@ -281,8 +290,8 @@ impl<'a> Records<'a> {
                     offset: 0,
                     end: 0,
                     last: 0,
-                    discarded: segment.first.discarded,
-                    discarded_last: segment.last.discarded,
+                    discarded: segment.first.lost,
+                    discarded_last: segment.last.lost,
                 });
             }
             let Some(open) = &mut self.open else { return Ok(false) };
@@ -290,11 +299,11 @@ impl<'a> Records<'a> {
             match packet {
                 Some(packet) if packet.is_empty() => {}
                 Some(packet) => {
-                    open.lose(&mut self.lost, packet.discarded);
+                    open.lose(&mut self.lost, packet.lost);
                     self.packets += 1;
                     open.packet = packet;
                     open.offset = packet.at + HEADER_BYTES;
-                    open.end = packet.at + packet.content.next_multiple_of(8);
+                    open.end = packet.at + packet.content().next_multiple_of(8);
                     open.last = packet.begin;
                     (self.at, self.filled) = (0, 0);
                     return Ok(true);

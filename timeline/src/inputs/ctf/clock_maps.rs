@@ -5,12 +5,11 @@
 //! This takes one pass over the host's streams and over those of the guest clients
 //! that have reference points, and meanwhile some 150 bytes of memory per point.
 
+use super::packet::Domain;
+use super::session::{Session, nominal};
+use super::session_json::Clock;
 use crate::clock::{ClockMap, Conflict, Nominal, Point};
 use crate::error::Result;
-use crate::packet::Domain;
-use crate::session::{Session, nominal};
-use crate::session_json::Clock;
-use crate::stream::Stream;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -172,13 +171,9 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
     let json = session.json();
     let is_guest = |clock: &Clock| clock.domain == Domain::Guest;
     let in_epoch = json.clocks.iter().filter(|c| !is_guest(c) || c.epoch == epoch);
+    let stream = session.stream(Domain::Guest, client);
     let (own, mut others): (Vec<_>, Vec<_>) = in_epoch.partition(|clock| {
-        session
-            .streams()
-            .iter()
-            .filter(|s| (s.domain, s.client) == (Domain::Guest, client))
-            .flat_map(|s| &s.segments)
-            .any(|s| s.first.stream_id == clock.id)
+        stream.is_some_and(|s| s.segments.iter().any(|s| s.first.stream_id == clock.id))
             || is_guest(clock)
                 && json.stream(Domain::Guest, client).is_some_and(|s| s.clock == clock.id)
     });
@@ -217,8 +212,7 @@ fn constraints(
     let after = |s: &Sample, guest: i64| Point { x: guest, y: s.host + 1 };
 
     let mut at = 0;
-    let own = |s: &&Stream| (s.domain, s.client) == (Domain::Guest, client);
-    if let Some(stream) = session.streams().iter().find(own) {
+    if let Some(stream) = session.stream(Domain::Guest, client) {
         let mut records = stream.records(session.classes());
         while at < samples.len() {
             let Some(record) = records.read()? else { break };

@@ -2,13 +2,14 @@
 
 //! An open session.
 
-use crate::class::Classes;
+use super::class::Classes;
+use super::file::open_stream;
+use super::packet::{Domain, Header};
+use super::session_json::{self, Clock, SessionJson};
+use super::stream::{Segment, Stream};
 use crate::clock::{FRACTION, Nominal};
 use crate::error::{Error, Result};
-use crate::file::open_stream;
-use crate::packet::{Domain, EPOCH, Packet, STREAM_ID, UUID};
-use crate::session_json::{Clock, SessionJson};
-use crate::stream::{Segment, Stream};
+use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
 /// A session, up to what was committed when it was opened.
@@ -39,7 +40,7 @@ impl Session {
         // new in it. So it describes all that the scan saw, even while a VMM is writing.
         let json = SessionJson::read(dir)?;
         let classes = Classes::new(&json.events)
-            .map_err(|why| Error::Description { path: dir.join(crate::session_json::FILE), why })?;
+            .map_err(|why| Error::Description { path: dir.join(session_json::FILE), why })?;
         for segment in &segments {
             check(segment, &json)?;
         }
@@ -73,6 +74,20 @@ impl Session {
     /// Returns the streams: those of the host, then those of the guest, by client.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
+    }
+
+    /// Returns a stream, if it has files.
+    pub(crate) fn stream(&self, domain: Domain, client: u32) -> Option<&Stream> {
+        self.streams.iter().find(|s| (s.domain, s.client) == (domain, client))
+    }
+
+    /// Returns the last part of the directory's path.
+    pub(crate) fn name(&self) -> String {
+        let name = self.dir.file_name().map(|n| n.to_owned()).or_else(|| {
+            // `.` and `..` have no name of their own.
+            self.dir.canonicalize().ok()?.file_name().map(|n| n.to_owned())
+        });
+        name.map_or_else(|| self.dir.display().to_string(), |n| n.to_string_lossy().into_owned())
     }
 
     /// Returns the events of all streams, as `session.json` counted them before the streams were scanned.
@@ -140,13 +155,14 @@ fn scan(dir: &Path) -> Result<Vec<Segment>> {
 
 /// Checks the fields that a file's packets have in common against the description.
 fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
-    let Packet { uuid, stream_id, domain, epoch, .. } = segment.first;
+    let domain = segment.first.domain;
+    let Header { uuid, stream_id, epoch, .. } = *segment.first;
     let damaged = |field, expected: &str, found: String| {
-        Err(Error::damaged(&segment.path, segment.first.at + field, expected, found))
+        Err(segment.first.damaged(&segment.path, field, expected, found))
     };
     if uuid != json.uuid {
-        let expected = "the UUID in session.json";
-        return damaged(UUID, expected, format!("{:032x}", u128::from_be_bytes(uuid)));
+        let found = format!("{:032x}", u128::from_be_bytes(uuid));
+        return damaged(offset_of!(Header, uuid), "the UUID in session.json", found);
     }
     match json.clock(stream_id) {
         // Programs on the host may stamp with the host's own clock.
@@ -154,13 +170,13 @@ fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
             // When there are no more clocks, an old one serves a new epoch.
             if epoch < clock.epoch {
                 let expected = format!("an epoch of at least {}, its clock's", clock.epoch);
-                return damaged(EPOCH, &expected, epoch.to_string());
+                return damaged(offset_of!(Header, epoch), &expected, epoch.to_string());
             }
             Ok(())
         }
         _ => {
             let expected = format!("the id of a clock of the {} in session.json", domain.name());
-            damaged(STREAM_ID, &expected, stream_id.to_string())
+            damaged(offset_of!(Header, stream_id), &expected, stream_id.to_string())
         }
     }
 }

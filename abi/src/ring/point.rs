@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Reference points on the guest's side: writing the v2 slot.
+
+use super::producer::{Emit, Producer, store_fence};
+use super::schema_log;
+use super::state::KNOWN;
+use crate::atomic::{Ordering, Ordering::Relaxed, compiler_fence, fence};
+use crate::event::{Fields, Site};
+use crate::layout::{SLOT_HEADER_WORDS, SLOT_WORDS, guest_page};
+
+impl Producer<'_> {
+    /// Writes the v2 slot for this event, then calls `fire` with its timestamp and the
+    /// slot's number; `fire` stores the number to EMIT. No other event of this client is
+    /// between the timestamp and the end of `fire`. The event's schema and all earlier
+    /// records of the client are visible by then.
+    ///
+    /// # Errors
+    /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`]
+    /// (counted) if the event is larger than a slot.
+    pub fn slot<S: Site, F: Fields, R>(
+        &self,
+        site: S,
+        clock: impl Fn() -> u64,
+        seq: impl FnOnce() -> u32,
+        cpu: u32,
+        fields: F,
+        fire: impl FnOnce(u64, u32) -> R,
+    ) -> Result<R, Emit> {
+        let now = self.enter(clock)?;
+        if !self.state.is_leased() {
+            self.give_up();
+            return Err(Emit::Unleased);
+        }
+        let id = site.id::<F>();
+        if self.state.known[id as usize % KNOWN].load(Relaxed) != id {
+            schema_log::announce(&self.memory, self.state, site.text::<F>());
+        }
+        self.state.publish_losses(&self.memory);
+        let payload = fields.words();
+        if payload > SLOT_WORDS {
+            self.give_up();
+            self.state.count(&self.state.lost_full);
+            return Err(Emit::Full);
+        }
+        // Inside the emit: no point of a signal handler can get the same number.
+        let seq = seq();
+        let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
+        // First the word that a host may still poll for the point before.
+        slot[3].store(payload as u64, Relaxed);
+        slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
+        // ORDERING: pairs with the Acquire fence in `slot::serve`: a host that
+        // is late and sees any of the stores below, sees the number too.
+        fence(Ordering::Release);
+        slot[1].store(u64::from(site.name_hash()) | u64::from(cpu) << 32, Relaxed);
+        slot[2].store(now, Relaxed);
+        fields.put(&slot[SLOT_HEADER_WORDS..]);
+        // ORDERING: the store to EMIT is a volatile access that must come after these
+        // stores. x86 orders it by itself; this fence does on other CPUs and for
+        // write-combining mappings.
+        if self.fenced || !cfg!(target_arch = "x86_64") {
+            store_fence();
+        }
+        // Shows whether the host has served the point, if a jump leaves the emit here.
+        self.state.asked.store(1 << 32 | u64::from(seq), Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let fired = fire(now, seq);
+        compiler_fence(Ordering::SeqCst);
+        self.state.asked.store(0, Relaxed);
+        self.leave(now);
+        Ok(fired)
+    }
+}

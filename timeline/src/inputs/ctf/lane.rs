@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The inputs of a session: a lane for each stream.
+
+use super::clock_maps::ClockMaps;
+use super::packet::{Domain, Packet};
+use super::session::Session;
+use super::session_json::{Clock, StreamJson};
+use super::stream::{Record, Records, Stream};
+use crate::clock::{ClockMap, FRACTION};
+use crate::error::{Error, Result};
+use crate::event::{Entry, Event, Kind, Lost, Value};
+use crate::inputs::input::{Input, Time, UNPLACED};
+use crate::inputs::names::{Names, Source};
+use hypertrace_abi::ring::Losses;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A stream and its next entry.
+#[derive(Debug)]
+struct Lane<'a> {
+    session: &'a Session,
+    source: Source,
+    maps: &'a ClockMaps,
+    stream: &'a Stream,
+    records: Records<'a>,
+    /// Clock of the packets of the current stream class.
+    clock: Option<(u32, Ticks<'a>)>,
+    /// Time of the next entry; until it is read, that of the last event.
+    time: Time,
+    /// The next event, with its time and lease token. Its source is determined at its turn.
+    event: Option<(Time, Event, u64)>,
+    /// Number of lost events before `event`, or at the end.
+    lost: u64,
+    causes: Losses,
+    losses: PacketLosses,
+}
+
+/// Lost events, by the packets of a stream.
+#[derive(Debug, Default)]
+struct PacketLosses {
+    /// Whether losses come before a packet's first event, as overwritten events do.
+    /// Dropped events come after its last, because the ring was full of the packet's
+    /// events.
+    are_before: bool,
+    /// Total in all packets up to the current one.
+    total: u64,
+    /// Losses that come after the current packet.
+    owed: u64,
+    /// Number of packets so far.
+    packets: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Ticks<'a> {
+    Host(&'a Clock),
+    Guest(Arc<ClockMap>),
+}
+
+/// Returns the inputs of a session, and adds the names in its description.
+pub(crate) fn inputs<'a>(
+    number: usize,
+    session: &'a Session,
+    maps: &'a ClockMaps,
+    names: &mut Names,
+) -> Vec<Box<dyn Input + 'a>> {
+    let source = |domain, client| Source { session: number, domain, client };
+    let json = session.json();
+    let mut elsewhere = VecDeque::new();
+    for stream in &json.streams {
+        let (domain, client) = (stream.domain, stream.client);
+        names.lease(source(domain, client), None, stream.name.clone());
+        if stream.lost() > 0 && session.stream(domain, client).is_none() {
+            let name = names.get(source(domain, client));
+            elsewhere.push_back(lost(source(domain, client), name, stream.lost(), stream.causes()));
+        }
+    }
+    if json.lost_unattached > 0 {
+        let causes = Losses { unattached: json.lost_unattached, ..Losses::default() };
+        let nobody = source(Domain::Host, 0);
+        elsewhere.push_back(lost(nobody, Arc::default(), json.lost_unattached, causes));
+    }
+    let lane = |stream: &'a Stream| {
+        let described = json.stream(stream.domain, stream.client);
+        let causes = described.map_or(Losses::default(), StreamJson::causes);
+        Box::new(Lane {
+            session,
+            source: source(stream.domain, stream.client),
+            maps,
+            stream,
+            records: stream.records(session.classes()),
+            clock: None,
+            time: Time::MIN,
+            event: None,
+            lost: 0,
+            causes,
+            losses: PacketLosses {
+                are_before: causes.overwritten > 0 && causes.total() == causes.overwritten,
+                ..PacketLosses::default()
+            },
+        }) as Box<dyn Input>
+    };
+    session.streams().iter().map(lane).chain([Box::new(elsewhere) as Box<dyn Input>]).collect()
+}
+
+impl Input for Lane<'_> {
+    fn advance(&mut self) -> Result<Option<Time>> {
+        if self.event.is_none() {
+            self.read()?;
+        }
+        self.time = match &self.event {
+            Some((time, ..)) if self.lost == 0 || self.losses.are_before => *time,
+            None if self.lost == 0 => return Ok(None),
+            // A stream without an event: its losses have no place.
+            None if self.time == Time::MIN => UNPLACED,
+            _ => self.time,
+        };
+        Ok(Some(self.time))
+    }
+
+    fn take(&mut self, names: &mut Names) -> Option<Entry> {
+        if self.lost > 0 {
+            let events = std::mem::take(&mut self.lost);
+            let ts_ns = (self.time != UNPLACED).then(|| nanoseconds(self.time));
+            let lost = lost(self.source, names.get(self.source), events, self.causes);
+            return Some(Entry::Lost(Lost { ts_ns, ..lost }));
+        }
+        let (_, mut event, token) = self.event.take()?;
+        if event.kind == Kind::Lease {
+            let (token, name) = lease(&event);
+            names.lease(self.source, token, name);
+        } else {
+            names.token(self.source, token);
+        }
+        event.source = match (self.source.domain, event.client) {
+            // The source of what a vCPU thread recorded for a client is the client.
+            (Domain::Host, Some(client)) => {
+                names.get(Source { domain: Domain::Guest, client, ..self.source })
+            }
+            _ => names.get(self.source),
+        };
+        Some(Entry::Event(event))
+    }
+
+    fn is_host(&self) -> bool {
+        self.source.domain == Domain::Host && self.time != UNPLACED
+    }
+}
+
+impl Lane<'_> {
+    /// Reads the next event, if there is one, and finds the losses before it.
+    fn read(&mut self) -> Result<()> {
+        let Some(record) = self.records.read()? else {
+            self.lost = self.losses.at_end(&self.records);
+            return Ok(());
+        };
+        let id = record.packet.stream_id;
+        let ticks = match &self.clock {
+            Some((known, ticks)) if *known == id => ticks,
+            _ => {
+                let ticks = ticks(self.session, self.maps, self.stream, record.packet)?;
+                &self.clock.insert((id, ticks)).1
+            }
+        };
+        let (units, bound) = match ticks {
+            Ticks::Host(clock) => (self.session.host_time(clock, record.timestamp), Some(0)),
+            Ticks::Guest(map) => {
+                let mapped = map.at(record.timestamp);
+                (mapped.host, mapped.bound)
+            }
+        };
+        // Where the clock changes, a map may begin before the last one ended.
+        let time = (self.session.origin() + Time::from(units)).max(self.time);
+        let event = decode(&record, self.source, time, bound);
+        self.event = Some((time, event, record.packet.lease_token));
+        self.lost = self.losses.at_event(&self.records);
+        Ok(())
+    }
+}
+
+impl PacketLosses {
+    /// Returns the number of lost events before the record that was read last.
+    fn at_event(&mut self, records: &Records<'_>) -> u64 {
+        if records.packets() == self.packets {
+            return 0;
+        }
+        self.packets = records.packets();
+        let more = records.lost() - self.total;
+        self.total = records.lost();
+        if self.are_before { more } else { std::mem::replace(&mut self.owed, more) }
+    }
+
+    /// Returns the number of lost events after the last record.
+    fn at_end(&mut self, records: &Records<'_>) -> u64 {
+        let more = records.lost() - self.total;
+        self.total = records.lost();
+        more + std::mem::take(&mut self.owed)
+    }
+}
+
+/// Makes the entry of losses at an unknown place.
+fn lost(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
+    let client = (from.domain == Domain::Guest).then_some(from.client);
+    Lost { ts_ns: None, session: from.session, source, client, events, causes }
+}
+
+/// Returns the token and the name in a lease record.
+fn lease(event: &Event) -> (Option<u64>, String) {
+    let mut lease = (None, String::new());
+    for (field, value) in &event.fields {
+        match (&**field, value) {
+            ("token", Value::Hex(token)) => lease.0 = Some(*token),
+            ("name", Value::Str(name)) => lease.1 = String::from_utf8_lossy(name).into(),
+            _ => {}
+        }
+    }
+    lease
+}
+
+fn nanoseconds(time: Time) -> i64 {
+    time.div_euclid(FRACTION.into()).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+/// Returns the clock of a stream class's packets. A session that could be opened has
+/// all of them.
+fn ticks<'a>(
+    session: &'a Session,
+    maps: &ClockMaps,
+    stream: &Stream,
+    packet: &Packet,
+) -> Result<Ticks<'a>> {
+    let id = packet.stream_id;
+    let clock = session.json().clock(id);
+    let found = match stream.domain {
+        Domain::Host => clock.map(Ticks::Host),
+        // Timestamps of the host's clock need no map.
+        Domain::Guest if clock.is_some_and(|c| c.domain == Domain::Host) => clock.map(Ticks::Host),
+        Domain::Guest => maps.get(id, stream.client).cloned().map(Ticks::Guest),
+    };
+    found.ok_or_else(|| Error::NotASession {
+        path: session.dir().to_owned(),
+        why: format!("no clock {id} for a stream"),
+    })
+}
+
+fn decode(record: &Record<'_>, source: Source, time: Time, bound: Option<u64>) -> Event {
+    let class = record.class;
+    let names = class.fields.iter().cloned();
+    Event {
+        ts_ns: nanoseconds(time),
+        bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
+        session: source.session,
+        source: Arc::default(),
+        name: class.name.clone(),
+        fields: names.zip(class.values(record.payload).map(Value::from)).collect(),
+        flags: record.flags,
+        client: match source.domain {
+            Domain::Guest => Some(source.client),
+            Domain::Host => record.made_for(),
+        },
+        kind: record.kind(),
+        reference: class.reference(record.payload),
+    }
+}

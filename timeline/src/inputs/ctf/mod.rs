@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sessions: directories with a CTF trace and its description.
+//!
+//! ```text
+//! lane         the session's inputs: one per stream
+//! clock_maps   the reference points' times, fitted
+//! session      the whole directory
+//! stream       the records of one producer, in all of its files
+//! packet       packet headers
+//! class        event classes
+//! session_json the description
+//! file         opening and reading files
+//! ```
+
+mod class;
+mod clock_maps;
+mod file;
+mod lane;
+mod packet;
+mod session;
+mod session_json;
+mod stream;
+
+/// Maximum sizes of a session, which are those of its writer.
+pub mod limits {
+    pub use super::session_json::{MAX_BYTES, MAX_CLOCKS, MAX_EVENTS, MAX_STREAMS};
+}
+
+pub use class::{Class, Classes};
+pub use clock_maps::ClockMaps;
+pub(crate) use lane::inputs;
+pub use packet::{Domain, Header, Packet};
+pub use session::Session;
+pub use session_json::{Clock, EventJson, SessionJson, StreamJson};
+pub use stream::{Record, Records, Segment, Stream};

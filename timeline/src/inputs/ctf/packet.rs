@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Packets of a stream file: reading and checking their headers in order.
+//!
+//! The layout is in `docs/session.md`. The reader has its own copy of
+//! it, so that a change of the writer alone fails a test.
+
+use super::file::{Opened, open_stream, read_at};
+use crate::error::{Error, Result};
+pub(crate) use hypertrace_abi::ring::is_back;
+use std::fmt::Display;
+use std::mem::offset_of;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use zerocopy::FromBytes;
+
+/// Size of a packet's header and context in bytes. Packet sizes are multiples of it.
+pub const HEADER_BYTES: u64 = size_of::<Header>() as u64;
+const MAGIC: u32 = 0xc1fc_1fc1;
+
+pub use hypertrace_trace::session_json::Domain;
+
+/// A packet's header and context, as in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes)]
+#[non_exhaustive]
+#[repr(C)]
+pub struct Header {
+    magic: u32,
+    /// offset_of!(Header, uuid) of the session.
+    pub uuid: [u8; 16],
+    /// Stream class, which is the clock's id.
+    pub stream_id: u32,
+    /// Lower limit of the timestamps of its events.
+    pub begin: u64,
+    /// Upper limit of the timestamps of its events.
+    pub end: u64,
+    /// Size up to the end of the last event, in bits.
+    pub content_bits: u64,
+    /// Size up to the next packet, in bits.
+    pub size_bits: u64,
+    /// Running total of lost events.
+    pub lost: u64,
+    /// Ring position of the first word covered.
+    pub ring_begin: u64,
+    /// Ring position after the last word covered.
+    pub ring_end: u64,
+    /// Token of the lease.
+    pub lease_token: u64,
+    /// Client, or number of the host ring.
+    pub client: u32,
+    /// Clock epoch.
+    pub epoch: u32,
+    /// Running total of filtered events, which no trace wanted.
+    pub filtered: u64,
+    /// Running total of guest faults.
+    pub faults: u64,
+    /// Sequence number of its first ring record.
+    pub sequence: u64,
+    reserved: u32,
+    domain: u32,
+}
+
+/// A packet, of which the header is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Packet {
+    /// Offset of the packet in the file.
+    pub at: u64,
+    /// Producer of the stream.
+    pub domain: Domain,
+    header: Header,
+}
+
+impl Deref for Packet {
+    type Target = Header;
+
+    fn deref(&self) -> &Header {
+        &self.header
+    }
+}
+
+impl Packet {
+    /// Returns the size up to the end of the last event, in bytes.
+    pub fn content(&self) -> u64 {
+        self.content_bits / 8
+    }
+
+    /// Returns the size up to the next packet, in bytes.
+    pub fn size(&self) -> u64 {
+        self.size_bits / 8
+    }
+
+    /// Returns whether the packet has no event: a baseline, counters, or the filler.
+    pub fn is_empty(&self) -> bool {
+        self.content() == HEADER_BYTES
+    }
+
+    /// Returns the error for a field of the header, given by its offset.
+    pub(super) fn damaged(
+        &self,
+        path: &Path,
+        field: usize,
+        expected: impl Display,
+        found: impl Display,
+    ) -> Error {
+        Error::damaged(path, self.at + field as u64, expected, found)
+    }
+
+    /// Unpacks a header and checks every field by itself.
+    fn parse(path: &Path, at: u64, bytes: [u8; HEADER_BYTES as usize]) -> Result<Packet> {
+        let header: Header = zerocopy::transmute!(bytes);
+        let Header { magic, content_bits: content, size_bits: size, begin, end, .. } = header;
+        let Header { ring_begin, ring_end, reserved, domain, .. } = header;
+        let damaged = |field: usize, expected: &str, found: &dyn Display| {
+            Err(Error::damaged(path, at + field as u64, expected, found))
+        };
+        if magic != MAGIC {
+            let expected = "a packet's magic number c1fc1fc1";
+            return damaged(offset_of!(Header, magic), expected, &format_args!("{magic:08x}"));
+        }
+        let bits = format_args!("{content} bits");
+        if content < HEADER_BYTES * 8 || content % 8 != 0 {
+            let expected = "a content size of at least 1024 bits, in whole bytes";
+            return damaged(offset_of!(Header, content_bits), expected, &bits);
+        }
+        if content > size {
+            let expected = format!("a content size within the packet's {size} bits");
+            return damaged(offset_of!(Header, content_bits), &expected, &bits);
+        }
+        if size % (HEADER_BYTES * 8) != 0 {
+            let expected = "a packet size that is a multiple of 1024 bits";
+            return damaged(offset_of!(Header, size_bits), expected, &format_args!("{size} bits"));
+        }
+        if begin > end {
+            let expected = format!("an end that is not before the packet's begin {begin}");
+            return damaged(offset_of!(Header, end), &expected, &end);
+        }
+        if is_back(ring_begin, ring_end) {
+            let expected = format!("a ring end that is not before the ring begin {ring_begin}");
+            return damaged(offset_of!(Header, ring_end), &expected, &ring_end);
+        }
+        if reserved != 0 {
+            return damaged(offset_of!(Header, reserved), "zero", &reserved);
+        }
+        let domain = match domain {
+            0 => Domain::Host,
+            1 => Domain::Guest,
+            other => return damaged(offset_of!(Header, domain), "domain 0 or 1", &other),
+        };
+        Ok(Packet { at, domain, header })
+    }
+
+    /// Checks the packet against the one before it in the same file.
+    fn follows(&self, last: &Packet, path: &Path) -> Result<()> {
+        if self.uuid != last.uuid {
+            let (field, expected) = (offset_of!(Header, uuid), "the UUID of the packets before");
+            return Err(self.damaged(path, field, expected, "another"));
+        }
+        for (field, name, this, before) in [
+            (offset_of!(Header, stream_id), "stream id", self.stream_id, last.stream_id),
+            (offset_of!(Header, client), "client", self.client, last.client),
+            (offset_of!(Header, domain), "domain", self.header.domain, last.header.domain),
+        ] {
+            if this != before {
+                let expected = format!("{name} {before}, as in the packets before");
+                return Err(self.damaged(path, field, expected, this));
+            }
+        }
+        let damaged = |field, name, this: u64, before: u64| {
+            let expected = format!("{name} of at least {before}, the value of the packet before");
+            Err(self.damaged(path, field, expected, this))
+        };
+        for (field, name, this, before) in [
+            (offset_of!(Header, epoch), "a clock epoch", self.epoch.into(), last.epoch.into()),
+            (offset_of!(Header, begin), "a begin", self.begin, last.end),
+            (offset_of!(Header, lost), "a count of lost events", self.lost, last.lost),
+            (
+                offset_of!(Header, filtered),
+                "a count of filtered events",
+                self.filtered,
+                last.filtered,
+            ),
+            (offset_of!(Header, faults), "a count of faults", self.faults, last.faults),
+        ] {
+            if this < before {
+                return damaged(field, name, this, before);
+            }
+        }
+        // A guest can make its ring jump anywhere. That counts as a fault.
+        if self.faults == last.faults {
+            for (field, name, this, before) in [
+                (offset_of!(Header, ring_begin), "a ring begin", self.ring_begin, last.ring_end),
+                (offset_of!(Header, sequence), "a sequence number", self.sequence, last.sequence),
+            ] {
+                if is_back(before, this) {
+                    return damaged(field, name, this, before);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A reader of a file's packets, by their headers only.
+#[derive(Debug)]
+pub(crate) struct Packets {
+    path: PathBuf,
+    file: Opened,
+    /// Offset of the next packet.
+    at: u64,
+    /// Offset at which to stop.
+    end: u64,
+    last: Option<Packet>,
+}
+
+impl Packets {
+    /// Opens a file up to `end`, the end of a packet, or else up to its current end.
+    pub fn open(path: &Path, end: Option<u64>) -> Result<Packets> {
+        let file = open_stream(path)?;
+        let end = end.unwrap_or(file.len);
+        Ok(Packets { path: path.to_owned(), file, at: 0, end, last: None })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns whether the end is reached, also for a file without packets to read.
+    pub fn is_done(&self) -> bool {
+        self.at >= self.end
+    }
+
+    /// Fills `bytes` from the file. A file that has become shorter is damaged.
+    pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<()> {
+        let read = read_at(&self.file.file, bytes, at).map_err(Error::io(&self.path))?;
+        if read < bytes.len() {
+            let expected = format!("{} bytes of a packet", bytes.len());
+            return Err(Error::damaged(&self.path, at, expected, "the end of the file"));
+        }
+        Ok(())
+    }
+
+    /// Returns the next packet. An empty one that extends beyond the file's end is the
+    /// filler of a file that was cut: nothing is missing.
+    pub fn next(&mut self) -> Result<Option<Packet>> {
+        let at = self.at;
+        let rest = self.end.saturating_sub(at);
+        if rest == 0 && at > 0 {
+            return Ok(None);
+        }
+        if rest < HEADER_BYTES {
+            let found = format!("the end of the file after {rest} bytes");
+            let expected = "a packet header of 128 bytes";
+            return Err(Error::damaged(&self.path, at + rest, expected, found));
+        }
+        let mut bytes = [0; HEADER_BYTES as usize];
+        self.read_at(&mut bytes, at)?;
+        let packet = self.check(bytes, rest).or_else(|damage| {
+            // If the session is being written, the kernel may have copied the header while
+            // it was replaced. Real damage is the same in the next read.
+            let before = bytes;
+            self.read_at(&mut bytes, at)?;
+            if bytes == before { Err(damage) } else { self.check(bytes, rest) }
+        })?;
+        self.at += packet.size().min(rest);
+        self.last = Some(packet);
+        Ok(Some(packet))
+    }
+
+    /// Checks the header of the next packet, with `rest` bytes to the file's end.
+    fn check(&self, bytes: [u8; HEADER_BYTES as usize], rest: u64) -> Result<Packet> {
+        let packet = Packet::parse(&self.path, self.at, bytes)?;
+        if let Some(last) = &self.last {
+            packet.follows(last, &self.path)?;
+        }
+        if packet.size() > rest && !packet.is_empty() {
+            let expected = format!("a packet within the file's remaining {rest} bytes");
+            let found = format!("a packet of {} bytes", packet.size());
+            let field = offset_of!(Header, size_bits);
+            return Err(packet.damaged(&self.path, field, expected, found));
+        }
+        Ok(packet)
+    }
+}

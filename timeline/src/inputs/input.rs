@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The trait of all inputs.
+
+use super::names::Names;
+use crate::error::Result;
+use crate::event::{Entry, Lost};
+use std::collections::VecDeque;
+use std::fmt::Debug;
+
+/// Unix time, in units of 1/[`FRACTION`](crate::clock::FRACTION) ns.
+pub(crate) type Time = i128;
+
+/// Time of losses at an unknown place: after everything else.
+pub(crate) const UNPLACED: Time = Time::MAX;
+
+/// A sequence of events in order of time, with the places where some were lost.
+pub(crate) trait Input: Debug {
+    /// Reads the next entry. Returns its time, which is never before that of the last
+    /// one, or `None` at the end.
+    ///
+    /// # Errors
+    /// If the input is damaged there.
+    fn advance(&mut self) -> Result<Option<Time>>;
+
+    /// Returns the entry that was read last. Called in the timeline's order, because a
+    /// lease changes a name in `names` for the entries after it.
+    fn take(&mut self, names: &mut Names) -> Option<Entry>;
+
+    /// Returns whether entries come after those of a guest with the same time. The time of
+    /// a guest's event before a reference point may be mapped to that of the point, but
+    /// never the time of an event after it.
+    fn is_host(&self) -> bool;
+}
+
+/// Losses that belong to no stream with events.
+impl Input for VecDeque<Lost> {
+    fn advance(&mut self) -> Result<Option<Time>> {
+        Ok((!self.is_empty()).then_some(UNPLACED))
+    }
+
+    fn take(&mut self, _: &mut Names) -> Option<Entry> {
+        self.pop_front().map(Entry::Lost)
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Names of sources: a client has its lessee's name; a thread of the VMM, or of the
+//! host if there is no VMM, has its own.
+
+use hypertrace_trace::session_json::Domain;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A source of events: a client of the guest or a ring of the host, in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source {
+    pub session: usize,
+    pub domain: Domain,
+    pub client: u32,
+}
+
+/// The current names: a lease record changes them when the timeline passes it.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// For each session, the prefix of its names and the name of its host side.
+    sessions: Vec<(String, &'static str)>,
+    lessees: HashMap<Source, Lessee>,
+}
+
+#[derive(Debug, Default)]
+struct Lessee {
+    /// Token of the lease that the name belongs to; `None` if it is from a description.
+    token: Option<u64>,
+    name: String,
+    shown: Option<Arc<str>>,
+}
+
+impl Names {
+    /// Makes names for sessions, each with its own name and that of its host side.
+    pub fn new(mut sessions: Vec<(String, &'static str)>) -> Names {
+        // Sessions with the same name get their number.
+        let all = sessions.clone();
+        for (number, (name, _)) in sessions.iter_mut().enumerate() {
+            *name = match all.iter().filter(|(other, _)| other == name).count() {
+                _ if all.len() == 1 => String::new(),
+                1 => format!("{name}:"),
+                _ => format!("{name}#{}:", number + 1),
+            };
+        }
+        Names { sessions, lessees: HashMap::new() }
+    }
+
+    /// Sets the name of a lease, with its token if that is known.
+    pub fn lease(&mut self, source: Source, token: Option<u64>, name: String) {
+        self.lessees.insert(source, Lessee { token, name, shown: None });
+    }
+
+    /// Notes the lease of a record that passes. If it is another lease than the known one,
+    /// its lease record was lost, and with it the name.
+    pub fn token(&mut self, source: Source, token: u64) {
+        let lessee = self.lessees.entry(source).or_default();
+        match lessee.token {
+            Some(known) if known != token => {
+                *lessee = Lessee { token: Some(token), ..Lessee::default() };
+            }
+            _ => lessee.token = Some(token),
+        }
+    }
+
+    /// Returns the name to show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
+    /// no VMM, with `S1:` in front if there are several sessions.
+    pub fn get(&mut self, source: Source) -> Arc<str> {
+        let (prefix, host) = &self.sessions[source.session];
+        let lessee = self.lessees.entry(source).or_default();
+        let shown = lessee.shown.get_or_insert_with(|| {
+            let client = source.client;
+            match (source.domain, lessee.name.as_str()) {
+                (Domain::Guest, "") => format!("{prefix}guest/{client}"),
+                (Domain::Guest, name) => format!("{prefix}guest/{client} {name}"),
+                (Domain::Host, "") => format!("{prefix}{host}/{client}"),
+                (Domain::Host, name) if name.starts_with("vmm/") => format!("{prefix}{name}"),
+                (Domain::Host, name) => format!("{prefix}{host}/{name}"),
+            }
+            .into()
+        });
+        shown.clone()
+    }
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sessions that earlier versions wrote. For each version that the reader takes, `frozen/` has a
+//! session and the entries that it must give. These files never change. A change of
+//! the format gets a new version, with a session of its own here.
+
+use hypertrace_timeline::{ClockMaps, Entry, Session, SessionStat, Timeline};
+use hypertrace_trace::session_json::VERSION;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+fn frozen(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/frozen/version-{version}"))
+}
+
+/// Formats all entries of a session, one in a line, and its totals.
+fn entries(dir: &Path) -> String {
+    let session = Session::open(dir).unwrap();
+    let stat = SessionStat::of(&session).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let sessions = [(session, maps)];
+    let mut timeline = Timeline::new(&sessions).unwrap();
+    let mut text = String::new();
+    while let Some(entry) = timeline.next_entry() {
+        match entry.unwrap() {
+            Entry::Event(e) => {
+                let bound = e.bound_ns.map_or("?".into(), |bound| bound.to_string());
+                let (ts, source, name) = (e.ts_ns, e.source.escape_debug(), &e.name);
+                write!(text, "{ts} +-{bound} {source}: {name} {:?} {}", e.kind, e.flags).unwrap();
+                for (name, value) in &e.fields {
+                    write!(text, " {name}={value:?}").unwrap();
+                }
+                writeln!(text).unwrap();
+            }
+            Entry::Lost(lost) => {
+                let source = lost.source.escape_debug();
+                writeln!(text, "{:?} {source}: {} lost", lost.ts_ns, lost.events).unwrap();
+            }
+        }
+    }
+    let total = &stat.total;
+    let (events, points, stamps) = (total.events, total.reference_points, total.stamps);
+    let (lost, faults) = (total.lost, total.faults);
+    writeln!(
+        text,
+        "{events} events, {points} points, {stamps} stamps, {lost} lost, {faults} faults"
+    )
+    .unwrap();
+    text
+}
+
+#[test]
+fn a_session_of_each_version_gives_the_same_entries_as_when_it_was_written() {
+    for version in 1..=VERSION {
+        let dir = frozen(version);
+        let expected = std::fs::read_to_string(dir.join("expected.txt")).unwrap();
+        assert_eq!(entries(&dir), expected, "version {version}");
+    }
+}
