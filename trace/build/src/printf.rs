@@ -6,7 +6,7 @@ use crate::format::{Speller, Unit};
 use crate::types::Kind;
 
 /// Upper bound on widths and precisions. A line of text is not much longer.
-const MAX_NUMBER: u16 = 999;
+const MAX_NUMBER: u32 = 999;
 
 /// A part of a format whose macros are expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,44 +15,28 @@ pub(crate) enum Segment {
     Conversion(Conversion),
 }
 
-/// Length of a conversion: the size of the integer that it shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Length {
-    /// `hh`
-    Char,
-    /// `h`
-    Short,
-    Int,
-    /// `l`, `ll`, `z`, `j`, `t`
-    Long,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags {
-    /// `-`
-    pub left: bool,
-    /// `+`
-    pub plus: bool,
-    /// A space.
-    pub space: bool,
-    /// `#`
-    pub alternate: bool,
-    /// `0`
-    pub zero: bool,
-}
+/// The flags of a conversion, in the order in which they are spelled.
+const FLAGS: &str = "-+ #0";
 
 /// `%` and what follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
-    pub flags: Flags,
-    pub width: Option<u16>,
-    pub precision: Option<u16>,
-    pub length: Length,
+    /// Those of [`FLAGS`] that are set, in that order.
+    flags: String,
+    pub width: Option<u32>,
+    pub precision: Option<u32>,
+    /// Bits of the integer that the length selects: 8, 16, 32 or 64.
+    pub bits: u32,
     /// The last character, which is one of those in [`takes`].
     pub letter: char,
 }
 
 impl Conversion {
+    /// Returns whether a flag is set.
+    pub fn has(&self, flag: char) -> bool {
+        self.flags.contains(flag)
+    }
+
     /// Writes the conversion in C's syntax. With `bits_of_double`, writes one for the bits of a
     /// double instead.
     pub fn spell(&self, bits_of_double: bool, out: &mut Speller) {
@@ -60,26 +44,18 @@ impl Conversion {
             out.text("0x%016");
             return out.name("PRIx64");
         }
-        let Conversion { flags, width, precision, length, letter } = self;
-        let mut text = "%".to_owned();
-        let all = [
-            ('-', flags.left),
-            ('+', flags.plus),
-            (' ', flags.space),
-            ('#', flags.alternate),
-            ('0', flags.zero),
-        ];
-        text.extend(all.into_iter().filter(|(_, set)| *set).map(|(flag, _)| flag));
+        let Conversion { flags, width, precision, bits, letter } = self;
+        let mut text = format!("%{flags}");
         text.extend(width.map(|width| width.to_string()));
         text.extend(precision.map(|precision| format!(".{precision}")));
-        match length {
-            Length::Long => {
+        match bits {
+            8 => out.text(&format!("{text}hh{letter}")),
+            16 => out.text(&format!("{text}h{letter}")),
+            32 => out.text(&format!("{text}{letter}")),
+            _ => {
                 out.text(&text);
                 out.name(&format!("PRI{letter}64"));
             }
-            Length::Char => out.text(&format!("{text}hh{letter}")),
-            Length::Short => out.text(&format!("{text}h{letter}")),
-            Length::Int => out.text(&format!("{text}{letter}")),
         }
     }
 }
@@ -168,9 +144,6 @@ fn conversions(n: usize) -> String {
     }
 }
 
-/// Error: a number above [`MAX_NUMBER`].
-struct TooLarge;
-
 /// Reader of one conversion of a format.
 struct Cursor<'a> {
     units: &'a [Unit<'a>],
@@ -206,12 +179,9 @@ impl Cursor<'_> {
         let column = self.units.get(self.start).map_or(1, |unit| unit.column);
         let flags = self.flags();
         let width = self.number();
-        let mut dot = false;
-        let mut precision = Ok(None);
-        if self.next_if(|c| c == '.').is_some() {
-            dot = true;
-            precision = self.number();
-        }
+        // A dot alone is a precision of 0.
+        let dot = self.next_if(|c| c == '.');
+        let precision = dot.map(|_| self.number().unwrap_or(0));
         let length = self.length();
         let letter = self.next_if(|_| true);
         let mut wrong = |expected: &str| {
@@ -247,54 +217,41 @@ impl Cursor<'_> {
             let expected = format!("no length {} before '{letter}'", quoted(length));
             return wrong(&expected);
         }
-        if let Some(flag) = meaningless(flags, letter) {
+        if let Some(flag) = flags.chars().find(|flag| !has_meaning(*flag, letter)) {
             let expected = format!("no flag '{flag}', which means nothing to '%{letter}'");
             return wrong(&expected);
         }
-        if dot && matches!(letter, 'c' | 'p') {
+        if precision.is_some() && matches!(letter, 'c' | 'p') {
             let expected = format!("no precision, which means nothing to '%{letter}'");
             return wrong(&expected);
         }
-        let (Ok(width), Ok(precision)) = (width, precision) else {
+        if width.max(precision) > Some(MAX_NUMBER) {
             return wrong("a width and a precision of at most 999");
+        }
+        let bits = match length {
+            "hh" => 8,
+            "h" => 16,
+            "" => 32,
+            _ => 64,
         };
-        let precision = if dot { Some(precision.unwrap_or(0)) } else { None };
-        let length = match length {
-            "hh" => Length::Char,
-            "h" => Length::Short,
-            "" => Length::Int,
-            _ => Length::Long,
-        };
-        Some(Conversion { flags, width, precision, length, letter })
+        Some(Conversion { flags, width, precision, bits, letter })
     }
 
-    fn flags(&mut self) -> Flags {
-        let mut flags = Flags::default();
-        while let Some(flag) = self.next_if(|c| matches!(c, '-' | '+' | ' ' | '#' | '0')) {
-            match flag {
-                '-' => flags.left = true,
-                '+' => flags.plus = true,
-                ' ' => flags.space = true,
-                '#' => flags.alternate = true,
-                _ => flags.zero = true,
-            }
+    fn flags(&mut self) -> String {
+        let mut set = String::new();
+        while let Some(flag) = self.next_if(|c| FLAGS.contains(c)) {
+            set.push(flag);
         }
-        flags
+        FLAGS.chars().filter(|flag| set.contains(*flag)).collect()
     }
 
     /// Reads a number, if there are digits.
-    fn number(&mut self) -> Result<Option<u16>, TooLarge> {
+    fn number(&mut self) -> Option<u32> {
         let mut number = None;
         while let Some(digit) = self.next_if(|c| c.is_ascii_digit()).and_then(|c| c.to_digit(10)) {
             number = Some(number.unwrap_or(0_u32).saturating_mul(10).saturating_add(digit));
         }
-        match number {
-            None => Ok(None),
-            Some(number) => match u16::try_from(number) {
-                Ok(number) if number <= MAX_NUMBER => Ok(Some(number)),
-                _ => Err(TooLarge),
-            },
-        }
+        number
     }
 
     /// Reads the length, which may be empty. Returns None if C does not have it.
@@ -307,19 +264,15 @@ impl Cursor<'_> {
     }
 }
 
-/// Returns a flag that C does not define for the conversion, if there is one.
-fn meaningless(flags: Flags, letter: char) -> Option<char> {
-    let signed = matches!(letter, 'd' | 'i');
+/// Returns whether C defines a flag for a conversion.
+fn has_meaning(flag: char, letter: char) -> bool {
     let float = takes(letter) == Some(Class::Float);
-    let number = float || takes(letter) == Some(Class::Integer) && letter != 'c';
-    [
-        ('+', flags.plus && !signed && !float),
-        (' ', flags.space && !signed && !float),
-        ('#', flags.alternate && !float && !matches!(letter, 'o' | 'x' | 'X')),
-        ('0', flags.zero && !number),
-    ]
-    .into_iter()
-    .find_map(|(flag, wrong)| wrong.then_some(flag))
+    match flag {
+        '+' | ' ' => float || matches!(letter, 'd' | 'i'),
+        '#' => float || matches!(letter, 'o' | 'x' | 'X'),
+        '0' => float || matches!(letter, 'd' | 'i' | 'u' | 'o' | 'x' | 'X'),
+        _ => true,
+    }
 }
 
 /// Reports a conversion that does not fit its argument.
@@ -347,7 +300,7 @@ fn check(
     };
     // A value smaller than an int becomes an int, and no length cuts off a larger one.
     let wide = bits == 64;
-    if wide != (conversion.length == Length::Long) {
+    if wide != (conversion.bits == 64) {
         let letter = match conversion.letter {
             'c' if signed => 'd',
             'c' => 'u',
