@@ -19,19 +19,13 @@ pub struct Format {
     pieces: Vec<Piece>,
 }
 
-/// A character of a format whose macros are expanded.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unit<'a> {
+/// A character of a format whose macros are expanded, as printf gets it.
+#[derive(Clone, Debug)]
+pub(crate) struct Unit {
     pub c: char,
     pub column: usize,
     /// The macro whose expansion contains the character; none if it is a string's.
-    pub origin: Option<&'a str>,
-}
-
-/// A piece with the columns of its characters or its name.
-pub(crate) enum PlacedPiece {
-    Text(Vec<(char, usize)>),
-    Macro(String, usize),
+    pub origin: Option<String>,
 }
 
 /// Expected text in the message about an unknown macro.
@@ -58,31 +52,44 @@ impl Format {
     }
 }
 
-/// Parses the rest of a line, which must be a format. Returns None, after a
-/// report, if it is not.
-pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<Vec<PlacedPiece>> {
+/// Parses the rest of a line, which must be a format, and expands its macros.
+/// Returns None, after a report, if it is no format.
+pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<(Format, Vec<Unit>)> {
     let first = lexer.peek();
     if first.token != Token::Quote {
         report.add(first.column, "the format, which begins with '\"'", first.token.shown());
         return None;
     }
-    let mut pieces = Vec::new();
+    let (mut pieces, mut units) = (Vec::new(), Vec::new());
     loop {
         let placed = lexer.next();
         match placed.token {
-            Token::End => return Some(pieces),
+            Token::End => return Some((Format { pieces }, units)),
             Token::Quote => {
-                let units = lexer.string(report)?;
+                let string = lexer.string(report)?;
+                let text = string.iter().map(|(c, _)| *c);
                 match pieces.last_mut() {
-                    Some(PlacedPiece::Text(text)) => text.extend(units),
-                    _ => pieces.push(PlacedPiece::Text(units)),
+                    Some(Piece::Text(before)) => before.extend(text),
+                    Some(_) if string.is_empty() => {}
+                    _ => pieces.push(Piece::Text(text.collect())),
                 }
+                units.extend(string.into_iter().map(|(c, column)| Unit {
+                    c,
+                    column,
+                    origin: None,
+                }));
             }
             Token::Word(name) => {
-                if expand(&name).is_none() {
-                    report.add(placed.column, KNOWN, quoted(&name));
+                let column = placed.column;
+                match expand(&name) {
+                    Some(text) => units.extend(text.chars().map(|c| Unit {
+                        c,
+                        column,
+                        origin: Some(name.clone()),
+                    })),
+                    None => report.add(column, KNOWN, quoted(&name)),
                 }
-                pieces.push(PlacedPiece::Macro(name, placed.column));
+                pieces.push(Piece::Macro(name));
             }
             Token::Comma => {
                 let expected = "the end of the line (two formats belong to tcg events, \
@@ -99,40 +106,6 @@ pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<Ve
                 return None;
             }
         }
-    }
-}
-
-/// Returns the format after preprocessing, as printf gets it.
-pub(crate) fn expanded(pieces: &[PlacedPiece]) -> Vec<Unit<'_>> {
-    let mut units = Vec::new();
-    for piece in pieces {
-        match piece {
-            PlacedPiece::Text(text) => {
-                units.extend(text.iter().map(|&(c, column)| Unit { c, column, origin: None }));
-            }
-            PlacedPiece::Macro(name, column) => {
-                let text = expand(name).unwrap_or_default();
-                let unit = |c| Unit { c, column: *column, origin: Some(name.as_str()) };
-                units.extend(text.chars().map(unit));
-            }
-        }
-    }
-    units
-}
-
-impl From<Vec<PlacedPiece>> for Format {
-    fn from(pieces: Vec<PlacedPiece>) -> Format {
-        let mut kept: Vec<Piece> = Vec::new();
-        for piece in pieces {
-            match piece {
-                PlacedPiece::Text(units) if units.is_empty() && !kept.is_empty() => {}
-                PlacedPiece::Text(units) => {
-                    kept.push(Piece::Text(units.into_iter().map(|(c, _)| c).collect()));
-                }
-                PlacedPiece::Macro(name, _) => kept.push(Piece::Macro(name)),
-            }
-        }
-        Format { pieces: kept }
     }
 }
 

@@ -40,9 +40,6 @@ pub(crate) struct Placed {
     pub column: usize,
 }
 
-/// A character of a string, its escape resolved, and its column.
-pub(crate) type Unit = (char, usize);
-
 pub(crate) struct Lexer<'a> {
     chars: &'a [char],
     at: usize,
@@ -87,9 +84,10 @@ impl<'a> Lexer<'a> {
         rest.iter().copied().take_while(|c| is_first(*c) || c.is_ascii_digit())
     }
 
-    /// Reads the rest of a string whose opening quote was taken. Returns None,
-    /// after a report, if the string has no end.
-    pub fn string(&mut self, report: &mut Report<'_>) -> Option<Vec<Unit>> {
+    /// Reads the rest of a string whose opening quote was taken: its characters,
+    /// escapes resolved, and their columns. Returns None, after a report, if the
+    /// string has no end.
+    pub fn string(&mut self, report: &mut Report<'_>) -> Option<Vec<(char, usize)>> {
         let mut units = Vec::new();
         loop {
             let column = self.at + 1;

@@ -2,7 +2,7 @@
 
 use crate::declaration::{Argument, EventDecl};
 use crate::error::{Errors, Report, quoted};
-use crate::format::{self, Format};
+use crate::format;
 use crate::lexer::{Lexer, Placed, Token};
 use crate::names::{self, MAX_ARGUMENTS};
 use crate::printf;
@@ -69,17 +69,15 @@ impl LineParser<'_> {
         let (name, column, disabled) = self.head()?;
         let candidates = self.arguments()?;
         let before = self.report.errors.total();
-        let pieces = format::parse(&mut self.lexer, &mut self.report)?;
+        let (format, units) = format::parse(&mut self.lexer, &mut self.report)?;
         let mut segments = Vec::new();
         if self.report.errors.total() == before {
             let shown: Vec<_> =
                 candidates.iter().map(|c| (c.name.as_str(), c.argument.as_ref())).collect();
             let end = self.lexer.next().column;
-            let units = format::expanded(&pieces);
             segments = printf::parse(&units, &shown, end, &mut self.report);
         }
         let arguments: Option<Vec<Argument>> = candidates.into_iter().map(|c| c.argument).collect();
-        let format = Format::from(pieces);
         let line = self.report.line;
         Some(EventDecl { name, arguments: arguments?, format, segments, disabled, line, column })
     }

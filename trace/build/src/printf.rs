@@ -83,7 +83,7 @@ fn takes(letter: char) -> Option<Class> {
 /// arguments. An argument of unknown type is None. Reports conversions that do
 /// not fit.
 pub(crate) fn parse(
-    units: &[Unit<'_>],
+    units: &[Unit],
     arguments: &[(&str, Option<&Argument>)],
     end: usize,
     report: &mut Report<'_>,
@@ -146,7 +146,7 @@ fn conversions(n: usize) -> String {
 
 /// Reader of one conversion of a format.
 struct Cursor<'a> {
-    units: &'a [Unit<'a>],
+    units: &'a [Unit],
     start: usize,
     at: usize,
 }
@@ -163,12 +163,12 @@ impl Cursor<'_> {
         let mut text = String::new();
         let mut last = None;
         for unit in self.units.get(self.start..self.at).unwrap_or_default() {
-            match unit.origin {
+            match &unit.origin {
                 None => text.push(unit.c),
                 Some(name) if last != Some(unit.column) => text.extend(["\" ", name]),
                 Some(_) => {}
             }
-            last = unit.origin.map(|_| unit.column);
+            last = unit.origin.as_ref().map(|_| unit.column);
         }
         quoted(&text)
     }
