@@ -2,7 +2,7 @@
 //! and the rings' contents. All of it is available to code and as commands of
 //! the monitor.
 
-use super::monitor::{Monitor, MonitorError};
+use super::monitor::{Monitor, MonitorError, PATIENCE};
 use crate::ctf::WriteFailed;
 use crate::drain::{TooManyRules, TraceState};
 use crate::events::backend::{self, Backends, ftrace};
@@ -69,7 +69,7 @@ impl Session {
     /// If the socket cannot be made.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         let session = self.clone();
-        Monitor::start_in(self.folder().clone(), move |line| session.execute(line))
+        Monitor::start_in(self.folder().clone(), PATIENCE, move |line| session.execute(line))
     }
 
     /// Executes a command of the monitor and returns its text.

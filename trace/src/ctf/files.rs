@@ -4,8 +4,8 @@
 //! has other uses for its descriptors. The file that was written least recently
 //! is closed when another one is needed, and opened again at its next packet.
 
-use super::folder::{Folder, Share, check_size, set_len, write_at};
-use rustix::fs::{OFlags, Stat};
+use super::folder::{Folder, Share, check_size, inode, set_len, write_at};
+use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -137,10 +137,6 @@ impl Files {
             self.open.swap_remove(index);
         }
     }
-}
-
-fn inode(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
 }
 
 #[cfg(test)]

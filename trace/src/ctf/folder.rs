@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// Tries of a system call that signals interrupt. After that the interruption
 /// is an error like any other.
-pub(crate) const MOST_TRIES: u32 = 100;
+const MOST_TRIES: u32 = 100;
 
 /// Entries that a folder is asked for at most; a trace has fewer files.
 const MOST_NAMES: usize = 1 << 20;
@@ -101,6 +101,11 @@ pub(crate) fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Res
 /// Gives a file this length.
 pub(crate) fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
     retry(|| ftruncate(&file, len))
+}
+
+/// Returns device and inode, which no other file has.
+pub(crate) fn inode(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
 }
 
 /// Checks that a file may have this many bytes. Beyond RLIMIT_FSIZE the kernel refuses them with

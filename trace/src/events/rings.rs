@@ -14,6 +14,7 @@ use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{Geometry, GeometryError, guest_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState, Wake};
+use rustix::thread::gettid;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -135,8 +136,8 @@ impl Claim {
         // references these become, is never given out longer than the Claim
         // is borrowed. All that it refers to is atomic or not written to.
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
-        let info =
-            LeaseInfo { pid: std::process::id(), tid: thread_id(), clock: ClockKind::Tsc, name };
+        let (pid, tid) = (std::process::id(), gettid().as_raw_pid() as u32);
+        let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name };
         let lease = Lease::new(token(), now, &info);
         let mut producer = Producer::lease(long.memory()?, &long.state, lease, false);
         if ring.mode == RingMode::Discard {
@@ -161,11 +162,6 @@ impl Drop for Claim {
         // ORDERING: pairs with the Acquire in `new`.
         self.ring.claimed.store(false, Ordering::Release);
     }
-}
-
-fn thread_id() -> u32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::gettid() as u32 }
 }
 
 /// Returns a random token, nonzero.

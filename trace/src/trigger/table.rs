@@ -5,9 +5,10 @@
 //! makes every thread of the process pass one instead (`membarrier`), and
 //! then waits for those that still look. Where the kernel cannot do that, old
 //! tables stay until the session ends.
-#![allow(unsafe_code)] // one pointer; membarrier(2)
+#![allow(unsafe_code)] // one pointer
 
 use super::rule::Rule;
+use rustix::thread::{MembarrierCommand, membarrier};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
@@ -71,18 +72,12 @@ impl<F: Fn()> Drop for AtEnd<F> {
 }
 
 /// The current table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Current {
     /// Null while there is no rule.
     table: AtomicPtr<Table>,
     /// Threads that look and have no word of their own.
     strangers: AtomicU32,
-}
-
-impl Default for Current {
-    fn default() -> Self {
-        Current { table: AtomicPtr::new(ptr::null_mut()), strangers: AtomicU32::new(0) }
-    }
 }
 
 impl Current {
@@ -174,13 +169,9 @@ fn wait(word: &AtomicU32) {
 /// Makes every running thread of the process pass a full fence. `false`: the
 /// kernel cannot.
 fn every_thread_fences() -> bool {
-    const REGISTER: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
-    const FENCE: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    // SAFETY: takes two numbers and touches no memory.
-    let membarrier =
-        |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 };
-    *REGISTERED.get_or_init(|| membarrier(REGISTER)) && membarrier(FENCE)
+    let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+    *REGISTERED.get_or_init(register) && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
 }
 
 #[cfg(test)]
