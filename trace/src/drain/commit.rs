@@ -78,7 +78,7 @@ impl Turn<'_, '_> {
                 stats.clock = guest.clock.unwrap_or(0);
             }
         }
-        if packed.clean {
+        if !packed.clamped {
             let host = state.clocks.host;
             if let Some(clock) = lane.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
                 // Taken by now, so written before.

@@ -7,7 +7,7 @@ use super::record::{Context, Packed, Packer};
 use super::state::TraceState;
 use super::texts::CACHE;
 use super::turn::Turn;
-use super::waiting::{Log, Rest};
+use super::waiting::{Log, Rest, WaitsFor};
 use crate::ctf::{Domain, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::id;
@@ -146,16 +146,15 @@ impl Turn<'_, '_> {
             {
                 let (pulled, packed) = self.pull_packet(lease, clock, now);
                 if pulled.token == lease.token {
-                    let is_undescribed = packed.is_undescribed;
-                    let waits = is_undescribed || packed.waits;
+                    let waits_for = packed.waits_for;
                     let drained = match pulled.records {
                         0 => self.commit_nothing(&pulled, now),
                         _ => self.commit(&pulled, packed, now),
                     }?;
-                    if waits {
+                    if waits_for.is_some() {
                         self.lane.waiting.rest = Rest::Waits;
                     }
-                    if is_undescribed {
+                    if waits_for == Some(WaitsFor::Description) {
                         self.announce(clock, pulled.end);
                     }
                     return Ok(drained);
@@ -202,8 +201,8 @@ impl Turn<'_, '_> {
         let mut packer = Packer::new(&mut state.buffer, &mut lane.texts.cache, first, now, context);
         let pulled =
             self.consumer.pull(&mut state.stage, |faults, record| packer.visit(faults, record));
-        let packed = packer.finish();
-        lane.waiting.looked(packed.waits, pulled.more);
+        let packed = packer.packed;
+        lane.waiting.looked(packed.waits_for, pulled.more);
         (pulled, packed)
     }
 
