@@ -77,11 +77,11 @@ impl Kind {
 enum Class {
     Other,
     Declared(Kind),
-    Point,
-    /// A reference point of an event of 2016.
-    Point2016,
-    /// A reference point that no schema fits.
-    UntypedPoint,
+    /// Reference points; `skip` words follow a point's prefix before its own words.
+    Point {
+        is_2016: bool,
+        skip: usize,
+    },
 }
 
 /// A record's place in the buffer.
@@ -295,10 +295,7 @@ impl Simple {
         match class {
             Class::Other => {}
             Class::Declared(kind) => self.record_event(kind, raw, payload),
-            Class::Point => self.record_point(raw, false, 0, payload),
-            Class::Point2016 => self.record_point(raw, true, 0, payload),
-            // Its words follow the id and the count that the session put there.
-            Class::UntypedPoint => self.record_point(raw, false, 2, payload),
+            Class::Point { is_2016, skip } => self.record_point(raw, is_2016, skip, payload),
         }
     }
 
@@ -324,9 +321,10 @@ impl Simple {
         }
         let reserved = RESERVED.iter().find(|(_, reserved)| Some(*reserved) == text);
         let class = match (point, reserved.map(|(id, _)| *id)) {
-            (true, Some(id::HYPERTRACE)) => Class::Point2016,
-            (true, Some(id::UNTYPED)) => Class::UntypedPoint,
-            (true, _) => Class::Point,
+            (true, Some(id::HYPERTRACE)) => Class::Point { is_2016: true, skip: 0 },
+            // The id and the count that the session put there come first.
+            (true, Some(id::UNTYPED)) => Class::Point { is_2016: false, skip: 2 },
+            (true, _) => Class::Point { is_2016: false, skip: 0 },
             (false, _) => {
                 let declared = text.and_then(|text| self.declared.get(text));
                 declared.map_or(Class::Other, |kind| Class::Declared(*kind))
@@ -356,8 +354,7 @@ impl Simple {
         self.recorded += 1;
     }
 
-    /// Records a reference point. `skip` is the number of words between the point's prefix and its
-    /// own words.
+    /// Records a reference point, see [`Class::Point`].
     fn record_point(&mut self, raw: u64, is_2016: bool, skip: usize, payload: &[u64]) {
         let Some(kind) = self.point else { return };
         let (prefix, words) = payload.split_at(REFERENCE_PREFIX_WORDS);
