@@ -55,7 +55,7 @@ impl Session {
             }
         };
         let engine = Engine::new(state, &rings, config.relays, recorder);
-        Ok(Session::with(engine, rings))
+        Ok(Session::with(engine, rings, ring_mode))
     }
 
     /// Completes the session of this UUID that a killed process left in the
@@ -82,15 +82,11 @@ impl Session {
         state.classes = found.classes(&path)?;
         let mut engine = Engine::new(state, &rings, config.relays, None);
         engine.resume(found);
-        Ok(Session::with(engine, rings))
+        Ok(Session::with(engine, rings, RingMode::Discard))
     }
 
-    fn with(engine: Engine, rings: Arc<HostRings>) -> Session {
+    fn with(engine: Engine, rings: Arc<HostRings>, ring_mode: RingMode) -> Session {
         registry::session_began();
-        let ring_mode = match engine.recorder {
-            Some(_) => RingMode::Overwrite,
-            None => RingMode::Discard,
-        };
         let trace = &engine.state.trace;
         let parts = Arc::new(SessionParts {
             uuid: trace.uuid,

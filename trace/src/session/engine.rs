@@ -153,8 +153,13 @@ impl Engine {
             return;
         }
         for i in 0..self.hosts.len() {
+            let whose = self.hosts[i].1.stats;
+            let mut drained = Drained { words: 1, more: true };
             // Bound: the heads that were noted.
-            while let Drained { more: true, words: 1.. } = self.drain_host(i) {}
+            while drained.more && drained.words > 0 {
+                let result = self.drain_host(i);
+                drained = self.account(whose, result);
+            }
         }
         self.note_gaps(HostConsumer::gaps);
         self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
@@ -193,16 +198,14 @@ impl Engine {
         }
     }
 
-    fn drain_host(&mut self, i: usize) -> Drained {
+    /// Drains one packet of a host ring.
+    fn drain_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {
         let Engine { state, guests, hosts, recorder, .. } = self;
         let (host, lane) = &mut hosts[i];
         let Some(mut consumer) = host.consumer() else {
-            return Drained::default();
+            return Ok(Drained::default());
         };
-        let whose = lane.stats;
-        let turn = Turn { state, lane, guests, consumer: &mut consumer };
-        let result = run(recorder.as_ref(), turn);
-        self.account(whose, result)
+        run(recorder.as_ref(), Turn { state, lane, guests, consumer: &mut consumer })
     }
 
     fn account(&mut self, whose: usize, result: Result<Drained, WriteFailed>) -> Drained {
@@ -329,7 +332,7 @@ impl Engine {
 
     fn finish_streams(&mut self) -> Result<(), WriteFailed> {
         for i in 0..self.hosts.len() {
-            while self.finish_host(i)?.more {}
+            while self.drain_host(i)?.more {}
         }
         self.write_all_counters()
     }
@@ -342,15 +345,6 @@ impl Engine {
             gaps(consumer, end, &mut |time, more| state.simple.lost(lane.number, time, more));
         }
         state.simple.lost_without_ring(hosts.len() as u32);
-    }
-
-    fn finish_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {
-        let Engine { state, guests, hosts, .. } = self;
-        let (host, lane) = &mut hosts[i];
-        match host.consumer() {
-            Some(mut consumer) => Turn { state, lane, guests, consumer: &mut consumer }.drain(),
-            None => Ok(Drained::default()),
-        }
     }
 }
 
