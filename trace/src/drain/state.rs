@@ -208,7 +208,7 @@ impl TraceState {
             format: FORMAT.into(),
             version: VERSION,
             uuid: Uuid(&self.trace.uuid).to_string(),
-            started_unix_ns: self.clocks.host.started_unix_ns().try_into().unwrap_or(0),
+            started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
             programs: self.clocks.shared,
             clocks: self.clocks.to_json(),
             events: self.classes.to_json(),
