@@ -104,7 +104,7 @@ fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
-/// A private directory in which the socket is made. Nobody else can reach the
+/// A private directory in which the socket is made. No other user can reach the
 /// socket while it still has the mode that the umask gave it.
 struct Nursery<'f> {
     above: &'f Folder,
