@@ -181,7 +181,7 @@ fn stream<'l>(
         }
         empty @ None => {
             let (number, lost) = (earlier.files, earlier.lost);
-            let made = Stream::resume(files, &prefix, number, lost, file_bytes, &baseline)?;
+            let made = Stream::create(files, &prefix, number, lost, file_bytes, &baseline)?;
             file.is_next_new = false;
             Ok(empty.insert(made))
         }

@@ -35,9 +35,6 @@ pub(crate) fn write_counters(
     now: u64,
 ) -> Result<(), WriteFailed> {
     let stats = &state.stats[lane.stats];
-    if !lane.has_news(stats) {
-        return Ok(());
-    }
     let (Some(stream), Some(files)) = (&mut lane.file.stream, &mut state.trace.files) else {
         return Ok(());
     };
@@ -49,6 +46,10 @@ pub(crate) fn write_counters(
         faults: stats.faults(),
         ..last.following(last.sequence, 0)
     };
+    let counts = |header: &PacketHeader| (header.events_filtered, header.faults);
+    if stream.discarded() == stats.lost() && counts(&last) == counts(&header) {
+        return Ok(());
+    }
     stream.append_counters(files, &mut state.buffer, &header, last.sequence)?;
     lane.file.committed_at = now;
     Ok(())

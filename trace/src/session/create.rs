@@ -69,12 +69,8 @@ impl Session {
         let dir = resume::open(&path, config.share)?;
         let found = resume::look(&dir, &uuid)?;
         let rings = host_rings(&config, RingMode::Discard)?;
-        let clocks = Clocks::restore(&found.json.clocks, config.same_counter).ok_or_else(|| {
-            SessionError::NotResumable {
-                path: path.clone(),
-                why: "its session.json tells no clocks".into(),
-            }
-        })?;
+        let clocks = Clocks::restore(&found.json.clocks, config.same_counter)
+            .ok_or_else(|| SessionError::not_resumable(&path, "its session.json has no clocks"))?;
         let mut state = TraceState::new(dir, uuid, clocks);
         config.apply(&mut state);
         state.open_trace(CTF)?;

@@ -294,10 +294,7 @@ impl Engine {
             self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
             return Err(failed);
         }
-        self.finished = true;
-        self.note_gaps(HostConsumer::last_gaps);
-        self.state.simple.close(&mut self.state.failures);
-        self.close_all();
+        self.close();
         self.state.clocks.refresh();
         if !self.state.trace.is_open {
             return Ok(());
@@ -316,18 +313,23 @@ impl Engine {
                 note(state, lane, &mut consumer);
             }
         }
-        self.finished = true;
-        self.note_gaps(HostConsumer::last_gaps);
-        self.state.simple.close(&mut self.state.failures);
         // Each lane by itself: the files of some may have room.
         let now = ticks();
         self.for_each_lane(|state, lane| {
             let _ = write_counters(state, lane, now);
         });
-        self.close_all();
+        self.close();
         if self.state.trace.is_open {
             let _ = self.state.describe(true);
         }
+    }
+
+    /// Closes all files of events: nothing more is taken.
+    fn close(&mut self) {
+        self.finished = true;
+        self.note_gaps(HostConsumer::last_gaps);
+        self.state.simple.close(&mut self.state.failures);
+        self.close_all();
     }
 
     fn finish_streams(&mut self) -> Result<(), WriteFailed> {
