@@ -138,7 +138,7 @@ impl Triggers {
                         rule.failed.fetch_add(1, Relaxed);
                     }
                 }
-                Action::Call { callback } => {
+                Action::Call(callback) => {
                     let fired = Fired { rule: rule.number, client, seq, host_time };
                     // To wake the worker is a system call: `pass` does it.
                     // Dropping a job frees nothing: the table holds the callback.
@@ -200,7 +200,7 @@ impl Triggers {
         }
         let number = control.last + 1;
         let rule = Rule::parse(text, number, |name| control.callbacks.get(name).cloned())?;
-        if rule.actions.iter().any(|action| matches!(action, Action::Call { .. })) {
+        if rule.actions.iter().any(|action| matches!(action, Action::Call(_))) {
             self.start();
         }
         control.last = number;

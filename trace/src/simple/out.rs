@@ -155,13 +155,9 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
 fn open(path: &Path, session: &Folder) -> io::Result<File> {
     let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
     let inside = path.file_name().filter(|_| is_in(path, session));
-    let (at, name, follow) = match inside {
-        Some(name) => (session.as_fd(), name, OFlags::NOFOLLOW),
-        None => (CWD, path.as_os_str(), OFlags::empty()),
-    };
-    let stat_flags = match inside {
-        Some(_) => AtFlags::SYMLINK_NOFOLLOW,
-        None => AtFlags::empty(),
+    let (at, name, follow, stat_flags) = match inside {
+        Some(name) => (session.as_fd(), name, OFlags::NOFOLLOW, AtFlags::SYMLINK_NOFOLLOW),
+        None => (CWD, path.as_os_str(), OFlags::empty(), AtFlags::empty()),
     };
     // The reader of a pipe or a terminal must not delay the drain.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | follow;

@@ -62,9 +62,7 @@ pub(super) enum Action {
         tracing_on: File,
         on: bool,
     },
-    Call {
-        callback: Callback,
-    },
+    Call(Callback),
 }
 
 impl Action {
@@ -169,11 +167,11 @@ fn parse_action(
             }
         }
         ["snapshot"] => match callback(SNAPSHOT) {
-            Some(callback) => Ok(Action::Call { callback }),
+            Some(callback) => Ok(Action::Call(callback)),
             None => Err(SnapshotError::NotARecorder.into()),
         },
         ["call", name] => match callback(name) {
-            Some(callback) => Ok(Action::Call { callback }),
+            Some(callback) => Ok(Action::Call(callback)),
             None => Err(TriggerError::Callback(name.to_owned())),
         },
         _ => Err(syntax("an action", text)),
