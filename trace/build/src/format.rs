@@ -34,6 +34,25 @@ const KNOWN: &str = "a string, the end of the line or a macro \
     TARGET_PRI[diouxX], RAM_ADDR_FMT, TARGET_FMT_(lx|ld|lu|plx))";
 
 impl Format {
+    /// Returns an empty format.
+    pub(crate) fn new() -> Format {
+        Format { pieces: vec![Piece::Text(String::new())] }
+    }
+
+    /// Appends a part of a string.
+    pub(crate) fn push_text(&mut self, text: &str) {
+        match self.pieces.last_mut() {
+            Some(Piece::Text(before)) => before.push_str(text),
+            _ if text.is_empty() => {}
+            _ => self.pieces.push(Piece::Text(text.to_owned())),
+        }
+    }
+
+    /// Appends a macro.
+    pub(crate) fn push_macro(&mut self, name: &str) {
+        self.pieces.push(Piece::Macro(name.to_owned()));
+    }
+
     /// Returns the format's strings and macros.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
@@ -41,14 +60,11 @@ impl Format {
 
     /// Returns the format in C's syntax: `"addr 0x%" PRIx64 " len %u"`.
     pub fn text(&self) -> String {
-        let mut all = Speller::default();
-        for piece in &self.pieces {
-            match piece {
-                Piece::Text(text) => all.text(text),
-                Piece::Macro(name) => all.name(name),
-            }
-        }
-        all.finish()
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => format!("\"{}\"", spelled(text)),
+            Piece::Macro(name) => name.clone(),
+        };
+        self.pieces.iter().map(piece).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -56,53 +72,38 @@ impl Format {
 /// Returns None, after a report, if it is no format.
 pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<(Format, Vec<Unit>)> {
     let first = lexer.peek();
-    if first.token != Token::Quote {
+    if first.token != Token::Char('"') {
         report.add(first.column, "the format, which begins with '\"'", first.token.shown());
         return None;
     }
-    let (mut pieces, mut units) = (Vec::new(), Vec::new());
+    let (mut format, mut units) = (Format::new(), Vec::new());
     loop {
         let placed = lexer.next();
         match placed.token {
-            Token::End => return Some((Format { pieces }, units)),
-            Token::Quote => {
+            Token::End => return Some((format, units)),
+            Token::Char('"') => {
                 let string = lexer.string(report)?;
-                let text = string.iter().map(|(c, _)| *c);
-                match pieces.last_mut() {
-                    Some(Piece::Text(before)) => before.extend(text),
-                    Some(_) if string.is_empty() => {}
-                    _ => pieces.push(Piece::Text(text.collect())),
-                }
-                units.extend(string.into_iter().map(|(c, column)| Unit {
-                    c,
-                    column,
-                    origin: None,
-                }));
+                format.push_text(&string.iter().map(|(c, _)| *c).collect::<String>());
+                let unit = |(c, column)| Unit { c, column, origin: None };
+                units.extend(string.into_iter().map(unit));
             }
             Token::Word(name) => {
-                let column = placed.column;
+                let unit = |c| Unit { c, column: placed.column, origin: Some(name.clone()) };
                 match expand(&name) {
-                    Some(text) => units.extend(text.chars().map(|c| Unit {
-                        c,
-                        column,
-                        origin: Some(name.clone()),
-                    })),
-                    None => report.add(column, KNOWN, quoted(&name)),
+                    Some(text) => units.extend(text.chars().map(unit)),
+                    None => report.add(placed.column, KNOWN, quoted(&name)),
                 }
-                pieces.push(Piece::Macro(name));
-            }
-            Token::Comma => {
-                let expected = "the end of the line (two formats belong to tcg events, \
-                    which are not supported)";
-                report.add(placed.column, expected, placed.token.shown());
-                return None;
+                format.push_macro(&name);
             }
             other => {
-                report.add(
-                    placed.column,
-                    "a string, a macro or the end of the line",
-                    other.shown(),
-                );
+                let expected = match other {
+                    Token::Char(',') => {
+                        "the end of the line (two formats belong to tcg events, which are not \
+                         supported)"
+                    }
+                    _ => "a string, a macro or the end of the line",
+                };
+                report.add(placed.column, expected, other.shown());
                 return None;
             }
         }
@@ -139,76 +140,31 @@ fn expand(name: &str) -> Option<String> {
     known.then(|| format!("{length}{conversion}"))
 }
 
-/// Writer of a format in the syntax of C source, without hidden characters.
-#[derive(Default)]
-pub(crate) struct Speller {
-    out: String,
-    in_string: bool,
-}
-
-impl Speller {
-    /// Appends a part of a string.
-    pub fn text(&mut self, text: &str) {
-        self.open();
-        let mut chars = text.chars().peekable();
-        let mut last = ' ';
-        while let Some(c) = chars.next() {
-            match c {
-                // QEMU's reader searches for these two characters, whatever is
-                // before them, and refuses the file.
-                '\\' if chars.peek() == Some(&'n') => self.octal(c),
-                'm' if last == '%' => self.octal(c),
-                '"' | '\\' => self.out.extend(['\\', c]),
-                '\t' => self.out.push_str("\\t"),
-                '\r' => self.out.push_str("\\r"),
-                c if c.is_ascii_control() => self.octal(c),
-                c if crate::lexer::is_hidden(c) => {
-                    let _ = write!(self.out, "\\u{:04x}", u32::from(c));
-                }
-                c => self.out.push(c),
-            }
-            last = c;
-        }
+/// Returns a text in the syntax of C source, without hidden characters and quotes.
+fn spelled(text: &str) -> String {
+    let mut out = String::new();
+    let mut chars = text.chars().peekable();
+    let mut last = ' ';
+    while let Some(c) = chars.next() {
+        let is_octal = match c {
+            // QEMU's reader searches for these two characters, whatever is
+            // before them, and refuses the file.
+            '\\' => chars.peek() == Some(&'n'),
+            'm' => last == '%',
+            '\t' | '\r' => false,
+            c => c.is_ascii_control(),
+        };
+        // Writing to a String does not fail.
+        let _ = match c {
+            // Three digits, so that a digit after it is not part of it.
+            c if is_octal => write!(out, "\\{:03o}", u32::from(c)),
+            '"' | '\\' => write!(out, "\\{c}"),
+            '\t' => write!(out, "\\t"),
+            '\r' => write!(out, "\\r"),
+            c if crate::lexer::is_hidden(c) => write!(out, "\\u{:04x}", u32::from(c)),
+            c => out.write_char(c),
+        };
+        last = c;
     }
-
-    /// Appends a macro.
-    pub fn name(&mut self, name: &str) {
-        if self.out.is_empty() {
-            self.open();
-        }
-        self.close();
-        self.out.push(' ');
-        self.out.push_str(name);
-    }
-
-    /// Returns the format.
-    pub fn finish(mut self) -> String {
-        if self.out.is_empty() {
-            self.open();
-        }
-        self.close();
-        self.out
-    }
-
-    /// Appends an octal escape of three digits, so that a digit after it is not part of it.
-    fn octal(&mut self, c: char) {
-        let _ = write!(self.out, "\\{:03o}", u32::from(c));
-    }
-
-    fn open(&mut self) {
-        if !self.in_string {
-            if !self.out.is_empty() {
-                self.out.push(' ');
-            }
-            self.out.push('"');
-        }
-        self.in_string = true;
-    }
-
-    fn close(&mut self) {
-        if self.in_string {
-            self.out.push('"');
-        }
-        self.in_string = false;
-    }
+    out
 }

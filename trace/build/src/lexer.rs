@@ -6,14 +6,8 @@ use crate::error::{Report, quoted};
 pub(crate) enum Token {
     /// An identifier of C.
     Word(String),
-    Star,
-    Open,
-    Close,
-    Comma,
-    /// The quote that opens a string, which [`Lexer::string`] reads.
-    Quote,
-    /// A character that begins no token.
-    Other(char),
+    /// Any other character. A quote opens a string, which [`Lexer::string`] reads.
+    Char(char),
     End,
 }
 
@@ -22,12 +16,7 @@ impl Token {
     pub fn shown(&self) -> String {
         match self {
             Token::Word(word) => quoted(word),
-            Token::Star => "'*'".to_owned(),
-            Token::Open => "'('".to_owned(),
-            Token::Close => "')'".to_owned(),
-            Token::Comma => "','".to_owned(),
-            Token::Quote => "'\"'".to_owned(),
-            Token::Other(c) => quoted(c.encode_utf8(&mut [0; 4])),
+            Token::Char(c) => quoted(c.encode_utf8(&mut [0; 4])),
             Token::End => "the end of the line".to_owned(),
         }
     }
@@ -58,13 +47,8 @@ impl<'a> Lexer<'a> {
         let column = self.at + 1;
         let token = match self.chars.get(self.at) {
             None => Token::End,
-            Some('*') => Token::Star,
-            Some('(') => Token::Open,
-            Some(')') => Token::Close,
-            Some(',') => Token::Comma,
-            Some('"') => Token::Quote,
             Some(c) if is_first(*c) => Token::Word(self.word().collect()),
-            Some(c) => Token::Other(*c),
+            Some(c) => Token::Char(*c),
         };
         Placed { token, column }
     }
@@ -73,8 +57,8 @@ impl<'a> Lexer<'a> {
         let placed = self.peek();
         self.at += match &placed.token {
             Token::Word(word) => word.len(),
+            Token::Char(_) => 1,
             Token::End => 0,
-            _ => 1,
         };
         placed
     }

@@ -1,9 +1,8 @@
 //! Conversions of C's printf, and whether they fit their arguments.
 
-use crate::declaration::Argument;
 use crate::error::{Report, quoted};
-use crate::format::{Speller, Unit};
-use crate::types::Kind;
+use crate::format::{Format, Unit};
+use crate::types::{CType, Kind};
 
 /// Upper bound on widths and precisions. A line of text is not much longer.
 const MAX_NUMBER: u32 = 999;
@@ -39,22 +38,22 @@ impl Conversion {
 
     /// Writes the conversion in C's syntax. With `bits_of_double`, writes one for the bits of a
     /// double instead.
-    pub fn spell(&self, bits_of_double: bool, out: &mut Speller) {
+    pub fn spell(&self, bits_of_double: bool, out: &mut Format) {
         if bits_of_double {
-            out.text("0x%016");
-            return out.name("PRIx64");
+            out.push_text("0x%016");
+            return out.push_macro("PRIx64");
         }
         let Conversion { flags, width, precision, bits, letter } = self;
         let mut text = format!("%{flags}");
         text.extend(width.map(|width| width.to_string()));
         text.extend(precision.map(|precision| format!(".{precision}")));
         match bits {
-            8 => out.text(&format!("{text}hh{letter}")),
-            16 => out.text(&format!("{text}h{letter}")),
-            32 => out.text(&format!("{text}{letter}")),
+            8 => out.push_text(&format!("{text}hh{letter}")),
+            16 => out.push_text(&format!("{text}h{letter}")),
+            32 => out.push_text(&format!("{text}{letter}")),
             _ => {
-                out.text(&text);
-                out.name(&format!("PRI{letter}64"));
+                out.push_text(&text);
+                out.push_macro(&format!("PRI{letter}64"));
             }
         }
     }
@@ -84,7 +83,7 @@ fn takes(letter: char) -> Option<Class> {
 /// not fit.
 pub(crate) fn parse(
     units: &[Unit],
-    arguments: &[(&str, Option<&Argument>)],
+    arguments: &[(&str, Option<&CType>)],
     end: usize,
     report: &mut Report<'_>,
 ) -> Vec<Segment> {
@@ -109,13 +108,15 @@ pub(crate) fn parse(
         match arguments.get(given) {
             None if conversion.is_none() => {}
             None => {
-                let expected =
-                    format!("at most {}, one for each argument", conversions(arguments.len()));
+                let (n, s) = (arguments.len(), if arguments.len() == 1 { "" } else { "s" });
+                let expected = format!("at most {n} conversion{s}, one for each argument");
                 report.add(unit.column, expected, cursor.shown());
             }
-            Some((_, Some(argument))) => {
-                if let Some(conversion) = &conversion {
-                    check(conversion, argument, unit.column, &cursor.shown(), report);
+            Some((name, Some(ty))) => {
+                if let Some(conversion) = &conversion
+                    && let Some(expected) = expected_instead(conversion, name, ty)
+                {
+                    report.add(unit.column, expected, cursor.shown());
                 }
             }
             Some((_, None)) => {}
@@ -135,13 +136,6 @@ pub(crate) fn parse(
         segments.push(Segment::Text(text));
     }
     segments
-}
-
-fn conversions(n: usize) -> String {
-    match n {
-        1 => "1 conversion".to_owned(),
-        n => format!("{n} conversions"),
-    }
 }
 
 /// Reader of one conversion of a format.
@@ -275,39 +269,30 @@ fn has_meaning(flag: char, letter: char) -> bool {
     }
 }
 
-/// Reports a conversion that does not fit its argument.
-fn check(
-    conversion: &Conversion,
-    argument: &Argument,
-    column: usize,
-    shown: &str,
-    report: &mut Report<'_>,
-) {
-    let kind = argument.ty().kind();
-    let class = takes(conversion.letter);
-    let fits = match kind {
-        Kind::Str => class == Some(Class::Str),
-        Kind::Address => class == Some(Class::Address),
-        Kind::F64 => class == Some(Class::Float),
-        _ => class == Some(Class::Integer),
+/// Returns the expected text if a conversion does not fit its argument.
+fn expected_instead(conversion: &Conversion, name: &str, ty: &CType) -> Option<String> {
+    let kind = ty.kind();
+    let class = match kind {
+        Kind::Str => Class::Str,
+        Kind::Address => Class::Address,
+        Kind::F64 => Class::Float,
+        _ => Class::Integer,
     };
-    let of = format!("for {}, which is {}", quoted(argument.name()), a(argument.ty().text()));
-    let Some((bits, signed)) = kind.integer().filter(|_| fits) else {
-        if !fits {
-            report.add(column, format!("{} {of}", fitting(kind)), shown);
-        }
-        return;
-    };
+    let of = format!("for {}, which is {}", quoted(name), a(ty.text()));
+    if takes(conversion.letter) != Some(class) {
+        return Some(format!("{} {of}", fitting(kind)));
+    }
+    let (bits, signed) = kind.integer()?;
     // A value smaller than an int becomes an int, and no length cuts off a larger one.
-    let wide = bits == 64;
-    if wide != (conversion.bits == 64) {
-        let letter = match conversion.letter {
-            'c' if signed => 'd',
-            'c' => 'u',
-            letter => letter,
-        };
-        let name = if wide { format!("PRI{letter}64") } else { format!("'%{letter}'") };
-        report.add(column, format!("{name} {of}"), shown);
+    let letter = match conversion.letter {
+        'c' if signed => 'd',
+        'c' => 'u',
+        letter => letter,
+    };
+    match (bits == 64, conversion.bits == 64) {
+        (true, false) => Some(format!("PRI{letter}64 {of}")),
+        (false, true) => Some(format!("'%{letter}' {of}")),
+        _ => None,
     }
 }
 
