@@ -201,7 +201,8 @@ impl Triggers {
         let number = control.last + 1;
         let rule = Rule::parse(text, number, |name| control.callbacks.get(name).cloned())?;
         if rule.actions.iter().any(|action| matches!(action, Action::Call(_))) {
-            self.start();
+            let queue = Arc::clone(&self.queue);
+            self.worker.get_or_init(|| thread::spawn(move || queue.work()));
         }
         control.last = number;
         control.rules.push(Arc::new(rule));
@@ -257,14 +258,6 @@ impl Triggers {
             dropped.load(Relaxed)
         );
         text
-    }
-
-    /// Starts the thread for what is queued, if it is not there.
-    fn start(&self) {
-        self.worker.get_or_init(|| {
-            let queue = Arc::clone(&self.queue);
-            thread::spawn(move || queue.work())
-        });
     }
 }
 

@@ -458,9 +458,8 @@ fn escape(line: &str, out: &mut String) {
     for c in line.chars() {
         // Writing to a String does not fail.
         let _ = match c {
-            '\t' => out.write_str("\\t"),
-            '\r' => out.write_str("\\r"),
-            c if c.is_control() => write!(out, "\\x{:02x}", c as u32),
+            // Control characters have one byte.
+            c if c.is_control() => write!(out, "{}", std::ascii::escape_default(c as u8)),
             c => out.write_char(c),
         };
     }

@@ -13,15 +13,9 @@ use std::path::{Path, PathBuf};
 /// A stream file that was created here, open or not.
 #[derive(Debug)]
 pub(crate) struct FileId {
-    name: String,
+    pub name: String,
     /// Device and inode: another file of its name is not it.
     inode: (u64, u64),
-}
-
-impl FileId {
-    pub fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 #[derive(Debug)]
@@ -155,7 +149,7 @@ mod tests {
         }
         for (n, id) in (0..5u8).zip(&ids) {
             files.close(id, Some(2)).unwrap();
-            assert_eq!(std::fs::read(dir.path().join(id.name())).unwrap(), [n, 0xa0 + n]);
+            assert_eq!(std::fs::read(dir.path().join(&id.name)).unwrap(), [n, 0xa0 + n]);
         }
         assert!(files.open.is_empty());
     }

@@ -153,11 +153,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the number of files so far.
-    pub fn files(&self) -> u32 {
-        self.next_number
-    }
-
     /// Returns the total of discarded events in its files.
     pub fn discarded(&self) -> u64 {
         self.discarded
@@ -283,7 +278,7 @@ impl StreamFile {
     }
 
     fn failed(&self, action: &'static str, files: &Files, source: io::Error) -> WriteFailed {
-        WriteFailed { action, path: files.path(self.file.name()), source }
+        WriteFailed { action, path: files.path(&self.file.name), source }
     }
 }
 
@@ -370,7 +365,7 @@ mod tests {
             h.timestamp_end = n;
             stream.append(&mut files, &mut buffer, &h, n).unwrap();
         }
-        assert_eq!(stream.files(), 3);
+        assert_eq!(stream.next_number, 3);
         // 1 + 4 x 2 units leave one for the filler, which is cut off then.
         let first = packets(&dir.path().join("s-0000"));
         assert_eq!(first.len(), 5);

@@ -167,12 +167,8 @@ impl TraceState {
             true => self.describe(false),
             false => self.write_json(false),
         };
-        match written {
-            Ok(bytes) => {
-                self.pace.accounts_bytes = bytes;
-                self.failures.worked(BOOKS);
-            }
-            Err(failed) => self.failures.failed(BOOKS, &failed),
+        if let Some(bytes) = self.failures.note(BOOKS, written) {
+            self.pace.accounts_bytes = bytes;
         }
     }
 

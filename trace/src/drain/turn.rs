@@ -17,15 +17,10 @@ pub(crate) struct Turn<'t, 'c> {
 impl Turn<'_, '_> {
     /// Brings the lane's counters up to date.
     pub fn note(&mut self) {
-        note(self.state, self.lane, self.consumer);
+        let stats = &mut self.state.stats[self.lane.stats];
+        stats.lost = self.consumer.losses();
+        stats.faults = self.consumer.faults();
     }
-}
-
-/// Brings a lane's counters up to date.
-pub(crate) fn note(state: &mut TraceState, lane: &Lane, consumer: &mut Consumer<'_>) {
-    let stats = &mut state.stats[lane.stats];
-    stats.lost = consumer.losses();
-    stats.faults = consumer.faults();
 }
 
 /// Writes an empty packet if the counters have changed since the last one.

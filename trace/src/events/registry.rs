@@ -154,11 +154,6 @@ impl TraceEvent {
         self.declaration
     }
 
-    /// Returns where it was declared: file and line.
-    pub fn place(&self) -> (&'static str, u32) {
-        (self.file, self.line)
-    }
-
     /// Returns the name and arguments of the declaration.
     fn signature(&self) -> &'static str {
         self.declaration.split('"').next().unwrap_or_default().trim_end()

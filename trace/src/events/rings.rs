@@ -33,7 +33,7 @@ pub(crate) struct HostRing {
     /// Nonzero while the thread that holds the ring looks at triggers.
     looking: AtomicU32,
     /// Declared events that it had no room for.
-    gaps: Gaps,
+    pub gaps: Gaps,
     waker: Arc<Waker>,
 }
 
@@ -101,11 +101,6 @@ impl HostRing {
         // later operations of this thread happen after the stores of those
         // records.
         self.area[guest_page::HEAD].load(Ordering::Acquire)
-    }
-
-    /// Returns the gaps: declared events that found no room.
-    pub fn gaps(&self) -> &Gaps {
-        &self.gaps
     }
 
     /// Returns whether a thread has claimed the ring.
@@ -307,12 +302,13 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 #[derive(Debug)]
 pub(crate) struct HostRings {
     session: u64,
-    rings: Box<[Arc<HostRing>]>,
+    pub rings: Box<[Arc<HostRing>]>,
     waker: Arc<Waker>,
     /// [`FORKS`] of the process that they belong to: a child has a copy that nobody
     /// empties.
     forks: u32,
-    missed: Arc<Missed>,
+    /// Events of threads that found no ring.
+    pub missed: Arc<Missed>,
 }
 
 impl HostRings {
@@ -326,11 +322,6 @@ impl HostRings {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let forks = FORKS.load(Ordering::Relaxed);
         Ok(HostRings { session, rings, waker, forks, missed: Arc::default() })
-    }
-
-    /// Returns all rings, for the drain loop.
-    pub fn rings(&self) -> impl Iterator<Item = Arc<HostRing>> {
-        self.rings.iter().map(Arc::clone)
     }
 
     /// Claims a ring for the calling thread, under a name. `false`: none is
@@ -450,10 +441,5 @@ impl HostRings {
     /// Returns those words of all threads.
     pub fn all_looking(&self) -> impl Iterator<Item = &AtomicU32> {
         self.rings.iter().map(|ring| &ring.looking)
-    }
-
-    /// Returns the counts of events of threads that found no ring.
-    pub fn missed(&self) -> Arc<Missed> {
-        Arc::clone(&self.missed)
     }
 }

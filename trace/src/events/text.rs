@@ -105,13 +105,9 @@ impl Escaped<'_> {
         for chunk in shown.utf8_chunks() {
             for c in chunk.valid().chars() {
                 match c {
-                    '\n' => piece("\\n")?,
-                    '\t' => piece("\\t")?,
-                    '\r' => piece("\\r")?,
                     '\0' => piece("\\0")?,
-                    '\\' => piece("\\\\")?,
-                    c if is_unsafe(c) => match u8::try_from(c) {
-                        Ok(byte) => hex(byte, piece)?,
+                    c if c == '\\' || is_unsafe(c) => match u8::try_from(c) {
+                        Ok(byte) => escape(byte, piece)?,
                         Err(_) => {
                             c.escape_unicode().try_for_each(|c| piece(c.encode_utf8(&mut small)))?
                         }
@@ -121,7 +117,7 @@ impl Escaped<'_> {
             }
             let cut = self.0.len() > shown.len() && ends_with(shown, chunk.invalid());
             if !cut {
-                chunk.invalid().iter().try_for_each(|byte| hex(*byte, piece))?;
+                chunk.invalid().iter().try_for_each(|byte| escape(*byte, piece))?;
             }
         }
         if self.0.len() > shown.len() {
@@ -142,8 +138,8 @@ fn ends_with(whole: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && part.as_ptr_range().end == whole.as_ptr_range().end
 }
 
-/// Gives the escape of a byte that is no ASCII text: `\x1b`.
-fn hex(byte: u8, piece: &mut dyn FnMut(&str) -> fmt::Result) -> fmt::Result {
+/// Gives the escape of a byte: `\n`, `\x1b`.
+fn escape(byte: u8, piece: &mut dyn FnMut(&str) -> fmt::Result) -> fmt::Result {
     ascii::escape_default(byte).try_for_each(|c| piece(char::from(c).encode_utf8(&mut [0; 4])))
 }
 

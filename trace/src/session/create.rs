@@ -77,7 +77,7 @@ impl Session {
         state.trace.is_open = true;
         state.classes = found.classes(&path)?;
         let mut engine = Engine::new(state, &rings, config.relays, None);
-        engine.resume(found);
+        engine.resume(&found);
         Ok(Session::with(engine, rings, RingMode::Discard))
     }
 

@@ -3,8 +3,9 @@
 use super::resume::{Committed, Found};
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::failures::BOOKS;
+use crate::drain::lane::Next;
 use crate::drain::state::HIDDEN;
-use crate::drain::turn::{note, write_counters};
+use crate::drain::turn::write_counters;
 use crate::drain::waiting::Rest;
 use crate::drain::{
     Guests, HostConsumer, Lane, Payer, Recorder, Stats, TooManyRules, TraceState, Turn,
@@ -15,6 +16,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
 use std::fmt::Write;
+use std::sync::Arc;
 
 pub(crate) struct Engine {
     pub state: TraceState,
@@ -24,8 +26,8 @@ pub(crate) struct Engine {
     relays: Vec<Lane>,
     /// If it is a flight recorder.
     pub recorder: Option<Recorder>,
-    /// The session that another process left.
-    found: Option<Found>,
+    /// Another process began the session.
+    is_resumed: bool,
     pub finished: bool,
 }
 
@@ -38,7 +40,7 @@ impl Engine {
         relays: u32,
         recorder: Option<Recorder>,
     ) -> Engine {
-        state.simple.missed = rings.missed();
+        state.simple.missed = Arc::clone(&rings.missed);
         let mut stats = std::mem::take(&mut state.stats);
         let mut lane = |number, payer: Option<Payer>| {
             let mut lane = Lane::new(Domain::Host, number, stats.len());
@@ -47,9 +49,12 @@ impl Engine {
             lane
         };
         let hosts: Vec<_> = rings
-            .rings()
+            .rings
+            .iter()
             .zip(0..)
-            .map(|(ring, number)| (HostConsumer::new(ring), lane(number, Some(Payer::Host))))
+            .map(|(ring, number)| {
+                (HostConsumer::new(Arc::clone(ring)), lane(number, Some(Payer::Host)))
+            })
             .collect();
         // One number is that of threads which found no ring.
         let first = hosts.len() as u32 + 1;
@@ -57,11 +62,11 @@ impl Engine {
         let relays = relays.map(|number| lane(number, None)).collect();
         state.stats = stats;
         let guests = Guests::default();
-        Engine { state, guests, hosts, relays, recorder, found: None, finished: false }
+        Engine { state, guests, hosts, relays, recorder, is_resumed: false, finished: false }
     }
 
     /// Continues where another process left off.
-    pub fn resume(&mut self, found: Found) {
+    pub fn resume(&mut self, found: &Found) {
         for number in found.guests() {
             // Made, if there can be such a client.
             let _ = self.guests.lane(number, &mut self.state.stats);
@@ -72,17 +77,21 @@ impl Engine {
         });
         let others: Vec<Stats> = found.others(&self.state.stats).collect();
         self.state.stats.extend(others);
-        self.found = Some(found);
+        self.is_resumed = true;
     }
 
     /// Returns where a client's ring was committed by another process.
     pub fn committed(&mut self, client: u32) -> Option<Committed> {
-        let found = self.found.as_ref()?;
+        if !self.is_resumed {
+            return None;
+        }
         let lane = match self.relays.get_mut(client as usize) {
             Some(relay) => relay,
             None => self.guests.lane(client, &mut self.state.stats)?,
         };
-        Some(found.committed(lane, &self.state.stats[lane.stats]))
+        let Next { position, sequence, .. } = lane.next;
+        let (token, faults) = (lane.earlier.token, self.state.stats[lane.stats].faults);
+        Some(Committed { position, sequence, token, faults })
     }
 
     /// Drains one packet of a client.
@@ -189,7 +198,7 @@ impl Engine {
         let _ = state.describe_files(text, recorder.as_ref());
         for (consumer, lane) in hosts {
             let stats = &state.stats[lane.stats];
-            if consumer.is_claimed() || stats.is_used() {
+            if consumer.ring.is_claimed() || stats.is_used() {
                 let _ = consumer.describe(text, lane, stats, &state.classes);
             }
         }
@@ -305,12 +314,12 @@ impl Engine {
     /// Ends a session that cannot be finished: the rest of the host rings
     /// counts as lost, and that is written as far as it can be.
     pub fn give_up(&mut self) {
-        let Engine { state, hosts, .. } = self;
+        let Engine { state, guests, hosts, .. } = self;
         for (host, lane) in hosts {
             if let Some(mut consumer) = host.consumer() {
                 state.fit_stage(&consumer);
                 consumer.forsake(&mut state.stage);
-                note(state, lane, &mut consumer);
+                Turn { state, lane, guests, consumer: &mut consumer }.note();
             }
         }
         // Each lane by itself: the files of some may have room.

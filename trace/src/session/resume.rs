@@ -260,26 +260,10 @@ impl Found {
         let known = stats.faults();
         stats.faults[Fault::Sequence as usize] += last.faults.saturating_sub(known);
     }
-
-    /// Returns where the ring of a client was committed.
-    pub fn committed(&self, lane: &Lane, stats: &Stats) -> Committed {
-        Committed {
-            position: lane.next.position,
-            sequence: lane.next.sequence,
-            token: lane.earlier.token,
-            faults: stats.faults,
-        }
-    }
 }
 
 /// Returns whether there can be such a stream.
 fn is_stream(domain: u32, number: u32) -> bool {
-    domain <= Domain::Guest as u32 && number < most_of(domain)
-}
-
-fn most_of(domain: u32) -> u32 {
-    match domain == Domain::Guest as u32 {
-        true => MAX_CLIENTS,
-        false => MAX_HOST_STREAMS,
-    }
+    let guest = domain == Domain::Guest as u32 && number < MAX_CLIENTS;
+    guest || domain == Domain::Host as u32 && number < MAX_HOST_STREAMS
 }
