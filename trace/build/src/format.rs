@@ -112,29 +112,21 @@ pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<(F
 
 /// Returns the expansion of a macro on a 64-bit machine.
 fn expand(name: &str) -> Option<String> {
-    let simple = match name {
-        "RAM_ADDR_FMT" => "%lx",
-        "TARGET_FMT_lx" | "TARGET_FMT_plx" | "HWADDR_FMT_plx" => "%016lx",
-        "TARGET_FMT_ld" => "%ld",
-        "TARGET_FMT_lu" => "%lu",
-        _ => "",
-    };
-    if !simple.is_empty() {
-        return Some(simple.to_owned());
+    match name {
+        "RAM_ADDR_FMT" => return Some("%lx".to_owned()),
+        "TARGET_FMT_lx" | "TARGET_FMT_plx" | "HWADDR_FMT_plx" => return Some("%016lx".to_owned()),
+        "TARGET_FMT_ld" => return Some("%ld".to_owned()),
+        "TARGET_FMT_lu" => return Some("%lu".to_owned()),
+        _ => {}
     }
     let word = ["HWADDR_PRI", "VADDR_PRI", "TARGET_PRI"].iter().find_map(|p| name.strip_prefix(p));
     let (conversion, length) = match word {
         Some(conversion) => (conversion, "l"),
-        None => {
-            let rest = name.strip_prefix("PRI")?;
-            let (conversion, bits) = rest.split_at_checked(1)?;
-            let length = match bits {
-                "8" | "16" | "32" => "",
-                "64" | "PTR" | "MAX" => "l",
-                _ => return None,
-            };
-            (conversion, length)
-        }
+        None => match name.strip_prefix("PRI")?.split_at_checked(1)? {
+            (conversion, "8" | "16" | "32") => (conversion, ""),
+            (conversion, "64" | "PTR" | "MAX") => (conversion, "l"),
+            _ => return None,
+        },
     };
     let known = ["d", "i", "o", "u", "x", "X"].contains(&conversion);
     known.then(|| format!("{length}{conversion}"))

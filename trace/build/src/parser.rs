@@ -148,8 +148,8 @@ impl LineParser<'_> {
                 return self.wrong(expected, &stop);
             }
             let last = stop.token == Token::Char(')');
-            let void = |part: &(Part, usize)| part.0 == Part::Word("void".to_owned());
-            if last && arguments.is_empty() && parts.len() == 1 && parts.iter().all(void) {
+            let is_void = matches!(&*parts, [(Part::Word(word), _)] if word == "void");
+            if last && arguments.is_empty() && is_void {
                 return Some(arguments);
             }
             if arguments.len() == MAX_ARGUMENTS {

@@ -185,19 +185,14 @@ impl Cursor<'_> {
         let Some(letter) = letter else {
             return wrong("a whole conversion or '%%'");
         };
-        match letter {
-            '*' => {
-                return wrong(
-                    "a number for the width or precision, as an event has no argument for '*'",
-                );
-            }
-            '$' => return wrong("conversions in the order of the arguments"),
-            'm' => return wrong("the error number as an argument of its own"),
-            '%' => return wrong("'%%' with nothing between"),
-            _ => {}
-        }
         let Some(class) = takes(letter) else {
-            return wrong("a conversion (one of d i u o x X c s p f F e E g G)");
+            return wrong(match letter {
+                '*' => "a number for the width or precision, as an event has no argument for '*'",
+                '$' => "conversions in the order of the arguments",
+                'm' => "the error number as an argument of its own",
+                '%' => "'%%' with nothing between",
+                _ => "a conversion (one of d i u o x X c s p f F e E g G)",
+            });
         };
         let Some(length) = length else {
             return wrong("at most one of the lengths hh h l ll z j t");
@@ -208,16 +203,13 @@ impl Cursor<'_> {
             _ => length.is_empty(),
         };
         if !length_fits {
-            let expected = format!("no length {} before '{letter}'", quoted(length));
-            return wrong(&expected);
+            return wrong(&format!("no length {} before '{letter}'", quoted(length)));
         }
         if let Some(flag) = flags.chars().find(|flag| !has_meaning(*flag, letter)) {
-            let expected = format!("no flag '{flag}', which means nothing to '%{letter}'");
-            return wrong(&expected);
+            return wrong(&format!("no flag '{flag}', which means nothing to '%{letter}'"));
         }
         if precision.is_some() && matches!(letter, 'c' | 'p') {
-            let expected = format!("no precision, which means nothing to '%{letter}'");
-            return wrong(&expected);
+            return wrong(&format!("no precision, which means nothing to '%{letter}'"));
         }
         if width.max(precision) > Some(MAX_NUMBER) {
             return wrong("a width and a precision of at most 999");
