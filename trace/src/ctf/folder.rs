@@ -247,8 +247,13 @@ impl Folder {
     pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let name = name.as_ref();
-        let file = retry(|| openat(&self.fd, name, flags, Mode::empty()))
-            .map_err(|why| if is_link(&why) { not_regular() } else { why })?;
+        let file =
+            retry(|| openat(&self.fd, name, flags, Mode::empty())).map_err(|why| {
+                match why.raw_os_error() {
+                    Some(libc::ELOOP) => not_regular(),
+                    _ => why,
+                }
+            })?;
         let stat = fstat(&file)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok((file, stat)),
@@ -304,10 +309,6 @@ impl AsFd for Folder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-fn is_link(why: &io::Error) -> bool {
-    why.raw_os_error() == Some(libc::ELOOP)
 }
 
 fn not_regular() -> io::Error {

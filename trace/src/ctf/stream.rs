@@ -90,12 +90,12 @@ impl Stream {
         next_sequence: u64,
     ) -> Result<(), WriteFailed> {
         let bytes = buffer.padded_bytes() as u64;
-        if bytes + HEADER_BYTES as u64 > self.file.left(self.file_bytes) {
+        if bytes + HEADER_BYTES as u64 > self.file.left() {
             let baseline = self.file.filler;
             self.next_file(files, &baseline)?;
         }
         let (header, discarded) = self.in_file(header);
-        self.file.append(files, buffer, &header, next_sequence, self.file_bytes)?;
+        self.file.append(files, buffer, &header, next_sequence)?;
         self.discarded = discarded;
         Ok(())
     }
@@ -199,8 +199,9 @@ impl StreamFile {
         }
     }
 
-    fn left(&self, file_bytes: u64) -> u64 {
-        file_bytes - self.at
+    /// Returns the bytes of the filler, up to the file's end.
+    fn left(&self) -> u64 {
+        self.filler.packet_size / 8
     }
 
     fn append(
@@ -209,7 +210,6 @@ impl StreamFile {
         buffer: &mut PacketBuffer,
         header: &PacketHeader,
         next_sequence: u64,
-        file_bytes: u64,
     ) -> Result<(), WriteFailed> {
         let bytes = buffer.padded_bytes() as u64;
         let header = PacketHeader {
@@ -217,7 +217,7 @@ impl StreamFile {
             packet_size: bytes * 8,
             ..*header
         };
-        let filler = header.following(next_sequence, self.left(file_bytes) - bytes);
+        let filler = header.following(next_sequence, self.left() - bytes);
         let sealed = buffer.seal(&header, &filler);
         let (head, body) = sealed.split_at(HEADER_BYTES);
 
@@ -237,8 +237,7 @@ impl StreamFile {
         header: &PacketHeader,
         next_sequence: u64,
     ) -> Result<(), WriteFailed> {
-        let bytes = self.filler.packet_size / 8;
-        let filler = header.following(next_sequence, bytes);
+        let filler = header.following(next_sequence, self.left());
         self.mend(files)?;
         self.write_header(files, filler.as_bytes())?;
         self.filler = filler;

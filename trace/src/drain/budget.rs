@@ -44,13 +44,7 @@ impl Budget {
     /// Draws these bytes from the payer's budget, from its reserve last.
     /// `false`: there are not as many, and nothing was drawn.
     pub fn pay(&mut self, payer: Payer, bytes: usize) -> bool {
-        let draw = |from: &mut usize| match from.checked_sub(bytes) {
-            Some(left) => {
-                *from = left;
-                true
-            }
-            None => false,
-        };
+        let draw = |from: &mut usize| from.checked_sub(bytes).map(|left| *from = left).is_some();
         match payer {
             Payer::Nobody => {
                 self.guests = self.guests.saturating_sub(bytes);

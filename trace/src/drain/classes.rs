@@ -372,11 +372,6 @@ impl Table {
         }
     }
 
-    /// Returns whether the client has sent a schema of this id.
-    pub fn knows(&self, id: u32) -> bool {
-        matches!(self.known.get(&id), Some(Known::Schema { .. }))
-    }
-
     /// Returns the schema of an id.
     pub fn text<'c>(&self, classes: &'c Classes, id: u32) -> Option<&'c str> {
         classes.text(self.plain(id)?.dense)

@@ -127,8 +127,7 @@ impl Turn<'_, '_> {
             sequence: pulled.sequence,
             ..PacketHeader::new(uuid, clock, lane.domain, lane.number, epoch)
         };
-        let is_open = state.trace.is_open;
-        let Some(files) = state.trace.files.as_mut().filter(|_| is_open) else {
+        let Some(files) = &mut state.trace.files else {
             return Ok(());
         };
         let stream = stream(files, state.trace.file_bytes, lane, &header)?;

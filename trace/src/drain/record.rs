@@ -296,7 +296,8 @@ impl Context<'_> {
     fn knows_point(&mut self, header: &Header, client: u64) -> bool {
         let client = u32::try_from(client).unwrap_or(u32::MAX);
         let lane = self.guests.lane(client, self.stats);
-        header.id < id::FIRST || lane.is_some_and(|lane| lane.texts.table.knows(header.id))
+        header.id < id::FIRST
+            || lane.is_some_and(|lane| lane.texts.table.plain(header.id).is_some())
     }
 
     /// Checks a guest's reference point in a host ring, and returns its class, or the class of

@@ -99,7 +99,7 @@ impl Turn<'_, '_> {
             lane.texts.learned = Some(state.classes.version());
         }
         if let Some(version) = lane.texts.learned {
-            let is_open = state.trace.is_open;
+            let is_open = state.trace.is_open();
             let is_described = !is_open || state.classes.is_described(version);
             if !is_described && state.may_describe(ticks()) {
                 state.sync()?;
@@ -190,7 +190,7 @@ impl Turn<'_, '_> {
             table: &mut lane.texts.table,
             points_wait: lane.waiting.points_wait(&state.pass),
             payer: lane.texts.payer,
-            is_open: state.trace.is_open,
+            is_open: state.trace.is_open(),
             may_describe,
             classes: &mut state.classes,
             clocks: &mut state.clocks,

@@ -27,33 +27,25 @@ impl Session {
     }
 
     fn begin(mut config: SessionConfig, dir: Folder) -> Result<Session, SessionError> {
-        let ring_mode = match config.output {
-            Output::Snapshots => RingMode::Overwrite,
-            Output::Trace | Output::Nothing => RingMode::Discard,
-        };
+        let is_recorder = config.output == Output::Snapshots;
+        let ring_mode = if is_recorder { RingMode::Overwrite } else { RingMode::Discard };
         let rings = host_rings(&config, ring_mode)?;
         let clock = HostClock::start();
         let uuid = random_uuid();
         let mut clocks =
             Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
-        clocks.is_recorder = config.output == Output::Snapshots;
+        clocks.is_recorder = is_recorder;
         if config.same_counter {
             clocks.share();
         }
         let mut state = TraceState::new(dir.clone(), uuid, clocks);
         config.apply(&mut state);
-        if config.output != Output::Trace {
-            // For later, or never.
-            let _ = dir.remove_folder(HIDDEN);
+        match config.output {
+            Output::Trace => state.begin_trace(dir.clone(), uuid)?,
+            // A trace is for later, or never.
+            Output::Snapshots | Output::Nothing => _ = dir.remove_folder(HIDDEN),
         }
-        let recorder = match config.output {
-            Output::Snapshots => Some(Recorder::new(dir, config.guests_snapshots)),
-            Output::Nothing => None,
-            Output::Trace => {
-                state.begin_trace(dir, uuid)?;
-                None
-            }
-        };
+        let recorder = is_recorder.then(|| Recorder::new(dir, config.guests_snapshots));
         let engine = Engine::new(state, &rings, config.relays, recorder);
         Ok(Session::with(engine, rings, ring_mode))
     }
@@ -74,7 +66,6 @@ impl Session {
         let mut state = TraceState::new(dir, uuid, clocks);
         config.apply(&mut state);
         state.open_trace(CTF)?;
-        state.trace.is_open = true;
         state.classes = found.classes(&path)?;
         let mut engine = Engine::new(state, &rings, config.relays, None);
         engine.resume(&found);

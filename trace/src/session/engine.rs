@@ -247,14 +247,14 @@ impl Engine {
         if unfinished && self.recorder.as_ref().is_some_and(|recorder| recorder.failed.is_none()) {
             return;
         }
-        if self.state.trace.is_open {
+        if self.state.trace.is_open() {
             let written = self.write_all_counters();
             self.close_all();
             if let Err(failed) = written.and_then(|()| self.state.describe(true).map(drop)) {
                 self.failed(BOOKS, failed);
             }
         }
-        (self.state.trace.is_open, self.state.trace.files) = (false, None);
+        self.state.trace.files = None;
         if let Some(recorder) = &mut self.recorder {
             recorder.end();
         }
@@ -305,7 +305,7 @@ impl Engine {
         }
         self.close();
         self.state.clocks.refresh();
-        if !self.state.trace.is_open {
+        if !self.state.trace.is_open() {
             return Ok(());
         }
         self.state.describe(true).map(drop)
@@ -328,7 +328,7 @@ impl Engine {
             let _ = write_counters(state, lane, now);
         });
         self.close();
-        if self.state.trace.is_open {
+        if self.state.trace.is_open() {
             let _ = self.state.describe(true);
         }
     }
@@ -365,7 +365,7 @@ fn run(recorder: Option<&Recorder>, mut turn: Turn<'_, '_>) -> Result<Drained, W
     let Some(recorder) = recorder else {
         return turn.drain();
     };
-    if !turn.state.trace.is_open || recorder.failed.is_some() {
+    if !turn.state.trace.is_open() || recorder.failed.is_some() {
         turn.learn()?;
         turn.meet();
         return Ok(Drained::default());

@@ -242,7 +242,7 @@ impl Session {
 
     /// Sets the device's counters, for `session.json`.
     pub fn set_device_counters(&self, counters: BTreeMap<String, u64>) {
-        self.engine().state.device.by_name = counters;
+        self.engine().state.device = counters;
     }
 
     /// Returns a summary of the session so far.
