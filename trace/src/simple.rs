@@ -269,8 +269,8 @@ impl Simple {
         // one.
         let point = header.flags & Flags::REFERENCE_POINT.bits() != 0 && header.id >= id::FIRST;
         // Points that were made while `guest_hypertrace` was off are not in the file.
-        let told = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
-        if point && (!told || payload.len() < REFERENCE_PREFIX_WORDS) {
+        let declared = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
+        if point && (!declared || payload.len() < REFERENCE_PREFIX_WORDS) {
             return;
         }
         let mut class = self.class(header.id, point, schema);
@@ -475,12 +475,12 @@ impl Simple {
     /// missing events that are not counted in the file.
     pub fn forsake(&mut self) -> u64 {
         (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
-        let (mut events, mut told) = (0, 0u64);
+        let (mut events, mut counted) = (0, 0u64);
         for mut bytes in [self.out.unsent(), &self.records] {
             while let Some(len) = record_len(bytes).filter(|len| *len <= bytes.len()) {
                 match (word(bytes, 0), word(bytes, 1)) {
                     (Some(EVENT), Some(DROPPED)) => {
-                        told = told.saturating_add(word(bytes, 4).unwrap_or(0));
+                        counted = counted.saturating_add(word(bytes, 4).unwrap_or(0));
                     }
                     (Some(EVENT), _) => events += 1,
                     _ => {}
@@ -492,7 +492,7 @@ impl Simple {
         self.out.renew();
         self.recorded -= events;
         self.dropped = self.dropped.saturating_add(events);
-        told.saturating_add(events)
+        counted.saturating_add(events)
     }
 }
 

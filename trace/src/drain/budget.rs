@@ -21,8 +21,8 @@ pub(crate) enum Payer {
     /// A lane that a guest or a program fills, by the number of its
     /// [`Stats`](super::stats::Stats).
     Lane(usize),
-    /// Nobody: an earlier process has paid.
-    Nobody,
+    /// An earlier process, which has paid.
+    Earlier,
 }
 
 /// Bytes that are left.
@@ -46,7 +46,7 @@ impl Budget {
     pub fn pay(&mut self, payer: Payer, bytes: usize) -> bool {
         let draw = |from: &mut usize| from.checked_sub(bytes).map(|left| *from = left).is_some();
         match payer {
-            Payer::Nobody => {
+            Payer::Earlier => {
                 self.guests = self.guests.saturating_sub(bytes);
                 true
             }

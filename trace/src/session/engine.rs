@@ -185,12 +185,6 @@ impl Engine {
         Ok(about)
     }
 
-    /// Returns the names of guest events that were seen, their states, and a mark of their origin.
-    pub fn guest_events(&self) -> Vec<(String, bool, &'static str)> {
-        let names = self.state.classes.wanted.names();
-        names.map(|(name, on)| (name.to_owned(), on, " (guest)")).collect()
-    }
-
     /// Formats a human-readable status.
     pub fn describe_trace(&mut self, text: &mut String) {
         let Engine { state, guests, hosts, recorder, .. } = self;
