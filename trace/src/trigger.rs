@@ -284,7 +284,7 @@ impl Queue {
                 return;
             }
             // An unpark between the look and this is not lost; the time is
-            // for where nobody drains.
+            // for sessions without a drain loop.
             thread::park_timeout(Duration::from_millis(100));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Every file of a session is made, opened, renamed and removed relative to
 //! such a descriptor, and no link is followed on the way: a directory that is
-//! renamed or replaced meanwhile, or a link that somebody plants in it, sends
+//! renamed or replaced meanwhile, or a link that is planted in it, sends
 //! no write elsewhere. A file is always a new one that gets its name by rename.
 //! Modes are set, not left to the umask.
 //!
@@ -28,7 +28,7 @@ const MOST_TRIES: u32 = 100;
 const MOST_NAMES: usize = 1 << 20;
 
 /// The users that may read a session, besides its owner. A session holds what
-/// guests and programs traced, which may be anything; nobody but the owner can
+/// guests and programs traced, which may be anything; only the owner can
 /// write to it. The control socket and a segment's file are the owner's alone,
 /// always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -243,7 +243,7 @@ impl Folder {
     }
 
     /// Opens a regular file. A pipe or a device that has the name is an error
-    /// at once, not a wait for somebody else.
+    /// at once, not a wait for its other side.
     pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let name = name.as_ref();

@@ -153,7 +153,7 @@ fn stream<'l>(
 ) -> Result<&'l mut Stream, WriteFailed> {
     let prefix = lane.prefix();
     let (file, earlier) = (&mut lane.file, &lane.earlier);
-    // Where the last packet ended, not the last record: those that nobody wanted
+    // Where the last packet ended, not the last record: those that are not wanted
     // are in no packet, and a ring can go back meanwhile.
     let (ring_end, sequence, faults) = match file.stream.as_ref().map(Stream::last) {
         Some(last) => (last.ring_end, last.sequence, last.faults),

@@ -33,7 +33,7 @@ pub(crate) fn write_counters(
     let (Some(stream), Some(files)) = (&mut lane.file.stream, &mut state.trace.files) else {
         return Ok(());
     };
-    // Its position in the ring stays: records that nobody wanted are in no packet.
+    // Its position in the ring stays: records that are not wanted are in no packet.
     let last = *stream.last();
     let header = PacketHeader {
         events_discarded: stats.lost(),

@@ -166,7 +166,7 @@ fn token() -> u64 {
 
 /// Resets a forked child: no claim, no default session, no event on for the
 /// rings. The child has inherited the claim of the thread that forked, in a
-/// copy of the ring that nobody empties.
+/// copy of the ring that no drain loop empties.
 fn forget_at_fork() {
     extern "C" fn child() {
         HELD.set(ptr::null());
@@ -304,8 +304,8 @@ pub(crate) struct HostRings {
     session: u64,
     pub rings: Box<[Arc<HostRing>]>,
     waker: Arc<Waker>,
-    /// [`FORKS`] of the process that they belong to: a child has a copy that nobody
-    /// empties.
+    /// [`FORKS`] of the process that they belong to: a child has a copy that no
+    /// drain loop empties.
     forks: u32,
     /// Events of threads that found no ring.
     pub missed: Arc<Missed>,

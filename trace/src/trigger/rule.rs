@@ -35,7 +35,7 @@ pub enum TriggerError {
         #[source]
         source: io::Error,
     },
-    /// Nobody registered a callback of this name.
+    /// No callback of this name is registered.
     #[error("this VMM has no callback {0:?}")]
     Callback(String),
     /// There are snapshots of a flight recorder only.

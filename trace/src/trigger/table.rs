@@ -125,7 +125,7 @@ impl Current {
         }
     }
 
-    /// Puts another table in place, and frees the old one when nobody looks at
+    /// Puts another table in place, and frees the old one when no thread looks at
     /// it any more. One caller at a time.
     pub fn replace<'w>(&self, table: Option<Table>, words: impl Iterator<Item = &'w AtomicU32>) {
         let new = table.map_or(ptr::null_mut(), |table| Box::into_raw(Box::new(table)));
@@ -152,13 +152,13 @@ impl Drop for Current {
     fn drop(&mut self) {
         let table = *self.table.get_mut();
         if !table.is_null() {
-            // SAFETY: from `Box::into_raw`; nobody looks, this is `&mut`.
+            // SAFETY: from `Box::into_raw`; no thread looks, this is `&mut`.
             drop(unsafe { Box::from_raw(table) });
         }
     }
 }
 
-/// Waits until nobody looks.
+/// Waits until no thread looks at the table.
 fn wait(word: &AtomicU32) {
     // ORDERING: pairs with the Release at a look's end.
     while word.load(Ordering::Acquire) != 0 {
