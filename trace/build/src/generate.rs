@@ -71,7 +71,7 @@ fn disabled(source: &mut Source, file: &str, event: &EventDecl) {
         "#[allow({ALLOWED})]
 #[inline(always)]
 pub fn {name}({list}) {{}}
-/// What belongs to [`{shown}()`](fn@{shown}).
+/// Items of [`{shown}()`](fn@{shown}).
 #[allow({ALLOWED})]
 pub mod {name} {{
     /// The event, which is always off.
@@ -117,7 +117,7 @@ pub fn {name}({list}) {{
     let declaration = raw_string(&event.declaration());
     let (shown, line) = (event.name(), event.line());
     source.line(format!(
-        "/// What belongs to [`{shown}()`](fn@{shown}).
+        "/// Items of [`{shown}()`](fn@{shown}).
 #[allow(unsafe_code, {ALLOWED})]
 pub mod {name} {{
     use ::hypertrace_trace::generated as g;
@@ -129,7 +129,7 @@ pub mod {name} {{
         const FIELDS: &'static [&'static str] = &[{fields}];
     }}
     type {values} = {types};
-    /// The event: its state, and what it is called.
+    /// The event: its state and its declaration.
     #[g::linkme::distributed_slice(g::EVENTS)]
     #[linkme(crate = ::hypertrace_trace::generated::linkme)]
     pub static EVENT: g::TraceEvent = g::TraceEvent::new::\

@@ -23,7 +23,7 @@ pub(crate) enum Rest {
     Waits,
 }
 
-/// What a record in a ring waits for.
+/// Reason why a record waits in its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitsFor {
     /// The schema text of a reference point.
