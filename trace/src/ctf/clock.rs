@@ -48,14 +48,8 @@ impl Anchor {
             let unix_ns = real.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128);
             (width, Anchor { raw: before + width / 2, unix_ns, monotonic })
         };
-        let mut best = sample();
-        for _ in 0..32 {
-            let next = sample();
-            if next.0 < best.0 {
-                best = next;
-            }
-        }
-        best.1
+        let shorter = |a: (u64, Anchor), b: (u64, Anchor)| if b.0 < a.0 { b } else { a };
+        (0..32).map(|_| sample()).fold(sample(), shorter).1
     }
 }
 
