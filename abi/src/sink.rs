@@ -94,10 +94,9 @@ pub trait EventSink: Send + Sync {
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
 
     /// Returns whether the calling thread could record any reference point now. A host that
-    /// can let a point wait drains first if not.
-    fn has_room_for_point(&self) -> bool {
-        true
-    }
+    /// can let a point wait drains first if not. Required: a sink around another that did not
+    /// forward it would lose points.
+    fn has_room_for_point(&self) -> bool;
 
     /// Adds to `names`, which is empty, the names of reference points that may have an
     /// effect in the host: [`EventSink::reference_point`] must be called for those. Others

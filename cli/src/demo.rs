@@ -13,7 +13,7 @@ use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_timeline::{Kind, Timeline};
 use hypertrace_trace::args::TraceArgs;
-use hypertrace_trace::control::told;
+use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{Session, SessionConfig, Share, Summary};
 use hypertrace_user::Config;
 use kvm_vmm::{Machine, run_on_threads};
@@ -151,7 +151,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !args.trace.names_events() {
         session.set_events(&"*".parse()?, true)?;
     }
-    for warning in args.trace.apply(session).map_err(|e| crate::Usage(told(&e)))? {
+    for warning in args.trace.apply(session).map_err(|e| crate::Usage(error_chain(&e)))? {
         say(warning);
     }
     let mode = if machine.is_ok() { "kvm" } else { "user" };
@@ -278,7 +278,7 @@ fn print_begin(
         Err(why) => format!(
             "KVM is not usable here ({}).\nRunning the guest's program on {vcpus} threads, over \
              shared memory ...",
-            told(why)
+            error_chain(why)
         ),
     };
     let dir = dir.display().to_string();

@@ -2,7 +2,7 @@
 
 use crate::output::say;
 use anyhow::{Result, bail};
-use hypertrace_trace::control::told;
+use hypertrace_trace::control::error_chain;
 use hypertrace_trace::monitor::Monitor;
 use hypertrace_trace::{Session, SessionConfig, Share};
 use std::path::Path;
@@ -18,7 +18,7 @@ impl Failure {
         let first = Arc::clone(&self.0);
         SessionConfig {
             share,
-            on_write_failed: Some(Box::new(move |failed| drop(first.set(told(failed))))),
+            on_write_failed: Some(Box::new(move |failed| drop(first.set(error_chain(failed))))),
             ..SessionConfig::new(dir)
         }
     }
@@ -38,5 +38,5 @@ impl Failure {
 /// Serves the session's monitor. Without its socket, a message says so.
 pub fn serve(session: &Session) -> Option<Monitor> {
     let monitor = session.serve();
-    monitor.inspect_err(|error| say(format_args!("no control socket: {}", told(error)))).ok()
+    monitor.inspect_err(|error| say(format_args!("no control socket: {}", error_chain(error)))).ok()
 }

@@ -37,6 +37,10 @@ impl EventSink for Costs {
         Status::Failed
     }
 
+    fn has_room_for_point(&self) -> bool {
+        true
+    }
+
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let cost = if consumer.is_paused() { 0 } else { self.steps[client as usize] };
         if self.steps[client as usize] == 0 {

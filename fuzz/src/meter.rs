@@ -82,6 +82,10 @@ impl EventSink for Meter {
         status
     }
 
+    fn has_room_for_point(&self) -> bool {
+        self.session.has_room_for_point()
+    }
+
     fn points_to_handle(&self, names: &mut NameSet) {
         self.session.points_to_handle(names);
     }

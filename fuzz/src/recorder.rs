@@ -115,6 +115,10 @@ impl EventSink for Recorder {
         Status::Recorded
     }
 
+    fn has_room_for_point(&self) -> bool {
+        true
+    }
+
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let mut texts = 0;
         while texts < MOST_TEXTS

@@ -85,6 +85,10 @@ impl EventSink for Watch {
         self.session.reference_point(point)
     }
 
+    fn has_room_for_point(&self) -> bool {
+        self.session.has_room_for_point()
+    }
+
     fn points_to_handle(&self, names: &mut NameSet) {
         self.session.points_to_handle(names);
     }

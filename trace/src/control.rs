@@ -6,4 +6,4 @@ pub mod args;
 mod commands;
 pub mod monitor;
 
-pub use commands::{Matched, set_declared, told};
+pub use commands::{Matched, error_chain, set_declared};

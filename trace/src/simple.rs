@@ -77,11 +77,11 @@ impl Kind {
 enum Class {
     Other,
     Declared(Kind),
-    Point,
-    /// A reference point of an event of 2016.
-    Point2016,
-    /// A reference point that no schema fits.
-    UntypedPoint,
+    /// Reference points; `skip` words follow a point's prefix before its own words.
+    Point {
+        is_2016: bool,
+        skip: usize,
+    },
 }
 
 /// A record's place in the buffer.
@@ -269,8 +269,8 @@ impl Simple {
         // one.
         let point = header.flags & Flags::REFERENCE_POINT.bits() != 0 && header.id >= id::FIRST;
         // Points that were made while `guest_hypertrace` was off are not in the file.
-        let told = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
-        if point && (!told || payload.len() < REFERENCE_PREFIX_WORDS) {
+        let declared = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
+        if point && (!declared || payload.len() < REFERENCE_PREFIX_WORDS) {
             return;
         }
         let mut class = self.class(header.id, point, schema);
@@ -295,10 +295,7 @@ impl Simple {
         match class {
             Class::Other => {}
             Class::Declared(kind) => self.record_event(kind, raw, payload),
-            Class::Point => self.record_point(raw, false, 0, payload),
-            Class::Point2016 => self.record_point(raw, true, 0, payload),
-            // Its words follow the id and the count that the session put there.
-            Class::UntypedPoint => self.record_point(raw, false, 2, payload),
+            Class::Point { is_2016, skip } => self.record_point(raw, is_2016, skip, payload),
         }
     }
 
@@ -324,9 +321,10 @@ impl Simple {
         }
         let reserved = RESERVED.iter().find(|(_, reserved)| Some(*reserved) == text);
         let class = match (point, reserved.map(|(id, _)| *id)) {
-            (true, Some(id::HYPERTRACE)) => Class::Point2016,
-            (true, Some(id::UNTYPED)) => Class::UntypedPoint,
-            (true, _) => Class::Point,
+            (true, Some(id::HYPERTRACE)) => Class::Point { is_2016: true, skip: 0 },
+            // The id and the count that the session put there come first.
+            (true, Some(id::UNTYPED)) => Class::Point { is_2016: false, skip: 2 },
+            (true, _) => Class::Point { is_2016: false, skip: 0 },
             (false, _) => {
                 let declared = text.and_then(|text| self.declared.get(text));
                 declared.map_or(Class::Other, |kind| Class::Declared(*kind))
@@ -356,8 +354,7 @@ impl Simple {
         self.recorded += 1;
     }
 
-    /// Records a reference point. `skip` is the number of words between the point's prefix and its
-    /// own words.
+    /// Records a reference point, see [`Class::Point`].
     fn record_point(&mut self, raw: u64, is_2016: bool, skip: usize, payload: &[u64]) {
         let Some(kind) = self.point else { return };
         let (prefix, words) = payload.split_at(REFERENCE_PREFIX_WORDS);
@@ -478,12 +475,12 @@ impl Simple {
     /// missing events that are not counted in the file.
     pub fn forsake(&mut self) -> u64 {
         (0..self.gaps.len()).for_each(|lane| self.write_gap(lane));
-        let (mut events, mut told) = (0, 0u64);
+        let (mut events, mut counted) = (0, 0u64);
         for mut bytes in [self.out.unsent(), &self.records] {
             while let Some(len) = record_len(bytes).filter(|len| *len <= bytes.len()) {
                 match (word(bytes, 0), word(bytes, 1)) {
                     (Some(EVENT), Some(DROPPED)) => {
-                        told = told.saturating_add(word(bytes, 4).unwrap_or(0));
+                        counted = counted.saturating_add(word(bytes, 4).unwrap_or(0));
                     }
                     (Some(EVENT), _) => events += 1,
                     _ => {}
@@ -495,7 +492,7 @@ impl Simple {
         self.out.renew();
         self.recorded -= events;
         self.dropped = self.dropped.saturating_add(events);
-        told.saturating_add(events)
+        counted.saturating_add(events)
     }
 }
 

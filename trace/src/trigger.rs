@@ -66,13 +66,6 @@ pub struct Fired {
     pub host_time: u64,
 }
 
-/// A callback to call.
-struct Job {
-    rule: Arc<Rule>,
-    action: usize,
-    fired: Fired,
-}
-
 #[derive(Default)]
 struct Control {
     rules: Vec<Arc<Rule>>,
@@ -83,6 +76,7 @@ struct Control {
 }
 
 /// The triggers of a session.
+#[derive(Default)]
 pub(crate) struct Triggers {
     table: Current,
     control: Mutex<Control>,
@@ -92,26 +86,21 @@ pub(crate) struct Triggers {
     worker: OnceLock<JoinHandle<()>>,
 }
 
+/// Callbacks to call, each with the point that fired its rule.
 struct Queue {
-    jobs: ArrayQueue<Job>,
+    jobs: ArrayQueue<(Callback, Fired)>,
     ended: AtomicBool,
     done: AtomicU64,
     dropped: AtomicU64,
 }
 
-impl Default for Triggers {
+impl Default for Queue {
     fn default() -> Self {
-        Triggers {
-            table: Current::default(),
-            control: Mutex::default(),
-            due: AtomicBool::new(false),
-            queue: Arc::new(Queue {
-                jobs: ArrayQueue::new(MAX_QUEUED),
-                ended: AtomicBool::new(false),
-                done: AtomicU64::new(0),
-                dropped: AtomicU64::new(0),
-            }),
-            worker: OnceLock::new(),
+        Queue {
+            jobs: ArrayQueue::new(MAX_QUEUED),
+            ended: AtomicBool::default(),
+            done: AtomicU64::default(),
+            dropped: AtomicU64::default(),
         }
     }
 }
@@ -134,7 +123,7 @@ impl Triggers {
 
     fn fire(&self, rule: &Arc<Rule>, point: &ReferencePoint<'_>) {
         let ReferencePoint { client, seq, host_time, .. } = *point;
-        for (index, action) in rule.actions.iter().enumerate() {
+        for action in &rule.actions {
             match action {
                 Action::Events { declared, on, due, .. } => {
                     declared.iter().for_each(|event| event.set(*on));
@@ -149,12 +138,11 @@ impl Triggers {
                         rule.failed.fetch_add(1, Relaxed);
                     }
                 }
-                Action::Call { .. } => {
+                Action::Call(callback) => {
                     let fired = Fired { rule: rule.number, client, seq, host_time };
-                    let job = Job { rule: Arc::clone(rule), action: index, fired };
                     // To wake the worker is a system call: `pass` does it.
-                    // Dropping a job frees nothing: the table holds the rule.
-                    if self.queue.jobs.push(job).is_err() {
+                    // Dropping a job frees nothing: the table holds the callback.
+                    if self.queue.jobs.push((Arc::clone(callback), fired)).is_err() {
                         self.queue.dropped.fetch_add(1, Relaxed);
                     }
                 }
@@ -212,8 +200,9 @@ impl Triggers {
         }
         let number = control.last + 1;
         let rule = Rule::parse(text, number, |name| control.callbacks.get(name).cloned())?;
-        if rule.actions.iter().any(|action| matches!(action, Action::Call { .. })) {
-            self.start();
+        if rule.actions.iter().any(|action| matches!(action, Action::Call(_))) {
+            let queue = Arc::clone(&self.queue);
+            self.worker.get_or_init(|| thread::spawn(move || queue.work()));
         }
         control.last = number;
         control.rules.push(Arc::new(rule));
@@ -270,14 +259,6 @@ impl Triggers {
         );
         text
     }
-
-    /// Starts the thread for what is queued, if it is not there.
-    fn start(&self) {
-        self.worker.get_or_init(|| {
-            let queue = Arc::clone(&self.queue);
-            thread::spawn(move || queue.work())
-        });
-    }
 }
 
 impl Drop for Triggers {
@@ -295,17 +276,15 @@ impl Drop for Triggers {
 impl Queue {
     fn work(&self) {
         loop {
-            while let Some(Job { rule, action, fired }) = self.jobs.pop() {
-                if let Action::Call { callback } = &rule.actions[action] {
-                    callback(&fired);
-                }
+            while let Some((callback, fired)) = self.jobs.pop() {
+                callback(&fired);
                 self.done.fetch_add(1, Relaxed);
             }
             if self.ended.load(Relaxed) {
                 return;
             }
             // An unpark between the look and this is not lost; the time is
-            // for where nobody drains.
+            // for sessions without a drain loop.
             thread::park_timeout(Duration::from_millis(100));
         }
     }

@@ -1,4 +1,5 @@
-//! A producer that writes anything anywhere, anytime, beside an honest one.
+//! A producer that writes anything anywhere, anytime, beside an honest one: forged
+//! words, records, texts and leases.
 
 mod common;
 
@@ -7,18 +8,11 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::{Geometry, guest_page};
-use hypertrace_abi::record::{ClockKind, Flags, Header, id};
-use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::record::{Flags, Header, id};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{EventSink, ReferencePoint};
-use hypertrace_trace::limits::{
-    ACCOUNT_BYTES_PER_SECOND, BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_BYTES, MAX_NAME_BYTES,
-};
-use hypertrace_trace::session_json::Domain;
-use hypertrace_trace::{Session, Summary};
-use std::os::unix::fs::MetadataExt;
+use hypertrace_trace::limits::MAX_NAME_BYTES;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// xorshift64: any seed replays.
 struct Random(u64);
@@ -193,14 +187,6 @@ impl Forger {
     }
 }
 
-fn honest_events(lines: &[String]) -> Vec<u64> {
-    lines
-        .iter()
-        .filter(|l| l.contains(" honest: "))
-        .filter_map(|l| l.rsplit_once("i = ")?.1.trim_end_matches(" }").parse().ok())
-        .collect()
-}
-
 /// One hostile session: what the reader then sees.
 fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
     let (_dir, session) = common::session(|c| c.file_bytes = 400_000);
@@ -257,26 +243,7 @@ fn attack(seed: u64, mode: RingMode, rounds: u64, threads: bool) {
         }
         done.store(true, Ordering::Relaxed);
     });
-    check(session, emitted, seed);
-}
-
-fn check(session: Session, emitted: u64, seed: u64) {
-    let ctf = session.dir().join("ctf");
-    let summary = session.finish().unwrap();
-    println!(
-        "seed {seed}: {} records, {} lost, {:?}",
-        summary.records, summary.lost, summary.faults
-    );
-    let Some(read) = common::read(&ctf) else { return };
-    assert!(read.ok, "seed {seed}: {}", read.stderr);
-    for line in read.stderr.lines().filter(|l| !l.is_empty()) {
-        assert!(line.starts_with("WARNING: Tracer discarded"), "seed {seed}: {line}");
-    }
-    assert_eq!(summary.records, read.lines.len() as u64, "seed {seed}");
-    assert!(honest_events(&read.lines).into_iter().eq(0..emitted), "seed {seed}");
-    let honest =
-        summary.streams.iter().find(|s| s.domain == Domain::Guest && s.client == 0).unwrap();
-    assert!(honest.faults.is_empty(), "seed {seed}: {honest:?}");
+    common::check_honest(session, emitted, seed);
 }
 
 #[test]
@@ -299,193 +266,6 @@ fn hostile_clients_that_write_while_they_are_drained() {
         attack(seed * 0x9e37_79b9, RingMode::Discard, 300, true);
         attack(seed * 0x9e37_79b9, RingMode::Overwrite, 300, true);
     }
-}
-
-#[test]
-fn a_guest_that_fills_the_tables_gets_untyped_events() {
-    let (_dir, session) = common::session(|_| ());
-    // The rate is another test's.
-    session.last_pass();
-    session.attach("vmm");
-    let mut hostiles: Vec<Guest> = (1..12).map(Guest::new).collect();
-    for hostile in &mut hostiles {
-        for n in 0..1200u64 {
-            let client = hostile.client;
-            let text = format!("c{client}_{n}(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:u64,b:str)");
-            hostile.log(&text);
-            hostile.emit_words(&text, &[1, 0]);
-            if n % 100 == 99 {
-                // It has to wait with its texts in between.
-                hostile.pass(&session);
-            }
-        }
-        hostile.pass(&session);
-    }
-    // Then a new client with no schema texts yet, and the VMM.
-    let mut honest = Guest::new(0);
-    honest.emit(event_type!("honest", i = 0u64));
-    session.emit(event_type!("vmm_event", i = 0u64));
-    honest.pass(&session);
-
-    let summary = session.summary();
-    let of = |client: u32| {
-        summary.streams.iter().find(|s| s.client == client && s.domain == Domain::Guest)
-    };
-    assert!(of(0).unwrap().faults.is_empty(), "{summary:?}");
-    // The last ones find nothing but their reserves.
-    for hostile in &hostiles {
-        assert!(of(hostile.client).unwrap().faults["schema_table"] > 0);
-    }
-    assert!(of(11).unwrap().faults["unknown_id"] > 1000);
-    assert_eq!(summary.ring_events, 11 * 1200 + 1);
-    let ctf = session.dir().join("ctf");
-    let bytes = std::fs::metadata(ctf.join("metadata")).unwrap().len() as usize;
-    assert!(bytes < GUESTS_BYTES + 11 * CLIENT_BYTES + (64 << 10), "{bytes}");
-    check(session, 1, 0);
-    let Some(read) = common::read(&ctf) else { return };
-    assert_eq!(read.lines.iter().filter(|line| line.contains(" vmm_event: ")).count(), 1);
-}
-
-/// Bytes that this thread has written to files.
-fn written() -> u64 {
-    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
-    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
-    line.unwrap().parse().unwrap()
-}
-
-/// A client brings new texts, and lessees with clocks of their own, as fast as
-/// it can: each event class could be declared for each clock.
-#[test]
-fn texts_times_clocks_cost_a_bounded_rate_of_bytes() {
-    let (_dir, session) = common::session(|_| ());
-    let (mut honest, mut hostile) = (Guest::new(0), Guest::new(1));
-    let (began, before) = (Instant::now(), written());
-    let mut emitted = 0;
-    let mut packets = 0;
-    for n in 0..3000u64 {
-        if n % 10 == 0 {
-            // Clocks that do not fit each other.
-            let now = (n / 10 + 1) << 40;
-            hostile.lease_with(n + 1, "hostile", now, ClockKind::Tsc);
-        }
-        for (i, field) in ('a'..='h').enumerate() {
-            let text =
-                format!("hostile_{n}_{field}(aaaaaaaaaaaaaaaaaaaa:u64,bbbbbbbbbbbbbbbb:u64)");
-            hostile.log(&text);
-            hostile.emit_words(&text, &[n, i as u64]);
-        }
-        honest.emit(event_type!("honest", i = emitted));
-        emitted += 1;
-        honest.pass(&session);
-        // As a device's drain loop does, some packets of it in a pass.
-        for _ in 0..4 {
-            hostile.drain(&session);
-        }
-        packets += 6;
-    }
-    let rate = BYTES_PER_SECOND * (began.elapsed().as_secs() + 2);
-    let (most, wrote) = (rate + packets * 4096, written() - before);
-    assert!(wrote < most, "{wrote} bytes, at most {most}");
-    let ctf = session.dir().join("ctf");
-    let bytes = std::fs::metadata(ctf.join("metadata")).unwrap().len() as usize;
-    assert!(bytes < GUESTS_BYTES + CLIENT_BYTES + (256 << 10), "{bytes}");
-    session.last_pass();
-    hostile.pass(&session);
-    check(session, emitted, 0);
-}
-
-#[test]
-fn new_names_and_a_new_clock_wait_for_one_replacement_of_the_files() {
-    let (_dir, session) = common::session(|_| ());
-    let mut hostile = Guest::new(1);
-    // Files that are large, so that they may be replaced a few times a second.
-    for n in 0..1000 {
-        let text = format!("hostile_{n}({}:u64)", "a".repeat(60));
-        hostile.log(&text);
-        hostile.emit_words(&text, &[n]);
-        if n % 50 == 0 {
-            hostile.pass(&session);
-        }
-    }
-    hostile.pass(&session);
-    let mut honest = Guest::new(0);
-    // Uses up the rest of the rate, until a record of the hostile client waits.
-    let mut hostiles: Vec<Guest> = (2..20).map(Guest::new).collect();
-    let (mut n, mut waits, began) = (0, false, Instant::now());
-    while !waits {
-        if began.elapsed() > Duration::from_secs(60) {
-            eprintln!("not run: this machine is too slow to use up the rate of replacements");
-            return;
-        }
-        let hostile = &mut hostiles[n % 18];
-        let text = format!("spend_{n}()");
-        hostile.log(&text);
-        hostile.emit_words(&text, &[]);
-        session.begin_pass();
-        let first = hostile.drain(&session);
-        waits = first.words == 0 && hostile.drain(&session).words == 0;
-        session.end_pass();
-        n += 1;
-    }
-    // Its counter is none that a clock of the session fits.
-    honest.lease(0x2000, "honest", 1 << 60);
-    for n in 0..20 {
-        let text = format!("honest_{n}()");
-        honest.log(&text);
-        let (id, flags) = (id_of(&text), Flags::empty());
-        honest.producer.emit_words((1 << 60) + n, id, flags, &[], &[]);
-    }
-    let own = |summary: Summary| {
-        summary.streams.into_iter().find(|s| (s.domain, s.client) == (Domain::Guest, 0))
-    };
-    let metadata = || std::fs::metadata(session.dir().join("ctf/metadata")).unwrap();
-    let version = || (metadata().ino(), metadata().mtime(), metadata().mtime_nsec());
-    let (mut last, mut replaced) = (version(), 0);
-    // The hostile client is always first and brings a new name: it takes whatever
-    // the rate allows.
-    while own(session.summary()).is_none_or(|stream| stream.events < 20) {
-        let text = format!("more_{}()", hostile.logged);
-        hostile.log(&text);
-        hostile.emit_words(&text, &[]);
-        session.begin_pass();
-        hostile.drain(&session);
-        honest.drain(&session);
-        session.end_pass();
-        replaced += usize::from(version() != last);
-        last = version();
-        assert!(replaced < 10, "{replaced} replacements, and the honest client still waits");
-    }
-    let honest = own(session.finish().unwrap()).unwrap();
-    assert!(honest.faults.is_empty(), "{honest:?}");
-}
-
-#[test]
-fn large_files_are_not_written_every_second_without_events() {
-    let (_dir, session) = common::session(|_| ());
-    let log = Geometry { schema_bytes: 1 << 20, ..geometry() };
-    let mut guest = Guest::with(1, &log, RingMode::Discard);
-    let mut other = Guest::with(2, &log, RingMode::Discard);
-    for n in 0..1800 {
-        // As long as a text can be, nearly.
-        let fields: Vec<String> =
-            (0..16).map(|field| format!("f{field}_{}:u64", "a".repeat(55))).collect();
-        let guest = if n % 2 == 0 { &mut guest } else { &mut other };
-        guest.log(&format!("hostile_{n}({})", fields.join(",")));
-        if n % 200 > 197 {
-            guest.pass(&session);
-        }
-    }
-    guest.pass(&session);
-    other.pass(&session);
-    let size = std::fs::metadata(session.dir().join("session.json")).unwrap().len();
-    assert!(size > GUESTS_BYTES as u64 * 9 / 10, "{size}");
-    let (began, before) = (Instant::now(), written());
-    while began.elapsed() < Duration::from_millis(4500) {
-        guest.pass(&session);
-    }
-    let seconds = began.elapsed().as_secs() + 1;
-    let (most, wrote) = (size + ACCOUNT_BYTES_PER_SECOND * seconds, written() - before);
-    assert!(wrote < most, "{wrote} bytes, at most {most}");
 }
 
 #[test]
@@ -594,122 +374,4 @@ fn a_text_after_its_record_applies_to_later_records() {
     assert_eq!(summary.faults.iter().collect::<Vec<_>>(), [(&"unknown_id".to_owned(), &1)]);
     let Some(lines) = common::read_clean(&ctf) else { return };
     assert!(lines[1].contains(" untyped: ") && lines[2].contains(" late: "), "{lines:#?}");
-}
-
-/// A reference point of this client, by a text of its log.
-fn point(session: &Session, client: u32, text: &str) {
-    let now = ticks();
-    session.reference_point(&ReferencePoint {
-        client,
-        seq: 0,
-        id: id_of(text),
-        name_hash: 0,
-        cpu: 0,
-        guest_time: 0,
-        host_time: now,
-        words: &[],
-    });
-}
-
-/// A pass in which a client gets one step, or is only looked at.
-fn short_pass(session: &Session, guest: &mut Guest, is_paused: bool) {
-    session.begin_pass();
-    let mut consumer = Consumer::new(guest.memory, &mut guest.consumer);
-    if is_paused {
-        consumer.pause();
-    }
-    session.drain(guest.client, &mut consumer);
-    session.end_pass();
-}
-
-#[test]
-fn a_point_waits_for_its_text_while_there_is_no_time_to_read_it() {
-    let (_dir, session) = common::session(|_| ());
-    let mut guest = Guest::new(1);
-    let texts: Vec<String> = (0..200).map(|n| format!("p{n}()")).collect();
-    for text in &texts {
-        guest.log(text);
-    }
-    point(&session, 1, &texts[199]);
-    for _ in 0..3 {
-        short_pass(&session, &mut guest, true);
-        short_pass(&session, &mut guest, false);
-        assert_eq!(session.summary().reference_points, 0);
-    }
-    guest.pass(&session);
-    let summary = session.finish().unwrap();
-    assert_eq!((summary.reference_points, summary.faults.len()), (1, 0), "{summary:?}");
-}
-
-#[test]
-fn a_log_that_is_always_full_keeps_no_other_clients_points_waiting() {
-    let (_dir, session) = common::session(|_| ());
-    let mut honest = Guest::new(0);
-    let mut hostile = Guest::new(1);
-    honest.emit(event_type!("honest", i = 1u64));
-    honest.pass(&session);
-    // The text of the first event never arrives; the second is in the same ring.
-    point(&session, 1, "unknown()");
-    let now = ticks();
-    session.reference_point(&ReferencePoint {
-        client: 0,
-        seq: 0,
-        id: id_of("honest(i:u64)"),
-        name_hash: 0,
-        cpu: 0,
-        guest_time: 0,
-        host_time: now,
-        words: &[7],
-    });
-    let mut passes = 0;
-    while session.summary().reference_points < 2 {
-        for _ in 0..100 {
-            hostile.log("known()");
-        }
-        short_pass(&session, &mut hostile, passes % 2 == 0);
-        passes += 1;
-        assert!(passes <= 40, "the ring of both waits for the hostile one's log");
-    }
-    let summary = session.finish().unwrap();
-    assert_eq!(summary.faults["unknown_id"], 1, "{summary:?}");
-}
-
-/// Clients fill their logs in turns, so that no pass has time to read them, and
-/// the text of one point never arrives.
-#[test]
-fn logs_that_are_full_in_turns_keep_no_host_ring_waiting() {
-    let (_dir, session) = common::session(|_| ());
-    let mut hostiles = [Guest::new(1), Guest::new(2)];
-    session.attach("vmm");
-    let mut recorded = Vec::new();
-    for pass in 0..200 {
-        point(&session, 1, "unknown()");
-        session.emit(event_type!("vmm_event", i = 1u64));
-        session.begin_pass();
-        for (hostile, offset) in hostiles.iter_mut().zip([0, 12]) {
-            hostile.log("known()");
-            let mut consumer = Consumer::new(hostile.memory, &mut hostile.consumer);
-            if (pass + offset) % 24 != 0 {
-                consumer.pause();
-            }
-            session.drain(hostile.client, &mut consumer);
-        }
-        session.end_pass();
-        recorded.push(session.summary().host_events);
-    }
-    // At no time did the ring hold more than what came in a few dozen passes.
-    for (pass, recorded) in (1..).zip(recorded) {
-        assert!(recorded + 40 >= pass, "{recorded} of the VMM's {pass} events");
-    }
-}
-
-#[test]
-fn a_session_ends_though_a_point_waits_for_a_log_that_nobody_reads() {
-    let (_dir, session) = common::session(|_| ());
-    let mut guest = Guest::new(1);
-    guest.log("p()");
-    point(&session, 1, "p()");
-    short_pass(&session, &mut guest, true);
-    assert_eq!(session.summary().reference_points, 0);
-    assert_eq!(session.finish().unwrap().reference_points, 1);
 }

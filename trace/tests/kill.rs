@@ -21,7 +21,7 @@ fn trace(dir: &Path) {
     let session = Session::create(config).unwrap();
     let told = std::fs::File::create(dir.join("committed")).unwrap();
     let mut guests = [Guest::new(0), Guest::new(1)];
-    // Bounded, in case nobody kills it.
+    // Bounded, in case it is not killed.
     for round in 0..50_000u64 {
         for guest in &guests {
             for i in 0..200u64 {
@@ -31,7 +31,7 @@ fn trace(dir: &Path) {
                     s = ["", "a", "four", "twelve bytes"][i as usize % 4]
                 ));
             }
-            // Every round a schema that nobody saw: the metadata is replaced.
+            // Every round a new schema: the metadata is replaced.
             let text = format!("e{}_{round}(x:u64)", guest.client);
             if round < 300 {
                 append_schema(guest, &text);

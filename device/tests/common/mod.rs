@@ -61,6 +61,10 @@ impl EventSink for Recorder {
         self.status.lock().unwrap().unwrap_or(Status::Recorded)
     }
 
+    fn has_room_for_point(&self) -> bool {
+        true
+    }
+
     fn begin_pass(&self) {
         self.calls.lock().unwrap().push(Call::Begin);
     }

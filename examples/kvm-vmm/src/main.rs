@@ -10,7 +10,7 @@ use std::time::Duration;
 use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, DrainWaker, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
-use hypertrace_trace::control::told;
+use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{Answer, Doorbells, Drain, Machine, attach_window, record_in};
 
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("kvm-vmm: {}", told(&*error));
+            eprintln!("kvm-vmm: {}", error_chain(&*error));
             ExitCode::FAILURE
         }
     }

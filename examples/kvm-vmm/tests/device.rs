@@ -24,6 +24,10 @@ impl EventSink for Recorder {
         Status::Recorded
     }
 
+    fn has_room_for_point(&self) -> bool {
+        true
+    }
+
     fn drain(&self, _: u32, _: &mut Consumer<'_>) -> Drained {
         Drained::default()
     }

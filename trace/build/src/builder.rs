@@ -1,6 +1,6 @@
 //! The builder for build scripts: reads files of the crate and writes a file to `OUT_DIR`.
 
-use crate::error::{Errors, SyntaxError, quoted};
+use crate::error::{Errors, SyntaxError};
 use crate::generate::generate_all;
 use crate::parser::{Declared, parse_into};
 use std::path::{Path, PathBuf};
@@ -15,18 +15,12 @@ pub enum Error {
     /// The declarations have errors.
     #[error(transparent)]
     Declarations(#[from] Errors),
-    /// A file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
+    /// A file cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// `read` or `write`.
+        action: &'static str,
         /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The generated file cannot be written.
-    #[error("cannot write {}", path.display())]
-    Write {
-        /// The file that was to be written.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -90,7 +84,7 @@ impl Builder {
         let mut events = Vec::new();
         for file in &self.files {
             let path = root.join(file);
-            let bytes = fs::read(&path).map_err(|source| Error::Read { path, source })?;
+            let bytes = fs::read(&path).map_err(failed("read", path))?;
             match str::from_utf8(&bytes) {
                 Ok(text) => events.push(parse_into(file, text, &mut declared, &mut errors)),
                 Err(error) => errors.push(not_text(file, &bytes, error.valid_up_to())),
@@ -100,8 +94,12 @@ impl Builder {
         let files: Vec<_> =
             self.files.iter().map(String::as_str).zip(events.iter().map(Vec::as_slice)).collect();
         let path = out.join(OUTPUT);
-        fs::write(&path, generate_all(&files)).map_err(|source| Error::Write { path, source })
+        fs::write(&path, generate_all(&files)).map_err(failed("write", path))
     }
+}
+
+fn failed(action: &'static str, path: PathBuf) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { action, path, source }
 }
 
 /// Returns the error for bytes that are no UTF-8 text from `at` on.
@@ -114,9 +112,7 @@ fn not_text(file: &str, bytes: &[u8], at: usize) -> SyntaxError {
         line,
         column: before[start..].chars().count() + 1,
         expected: "UTF-8 text".to_owned(),
-        found: quoted(
-            &bytes[at..].iter().take(1).map(|b| format!("\\x{b:02x}")).collect::<String>(),
-        ),
+        found: format!("'\\x{:02x}'", bytes[at]),
     }
 }
 

@@ -8,46 +8,39 @@ use core::fmt::{self, Write};
 pub struct Integer {
     negative: bool,
     magnitude: u64,
+    letter: char,
     space: bool,
 }
 
 /// Returns a value for `%d` with `space` or a precision.
 pub fn signed(value: i64, space: bool) -> Integer {
-    Integer { negative: value < 0, magnitude: value.unsigned_abs(), space }
+    Integer { negative: value < 0, magnitude: value.unsigned_abs(), letter: 'd', space }
 }
 
 /// Returns a value for `%u`, `%o`, `%x` and `%X` with `#` or a precision.
-pub fn unsigned(value: u64) -> Integer {
-    Integer { negative: false, magnitude: value, space: false }
+pub fn unsigned(value: u64, letter: char) -> Integer {
+    Integer { negative: false, magnitude: value, letter, space: false }
 }
 
-/// Properties of a number's base.
-struct Base {
-    base: u64,
-    /// Prefix that `#` puts before a number that is not zero.
-    prefix: &'static str,
-    /// True if `#` makes the number begin with a zero.
-    octal: bool,
-}
-
-impl Integer {
-    /// Writes the integer. `digits` writes a magnitude with at least the given number of digits.
-    fn show(
-        &self,
-        f: &mut fmt::Formatter<'_>,
-        base: &Base,
-        digits: fn(&mut fmt::Formatter<'_>, u64, usize) -> fmt::Result,
-    ) -> fmt::Result {
+impl fmt::Display for Integer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.magnitude;
+        let (base, prefix) = match self.letter {
+            'o' => (8, ""),
+            'x' => (16, "0x"),
+            'X' => (16, "0X"),
+            _ => (10, ""),
+        };
         let sign = sign(f, self.negative, self.space);
-        let prefix = if f.alternate() && self.magnitude != 0 { base.prefix } else { "" };
-        let natural = self.magnitude.checked_ilog(base.base).map_or(1, |log| log as usize + 1);
+        let prefix = if f.alternate() && value != 0 { prefix } else { "" };
+        let natural = value.checked_ilog(base).map_or(1, |log| log as usize + 1);
         let mut count = match f.precision() {
-            Some(0) if self.magnitude == 0 => 0,
+            Some(0) if value == 0 => 0,
             Some(precision) => natural.max(precision),
             None => natural,
         };
-        let begins_with_zero = count > natural || (self.magnitude == 0 && count > 0);
-        if f.alternate() && base.octal && !begins_with_zero {
+        let begins_with_zero = count > natural || (value == 0 && count > 0);
+        if f.alternate() && self.letter == 'o' && !begins_with_zero {
             count += 1;
         }
         let before = sign.len() + prefix.len();
@@ -57,36 +50,14 @@ impl Integer {
         padded(f, before + count, |f| {
             f.write_str(sign)?;
             f.write_str(prefix)?;
-            if count > 0 { digits(f, self.magnitude, count) } else { Ok(()) }
+            match self.letter {
+                _ if count == 0 => Ok(()),
+                'o' => write!(f, "{value:0count$o}"),
+                'x' => write!(f, "{value:0count$x}"),
+                'X' => write!(f, "{value:0count$X}"),
+                _ => write!(f, "{value:0count$}"),
+            }
         })
-    }
-}
-
-impl fmt::Display for Integer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let base = Base { base: 10, prefix: "", octal: false };
-        self.show(f, &base, |f, value, count| write!(f, "{value:0count$}"))
-    }
-}
-
-impl fmt::Octal for Integer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let base = Base { base: 8, prefix: "", octal: true };
-        self.show(f, &base, |f, value, count| write!(f, "{value:0count$o}"))
-    }
-}
-
-impl fmt::LowerHex for Integer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let base = Base { base: 16, prefix: "0x", octal: false };
-        self.show(f, &base, |f, value, count| write!(f, "{value:0count$x}"))
-    }
-}
-
-impl fmt::UpperHex for Integer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let base = Base { base: 16, prefix: "0X", octal: false };
-        self.show(f, &base, |f, value, count| write!(f, "{value:0count$X}"))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Declared events of a `trace-events` file.
 
-use crate::format::{Format, Speller};
+use crate::format::Format;
 use crate::printf::Segment;
 use crate::types::{CType, Kind};
 
@@ -69,19 +69,19 @@ impl EventDecl {
     /// so each type is QEMU's type for the [recorded value](Kind::c). Macros
     /// are those of C's headers, and a double's bits are shown in hexadecimal.
     pub fn declaration(&self) -> String {
-        let mut format = Speller::default();
+        let mut format = Format::new();
         let mut arguments = self.arguments.iter();
         for segment in &self.segments {
             match segment {
                 // Its percent signs are plain characters.
-                Segment::Text(text) => format.text(&text.replace('%', "%%")),
+                Segment::Text(text) => format.push_text(&text.replace('%', "%%")),
                 Segment::Conversion(conversion) => {
                     let kind = arguments.next().map(|argument| argument.ty().kind());
                     conversion.spell(kind == Some(Kind::F64), &mut format);
                 }
             }
         }
-        format!("{} {}", self.signed(|argument| argument.ty().kind().c()), format.finish())
+        format!("{} {}", self.signed(|argument| argument.ty().kind().c()), format.text())
     }
 
     fn signed<'e>(&'e self, ty: impl Fn(&'e Argument) -> &'e str) -> String {

@@ -19,19 +19,13 @@ pub struct Format {
     pieces: Vec<Piece>,
 }
 
-/// A character of a format whose macros are expanded.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unit<'a> {
+/// A character of a format whose macros are expanded, as printf gets it.
+#[derive(Clone, Debug)]
+pub(crate) struct Unit {
     pub c: char,
     pub column: usize,
     /// The macro whose expansion contains the character; none if it is a string's.
-    pub origin: Option<&'a str>,
-}
-
-/// A piece with the columns of its characters or its name.
-pub(crate) enum PlacedPiece {
-    Text(Vec<(char, usize)>),
-    Macro(String, usize),
+    pub origin: Option<String>,
 }
 
 /// Expected text in the message about an unknown macro.
@@ -40,6 +34,25 @@ const KNOWN: &str = "a string, the end of the line or a macro \
     TARGET_PRI[diouxX], RAM_ADDR_FMT, TARGET_FMT_(lx|ld|lu|plx))";
 
 impl Format {
+    /// Returns an empty format.
+    pub(crate) fn new() -> Format {
+        Format { pieces: vec![Piece::Text(String::new())] }
+    }
+
+    /// Appends a part of a string.
+    pub(crate) fn push_text(&mut self, text: &str) {
+        match self.pieces.last_mut() {
+            Some(Piece::Text(before)) => before.push_str(text),
+            _ if text.is_empty() => {}
+            _ => self.pieces.push(Piece::Text(text.to_owned())),
+        }
+    }
+
+    /// Appends a macro.
+    pub(crate) fn push_macro(&mut self, name: &str) {
+        self.pieces.push(Piece::Macro(name.to_owned()));
+    }
+
     /// Returns the format's strings and macros.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
@@ -47,195 +60,103 @@ impl Format {
 
     /// Returns the format in C's syntax: `"addr 0x%" PRIx64 " len %u"`.
     pub fn text(&self) -> String {
-        let mut all = Speller::default();
-        for piece in &self.pieces {
-            match piece {
-                Piece::Text(text) => all.text(text),
-                Piece::Macro(name) => all.name(name),
-            }
-        }
-        all.finish()
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => format!("\"{}\"", spelled(text)),
+            Piece::Macro(name) => name.clone(),
+        };
+        self.pieces.iter().map(piece).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Parses the rest of a line, which must be a format. Returns None, after a
-/// report, if it is not.
-pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<Vec<PlacedPiece>> {
+/// Parses the rest of a line, which must be a format, and expands its macros.
+/// Returns None, after a report, if it is no format.
+pub(crate) fn parse(lexer: &mut Lexer<'_>, report: &mut Report<'_>) -> Option<(Format, Vec<Unit>)> {
     let first = lexer.peek();
-    if first.token != Token::Quote {
+    if first.token != Token::Char('"') {
         report.add(first.column, "the format, which begins with '\"'", first.token.shown());
         return None;
     }
-    let mut pieces = Vec::new();
+    let (mut format, mut units) = (Format::new(), Vec::new());
     loop {
         let placed = lexer.next();
         match placed.token {
-            Token::End => return Some(pieces),
-            Token::Quote => {
-                let units = lexer.string(report)?;
-                match pieces.last_mut() {
-                    Some(PlacedPiece::Text(text)) => text.extend(units),
-                    _ => pieces.push(PlacedPiece::Text(units)),
-                }
+            Token::End => return Some((format, units)),
+            Token::Char('"') => {
+                let string = lexer.string(report)?;
+                format.push_text(&string.iter().map(|(c, _)| *c).collect::<String>());
+                let unit = |(c, column)| Unit { c, column, origin: None };
+                units.extend(string.into_iter().map(unit));
             }
             Token::Word(name) => {
-                if expand(&name).is_none() {
-                    report.add(placed.column, KNOWN, quoted(&name));
+                let unit = |c| Unit { c, column: placed.column, origin: Some(name.clone()) };
+                match expand(&name) {
+                    Some(text) => units.extend(text.chars().map(unit)),
+                    None => report.add(placed.column, KNOWN, quoted(&name)),
                 }
-                pieces.push(PlacedPiece::Macro(name, placed.column));
-            }
-            Token::Comma => {
-                let expected = "the end of the line (two formats belong to tcg events, \
-                    which are not supported)";
-                report.add(placed.column, expected, placed.token.shown());
-                return None;
+                format.push_macro(&name);
             }
             other => {
-                report.add(
-                    placed.column,
-                    "a string, a macro or the end of the line",
-                    other.shown(),
-                );
+                let expected = match other {
+                    Token::Char(',') => {
+                        "the end of the line (two formats belong to tcg events, which are not \
+                         supported)"
+                    }
+                    _ => "a string, a macro or the end of the line",
+                };
+                report.add(placed.column, expected, other.shown());
                 return None;
             }
         }
-    }
-}
-
-/// Returns the format after preprocessing, as printf gets it.
-pub(crate) fn expanded(pieces: &[PlacedPiece]) -> Vec<Unit<'_>> {
-    let mut units = Vec::new();
-    for piece in pieces {
-        match piece {
-            PlacedPiece::Text(text) => {
-                units.extend(text.iter().map(|&(c, column)| Unit { c, column, origin: None }));
-            }
-            PlacedPiece::Macro(name, column) => {
-                let text = expand(name).unwrap_or_default();
-                let unit = |c| Unit { c, column: *column, origin: Some(name.as_str()) };
-                units.extend(text.chars().map(unit));
-            }
-        }
-    }
-    units
-}
-
-impl From<Vec<PlacedPiece>> for Format {
-    fn from(pieces: Vec<PlacedPiece>) -> Format {
-        let mut kept: Vec<Piece> = Vec::new();
-        for piece in pieces {
-            match piece {
-                PlacedPiece::Text(units) if units.is_empty() && !kept.is_empty() => {}
-                PlacedPiece::Text(units) => {
-                    kept.push(Piece::Text(units.into_iter().map(|(c, _)| c).collect()));
-                }
-                PlacedPiece::Macro(name, _) => kept.push(Piece::Macro(name)),
-            }
-        }
-        Format { pieces: kept }
     }
 }
 
 /// Returns the expansion of a macro on a 64-bit machine.
 fn expand(name: &str) -> Option<String> {
-    let simple = match name {
-        "RAM_ADDR_FMT" => "%lx",
-        "TARGET_FMT_lx" | "TARGET_FMT_plx" | "HWADDR_FMT_plx" => "%016lx",
-        "TARGET_FMT_ld" => "%ld",
-        "TARGET_FMT_lu" => "%lu",
-        _ => "",
-    };
-    if !simple.is_empty() {
-        return Some(simple.to_owned());
+    match name {
+        "RAM_ADDR_FMT" => return Some("%lx".to_owned()),
+        "TARGET_FMT_lx" | "TARGET_FMT_plx" | "HWADDR_FMT_plx" => return Some("%016lx".to_owned()),
+        "TARGET_FMT_ld" => return Some("%ld".to_owned()),
+        "TARGET_FMT_lu" => return Some("%lu".to_owned()),
+        _ => {}
     }
     let word = ["HWADDR_PRI", "VADDR_PRI", "TARGET_PRI"].iter().find_map(|p| name.strip_prefix(p));
     let (conversion, length) = match word {
         Some(conversion) => (conversion, "l"),
-        None => {
-            let rest = name.strip_prefix("PRI")?;
-            let (conversion, bits) = rest.split_at_checked(1)?;
-            let length = match bits {
-                "8" | "16" | "32" => "",
-                "64" | "PTR" | "MAX" => "l",
-                _ => return None,
-            };
-            (conversion, length)
-        }
+        None => match name.strip_prefix("PRI")?.split_at_checked(1)? {
+            (conversion, "8" | "16" | "32") => (conversion, ""),
+            (conversion, "64" | "PTR" | "MAX") => (conversion, "l"),
+            _ => return None,
+        },
     };
     let known = ["d", "i", "o", "u", "x", "X"].contains(&conversion);
     known.then(|| format!("{length}{conversion}"))
 }
 
-/// Writer of a format in the syntax of C source, without hidden characters.
-#[derive(Default)]
-pub(crate) struct Speller {
-    out: String,
-    in_string: bool,
-}
-
-impl Speller {
-    /// Appends a part of a string.
-    pub fn text(&mut self, text: &str) {
-        self.open();
-        let mut chars = text.chars().peekable();
-        let mut last = ' ';
-        while let Some(c) = chars.next() {
-            match c {
-                // QEMU's reader searches for these two characters, whatever is
-                // before them, and refuses the file.
-                '\\' if chars.peek() == Some(&'n') => self.octal(c),
-                'm' if last == '%' => self.octal(c),
-                '"' | '\\' => self.out.extend(['\\', c]),
-                '\t' => self.out.push_str("\\t"),
-                '\r' => self.out.push_str("\\r"),
-                c if c.is_ascii_control() => self.octal(c),
-                c if crate::lexer::is_hidden(c) => {
-                    let _ = write!(self.out, "\\u{:04x}", u32::from(c));
-                }
-                c => self.out.push(c),
-            }
-            last = c;
-        }
+/// Returns a text in the syntax of C source, without hidden characters and quotes.
+fn spelled(text: &str) -> String {
+    let mut out = String::new();
+    let mut chars = text.chars().peekable();
+    let mut last = ' ';
+    while let Some(c) = chars.next() {
+        let is_octal = match c {
+            // QEMU's reader searches for these two characters, whatever is
+            // before them, and refuses the file.
+            '\\' => chars.peek() == Some(&'n'),
+            'm' => last == '%',
+            '\t' | '\r' => false,
+            c => c.is_ascii_control(),
+        };
+        // Writing to a String does not fail.
+        let _ = match c {
+            // Three digits, so that a digit after it is not part of it.
+            c if is_octal => write!(out, "\\{:03o}", u32::from(c)),
+            '"' | '\\' => write!(out, "\\{c}"),
+            '\t' => write!(out, "\\t"),
+            '\r' => write!(out, "\\r"),
+            c if crate::lexer::is_hidden(c) => write!(out, "\\u{:04x}", u32::from(c)),
+            c => out.write_char(c),
+        };
+        last = c;
     }
-
-    /// Appends a macro.
-    pub fn name(&mut self, name: &str) {
-        if self.out.is_empty() {
-            self.open();
-        }
-        self.close();
-        self.out.push(' ');
-        self.out.push_str(name);
-    }
-
-    /// Returns the format.
-    pub fn finish(mut self) -> String {
-        if self.out.is_empty() {
-            self.open();
-        }
-        self.close();
-        self.out
-    }
-
-    /// Appends an octal escape of three digits, so that a digit after it is not part of it.
-    fn octal(&mut self, c: char) {
-        let _ = write!(self.out, "\\{:03o}", u32::from(c));
-    }
-
-    fn open(&mut self) {
-        if !self.in_string {
-            if !self.out.is_empty() {
-                self.out.push(' ');
-            }
-            self.out.push('"');
-        }
-        self.in_string = true;
-    }
-
-    fn close(&mut self) {
-        if self.in_string {
-            self.out.push('"');
-        }
-        self.in_string = false;
-    }
+    out
 }

@@ -65,19 +65,19 @@ fn placed(event: &EventDecl) -> Vec<(&Argument, String)> {
 fn disabled(source: &mut Source, file: &str, event: &EventDecl) {
     documentation(source, file, event, ", where it is disabled: a call does nothing.");
     let list = listed(event.arguments(), |a| format!("_{}: {}", a.name(), a.ty().kind().rust()));
-    source.line(format!("#[allow({ALLOWED})]"));
-    source.line("#[inline(always)]");
     let name = identifier(event.name());
-    source.line(format!("pub fn {name}({list}) {{}}"));
-    source.line(format!("/// What belongs to [`{0}()`](fn@{0}).", event.name()));
-    source.line(format!("#[allow({ALLOWED})]"));
-    source.line(format!("pub mod {name} {{"));
-    source.line("    /// The event, which is always off.");
-    source.line(
-        "    pub static EVENT: ::hypertrace_trace::generated::Never = \
-         ::hypertrace_trace::generated::Never;",
-    );
-    source.line("}");
+    let shown = event.name();
+    source.line(format!(
+        "#[allow({ALLOWED})]
+#[inline(always)]
+pub fn {name}({list}) {{}}
+/// Items of [`{shown}()`](fn@{shown}).
+#[allow({ALLOWED})]
+pub mod {name} {{
+    /// The event, which is always off.
+    pub static EVENT: ::hypertrace_trace::generated::Never = ::hypertrace_trace::generated::Never;
+}}"
+    ));
 }
 
 fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
@@ -92,14 +92,17 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
         _ => p.to_owned(),
     });
     documentation(source, file, event, "");
-    source.line(format!("#[allow({ALLOWED})]"));
-    source.line("#[inline(always)]");
-    source.line(format!("pub fn {name}({list}) {{"));
-    source.line(format!("    let {on} = {name}::EVENT.on();"));
-    source.line(format!("    if {on} != 0 {{"));
-    source.line(format!("        {name}::fire({});", joined(&on, &passed)));
-    source.line("    }");
-    source.line("}");
+    let call = joined(&on, &passed);
+    source.line(format!(
+        "#[allow({ALLOWED})]
+#[inline(always)]
+pub fn {name}({list}) {{
+    let {on} = {name}::EVENT.on();
+    if {on} != 0 {{
+        {name}::fire({call});
+    }}
+}}"
+    ));
 
     let fields = listed(&arguments, |(a, _)| format!("{:?}", a.name()));
     let has_string = arguments.iter().any(|(a, _)| a.ty().kind() == Kind::Str);
@@ -112,25 +115,25 @@ fn enabled(source: &mut Source, file: &str, event: &EventDecl) {
             kind => kind.rust().to_owned(),
         }));
     let declaration = raw_string(&event.declaration());
-    source.line(format!("/// What belongs to [`{0}()`](fn@{0}).", event.name()));
-    source.line(format!("#[allow(unsafe_code, {ALLOWED})]"));
-    source.line(format!("pub mod {name} {{"));
-    source.line("    use ::hypertrace_trace::generated as g;");
-    source.line("    #[doc(hidden)]");
-    source.line("    #[derive(Clone, Copy)]");
-    source.line("    pub struct Names;");
-    source.line("    impl g::Site for Names {");
-    source.line(format!("        const NAME: &'static str = {:?};", event.name()));
-    source.line(format!("        const FIELDS: &'static [&'static str] = &[{fields}];"));
-    source.line("    }");
-    source.line(format!("    type {values} = {types};"));
-    source.line("    /// The event: its state, and what it is called.");
-    source.line("    #[g::linkme::distributed_slice(g::EVENTS)]");
-    source.line("    #[linkme(crate = ::hypertrace_trace::generated::linkme)]");
+    let (shown, line) = (event.name(), event.line());
     source.line(format!(
-        "    pub static EVENT: g::TraceEvent = g::TraceEvent::new::\
-         <Names, {of_static}>({declaration}, ::core::module_path!(), {file:?}, {});",
-        event.line()
+        "/// Items of [`{shown}()`](fn@{shown}).
+#[allow(unsafe_code, {ALLOWED})]
+pub mod {name} {{
+    use ::hypertrace_trace::generated as g;
+    #[doc(hidden)]
+    #[derive(Clone, Copy)]
+    pub struct Names;
+    impl g::Site for Names {{
+        const NAME: &'static str = {shown:?};
+        const FIELDS: &'static [&'static str] = &[{fields}];
+    }}
+    type {values} = {types};
+    /// The event: its state and its declaration.
+    #[g::linkme::distributed_slice(g::EVENTS)]
+    #[linkme(crate = ::hypertrace_trace::generated::linkme)]
+    pub static EVENT: g::TraceEvent = g::TraceEvent::new::\
+         <Names, {of_static}>({declaration}, ::core::module_path!(), {file:?}, {line});"
     ));
     fire(source, event, &arguments, &on);
     source.line("}");
@@ -162,28 +165,29 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
         kind => kind.rust().to_owned(),
     });
     let text = text(source, event, arguments, &out);
-    // A linker that drops an uncalled function leaves its probe's note.
-    source.line("    #[used]");
-    source.line(format!("    static FIRE: fn({}) = fire;", joined("u32", &types)));
-    source.line("    #[inline(never)]");
-    source.line(format!("    pub(super) fn fire({}) {{", joined(&format!("{on}: u32"), &list)));
-    source.line("        g::fire(");
-    source.line("            &EVENT,");
-    source.line(format!("            {on},"));
-    source.line("            Names,");
-    source.line(format!("            {values},"));
-    source.line(format!("            |{out}: &mut g::Line| {{"));
-    for statement in text {
-        source.line(format!("                {statement}"));
-    }
-    source.line("            },");
-    // The macro takes the name as text, so a raw identifier would be visible.
+    let statements: Vec<_> = text.iter().map(|line| format!("                {line}\n")).collect();
+    // A linker that drops an uncalled function leaves its probe's note: hence `FIRE`. The
+    // macro of the probe takes the name as text, so a raw identifier would be visible.
     source.line(format!(
-        "            || {{ g::probe::probe_lazy!({}); }},",
-        joined(&format!("hypertrace, {}", event.name()), &probe)
+        "    #[used]
+    static FIRE: fn({types}) = fire;
+    #[inline(never)]
+    pub(super) fn fire({list}) {{
+        g::fire(
+            &EVENT,
+            {on},
+            Names,
+            {values},
+            |{out}: &mut g::Line| {{
+{statements}            }},
+            || {{ g::probe::probe_lazy!({probe}); }},
+        );
+    }}",
+        types = joined("u32", &types),
+        list = joined(&format!("{on}: u32"), &list),
+        statements = statements.concat(),
+        probe = joined(&format!("hypertrace, {}", event.name()), &probe),
     ));
-    source.line("        );");
-    source.line("    }");
 }
 
 /// Returns, for each argument, whether it is recorded as a hexadecimal number:

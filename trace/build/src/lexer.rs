@@ -6,14 +6,8 @@ use crate::error::{Report, quoted};
 pub(crate) enum Token {
     /// An identifier of C.
     Word(String),
-    Star,
-    Open,
-    Close,
-    Comma,
-    /// The quote that opens a string, which [`Lexer::string`] reads.
-    Quote,
-    /// A character that begins no token.
-    Other(char),
+    /// Any other character. A quote opens a string, which [`Lexer::string`] reads.
+    Char(char),
     End,
 }
 
@@ -22,12 +16,7 @@ impl Token {
     pub fn shown(&self) -> String {
         match self {
             Token::Word(word) => quoted(word),
-            Token::Star => "'*'".to_owned(),
-            Token::Open => "'('".to_owned(),
-            Token::Close => "')'".to_owned(),
-            Token::Comma => "','".to_owned(),
-            Token::Quote => "'\"'".to_owned(),
-            Token::Other(c) => quoted(c.encode_utf8(&mut [0; 4])),
+            Token::Char(c) => quoted(c.encode_utf8(&mut [0; 4])),
             Token::End => "the end of the line".to_owned(),
         }
     }
@@ -39,9 +28,6 @@ pub(crate) struct Placed {
     pub token: Token,
     pub column: usize,
 }
-
-/// A character of a string, its escape resolved, and its column.
-pub(crate) type Unit = (char, usize);
 
 pub(crate) struct Lexer<'a> {
     chars: &'a [char],
@@ -61,13 +47,8 @@ impl<'a> Lexer<'a> {
         let column = self.at + 1;
         let token = match self.chars.get(self.at) {
             None => Token::End,
-            Some('*') => Token::Star,
-            Some('(') => Token::Open,
-            Some(')') => Token::Close,
-            Some(',') => Token::Comma,
-            Some('"') => Token::Quote,
             Some(c) if is_first(*c) => Token::Word(self.word().collect()),
-            Some(c) => Token::Other(*c),
+            Some(c) => Token::Char(*c),
         };
         Placed { token, column }
     }
@@ -76,8 +57,8 @@ impl<'a> Lexer<'a> {
         let placed = self.peek();
         self.at += match &placed.token {
             Token::Word(word) => word.len(),
+            Token::Char(_) => 1,
             Token::End => 0,
-            _ => 1,
         };
         placed
     }
@@ -87,9 +68,10 @@ impl<'a> Lexer<'a> {
         rest.iter().copied().take_while(|c| is_first(*c) || c.is_ascii_digit())
     }
 
-    /// Reads the rest of a string whose opening quote was taken. Returns None,
-    /// after a report, if the string has no end.
-    pub fn string(&mut self, report: &mut Report<'_>) -> Option<Vec<Unit>> {
+    /// Reads the rest of a string whose opening quote was taken: its characters,
+    /// escapes resolved, and their columns. Returns None, after a report, if the
+    /// string has no end.
+    pub fn string(&mut self, report: &mut Report<'_>) -> Option<Vec<(char, usize)>> {
         let mut units = Vec::new();
         loop {
             let column = self.at + 1;

@@ -2,7 +2,7 @@
 
 use crate::declaration::{Argument, EventDecl};
 use crate::error::{Errors, Report, quoted};
-use crate::format::{self, Format};
+use crate::format;
 use crate::lexer::{Lexer, Placed, Token};
 use crate::names::{self, MAX_ARGUMENTS};
 use crate::printf;
@@ -56,30 +56,34 @@ struct Candidate {
     /// The name; empty if there is none.
     name: String,
     column: usize,
-    argument: Option<Argument>,
+    ty: Option<CType>,
+}
+
+impl Candidate {
+    fn argument(self) -> Option<Argument> {
+        Some(Argument { name: self.name, ty: self.ty?, column: self.column })
+    }
 }
 
 impl LineParser<'_> {
     /// Parses the line's event. Returns None if there is none, or after an
     /// error that ends the line's parsing.
     fn line(&mut self) -> Option<EventDecl> {
-        if matches!(self.lexer.peek().token, Token::End | Token::Other('#')) {
+        if matches!(self.lexer.peek().token, Token::End | Token::Char('#')) {
             return None;
         }
         let (name, column, disabled) = self.head()?;
         let candidates = self.arguments()?;
         let before = self.report.errors.total();
-        let pieces = format::parse(&mut self.lexer, &mut self.report)?;
+        let (format, units) = format::parse(&mut self.lexer, &mut self.report)?;
         let mut segments = Vec::new();
         if self.report.errors.total() == before {
             let shown: Vec<_> =
-                candidates.iter().map(|c| (c.name.as_str(), c.argument.as_ref())).collect();
+                candidates.iter().map(|c| (c.name.as_str(), c.ty.as_ref())).collect();
             let end = self.lexer.next().column;
-            let units = format::expanded(&pieces);
             segments = printf::parse(&units, &shown, end, &mut self.report);
         }
-        let arguments: Option<Vec<Argument>> = candidates.into_iter().map(|c| c.argument).collect();
-        let format = Format::from(pieces);
+        let arguments: Option<_> = candidates.into_iter().map(Candidate::argument).collect();
         let line = self.report.line;
         Some(EventDecl { name, arguments: arguments?, format, segments, disabled, line, column })
     }
@@ -99,7 +103,7 @@ impl LineParser<'_> {
             };
             let next = self.lexer.peek();
             match (word.as_str(), &next.token) {
-                (_, Token::Open) => {
+                (_, Token::Char('(')) => {
                     self.lexer.next();
                     self.event_name(word, placed.column);
                     return Some((word.clone(), placed.column, disabled));
@@ -136,16 +140,16 @@ impl LineParser<'_> {
             let first = self.lexer.peek();
             let parts = self.parts();
             let stop = self.lexer.next();
-            if !matches!(stop.token, Token::Comma | Token::Close) {
+            if !matches!(stop.token, Token::Char(',' | ')')) {
                 let expected = match parts.is_empty() {
                     true => "an argument, or 'void' if there is none",
                     false => "')' or ',' after the argument",
                 };
                 return self.wrong(expected, &stop);
             }
-            let last = stop.token == Token::Close;
-            let void = |part: &(Part, usize)| part.0 == Part::Word("void".to_owned());
-            if last && arguments.is_empty() && parts.len() == 1 && parts.iter().all(void) {
+            let last = stop.token == Token::Char(')');
+            let is_void = matches!(&*parts, [(Part::Word(word), _)] if word == "void");
+            if last && arguments.is_empty() && is_void {
                 return Some(arguments);
             }
             if arguments.len() == MAX_ARGUMENTS {
@@ -171,7 +175,7 @@ impl LineParser<'_> {
             let Placed { token, column } = self.lexer.peek();
             parts.push(match token {
                 Token::Word(word) => (Part::Word(word), column),
-                Token::Star => (Part::Star, column),
+                Token::Char('*') => (Part::Star, column),
                 _ => return parts,
             });
             self.lexer.next();
@@ -180,7 +184,7 @@ impl LineParser<'_> {
 
     /// Returns the argument of these parts. `stop` is the token after it.
     fn argument(&mut self, parts: Vec<(Part, usize)>, stop: &Placed) -> Candidate {
-        let column = parts.first().map(|(_, column)| *column);
+        let first = parts.first().map(|(_, column)| *column);
         let last = parts.last().map(|(_, column)| *column);
         let mut parts: Vec<Part> = parts.into_iter().map(|(part, _)| part).collect();
         let name = match parts.pop() {
@@ -190,31 +194,26 @@ impl LineParser<'_> {
                 None
             }
         };
-        let Some((name, name_column)) = name.zip(last) else {
+        let Some((name, column)) = name.zip(last) else {
             let expected = match parts.is_empty() {
                 true => "an argument, or 'void' if there is none".to_owned(),
                 false => format!("the argument's name after {}", quoted(&types::spell(&parts))),
             };
             self.wrong::<()>(&expected, stop);
-            return Candidate { name: String::new(), column: stop.column, argument: None };
+            return Candidate { name: String::new(), column: stop.column, ty: None };
         };
         if parts.is_empty() {
-            self.report.add(name_column, "a type and a name", quoted(&name));
-            return Candidate { name, column: name_column, argument: None };
+            self.report.add(column, "a type and a name", quoted(&name));
+            return Candidate { name, column, ty: None };
         }
-        let refused = names::refuse(&name);
-        if let Some(expected) = refused {
-            self.report.add(name_column, expected, quoted(&name));
+        if let Some(expected) = names::refuse(&name) {
+            self.report.add(column, expected, quoted(&name));
         }
-        let Some(ty) = CType::of(&parts) else {
-            self.report.add(
-                column.unwrap_or(name_column),
-                types::KNOWN,
-                quoted(&types::spell(&parts)),
-            );
-            return Candidate { name, column: name_column, argument: None };
-        };
-        let argument = Some(Argument { name: name.clone(), ty, column: name_column });
-        Candidate { name, column: name_column, argument }
+        let ty = CType::of(&parts);
+        if ty.is_none() {
+            let spelled = quoted(&types::spell(&parts));
+            self.report.add(first.unwrap_or(column), types::KNOWN, spelled);
+        }
+        Candidate { name, column, ty }
     }
 }

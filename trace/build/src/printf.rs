@@ -1,12 +1,11 @@
 //! Conversions of C's printf, and whether they fit their arguments.
 
-use crate::declaration::Argument;
 use crate::error::{Report, quoted};
-use crate::format::{Speller, Unit};
-use crate::types::Kind;
+use crate::format::{Format, Unit};
+use crate::types::{CType, Kind};
 
 /// Upper bound on widths and precisions. A line of text is not much longer.
-const MAX_NUMBER: u16 = 999;
+const MAX_NUMBER: u32 = 999;
 
 /// A part of a format whose macros are expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,71 +14,47 @@ pub(crate) enum Segment {
     Conversion(Conversion),
 }
 
-/// Length of a conversion: the size of the integer that it shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Length {
-    /// `hh`
-    Char,
-    /// `h`
-    Short,
-    Int,
-    /// `l`, `ll`, `z`, `j`, `t`
-    Long,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags {
-    /// `-`
-    pub left: bool,
-    /// `+`
-    pub plus: bool,
-    /// A space.
-    pub space: bool,
-    /// `#`
-    pub alternate: bool,
-    /// `0`
-    pub zero: bool,
-}
+/// The flags of a conversion, in the order in which they are spelled.
+const FLAGS: &str = "-+ #0";
 
 /// `%` and what follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
-    pub flags: Flags,
-    pub width: Option<u16>,
-    pub precision: Option<u16>,
-    pub length: Length,
+    /// Those of [`FLAGS`] that are set, in that order.
+    flags: String,
+    pub width: Option<u32>,
+    pub precision: Option<u32>,
+    /// Bits of the integer that the length selects: 8, 16, 32 or 64.
+    pub bits: u32,
     /// The last character, which is one of those in [`takes`].
     pub letter: char,
 }
 
 impl Conversion {
+    /// Returns whether a flag is set.
+    pub fn has(&self, flag: char) -> bool {
+        self.flags.contains(flag)
+    }
+
     /// Writes the conversion in C's syntax. With `bits_of_double`, writes one for the bits of a
     /// double instead.
-    pub fn spell(&self, bits_of_double: bool, out: &mut Speller) {
+    pub fn spell(&self, bits_of_double: bool, out: &mut Format) {
         if bits_of_double {
-            out.text("0x%016");
-            return out.name("PRIx64");
+            out.push_text("0x%016");
+            return out.push_macro("PRIx64");
         }
-        let Conversion { flags, width, precision, length, letter } = self;
-        let mut text = "%".to_owned();
-        let all = [
-            ('-', flags.left),
-            ('+', flags.plus),
-            (' ', flags.space),
-            ('#', flags.alternate),
-            ('0', flags.zero),
-        ];
-        text.extend(all.into_iter().filter(|(_, set)| *set).map(|(flag, _)| flag));
+        let Conversion { flags, width, precision, bits, letter } = self;
+        let mut text = format!("%{flags}");
         text.extend(width.map(|width| width.to_string()));
         text.extend(precision.map(|precision| format!(".{precision}")));
-        match length {
-            Length::Long => {
-                out.text(&text);
-                out.name(&format!("PRI{letter}64"));
+        match bits {
+            8 => out.push_text(&format!("{text}hh{letter}")),
+            16 => out.push_text(&format!("{text}h{letter}")),
+            32 => out.push_text(&format!("{text}{letter}")),
+            _ => {
+                out.push_text(&text);
+                out.push_macro(&format!("PRI{letter}64"));
             }
-            Length::Char => out.text(&format!("{text}hh{letter}")),
-            Length::Short => out.text(&format!("{text}h{letter}")),
-            Length::Int => out.text(&format!("{text}{letter}")),
         }
     }
 }
@@ -107,8 +82,8 @@ fn takes(letter: char) -> Option<Class> {
 /// arguments. An argument of unknown type is None. Reports conversions that do
 /// not fit.
 pub(crate) fn parse(
-    units: &[Unit<'_>],
-    arguments: &[(&str, Option<&Argument>)],
+    units: &[Unit],
+    arguments: &[(&str, Option<&CType>)],
     end: usize,
     report: &mut Report<'_>,
 ) -> Vec<Segment> {
@@ -133,13 +108,15 @@ pub(crate) fn parse(
         match arguments.get(given) {
             None if conversion.is_none() => {}
             None => {
-                let expected =
-                    format!("at most {}, one for each argument", conversions(arguments.len()));
+                let (n, s) = (arguments.len(), if arguments.len() == 1 { "" } else { "s" });
+                let expected = format!("at most {n} conversion{s}, one for each argument");
                 report.add(unit.column, expected, cursor.shown());
             }
-            Some((_, Some(argument))) => {
-                if let Some(conversion) = &conversion {
-                    check(conversion, argument, unit.column, &cursor.shown(), report);
+            Some((name, Some(ty))) => {
+                if let Some(conversion) = &conversion
+                    && let Some(expected) = expected_instead(conversion, name, ty)
+                {
+                    report.add(unit.column, expected, cursor.shown());
                 }
             }
             Some((_, None)) => {}
@@ -161,19 +138,9 @@ pub(crate) fn parse(
     segments
 }
 
-fn conversions(n: usize) -> String {
-    match n {
-        1 => "1 conversion".to_owned(),
-        n => format!("{n} conversions"),
-    }
-}
-
-/// Error: a number above [`MAX_NUMBER`].
-struct TooLarge;
-
 /// Reader of one conversion of a format.
 struct Cursor<'a> {
-    units: &'a [Unit<'a>],
+    units: &'a [Unit],
     start: usize,
     at: usize,
 }
@@ -190,12 +157,12 @@ impl Cursor<'_> {
         let mut text = String::new();
         let mut last = None;
         for unit in self.units.get(self.start..self.at).unwrap_or_default() {
-            match unit.origin {
+            match &unit.origin {
                 None => text.push(unit.c),
                 Some(name) if last != Some(unit.column) => text.extend(["\" ", name]),
                 Some(_) => {}
             }
-            last = unit.origin.map(|_| unit.column);
+            last = unit.origin.as_ref().map(|_| unit.column);
         }
         quoted(&text)
     }
@@ -206,12 +173,9 @@ impl Cursor<'_> {
         let column = self.units.get(self.start).map_or(1, |unit| unit.column);
         let flags = self.flags();
         let width = self.number();
-        let mut dot = false;
-        let mut precision = Ok(None);
-        if self.next_if(|c| c == '.').is_some() {
-            dot = true;
-            precision = self.number();
-        }
+        // A dot alone is a precision of 0.
+        let dot = self.next_if(|c| c == '.');
+        let precision = dot.map(|_| self.number().unwrap_or(0));
         let length = self.length();
         let letter = self.next_if(|_| true);
         let mut wrong = |expected: &str| {
@@ -221,19 +185,14 @@ impl Cursor<'_> {
         let Some(letter) = letter else {
             return wrong("a whole conversion or '%%'");
         };
-        match letter {
-            '*' => {
-                return wrong(
-                    "a number for the width or precision, as an event has no argument for '*'",
-                );
-            }
-            '$' => return wrong("conversions in the order of the arguments"),
-            'm' => return wrong("the error number as an argument of its own"),
-            '%' => return wrong("'%%' with nothing between"),
-            _ => {}
-        }
         let Some(class) = takes(letter) else {
-            return wrong("a conversion (one of d i u o x X c s p f F e E g G)");
+            return wrong(match letter {
+                '*' => "a number for the width or precision, as an event has no argument for '*'",
+                '$' => "conversions in the order of the arguments",
+                'm' => "the error number as an argument of its own",
+                '%' => "'%%' with nothing between",
+                _ => "a conversion (one of d i u o x X c s p f F e E g G)",
+            });
         };
         let Some(length) = length else {
             return wrong("at most one of the lengths hh h l ll z j t");
@@ -244,57 +203,41 @@ impl Cursor<'_> {
             _ => length.is_empty(),
         };
         if !length_fits {
-            let expected = format!("no length {} before '{letter}'", quoted(length));
-            return wrong(&expected);
+            return wrong(&format!("no length {} before '{letter}'", quoted(length)));
         }
-        if let Some(flag) = meaningless(flags, letter) {
-            let expected = format!("no flag '{flag}', which means nothing to '%{letter}'");
-            return wrong(&expected);
+        if let Some(flag) = flags.chars().find(|flag| !has_meaning(*flag, letter)) {
+            return wrong(&format!("no flag '{flag}', which means nothing to '%{letter}'"));
         }
-        if dot && matches!(letter, 'c' | 'p') {
-            let expected = format!("no precision, which means nothing to '%{letter}'");
-            return wrong(&expected);
+        if precision.is_some() && matches!(letter, 'c' | 'p') {
+            return wrong(&format!("no precision, which means nothing to '%{letter}'"));
         }
-        let (Ok(width), Ok(precision)) = (width, precision) else {
+        if width.max(precision) > Some(MAX_NUMBER) {
             return wrong("a width and a precision of at most 999");
+        }
+        let bits = match length {
+            "hh" => 8,
+            "h" => 16,
+            "" => 32,
+            _ => 64,
         };
-        let precision = if dot { Some(precision.unwrap_or(0)) } else { None };
-        let length = match length {
-            "hh" => Length::Char,
-            "h" => Length::Short,
-            "" => Length::Int,
-            _ => Length::Long,
-        };
-        Some(Conversion { flags, width, precision, length, letter })
+        Some(Conversion { flags, width, precision, bits, letter })
     }
 
-    fn flags(&mut self) -> Flags {
-        let mut flags = Flags::default();
-        while let Some(flag) = self.next_if(|c| matches!(c, '-' | '+' | ' ' | '#' | '0')) {
-            match flag {
-                '-' => flags.left = true,
-                '+' => flags.plus = true,
-                ' ' => flags.space = true,
-                '#' => flags.alternate = true,
-                _ => flags.zero = true,
-            }
+    fn flags(&mut self) -> String {
+        let mut set = String::new();
+        while let Some(flag) = self.next_if(|c| FLAGS.contains(c)) {
+            set.push(flag);
         }
-        flags
+        FLAGS.chars().filter(|flag| set.contains(*flag)).collect()
     }
 
     /// Reads a number, if there are digits.
-    fn number(&mut self) -> Result<Option<u16>, TooLarge> {
+    fn number(&mut self) -> Option<u32> {
         let mut number = None;
         while let Some(digit) = self.next_if(|c| c.is_ascii_digit()).and_then(|c| c.to_digit(10)) {
             number = Some(number.unwrap_or(0_u32).saturating_mul(10).saturating_add(digit));
         }
-        match number {
-            None => Ok(None),
-            Some(number) => match u16::try_from(number) {
-                Ok(number) if number <= MAX_NUMBER => Ok(Some(number)),
-                _ => Err(TooLarge),
-            },
-        }
+        number
     }
 
     /// Reads the length, which may be empty. Returns None if C does not have it.
@@ -307,54 +250,41 @@ impl Cursor<'_> {
     }
 }
 
-/// Returns a flag that C does not define for the conversion, if there is one.
-fn meaningless(flags: Flags, letter: char) -> Option<char> {
-    let signed = matches!(letter, 'd' | 'i');
+/// Returns whether C defines a flag for a conversion.
+fn has_meaning(flag: char, letter: char) -> bool {
     let float = takes(letter) == Some(Class::Float);
-    let number = float || takes(letter) == Some(Class::Integer) && letter != 'c';
-    [
-        ('+', flags.plus && !signed && !float),
-        (' ', flags.space && !signed && !float),
-        ('#', flags.alternate && !float && !matches!(letter, 'o' | 'x' | 'X')),
-        ('0', flags.zero && !number),
-    ]
-    .into_iter()
-    .find_map(|(flag, wrong)| wrong.then_some(flag))
+    match flag {
+        '+' | ' ' => float || matches!(letter, 'd' | 'i'),
+        '#' => float || matches!(letter, 'o' | 'x' | 'X'),
+        '0' => float || matches!(letter, 'd' | 'i' | 'u' | 'o' | 'x' | 'X'),
+        _ => true,
+    }
 }
 
-/// Reports a conversion that does not fit its argument.
-fn check(
-    conversion: &Conversion,
-    argument: &Argument,
-    column: usize,
-    shown: &str,
-    report: &mut Report<'_>,
-) {
-    let kind = argument.ty().kind();
-    let class = takes(conversion.letter);
-    let fits = match kind {
-        Kind::Str => class == Some(Class::Str),
-        Kind::Address => class == Some(Class::Address),
-        Kind::F64 => class == Some(Class::Float),
-        _ => class == Some(Class::Integer),
+/// Returns the expected text if a conversion does not fit its argument.
+fn expected_instead(conversion: &Conversion, name: &str, ty: &CType) -> Option<String> {
+    let kind = ty.kind();
+    let class = match kind {
+        Kind::Str => Class::Str,
+        Kind::Address => Class::Address,
+        Kind::F64 => Class::Float,
+        _ => Class::Integer,
     };
-    let of = format!("for {}, which is {}", quoted(argument.name()), a(argument.ty().text()));
-    let Some((bits, signed)) = kind.integer().filter(|_| fits) else {
-        if !fits {
-            report.add(column, format!("{} {of}", fitting(kind)), shown);
-        }
-        return;
-    };
+    let of = format!("for {}, which is {}", quoted(name), a(ty.text()));
+    if takes(conversion.letter) != Some(class) {
+        return Some(format!("{} {of}", fitting(kind)));
+    }
+    let (bits, signed) = kind.integer()?;
     // A value smaller than an int becomes an int, and no length cuts off a larger one.
-    let wide = bits == 64;
-    if wide != (conversion.length == Length::Long) {
-        let letter = match conversion.letter {
-            'c' if signed => 'd',
-            'c' => 'u',
-            letter => letter,
-        };
-        let name = if wide { format!("PRI{letter}64") } else { format!("'%{letter}'") };
-        report.add(column, format!("{name} {of}"), shown);
+    let letter = match conversion.letter {
+        'c' if signed => 'd',
+        'c' => 'u',
+        letter => letter,
+    };
+    match (bits == 64, conversion.bits == 64) {
+        (true, false) => Some(format!("PRI{letter}64 {of}")),
+        (false, true) => Some(format!("'%{letter}' {of}")),
+        _ => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Translation of C's conversions to Rust's, with the same output.
 
-use crate::printf::{Conversion, Length};
+use crate::printf::Conversion;
 use crate::types::Kind;
 use std::fmt::Write;
 
@@ -31,6 +31,10 @@ fn simple(spec: String, value: String) -> Shown {
     Shown { spec, prefix: "", value, needs_c_printf: false }
 }
 
+fn c_printf(spec: String, value: String) -> Shown {
+    Shown { needs_c_printf: true, ..simple(spec, value) }
+}
+
 fn string(conversion: &Conversion, parameter: &str) -> Shown {
     let bytes = match conversion.precision {
         Some(most) => format!("&{parameter}[..{parameter}.len().min({most})]"),
@@ -45,56 +49,46 @@ fn character(conversion: &Conversion, parameter: &str) -> Shown {
 
 /// Returns the format spec of a text. C aligns text to the right by default, Rust to the left.
 fn text_spec(conversion: &Conversion) -> String {
-    let align = if conversion.flags.left { '<' } else { '>' };
+    let align = if conversion.has('-') { '<' } else { '>' };
     conversion.width.map(|width| format!(":{align}{width}")).unwrap_or_default()
 }
 
 fn address(conversion: &Conversion, parameter: &str) -> Shown {
     if conversion.width.is_some() {
-        let flags = if conversion.flags.left { "<#" } else { "#" };
+        let flags = if conversion.has('-') { "<#" } else { "#" };
         return simple(number_spec(conversion, flags, "x"), parameter.to_owned());
     }
-    Shown {
-        spec: ":x".to_owned(),
-        prefix: "0x",
-        value: parameter.to_owned(),
-        needs_c_printf: false,
-    }
+    Shown { prefix: "0x", ..simple(":x".to_owned(), parameter.to_owned()) }
 }
 
 fn integer(conversion: &Conversion, kind: Kind, parameter: &str) -> Shown {
     let signed = matches!(conversion.letter, 'd' | 'i');
-    let value = integer_value(conversion.length, signed, kind, parameter);
-    let flags = conversion.flags;
-    let ty = match conversion.letter {
-        'd' | 'i' | 'u' => String::new(),
-        letter => letter.to_string(),
-    };
-    let rust_flags = number_flags(conversion);
-    let spec = number_spec(conversion, &rust_flags, &ty);
-    if flags.alternate || conversion.precision.is_some() || (flags.space && !flags.plus) {
+    let value = integer_value(conversion.bits, signed, kind, parameter);
+    let (letter, flags) = (conversion.letter, number_flags(conversion));
+    let space = conversion.has(' ');
+    if conversion.has('#') || conversion.precision.is_some() || (space && !conversion.has('+')) {
         let value = match signed {
-            true => format!("super::c_printf::signed(i64::from({value}), {})", flags.space),
-            false => format!("super::c_printf::unsigned(u64::from({value}))"),
+            true => format!("super::c_printf::signed(i64::from({value}), {space})"),
+            false => format!("super::c_printf::unsigned(u64::from({value}), '{letter}')"),
         };
-        return Shown { spec, prefix: "", value, needs_c_printf: true };
+        return c_printf(number_spec(conversion, &flags, ""), value);
     }
-    simple(spec, value)
+    let ty = match letter {
+        'o' => "o",
+        'x' => "x",
+        'X' => "X",
+        _ => "",
+    };
+    simple(number_spec(conversion, &flags, ty), value)
 }
 
 /// Returns the parameter as printf takes it: a smaller one becomes an int, the
 /// length may cut it off, and the conversion determines whether it is signed.
-fn integer_value(length: Length, signed: bool, kind: Kind, parameter: &str) -> String {
+fn integer_value(shown_bits: u32, signed: bool, kind: Kind, parameter: &str) -> String {
     let (bits, has_sign) = kind.integer().unwrap_or((64, false));
     if kind == Kind::Bool {
         return format!("u8::from({parameter})");
     }
-    let shown_bits = match length {
-        Length::Char => 8,
-        Length::Short => 16,
-        Length::Int => 32,
-        Length::Long => 64,
-    };
     let same = match (has_sign, signed) {
         _ if bits > shown_bits => false,
         (true, false) => false,
@@ -109,19 +103,18 @@ fn integer_value(length: Length, signed: bool, kind: Kind, parameter: &str) -> S
 
 fn float(conversion: &Conversion, parameter: &str) -> Shown {
     let spec = number_spec(conversion, &number_flags(conversion), "");
-    let (letter, space) = (conversion.letter, conversion.flags.space);
-    let value = format!("super::c_printf::float({parameter}, '{letter}', {space})");
-    Shown { spec, prefix: "", value, needs_c_printf: true }
+    let (letter, space) = (conversion.letter, conversion.has(' '));
+    c_printf(spec, format!("super::c_printf::float({parameter}, '{letter}', {space})"))
 }
 
 /// Returns the flags in Rust's order. A zero is ignored where C ignores it.
 fn number_flags(conversion: &Conversion) -> String {
-    let flags = conversion.flags;
     let is_float = !matches!(conversion.letter, 'd' | 'i' | 'u' | 'o' | 'x' | 'X');
-    let zero = flags.zero && !flags.left && (is_float || conversion.precision.is_none());
-    [(flags.left, '<'), (flags.plus, '+'), (flags.alternate, '#'), (zero, '0')]
+    let zero = !conversion.has('-') && (is_float || conversion.precision.is_none());
+    [('-', '<'), ('+', '+'), ('#', '#'), ('0', '0')]
         .into_iter()
-        .filter_map(|(is_set, flag)| is_set.then_some(flag))
+        .filter(|(flag, _)| conversion.has(*flag) && (*flag != '0' || zero))
+        .map(|(_, flag)| flag)
         .collect()
 }
 
@@ -150,10 +143,10 @@ mod tests {
     #[test]
     fn zero_has_no_prefix() {
         assert_eq!(
-            format!("{:#x} {:#x} {:#X}", unsigned(0), unsigned(31), unsigned(31)),
+            format!("{:#} {:#} {:#}", unsigned(0, 'x'), unsigned(31, 'x'), unsigned(31, 'X')),
             "0 0x1f 0X1F"
         );
-        assert_eq!(format!("{:#o} {:#o}", unsigned(0), unsigned(8)), "0 010");
+        assert_eq!(format!("{:#} {:#}", unsigned(0, 'o'), unsigned(8, 'o')), "0 010");
     }
 
     #[test]

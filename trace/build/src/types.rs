@@ -23,19 +23,7 @@ pub enum Kind {
 impl Kind {
     /// Returns the type of the generated function's parameter.
     pub const fn rust(self) -> &'static str {
-        match self {
-            Kind::I8 => "i8",
-            Kind::I16 => "i16",
-            Kind::I32 => "i32",
-            Kind::I64 => "i64",
-            Kind::U8 => "u8",
-            Kind::U16 => "u16",
-            Kind::U32 => "u32",
-            Kind::U64 | Kind::Address => "u64",
-            Kind::Bool => "bool",
-            Kind::F64 => "f64",
-            Kind::Str => "impl AsRef<[u8]>",
-        }
+        self.spelled().0
     }
 
     /// Returns the type in `trace-events-all`. QEMU's reader takes C's
@@ -43,34 +31,30 @@ impl Kind {
     /// type that begins with `char *` or `const char *` is a string to it. A
     /// double is recorded as its bits.
     pub const fn c(self) -> &'static str {
-        match self {
-            Kind::I8 => "int8_t",
-            Kind::I16 => "int16_t",
-            Kind::I32 => "int32_t",
-            Kind::I64 => "int64_t",
-            Kind::U8 => "uint8_t",
-            Kind::U16 => "uint16_t",
-            Kind::U32 => "uint32_t",
-            Kind::U64 | Kind::F64 => "uint64_t",
-            Kind::Bool => "bool",
-            Kind::Str => "const char *",
-            Kind::Address => "void *",
-        }
+        self.spelled().1
     }
 
     /// Returns an integer's bits, and whether it has a sign; None for other kinds.
     pub const fn integer(self) -> Option<(u32, bool)> {
-        Some(match self {
-            Kind::I8 => (8, true),
-            Kind::I16 => (16, true),
-            Kind::I32 => (32, true),
-            Kind::I64 => (64, true),
-            Kind::U8 | Kind::Bool => (8, false),
-            Kind::U16 => (16, false),
-            Kind::U32 => (32, false),
-            Kind::U64 => (64, false),
-            Kind::F64 | Kind::Str | Kind::Address => return None,
-        })
+        self.spelled().2
+    }
+
+    /// Returns the type in Rust and in C, and an integer's bits and sign.
+    const fn spelled(self) -> (&'static str, &'static str, Option<(u32, bool)>) {
+        match self {
+            Kind::I8 => ("i8", "int8_t", Some((8, true))),
+            Kind::I16 => ("i16", "int16_t", Some((16, true))),
+            Kind::I32 => ("i32", "int32_t", Some((32, true))),
+            Kind::I64 => ("i64", "int64_t", Some((64, true))),
+            Kind::U8 => ("u8", "uint8_t", Some((8, false))),
+            Kind::U16 => ("u16", "uint16_t", Some((16, false))),
+            Kind::U32 => ("u32", "uint32_t", Some((32, false))),
+            Kind::U64 => ("u64", "uint64_t", Some((64, false))),
+            Kind::Bool => ("bool", "bool", Some((8, false))),
+            Kind::F64 => ("f64", "uint64_t", None),
+            Kind::Str => ("impl AsRef<[u8]>", "const char *", None),
+            Kind::Address => ("u64", "void *", None),
+        }
     }
 }
 
@@ -132,12 +116,9 @@ pub(crate) fn spell(parts: &[Part]) -> String {
 /// Returns true if a last word is the argument's name, and not the end of the
 /// type before it.
 pub(crate) fn is_name(word: &str, before: &[Part]) -> bool {
-    if named(word).is_some() {
-        // `uint64_t vaddr` is a name, `const vaddr` a type.
-        return !is_keyword(word)
-            && before.iter().any(|part| !matches!(part, Part::Word(word) if is_qualifier(word)));
-    }
-    !is_keyword(word)
+    // `uint64_t vaddr` is a name, `const vaddr` a type.
+    let is_type = |part: &Part| !matches!(part, Part::Word(word) if is_qualifier(word));
+    !is_keyword(word) && (named(word).is_none() || before.iter().any(is_type))
 }
 
 /// Returns true if C uses the word only in types.
@@ -186,12 +167,10 @@ fn can_be_pointed_at(base: &[&str]) -> bool {
 }
 
 fn value(base: &[&str]) -> Option<Kind> {
-    if let [word] = base
-        && let Some(kind) = named(word)
-    {
-        return Some(kind);
+    match base {
+        [word] => named(word).or_else(|| basic(base)),
+        _ => basic(base),
     }
-    basic(base)
 }
 
 fn named(word: &str) -> Option<Kind> {
@@ -220,37 +199,13 @@ fn basic(base: &[&str]) -> Option<Kind> {
     if base.is_empty() || !all_basic || ints > 1 || signed + unsigned > 1 {
         return None;
     }
-    let unsigned = unsigned == 1;
-    Some(match (chars, shorts, longs) {
+    let (of_signed, of_unsigned) = match (chars, shorts, longs) {
         // Plain char has a sign, as on x86.
-        (1, 0, 0) if ints == 0 => {
-            if unsigned {
-                Kind::U8
-            } else {
-                Kind::I8
-            }
-        }
-        (0, 1, 0) => {
-            if unsigned {
-                Kind::U16
-            } else {
-                Kind::I16
-            }
-        }
-        (0, 0, 0) => {
-            if unsigned {
-                Kind::U32
-            } else {
-                Kind::I32
-            }
-        }
-        (0, 0, 1 | 2) => {
-            if unsigned {
-                Kind::U64
-            } else {
-                Kind::I64
-            }
-        }
+        (1, 0, 0) if ints == 0 => (Kind::I8, Kind::U8),
+        (0, 1, 0) => (Kind::I16, Kind::U16),
+        (0, 0, 0) => (Kind::I32, Kind::U32),
+        (0, 0, 1 | 2) => (Kind::I64, Kind::U64),
         _ => return None,
-    })
+    };
+    Some(if unsigned == 1 { of_unsigned } else { of_signed })
 }

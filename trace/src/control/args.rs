@@ -1,5 +1,6 @@
 //! `--trace` and `--trace-backend`: options for a VMM's command line.
 
+use super::commands::error_chain;
 use crate::events::Pattern;
 use crate::events::registry::{self, Clash};
 use crate::session::Session;
@@ -49,14 +50,11 @@ impl FromStr for TraceOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<TraceOption, String> {
-        let pattern =
-            |text: &str| text.parse().map(TraceOption::Enable).map_err(|e| format!("{e}"));
-        match text.split_once('=') {
-            None => pattern(text),
-            Some(("enable", text)) => pattern(text),
-            Some(("events", path)) if !path.is_empty() => Ok(TraceOption::Events(path.into())),
-            Some(("file", path)) if !path.is_empty() => Ok(TraceOption::File(path.into())),
-            Some(_) => Err("expected [enable=]PATTERN, events=FILE or file=FILE".into()),
+        match text.split_once('=').unwrap_or(("enable", text)) {
+            ("enable", text) => text.parse().map(TraceOption::Enable).map_err(|e| format!("{e}")),
+            ("events", path) if !path.is_empty() => Ok(TraceOption::Events(path.into())),
+            ("file", path) if !path.is_empty() => Ok(TraceOption::File(path.into())),
+            _ => Err("expected [enable=]PATTERN, events=FILE or file=FILE".into()),
         }
     }
 }
@@ -121,8 +119,7 @@ impl TraceArgs {
                 TraceOption::Enable(pattern) => set(pattern, true).map_err(refused)?,
                 TraceOption::Events(path) => patterns(path, &mut set)?,
                 TraceOption::File(path) => {
-                    let file = session.set_simple_file(path);
-                    file.map_err(|e| refused(format!("{e}: {}", e.source)))?;
+                    session.set_simple_file(path).map_err(|e| refused(error_chain(&e)))?;
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! and the rings' contents. All of it is available to code and as commands of
 //! the monitor.
 
-use super::monitor::{Monitor, MonitorError};
+use super::monitor::{Monitor, MonitorError, PATIENCE};
 use crate::ctf::WriteFailed;
 use crate::drain::{TooManyRules, TraceState};
 use crate::events::backend::{self, Backends, ftrace};
@@ -69,7 +69,7 @@ impl Session {
     /// If the socket cannot be made.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         let session = self.clone();
-        Monitor::start_in(self.folder().clone(), move |line| session.execute(line))
+        Monitor::start_in(self.folder().clone(), PATIENCE, move |line| session.execute(line))
     }
 
     /// Executes a command of the monitor and returns its text.
@@ -88,24 +88,27 @@ impl Session {
             ["trace-event", pattern, state] => self.trace_event(pattern, switch(state)?),
             ["snapshot"] => match self.snapshot() {
                 Ok(dir) => Ok(dir.display().to_string()),
-                Err(why) => Err(told(&why)),
+                Err(why) => Err(error_chain(&why)),
             },
             ["trace-file", "set", _, ..] => {
                 let path = line.split_once("set").map_or("", |(_, path)| path.trim());
-                self.set_simple_file(Path::new(path)).map_err(|e| told(&e))?;
+                self.set_simple_file(Path::new(path)).map_err(|e| error_chain(&e))?;
                 Ok(format!("writing to {path}"))
             }
-            ["trace-file", "flush"] => self.flush(),
+            ["trace-file", "flush"] => {
+                self.engine().pass();
+                Ok(String::new())
+            }
             ["trace-file", state] => self.trace_file(switch(state)?),
             ["trigger", "list"] => Ok(self.triggers()),
             ["trigger", "add", ..] => {
                 let rule = line.split_once("add").map_or("", |(_, rule)| rule.trim());
-                let number = self.add_trigger(rule).map_err(|e| told(&e))?;
+                let number = self.add_trigger(rule).map_err(|e| error_chain(&e))?;
                 Ok(format!("trigger {number}"))
             }
             ["trigger", "remove", number] => {
                 let number = number.parse().map_err(|_| format!("{number:?} is no number"))?;
-                self.remove_trigger(number).map_err(|e| told(&e))?;
+                self.remove_trigger(number).map_err(|e| error_chain(&e))?;
                 Ok(String::new())
             }
             ["trace-backend", name, state] => trace_backend(name, switch(state)?),
@@ -116,8 +119,8 @@ impl Session {
     }
 
     fn trace_event(&self, pattern: &str, on: bool) -> Result<String, String> {
-        let pattern: Pattern = pattern.parse().map_err(|e| told(&e))?;
-        let about = self.set_events(&pattern, on).map_err(|e| told(&e))?;
+        let pattern: Pattern = pattern.parse().map_err(|e| error_chain(&e))?;
+        let about = self.set_events(&pattern, on).map_err(|e| error_chain(&e))?;
         let state = if on { "on" } else { "off" };
         Ok(match about {
             Matched { declared: 0, guest: 0 } if pattern.is_exact() => {
@@ -133,20 +136,17 @@ impl Session {
     }
 
     fn info_events(&self, pattern: &str) -> Result<String, String> {
-        let pattern: Pattern = pattern.parse().map_err(|e| told(&e))?;
-        let mut rows: Vec<(String, bool, &str)> = EVENTS
-            .iter()
-            .map(|event| (event.name().to_owned(), event.is_wanted(), ""))
-            .chain(self.engine().guest_events())
-            .filter(|(name, ..)| pattern.matches(name))
-            .collect();
+        let pattern: Pattern = pattern.parse().map_err(|e| error_chain(&e))?;
+        let declared = EVENTS.iter().map(|event| (event.name(), event.is_wanted(), ""));
+        let engine = self.engine();
+        let guests = engine.state.classes.wanted.names().map(|(name, on)| (name, on, " (guest)"));
+        let fits = |(name, ..): &(&str, bool, &str)| pattern.matches(name);
+        let mut rows: Vec<_> = declared.chain(guests).filter(fits).collect();
         if rows.is_empty() {
             return Err(format!("no event fits {pattern} so far"));
         }
         rows.sort();
-        let row = |(name, on, whose): (String, bool, &str)| {
-            format!("{name} : state {}{whose}\n", u8::from(on))
-        };
+        let row = |(name, on, whose)| format!("{name} : state {}{whose}\n", u8::from(on));
         Ok(rows.into_iter().map(row).collect())
     }
 
@@ -160,11 +160,6 @@ impl Session {
         }
         self.engine().describe_trace(&mut text);
         text
-    }
-
-    fn flush(&self) -> Result<String, String> {
-        self.engine().pass();
-        Ok(String::new())
     }
 
     fn trace_file(&self, on: bool) -> Result<String, String> {
@@ -182,7 +177,7 @@ impl Session {
 }
 
 /// Formats an error with its causes on one line, for messages to a VMM's user.
-pub fn told(error: &dyn std::error::Error) -> String {
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -207,6 +202,15 @@ fn usage(name: &str) -> Option<String> {
     (!lines.is_empty()).then(|| format!("usage of {name}:\n{}", lines.join("\n")))
 }
 
+/// Backends that commands switch, by name.
+const SWITCHED: [(&str, Backends); 5] = [
+    ("log", Backends::LOG),
+    ("syslog", Backends::SYSLOG),
+    ("ftrace", Backends::FTRACE),
+    ("ftrace-raw", Backends::FTRACE_RAW),
+    ("sdt", Backends::SDT),
+];
+
 /// Switches a backend by its name alone; `ftrace:DIR` and `ftrace-raw:DIR` name
 /// the folder of a tracefs instance.
 fn trace_backend(name: &str, on: bool) -> Result<String, String> {
@@ -214,18 +218,11 @@ fn trace_backend(name: &str, on: bool) -> Result<String, String> {
         Some((name, instance)) => (name, Some(Path::new(instance))),
         None => (name, None),
     };
-    let which = match name {
-        "log" => Backends::LOG,
-        "syslog" => Backends::SYSLOG,
-        "ftrace" => Backends::FTRACE,
-        "ftrace-raw" => Backends::FTRACE_RAW,
-        "sdt" => Backends::SDT,
-        other => {
-            return Err(format!(
-                "no backend {other:?} that can be switched; there are log, syslog, \
-                 ftrace[:DIR], ftrace-raw[:DIR], sdt"
-            ));
-        }
+    let Some(&(_, which)) = SWITCHED.iter().find(|(known, _)| *known == name) else {
+        return Err(format!(
+            "no backend {name:?} that can be switched; there are log, syslog, \
+             ftrace[:DIR], ftrace-raw[:DIR], sdt"
+        ));
     };
     if !on {
         backend::remove(which);
@@ -233,7 +230,7 @@ fn trace_backend(name: &str, on: bool) -> Result<String, String> {
     }
     if which.intersects(Backends::FTRACE | Backends::FTRACE_RAW) {
         let instance = instance.unwrap_or(Path::new("/sys/kernel/tracing"));
-        ftrace::open(instance).map_err(|e| told(&e))?;
+        ftrace::open(instance).map_err(|e| error_chain(&e))?;
     }
     backend::add(which);
     Ok(String::new())
@@ -241,16 +238,9 @@ fn trace_backend(name: &str, on: bool) -> Result<String, String> {
 
 /// Returns the names of backends, in the commands' spelling.
 fn names(backends: Backends) -> String {
-    let all = [
-        (Backends::RING, "rings"),
-        (Backends::LOG, "log"),
-        (Backends::SYSLOG, "syslog"),
-        (Backends::FTRACE, "ftrace"),
-        (Backends::FTRACE_RAW, "ftrace-raw"),
-        (Backends::SDT, "sdt"),
-    ];
-    let on = all.into_iter().filter(|(backend, _)| backends.contains(*backend));
-    let on: Vec<&str> = on.map(|(_, name)| name).collect();
+    let all = [("rings", Backends::RING)].into_iter().chain(SWITCHED);
+    let on = all.filter(|(_, backend)| backends.contains(*backend));
+    let on: Vec<&str> = on.map(|(name, _)| name).collect();
     if on.is_empty() { "nop".into() } else { on.join(" ") }
 }
 

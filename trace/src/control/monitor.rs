@@ -55,12 +55,13 @@
 //! memory.
 
 mod socket;
-mod sys;
 
 pub use socket::connect;
 
-use crate::ctf::folder::MOST_TRIES;
+use crate::ctf::folder::retry;
 use crate::ctf::{Folder, Share};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SendFlags;
 use socket::{Entry, listen};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read};
@@ -80,7 +81,7 @@ pub const MAX_REPLY: usize = 1 << 20;
 pub const MAX_CLIENTS: usize = 256;
 
 /// Time for which a client may read nothing of its reply.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Time until the next try when the machine is out of descriptors or memory.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
@@ -140,28 +141,14 @@ impl Monitor {
         dir: &Path,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
     ) -> Result<Monitor, MonitorError> {
-        Monitor::start_with(dir, PATIENCE, execute)
-    }
-
-    /// Starts in the same way in a directory that is open already.
-    pub(crate) fn start_in(
-        dir: Folder,
-        execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
-    ) -> Result<Monitor, MonitorError> {
-        Monitor::serve(dir, PATIENCE, execute)
-    }
-
-    fn start_with(
-        dir: &Path,
-        patience: Duration,
-        execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
-    ) -> Result<Monitor, MonitorError> {
         let folder = Folder::open(dir, Share::Owner)
             .map_err(|source| MonitorError::Directory { path: dir.to_owned(), source })?;
-        Monitor::serve(folder, patience, execute)
+        Monitor::start_in(folder, PATIENCE, execute)
     }
 
-    fn serve(
+    /// Starts in the same way in a directory that is open already. `patience` is
+    /// [`PATIENCE`] or, in a test, less.
+    pub(crate) fn start_in(
         dir: Folder,
         patience: Duration,
         execute: impl FnMut(&str) -> Result<String, String> + Send + 'static,
@@ -213,36 +200,33 @@ struct Server<E> {
 
 impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
     fn serve(mut self) {
-        let (mut fds, mut interrupted) = (Vec::new(), 0);
         loop {
             let now = Instant::now();
             self.accept_from = self.accept_from.filter(|from| *from > now);
-            fds.clear();
-            fds.push(sys::pollfd(&self.wake, libc::POLLIN));
-            let accepting = if self.accept_from.is_some() { 0 } else { libc::POLLIN };
-            fds.push(sys::pollfd(&self.listener, accepting));
-            fds.extend(self.clients.iter().map(|c| sys::pollfd(&c.stream, c.waits_for())));
-            match sys::poll(&mut fds, self.timeout(now)) {
-                Err(e) if e.kind() == ErrorKind::Interrupted && interrupted < MOST_TRIES => {
-                    interrupted += 1;
-                    continue;
-                }
-                Err(_) => {
-                    // Everything is tried after that; none of it blocks.
-                    thread::sleep(BACK_OFF);
-                    fds.iter_mut().for_each(|fd| fd.revents = libc::POLLIN);
-                }
-                Ok(()) => interrupted = 0,
+            let accepting = match self.accept_from {
+                Some(_) => PollFlags::empty(),
+                None => PollFlags::IN,
+            };
+            let wake = PollFd::new(&self.wake, PollFlags::IN);
+            let mut fds = vec![wake, PollFd::new(&self.listener, accepting)];
+            fds.extend(self.clients.iter().map(|c| PollFd::new(&c.stream, c.waits_for())));
+            let timeout = self.timeout(now).and_then(|left| Timespec::try_from(left).ok());
+            let failed = retry(|| poll(&mut fds, timeout.as_ref())).is_err();
+            if failed {
+                // Everything is tried after that; none of it blocks.
+                thread::sleep(BACK_OFF);
             }
+            let ready: Vec<bool> =
+                fds.iter().map(|fd| failed || !fd.revents().is_empty()).collect();
 
-            if fds[0].revents != 0 && is_closed(&self.wake) {
+            if ready[0] && is_closed(&self.wake) {
                 return;
             }
-            let mut ready = fds[2..].iter().map(|fd| fd.revents != 0);
+            let mut clients_ready = ready[2..].iter();
             self.clients.retain_mut(|client| {
-                client.turn(ready.next() == Some(true), &mut self.execute, self.patience)
+                client.turn(clients_ready.next() == Some(&true), &mut self.execute, self.patience)
             });
-            if fds[1].revents != 0 && self.accept_from.is_none() {
+            if ready[1] && self.accept_from.is_none() {
                 self.accept();
             }
         }
@@ -277,12 +261,26 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
                 continue;
             }
             if self.clients.len() >= MAX_CLIENTS {
-                let _ = sys::send(&stream, b"error: too many clients\n");
+                let _ = send(&stream, b"error: too many clients\n");
                 continue;
             }
-            self.clients.push(Connection::new(stream));
+            self.clients.push(Connection {
+                stream,
+                input: Vec::new(),
+                skipping: false,
+                ended: false,
+                output: Vec::new(),
+                sent: 0,
+                moved: Instant::now(),
+            });
         }
     }
+}
+
+/// Sends as many bytes as there is room for. Raises no SIGPIPE in a VMM that does
+/// not ignore it.
+fn send(stream: &UnixStream, bytes: &[u8]) -> io::Result<usize> {
+    retry(|| rustix::net::send(stream, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))
 }
 
 fn is_closed(mut stream: &UnixStream) -> bool {
@@ -309,26 +307,14 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(stream: UnixStream) -> Connection {
-        Connection {
-            stream,
-            input: Vec::new(),
-            skipping: false,
-            ended: false,
-            output: Vec::new(),
-            sent: 0,
-            moved: Instant::now(),
-        }
-    }
-
     /// Returns the events that poll waits for. It reports a closed connection anyway.
-    fn waits_for(&self) -> libc::c_short {
+    fn waits_for(&self) -> PollFlags {
         if !self.output.is_empty() {
-            libc::POLLOUT
+            PollFlags::OUT
         } else if self.ended || self.has_line() {
-            0
+            PollFlags::empty()
         } else {
-            libc::POLLIN
+            PollFlags::IN
         }
     }
 
@@ -376,19 +362,12 @@ impl Connection {
     }
 
     fn send(&mut self) -> io::Result<()> {
-        let mut interrupted = 0;
         while self.sent < self.output.len() {
-            match sys::send(&self.stream, &self.output[self.sent..]) {
-                Ok(n) => {
-                    self.sent += n;
-                    self.moved = Instant::now();
-                }
+            match send(&self.stream, &self.output[self.sent..]) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::Interrupted && interrupted < MOST_TRIES => {
-                    interrupted += 1;
-                }
-                Err(e) => return Err(e),
+                sent => self.sent += sent?,
             }
+            self.moved = Instant::now();
         }
         // A long reply's memory is not kept.
         (self.output, self.sent) = (Vec::new(), 0);
@@ -479,9 +458,8 @@ fn escape(line: &str, out: &mut String) {
     for c in line.chars() {
         // Writing to a String does not fail.
         let _ = match c {
-            '\t' => out.write_str("\\t"),
-            '\r' => out.write_str("\\r"),
-            c if c.is_control() => write!(out, "\\x{:02x}", c as u32),
+            // Control characters have one byte.
+            c if c.is_control() => write!(out, "{}", std::ascii::escape_default(c as u8)),
             c => out.write_char(c),
         };
     }
@@ -496,8 +474,9 @@ mod tests {
     fn a_client_that_reads_nothing_of_a_reply_is_disconnected() {
         let dir = tempfile::tempdir().unwrap();
         let patience = Duration::from_millis(50);
+        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
         let long = |_: &str| Ok("x".repeat(MAX_REPLY / 2));
-        let _monitor = Monitor::start_with(dir.path(), patience, long).unwrap();
+        let _monitor = Monitor::start_in(folder, patience, long).unwrap();
         let mut client = connect(dir.path(), patience).unwrap();
 
         client.write_all(b"a\n").unwrap();

@@ -48,21 +48,16 @@ impl Anchor {
             let unix_ns = real.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128);
             (width, Anchor { raw: before + width / 2, unix_ns, monotonic })
         };
-        let mut best = sample();
-        for _ in 0..32 {
-            let next = sample();
-            if next.0 < best.0 {
-                best = next;
-            }
-        }
-        best.1
+        let shorter = |a: (u64, Anchor), b: (u64, Anchor)| if b.0 < a.0 { b } else { a };
+        (0..32).map(|_| sample()).fold(sample(), shorter).1
     }
 }
 
 /// The host's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct HostClock {
-    first: Anchor,
+    /// When the session began.
+    pub first: Anchor,
     /// Raw ticks at the streams' tick 0.
     pub base: u64,
     /// Ticks per second.
@@ -135,16 +130,6 @@ impl HostClock {
     /// Returns the Unix time of tick 0, nanoseconds.
     pub fn offset_ns(&self) -> i128 {
         self.unix_ns(self.base)
-    }
-
-    /// Returns the Unix time of the first anchor, nanoseconds.
-    pub fn started_unix_ns(&self) -> i128 {
-        self.first.unix_ns
-    }
-
-    /// Returns the first anchor's raw value.
-    pub fn started(&self) -> u64 {
-        self.first.raw
     }
 }
 
@@ -300,7 +285,7 @@ impl Clocks {
     ) -> Clocks {
         // An impossible frequency is ignored.
         let own_frequency = own_frequency.filter(|f| FREQUENCIES.contains(f));
-        let began = began.unwrap_or(host.started());
+        let began = began.unwrap_or(host.first.raw);
         Clocks {
             host,
             guests: Vec::new(),
@@ -454,50 +439,48 @@ impl Clocks {
         }
     }
 
+    fn frequency(&self, clock: u32) -> u64 {
+        self.guest(clock).map_or(self.host.frequency, |guest| guest.frequency(&self.host))
+    }
+
+    /// Returns the Unix time of tick 0 of the clock's streams, nanoseconds.
+    fn offset_ns(&self, clock: u32) -> i128 {
+        self.guest(clock).map_or(self.host.offset_ns(), |guest| guest.offset_ns(&self.host))
+    }
+
     pub fn entries(&self, uuid: &[u8; 16]) -> Vec<ClockEntry> {
-        let entry = |id: u32, name: String, frequency, offset_ns| {
+        let entry = |id: u32| {
             let mut uuid = *uuid;
             // Each clock has its own UUID, made from the session's.
             for (byte, x) in uuid[12..].iter_mut().zip((id + 1).to_be_bytes()) {
                 *byte ^= x;
             }
+            let name = match id {
+                HOST_CLOCK => "host".into(),
+                id => format!("guest{id}"),
+            };
+            let (frequency, offset_ns) = (self.frequency(id), self.offset_ns(id));
             ClockEntry { id, name, uuid, frequency, offset_ns }
         };
-        let host = &self.host;
-        let guests = self.guests.iter().zip(1..).map(|(clock, id)| {
-            entry(id, format!("guest{id}"), clock.frequency(host), clock.offset_ns(host))
-        });
-        std::iter::once(entry(0, "host".into(), host.frequency, host.offset_ns()))
-            .chain(guests)
-            .collect()
+        (0..self.len()).map(entry).collect()
     }
 
     pub fn to_json(&self) -> Vec<ClockJson> {
-        let host = &self.host;
-        let whole =
-            |ns: i128| i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
-        let guests = self.guests.iter().zip(1..).map(|(clock, id)| ClockJson {
-            id,
-            domain: Domain::Guest,
-            kind: clock.kind_name().into(),
-            epoch: clock.epoch,
-            frequency: clock.frequency(host),
-            base: clock.base,
-            offset_ns: whole(clock.offset_ns(host)),
-            host_frequency: host.frequency,
-        });
-        std::iter::once(ClockJson {
-            id: 0,
-            domain: Domain::Host,
-            kind: "tsc".into(),
-            epoch: 0,
-            frequency: host.frequency,
-            base: host.base,
-            offset_ns: whole(host.offset_ns()),
-            host_frequency: host.frequency,
-        })
-        .chain(guests)
-        .collect()
+        let clock = |id: u32| {
+            let guest = self.guest(id);
+            let offset_ns = self.offset_ns(id).clamp(i64::MIN.into(), i64::MAX.into());
+            ClockJson {
+                id,
+                domain: guest.map_or(Domain::Host, |_| Domain::Guest),
+                kind: guest.map_or("tsc", GuestClock::kind_name).into(),
+                epoch: guest.map_or(0, |guest| guest.epoch),
+                frequency: self.frequency(id),
+                base: self.base(id),
+                offset_ns: offset_ns as i64,
+                host_frequency: self.host.frequency,
+            }
+        };
+        (0..self.len()).map(clock).collect()
     }
 }
 

@@ -4,8 +4,8 @@
 //! has other uses for its descriptors. The file that was written least recently
 //! is closed when another one is needed, and opened again at its next packet.
 
-use super::folder::{Folder, Share, check_size, set_len, write_at};
-use rustix::fs::{OFlags, Stat};
+use super::folder::{Folder, Share, check_size, inode, set_len, write_at};
+use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,9 @@ use std::path::{Path, PathBuf};
 /// A stream file that was created here, open or not.
 #[derive(Debug)]
 pub(crate) struct FileId {
-    name: String,
+    pub name: String,
     /// Device and inode: another file of its name is not it.
     inode: (u64, u64),
-}
-
-impl FileId {
-    pub fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 #[derive(Debug)]
@@ -139,10 +133,6 @@ impl Files {
     }
 }
 
-fn inode(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,7 +149,7 @@ mod tests {
         }
         for (n, id) in (0..5u8).zip(&ids) {
             files.close(id, Some(2)).unwrap();
-            assert_eq!(std::fs::read(dir.path().join(id.name())).unwrap(), [n, 0xa0 + n]);
+            assert_eq!(std::fs::read(dir.path().join(&id.name)).unwrap(), [n, 0xa0 + n]);
         }
         assert!(files.open.is_empty());
     }

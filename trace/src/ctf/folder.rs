@@ -2,7 +2,7 @@
 //!
 //! Every file of a session is made, opened, renamed and removed relative to
 //! such a descriptor, and no link is followed on the way: a directory that is
-//! renamed or replaced meanwhile, or a link that somebody plants in it, sends
+//! renamed or replaced meanwhile, or a link that is planted in it, sends
 //! no write elsewhere. A file is always a new one that gets its name by rename.
 //! Modes are set, not left to the umask.
 //!
@@ -22,13 +22,13 @@ use std::sync::Arc;
 
 /// Tries of a system call that signals interrupt. After that the interruption
 /// is an error like any other.
-pub(crate) const MOST_TRIES: u32 = 100;
+const MOST_TRIES: u32 = 100;
 
 /// Entries that a folder is asked for at most; a trace has fewer files.
 const MOST_NAMES: usize = 1 << 20;
 
 /// The users that may read a session, besides its owner. A session holds what
-/// guests and programs traced, which may be anything; nobody but the owner can
+/// guests and programs traced, which may be anything; only the owner can
 /// write to it. The control socket and a segment's file are the owner's alone,
 /// always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,11 @@ pub(crate) fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Res
 /// Gives a file this length.
 pub(crate) fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
     retry(|| ftruncate(&file, len))
+}
+
+/// Returns device and inode, which no other file has.
+pub(crate) fn inode(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
 }
 
 /// Checks that a file may have this many bytes. Beyond RLIMIT_FSIZE the kernel refuses them with
@@ -238,12 +243,17 @@ impl Folder {
     }
 
     /// Opens a regular file. A pipe or a device that has the name is an error
-    /// at once, not a wait for somebody else.
+    /// at once, not a wait for its other side.
     pub fn file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let name = name.as_ref();
-        let file = retry(|| openat(&self.fd, name, flags, Mode::empty()))
-            .map_err(|why| if is_link(&why) { not_regular() } else { why })?;
+        let file =
+            retry(|| openat(&self.fd, name, flags, Mode::empty())).map_err(|why| {
+                match why.raw_os_error() {
+                    Some(libc::ELOOP) => not_regular(),
+                    _ => why,
+                }
+            })?;
         let stat = fstat(&file)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok((file, stat)),
@@ -299,10 +309,6 @@ impl AsFd for Folder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-fn is_link(why: &io::Error) -> bool {
-    why.raw_os_error() == Some(libc::ELOOP)
 }
 
 fn not_regular() -> io::Error {

@@ -96,8 +96,8 @@ env {{
     for clock in clocks {
         write_clock(out, clock)?;
     }
-    for class in classes {
-        write_class(out, &class)?;
+    for ClassEntry { stream_id, id, body } in classes {
+        write!(out, "\nevent {{\n\tid = {id};\n\tstream_id = {stream_id};\n{body}}};\n")?;
     }
     Ok(())
 }
@@ -151,11 +151,6 @@ stream {{
 "#,
         Uuid(uuid)
     )
-}
-
-fn write_class(out: &mut String, class: &ClassEntry<'_>) -> fmt::Result {
-    let ClassEntry { stream_id, id, body } = class;
-    write!(out, "\nevent {{\n\tid = {id};\n\tstream_id = {stream_id};\n{body}}};\n")
 }
 
 /// Returns name and fields of an event class: made once, as the metadata is written often.

@@ -4,7 +4,7 @@
 //! Layout: `docs/session.md`. Little endian, as the machine is.
 
 use serde::{Deserialize, Serialize};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// CTF's magic number for a packet.
 pub const MAGIC: u32 = 0xc1fc_1fc1;
@@ -89,21 +89,12 @@ impl PacketHeader {
             magic: MAGIC,
             uuid,
             stream_id,
-            timestamp_begin: 0,
-            timestamp_end: 0,
             content_size: HEADER_BYTES as u64 * 8,
             packet_size: HEADER_BYTES as u64 * 8,
-            events_discarded: 0,
-            ring_begin: 0,
-            ring_end: 0,
-            lease_token: 0,
             client,
             epoch,
-            events_filtered: 0,
-            faults: 0,
-            sequence: 0,
-            reserved: 0,
             domain: domain as u32,
+            ..PacketHeader::new_zeroed()
         }
     }
 

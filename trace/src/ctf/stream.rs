@@ -53,23 +53,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Creates the first file, with an empty packet that carries the
-    /// baseline.
+    /// Creates the first file, with an empty packet that carries the baseline. It follows `number`
+    /// files of an earlier process, which count `discarded` lost events.
     ///
     /// # Errors
     /// If the file cannot be made; nothing of it is left.
     pub fn create(
-        files: &mut Files,
-        prefix: &str,
-        file_bytes: u64,
-        baseline: &PacketHeader,
-    ) -> Result<Stream, WriteFailed> {
-        Stream::resume(files, prefix, 0, 0, file_bytes, baseline)
-    }
-
-    /// Creates the first file after `number` files that are there, which count `discarded` lost
-    /// events.
-    pub(crate) fn resume(
         files: &mut Files,
         prefix: &str,
         number: u32,
@@ -101,12 +90,12 @@ impl Stream {
         next_sequence: u64,
     ) -> Result<(), WriteFailed> {
         let bytes = buffer.padded_bytes() as u64;
-        if bytes + HEADER_BYTES as u64 > self.file.left(self.file_bytes) {
+        if bytes + HEADER_BYTES as u64 > self.file.left() {
             let baseline = self.file.filler;
             self.next_file(files, &baseline)?;
         }
         let (header, discarded) = self.in_file(header);
-        self.file.append(files, buffer, &header, next_sequence, self.file_bytes)?;
+        self.file.append(files, buffer, &header, next_sequence)?;
         self.discarded = discarded;
         Ok(())
     }
@@ -164,11 +153,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the number of files so far.
-    pub fn files(&self) -> u32 {
-        self.next_number
-    }
-
     /// Returns the total of discarded events in its files.
     pub fn discarded(&self) -> u64 {
         self.discarded
@@ -215,8 +199,9 @@ impl StreamFile {
         }
     }
 
-    fn left(&self, file_bytes: u64) -> u64 {
-        file_bytes - self.at
+    /// Returns the bytes of the filler, up to the file's end.
+    fn left(&self) -> u64 {
+        self.filler.packet_size / 8
     }
 
     fn append(
@@ -225,7 +210,6 @@ impl StreamFile {
         buffer: &mut PacketBuffer,
         header: &PacketHeader,
         next_sequence: u64,
-        file_bytes: u64,
     ) -> Result<(), WriteFailed> {
         let bytes = buffer.padded_bytes() as u64;
         let header = PacketHeader {
@@ -233,7 +217,7 @@ impl StreamFile {
             packet_size: bytes * 8,
             ..*header
         };
-        let filler = header.following(next_sequence, self.left(file_bytes) - bytes);
+        let filler = header.following(next_sequence, self.left() - bytes);
         let sealed = buffer.seal(&header, &filler);
         let (head, body) = sealed.split_at(HEADER_BYTES);
 
@@ -253,8 +237,7 @@ impl StreamFile {
         header: &PacketHeader,
         next_sequence: u64,
     ) -> Result<(), WriteFailed> {
-        let bytes = self.filler.packet_size / 8;
-        let filler = header.following(next_sequence, bytes);
+        let filler = header.following(next_sequence, self.left());
         self.mend(files)?;
         self.write_header(files, filler.as_bytes())?;
         self.filler = filler;
@@ -294,7 +277,7 @@ impl StreamFile {
     }
 
     fn failed(&self, action: &'static str, files: &Files, source: io::Error) -> WriteFailed {
-        WriteFailed { action, path: files.path(self.file.name()), source }
+        WriteFailed { action, path: files.path(&self.file.name), source }
     }
 }
 
@@ -328,7 +311,7 @@ mod tests {
     fn a_new_stream_is_a_baseline_and_a_filler() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::at(dir.path(), 1).unwrap();
-        let stream = Stream::create(&mut files, "host-000", 1 << 20, &header()).unwrap();
+        let stream = Stream::create(&mut files, "host-000", 0, 0, 1 << 20, &header()).unwrap();
         let path = dir.path().join("host-000-0000");
         let found = packets(&path);
         assert_eq!(found.len(), 2);
@@ -344,7 +327,7 @@ mod tests {
     fn there_is_exactly_one_filler_and_it_carries_the_counters() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::at(dir.path(), 1).unwrap();
-        let mut stream = Stream::create(&mut files, "s", 1 << 20, &header()).unwrap();
+        let mut stream = Stream::create(&mut files, "s", 0, 0, 1 << 20, &header()).unwrap();
         let mut buffer = PacketBuffer::new(0);
         for n in 1..=3 {
             buffer.clear();
@@ -371,7 +354,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let size = 128 * 10;
         let mut files = Files::at(dir.path(), 1).unwrap();
-        let mut stream = Stream::create(&mut files, "s", size, &header()).unwrap();
+        let mut stream = Stream::create(&mut files, "s", 0, 0, size, &header()).unwrap();
         let mut buffer = PacketBuffer::new(0);
         for n in 1..=9 {
             buffer.clear();
@@ -381,7 +364,7 @@ mod tests {
             h.timestamp_end = n;
             stream.append(&mut files, &mut buffer, &h, n).unwrap();
         }
-        assert_eq!(stream.files(), 3);
+        assert_eq!(stream.next_number, 3);
         // 1 + 4 x 2 units leave one for the filler, which is cut off then.
         let first = packets(&dir.path().join("s-0000"));
         assert_eq!(first.len(), 5);
@@ -397,7 +380,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::at(dir.path(), 1).unwrap();
         std::fs::create_dir(dir.path().join("s-0000")).unwrap();
-        assert!(Stream::create(&mut files, "s", 1 << 20, &header()).is_err());
+        assert!(Stream::create(&mut files, "s", 0, 0, 1 << 20, &header()).is_err());
         assert!(!dir.path().join(".s-0000").exists());
     }
 }

@@ -21,8 +21,8 @@ pub(crate) enum Payer {
     /// A lane that a guest or a program fills, by the number of its
     /// [`Stats`](super::stats::Stats).
     Lane(usize),
-    /// Nobody: an earlier process has paid.
-    Nobody,
+    /// An earlier process, which has paid.
+    Earlier,
 }
 
 /// Bytes that are left.
@@ -44,15 +44,9 @@ impl Budget {
     /// Draws these bytes from the payer's budget, from its reserve last.
     /// `false`: there are not as many, and nothing was drawn.
     pub fn pay(&mut self, payer: Payer, bytes: usize) -> bool {
-        let draw = |from: &mut usize| match from.checked_sub(bytes) {
-            Some(left) => {
-                *from = left;
-                true
-            }
-            None => false,
-        };
+        let draw = |from: &mut usize| from.checked_sub(bytes).map(|left| *from = left).is_some();
         match payer {
-            Payer::Nobody => {
+            Payer::Earlier => {
                 self.guests = self.guests.saturating_sub(bytes);
                 true
             }

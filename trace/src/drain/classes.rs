@@ -36,7 +36,7 @@ struct Class {
 }
 
 /// All event classes of a session.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Classes {
     /// Dense id = [`id::FIRST`] + index.
     list: Vec<Class>,
@@ -103,17 +103,8 @@ const DECLARATION_BYTES: usize = 64;
 
 impl Classes {
     pub fn new() -> Classes {
-        let mut classes = Classes {
-            list: Vec::new(),
-            by_text: [HashMap::new(), HashMap::new()],
-            reserved: [const { None }; id::FIRST as usize],
-            declared: Vec::new(),
-            described: Vec::new(),
-            budget: Budget::default(),
-            version: 1,
-            described_version: 0,
-            wanted: Wanted::default(),
-        };
+        // None is described yet.
+        let mut classes = Classes { version: 1, ..Classes::default() };
         for (id, text) in RESERVED {
             if let Ok(schema) = Schema::parse(text) {
                 let body = class_body(&schema, false).into();
@@ -180,17 +171,17 @@ impl Classes {
     /// `false`: it does not come out the same.
     pub fn restore(&mut self, event: &EventJson, clocks: u32) -> bool {
         let Ok(schema) = Schema::parse(&event.schema) else { return false };
-        let class = self.intern(Payer::Nobody, &schema, event.reference_point);
+        let class = self.intern(Payer::Earlier, &schema, event.reference_point);
         if class.is_none_or(|class| class.dense != event.id) {
             return false;
         }
         if !event.reference_point {
             self.see(event.id);
         }
-        let declare = |clock| self.declare(Payer::Nobody, clock, event.id);
+        let declare = |clock| self.declare(Payer::Earlier, clock, event.id);
         match &event.clocks {
-            Some(told) if told.iter().any(|clock| *clock >= clocks) => return false,
-            Some(told) => told.iter().copied().map(declare).for_each(drop),
+            Some(listed) if listed.iter().any(|clock| *clock >= clocks) => return false,
+            Some(listed) => listed.iter().copied().map(declare).for_each(drop),
             None => (0..clocks).map(declare).for_each(drop),
         }
         true
@@ -370,11 +361,6 @@ impl Table {
                 Ok(Some(plain))
             }
         }
-    }
-
-    /// Returns whether the client has sent a schema of this id.
-    pub fn knows(&self, id: u32) -> bool {
-        matches!(self.known.get(&id), Some(Known::Schema { .. }))
     }
 
     /// Returns the schema of an id.

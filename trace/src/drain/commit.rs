@@ -78,7 +78,7 @@ impl Turn<'_, '_> {
                 stats.clock = guest.clock.unwrap_or(0);
             }
         }
-        if packed.clean {
+        if !packed.clamped {
             let host = state.clocks.host;
             if let Some(clock) = lane.clock.and_then(|clock| state.clocks.guest_mut(clock)) {
                 // Taken by now, so written before.
@@ -127,8 +127,7 @@ impl Turn<'_, '_> {
             sequence: pulled.sequence,
             ..PacketHeader::new(uuid, clock, lane.domain, lane.number, epoch)
         };
-        let is_open = state.trace.is_open;
-        let Some(files) = state.trace.files.as_mut().filter(|_| is_open) else {
+        let Some(files) = &mut state.trace.files else {
             return Ok(());
         };
         let stream = stream(files, state.trace.file_bytes, lane, &header)?;
@@ -154,7 +153,7 @@ fn stream<'l>(
 ) -> Result<&'l mut Stream, WriteFailed> {
     let prefix = lane.prefix();
     let (file, earlier) = (&mut lane.file, &lane.earlier);
-    // Where the last packet ended, not the last record: those that nobody wanted
+    // Where the last packet ended, not the last record: those that are not wanted
     // are in no packet, and a ring can go back meanwhile.
     let (ring_end, sequence, faults) = match file.stream.as_ref().map(Stream::last) {
         Some(last) => (last.ring_end, last.sequence, last.faults),
@@ -181,7 +180,7 @@ fn stream<'l>(
         }
         empty @ None => {
             let (number, lost) = (earlier.files, earlier.lost);
-            let made = Stream::resume(files, &prefix, number, lost, file_bytes, &baseline)?;
+            let made = Stream::create(files, &prefix, number, lost, file_bytes, &baseline)?;
             file.is_next_new = false;
             Ok(empty.insert(made))
         }

@@ -23,6 +23,15 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
+    /// Notes the result of a write, and returns its value.
+    pub fn note<T>(&mut self, whose: usize, written: Result<T, WriteFailed>) -> Option<T> {
+        match &written {
+            Ok(_) => self.worked(whose),
+            Err(failed) => self.failed(whose, failed),
+        }
+        written.ok()
+    }
+
     /// Counts a failed write, and reports it if nothing else is failing already.
     pub fn failed(&mut self, whose: usize, failed: &WriteFailed) {
         self.count += 1;

@@ -18,19 +18,19 @@ const SHOWN: usize = 16;
 /// The drain loop's side of a host ring.
 #[derive(Debug)]
 pub(crate) struct HostConsumer {
-    ring: Arc<HostRing>,
+    pub ring: Arc<HostRing>,
     state: ConsumerState,
     /// How far the ring went when a pass began: the consumer sees no more.
     noted: u64,
     /// When that was.
     noted_at: u64,
-    /// Lost declared events that were given.
-    told: u64,
+    /// Lost declared events that were reported.
+    reported: u64,
 }
 
 impl HostConsumer {
     pub fn new(ring: Arc<HostRing>) -> HostConsumer {
-        HostConsumer { ring, state: ConsumerState::default(), noted: 0, noted_at: 0, told: 0 }
+        HostConsumer { ring, state: ConsumerState::default(), noted: 0, noted_at: 0, reported: 0 }
     }
 
     /// Notes how far the ring goes now.
@@ -43,16 +43,18 @@ impl HostConsumer {
     /// of the ring.
     pub fn gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
         // Losses at the noted head came after all that was taken.
-        self.ring.gaps().each(end, &mut self.told, |time, lost| gap(time.min(self.noted_at), lost));
+        self.ring
+            .gaps
+            .each(end, &mut self.reported, |time, lost| gap(time.min(self.noted_at), lost));
     }
 
     /// Gives all that are left in the same way, at the session's end.
     pub fn last_gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
         self.gaps(end, gap);
-        let total = self.ring.gaps().total();
-        if total > self.told {
-            gap(self.noted_at, total - self.told);
-            self.told = total;
+        let total = self.ring.gaps.total();
+        if total > self.reported {
+            gap(self.noted_at, total - self.reported);
+            self.reported = total;
         }
     }
 
@@ -61,11 +63,6 @@ impl HostConsumer {
         let mut consumer = Consumer::new(self.ring.memory()?, &mut self.state);
         consumer.up_to(self.noted);
         Some(consumer)
-    }
-
-    /// Returns whether a thread has the ring.
-    pub fn is_claimed(&self) -> bool {
-        self.ring.is_claimed()
     }
 
     /// Formats its level and the newest records that wait in it. Takes nothing.

@@ -2,17 +2,17 @@
 
 use super::budget::Payer;
 use super::lessee::{Lessee, OpenLease};
-use super::stats::{PendingPoints, Stats};
+use super::stats::PendingPoints;
 use super::texts::Texts;
 use super::waiting::Waiting;
-use crate::ctf::{Domain, PacketHeader, Stream};
+use crate::ctf::{Domain, Stream};
 
 /// One ring's way into its stream.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub domain: Domain,
     pub number: u32,
-    /// Index of its [`Stats`].
+    /// Index of its [`Stats`](super::stats::Stats).
     pub stats: usize,
     pub texts: Texts,
     pub clock: Option<u32>,
@@ -100,15 +100,5 @@ impl Lane {
     /// Returns the part of its files' names before their number.
     pub fn prefix(&self) -> String {
         format!("{}-{:03}", self.domain.name(), self.number)
-    }
-
-    /// Returns whether the counters have changed since the last packet.
-    pub fn has_news(&self, stats: &Stats) -> bool {
-        self.file.stream.as_ref().is_some_and(|stream| {
-            let PacketHeader { faults, events_filtered, .. } = *stream.last();
-            stream.discarded() != stats.lost()
-                || faults != stats.faults()
-                || events_filtered != stats.filtered
-        })
     }
 }

@@ -11,6 +11,7 @@ use super::lane::Lane;
 use super::lessee::{OpenLease, lease_name};
 use super::stats::{Recorded, Stats};
 use super::texts::{CACHE, Cached};
+use super::waiting::WaitsFor;
 use crate::ctf::{Clocks, Domain, PacketBuffer};
 use hypertrace_abi::atomic::Ordering::Relaxed;
 use hypertrace_abi::clock::ticks;
@@ -46,38 +47,27 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Packer<'a> {
     packet: &'a mut PacketBuffer,
     base: u64,
-    last: u64,
     limit: u64,
     cache: &'a mut [Cached; CACHE],
     context: Context<'a>,
-    /// All but plain events.
-    others: Recorded,
-    filtered: u64,
-    clamped: bool,
-    needs_description: bool,
-    waits: bool,
-    is_undescribed: bool,
-    name: Option<String>,
+    pub packed: Packed,
 }
 
 /// Result of packing records into a packet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Packed {
     /// The last timestamp, raw.
     pub last: u64,
-    /// Whether the producer wrote that, as far as the host knows.
-    pub clean: bool,
+    /// The producer wrote another, which is not possible.
+    pub clamped: bool,
     /// All but plain events.
     pub others: Recorded,
     /// Not wanted, so not in the packet.
     pub filtered: u64,
     /// The packet has a class that is not on disk yet.
     pub needs_description: bool,
-    /// It ended at a point that waits for its text.
-    pub waits: bool,
-    /// It ended at a record whose class is not on disk, while the files may not be
-    /// replaced.
-    pub is_undescribed: bool,
+    /// The record that it ended at waits for this.
+    pub waits_for: Option<WaitsFor>,
     /// The lessee's name, if there was a lease record.
     pub name: Option<String>,
 }
@@ -94,30 +84,10 @@ impl<'a> Packer<'a> {
         Packer {
             packet,
             base: context.clocks.base(context.clock),
-            last,
             limit: context.clocks.limit(context.clock, context.lease.first, now),
             cache,
             context,
-            others: Recorded::default(),
-            filtered: 0,
-            clamped: false,
-            needs_description: false,
-            waits: false,
-            is_undescribed: false,
-            name: None,
-        }
-    }
-
-    pub fn finish(self) -> Packed {
-        Packed {
-            last: self.last,
-            clean: !self.clamped,
-            others: self.others,
-            filtered: self.filtered,
-            needs_description: self.needs_description,
-            waits: self.waits,
-            is_undescribed: self.is_undescribed,
-            name: self.name,
+            packed: Packed { last, ..Packed::default() },
         }
     }
 
@@ -127,7 +97,7 @@ impl<'a> Packer<'a> {
         let Header { timestamp, id, words, flags } = record.header;
         let known = &self.cache[id as usize % CACHE];
         if known.meta != Header::meta(id, words, flags)
-            || timestamp < self.last
+            || timestamp < self.packed.last
             || timestamp > self.limit
         {
             return self.visit_other(faults, record);
@@ -144,7 +114,7 @@ impl<'a> Packer<'a> {
             3 => record.payload.copy_to(&mut out[HEADER_WORDS..]),
             _ => record.payload.copy_to(&mut out[HEADER_WORDS..]),
         }
-        self.last = timestamp;
+        self.packed.last = timestamp;
         Flow::Taken
     }
 
@@ -164,11 +134,11 @@ impl<'a> Packer<'a> {
             && let Payload::Ring([client, ..]) = &record.payload
             && !self.context.knows_point(&header, client.load(Relaxed))
         {
-            self.waits = true;
+            self.packed.waits_for = Some(WaitsFor::Text);
             return Flow::Stop;
         }
         if !point && self.context.must_wait(&header) {
-            self.is_undescribed = true;
+            self.packed.waits_for = Some(WaitsFor::Description);
             return Flow::Stop;
         }
         let timestamp = self.time(header.timestamp, faults);
@@ -185,22 +155,22 @@ impl<'a> Packer<'a> {
             let known = &mut self.cache[header.id as usize % CACHE];
             self.context.class(&header, payload, known).map_err(|fault| {
                 faults[fault as usize] += 1;
-                UNTYPED
+                id::UNTYPED
             })
         };
         let (dense, words, pad) = match class {
             Ok(Checked { wanted: false, .. }) => {
-                self.filtered += 1;
+                self.packed.filtered += 1;
                 return Flow::Taken;
             }
             Ok(Checked { class, pad, pending, .. }) => {
-                self.needs_description |= pending;
+                self.packed.needs_description |= pending;
                 if header.id == id::LEASE && !point {
-                    self.name = lease_name(&class, payload);
+                    self.packed.name = lease_name(&class, payload);
                 }
                 (class.dense, len, pad)
             }
-            Err(Untyped { dense }) => {
+            Err(dense) => {
                 // Its words are kept, after its id and its length.
                 let from = if dense == id::UNTYPED { body } else { own };
                 out.copy_within(from..body + len, from + 2);
@@ -218,7 +188,7 @@ impl<'a> Packer<'a> {
 
     fn count(&mut self, header: &Header, point: bool) {
         let flags = Flags::from_bits_retain(header.flags);
-        let others = &mut self.others;
+        let others = &mut self.packed.others;
         if point {
             others.reference_points += 1;
         } else if header.id == id::LEASE {
@@ -239,22 +209,23 @@ impl<'a> Packer<'a> {
             let Context { clocks, clock, lease, .. } = &self.context;
             self.limit = self.limit.max(clocks.limit(*clock, lease.first, ticks()));
         }
-        if raw < self.last {
+        let last = self.packed.last;
+        if raw < last {
             faults[Fault::TimeBackwards as usize] += 1;
-            timestamp = self.last;
+            timestamp = last;
         } else if raw > self.limit {
             faults[Fault::TimeFuture as usize] += 1;
-            timestamp = self.limit.max(self.last);
+            timestamp = self.limit.max(last);
         }
         if timestamp != raw {
             let event = [timestamp - self.base, Header::meta(id::TIME_FAULT, 1, 0), raw];
             if let Some(out) = self.packet.next(event.len()) {
                 out.copy_from_slice(&event);
-                self.others.time_faults += 1;
+                self.packed.others.time_faults += 1;
             }
         }
-        self.clamped = timestamp != raw;
-        self.last = timestamp;
+        self.packed.clamped = timestamp != raw;
+        self.packed.last = timestamp;
         timestamp
     }
 }
@@ -268,13 +239,6 @@ struct Checked {
     /// It is not on disk yet.
     pending: bool,
 }
-
-/// The class of a record whose own class is not known or does not fit.
-struct Untyped {
-    dense: u32,
-}
-
-const UNTYPED: Untyped = Untyped { dense: id::UNTYPED };
 
 impl Context<'_> {
     /// Checks a record in its client's own ring, and returns its class.
@@ -332,19 +296,21 @@ impl Context<'_> {
     fn knows_point(&mut self, header: &Header, client: u64) -> bool {
         let client = u32::try_from(client).unwrap_or(u32::MAX);
         let lane = self.guests.lane(client, self.stats);
-        header.id < id::FIRST || lane.is_some_and(|lane| lane.texts.table.knows(header.id))
+        header.id < id::FIRST
+            || lane.is_some_and(|lane| lane.texts.table.plain(header.id).is_some())
     }
 
-    /// Checks a guest's reference point in a host ring, and returns its class. Counts are the
-    /// client's; they wait for the packet to be committed.
+    /// Checks a guest's reference point in a host ring, and returns its class, or the class of
+    /// untyped points if it has none. Counts are the client's; they wait for the packet to be
+    /// committed.
     fn point_class(
         &mut self,
         header: &Header,
         prefix: &[u64],
         payload: &[u64],
-    ) -> Result<Checked, Untyped> {
+    ) -> Result<Checked, u32> {
         let &[client, _cpu, _seq, guest_time] = prefix else {
-            return Err(UNTYPED);
+            return Err(id::UNTYPED);
         };
         let client = u32::try_from(client).unwrap_or(u32::MAX);
         let Some(lane) = self.guests.lane(client, self.stats) else {
@@ -354,14 +320,10 @@ impl Context<'_> {
         if guest_time != 0 {
             learn_time(self.clocks, lane, guest_time, header.timestamp);
         }
-        let class = if header.id < id::FIRST {
-            match header.id {
-                id::HYPERTRACE => self.classes.reserved_reference(header.id),
-                _ => None,
-            }
-            .ok_or(Fault::UnknownId)
-        } else {
-            lane.texts.table.reference(lane.texts.payer, self.classes, header.id)
+        let class = match header.id {
+            id::HYPERTRACE => self.classes.reserved_reference(header.id).ok_or(Fault::UnknownId),
+            // No other reserved id is in the table.
+            _ => lane.texts.table.reference(lane.texts.payer, self.classes, header.id),
         };
         let checked = class.and_then(|class| {
             let pad = class.shape.check(payload).ok_or(Fault::Payload)?;
@@ -392,12 +354,9 @@ impl Context<'_> {
         }
     }
 
-    fn untyped_point(&mut self) -> Untyped {
+    fn untyped_point(&self) -> u32 {
         // It was declared for the clock of host rings before any guest came.
-        match self.classes.reserved_reference(id::UNTYPED) {
-            Some(class) => Untyped { dense: class.dense },
-            None => UNTYPED,
-        }
+        self.classes.reserved_reference(id::UNTYPED).map_or(id::UNTYPED, |class| class.dense)
     }
 }
 

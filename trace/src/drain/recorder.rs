@@ -39,8 +39,8 @@ pub enum SnapshotError {
     )]
     NotARecorder,
     /// The drain loop has not come.
-    #[error("nobody has drained the rings for 10 s: is the drain loop running?")]
-    NobodyDrains,
+    #[error("the rings were not drained for 10 s: is the drain loop running?")]
+    NotDrained,
     /// The session ended before.
     #[error("the session has ended")]
     Ended,
@@ -71,7 +71,7 @@ pub(crate) struct Recorder {
     root: Folder,
     /// The last one that was begun.
     begun: u64,
-    /// The last one that somebody asked for.
+    /// The last one that was asked for.
     asked: u64,
     /// One is being written.
     pub taking: bool,

@@ -7,7 +7,7 @@ use super::record::{Context, Packed, Packer};
 use super::state::TraceState;
 use super::texts::CACHE;
 use super::turn::Turn;
-use super::waiting::{Log, Rest};
+use super::waiting::{Log, Rest, WaitsFor};
 use crate::ctf::{Domain, WriteFailed};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::id;
@@ -99,7 +99,7 @@ impl Turn<'_, '_> {
             lane.texts.learned = Some(state.classes.version());
         }
         if let Some(version) = lane.texts.learned {
-            let is_open = state.trace.is_open;
+            let is_open = state.trace.is_open();
             let is_described = !is_open || state.classes.is_described(version);
             if !is_described && state.may_describe(ticks()) {
                 state.sync()?;
@@ -146,16 +146,15 @@ impl Turn<'_, '_> {
             {
                 let (pulled, packed) = self.pull_packet(lease, clock, now);
                 if pulled.token == lease.token {
-                    let is_undescribed = packed.is_undescribed;
-                    let waits = is_undescribed || packed.waits;
+                    let waits_for = packed.waits_for;
                     let drained = match pulled.records {
                         0 => self.commit_nothing(&pulled, now),
                         _ => self.commit(&pulled, packed, now),
                     }?;
-                    if waits {
+                    if waits_for.is_some() {
                         self.lane.waiting.rest = Rest::Waits;
                     }
-                    if is_undescribed {
+                    if waits_for == Some(WaitsFor::Description) {
                         self.announce(clock, pulled.end);
                     }
                     return Ok(drained);
@@ -191,7 +190,7 @@ impl Turn<'_, '_> {
             table: &mut lane.texts.table,
             points_wait: lane.waiting.points_wait(&state.pass),
             payer: lane.texts.payer,
-            is_open: state.trace.is_open,
+            is_open: state.trace.is_open(),
             may_describe,
             classes: &mut state.classes,
             clocks: &mut state.clocks,
@@ -202,8 +201,8 @@ impl Turn<'_, '_> {
         let mut packer = Packer::new(&mut state.buffer, &mut lane.texts.cache, first, now, context);
         let pulled =
             self.consumer.pull(&mut state.stage, |faults, record| packer.visit(faults, record));
-        let packed = packer.finish();
-        lane.waiting.looked(packed.waits, pulled.more);
+        let packed = packer.packed;
+        lane.waiting.looked(packed.waits_for, pulled.more);
         (pulled, packed)
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct SimpleFile {
     /// Events of threads that found no host ring.
     pub missed: Arc<Missed>,
     /// Those that the file knows of.
-    missed_told: u64,
+    missed_reported: u64,
 }
 
 impl SimpleFile {
@@ -49,7 +49,7 @@ impl SimpleFile {
             let (left, closed) =
                 if same { (old.forsake(), Ok(())) } else { old.close(SWITCH_PATIENCE) };
             new.lost(0, now, left);
-            note(failures, closed);
+            failures.note(SIMPLE, closed);
         }
         self.file = Some(new);
         Ok(())
@@ -59,14 +59,14 @@ impl SimpleFile {
     pub fn close(&mut self, failures: &mut Failures) {
         if let Some(file) = &mut self.file {
             let (_, closed) = file.close(END_PATIENCE);
-            note(failures, closed);
+            failures.note(SIMPLE, closed);
         }
     }
 
     /// Writes what a pass has brought.
     pub fn end_pass(&mut self, clock: &HostClock, failures: &mut Failures) {
         if let Some(file) = &mut self.file {
-            note(failures, file.pass(clock, ticks()));
+            failures.note(SIMPLE, file.pass(clock, ticks()));
         }
     }
 
@@ -80,8 +80,8 @@ impl SimpleFile {
     /// Notes what threads without a ring lost, as the events of one more lane.
     pub fn lost_without_ring(&mut self, lane: u32) {
         let missed = self.missed.declared.load(Relaxed);
-        self.lost(lane, ticks(), missed - self.missed_told);
-        self.missed_told = missed;
+        self.lost(lane, ticks(), missed - self.missed_reported);
+        self.missed_reported = missed;
     }
 }
 
@@ -100,12 +100,5 @@ impl fmt::Display for SimpleFile {
                 simple.waiting()
             ),
         }
-    }
-}
-
-fn note(failures: &mut Failures, wrote: Result<(), WriteFailed>) {
-    match wrote {
-        Ok(()) => failures.worked(SIMPLE),
-        Err(failed) => failures.failed(SIMPLE, &failed),
     }
 }

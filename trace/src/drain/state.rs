@@ -39,22 +39,20 @@ pub(crate) struct TraceFiles {
     /// The session's directory; of a flight recorder, the last snapshot's.
     pub dir: Folder,
     pub uuid: [u8; 16],
-    /// The trace's files, in [`HIDDEN`] while the session is created.
+    /// The trace's files, in [`HIDDEN`] while the session is created. If there are
+    /// none, packets are built and checked, and not written. A flight recorder has
+    /// some only while it takes a snapshot.
     pub files: Option<Files>,
-    /// There is a trace. If not, packets are built and checked, and not
-    /// written. A flight recorder has one only while it takes a snapshot.
-    pub is_open: bool,
     /// As in [`SessionConfig`](crate::SessionConfig).
     pub open_files: usize,
     pub file_bytes: u64,
 }
 
-/// Counts that a device or a program keeps itself.
-#[derive(Debug, Default)]
-pub(crate) struct DeviceCounts {
-    pub by_name: BTreeMap<String, u64>,
-    /// Events lost in processes that hold no client, running.
-    pub unattached: u64,
+impl TraceFiles {
+    /// Returns whether there is a trace.
+    pub fn is_open(&self) -> bool {
+        self.files.is_some()
+    }
 }
 
 /// State that all lanes of a session share.
@@ -67,7 +65,10 @@ pub(crate) struct TraceState {
     pub clocks: Clocks,
     pub pass: Pass,
     pub stats: Vec<Stats>,
-    pub device: DeviceCounts,
+    /// Counters that the device keeps itself, by name.
+    pub device: BTreeMap<String, u64>,
+    /// Events lost in processes that hold no client, running.
+    pub clientless: u64,
     pub failures: Failures,
     pub simple: SimpleFile,
     /// How often `session.json` and the metadata may be replaced.
@@ -76,14 +77,8 @@ pub(crate) struct TraceState {
 
 impl TraceState {
     pub fn new(dir: Folder, uuid: [u8; 16], clocks: Clocks) -> TraceState {
-        let trace = TraceFiles {
-            dir,
-            uuid,
-            files: None,
-            is_open: false,
-            open_files: 1,
-            file_bytes: DEFAULT_FILE_BYTES,
-        };
+        let trace =
+            TraceFiles { dir, uuid, files: None, open_files: 1, file_bytes: DEFAULT_FILE_BYTES };
         TraceState {
             trace,
             buffer: PacketBuffer::new(DEFAULT_PACKET_BYTES),
@@ -92,7 +87,8 @@ impl TraceState {
             clocks,
             pass: Pass::default(),
             stats: Vec::new(),
-            device: DeviceCounts::default(),
+            device: BTreeMap::new(),
+            clientless: 0,
             failures: Failures::default(),
             simple: SimpleFile::default(),
             pace: Pace::new(ticks()),
@@ -112,7 +108,6 @@ impl TraceState {
             clear(&self.trace.dir);
         }
         self.trace.files = self.trace.files.take().map(|files| files.moved(path));
-        self.trace.is_open = begun.is_ok();
         begun
     }
 
@@ -128,7 +123,7 @@ impl TraceState {
     /// Returns whether `session.json` and the metadata may be replaced now because a
     /// guest brought something new.
     pub fn may_describe(&mut self, now: u64) -> bool {
-        !self.trace.is_open
+        !self.trace.is_open()
             || self.pass.is_last
             || self.pace.allows(now, self.clocks.host.frequency)
     }
@@ -138,7 +133,7 @@ impl TraceState {
     #[inline]
     pub fn sync(&mut self) -> Result<(), WriteFailed> {
         let is_described = self.classes.is_described(self.classes.version());
-        if self.trace.is_open && (!is_described || self.clocks.changed) {
+        if self.trace.is_open() && (!is_described || self.clocks.changed) {
             self.describe(false)?;
         }
         Ok(())
@@ -160,19 +155,15 @@ impl TraceState {
             return;
         }
         self.clocks.refresh();
-        if !self.trace.is_open {
+        if !self.trace.is_open() {
             return;
         }
         let written = match self.clocks.changed {
             true => self.describe(false),
             false => self.write_json(false),
         };
-        match written {
-            Ok(bytes) => {
-                self.pace.accounts_bytes = bytes;
-                self.failures.worked(BOOKS);
-            }
-            Err(failed) => self.failures.failed(BOOKS, &failed),
+        if let Some(bytes) = self.failures.note(BOOKS, written) {
+            self.pace.accounts_bytes = bytes;
         }
     }
 
@@ -199,7 +190,7 @@ impl TraceState {
     /// no client, and of threads of the VMM that found no host ring.
     pub fn unattached(&self) -> u64 {
         let threads = self.simple.missed.all.load(Relaxed);
-        self.device.unattached.saturating_add(threads).min(MOST_LOST)
+        self.clientless.saturating_add(threads).min(MOST_LOST)
     }
 
     /// Replaces `session.json`. Returns its size in bytes.
@@ -208,13 +199,13 @@ impl TraceState {
             format: FORMAT.into(),
             version: VERSION,
             uuid: Uuid(&self.trace.uuid).to_string(),
-            started_unix_ns: self.clocks.host.started_unix_ns().try_into().unwrap_or(0),
+            started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
             programs: self.clocks.shared,
             clocks: self.clocks.to_json(),
             events: self.classes.to_json(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
             lost_unattached: self.unattached(),
-            device: self.device.by_name.clone(),
+            device: self.device.clone(),
             finished,
         }
         .write(&self.trace.dir)
@@ -224,7 +215,7 @@ impl TraceState {
     pub fn describe_files(&self, text: &mut String, recorder: Option<&Recorder>) -> fmt::Result {
         match recorder {
             Some(recorder) => write!(text, "{recorder}")?,
-            None if !self.trace.is_open => write!(text, "session: none")?,
+            None if !self.trace.is_open() => write!(text, "session: none")?,
             None => write!(text, "session: {}", self.trace.dir.path().display())?,
         }
         writeln!(text, ", {} writes failed", self.failures.count)?;

@@ -33,7 +33,7 @@ impl Recorded {
 }
 
 /// Accounts of a lane, for `session.json`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
     pub domain: Domain,
     pub number: u32,
@@ -52,18 +52,7 @@ pub(crate) struct Stats {
 
 impl Stats {
     pub fn new(domain: Domain, number: u32) -> Stats {
-        Stats {
-            domain,
-            number,
-            clock: 0,
-            name: String::new(),
-            counts: Recorded::default(),
-            reference_points: 0,
-            lost: Losses::default(),
-            filtered: 0,
-            faults: [0; FAULT_KINDS],
-            point_faults: [0; FAULT_KINDS],
-        }
+        Stats { domain, number, ..Stats::default() }
     }
 
     /// Begins again for another trace: nothing is recorded there yet.

@@ -17,15 +17,10 @@ pub(crate) struct Turn<'t, 'c> {
 impl Turn<'_, '_> {
     /// Brings the lane's counters up to date.
     pub fn note(&mut self) {
-        note(self.state, self.lane, self.consumer);
+        let stats = &mut self.state.stats[self.lane.stats];
+        stats.lost = self.consumer.losses();
+        stats.faults = self.consumer.faults();
     }
-}
-
-/// Brings a lane's counters up to date.
-pub(crate) fn note(state: &mut TraceState, lane: &Lane, consumer: &mut Consumer<'_>) {
-    let stats = &mut state.stats[lane.stats];
-    stats.lost = consumer.losses();
-    stats.faults = consumer.faults();
 }
 
 /// Writes an empty packet if the counters have changed since the last one.
@@ -35,13 +30,10 @@ pub(crate) fn write_counters(
     now: u64,
 ) -> Result<(), WriteFailed> {
     let stats = &state.stats[lane.stats];
-    if !lane.has_news(stats) {
-        return Ok(());
-    }
     let (Some(stream), Some(files)) = (&mut lane.file.stream, &mut state.trace.files) else {
         return Ok(());
     };
-    // Its position in the ring stays: records that nobody wanted are in no packet.
+    // Its position in the ring stays: records that are not wanted are in no packet.
     let last = *stream.last();
     let header = PacketHeader {
         events_discarded: stats.lost(),
@@ -49,6 +41,10 @@ pub(crate) fn write_counters(
         faults: stats.faults(),
         ..last.following(last.sequence, 0)
     };
+    let counts = |header: &PacketHeader| (header.events_filtered, header.faults);
+    if stream.discarded() == stats.lost() && counts(&last) == counts(&header) {
+        return Ok(());
+    }
     stream.append_counters(files, &mut state.buffer, &header, last.sequence)?;
     lane.file.committed_at = now;
     Ok(())

@@ -23,6 +23,15 @@ pub(crate) enum Rest {
     Waits,
 }
 
+/// Reason why a record waits in its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitsFor {
+    /// The schema text of a reference point.
+    Text,
+    /// The description of its class on disk, while the files may not be replaced.
+    Description,
+}
+
 /// State of a look at a client's schema log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Log {
@@ -89,13 +98,13 @@ impl Waiting {
         pass.is_partial || !pass.is_last && pass.unread > 0 && self.points < MOST_WAITS
     }
 
-    /// Notes whether a packet ended at a point that waits, or else whether the ring
-    /// has more.
-    pub fn looked(&mut self, waits: bool, more: bool) {
-        self.points = match (waits, more) {
-            (true, _) => self.points.saturating_add(1),
-            (false, true) => self.points,
-            (false, false) => 0,
+    /// Notes whether a packet ended at a point that waits for its text, or else whether
+    /// the ring has more.
+    pub fn looked(&mut self, waits_for: Option<WaitsFor>, more: bool) {
+        self.points = match waits_for {
+            Some(WaitsFor::Text) => self.points.saturating_add(1),
+            _ if more => self.points,
+            _ => 0,
         };
     }
 

@@ -70,9 +70,9 @@ impl Gaps {
     }
 
     /// Gives the gaps up to the ring's position `end`, after which nothing is
-    /// taken yet: when, and how many events. `told` is the total that was given
+    /// taken yet: when, and how many events. `reported` is the total that was given
     /// before, and grows.
-    pub fn each(&self, end: u64, told: &mut u64, mut gap: impl FnMut(u64, u64)) {
+    pub fn each(&self, end: u64, reported: &mut u64, mut gap: impl FnMut(u64, u64)) {
         // ORDERING: pairs with the Release in `lost`.
         let begun = self.begun.load(Ordering::Acquire);
         let mut taken = self.taken.load(Relaxed);
@@ -84,10 +84,10 @@ impl Gaps {
             }
             // Loaded before the time, so that the time is that of this loss or of a later one.
             let total = slot.total.load(Relaxed);
-            let more = total.saturating_sub(*told);
+            let more = total.saturating_sub(*reported);
             if more > 0 {
                 gap(slot.time.load(Relaxed), more);
-                *told = total;
+                *reported = total;
             }
             if at == end {
                 // This gap may still grow. Gaps before it cannot: the thread
@@ -110,35 +110,35 @@ impl Gaps {
 mod tests {
     use super::*;
 
-    fn taken(gaps: &Gaps, end: u64, told: &mut u64) -> Vec<(u64, u64)> {
+    fn taken(gaps: &Gaps, end: u64, reported: &mut u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
-        gaps.each(end, told, |time, count| found.push((time, count)));
+        gaps.each(end, reported, |time, count| found.push((time, count)));
         found
     }
 
     #[test]
     fn a_gap_is_reported_at_its_place_and_as_it_grows() {
-        let (gaps, mut told) = (Gaps::default(), 0);
+        let (gaps, mut reported) = (Gaps::default(), 0);
         gaps.lost(10, 100);
         gaps.lost(10, 101);
         gaps.lost(20, 200);
 
-        assert_eq!(taken(&gaps, 9, &mut told), []);
-        assert_eq!(taken(&gaps, 10, &mut told), [(101, 2)]);
+        assert_eq!(taken(&gaps, 9, &mut reported), []);
+        assert_eq!(taken(&gaps, 10, &mut reported), [(101, 2)]);
         gaps.lost(20, 201);
-        assert_eq!(taken(&gaps, 20, &mut told), [(201, 2)]);
+        assert_eq!(taken(&gaps, 20, &mut reported), [(201, 2)]);
         gaps.lost(20, 202);
-        assert_eq!(taken(&gaps, 30, &mut told), [(202, 1)]);
-        assert_eq!((taken(&gaps, 40, &mut told), told), (vec![], gaps.total()));
+        assert_eq!(taken(&gaps, 30, &mut reported), [(202, 1)]);
+        assert_eq!((taken(&gaps, 40, &mut reported), reported), (vec![], gaps.total()));
     }
 
     #[test]
     fn more_gaps_than_slots_are_reported_as_one() {
-        let (gaps, mut told) = (Gaps::default(), 0);
+        let (gaps, mut reported) = (Gaps::default(), 0);
         let many = 2 * SLOTS as u64;
         (0..many).for_each(|at| gaps.lost(at, at));
 
-        let found = taken(&gaps, many, &mut told);
+        let found = taken(&gaps, many, &mut reported);
 
         assert_eq!(found.len(), SLOTS);
         assert_eq!(found.iter().map(|(_, count)| count).sum::<u64>(), many);

@@ -3,7 +3,7 @@
 //! `hypertrace-trace-build` makes a function, a [`TraceEvent`] and a text of each
 //! declaration in a `trace-events` file; the linker gathers the events of all crates
 //! in [`EVENTS`]. An event's state is one word, the backends that get it now, so an
-//! event that nobody wants costs one relaxed load and a branch.
+//! event that is off costs one relaxed load and a branch.
 
 use bitflags::bitflags;
 use hypertrace_abi::event::{Event, Fields, SchemaText, Site, Text};
@@ -152,11 +152,6 @@ impl TraceEvent {
     /// Returns the declaration, on one line, with the types that QEMU's readers know.
     pub fn declaration(&self) -> &'static str {
         self.declaration
-    }
-
-    /// Returns where it was declared: file and line.
-    pub fn place(&self) -> (&'static str, u32) {
-        (self.file, self.line)
     }
 
     /// Returns the name and arguments of the declaration.

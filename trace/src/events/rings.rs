@@ -14,6 +14,7 @@ use hypertrace_abi::event::{Fields, Site};
 use hypertrace_abi::layout::{Geometry, GeometryError, guest_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState, Wake};
+use rustix::thread::gettid;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -32,7 +33,7 @@ pub(crate) struct HostRing {
     /// Nonzero while the thread that holds the ring looks at triggers.
     looking: AtomicU32,
     /// Declared events that it had no room for.
-    gaps: Gaps,
+    pub gaps: Gaps,
     waker: Arc<Waker>,
 }
 
@@ -102,11 +103,6 @@ impl HostRing {
         self.area[guest_page::HEAD].load(Ordering::Acquire)
     }
 
-    /// Returns the gaps: declared events that found no room.
-    pub fn gaps(&self) -> &Gaps {
-        &self.gaps
-    }
-
     /// Returns whether a thread has claimed the ring.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed)
@@ -135,8 +131,8 @@ impl Claim {
         // references these become, is never given out longer than the Claim
         // is borrowed. All that it refers to is atomic or not written to.
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
-        let info =
-            LeaseInfo { pid: std::process::id(), tid: thread_id(), clock: ClockKind::Tsc, name };
+        let (pid, tid) = (std::process::id(), gettid().as_raw_pid() as u32);
+        let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name };
         let lease = Lease::new(token(), now, &info);
         let mut producer = Producer::lease(long.memory()?, &long.state, lease, false);
         if ring.mode == RingMode::Discard {
@@ -163,11 +159,6 @@ impl Drop for Claim {
     }
 }
 
-fn thread_id() -> u32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::gettid() as u32 }
-}
-
 /// Returns a random token, nonzero.
 fn token() -> u64 {
     RandomState::new().hash_one(ticks()) | 1
@@ -175,7 +166,7 @@ fn token() -> u64 {
 
 /// Resets a forked child: no claim, no default session, no event on for the
 /// rings. The child has inherited the claim of the thread that forked, in a
-/// copy of the ring that nobody empties.
+/// copy of the ring that no drain loop empties.
 fn forget_at_fork() {
     extern "C" fn child() {
         HELD.set(ptr::null());
@@ -311,12 +302,13 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 #[derive(Debug)]
 pub(crate) struct HostRings {
     session: u64,
-    rings: Box<[Arc<HostRing>]>,
+    pub rings: Box<[Arc<HostRing>]>,
     waker: Arc<Waker>,
-    /// [`FORKS`] of the process that they belong to: a child has a copy that nobody
-    /// empties.
+    /// [`FORKS`] of the process that they belong to: a child has a copy that no
+    /// drain loop empties.
     forks: u32,
-    missed: Arc<Missed>,
+    /// Events of threads that found no ring.
+    pub missed: Arc<Missed>,
 }
 
 impl HostRings {
@@ -330,11 +322,6 @@ impl HostRings {
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let forks = FORKS.load(Ordering::Relaxed);
         Ok(HostRings { session, rings, waker, forks, missed: Arc::default() })
-    }
-
-    /// Returns all rings, for the drain loop.
-    pub fn rings(&self) -> impl Iterator<Item = Arc<HostRing>> {
-        self.rings.iter().map(Arc::clone)
     }
 
     /// Claims a ring for the calling thread, under a name. `false`: none is
@@ -454,10 +441,5 @@ impl HostRings {
     /// Returns those words of all threads.
     pub fn all_looking(&self) -> impl Iterator<Item = &AtomicU32> {
         self.rings.iter().map(|ring| &ring.looking)
-    }
-
-    /// Returns the counts of events of threads that found no ring.
-    pub fn missed(&self) -> Arc<Missed> {
-        Arc::clone(&self.missed)
     }
 }

@@ -1,6 +1,7 @@
 //! Text of an event, for backends that write text: bounded, on the stack.
 
 use arrayvec::ArrayVec;
+use std::ascii;
 use std::fmt::{self, Write};
 
 /// Bytes of a line; what is longer is cut and ends in `...`.
@@ -104,18 +105,19 @@ impl Escaped<'_> {
         for chunk in shown.utf8_chunks() {
             for c in chunk.valid().chars() {
                 match c {
-                    '\n' => piece("\\n")?,
-                    '\t' => piece("\\t")?,
-                    '\r' => piece("\\r")?,
                     '\0' => piece("\\0")?,
-                    '\\' => piece("\\\\")?,
-                    c if is_unsafe(c) => hex(c as u32, piece)?,
+                    c if c == '\\' || is_unsafe(c) => match u8::try_from(c) {
+                        Ok(byte) => escape(byte, piece)?,
+                        Err(_) => {
+                            c.escape_unicode().try_for_each(|c| piece(c.encode_utf8(&mut small)))?
+                        }
+                    },
                     c => piece(c.encode_utf8(&mut small))?,
                 }
             }
             let cut = self.0.len() > shown.len() && ends_with(shown, chunk.invalid());
             if !cut {
-                chunk.invalid().iter().try_for_each(|byte| hex((*byte).into(), piece))?;
+                chunk.invalid().iter().try_for_each(|byte| escape(*byte, piece))?;
             }
         }
         if self.0.len() > shown.len() {
@@ -136,19 +138,9 @@ fn ends_with(whole: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && part.as_ptr_range().end == whole.as_ptr_range().end
 }
 
-fn hex(value: u32, piece: &mut dyn FnMut(&str) -> fmt::Result) -> fmt::Result {
-    let digit = |n: u32| char::from_digit(n & 15, 16).unwrap_or('?');
-    let mut text = [0; 4];
-    if value < 0x100 {
-        piece("\\x")?;
-        piece(digit(value >> 4).encode_utf8(&mut text))?;
-        return piece(digit(value).encode_utf8(&mut text));
-    }
-    piece("\\u{")?;
-    for shift in (0..6).rev().map(|n| n * 4).skip_while(|shift| value >> shift == 0) {
-        piece(digit(value >> shift).encode_utf8(&mut text))?;
-    }
-    piece("}")
+/// Gives the escape of a byte: `\n`, `\x1b`.
+fn escape(byte: u8, piece: &mut dyn FnMut(&str) -> fmt::Result) -> fmt::Result {
+    ascii::escape_default(byte).try_for_each(|c| piece(char::from(c).encode_utf8(&mut [0; 4])))
 }
 
 impl fmt::Display for Escaped<'_> {

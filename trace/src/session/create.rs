@@ -27,35 +27,27 @@ impl Session {
     }
 
     fn begin(mut config: SessionConfig, dir: Folder) -> Result<Session, SessionError> {
-        let ring_mode = match config.output {
-            Output::Snapshots => RingMode::Overwrite,
-            Output::Trace | Output::Nothing => RingMode::Discard,
-        };
+        let is_recorder = config.output == Output::Snapshots;
+        let ring_mode = if is_recorder { RingMode::Overwrite } else { RingMode::Discard };
         let rings = host_rings(&config, ring_mode)?;
         let clock = HostClock::start();
         let uuid = random_uuid();
         let mut clocks =
             Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
-        clocks.is_recorder = config.output == Output::Snapshots;
+        clocks.is_recorder = is_recorder;
         if config.same_counter {
             clocks.share();
         }
         let mut state = TraceState::new(dir.clone(), uuid, clocks);
         config.apply(&mut state);
-        if config.output != Output::Trace {
-            // For later, or never.
-            let _ = dir.remove_folder(HIDDEN);
+        match config.output {
+            Output::Trace => state.begin_trace(dir.clone(), uuid)?,
+            // A trace is for later, or never.
+            Output::Snapshots | Output::Nothing => _ = dir.remove_folder(HIDDEN),
         }
-        let recorder = match config.output {
-            Output::Snapshots => Some(Recorder::new(dir, config.guests_snapshots)),
-            Output::Nothing => None,
-            Output::Trace => {
-                state.begin_trace(dir, uuid)?;
-                None
-            }
-        };
+        let recorder = is_recorder.then(|| Recorder::new(dir, config.guests_snapshots));
         let engine = Engine::new(state, &rings, config.relays, recorder);
-        Ok(Session::with(engine, rings))
+        Ok(Session::with(engine, rings, ring_mode))
     }
 
     /// Completes the session of this UUID that a killed process left in the
@@ -69,28 +61,19 @@ impl Session {
         let dir = resume::open(&path, config.share)?;
         let found = resume::look(&dir, &uuid)?;
         let rings = host_rings(&config, RingMode::Discard)?;
-        let clocks = Clocks::restore(&found.json.clocks, config.same_counter).ok_or_else(|| {
-            SessionError::NotResumable {
-                path: path.clone(),
-                why: "its session.json tells no clocks".into(),
-            }
-        })?;
+        let clocks = Clocks::restore(&found.json.clocks, config.same_counter)
+            .ok_or_else(|| SessionError::not_resumable(&path, "its session.json has no clocks"))?;
         let mut state = TraceState::new(dir, uuid, clocks);
         config.apply(&mut state);
         state.open_trace(CTF)?;
-        state.trace.is_open = true;
         state.classes = found.classes(&path)?;
         let mut engine = Engine::new(state, &rings, config.relays, None);
-        engine.resume(found);
-        Ok(Session::with(engine, rings))
+        engine.resume(&found);
+        Ok(Session::with(engine, rings, RingMode::Discard))
     }
 
-    fn with(engine: Engine, rings: Arc<HostRings>) -> Session {
+    fn with(engine: Engine, rings: Arc<HostRings>, ring_mode: RingMode) -> Session {
         registry::session_began();
-        let ring_mode = match engine.recorder {
-            Some(_) => RingMode::Overwrite,
-            None => RingMode::Discard,
-        };
         let trace = &engine.state.trace;
         let parts = Arc::new(SessionParts {
             uuid: trace.uuid,

@@ -3,8 +3,9 @@
 use super::resume::{Committed, Found};
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::failures::BOOKS;
+use crate::drain::lane::Next;
 use crate::drain::state::HIDDEN;
-use crate::drain::turn::{note, write_counters};
+use crate::drain::turn::write_counters;
 use crate::drain::waiting::Rest;
 use crate::drain::{
     Guests, HostConsumer, Lane, Payer, Recorder, Stats, TooManyRules, TraceState, Turn,
@@ -15,6 +16,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::Drained;
 use std::fmt::Write;
+use std::sync::Arc;
 
 pub(crate) struct Engine {
     pub state: TraceState,
@@ -24,8 +26,8 @@ pub(crate) struct Engine {
     relays: Vec<Lane>,
     /// If it is a flight recorder.
     pub recorder: Option<Recorder>,
-    /// The session that another process left.
-    found: Option<Found>,
+    /// Another process began the session.
+    is_resumed: bool,
     pub finished: bool,
 }
 
@@ -38,7 +40,7 @@ impl Engine {
         relays: u32,
         recorder: Option<Recorder>,
     ) -> Engine {
-        state.simple.missed = rings.missed();
+        state.simple.missed = Arc::clone(&rings.missed);
         let mut stats = std::mem::take(&mut state.stats);
         let mut lane = |number, payer: Option<Payer>| {
             let mut lane = Lane::new(Domain::Host, number, stats.len());
@@ -47,9 +49,12 @@ impl Engine {
             lane
         };
         let hosts: Vec<_> = rings
-            .rings()
+            .rings
+            .iter()
             .zip(0..)
-            .map(|(ring, number)| (HostConsumer::new(ring), lane(number, Some(Payer::Host))))
+            .map(|(ring, number)| {
+                (HostConsumer::new(Arc::clone(ring)), lane(number, Some(Payer::Host)))
+            })
             .collect();
         // One number is that of threads which found no ring.
         let first = hosts.len() as u32 + 1;
@@ -57,11 +62,11 @@ impl Engine {
         let relays = relays.map(|number| lane(number, None)).collect();
         state.stats = stats;
         let guests = Guests::default();
-        Engine { state, guests, hosts, relays, recorder, found: None, finished: false }
+        Engine { state, guests, hosts, relays, recorder, is_resumed: false, finished: false }
     }
 
     /// Continues where another process left off.
-    pub fn resume(&mut self, found: Found) {
+    pub fn resume(&mut self, found: &Found) {
         for number in found.guests() {
             // Made, if there can be such a client.
             let _ = self.guests.lane(number, &mut self.state.stats);
@@ -72,17 +77,21 @@ impl Engine {
         });
         let others: Vec<Stats> = found.others(&self.state.stats).collect();
         self.state.stats.extend(others);
-        self.found = Some(found);
+        self.is_resumed = true;
     }
 
     /// Returns where a client's ring was committed by another process.
     pub fn committed(&mut self, client: u32) -> Option<Committed> {
-        let found = self.found.as_ref()?;
+        if !self.is_resumed {
+            return None;
+        }
         let lane = match self.relays.get_mut(client as usize) {
             Some(relay) => relay,
             None => self.guests.lane(client, &mut self.state.stats)?,
         };
-        Some(found.committed(lane, &self.state.stats[lane.stats]))
+        let Next { position, sequence, .. } = lane.next;
+        let (token, faults) = (lane.earlier.token, self.state.stats[lane.stats].faults);
+        Some(Committed { position, sequence, token, faults })
     }
 
     /// Drains one packet of a client.
@@ -153,8 +162,13 @@ impl Engine {
             return;
         }
         for i in 0..self.hosts.len() {
+            let whose = self.hosts[i].1.stats;
+            let mut drained = Drained { words: 1, more: true };
             // Bound: the heads that were noted.
-            while let Drained { more: true, words: 1.. } = self.drain_host(i) {}
+            while drained.more && drained.words > 0 {
+                let result = self.drain_host(i);
+                drained = self.account(whose, result);
+            }
         }
         self.note_gaps(HostConsumer::gaps);
         self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
@@ -171,12 +185,6 @@ impl Engine {
         Ok(about)
     }
 
-    /// Returns the names of guest events that were seen, their states, and a mark of their origin.
-    pub fn guest_events(&self) -> Vec<(String, bool, &'static str)> {
-        let names = self.state.classes.wanted.names();
-        names.map(|(name, on)| (name.to_owned(), on, " (guest)")).collect()
-    }
-
     /// Formats a human-readable status.
     pub fn describe_trace(&mut self, text: &mut String) {
         let Engine { state, guests, hosts, recorder, .. } = self;
@@ -184,7 +192,7 @@ impl Engine {
         let _ = state.describe_files(text, recorder.as_ref());
         for (consumer, lane) in hosts {
             let stats = &state.stats[lane.stats];
-            if consumer.is_claimed() || stats.is_used() {
+            if consumer.ring.is_claimed() || stats.is_used() {
                 let _ = consumer.describe(text, lane, stats, &state.classes);
             }
         }
@@ -193,16 +201,14 @@ impl Engine {
         }
     }
 
-    fn drain_host(&mut self, i: usize) -> Drained {
+    /// Drains one packet of a host ring.
+    fn drain_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {
         let Engine { state, guests, hosts, recorder, .. } = self;
         let (host, lane) = &mut hosts[i];
         let Some(mut consumer) = host.consumer() else {
-            return Drained::default();
+            return Ok(Drained::default());
         };
-        let whose = lane.stats;
-        let turn = Turn { state, lane, guests, consumer: &mut consumer };
-        let result = run(recorder.as_ref(), turn);
-        self.account(whose, result)
+        run(recorder.as_ref(), Turn { state, lane, guests, consumer: &mut consumer })
     }
 
     fn account(&mut self, whose: usize, result: Result<Drained, WriteFailed>) -> Drained {
@@ -235,14 +241,14 @@ impl Engine {
         if unfinished && self.recorder.as_ref().is_some_and(|recorder| recorder.failed.is_none()) {
             return;
         }
-        if self.state.trace.is_open {
+        if self.state.trace.is_open() {
             let written = self.write_all_counters();
             self.close_all();
             if let Err(failed) = written.and_then(|()| self.state.describe(true).map(drop)) {
                 self.failed(BOOKS, failed);
             }
         }
-        (self.state.trace.is_open, self.state.trace.files) = (false, None);
+        self.state.trace.files = None;
         if let Some(recorder) = &mut self.recorder {
             recorder.end();
         }
@@ -291,12 +297,9 @@ impl Engine {
             self.state.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
             return Err(failed);
         }
-        self.finished = true;
-        self.note_gaps(HostConsumer::last_gaps);
-        self.state.simple.close(&mut self.state.failures);
-        self.close_all();
+        self.close();
         self.state.clocks.refresh();
-        if !self.state.trace.is_open {
+        if !self.state.trace.is_open() {
             return Ok(());
         }
         self.state.describe(true).map(drop)
@@ -305,31 +308,36 @@ impl Engine {
     /// Ends a session that cannot be finished: the rest of the host rings
     /// counts as lost, and that is written as far as it can be.
     pub fn give_up(&mut self) {
-        let Engine { state, hosts, .. } = self;
+        let Engine { state, guests, hosts, .. } = self;
         for (host, lane) in hosts {
             if let Some(mut consumer) = host.consumer() {
                 state.fit_stage(&consumer);
                 consumer.forsake(&mut state.stage);
-                note(state, lane, &mut consumer);
+                Turn { state, lane, guests, consumer: &mut consumer }.note();
             }
         }
-        self.finished = true;
-        self.note_gaps(HostConsumer::last_gaps);
-        self.state.simple.close(&mut self.state.failures);
         // Each lane by itself: the files of some may have room.
         let now = ticks();
         self.for_each_lane(|state, lane| {
             let _ = write_counters(state, lane, now);
         });
-        self.close_all();
-        if self.state.trace.is_open {
+        self.close();
+        if self.state.trace.is_open() {
             let _ = self.state.describe(true);
         }
     }
 
+    /// Closes all files of events: nothing more is taken.
+    fn close(&mut self) {
+        self.finished = true;
+        self.note_gaps(HostConsumer::last_gaps);
+        self.state.simple.close(&mut self.state.failures);
+        self.close_all();
+    }
+
     fn finish_streams(&mut self) -> Result<(), WriteFailed> {
         for i in 0..self.hosts.len() {
-            while self.finish_host(i)?.more {}
+            while self.drain_host(i)?.more {}
         }
         self.write_all_counters()
     }
@@ -343,15 +351,6 @@ impl Engine {
         }
         state.simple.lost_without_ring(hosts.len() as u32);
     }
-
-    fn finish_host(&mut self, i: usize) -> Result<Drained, WriteFailed> {
-        let Engine { state, guests, hosts, .. } = self;
-        let (host, lane) = &mut hosts[i];
-        match host.consumer() {
-            Some(mut consumer) => Turn { state, lane, guests, consumer: &mut consumer }.drain(),
-            None => Ok(Drained::default()),
-        }
-    }
 }
 
 /// Runs one ring's turn in a pass: takes a packet out of it. Of a flight recorder's
@@ -360,7 +359,7 @@ fn run(recorder: Option<&Recorder>, mut turn: Turn<'_, '_>) -> Result<Drained, W
     let Some(recorder) = recorder else {
         return turn.drain();
     };
-    if !turn.state.trace.is_open || recorder.failed.is_some() {
+    if !turn.state.trace.is_open() || recorder.failed.is_some() {
         turn.learn()?;
         turn.meet();
         return Ok(Drained::default());

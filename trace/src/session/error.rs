@@ -3,7 +3,7 @@
 use crate::ctf::WriteFailed;
 use hypertrace_abi::layout::GeometryError;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Error of creating or finishing a session.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,10 @@ pub enum SessionError {
 }
 
 impl SessionError {
+    pub(super) fn not_resumable(path: &Path, why: impl Into<String>) -> SessionError {
+        SessionError::NotResumable { path: path.to_owned(), why: why.into() }
+    }
+
     /// Returns whether another directory would help: the request is at fault, not the machine.
     pub fn is_bad_input(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};

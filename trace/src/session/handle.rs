@@ -105,7 +105,7 @@ impl Session {
     /// loop's thread, which writes it.
     ///
     /// # Errors
-    /// If this is no flight recorder, nobody drains, or it cannot be written.
+    /// If this is no flight recorder, the rings are not drained, or it cannot be written.
     pub fn snapshot(&self) -> Result<PathBuf, SnapshotError> {
         self.snapshot_for(Asker::Owner)
     }
@@ -131,7 +131,7 @@ impl Session {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(SnapshotError::NobodyDrains);
+                return Err(SnapshotError::NotDrained);
             }
             let waited = self.parts.snapshot.wait_timeout(engine, left);
             engine = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -209,7 +209,7 @@ impl Session {
     /// If it is not one, or names something that is not there.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
         let number = self.parts.triggers.add(rule, self.parts.rings.all_looking())?;
-        // Somebody may take points in the host's place until the next pass.
+        // A relay may take points in the host's place until the next pass.
         self.parts.rings.wake();
         Ok(number)
     }
@@ -242,7 +242,7 @@ impl Session {
 
     /// Sets the device's counters, for `session.json`.
     pub fn set_device_counters(&self, counters: BTreeMap<String, u64>) {
-        self.engine().state.device.by_name = counters;
+        self.engine().state.device = counters;
     }
 
     /// Returns a summary of the session so far.

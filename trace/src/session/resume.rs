@@ -75,20 +75,19 @@ pub(crate) fn open(dir: &Path, share: Share) -> Result<Folder, SessionError> {
 /// Looks at a directory with a session of this UUID that was not ended.
 pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError> {
     let path = dir.path();
-    let wrong = |why: String| SessionError::NotResumable { path: path.to_owned(), why };
+    let wrong = |why: &str| SessionError::not_resumable(path, why);
     let failed = |source| SessionError::Directory { path: path.to_owned(), source };
     let json = read_json(dir)?;
     if json.format != FORMAT || json.version != VERSION {
-        return Err(wrong("its session.json is of another format".into()));
+        return Err(wrong("its session.json is of another format"));
     }
     if json.uuid != Uuid(uuid).to_string() {
-        let why = "its UUID is another's: it is not the session of these programs";
-        return Err(wrong(why.into()));
+        return Err(wrong("its UUID is another's: it is not the session of these programs"));
     }
     if json.finished {
-        return Err(wrong("its session was ended: there is nothing to complete".into()));
+        return Err(wrong("its session was ended: there is nothing to complete"));
     }
-    check(&json).map_err(|why| wrong(format!("its session.json is damaged: {why}")))?;
+    check(&json).map_err(|why| wrong(&format!("its session.json is damaged: {why}")))?;
 
     let known = scan::Known::of(&json, uuid);
     let ctf = dir.folder(CTF).map_err(failed)?;
@@ -97,11 +96,10 @@ pub(crate) fn look(dir: &Folder, uuid: &[u8; 16]) -> Result<Found, SessionError>
         let Some(number) = name.to_str().and_then(number) else { continue };
         // The next number must be one, too.
         if number >= u32::MAX / 2 {
-            return Err(wrong(format!("no file is so late in a stream: {}", name.display())));
+            return Err(wrong(&format!("no file is so late in a stream: {}", name.display())));
         }
         found.files = found.files.max(number + 1);
-        let damaged =
-            |why: String| SessionError::NotResumable { path: path.join(CTF).join(&name), why };
+        let damaged = |why| SessionError::not_resumable(&path.join(CTF).join(&name), why);
         let file = ctf.file(&name, OFlags::RDONLY).map_err(|why| damaged(why.to_string()))?;
         let Some(scanned) = scan::scan(file, &known).map_err(damaged)? else { continue };
         found.add(scanned);
@@ -116,7 +114,7 @@ fn number(name: &str) -> Option<u32> {
 }
 
 fn read_json(dir: &Folder) -> Result<SessionJson, SessionError> {
-    let wrong = |why: String| SessionError::NotResumable { path: dir.path().to_owned(), why };
+    let wrong = |why: String| SessionError::not_resumable(dir.path(), why);
     let (file, stat) = match dir.file(FILE, OFlags::RDONLY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return Err(wrong("it holds something else than a session".into()));
@@ -181,11 +179,10 @@ impl Found {
     pub fn classes(&self, dir: &Path) -> Result<Classes, SessionError> {
         let mut classes = Classes::new();
         let clocks = self.json.clocks.len() as u32;
-        let restored = self.json.events.iter().all(|event| classes.restore(event, clocks));
-        restored.then_some(()).ok_or_else(|| SessionError::NotResumable {
-            path: dir.to_owned(),
-            why: "the event classes in its session.json are damaged".into(),
-        })?;
+        if !self.json.events.iter().all(|event| classes.restore(event, clocks)) {
+            let why = "the event classes in its session.json are damaged";
+            return Err(SessionError::not_resumable(dir, why));
+        }
         Ok(classes)
     }
 
@@ -263,26 +260,10 @@ impl Found {
         let known = stats.faults();
         stats.faults[Fault::Sequence as usize] += last.faults.saturating_sub(known);
     }
-
-    /// Returns where the ring of a client was committed.
-    pub fn committed(&self, lane: &Lane, stats: &Stats) -> Committed {
-        Committed {
-            position: lane.next.position,
-            sequence: lane.next.sequence,
-            token: lane.earlier.token,
-            faults: stats.faults,
-        }
-    }
 }
 
 /// Returns whether there can be such a stream.
 fn is_stream(domain: u32, number: u32) -> bool {
-    domain <= Domain::Guest as u32 && number < most_of(domain)
-}
-
-fn most_of(domain: u32) -> u32 {
-    match domain == Domain::Guest as u32 {
-        true => MAX_CLIENTS,
-        false => MAX_HOST_STREAMS,
-    }
+    let guest = domain == Domain::Guest as u32 && number < MAX_CLIENTS;
+    guest || domain == Domain::Host as u32 && number < MAX_HOST_STREAMS
 }

@@ -64,7 +64,7 @@ impl EventSink for Session {
     }
 
     fn unattached(&self, total: u64) {
-        self.engine().state.device.unattached = total.min(MOST_LOST);
+        self.engine().state.clientless = total.min(MOST_LOST);
     }
 
     fn begin_pass(&self) {

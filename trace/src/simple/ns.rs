@@ -57,7 +57,7 @@ mod tests {
     fn time_never_goes_back_and_becomes_exact() {
         let mut clock = HostClock::start();
         let second = clock.frequency;
-        let start = clock.started();
+        let start = clock.first.raw;
         let mut ns = Ns::of(&clock, start);
         // The first measurement was off by 50 parts in a million.
         clock.frequency -= clock.frequency / 20_000;

@@ -7,8 +7,8 @@
 
 use super::HEADER;
 use crate::ctf::Folder;
-use crate::ctf::folder::{check_size, read_at, retry, set_len};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use crate::ctf::folder::{check_size, inode, read_at, retry, set_len};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::fs::{fchmod, openat, stat, statat};
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
@@ -155,13 +155,9 @@ pub(super) fn record_len(bytes: &[u8]) -> Option<usize> {
 fn open(path: &Path, session: &Folder) -> io::Result<File> {
     let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why);
     let inside = path.file_name().filter(|_| is_in(path, session));
-    let (at, name, follow) = match inside {
-        Some(name) => (session.as_fd(), name, OFlags::NOFOLLOW),
-        None => (CWD, path.as_os_str(), OFlags::empty()),
-    };
-    let stat_flags = match inside {
-        Some(_) => AtFlags::SYMLINK_NOFOLLOW,
-        None => AtFlags::empty(),
+    let (at, name, follow, stat_flags) = match inside {
+        Some(name) => (session.as_fd(), name, OFlags::NOFOLLOW, AtFlags::SYMLINK_NOFOLLOW),
+        None => (CWD, path.as_os_str(), OFlags::empty(), AtFlags::empty()),
     };
     // The reader of a pipe or a terminal must not delay the drain.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | follow;
@@ -198,9 +194,8 @@ fn is_in(path: &Path, session: &Folder) -> bool {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    let id = |stat: Stat| (stat.st_dev, stat.st_ino);
-    let here = session.stat().map(id);
-    matches!((here, stat(dir).map(id)), (Ok(here), Ok(there)) if here == there)
+    let (here, there) = (session.stat(), stat(dir));
+    matches!((here, there), (Ok(here), Ok(there)) if inode(&here) == inode(&there))
 }
 
 /// Checks that a file is empty or a trace of this kind, and empties it.

@@ -35,7 +35,7 @@ pub enum TriggerError {
         #[source]
         source: io::Error,
     },
-    /// Nobody registered a callback of this name.
+    /// No callback of this name is registered.
     #[error("this VMM has no callback {0:?}")]
     Callback(String),
     /// There are snapshots of a flight recorder only.
@@ -62,9 +62,7 @@ pub(super) enum Action {
         tracing_on: File,
         on: bool,
     },
-    Call {
-        callback: Callback,
-    },
+    Call(Callback),
 }
 
 impl Action {
@@ -169,11 +167,11 @@ fn parse_action(
             }
         }
         ["snapshot"] => match callback(SNAPSHOT) {
-            Some(callback) => Ok(Action::Call { callback }),
+            Some(callback) => Ok(Action::Call(callback)),
             None => Err(SnapshotError::NotARecorder.into()),
         },
         ["call", name] => match callback(name) {
-            Some(callback) => Ok(Action::Call { callback }),
+            Some(callback) => Ok(Action::Call(callback)),
             None => Err(TriggerError::Callback(name.to_owned())),
         },
         _ => Err(syntax("an action", text)),

@@ -5,9 +5,10 @@
 //! makes every thread of the process pass one instead (`membarrier`), and
 //! then waits for those that still look. Where the kernel cannot do that, old
 //! tables stay until the session ends.
-#![allow(unsafe_code)] // one pointer; membarrier(2)
+#![allow(unsafe_code)] // one pointer
 
 use super::rule::Rule;
+use rustix::thread::{MembarrierCommand, membarrier};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
@@ -71,18 +72,12 @@ impl<F: Fn()> Drop for AtEnd<F> {
 }
 
 /// The current table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Current {
     /// Null while there is no rule.
     table: AtomicPtr<Table>,
     /// Threads that look and have no word of their own.
     strangers: AtomicU32,
-}
-
-impl Default for Current {
-    fn default() -> Self {
-        Current { table: AtomicPtr::new(ptr::null_mut()), strangers: AtomicU32::new(0) }
-    }
 }
 
 impl Current {
@@ -130,7 +125,7 @@ impl Current {
         }
     }
 
-    /// Puts another table in place, and frees the old one when nobody looks at
+    /// Puts another table in place, and frees the old one when no thread looks at
     /// it any more. One caller at a time.
     pub fn replace<'w>(&self, table: Option<Table>, words: impl Iterator<Item = &'w AtomicU32>) {
         let new = table.map_or(ptr::null_mut(), |table| Box::into_raw(Box::new(table)));
@@ -157,13 +152,13 @@ impl Drop for Current {
     fn drop(&mut self) {
         let table = *self.table.get_mut();
         if !table.is_null() {
-            // SAFETY: from `Box::into_raw`; nobody looks, this is `&mut`.
+            // SAFETY: from `Box::into_raw`; no thread looks, this is `&mut`.
             drop(unsafe { Box::from_raw(table) });
         }
     }
 }
 
-/// Waits until nobody looks.
+/// Waits until no thread looks at the table.
 fn wait(word: &AtomicU32) {
     // ORDERING: pairs with the Release at a look's end.
     while word.load(Ordering::Acquire) != 0 {
@@ -174,13 +169,9 @@ fn wait(word: &AtomicU32) {
 /// Makes every running thread of the process pass a full fence. `false`: the
 /// kernel cannot.
 fn every_thread_fences() -> bool {
-    const REGISTER: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
-    const FENCE: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    // SAFETY: takes two numbers and touches no memory.
-    let membarrier =
-        |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 };
-    *REGISTERED.get_or_init(|| membarrier(REGISTER)) && membarrier(FENCE)
+    let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+    *REGISTERED.get_or_init(register) && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
 }
 
 #[cfg(test)]

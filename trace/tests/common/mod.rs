@@ -65,3 +65,35 @@ pub fn child(test: &str, value: &Path) -> Command {
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, value);
     command
 }
+
+/// Finishes a session with an honest client 0, which emitted this many events called
+/// `honest`. Checks that a reader gets all of them, and reports nothing but losses.
+pub fn check_honest(session: hypertrace_trace::Session, emitted: u64, seed: u64) {
+    let ctf = session.dir().join("ctf");
+    let summary = session.finish().unwrap();
+    println!(
+        "seed {seed}: {} records, {} lost, {:?}",
+        summary.records, summary.lost, summary.faults
+    );
+    let Some(read) = read(&ctf) else { return };
+    assert!(read.ok, "seed {seed}: {}", read.stderr);
+    for line in read.stderr.lines().filter(|l| !l.is_empty()) {
+        assert!(line.starts_with("WARNING: Tracer discarded"), "seed {seed}: {line}");
+    }
+    assert_eq!(summary.records, read.lines.len() as u64, "seed {seed}");
+    assert!(honest_events(&read.lines).into_iter().eq(0..emitted), "seed {seed}");
+    let honest = summary
+        .streams
+        .iter()
+        .find(|s| s.domain == hypertrace_trace::session_json::Domain::Guest && s.client == 0)
+        .unwrap();
+    assert!(honest.faults.is_empty(), "seed {seed}: {honest:?}");
+}
+
+fn honest_events(lines: &[String]) -> Vec<u64> {
+    lines
+        .iter()
+        .filter(|l| l.contains(" honest: "))
+        .filter_map(|l| l.rsplit_once("i = ")?.1.trim_end_matches(" }").parse().ok())
+        .collect()
+}

@@ -1,17 +1,20 @@
 //! Creation, lookup and removal of the socket in the session's directory.
 
-use super::{MonitorError, SOCKET, sys};
-use crate::ctf::folder::{MOST_TRIES, retry};
+use super::{MonitorError, SOCKET};
+use crate::ctf::folder::{inode, retry};
 use crate::ctf::{Folder, Share};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, openat, renameat, unlinkat};
-use std::fs::File;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{chmodat, flock, openat, renameat, unlinkat};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Bytes of an address's path, with a NUL (`sun_path`, unix(7)).
+const MAX_ADDRESS: usize = 108;
 /// The socket's name in its nursery.
 const NEWBORN: &str = "s";
 
@@ -28,18 +31,14 @@ pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = retry(|| openat(rustix::fs::CWD, dir, flags, Mode::empty()))?;
     let address = address(&directory, &std::path::absolute(dir)?, SOCKET);
-    let mut interrupted = 0;
     let stream = loop {
-        match sys::connect(&address) {
+        match try_connect(&address) {
             // The queue of waiting connections is full.
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 if begun.elapsed() >= timeout {
                     return Err(ErrorKind::TimedOut.into());
                 }
                 thread::sleep(Duration::from_millis(10));
-            }
-            Err(e) if e.kind() == ErrorKind::Interrupted && interrupted < MOST_TRIES => {
-                interrupted += 1;
             }
             done => break done?,
         }
@@ -48,13 +47,23 @@ pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// Connects. Fails with `WouldBlock` if the queue of waiting connections is full.
+/// The stream is non-blocking.
+fn try_connect(address: &Path) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(address)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    retry(|| rustix::net::connect(&socket, &address))?;
+    Ok(socket.into())
+}
+
 /// Returns a path to `name` in an open directory. The path uses the descriptor, so that it cannot
 /// lead to another directory which has the same path by now. Without `/proc`, as for a VMM in a
 /// jail, it uses the directory's path if that fits an address.
 fn address(directory: &impl AsRawFd, path: &Path, name: &str) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let direct = path.join(name);
-    if direct.as_os_str().len() < sys::MAX_ADDRESS && !by_descriptor.exists() {
+    if direct.as_os_str().len() < MAX_ADDRESS && !by_descriptor.exists() {
         return direct;
     }
     by_descriptor.join(name)
@@ -91,15 +100,11 @@ impl Drop for Entry {
     }
 }
 
-fn inode(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
-}
-
 fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
-/// A private directory in which the socket is made. Nobody else can reach the
+/// A private directory in which the socket is made. No other user can reach the
 /// socket while it still has the mode that the umask gave it.
 struct Nursery<'f> {
     above: &'f Folder,
@@ -173,12 +178,13 @@ pub fn listen(folder: Folder) -> Result<(UnixListener, Entry), MonitorError> {
 /// take each other's socket for a dead one. Other programs may hold the lock for
 /// their own reasons, perhaps as long as the VMM runs, so the wait is short and
 /// the monitor starts without the lock then.
-fn lock(folder: &Folder) -> io::Result<File> {
+fn lock(folder: &Folder) -> io::Result<OwnedFd> {
     // A separate open file description: its close releases the lock.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let file = File::from(retry(|| openat(folder, ".", flags, Mode::empty()))?);
+    let file = retry(|| openat(folder, ".", flags, Mode::empty()))?;
+    let locked = || retry(|| flock(&file, FlockOperation::NonBlockingLockExclusive));
     let begun = Instant::now();
-    while sys::lock(&file).is_err_and(|e| e.kind() == ErrorKind::WouldBlock)
+    while locked().is_err_and(|e| e.kind() == ErrorKind::WouldBlock)
         && begun.elapsed() < Duration::from_secs(1)
     {
         thread::sleep(Duration::from_millis(5));
@@ -188,7 +194,7 @@ fn lock(folder: &Folder) -> io::Result<File> {
 
 /// Returns true if a process listens at a socket.
 fn is_heard(address: &Path) -> io::Result<bool> {
-    match sys::connect(address) {
+    match try_connect(address) {
         Ok(_) => Ok(true),
         Err(e) => match e.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => Ok(false),

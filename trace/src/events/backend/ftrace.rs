@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64 as Count, Ordering::Relaxed};
 const RAW_WORDS: usize = 128;
 
 static LOST: Count = Count::new(0);
-static TOLD: AtomicBool = AtomicBool::new(false);
+static REPORTED: AtomicBool = AtomicBool::new(false);
 static OPEN: OnceLock<Instance> = OnceLock::new();
 
 struct Instance {
@@ -89,7 +89,7 @@ fn write(file: impl Fn(&Instance) -> &File, bytes: &[u8]) {
     };
     LOST.fetch_add(1, Relaxed);
     // A trace that is off (EBADF) or full: counted, reported once; the VM runs on.
-    if !TOLD.swap(true, Relaxed) {
+    if !REPORTED.swap(true, Relaxed) {
         // Unlike `eprintln!`, no panic where stderr is closed.
         let _ = writeln!(
             std::io::stderr(),

@@ -12,7 +12,7 @@ use crate::ctf::session_json::SessionJson;
 use crate::ctf::{Domain, PacketHeader};
 use crate::drain::Recorded;
 use crate::limits::MOST_LOST;
-use hypertrace_abi::record::{Flags, Header, RESERVED, id};
+use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, RESERVED, id};
 use rustix::fs::Stat;
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +21,7 @@ use zerocopy::FromBytes;
 
 const UNIT: u64 = HEADER_BYTES as u64;
 /// Bytes of an event before its payload.
-const EVENT: u64 = 16;
+const EVENT: u64 = 8 * HEADER_WORDS as u64;
 /// Bytes that are read at a time.
 const WINDOW: usize = 64 * 1024;
 
@@ -77,10 +77,8 @@ pub(super) fn scan(
     let mut at = 0;
     while at < len {
         let damaged = |what: String| format!("damaged at byte {at}: {what}");
-        let header = window.read::<HEADER_BYTES>(at).map_err(|e| damaged(e.to_string()))?;
+        let header = window.read::<PacketHeader>(at).map_err(|e| damaged(e.to_string()))?;
         let header = header.ok_or_else(|| damaged("a part of a packet's header".into()))?;
-        let header = PacketHeader::read_from_bytes(&header)
-            .map_err(|_| damaged("no packet's header".into()))?;
         check(&header, found.as_ref().map(|found| &found.last), len - at, known)
             .map_err(damaged)?;
         let found = found.get_or_insert_with(|| Scanned {
@@ -156,11 +154,9 @@ fn count(
     while at < events.end {
         let begin = at;
         let damaged = |what: &str| format!("damaged at byte {begin}: {what}");
-        let words = window.read::<{ EVENT as usize }>(at).map_err(|e| damaged(&e.to_string()))?;
-        let words = words.ok_or_else(|| damaged("a part of an event"))?;
-        let (time, meta) = words.split_at(8);
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-        let header = Header::from_words(word(time), word(meta));
+        let words = window.read::<[u64; HEADER_WORDS]>(at).map_err(|e| damaged(&e.to_string()))?;
+        let [time, meta] = words.ok_or_else(|| damaged("a part of an event"))?;
+        let header = Header::from_words(time, meta);
         let class = known.classes.get(header.id as usize).copied().flatten();
         let Some(point) = class else {
             return Err(damaged("an event that session.json does not describe"));
@@ -184,8 +180,8 @@ fn count(
         *kind += 1;
         let own = usize::from(header.words) >= REFERENCE_FIELDS.len();
         if point && own && packet.domain == Domain::Host as u32 {
-            let client = window.read::<8>(payload).map_err(|e| damaged(&e.to_string()))?;
-            let client = client.map(|bytes| word(&bytes)).and_then(|n| u32::try_from(n).ok());
+            let client = window.read::<u64>(payload).map_err(|e| damaged(&e.to_string()))?;
+            let client = client.and_then(|n| u32::try_from(n).ok());
             if let Some(client) = client.filter(|n| is_stream(Domain::Guest as u32, *n)) {
                 *found.points.entry(client).or_default() += 1;
             }
@@ -204,12 +200,12 @@ struct Window {
 }
 
 impl Window {
-    /// Returns the bytes at a place; `None`: the file ends before.
-    fn read<const N: usize>(&mut self, at: u64) -> io::Result<Option<[u8; N]>> {
+    /// Reads a value at a place; `None`: the file ends before.
+    fn read<T: FromBytes>(&mut self, at: u64) -> io::Result<Option<T>> {
         let inside = |at: u64, window: &Window| {
             let from = usize::try_from(at.checked_sub(window.at)?).ok()?;
-            let to = from.checked_add(N).filter(|to| *to <= window.filled)?;
-            window.bytes.get(from..to)?.try_into().ok()
+            let bytes = window.bytes[..window.filled].get(from..)?;
+            T::read_from_prefix(bytes).ok().map(|(value, _)| value)
         };
         if let Some(found) = inside(at, self) {
             return Ok(Some(found));
