@@ -261,6 +261,24 @@ fn a_new_lessee_continues_in_a_new_block_with_its_own_token() {
 }
 
 #[test]
+fn a_lease_record_that_waited_for_room_has_the_time_at_which_it_was_written() {
+    let memory = Memory::new(256, 16, RingMode::Discard);
+    let (state, mut host) = (ProducerState::new(), ConsumerState::default());
+    let before = memory.producer(&state, 1);
+    while emit(&before, 10, 0) == Emit::Recorded {}
+    before.release();
+    let producer = memory.producer(&state, 2);
+    pull(&memory, &mut host, usize::MAX, &mut Vec::new());
+
+    assert_eq!(emit(&producer, 1_000_000, 7), Emit::Recorded);
+    let mut seen = Vec::new();
+    pull(&memory, &mut host, usize::MAX, &mut seen);
+
+    let times: Vec<_> = seen.iter().map(|(time, id, _)| (*time, *id == id::LEASE)).collect();
+    assert_eq!(times, [(1_000_000, true), (1_000_000, false)]);
+}
+
+#[test]
 fn a_lying_producer_is_counted_and_does_not_harm_the_host() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let mut host = ConsumerState::default();

@@ -84,7 +84,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Checks formatting, lints, words and dependencies, before the longer steps.
+    /// Checks formatting, lints, words, imports and dependencies, before the longer steps.
     fn style(&mut self) -> Result<()> {
         self.with("rustfmt", "fmt --all --check -- --color never")?;
         self.with("clippy", "clippy --workspace --all-targets --all-features -- -D warnings")?;

@@ -262,7 +262,7 @@ impl<'m> Producer<'m> {
         let head = self.state.head.load(Relaxed);
         let head = match head + new.record_words() <= self.state.limit.load(Relaxed) {
             true => head,
-            false => match self.make_room(new) {
+            false => match self.make_room(now, new) {
                 Ok(head) => head,
                 Err(why) => return why,
             },
@@ -316,7 +316,7 @@ impl<'m> Producer<'m> {
         put: impl FnOnce(&[AtomicU64]),
         fire: impl FnOnce(u64),
     ) -> Emit {
-        match self.make_room(new) {
+        match self.make_room(now, new) {
             Ok(head) => self.write(head, now, new, put, fire),
             Err(why) => why,
         }
@@ -424,10 +424,10 @@ impl<'m> Producer<'m> {
     }
 
     /// Prepares the ring on the slow path: announces a schema, opens blocks, reads tail,
-    /// publishes losses. Returns the position at which the record may be written.
+    /// publishes losses. Returns the position at which the record of `now` may be written.
     #[cold]
     #[inline(never)]
-    fn make_room(&self, new: NewRecord<'_>) -> Result<u64, Emit> {
+    fn make_room(&self, now: u64, new: NewRecord<'_>) -> Result<u64, Emit> {
         let state = self.state;
         if !state.is_leased() {
             self.give_up();
@@ -438,7 +438,7 @@ impl<'m> Producer<'m> {
         }
         self.state.publish_losses(&self.memory);
         let commit = new.flags.contains(Flags::REFERENCE_POINT);
-        let room = self.find_room(new.record_words(), commit);
+        let room = self.find_room(now, new.record_words(), commit);
         if room.is_none() {
             // End the emit before the count: an interrupted count must not look like
             // an interrupted emit.
@@ -479,7 +479,8 @@ impl<'m> Producer<'m> {
         Some((start, start + before + words))
     }
 
-    fn find_room(&self, words: u64, commit: bool) -> Option<u64> {
+    /// Finds the position for a record of `words` words, and writes at `now` what precedes it.
+    fn find_room(&self, now: u64, words: u64, commit: bool) -> Option<u64> {
         let (state, memory) = (self.state, &self.memory);
         let (start, end) = self.place(words)?;
         let block = memory.block_words();
@@ -512,6 +513,8 @@ impl<'m> Producer<'m> {
                 for (to, &from) in lease.iter().zip(&self.lease.words) {
                     to.store(from, Relaxed);
                 }
+                // A lease that found a full ring is announced later, perhaps in another epoch.
+                lease[0].store(now, Relaxed);
                 at += self.lease.len;
                 state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
                 if end - start > block {
@@ -580,7 +583,7 @@ impl<'m> Producer<'m> {
         }
         self.state.publish_losses(&self.memory);
         if state.fresh.load(Relaxed) == 1
-            && let Some(head) = self.find_room(0, false)
+            && let Some(head) = self.find_room(now, 0, false)
         {
             if self.fenced {
                 store_fence();
