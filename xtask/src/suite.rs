@@ -92,6 +92,7 @@ impl Run<'_> {
         let no_std = "clippy --no-default-features -p hypertrace-abi -p hypertrace -- -D warnings";
         self.with("clippy", no_std)?;
         self.step("xtask words")?;
+        self.step("xtask imports")?;
         // Without advisories, which change independently of this tree.
         self.with("cargo-deny", "deny check bans licenses sources")
     }
