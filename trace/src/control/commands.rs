@@ -137,10 +137,14 @@ impl Session {
 
     fn info_events(&self, pattern: &str) -> Result<String, String> {
         let pattern: Pattern = pattern.parse().map_err(|e| error_chain(&e))?;
-        let declared = EVENTS.iter().map(|event| (event.name(), event.is_wanted(), ""));
-        let engine = self.engine();
-        let guests = engine.state.classes.wanted.names().map(|(name, on)| (name, on, " (guest)"));
-        let fits = |(name, ..): &(&str, bool, &str)| pattern.matches(name);
+        let declared = EVENTS.iter().map(|event| (event.name().to_owned(), event.is_wanted(), ""));
+        // A copy, because the drain waits for the engine.
+        let guests: Vec<_> = {
+            let engine = self.engine();
+            let names = engine.state.classes.wanted.names();
+            names.map(|(name, on)| (name.to_owned(), on, " (guest)")).collect()
+        };
+        let fits = |(name, ..): &(String, bool, &str)| pattern.matches(name);
         let mut rows: Vec<_> = declared.chain(guests).filter(fits).collect();
         if rows.is_empty() {
             return Err(format!("no event fits {pattern} so far"));

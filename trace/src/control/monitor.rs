@@ -58,9 +58,10 @@ mod socket;
 
 pub use socket::connect;
 
-use crate::ctf::folder::retry;
+use crate::ctf::folder::{MOST_TRIES, retry};
 use crate::ctf::{Folder, Share};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 use socket::{Entry, listen};
 use std::fmt::Write as _;
@@ -200,6 +201,7 @@ struct Server<E> {
 
 impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
     fn serve(mut self) {
+        let mut interrupted = 0;
         loop {
             let now = Instant::now();
             self.accept_from = self.accept_from.filter(|from| *from > now);
@@ -211,7 +213,15 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
             let mut fds = vec![wake, PollFd::new(&self.listener, accepting)];
             fds.extend(self.clients.iter().map(|c| PollFd::new(&c.stream, c.waits_for())));
             let timeout = self.timeout(now).and_then(|left| Timespec::try_from(left).ok());
-            let failed = retry(|| poll(&mut fds, timeout.as_ref())).is_err();
+            let failed = match poll(&mut fds, timeout.as_ref()) {
+                // The timeout begins anew, so it is another one.
+                Err(Errno::INTR) if interrupted < MOST_TRIES => {
+                    interrupted += 1;
+                    continue;
+                }
+                polled => polled.is_err(),
+            };
+            interrupted = 0;
             if failed {
                 // Everything is tried after that; none of it blocks.
                 thread::sleep(BACK_OFF);
@@ -458,7 +468,7 @@ fn escape(line: &str, out: &mut String) {
     for c in line.chars() {
         // Writing to a String does not fail.
         let _ = match c {
-            // Control characters have one byte.
+            // The highest control character is U+009F.
             c if c.is_control() => write!(out, "{}", std::ascii::escape_default(c as u8)),
             c => out.write_char(c),
         };
@@ -469,6 +479,7 @@ fn escape(line: &str, out: &mut String) {
 mod tests {
     use super::*;
     use std::io::Write as _;
+    use std::os::unix::thread::JoinHandleExt;
 
     #[test]
     fn a_client_that_reads_nothing_of_a_reply_is_disconnected() {
@@ -485,6 +496,39 @@ mod tests {
         let mut received = Vec::new();
         client.read_to_end(&mut received).unwrap();
         assert!(!received.is_empty() && received.len() < MAX_REPLY / 2, "{}", received.len());
+    }
+
+    #[test]
+    #[allow(unsafe_code)] // signal(2)
+    fn signals_do_not_delay_the_disconnection_of_a_client() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let dir = tempfile::tempdir().unwrap();
+        let patience = Duration::from_millis(200);
+        let folder = Folder::open(dir.path(), Share::Owner).unwrap();
+        let long = |_: &str| Ok("x".repeat(MAX_REPLY / 2));
+        let monitor = Monitor::start_in(folder, patience, long).unwrap();
+        let thread = monitor.thread.as_ref().unwrap().as_pthread_t();
+        let mut client = connect(dir.path(), patience).unwrap();
+
+        client.write_all(b"a\n").unwrap();
+        for _ in 0..60 {
+            // SAFETY: the handler does nothing, and the monitor has its thread.
+            unsafe {
+                libc::signal(libc::SIGUSR2, nothing as extern "C" fn(_) as libc::sighandler_t);
+                libc::pthread_kill(thread, libc::SIGUSR2);
+            }
+            thread::sleep(patience / 4);
+        }
+
+        // Less than the reply, and then the connection's end.
+        let (mut received, mut part) = (0, vec![0; MAX_REPLY]);
+        while received < MAX_REPLY / 2 {
+            match client.read(&mut part).unwrap() {
+                0 => return,
+                bytes => received += bytes,
+            }
+        }
+        panic!("the client is still connected");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// Tries of a system call that signals interrupt. After that the interruption
 /// is an error like any other.
-const MOST_TRIES: u32 = 100;
+pub(crate) const MOST_TRIES: u32 = 100;
 
 /// Entries that a folder is asked for at most; a trace has fewer files.
 const MOST_NAMES: usize = 1 << 20;
