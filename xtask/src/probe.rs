@@ -59,8 +59,13 @@ const PROBES: [(&str, Probe); 20] = [
     ("cargo-deny", |_, _| subcommand("deny", "cargo install cargo-deny")),
     ("cargo-fuzz", |_, _| cargo_fuzz()),
     (MIRI, |_, _| {
-        let hint = "not here, `rustup +nightly component add miri` gets it";
-        first_line(nightly().args(["miri", "--version"])).context(hint)
+        let hint = "not here, `rustup +nightly component add miri rust-src` gets it";
+        let version = first_line(nightly().args(["miri", "--version"])).context(hint)?;
+        // Without it, cargo miri would install it.
+        let sysroot = ["run", "nightly", "rustc", "--print", "sysroot"];
+        let sysroot = first_line(Command::new("rustup").args(sysroot)).context(hint)?;
+        ensure!(Path::new(&sysroot).join("lib/rustlib/src/rust").exists(), hint);
+        Ok(version)
     }),
 ];
 
@@ -233,7 +238,8 @@ fn compiles(program: &Path, options: &str, source: &str) -> Result<()> {
 }
 
 fn succeeds(command: &mut Command, wrong: &str) -> Result<()> {
-    let ran = command.output()?;
+    let program = command.get_program().display().to_string();
+    let ran = command.output().with_context(|| format!("cannot start {program}"))?;
     ensure!(ran.status.success(), "{wrong}: {}", one_line(&ran.stderr));
     Ok(())
 }

@@ -182,7 +182,10 @@ fn kill_with_descendants(child: &mut Child) {
     let mut next = 0;
     while let Some(&doomed_parent) = doomed.get(next) {
         let children = parents.iter().filter(|(_, parent)| *parent == doomed_parent);
-        doomed.extend(children.map(|(process, _)| *process));
+        let mut new: Vec<u32> = children.map(|(process, _)| *process).collect();
+        // Processes ended while the list was read, so it may have circles.
+        new.retain(|process| !doomed.contains(process));
+        doomed.extend(new);
         next += 1;
     }
     let _ = Command::new("kill").arg("-KILL").args(doomed.iter().map(u32::to_string)).status();
