@@ -28,7 +28,7 @@ pub fn argument() -> Option<String> {
 }
 
 /// Words of the fields of an event in [`four_threads`], which waits for room before it emits.
-const WORDS: u64 = 3;
+const WORDS: u64 = 4;
 
 /// Number of threads of [`four_threads`].
 pub const THREADS: u64 = 4;

@@ -540,7 +540,8 @@ impl<'m> Producer<'m> {
         // ORDERING: an estimate; `find_room` loads tail again.
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let most = memory.capacity() - memory.reserve();
-        memory.mode() == RingMode::Overwrite
+        records == 0
+            || memory.mode() == RingMode::Overwrite
             || end.checked_sub(tail).is_some_and(|used| used <= most)
     }
 

@@ -26,7 +26,7 @@ pub use hypertrace_trace::session_json::Domain;
 #[repr(C)]
 pub struct Header {
     magic: u32,
-    /// offset_of!(Header, uuid) of the session.
+    /// UUID of the session.
     pub uuid: [u8; 16],
     /// Stream class, which is the clock's id.
     pub stream_id: u32,
