@@ -153,10 +153,15 @@ impl<S: EventSink> Points<'_, S> {
         // ORDERING: pairs with the fence between a bell, or a slot, and the
         // ringer's look at this word: one of the two sees what the other did.
         fence(Ordering::SeqCst);
-        if !self.watched_asks() {
-            self.watched = None;
+        let has_rung = self.bells.iter().zip(&self.seen);
+        let has_rung = has_rung.into_iter().any(|(bell, seen)| bell.load(Relaxed) != *seen);
+        let has_asked = |client: &u32| {
+            self.memories.get(*client as usize).is_some_and(|memory| slot::asked(memory).is_some())
+        };
+        self.watched = self.watched.filter(has_asked);
+        if self.watched.is_none() {
             let [stop, due] = [&self.state.stop_points, &self.state.is_drain_due];
-            if !self.has_rung() && !stop.load(Relaxed) && !due.load(Relaxed) {
+            if !has_rung && !stop.load(Relaxed) && !due.load(Relaxed) {
                 futex::wait(watches, watch::ASLEEP, None);
             }
         }
@@ -164,27 +169,9 @@ impl<S: EventSink> Points<'_, S> {
         watches.store(self.watched.map_or(watch::BELLS, |client| watch::CLIENT + client), Relaxed);
     }
 
-    /// Returns whether the client that need not ring has asked for an answer.
-    fn watched_asks(&self) -> bool {
-        let memory = self.watched.and_then(|client| self.memories.get(client as usize));
-        memory.is_some_and(|memory| slot::asked(memory).is_some())
-    }
-
-    /// Returns whether a client has rung since the last look.
-    fn has_rung(&self) -> bool {
-        self.bells.iter().zip(&self.seen).any(|(bell, seen)| bell.load(Relaxed) != *seen)
-    }
-
     /// Serves the points of all clients that rang, and of the one that need not, unless
     /// the host's ring is full. Returns whether there was a point.
     fn serve(&mut self) -> bool {
-        // A check between the request and the answer delays the answer, so the cheapest is first.
-        if !self.watched_asks() {
-            self.in_vain = self.in_vain.saturating_add(1);
-            if !self.has_rung() {
-                return false;
-            }
-        }
         !self.must_drain_first() && self.look()
     }
 
@@ -214,9 +201,7 @@ impl<S: EventSink> Points<'_, S> {
         let mut served = false;
         if let Some(client) = self.watched {
             served = self.answer(client);
-            if served {
-                self.in_vain = 0;
-            }
+            self.in_vain = if served { 0 } else { self.in_vain.saturating_add(1) };
         }
         for (at, bell) in self.bells.iter().enumerate() {
             // ORDERING: pairs with the Release in `LocalPages::tell`: the client's

@@ -1,4 +1,5 @@
-//! `cargo xtask imports`: shows which parts of each folder import which, floor by floor, and finds circles.
+//! `cargo xtask imports`: shows which parts of each folder import which, floor by floor, and finds circles. Paths inside
+//! the arguments of macros are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

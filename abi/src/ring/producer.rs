@@ -436,7 +436,7 @@ impl<'m> Producer<'m> {
         if let Some(text) = new.text {
             schema_log::announce(&self.memory, state, text);
         }
-        self.state.publish_losses(&self.memory);
+        state.publish_losses(&self.memory);
         let commit = new.flags.contains(Flags::REFERENCE_POINT);
         let room = self.find_room(now, new.record_words(), commit);
         if room.is_none() {
@@ -447,7 +447,7 @@ impl<'m> Producer<'m> {
             if new.is_counted {
                 state.count(&state.lost_full);
                 // At once: the program may end before the next event.
-                self.state.publish_losses(&self.memory);
+                state.publish_losses(&self.memory);
             }
         }
         room.ok_or(Emit::Full)
@@ -582,7 +582,7 @@ impl<'m> Producer<'m> {
         if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now).is_err() {
             return;
         }
-        self.state.publish_losses(&self.memory);
+        state.publish_losses(&self.memory);
         if state.fresh.load(Relaxed) == 1
             && let Some(head) = self.find_room(now, 0, false)
         {
