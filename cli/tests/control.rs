@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hypertrace_device::RingMode;
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::host::{Host, geometry};
 use hypertrace_tests::kvm;
 use hypertrace_timeline::Event;
+use hypertrace_trace::SessionConfig;
 use kvm_vmm::{Answer, attach_window, record_in};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -55,7 +57,11 @@ fn times(events: &[Event], name: &str) -> Vec<i64> {
 #[test]
 fn events_are_switched_off_and_on_while_the_vm_runs() {
     let Some(mut machine) = kvm::machine(1) else { return };
-    let host = Host::new(geometry(1));
+    let dir = tempfile::tempdir().unwrap();
+    // On a busy machine the drain gets no CPU for tenths of a second, in which the guest
+    // makes points without a pause.
+    let config = SessionConfig { host_ring_bytes: 4 << 20, ..SessionConfig::new(dir.path()) };
+    let host = Host::of(dir, config, geometry(1), RingMode::Discard);
     let drain = host.drain();
     let monitor = host.session.serve().unwrap();
     machine.observe(record_in(host.session.clone()));
