@@ -134,6 +134,7 @@ pub fn serve(
     reply(memory.host, &emitted, answer);
 }
 
+#[inline(always)]
 fn copied<const N: usize>(
     memory: &ClientMemory<'_>,
     point: ReferencePoint<'_>,

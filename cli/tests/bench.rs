@@ -6,10 +6,11 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 24] = [
+const ROWS: [&str; 25] = [
     "tsc",
     "ring_floor",
     "write_floor",
+    "write_new_pages",
     "ring_emit",
     "ring_emit_disabled",
     "ring_emit_2threads",

@@ -293,6 +293,7 @@ impl<'m> Client<'m> {
         self.producer.release();
     }
 
+    #[inline]
     fn refresh_mask(&self) {
         let version = Channel::mask_version(self.producer.memory());
         mask::refresh(self.channel.rings, version);

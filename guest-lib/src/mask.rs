@@ -36,7 +36,15 @@ pub fn is_on(slot: usize) -> bool {
 }
 
 /// Copies the mask if the host says that it has changed.
+#[inline]
 pub(crate) fn refresh(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
+    if VERSION.load(Ordering::Acquire) != version {
+        copy(rings, version);
+    }
+}
+
+#[cold]
+fn copy(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
     let Some(words) = ring::mask_words(rings) else {
         return;
     };

@@ -21,6 +21,7 @@ impl ProducerState {
     }
 
     /// Publishes the running totals of dropped events, during an emit.
+    #[inline(always)]
     pub(super) fn publish_losses(&self, memory: &ClientMemory<'_>) {
         // If another thread is publishing, later losses remain for the next time.
         if self.unpublished.load(Relaxed) != 0 && self.begin_publishing(BY_OWNER) {

@@ -68,6 +68,7 @@ impl<'m> ClientMemory<'m> {
     /// Returns `None` if the area has another size. The geometry must have passed
     /// [`Geometry::check`]; it is not checked here, because a device calls this for
     /// every reference point.
+    #[inline]
     pub fn new(area: &'m [AtomicU64], geometry: &Geometry, mode: RingMode) -> Option<Self> {
         debug_assert_eq!(geometry.check(), Ok(()));
         if area.len() as u64 * WORD != geometry.client_stride() {
@@ -88,6 +89,8 @@ impl<'m> ClientMemory<'m> {
     }
 
     /// Returns the memory of a client, given all of BAR 4.
+    // A device calls this for each reference point, and needs little of the result.
+    #[inline]
     pub fn of_rings(
         rings: &'m [AtomicU64],
         client: u32,

@@ -45,11 +45,23 @@ impl Floor {
 /// Measures bare writes, per 32 bytes.
 pub fn write_floor(context: &mut Context) -> Result<f64> {
     let floor = context.resource(Floor::new)?;
+    let first = floor.next;
+    floor.next = (first + CHUNKS) % FILE_CHUNKS;
+    writes(&floor.file, (first..first + CHUNKS).map(|chunk| chunk % FILE_CHUNKS))
+}
+
+/// Measures bare writes to pages that the file does not have yet, per 32 bytes.
+pub fn write_new_pages(_: &mut Context) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    writes(&File::create(scratch.path().join("new"))?, 0..CHUNKS)
+}
+
+/// Writes these chunks of the file. Returns the time per 32 bytes.
+fn writes(file: &File, chunks: impl Iterator<Item = u64>) -> Result<f64> {
     let chunk = vec![0x5au8; CHUNK];
     let start = ticks();
-    for _ in 0..CHUNKS {
-        floor.file.write_all_at(&chunk, floor.next * CHUNK as u64)?;
-        floor.next = (floor.next + 1) % FILE_CHUNKS;
+    for at in chunks {
+        file.write_all_at(&chunk, at * CHUNK as u64)?;
     }
     let total = ticks() - start;
     Ok(ns(total, CHUNKS * (CHUNK as u64 / 32)))

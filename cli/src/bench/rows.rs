@@ -11,6 +11,7 @@ use kvm_vmm::Answer;
 
 // Floors of several rows, and those that are no rows.
 const RING_FLOOR: Floor = ("ring_floor", ring::floor);
+const WRITE_FLOOR: Floor = ("write_floor", drain::write_floor);
 const EMPTY_LOOP: Floor = ("empty loop", ring::empty);
 const NO_RULES: Floor = ("no rules", |_| trigger::points(Rules::None));
 const RING_ONE_THREAD: Floor = ("one thread", |context| ring::emit_threads(context, 1));
@@ -29,6 +30,9 @@ pub const ROWS: &[Row] = &[
         .note("by hand: counter, 32-byte record, full check, release store"),
     row("write_floor", drain::write_floor)
         .note("64 KiB pwrite to reused tmpfs pages, per 32 bytes"),
+    row("write_new_pages", drain::write_new_pages)
+        .compared_with(WRITE_FLOOR)
+        .note("the same to new pages, as a session's file has them"),
     row("ring_emit", ring::emit)
         .over(RING_FLOOR, "<= 1.3 x ring_floor")
         .note("event! with two u64, not inlined; consumer every 200 us"),
@@ -48,7 +52,7 @@ pub const ROWS: &[Row] = &[
         .target("<= 7 ns a record")
         .note("copy and every check, into a packet buffer"),
     row("ring_drain_file", |_| drain::drain(Output::Trace))
-        .over(("write_floor", drain::write_floor), "<= 1.8 x write_floor")
+        .over(WRITE_FLOOR, "<= 1.8 x write_floor")
         .note("the same, into the session's file on tmpfs"),
     row("drain_hostile", hostile::beside)
         .speedup_of(("fair share", hostile::fair), ">= 0.9 x its fair share")
