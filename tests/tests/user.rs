@@ -292,7 +292,7 @@ fn points_wait_while_the_hosts_ring_is_full() {
                 let client = Client::lease(channel, thread, &state, token, &info("t")).unwrap();
                 for n in 0..POINTS {
                     // The host may get too little CPU to answer in the time that a point
-                    // waits: its own count tells the one failure from the other.
+                    // waits: its own count shows which of the two it was.
                     let _ = hypertrace::reference_point!(client: &client, "of", thread, n);
                 }
                 client.release();
