@@ -166,7 +166,8 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
         (head_was, 1 << 63),
         (head_was, head_was + 2),
         (u64::MAX, tail_was),
-        (5, tail_was),
+        // A host that had no CPU has taken nothing yet.
+        (5, tail_was + 100),
         (1 << 40, 1 << 50),
     ]
     .into_iter()
