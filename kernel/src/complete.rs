@@ -105,7 +105,7 @@ pub(crate) fn complete(
         overwritten: stats.iter().map(Stats::overwritten).sum(),
         unwritten: stats.iter().map(|s| s.readable().saturating_sub(events_of(s.cpu))).sum(),
         // The ring of a killed recorder by perf is gone.
-        losses_known: !stats.is_empty() && !(recovered && json.source == Source::Perf),
+        losses_known: !stats.is_empty() && (!recovered || json.source == Source::Tracefs),
         damage,
         failure: None,
         bytes: contents.bytes,
