@@ -2,6 +2,7 @@
 
 use crate::escape::Message;
 use crate::interrupt::Interrupts;
+use crate::kernel;
 use crate::losses::grouped;
 use crate::output::{print, say};
 use crate::recording::{Failure, serve};
@@ -11,6 +12,7 @@ use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
+use hypertrace_kernel::Recording;
 use hypertrace_timeline::{Kind, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::error_chain;
@@ -70,6 +72,11 @@ pub struct Args {
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
+    /// Record the host kernel's events of this process, the VMM, too, as `hypertrace
+    /// record` does
+    #[arg(long)]
+    kernel: bool,
+
     /// One JSON object: mode, vcpus, ring_events, reference_points, stamps,
     /// lost, faults, records, session
     #[arg(long)]
@@ -88,6 +95,8 @@ Examples:
   hypertrace demo --trace 'vcpu_exit,file=t' --trace-backend log
                                         record only the exits of the VMM's events, also on stderr
                                         and in the file t for QEMU's simpletrace reader
+  hypertrace demo --out S --kernel      record KVM's and the scheduler's events beside it, in
+                                        S/kernel.dat
   hypertrace demo --out S --times 100   and in another terminal, while it runs:
   hypertrace ctl S info trace           show backends and rings
   hypertrace report S | less            show the whole timeline
@@ -147,6 +156,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     // From here on the directory is kept, like one that was given.
     let _ = temporary.map(TempDir::keep);
+    let recording = match start_kernel(args, &dir) {
+        Ok(recording) => recording,
+        Err(why) => {
+            // Nothing was recorded; the session is empty.
+            let _ = host.end();
+            return Err(why);
+        }
+    };
     let session = host.session();
     if !args.trace.names_events() {
         session.set_events(&"*".parse()?, true)?;
@@ -170,6 +187,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     drop(monitor);
     // The session is ended even if the disk is full or the guest failed.
     let (summary, written) = host.end();
+    let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, false));
     drop(interrupts);
     if let Some(signal) = Interrupts::came() {
         return interrupted(signal, &summary, written, &dir);
@@ -194,8 +212,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Err(why) = failure.check(written) {
         bail!("{why:#}; {dir} is incomplete, {} events are lost", summary.lost);
     }
+    kernel?;
     ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))?;
     shown.map(|()| ExitCode::SUCCESS)
+}
+
+/// Starts to record the kernel's events of this process, if that is wanted.
+fn start_kernel(args: &Args, dir: &Path) -> Result<Option<Recording>> {
+    if !args.kernel {
+        return Ok(None);
+    }
+    let mut config = hypertrace_kernel::Config::new(dir);
+    config.pids = vec![std::process::id()];
+    config.share = args.share;
+    let recording = kernel::start(&config)?;
+    kernel::say_start(&recording, dir, "the guest's end ends it");
+    Ok(Some(recording))
 }
 
 /// Reports the session's state after a signal. Returns the exit code that a shell gives.

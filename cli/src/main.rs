@@ -6,9 +6,11 @@ mod ctl;
 mod demo;
 mod escape;
 mod interrupt;
+mod kernel;
 mod losses;
 mod output;
 mod qemu;
+mod record;
 mod recording;
 mod report;
 mod run;
@@ -37,6 +39,7 @@ enum Command {
     Report(report::Args),
     Stat(stat::Args),
     Run(run::Args),
+    Record(record::Args),
     Ctl(ctl::Args),
     Bench(bench::BenchArgs),
 }
@@ -49,12 +52,13 @@ struct Usage(String);
 fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
     let cli = Cli::parse();
-    if let Command::Report(_) | Command::Stat(_) = &cli.command {
+    if let Command::Report(_) | Command::Stat(_) | Command::Record(_) = &cli.command {
         allow_open_files();
     }
     let succeeded = |()| ExitCode::SUCCESS;
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Record(args) => record::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Stat(args) => stat::run(&args).map(succeeded),
@@ -80,12 +84,14 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     let is_bad_input = error.is::<Usage>()
         || error.downcast_ref().is_some_and(hypertrace_timeline::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_user::Error::is_bad_input)
+        || error.downcast_ref().is_some_and(hypertrace_kernel::Error::is_bad_input)
         || error.downcast_ref().is_some_and(SessionError::is_bad_input);
     ExitCode::from(if is_bad_input { 2 } else { 1 })
 }
 
 /// Raises the limit of open files as far as this process may: all streams of a
-/// session are read at the same time, and it can have more than the usual 1,024.
+/// session are read at the same time, and all CPUs' buffers of the kernel; that can
+/// be more than the usual 1,024.
 fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // If it cannot be raised, it may still suffice.

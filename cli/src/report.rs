@@ -126,6 +126,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Opens a session with its clocks.
 pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
+    crate::kernel::complete(dir);
     let session = Session::open(dir)?;
     let maps = ClockMaps::of(&session)?;
     Ok((session, maps))

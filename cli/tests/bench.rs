@@ -34,7 +34,7 @@ const ROWS: [&str; 25] = [
     "sigsegv_2016",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
-const OTHERS: [(&str, &str); 21] = [
+const OTHERS: [(&str, &str); 22] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
@@ -46,6 +46,7 @@ const OTHERS: [(&str, &str); 21] = [
     ("kvm_exit_null", "kvm"),
     ("kvm_reference_point", "kvm"),
     ("kvm_reference_point_2vcpu", "kvm"),
+    ("record_cost", "kvm"),
     ("kvm_stamp", "kvm"),
     ("kvm_ring_emit", "kvm"),
     ("qemu_plugin_floor", QEMU),

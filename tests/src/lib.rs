@@ -22,6 +22,7 @@ pub mod report;
 pub mod simpletrace;
 pub mod slow;
 pub mod syslog;
+pub mod trace_cmd;
 pub mod traced;
 pub mod tracefs;
 

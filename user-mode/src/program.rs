@@ -123,6 +123,14 @@ pub fn run(
     mut command: Command,
 ) -> Result<ExitStatus, ProgramError> {
     session.pass_to(&mut command);
+    run_command(program, command)
+}
+
+/// Runs a program to its end as [`run`] does, without a session.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn run_command(program: &Program, mut command: Command) -> Result<ExitStatus, ProgramError> {
     let failed = |source| ProgramError::Start { path: program.path.clone(), source };
     let _signals = pass_signals_on();
     let mut child = command.spawn().map_err(failed)?;

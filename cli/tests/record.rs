@@ -1,0 +1,433 @@
+//! `record`, `run --kernel` and `demo --kernel`: the kernel's events beside a session, as trace-cmd
+//! reads them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use hypertrace_abi::clock::ticks;
+use hypertrace_tests::command::{Demo, Hypertrace, Ran, run};
+use hypertrace_tests::interrupt::{send, with_default_signals};
+use hypertrace_tests::namespace::Mount;
+use hypertrace_tests::trace_cmd::{self, Shown};
+use hypertrace_tests::{capability, kvm};
+use serde_json::Value;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Returns the number of events in the closing line, if the kernel's trace was used. Otherwise reports
+/// that it is missing.
+#[track_caller]
+fn recorded(ran: &Ran) -> Option<u64> {
+    let line = ran.stderr.lines().find(|line| {
+        line.contains(" kernel events (by ") && !line.contains("of a process that was killed")
+    });
+    let line = line.unwrap_or_else(|| panic!("no closing line: {ran:?}"));
+    assert!(line.ends_with(", none lost"), "{line}");
+    let count = line.trim_start_matches("hypertrace: ").split(' ').next().unwrap();
+    if line.contains("(by perf)") {
+        capability::missing("tracefs", ran.stderr.lines().nth(1).unwrap_or_default());
+        return None;
+    }
+    capability::used("tracefs");
+    Some(count.replace(',', "").parse().unwrap())
+}
+
+/// Returns a command that records a program into `dir`.
+fn record(dir: &Path, program: &[&str]) -> Command {
+    let mut command = HYPERTRACE.command(["record", "--out"]);
+    command.arg(dir).arg("--").args(program);
+    command
+}
+
+/// Returns the host's frequency from session.json.
+fn frequency(dir: &Path) -> u64 {
+    let json = fs::read(dir.join("session.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["finished"], true);
+    json["clocks"][0]["frequency"].as_u64().unwrap()
+}
+
+/// Asserts that the events happened between two readings of the counter.
+#[track_caller]
+fn check_times(dir: &Path, events: &[Shown], from: u64, to: u64) {
+    let frequency = u128::from(frequency(dir));
+    let ns = |ticks: u64| (u128::from(ticks) * 1_000_000_000 / frequency) as u64;
+    // trace-cmd's multiplier has 32 bits, so the times since the boot have a relative error below it.
+    let slack = ns(to) / 1_000_000_000 + 1_000;
+    let range = ns(from) - slack..=ns(to) + slack;
+    for event in events {
+        assert!(range.contains(&event.time), "{event:?} is outside {range:?}");
+    }
+    assert!(events.is_sorted_by_key(|event| event.time));
+}
+
+#[test]
+fn a_program_is_recorded_with_its_children_and_its_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let from = ticks();
+
+    let ran = run(&mut record(&out, &["sh", "-c", "sleep 0.001; sleep 0.001; exit 7"]));
+
+    let to = ticks();
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    let Some(count) = recorded(&ran) else { return };
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert_eq!(events.len() as u64, count);
+    check_times(&out, &events, from, to);
+    let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
+    assert!(names.contains(&"sched_switch") && names.contains(&"sched_wakeup"), "{names:?}");
+    let forks = events.iter().filter(|event| event.name == "sched_wakeup_new").count();
+    assert!(forks >= 3, "the shell and two children: {forks}");
+    assert!(!out.join(".kernel").exists());
+}
+
+#[test]
+fn each_point_of_the_demo_has_an_exit() {
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+
+    let ran = run(HYPERTRACE.demo(&out, 2).arg("--kernel"));
+
+    let demo: Demo = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"));
+    let Some(count) = recorded(&ran) else { return };
+    capability::used("kvm");
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert_eq!(events.len() as u64, count);
+    assert_eq!((&*demo.mode, demo.reference_points), ("kvm", 2_000));
+    // Each vCPU's points are stores of 1 to 1,000 to the same register, the others' are other values.
+    for vcpu in ["vcpu0", "vcpu1"] {
+        let stores = events.iter().filter(|event| event.name == "kvm_mmio" && event.comm == vcpu);
+        let mut values: Vec<u64> = stores
+            .filter_map(|event| event.fields.rsplit_once("val 0x"))
+            .filter_map(|(_, value)| u64::from_str_radix(value, 16).ok())
+            .filter(|value| (1..=1_000).contains(value))
+            .collect();
+        values.sort_unstable();
+        values.dedup();
+        assert_eq!(values.len(), 1_000, "{vcpu}");
+    }
+}
+
+#[test]
+fn run_records_the_kernel_beside_its_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
+
+    let ran = run(command.arg(&out).args(["--", "sh", "-c", "sleep 0.001; exit 3"]));
+
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    let Some(count) = recorded(&ran) else { return };
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert_eq!(events.len() as u64, count);
+    assert!(events.iter().any(|event| event.comm == "sleep"), "{events:?}");
+}
+
+/// Starts to record a process, and waits until it is recorded.
+fn start(dir: &Path, pid: u32) -> (Child, String) {
+    let mut command = HYPERTRACE.command(["record", "--out"]);
+    command.arg(dir).args(["--pid", &pid.to_string()]).stderr(Stdio::piped());
+    let mut child = with_default_signals(&mut command).spawn().unwrap();
+    let mut said = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    while !said.contains("recording the kernel's events") {
+        assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    child.stderr = Some(stderr.into_inner());
+    (child, said)
+}
+
+/// Returns the result of a command that was started.
+fn end(mut child: Child, mut said: String) -> Ran {
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    Ran { code: child.wait().unwrap().code(), stdout: String::new(), stderr: said }
+}
+
+/// Starts a shell that runs `true` when its stdin is closed.
+fn waiting_shell() -> Child {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "read line; /bin/true; /bin/true"]).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_running_process_joins_a_session_until_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let session =
+        run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+    assert_eq!(session.code, Some(0), "{session:?}");
+    let json = fs::read(out.join("session.json")).unwrap();
+    let mut shell = waiting_shell();
+
+    let (recorder, said) = start(&out, shell.id());
+    drop(shell.stdin.take());
+    // Its parent has to wait for it: `record` takes a process that nobody waited for as ended.
+    let ran = end(recorder, said);
+    shell.wait().unwrap();
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(fs::read(out.join("session.json")).unwrap(), json, "the session is as it was");
+    let Some(count) = recorded(&ran) else { return };
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert_eq!(events.len() as u64, count);
+    let born = |event: &&Shown| event.name == "sched_wakeup_new" && event.comm == "sh";
+    assert!(events.iter().filter(born).count() >= 1, "{events:?}");
+    assert!(events.iter().any(|event| event.thread == shell.id()));
+}
+
+#[test]
+fn an_interrupt_ends_it_and_keeps_what_was_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut shell = waiting_shell();
+    let (recorder, said) = start(&out, shell.id());
+
+    send("INT", recorder.id().into());
+
+    let ran = end(recorder, said);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    recorded(&ran);
+    assert!(out.join("kernel.dat").exists());
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+}
+
+#[test]
+fn another_user_records_the_scheduling_of_its_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let program = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &program).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let out = dir.path().join("S");
+    let mut command = Command::new(&program);
+    command.args(["record", "--out"]).arg(&out).args(["--", "sh", "-c", "sleep 0.01; exit 7"]);
+    if is_root {
+        command.uid(65534).gid(65534).current_dir("/");
+    }
+    let from = ticks();
+
+    let ran = run(&mut command);
+
+    let to = ticks();
+    if ran.stderr.contains("perf_event_open") {
+        capability::missing("perf", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    if ran.stderr.contains("(by tracefs)") {
+        // This machine lets all users trace.
+        return;
+    }
+    assert!(ran.stderr.contains("only root may use it"), "{ran:?}");
+    assert!(ran.stderr.contains("without exits of guests"), "{ran:?}");
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    check_times(&out, &events, from, to);
+    // The shell waits for its child, which sleeps.
+    for (comm, name, fields) in [
+        ("sh", "switch_out", "preempted=0"),
+        ("sleep", "switch_out", "preempted=0"),
+        ("sleep", "switch_in", "pid="),
+    ] {
+        let is_one = |e: &&Shown| e.comm == comm && e.name == name && e.fields.contains(fields);
+        assert!(events.iter().any(|event| is_one(&event)), "{comm} {name}: {events:?}");
+    }
+    // With named events, it does not record others instead.
+    let mut command = Command::new(&program);
+    command.args(["record", "-e", "kvm:*", "--out"]).arg(dir.path().join("T")).args(["--", "true"]);
+    if is_root {
+        command.uid(65534).gid(65534).current_dir("/");
+    }
+    let said = run(&mut command).failed(1);
+    assert!(said.contains("only root may use it"), "{said}");
+    assert!(!dir.path().join("T").join("session.json").exists());
+}
+
+#[test]
+fn wrong_requests_are_refused_and_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let arguments = |more: &[&str]| {
+        let mut command = HYPERTRACE.command(["record", "--out"]);
+        command.arg(&out).args(more);
+        run(&mut command)
+    };
+
+    let said = arguments(&["--pid", "2147483647"]).failed(2);
+    assert!(said.contains("there is no process 2147483647"), "{said}");
+    let no_event = arguments(&["-e", "sched:no_such_event", "--", "true"]);
+    if no_event.stderr.contains("tracing cannot be used") {
+        capability::missing("tracefs", &no_event.stderr);
+    } else {
+        let said = no_event.failed(2);
+        assert!(said.contains("this kernel has no event \"sched:no_such_event\""), "{said}");
+    }
+    for event in ["sched_switch", "!sched:sched_switch", "sched:", "a:b c"] {
+        let ran = arguments(&["-e", event, "--", "true"]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains("an event is SYSTEM:EVENT"), "{ran:?}");
+    }
+    let said = arguments(&["--", "/no/such/program"]).failed(127);
+    assert!(said.contains("no such program"), "{said}");
+    // Each left the directory empty or did not make it.
+    let left = fs::read_dir(&out).map_or(0, Iterator::count);
+    assert_eq!(left, 0);
+
+    assert_eq!(arguments(&["--", "true"]).code, Some(0));
+    let said = arguments(&["--", "true"]).failed(2);
+    assert!(said.contains("has a kernel.dat already"), "{said}");
+    fs::write(dir.path().join("file"), "").unwrap();
+    let foreign = run(&mut record(dir.path(), &["true"])).failed(2);
+    assert!(foreign.contains("is not empty"), "{foreign}");
+}
+
+#[test]
+fn two_recordings_of_one_session_do_not_mix() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut shell = waiting_shell();
+    let (recorder, said) = start(&out, shell.id());
+
+    let second = run(&mut record(&out, &["true"])).failed(2);
+
+    assert!(second.contains("another process records into"), "{second}");
+    drop(shell.stdin.take());
+    assert_eq!(end(recorder, said).code, Some(0));
+    shell.wait().unwrap();
+    let _ = trace_cmd::read(&out.join("kernel.dat"));
+}
+
+#[test]
+fn a_full_disk_is_reported_with_what_is_missing() {
+    // Enough for the session, not for the descriptions of some hundred events.
+    let Some(disk) = Mount::new("tmpfs", "size=120k") else { return };
+    let out = disk.path().join("S");
+
+    let ran = run(&mut record(&out, &["sh", "-c", "exit 0"]));
+
+    if ran.stderr.contains("by perf") {
+        capability::missing("tracefs", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
+}
+
+/// System calls of a flood.
+const CALLS: u64 = 100_000;
+
+/// Records a flood of system calls with buffers that do not hold it, while the recorder is stopped.
+/// Returns `None`, with a report, where the kernel's trace cannot be used.
+fn flood(dir: &Path) -> Option<Ran> {
+    let mut shell = Command::new("sh");
+    let dd = format!("read line; dd if=/dev/zero of=/dev/null bs=1 count={}", CALLS / 2);
+    shell.args(["-c", &dd]).stdin(Stdio::piped()).stderr(Stdio::null());
+    let mut shell = shell.spawn().unwrap();
+    let mut command = HYPERTRACE.command(["record", "--buffer", "64", "--out"]);
+    command.arg(dir).args(["-e", "raw_syscalls:sys_enter", "--pid", &shell.id().to_string()]);
+    let mut recorder = command.stderr(Stdio::piped()).spawn().unwrap();
+    let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
+    while !said.contains("recording the kernel's events") {
+        if stderr.read_line(&mut said).unwrap() == 0 {
+            assert!(said.contains("tracing cannot be used"), "{said}");
+            capability::missing("tracefs", said);
+            let _ = (shell.kill(), shell.wait(), recorder.wait());
+            return None;
+        }
+    }
+    recorder.stderr = Some(stderr.into_inner());
+    send("STOP", recorder.id().into());
+    drop(shell.stdin.take());
+    assert!(shell.wait().unwrap().success());
+    send("CONT", recorder.id().into());
+    Some(end(recorder, said))
+}
+
+/// Returns the number before a text.
+fn number_before(text: &str, line: &str) -> u64 {
+    let before = line.split_once(text).unwrap_or_else(|| panic!("{text:?}: {line}")).0;
+    before.rsplit(' ').next().unwrap().replace(',', "").parse().unwrap()
+}
+
+#[test]
+fn events_that_no_buffer_held_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+
+    let Some(ran) = flood(&out) else { return };
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let line = ran.stderr.lines().find(|line| line.contains(" lost: ")).unwrap();
+    assert!(line.contains("buffer full (raise --buffer, 64 KiB now)"), "{line}");
+    let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
+    assert!(events > 0 && events + lost >= CALLS, "{line}");
+    capability::used("tracefs");
+    let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
+    assert_eq!(read.events.len() as u64, events);
+    assert!(read.gaps > 0);
+}
+
+#[test]
+fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
+    let Some(disk) = Mount::new("tmpfs", "size=4m") else { return };
+    let (out, ballast) = (disk.path().join("S"), disk.path().join("ballast"));
+    let session =
+        run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+    assert_eq!(session.code, Some(0), "{session:?}");
+    // A recording of the same event without a flood: descriptions, and a page or two of data.
+    let dir = tempfile::tempdir().unwrap();
+    let mut small = HYPERTRACE.command(["record", "-e", "raw_syscalls:sys_enter", "--out"]);
+    let ran = run(small.arg(dir.path()).args(["--", "true"]));
+    if ran.code != Some(0) {
+        capability::missing("tracefs", ran.stderr);
+        return;
+    }
+    let small = fs::metadata(dir.path().join("kernel.dat")).unwrap().len();
+    // The flood fills a buffer of 16 pages, of which a part fits, and no copy of it.
+    let room = small.next_multiple_of(4096) + 6 * 4096;
+    fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    let mut rest = fs::File::create(disk.path().join("rest")).unwrap();
+    while std::io::Write::write(&mut rest, &[1; 4096]).is_ok() {}
+    let length = rest.metadata().unwrap().len();
+    rest.set_len(length - room).unwrap();
+
+    let Some(ran) = flood(&out) else { return };
+
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
+    assert!(out.join(".kernel").exists() && !out.join("kernel.dat").exists(), "{ran:?}");
+    fs::remove_file(&ballast).unwrap();
+    let report = run(HYPERTRACE.command(["report"]).arg(&out));
+    assert_eq!(report.code, Some(0), "{report:?}");
+    assert!(!out.join(".kernel").exists(), "{report:?}");
+    let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
+    assert!(!read.events.is_empty());
+}
+
+#[test]
+fn damage_in_the_files_of_a_killed_process_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let ran = run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let state = out.join(".kernel");
+    fs::create_dir(&state).unwrap();
+    fs::write(state.join("recording.json"), "{\"version\": 9").unwrap();
+
+    let report = run(HYPERTRACE.command(["report"]).arg(&out));
+
+    assert_eq!(report.code, Some(0), "the rest is shown: {report:?}");
+    assert!(report.stderr.contains("recording.json is damaged"), "{report:?}");
+    // An empty one, of a process that was killed before it recorded, is removed.
+    fs::remove_file(state.join("recording.json")).unwrap();
+    run(HYPERTRACE.command(["report"]).arg(&out)).ok();
+    assert!(!state.exists());
+}

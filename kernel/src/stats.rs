@@ -1,0 +1,51 @@
+//! Counters of a CPU's buffer.
+
+use crate::error::Error;
+use crate::instance::Instance;
+
+/// Counters of a CPU's buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Stats {
+    pub cpu: u32,
+    /// As the kernel prints them, a `NAME: VALUE` each line
+    pub text: String,
+}
+
+impl Stats {
+    /// Reads the counters of all CPUs.
+    pub fn of(instance: &Instance) -> Result<Vec<Stats>, Error> {
+        let read = |cpu| {
+            let text = instance.read(&format!("per_cpu/cpu{cpu}/stats"))?;
+            Ok(Stats { cpu, text })
+        };
+        instance.cpus()?.into_iter().map(read).collect()
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        let mut lines = self.text.lines().filter_map(|line| line.split_once(": "));
+        let value = lines.find(|(found, _)| *found == name).map(|(_, value)| value.trim());
+        value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+
+    /// Returns the events that no reader got.
+    pub fn overwritten(&self) -> u64 {
+        ["overrun", "commit overrun", "dropped events"].map(|name| self.get(name)).iter().sum()
+    }
+
+    /// Returns the events that a reader got or can get.
+    pub fn readable(&self) -> u64 {
+        self.get("read events") + self.get("entries")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_all_losses_are_added() {
+        let text = "entries: 3\noverrun: 10\ncommit overrun: 20\nbytes: 5\ndropped events: 40\nread events: 7\n";
+        let stats = Stats { cpu: 0, text: text.into() };
+        assert_eq!((stats.overwritten(), stats.readable()), (70, 10));
+    }
+}
