@@ -31,6 +31,7 @@
 //! fixed-point, hulls are integers: each constraint holds for the integer that
 //! [`ClockMap::at`] returns, and the map never goes backwards.
 
+pub mod host;
 mod hull;
 
 use hull::{Hull, Side, Slope};

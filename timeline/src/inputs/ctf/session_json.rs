@@ -4,6 +4,7 @@
 
 use super::file::{NotOpened, Opened, open, read_at};
 use super::packet::Domain;
+use crate::clock::host::uuid;
 use crate::error::{Error, Result};
 pub use hypertrace_trace::session_json::{ClockJson as Clock, EventJson, FILE, StreamJson};
 use hypertrace_trace::session_json::{FORMAT, SessionJson as Whole, VERSION};
@@ -161,7 +162,7 @@ impl SessionJson {
         }
         serde_json::from_slice::<Lengths>(&text).map_err(|e| wrong(e.to_string()))?;
         let whole: Whole = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
-        let uuid = uuid(&whole.uuid).ok_or_else(|| {
+        let uuid = uuid(&whole.uuid).map(u128::to_be_bytes).ok_or_else(|| {
             wrong(format!("expected a uuid of the form 8-4-4-4-12, found {:?}", whole.uuid))
         })?;
         check_clocks(&whole.clocks).map_err(wrong)?;
@@ -234,13 +235,4 @@ fn missing(dir: &Path, path: &Path, source: io::Error) -> Error {
         );
     }
     not_a_session("no session.json in it: not a hypertrace session")
-}
-
-/// Parses 8-4-4-4-12 hexadecimal digits.
-fn uuid(text: &str) -> Option<[u8; 16]> {
-    let groups: Vec<&str> = text.split('-').collect();
-    let digits = groups.concat();
-    let is_uuid = groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12])
-        && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    Some(u128::from_str_radix(&digits, 16).ok().filter(|_| is_uuid)?.to_be_bytes())
 }
