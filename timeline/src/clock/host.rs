@@ -43,6 +43,11 @@ impl HostCounter {
         self.boot_id
     }
 
+    /// Returns the anchor: raw ticks, and Unix time in nanoseconds.
+    pub fn anchor(&self) -> (u64, i64) {
+        (self.raw, self.unix_ns)
+    }
+
     /// Returns the ticks per second.
     pub fn frequency(&self) -> u64 {
         self.frequency
@@ -69,7 +74,7 @@ impl HostCounter {
 }
 
 /// Puts all counters of one boot on the anchor and rate of the one with the earliest anchor.
-/// Counters of unknown boots stay as they are.
+/// Counters of unknown boots do not change.
 pub fn share(counters: &mut [HostCounter]) {
     let mut by_age = counters.to_vec();
     by_age.sort_by_key(|counter| counter.raw);
