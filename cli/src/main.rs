@@ -2,6 +2,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic, see `output`
 
 mod bench;
+mod clock;
 mod ctl;
 mod demo;
 mod escape;
@@ -38,6 +39,7 @@ enum Command {
     Demo(demo::Args),
     Report(report::Args),
     Stat(stat::Args),
+    Clock(clock::Args),
     Run(run::Args),
     Record(record::Args),
     Ctl(ctl::Args),
@@ -52,7 +54,9 @@ struct Usage(String);
 fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
     let cli = Cli::parse();
-    if let Command::Report(_) | Command::Stat(_) | Command::Record(_) = &cli.command {
+    if let Command::Report(_) | Command::Stat(_) | Command::Clock(_) | Command::Record(_) =
+        &cli.command
+    {
         allow_open_files();
     }
     let succeeded = |()| ExitCode::SUCCESS;
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Stat(args) => stat::run(&args).map(succeeded),
+        Command::Clock(args) => clock::run(&args).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
         Command::Bench(args) => bench::run(&args).map(succeeded),
     };

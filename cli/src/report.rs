@@ -22,7 +22,9 @@ use std::sync::Arc;
 /// ran without a VMM. A reference point ends with the guest's CPU and the point's
 /// number: @cpu0#17. Where events were lost, a line of its own says how many,
 /// whatever the argument of --event: "... 1,234 events lost here (ring full)".
-/// Guests' clocks are mapped to the host's; --json has the error bound.
+/// Guests' clocks are mapped to the host's; --json has the error bound. Sessions of
+/// one machine and boot are merged exactly. Those of another machine or boot are
+/// placed by the system's clocks, and a message says so: their error is unknown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -68,13 +70,13 @@ Examples:
   hypertrace report S | less -S                  long lines, to scroll through
   hypertrace report S --json | jq -c 'select(.bound_ns > 10000)'
                                                  events placed worse than 10 us
-  hypertrace report HOST1 HOST2                  two sessions, merged
+  hypertrace report S1 S2                        two sessions, merged
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let sessions = args.dirs.iter().map(|dir| open(dir)).collect::<anyhow::Result<Vec<_>>>()?;
+    let sessions = open_all(&args.dirs)?;
     let start = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
     let mut lines = Lines::new(&sessions);
     let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -116,12 +118,42 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if left == limit && limit > 0 && args.is_filtered() {
         say(args.unmatched(&sessions));
     }
+    let first = sessions.first().map(|(session, _)| session);
+    for (session, _) in sessions.iter().skip(1) {
+        if let Some(said) = first.and_then(|first| unplaced(first, session)) {
+            say(format_args!("{}: {said}", session.dir().display()));
+        }
+    }
     for (session, _) in &sessions {
         if let Some(said) = unfinished(session) {
             say(format_args!("{}: {said}", session.dir().display()));
         }
     }
     Ok(())
+}
+
+/// Opens sessions with their clocks, on one anchor where they are of one boot.
+pub fn open_all(dirs: &[PathBuf]) -> anyhow::Result<Vec<(Session, ClockMaps)>> {
+    let with_maps = |session: Session| {
+        let maps = ClockMaps::of(&session)?;
+        Ok((session, maps))
+    };
+    Session::open_all(dirs)?.into_iter().map(with_maps).collect()
+}
+
+/// Returns a line for a session whose place on the timeline of the first one is unknown.
+pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
+    let (a, b) = (first.counter().boot_id(), session.counter().boot_id());
+    let why = match (a, b) {
+        _ if session.is_placed_with(first) => return None,
+        (Some(a), Some(b)) if a != b => "recorded on another machine, or after another boot,",
+        (Some(_), Some(_)) => "recorded with a counter of another rate",
+        _ => "not known to be recorded in the same boot of the same machine",
+    };
+    let first = first.dir().display();
+    Some(format!(
+        "{why} as {first}: its events are placed by the system's clocks, with unknown error"
+    ))
 }
 
 /// Opens a session with its clocks.

@@ -33,7 +33,7 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace stat S                              print a table
   hypertrace stat S --json | jq .total.lost      print the number of lost events
-  hypertrace stat S --json | jq '.clocks[]'      show how well guests' clocks are known
+  hypertrace clock S                             show how well guests' clocks are known
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
@@ -104,16 +104,20 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
             write!(out, "offset unknown, no reference points")?;
             continue;
         }
-        match clock.bound_ns {
-            None => write!(out, "offset fitted, error unknown")?,
-            Some(bound) => write!(out, "offset known to \u{b1} {} ns", grouped(bound))?,
+        match clock.typical_ns.zip(clock.bound_ns) {
+            None => write!(out, "offset fitted, error unknown,")?,
+            Some((typical, most)) => {
+                let (typical, most) = (grouped(typical), grouped(most));
+                write!(out, "offset known to \u{b1} {typical} ns (\u{b1} {most} ns at most)")?;
+            }
         }
-        let (readings, segments) = (grouped(clock.constraints as u64), clock.segments);
-        let pieces = if segments == 1 { "piece" } else { "pieces" };
-        write!(
-            out,
-            " from {readings} readings around reference points ({segments} linear {pieces})"
-        )?;
+        let readings = grouped(clock.constraints as u64);
+        write!(out, " from {readings} readings around reference points")?;
+        match clock.segments - 1 {
+            0 => {}
+            1 => write!(out, "; it jumped once")?,
+            jumps => write!(out, "; it jumped {} times", grouped(jumps as u64))?,
+        }
     }
     if stat.unusable > 0 {
         write!(out, "\nreference points with an impossible guest time: {}", stat.unusable)?;
@@ -132,7 +136,7 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
 }
 
 /// Returns the usual name of a clock of this kind.
-fn clock_name(kind: &str) -> String {
+pub fn clock_name(kind: &str) -> String {
     match kind {
         "tsc" => "TSC".into(),
         "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
@@ -167,7 +171,7 @@ fn to_json(session: &Session, stat: &SessionStat) -> Value {
             json!({
                 "id": c.id, "client": c.client,
                 "constraints": c.constraints, "segments": c.segments,
-                "bound_ns": c.bound_ns,
+                "typical_ns": c.typical_ns, "bound_ns": c.bound_ns,
             })
         })
         .collect();

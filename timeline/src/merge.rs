@@ -38,7 +38,9 @@ struct Key {
 }
 
 impl<'a> Timeline<'a> {
-    /// Starts at the beginning of all sessions, given with their clock maps.
+    /// Starts at the beginning of all sessions, given with their clock maps. The timeline's clock is that
+    /// of the first session's host. A session has bounds against it if it is on the same counter
+    /// ([`Session::counter`]); the error of all others is unknown.
     ///
     /// # Errors
     /// If the first records of a stream are damaged.
@@ -47,7 +49,9 @@ impl<'a> Timeline<'a> {
         let mut names = Names::new(hosts.collect());
         let mut all = Vec::new();
         for (number, (session, maps)) in sessions.iter().enumerate() {
-            all.extend(inputs(number, session, maps, &mut names));
+            let is_placed = number == 0
+                || sessions.first().is_some_and(|(first, _)| session.is_placed_with(first));
+            all.extend(inputs(number, session, maps, is_placed, &mut names));
         }
         let mut heap = BinaryHeap::new();
         for (number, input) in all.iter_mut().enumerate() {

@@ -14,7 +14,7 @@ pub mod session_json;
 pub mod stream;
 pub(crate) mod uuid;
 
-pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock};
+pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock, boot_id};
 pub use error::WriteFailed;
 pub(crate) use files::Files;
 pub use folder::{Folder, Share};

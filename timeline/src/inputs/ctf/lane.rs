@@ -2,12 +2,12 @@
 
 //! The inputs of a session: a lane for each stream.
 
-use super::clock_maps::ClockMaps;
+use super::clock_maps::{ClientMap, ClockMaps};
 use super::packet::{Domain, Packet};
 use super::session::Session;
 use super::session_json::{Clock, StreamJson};
 use super::stream::{Record, Records, Stream};
-use crate::clock::{ClockMap, FRACTION};
+use crate::clock::FRACTION;
 use crate::error::{Error, Result};
 use crate::event::{Entry, Event, Kind, Lost, Value};
 use crate::inputs::input::{Input, Time, UNPLACED};
@@ -22,6 +22,8 @@ struct Lane<'a> {
     session: &'a Session,
     source: Source,
     maps: &'a ClockMaps,
+    /// Whether the session's host has the clock of the timeline.
+    is_placed: bool,
     stream: &'a Stream,
     records: Records<'a>,
     /// Clock of the packets of the current stream class.
@@ -54,14 +56,16 @@ struct PacketLosses {
 #[derive(Clone, Debug)]
 enum Ticks<'a> {
     Host(&'a Clock),
-    Guest(Arc<ClockMap>),
+    Guest(ClientMap),
 }
 
-/// Returns the inputs of a session, and adds the names in its description.
+/// Returns the inputs of a session, and adds the names in its description. `is_placed`: the session's
+/// host has the clock of the timeline; otherwise no event has a bound.
 pub(crate) fn inputs<'a>(
     number: usize,
     session: &'a Session,
     maps: &'a ClockMaps,
+    is_placed: bool,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
     let source = |domain, client| Source { session: number, domain, client };
@@ -87,6 +91,7 @@ pub(crate) fn inputs<'a>(
             session,
             source: source(stream.domain, stream.client),
             maps,
+            is_placed,
             stream,
             records: stream.records(session.classes()),
             clock: None,
@@ -155,11 +160,11 @@ impl Lane<'_> {
             return Ok(());
         };
         let id = record.packet.stream_id;
-        let ticks = match &self.clock {
+        let ticks = match &mut self.clock {
             Some((known, ticks)) if *known == id => ticks,
-            _ => {
+            clock => {
                 let ticks = ticks(self.session, self.maps, self.stream, record.packet)?;
-                &self.clock.insert((id, ticks)).1
+                &mut clock.insert((id, ticks)).1
             }
         };
         let (units, bound) = match ticks {
@@ -169,8 +174,11 @@ impl Lane<'_> {
                 (mapped.host, mapped.bound)
             }
         };
+        let mapped = self.session.origin() + Time::from(units);
         // Where the clock changes, a map may begin before the last one ended.
-        let time = (self.session.origin() + Time::from(units)).max(self.time);
+        let time = mapped.max(self.time);
+        let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
+        let bound = bound.filter(|_| self.is_placed).map(|bound| bound.saturating_add(late));
         let event = decode(&record, self.source, time, bound);
         self.event = Some((time, event, record.packet.lease_token));
         self.lost = self.losses.at_event(&self.records);
@@ -235,7 +243,7 @@ fn ticks<'a>(
         Domain::Host => clock.map(Ticks::Host),
         // Timestamps of the host's clock need no map.
         Domain::Guest if clock.is_some_and(|c| c.domain == Domain::Host) => clock.map(Ticks::Host),
-        Domain::Guest => maps.get(id, stream.client).cloned().map(Ticks::Guest),
+        Domain::Guest => maps.get(id, stream.client).map(Ticks::Guest),
     };
     found.ok_or_else(|| Error::NotASession {
         path: session.dir().to_owned(),
@@ -246,6 +254,9 @@ fn ticks<'a>(
 fn decode(record: &Record<'_>, source: Source, time: Time, bound: Option<u64>) -> Event {
     let class = record.class;
     let names = class.fields.iter().cloned();
+    // The error also has the part of a nanosecond that the time shown leaves out.
+    let rest = time.rem_euclid(FRACTION.into()) as u64;
+    let bound = bound.map(|units| if units > 0 { units.saturating_add(rest) } else { 0 });
     Event {
         ts_ns: nanoseconds(time),
         bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),

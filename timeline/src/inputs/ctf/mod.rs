@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! lane         the session's inputs: one per stream
-//! clock_maps   the reference points' times, fitted
+//! clock_maps   maps of the guests' clocks
+//! samples      the reference points' times, and the constraints that follow
 //! session      the whole directory
 //! stream       the records of one producer, in all of its files
 //! packet       packet headers
@@ -18,6 +19,7 @@ mod clock_maps;
 mod file;
 mod lane;
 mod packet;
+mod samples;
 mod session;
 mod session_json;
 mod stream;
