@@ -38,15 +38,19 @@ pub mod clock;
 
 mod error;
 mod event;
+mod format;
 mod inputs;
 mod merge;
 mod stat;
+mod value;
 
 pub use error::{Error, Result};
-pub use event::{Entry, Event, Kind, Lost, Reference, Value};
+pub use event::{Entry, EntryRef, Event, EventRef, Fields, Kind, Lost, Reference, Thread};
 pub use inputs::ctf::{
     Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Packet, Record, Records, Segment,
     Session, SessionJson, Stream, StreamJson, limits,
 };
+pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
 pub use stat::{ClockStat, SessionStat, StreamStat};
+pub use value::{Array, Name, Value, ValueRef};
