@@ -73,19 +73,19 @@ impl Lines {
             pad(buffer, event.name.len(), self.event_width);
             buffer.push(' ');
         }
-        for (name, value) in event.fields.iter() {
+        event.fields.iter().for_each(|(name, value)| {
             buffer.push(' ');
             buffer.push_str(name);
             buffer.push('=');
             // Writing to a String does not fail.
             let _ = text_value(buffer, &value);
-        }
+        });
         if let Some(reference) = &event.reference {
             let _ = write!(buffer, " @cpu{}#{}", reference.cpu, reference.seq);
         }
         if let Some(thread) = &event.thread {
             buffer.push_str(" @cpu");
-            decimal(buffer, thread.cpu.into(), 1);
+            decimal(buffer, thread.cpu.into());
         }
         buffer.push('\n');
         buffer
@@ -196,23 +196,16 @@ fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
     let digits = whole.checked_ilog10().unwrap_or(0) as usize + 1;
     pad(out, sign.len() + digits, width);
     out.push_str(sign);
-    decimal(out, whole, 1);
+    decimal(out, whole);
     out.push('.');
-    decimal(out, rest, 9);
+    // Nine digits: those after a one.
+    out.push_str(&itoa::Buffer::new().format(1_000_000_000 + rest)[1..]);
 }
 
-/// Appends decimal digits, at least `least` of them. Most of the output is
-/// numbers, for which `write!` would cost more than all the rest.
-fn decimal(out: &mut String, mut value: u64, least: usize) {
-    let mut digits = [b'0'; 20];
-    let mut at = digits.len();
-    while value > 0 {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-    }
-    at = at.min(digits.len() - least);
-    out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
+/// Appends a number. Most of the output is numbers, for which `write!` would cost more than
+/// all the rest.
+fn decimal(out: &mut String, value: u64) {
+    out.push_str(itoa::Buffer::new().format(value));
 }
 
 /// Appends a time since the previous line: `       (+250)`.
@@ -220,7 +213,7 @@ fn nanoseconds(out: &mut String, ns: i64) {
     let digits = ns.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1;
     pad(out, digits + 3, 12);
     out.push_str(if ns < 0 { "(-" } else { "(+" });
-    decimal(out, ns.unsigned_abs(), 1);
+    decimal(out, ns.unsigned_abs());
     out.push(')');
 }
 
@@ -229,7 +222,7 @@ fn signed(out: &mut String, value: i64) {
     if value < 0 {
         out.push('-');
     }
-    decimal(out, value.unsigned_abs(), 1);
+    decimal(out, value.unsigned_abs());
 }
 
 /// Appends `0x` and the digits of a number.
@@ -278,7 +271,7 @@ fn array(out: &mut String, array: &Array<'_>) -> std::fmt::Result {
             out.push(',');
         }
         match (u64::try_from(number), i64::try_from(number)) {
-            (Ok(number), _) => decimal(out, number, 1),
+            (Ok(number), _) => decimal(out, number),
             (_, Ok(number)) => signed(out, number),
             _ => write!(out, "{number}")?,
         }
@@ -289,7 +282,7 @@ fn array(out: &mut String, array: &Array<'_>) -> std::fmt::Result {
 
 fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
     match value {
-        ValueRef::Unsigned(v) => decimal(out, *v, 1),
+        ValueRef::Unsigned(v) => decimal(out, *v),
         ValueRef::Signed(v) => signed(out, *v),
         ValueRef::Float(v) => write!(out, "{v:?}")?,
         ValueRef::Bool(v) => out.push_str(if *v { "true" } else { "false" }),
@@ -314,7 +307,7 @@ fn list(out: &mut String, words: &[u64]) {
         if i > 0 {
             out.push(',');
         }
-        decimal(out, *word, 1);
+        decimal(out, *word);
     }
     out.push(']');
 }
@@ -322,7 +315,7 @@ fn list(out: &mut String, words: &[u64]) {
 fn json_line(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
     write!(out, "{{\"ts_ns\":{},\"bound_ns\":", event.ts_ns)?;
     match event.bound_ns {
-        Some(bound) => decimal(out, bound, 1),
+        Some(bound) => decimal(out, bound),
         None => out.push_str("null"),
     }
     write!(out, ",\"source\":{}", Json(event.source.as_bytes()))?;
@@ -333,7 +326,7 @@ fn json_line(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
         out.push_str(name);
         out.push_str("\":");
         match value {
-            ValueRef::Unsigned(v) | ValueRef::Hex(v) => decimal(out, v, 1),
+            ValueRef::Unsigned(v) | ValueRef::Hex(v) => decimal(out, v),
             ValueRef::Signed(v) => signed(out, v),
             ValueRef::Float(v) if v.is_finite() => write!(out, "{v:?}")?,
             // JSON has no such numbers.

@@ -398,17 +398,22 @@ impl<'a> Parser<'a> {
         is_cast
     }
 
-    /// Parses `, { number, "name" }, ..)`.
+    /// Parses `, { number, "name" }, ..)`. Some lists end with an entry without a name.
     fn names(&mut self, depth: u32) -> Option<Vec<(u64, Box<str>)>> {
         let mut names = Vec::new();
         while self.accept(",") {
             let number = self.accept("{").then(|| self.expression(depth + 1))??;
             let Expr::Number(number) = number else { return None };
-            let name = self.accept(",").then(|| self.text())??;
-            names.push((number as u64, name.into()));
-            if !self.accept("}") {
+            if !self.accept(",") {
                 return None;
             }
+            if self.accept("((void *)0)") || self.accept("NULL") {
+                self.accept("}").then_some(())?;
+                continue;
+            }
+            let name = self.text()?;
+            names.push((number as u64, name.into()));
+            self.accept("}").then_some(())?;
         }
         self.accept(")").then_some(names)
     }
