@@ -295,6 +295,3 @@ impl<'a> Fields<'a> {
         Some(Name { first: parts.next()?, second: parts.next() })
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -313,7 +313,10 @@ impl<'a> Parser<'a> {
     fn binary(&mut self, above: u8, depth: u32) -> Option<Expr> {
         let mut a = self.primary(depth)?;
         loop {
-            self.next();
+            // Most numbers have no operator after them.
+            if !b"|&=!<>^+-*/%".contains(&self.next()) {
+                return Some(a);
+            }
             let rest = &self.code[self.at..];
             let found = OPERATORS.iter().find(|(text, ..)| rest.starts_with(text.as_bytes()));
             let Some((text, operator, precedence)) = found.filter(|(.., p)| *p > above) else {
