@@ -22,7 +22,11 @@
 //! # }
 //! ```
 //!
-//! [`Timeline::next_entry`] also returns the places where events were lost.
+//! [`Timeline::next_entry`] also returns the places where events were lost, and
+//! [`Timeline::read`] returns both without a copy.
+//!
+//! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
+//! of trace-cmd. [`Timeline::with_kernel`] merges it with sessions.
 //!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! An unfinished end of a file is no damage: sessions survive a kill at any

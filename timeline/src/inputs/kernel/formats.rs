@@ -7,13 +7,10 @@ use crate::error::Result;
 use crate::format::{self, Format};
 use std::sync::OnceLock;
 
-/// Index of an id without a format.
-const NONE: u32 = u32::MAX;
-
 #[derive(Debug)]
 pub(crate) struct Formats {
     texts: Vec<Text>,
-    /// Index in `texts`, by event id.
+    /// Number of the text in `texts`, counted from 1, by event id.
     by_id: Vec<u32>,
     /// For events without a format.
     unknown: Format,
@@ -28,7 +25,7 @@ struct Text {
 
 impl Formats {
     pub fn new() -> Formats {
-        Formats { texts: Vec::new(), by_id: Vec::new(), unknown: Format::unknown() }
+        Formats { texts: Vec::new(), by_id: vec![0; 1 << 16], unknown: Format::unknown() }
     }
 
     /// Takes the formats of ftrace itself: a number, and that many texts.
@@ -55,21 +52,17 @@ impl Formats {
             let text = String::from_utf8_lossy(bytes.take(len, "an event format")?);
             // An event of this id is shown without a name.
             let Some(id) = format::id(&text).map(usize::from) else { continue };
-            if self.by_id.len() <= id {
-                // 65,536 at most.
-                self.by_id.resize(id + 1, NONE);
-            }
-            self.by_id[id] = self.texts.len() as u32;
             let (system, text) = (system.into(), text.into());
             self.texts.push(Text { system, text, format: OnceLock::new() });
+            self.by_id[id] = self.texts.len() as u32;
         }
         Ok(())
     }
 
     /// Returns the format of an event, or the one of unknown events with the reason.
     pub fn get(&self, id: u16) -> (&Format, Option<&str>) {
-        let index = self.by_id.get(usize::from(id)).copied().unwrap_or(NONE);
-        let Some(text) = self.texts.get(index as usize) else {
+        let number = self.by_id[usize::from(id)] as usize;
+        let Some(text) = number.checked_sub(1).and_then(|index| self.texts.get(index)) else {
             return (&self.unknown, Some("the file has no format of its id"));
         };
         let parse = || Format::parse(&text.system, &text.text);

@@ -118,7 +118,10 @@ impl<'a> Pages<'a> {
             None => {
                 let len = self.left.min(WINDOW.max(self.page_size) as u64) as usize;
                 let mut window = std::mem::take(&mut self.window);
-                window.resize(len, 0);
+                if window.len() < len {
+                    window = vec![0; len];
+                }
+                window.truncate(len);
                 let read = self.read(&mut window);
                 self.window = window;
                 read.map(|()| len > 0)
