@@ -113,8 +113,8 @@ impl<'a> Timeline<'a> {
         self.inputs.get_mut(number)?.take(&mut self.names).map(Ok)
     }
 
-    /// Returns what was wrong with the traces of kernels so far, although they could be read:
-    /// with file and offset.
+    /// Returns the faults of the traces of kernels so far, although they could be read: with
+    /// file and offset.
     pub fn warnings(&self) -> Vec<String> {
         self.inputs.iter().flat_map(|input| input.warnings()).collect()
     }

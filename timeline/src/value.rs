@@ -98,7 +98,7 @@ impl<'a> From<schema::Value<'a>> for ValueRef<'a> {
     }
 }
 
-/// An array of numbers, as a kernel's event has it: little endian.
+/// An array of little-endian numbers in a kernel's event.
 #[derive(Clone, Copy, Debug)]
 pub struct Array<'a> {
     pub(crate) bytes: &'a [u8],

@@ -72,11 +72,11 @@ fn read(path: &Path) -> Result<(Vec<Entry>, Vec<String>)> {
 }
 
 fn events(entries: &[Entry]) -> Vec<&Event> {
-    let event = |entry| match entry {
-        &Entry::Event(ref event) => Some(event),
+    let entries = entries.iter().filter_map(|entry| match entry {
+        Entry::Event(event) => Some(event),
         Entry::Lost(_) => None,
-    };
-    entries.iter().filter_map(event).collect()
+    });
+    entries.collect()
 }
 
 /// Formats a value in one way.

@@ -242,7 +242,7 @@ fn hexadecimal(out: &mut String, mut value: u64) {
     out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
-/// Appends a text of printable ASCII as it is. Returns false if it is another text.
+/// Appends a text if it is printable ASCII without quotes. Returns false if it is another text.
 fn plain(out: &mut String, bytes: &[u8]) -> bool {
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     match std::str::from_utf8(bytes) {

@@ -83,7 +83,7 @@ pub(crate) fn id(text: &str) -> Option<u16> {
     text.lines().take(8).find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()
 }
 
-/// Returns whether a name can be shown as it is.
+/// Returns whether a name can be shown without escapes.
 fn is_identifier(name: &str) -> bool {
     let known = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.');
     !name.is_empty() && name.len() <= 128 && name.bytes().all(known)
@@ -148,7 +148,7 @@ impl Format {
 }
 
 impl Field {
-    /// Parses `unsigned short common_type;	offset:0;	size:2;	signed:0;`.
+    /// Parses `unsigned short common_type; offset:0; size:2; signed:0;`.
     fn parse(line: &str) -> Option<Field> {
         let mut parts = line.split(';').map(str::trim);
         let declaration = parts.next()?;

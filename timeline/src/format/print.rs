@@ -261,7 +261,7 @@ fn conversions(format: &str) -> impl Iterator<Item = u8> + '_ {
             let end = rest.iter().position(|byte| !b"0123456789.-+ #hlLzjt".contains(byte))?;
             let letter = rest[end];
             rest = &rest[end + 1..];
-            // A width by an argument of its own: the conversion goes on.
+            // A width by an argument of its own: the conversion continues.
             inside = letter == b'*';
             if letter != b'%' {
                 return Some(letter);

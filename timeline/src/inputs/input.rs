@@ -38,7 +38,7 @@ pub(crate) trait Input: Debug {
     /// never the time of an event after it.
     fn is_host(&self) -> bool;
 
-    /// Returns what was wrong with the entries so far, although they could be read.
+    /// Returns the faults of the entries so far, although they could be read.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }

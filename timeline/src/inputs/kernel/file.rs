@@ -45,7 +45,7 @@ pub(crate) struct TraceFile {
     pub buffers: Vec<Buffer>,
     /// Names of threads, in order of their numbers.
     comms: Vec<(u32, Box<str>)>,
-    /// What is missing or wrong, although the rest can be read.
+    /// Missing or wrong parts, where the rest can be read.
     pub warnings: Vec<String>,
 }
 

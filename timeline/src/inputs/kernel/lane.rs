@@ -49,7 +49,7 @@ struct Event<'a> {
     tid: u32,
 }
 
-/// What is wrong with events that could be read: number, and the first one.
+/// Faults of events that could be read: number, and the first one.
 #[derive(Debug, Default)]
 struct Faults {
     unknown: Option<(u64, String)>,

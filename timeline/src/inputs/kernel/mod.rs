@@ -41,7 +41,7 @@ const FILE: &str = "kernel.dat";
 /// A trace of a kernel: a trace.dat of version 6 or 7, compressed with zstd or not.
 ///
 /// Memory: the formats of its events, the names of its threads and a window of 16 KiB
-/// (or a chunk, if compressed) for each CPU. What is wrong with a part is a
+/// (or a chunk, if compressed) for each CPU. A fault of a part is a
 /// [warning](KernelTrace::warnings) if the rest can be read.
 #[derive(Debug)]
 pub struct KernelTrace {
@@ -60,7 +60,7 @@ pub struct KernelTrace {
 pub struct KernelStat {
     /// Counts by CPU.
     pub cpus: Vec<CpuStat>,
-    /// What is wrong with the trace, although it could be read.
+    /// Faults of the trace, although it could be read.
     pub warnings: Vec<String>,
 }
 
@@ -86,18 +86,10 @@ impl KernelTrace {
     /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
     pub fn open(path: &Path) -> Result<KernelTrace> {
         let file = TraceFile::open(path)?;
-        let scale = |clock: &str| match (clock, file.options.tsc) {
-            ("x86-tsc", Some(tsc)) => Scale::Tsc(tsc),
-            // trace-cmd's reader does the same for other clocks.
-            (_, Some(tsc)) => Scale::Tsc(tsc),
-            _ => Scale::Nanoseconds,
-        };
-        let times = file.buffers.iter().map(|buffer| Times {
-            scale: scale(&buffer.clock),
-            shift: None,
-            offset_ns: 0,
-            exact: false,
-        });
+        // Whatever the clock is, as in trace-cmd's reader.
+        let scale = file.options.tsc.map_or(Scale::Nanoseconds, Scale::Tsc);
+        let times = Times { scale, shift: None, offset_ns: 0, exact: false };
+        let times = file.buffers.iter().map(|_| times.clone());
         Ok(KernelTrace { times: times.collect(), session: None, guest: None, file })
     }
 
@@ -181,7 +173,7 @@ impl KernelTrace {
         self.session
     }
 
-    /// Returns what is wrong with the file, although it could be opened.
+    /// Returns the faults of the file, although it could be opened.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         let path = self.file.path.display();
         self.file.warnings.iter().map(move |warning| format!("{path}: {warning}"))

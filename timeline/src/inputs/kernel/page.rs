@@ -137,7 +137,7 @@ mod tests {
     /// Makes a page of these words at time 1,000, with flags in its length.
     fn page(words: &[u32], flags: u64) -> Vec<u8> {
         let mut bytes = 1_000u64.to_le_bytes().to_vec();
-        bytes.extend((words.len() as u64 * 4 | flags).to_le_bytes());
+        bytes.extend(((words.len() as u64 * 4) | flags).to_le_bytes());
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         bytes
     }

@@ -7,7 +7,7 @@
 pub(crate) struct TimeShift {
     /// Id of the host's trace.
     pub peer: u64,
-    /// Whether offsets between two corrections lie on a line. If not, the offset is
+    /// Whether offsets between two corrections are on a line. If not, the offset is
     /// that of the correction before.
     pub interpolated: bool,
     /// Corrections of each CPU, in order of time.
@@ -91,7 +91,7 @@ mod tests {
         let (fraction, host) = (48, 1_000_000_123_456_789u64);
         let ratio = (1u64 << fraction) / 5 * 4;
         let offset = 3_000_000_000i64;
-        let guest = (u128::from(host) * u128::from(ratio) >> fraction) as i64 - offset;
+        let guest = ((u128::from(host) * u128::from(ratio)) >> fraction) as i64 - offset;
         let correction = Sample { time: 0, offset, ratio, fraction };
         let shift = TimeShift { peer: 1, interpolated: false, cpus: vec![vec![correction]] };
         let mapped = shift.host(0, guest as u64);

@@ -60,7 +60,7 @@ impl Counter {
         // Without a division of 128 bits: the rest is below 10^12, so the estimate is
         // too low by at most 1.
         let (seconds, rest) = (ticks / self.frequency, u128::from(ticks % self.frequency));
-        let mut units = rest * self.units >> BITS;
+        let mut units = (rest * self.units) >> BITS;
         if (units + 1) * u128::from(self.frequency) <= rest * SECOND {
             units += 1;
         }
@@ -78,7 +78,7 @@ impl Times {
         let time = match &self.scale {
             Scale::Counter(counter) => counter.time(ticks),
             // 65 bits, 32 and 8: within 128.
-            Scale::Tsc(tsc) => ticks * Time::from(tsc.mult) * Time::from(FRACTION) >> tsc.shift,
+            Scale::Tsc(tsc) => (ticks * Time::from(tsc.mult) * Time::from(FRACTION)) >> tsc.shift,
             Scale::Nanoseconds => ticks * Time::from(FRACTION),
         };
         time + Time::from(self.offset_ns) * Time::from(FRACTION)
@@ -113,7 +113,7 @@ mod tests {
     fn ticks_are_scaled_as_trace_cmd_does() {
         let scale = Scale::Tsc(TscToNs { mult: 3, shift: 2 });
         let times = Times { scale, shift: None, offset_ns: -5, exact: false };
-        assert_eq!(times.at(0, 1_001), (1_001 * 3 * 256 >> 2) - 5 * 256);
+        assert_eq!(times.at(0, 1_001), ((1_001 * 3 * 256) >> 2) - 5 * 256);
         assert_eq!(times.bound(), None);
     }
 }
