@@ -2,6 +2,7 @@
 
 use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Opens a session with its clocks.
@@ -76,7 +77,6 @@ impl Inputs {
     /// Opens all sessions and all traces, those of the sessions first.
     #[expect(clippy::type_complexity, reason = "the two arguments of a timeline")]
     pub fn open(&self) -> anyhow::Result<(Vec<(Session, ClockMaps)>, Vec<KernelTrace>)> {
-        let is_trace = |path: &Path| path.is_file();
         let (mut sessions, mut traces) = (Vec::new(), Vec::new());
         for (dir, offset) in self.0.iter().filter(|(path, _)| !is_trace(path)) {
             let session = open(dir)?;
@@ -95,6 +95,17 @@ impl Inputs {
         KernelTrace::pair(&mut traces);
         Ok((sessions, traces))
     }
+}
+
+/// Returns whether a path is for the reader of traces: a file that is called so or begins so. Other
+/// files are refused as sessions.
+fn is_trace(path: &Path) -> bool {
+    let begins = || {
+        let mut magic = [0; 3];
+        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        read.is_ok() && magic == *b"\x17\x08\x44"
+    };
+    path.is_file() && (path.extension().is_some_and(|extension| extension == "dat") || begins())
 }
 
 /// Parses an offset: nanoseconds, or a time with a unit.
