@@ -321,7 +321,7 @@ fn print_begin(
 fn print_excerpt(dir: &Path) -> Result<()> {
     let sessions = [report::open(dir)?];
     let start = sessions[0].0.json().started_unix_ns;
-    let mut lines = report::Lines::new(&sessions);
+    let mut lines = report::Lines::new(&sessions, &[]);
     let mut points = 0;
     let mut before = VecDeque::new();
     let mut left = None;
@@ -344,7 +344,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
     }
     let mut text = format!("\n{}", lines.header());
     for event in &before {
-        text.push_str(lines.text(event, event.ts_ns.saturating_sub(start)));
+        text.push_str(lines.text(&event.borrow(), event.ts_ns.saturating_sub(start)));
     }
     print(text)
 }

@@ -2,9 +2,9 @@
 
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
-use crate::output::{print, table};
+use crate::output::{print, say, table};
 use hypertrace_abi::ring::Losses;
-use hypertrace_timeline::{Domain, Session, SessionStat, StreamStat};
+use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// whichever stream they are. "records" is the number that other readers of the
 /// trace count. "lost" events were dropped by a producer or overwritten,
 /// "filtered" events were switched off, "faults" are a guest's violations of the
-/// interface.
+/// interface. Events of the host's kernel (kernel.dat) are counted by CPU.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -42,10 +42,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     crate::kernel::complete(&args.dir);
     let session = Session::open(&args.dir)?;
     let stat = SessionStat::of(&session)?;
+    let kernel = KernelTrace::of_session(0, &session)?.map(|trace| trace.stat()).transpose()?;
+    for warning in kernel.iter().flat_map(|kernel| &kernel.warnings) {
+        say(warning);
+    }
     let text = if args.json {
-        format!("{}\n", JsonText(&to_json(&session, &stat).to_string()))
+        let mut json = to_json(&session, &stat);
+        if let Some(kernel) = &kernel {
+            json["kernel"] = kernel_json(kernel);
+        }
+        format!("{}\n", JsonText(&json.to_string()))
     } else {
-        to_text(&session, &stat)
+        to_text(&session, &stat, kernel.as_ref())
     };
     print(text)
 }
@@ -58,7 +66,7 @@ fn source(session: &Session, stat: &StreamStat) -> String {
     }
 }
 
-fn to_text(session: &Session, stat: &SessionStat) -> String {
+fn to_text(session: &Session, stat: &SessionStat, kernel: Option<&KernelStat>) -> String {
     let header =
         ["stream", "name", "records", "events", "points", "stamps", "lost", "filtered", "faults"];
     let cells = |row: &StreamStat| {
@@ -76,7 +84,9 @@ fn to_text(session: &Session, stat: &SessionStat) -> String {
     };
     let table = table(header, 2..9, stat.streams.iter().chain([&stat.total]).map(cells));
     let mut out = format!("{table}\n");
-    let _ = details(&mut out, session, stat); // writing to a String does not fail
+    // Writing to a String does not fail.
+    let _ = details(&mut out, session, stat);
+    let _ = kernel.map_or(Ok(()), |kernel| kernel_text(&mut out, kernel));
     let mut lines: Vec<&str> = out.lines().map(str::trim_end).collect();
     lines.push("");
     lines.join("\n")
@@ -161,6 +171,27 @@ fn list<'a>(
     let item = |(name, n): (&str, u64)| format!("{} {n}", Escaped(name.as_bytes()));
     let items: Vec<String> = counts.map(item).collect();
     if items.is_empty() { Ok(()) } else { write!(out, "\n{title}: {}", items.join(", ")) }
+}
+
+fn kernel_text(out: &mut String, kernel: &KernelStat) -> std::fmt::Result {
+    for (at, cpu) in kernel.cpus.iter().enumerate() {
+        out.push_str(if at == 0 { "\nkernel.dat: " } else { "; " });
+        write!(out, "cpu{} {} events, {} lost", cpu.cpu, grouped(cpu.events), grouped(cpu.lost))?;
+        if cpu.uncounted > 0 {
+            write!(out, " and an unknown number in {} places", grouped(cpu.uncounted))?;
+        }
+    }
+    Ok(())
+}
+
+fn kernel_json(kernel: &KernelStat) -> Value {
+    let cpus = kernel.cpus.iter().map(|cpu| {
+        json!({
+            "cpu": cpu.cpu, "events": cpu.events,
+            "lost": cpu.lost, "uncounted_losses": cpu.uncounted,
+        })
+    });
+    json!({ "cpus": cpus.collect::<Vec<_>>() })
 }
 
 fn to_json(session: &Session, stat: &SessionStat) -> Value {

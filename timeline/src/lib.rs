@@ -22,7 +22,11 @@
 //! # }
 //! ```
 //!
-//! [`Timeline::next_entry`] also returns the places where events were lost.
+//! [`Timeline::next_entry`] also returns the places where events were lost, and
+//! [`Timeline::read`] returns both without a copy.
+//!
+//! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
+//! of trace-cmd. [`Timeline::with_kernel`] merges it with sessions.
 //!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! An unfinished end of a file is no damage: sessions survive a kill at any
@@ -38,15 +42,19 @@ pub mod clock;
 
 mod error;
 mod event;
+mod format;
 mod inputs;
 mod merge;
 mod stat;
+mod value;
 
 pub use error::{Error, Result};
-pub use event::{Entry, Event, Kind, Lost, Reference, Value};
+pub use event::{Entry, EntryRef, Event, EventRef, Fields, Kind, Lost, Reference, Thread};
 pub use inputs::ctf::{
     Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Packet, Record, Records, Segment,
     Session, SessionJson, Stream, StreamJson, limits,
 };
+pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
 pub use stat::{ClockStat, SessionStat, StreamStat};
+pub use value::{Array, Name, Value, ValueRef};

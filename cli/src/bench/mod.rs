@@ -11,6 +11,7 @@ mod device;
 mod drain;
 mod emulated;
 mod hostile;
+mod kernel;
 mod kvm;
 mod measure;
 mod peers;

@@ -9,10 +9,11 @@ use super::session_json::{Clock, StreamJson};
 use super::stream::{Record, Records, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
-use crate::event::{Entry, Event, Kind, Lost, Value};
-use crate::inputs::input::{Input, Time, UNPLACED};
+use crate::event::{EntryRef, EventRef, Kind, Lost};
+use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Source};
 use hypertrace_abi::ring::Losses;
+use hypertrace_abi::schema::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -30,8 +31,9 @@ struct Lane<'a> {
     clock: Option<(u32, Ticks<'a>)>,
     /// Time of the next entry; until it is read, that of the last event.
     time: Time,
-    /// The next event, with its time and lease token. Its source is determined at its turn.
-    event: Option<(Time, Event, u64)>,
+    /// Time of the record that was read last, and the bound on its error, until it was
+    /// taken. Its source is determined at its turn.
+    event: Option<(Time, Option<u64>)>,
     /// Number of lost events before `event`, or at the end.
     lost: u64,
     causes: Losses,
@@ -75,7 +77,7 @@ pub(crate) fn inputs<'a>(
         let (domain, client) = (stream.domain, stream.client);
         names.lease(source(domain, client), None, stream.name.clone());
         if stream.lost() > 0 && session.stream(domain, client).is_none() {
-            let name = names.get(source(domain, client));
+            let name = names.get(source(domain, client)).clone();
             elsewhere.push_back(lost(source(domain, client), name, stream.lost(), stream.causes()));
         }
     }
@@ -123,28 +125,47 @@ impl Input for Lane<'_> {
         Ok(Some(self.time))
     }
 
-    fn take(&mut self, names: &mut Names) -> Option<Entry> {
+    fn take<'s>(&'s mut self, names: &'s mut Names) -> Option<EntryRef<'s>> {
         if self.lost > 0 {
             let events = std::mem::take(&mut self.lost);
             let ts_ns = (self.time != UNPLACED).then(|| nanoseconds(self.time));
-            let lost = lost(self.source, names.get(self.source), events, self.causes);
-            return Some(Entry::Lost(Lost { ts_ns, ..lost }));
+            let lost = lost(self.source, names.get(self.source).clone(), events, self.causes);
+            return Some(EntryRef::Lost(Lost { ts_ns, ..lost }));
         }
-        let (_, mut event, token) = self.event.take()?;
-        if event.kind == Kind::Lease {
-            let (token, name) = lease(&event);
+        let (time, bound) = self.event.take()?;
+        // The error also has the part of a nanosecond that the time shown leaves out.
+        let rest = time.rem_euclid(FRACTION.into()) as u64;
+        let bound = bound.map(|units| if units > 0 { units.saturating_add(rest) } else { 0 });
+        let record = self.records.last()?;
+        let kind = record.kind();
+        if kind == Kind::Lease {
+            let (token, name) = lease(&record);
             names.lease(self.source, token, name);
         } else {
-            names.token(self.source, token);
+            names.token(self.source, record.packet.lease_token);
         }
-        event.source = match (self.source.domain, event.client) {
-            // The source of what a vCPU thread recorded for a client is the client.
-            (Domain::Host, Some(client)) => {
-                names.get(Source { domain: Domain::Guest, client, ..self.source })
-            }
-            _ => names.get(self.source),
+        let client = match self.source.domain {
+            Domain::Guest => Some(self.source.client),
+            Domain::Host => record.made_for(),
         };
-        Some(Entry::Event(event))
+        let source = match (self.source.domain, client) {
+            // The source of what a vCPU thread recorded for a client is the client.
+            (Domain::Host, Some(client)) => Source { domain: Domain::Guest, client, ..self.source },
+            _ => self.source,
+        };
+        Some(EntryRef::Event(EventRef {
+            ts_ns: nanoseconds(time),
+            bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
+            session: source.session,
+            source: names.get(source),
+            name: &record.class.name,
+            fields: record.class.fields(record.payload),
+            flags: record.flags,
+            client,
+            kind,
+            reference: record.class.reference(record.payload),
+            thread: None,
+        }))
     }
 
     fn is_host(&self) -> bool {
@@ -179,8 +200,7 @@ impl Lane<'_> {
         let time = mapped.max(self.time);
         let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
         let bound = bound.filter(|_| self.is_placed).map(|bound| bound.saturating_add(late));
-        let event = decode(&record, self.source, time, bound);
-        self.event = Some((time, event, record.packet.lease_token));
+        self.event = Some((time, bound));
         self.lost = self.losses.at_event(&self.records);
         Ok(())
     }
@@ -213,20 +233,16 @@ fn lost(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
 }
 
 /// Returns the token and the name in a lease record.
-fn lease(event: &Event) -> (Option<u64>, String) {
+fn lease(record: &Record<'_>) -> (Option<u64>, String) {
     let mut lease = (None, String::new());
-    for (field, value) in &event.fields {
+    for (field, value) in record.class.fields.iter().zip(record.class.values(record.payload)) {
         match (&**field, value) {
-            ("token", Value::Hex(token)) => lease.0 = Some(*token),
+            ("token", Value::Hex(token)) => lease.0 = Some(token),
             ("name", Value::Str(name)) => lease.1 = String::from_utf8_lossy(name).into(),
             _ => {}
         }
     }
     lease
-}
-
-fn nanoseconds(time: Time) -> i64 {
-    time.div_euclid(FRACTION.into()).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 /// Returns the clock of a stream class's packets. A session that could be opened has
@@ -249,27 +265,4 @@ fn ticks<'a>(
         path: session.dir().to_owned(),
         why: format!("no clock {id} for a stream"),
     })
-}
-
-fn decode(record: &Record<'_>, source: Source, time: Time, bound: Option<u64>) -> Event {
-    let class = record.class;
-    let names = class.fields.iter().cloned();
-    // The error also has the part of a nanosecond that the time shown leaves out.
-    let rest = time.rem_euclid(FRACTION.into()) as u64;
-    let bound = bound.map(|units| if units > 0 { units.saturating_add(rest) } else { 0 });
-    Event {
-        ts_ns: nanoseconds(time),
-        bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
-        session: source.session,
-        source: Arc::default(),
-        name: class.name.clone(),
-        fields: names.zip(class.values(record.payload).map(Value::from)).collect(),
-        flags: record.flags,
-        client: match source.domain {
-            Domain::Guest => Some(source.client),
-            Domain::Host => record.made_for(),
-        },
-        kind: record.kind(),
-        reference: class.reference(record.payload),
-    }
 }

@@ -11,12 +11,10 @@
 //! packet       packet headers
 //! class        event classes
 //! session_json the description
-//! file         opening and reading files
 //! ```
 
 mod class;
 mod clock_maps;
-mod file;
 mod lane;
 mod packet;
 mod samples;

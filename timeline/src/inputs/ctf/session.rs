@@ -3,13 +3,13 @@
 //! An open session.
 
 use super::class::Classes;
-use super::file::open_stream;
 use super::packet::{Domain, Header};
 use super::session_json::{self, Clock, SessionJson};
 use super::stream::{Segment, Stream};
 use crate::clock::FRACTION;
 use crate::clock::host::{HostCounter, share};
 use crate::error::{Error, Result};
+use crate::inputs::regular::open_stream;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 

@@ -2,10 +2,10 @@
 
 //! `session.json`: read, bounded and checked. Its types are the writer's.
 
-use super::file::{NotOpened, Opened, open, read_at};
 use super::packet::Domain;
 use crate::clock::host;
 use crate::error::{Error, Result};
+use crate::inputs::regular::{NotOpened, Opened, open, read_at};
 pub use hypertrace_trace::session_json::{ClockJson as Clock, EventJson, FILE, StreamJson};
 use hypertrace_trace::session_json::{FORMAT, SessionJson as Whole, VERSION};
 use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
