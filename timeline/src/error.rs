@@ -38,6 +38,15 @@ pub enum Error {
         /// Value that was found.
         found: String,
     },
+    /// A kernel's trace is not of the boot in which its session was recorded.
+    #[error(
+        "{}: recorded in another boot than the session beside it: move it away, or show it alone",
+        path.display()
+    )]
+    AnotherBoot {
+        /// The file.
+        path: PathBuf,
+    },
     /// The system cannot read the file.
     #[error("cannot read {}", path.display())]
     Io {
@@ -57,7 +66,10 @@ impl Error {
     /// that had to read it.
     pub fn is_bad_input(&self) -> bool {
         match self {
-            Error::NotASession { .. } | Error::Description { .. } | Error::Damaged { .. } => true,
+            Error::NotASession { .. }
+            | Error::Description { .. }
+            | Error::Damaged { .. }
+            | Error::AnotherBoot { .. } => true,
             Error::Io { source, .. } => matches!(
                 source.kind(),
                 io::ErrorKind::NotFound

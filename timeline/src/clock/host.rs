@@ -27,7 +27,13 @@ pub struct HostCounter {
     unix_ns: i64,
     /// Ticks per second.
     frequency: u64,
+    /// Units per tick, rounded down, with [`BITS`] fraction bits.
+    units: u128,
 }
+
+/// Units of a second.
+const SECOND: u128 = 1_000_000_000 * FRACTION as u128;
+const BITS: u32 = 40;
 
 impl HostCounter {
     /// Makes a counter that had the value `raw` at Unix time `unix_ns`. `boot_id` is the
@@ -35,7 +41,8 @@ impl HostCounter {
     /// not have it. A frequency outside of [`FREQUENCIES`] counts as the nearer end.
     pub fn new(boot_id: Option<u128>, raw: u64, unix_ns: i64, frequency: u64) -> HostCounter {
         let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
-        HostCounter { boot_id, raw, unix_ns, frequency }
+        let units = (SECOND << BITS) / u128::from(frequency);
+        HostCounter { boot_id, raw, unix_ns, frequency, units }
     }
 
     /// Returns the boot; `None` if it is unknown.
@@ -54,12 +61,21 @@ impl HostCounter {
     }
 
     /// Returns the Unix time of a raw reading, in 1/[`FRACTION`] ns, rounded down.
-    pub fn unix(&self, raw: u64) -> i128 {
-        let ticks = i128::from(raw) - i128::from(self.raw);
-        // 2^64 ticks x 2^38 fit in 128 bits.
-        let units =
-            (ticks * 1_000_000_000 * i128::from(FRACTION)).div_euclid(i128::from(self.frequency));
-        i128::from(self.unix_ns) * i128::from(FRACTION) + units
+    pub fn unix(&self, raw: impl Into<i128>) -> i128 {
+        let ticks = raw.into() - i128::from(self.raw);
+        let start = i128::from(self.unix_ns) * i128::from(FRACTION);
+        let Ok(ticks) = u64::try_from(ticks) else {
+            // 2^65 ticks x 2^38 fit in 128 bits.
+            return start + (ticks * SECOND as i128).div_euclid(self.frequency.into());
+        };
+        // Without a division of 128 bits: the rest is below 10^12, so the estimate is
+        // too low by at most 1.
+        let (seconds, rest) = (ticks / self.frequency, u128::from(ticks % self.frequency));
+        let mut units = (rest * self.units) >> BITS;
+        if (units + 1) * u128::from(self.frequency) <= rest * SECOND {
+            units += 1;
+        }
+        start + (u128::from(seconds) * SECOND + units) as i128
     }
 
     /// Returns whether both are readings of one counter: of the same known boot. Rates that differ by
@@ -97,6 +113,21 @@ pub fn uuid(text: &str) -> Option<u128> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_counters_time_is_the_exact_one_rounded_down(
+            frequency in 1_000u64..=1_000_000_000_000,
+            base: u64,
+            tick: u64,
+        ) {
+            let counter = HostCounter::new(None, base, 0, frequency);
+            let ticks = i128::from(tick) - i128::from(base);
+            let exact = (ticks * SECOND as i128).div_euclid(frequency.into());
+            prop_assert_eq!(counter.unix(tick), exact);
+        }
+    }
 
     const GHZ: u64 = 1_000_000_000;
 

@@ -26,14 +26,15 @@ mod shift;
 mod times;
 mod zstd;
 
-use crate::error::Result;
-use crate::inputs::ctf::{Clock, Domain, Session};
+use crate::clock::host::HostCounter;
+use crate::error::{Error, Result};
+use crate::inputs::ctf::{Domain, Session};
 use crate::inputs::input::Input;
 use crate::inputs::names::Names;
 use file::TraceFile;
 use lane::Lane;
 use std::path::Path;
-use times::{Counter, Scale, Times};
+use times::{Scale, Times};
 
 /// Name of the kernel's trace in a session's directory.
 const FILE: &str = "kernel.dat";
@@ -88,13 +89,13 @@ impl KernelTrace {
         let file = TraceFile::open(path)?;
         // Whatever the clock is, as in trace-cmd's reader.
         let scale = file.options.tsc.map_or(Scale::Nanoseconds, Scale::Tsc);
-        let times = Times { scale, shift: None, offset_ns: 0, exact: false };
+        let times = Times { scale, shift: None, offset_ns: 0, bound: None };
         let times = file.buffers.iter().map(|_| times.clone());
         Ok(KernelTrace { times: times.collect(), session: None, guest: None, file })
     }
 
     /// Opens `kernel.dat` of a session with this index, if it has one. Its counter is the
-    /// session's clock of the host.
+    /// session's, so set that first ([`Session::open_all`]).
     ///
     /// # Errors
     /// As for [`KernelTrace::open`].
@@ -105,19 +106,28 @@ impl KernelTrace {
         }
         let mut trace = KernelTrace::open(&path)?;
         trace.session = Some(number);
-        if let Some(clock) = session.json().clocks.iter().find(|c| c.domain == Domain::Host) {
-            trace.set_counter(clock);
-        }
+        let mut clocks = session.json().clocks.iter();
+        let is_tsc = clocks.any(|clock| clock.domain == Domain::Host && clock.kind == "tsc");
+        trace.set_counter(&session.counter(), is_tsc)?;
         Ok(Some(trace))
     }
 
-    /// Takes raw ticks as those of a clock with a known Unix time: exact if it is the same
-    /// counter of the same boot.
-    fn set_counter(&mut self, clock: &Clock) {
+    /// Takes raw ticks as those of a counter, if that is the TSC. Times have a bound if the boot is the same.
+    ///
+    /// # Errors
+    /// If the trace is of another boot.
+    fn set_counter(&mut self, counter: &HostCounter, is_tsc: bool) -> Result<()> {
+        let boots = (self.file.options.boot_id, counter.boot_id());
+        let bound = match boots {
+            (Some(own), Some(boot)) if own != boot => {
+                return Err(Error::AnotherBoot { path: self.file.path.clone() });
+            }
+            (Some(_), Some(_)) => Some(self.file.options.clock_bound_ns),
+            _ => None,
+        };
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
-            if (buffer.clock.as_str(), clock.kind.as_str()) == ("x86-tsc", "tsc") {
-                let counter = Counter::new(clock.frequency, clock.base, clock.offset_ns);
-                (times.scale, times.exact) = (Scale::Counter(counter), true);
+            if is_tsc && buffer.clock == "x86-tsc" {
+                (times.scale, times.bound) = (Scale::Counter(*counter), bound);
             } else {
                 self.file.warnings.push(format!(
                     "its clock {:?} is not the session's: its events have unknown times; record \
@@ -126,6 +136,7 @@ impl KernelTrace {
                 ));
             }
         }
+        Ok(())
     }
 
     /// Adds a time to all events of the trace, in nanoseconds.
@@ -157,7 +168,7 @@ impl KernelTrace {
             for times in &mut trace.times {
                 if let Some(scale) = scale {
                     (times.scale, times.shift) = (scale, shift.clone());
-                    times.exact = false;
+                    times.bound = None;
                 }
             }
         }

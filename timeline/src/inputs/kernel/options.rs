@@ -4,6 +4,7 @@
 
 use super::bytes::Bytes;
 use super::shift::{Sample, TimeShift};
+use crate::clock::host::uuid;
 use crate::error::Result;
 
 /// Ids of options. Those that are not here say nothing about events.
@@ -11,6 +12,7 @@ pub(crate) mod id {
     pub const DONE: u16 = 0;
     pub const BUFFER: u16 = 3;
     pub const TRACECLOCK: u16 = 4;
+    pub const VERSION: u16 = 9;
     pub const TRACEID: u16 = 11;
     pub const TIME_SHIFT: u16 = 12;
     pub const GUEST: u16 = 13;
@@ -49,6 +51,10 @@ pub(crate) struct Options {
     pub shift: Option<TimeShift>,
     pub guests: Vec<Guest>,
     pub tsc: Option<TscToNs>,
+    /// The boot in which it was recorded; recordings of hypertrace have it.
+    pub boot_id: Option<u128>,
+    /// Bound on the error of times that were converted to ticks, in nanoseconds.
+    pub clock_bound_ns: u64,
 }
 
 impl Options {
@@ -60,6 +66,16 @@ impl Options {
                 // The contents of the file `trace_clock`, which lists all clocks.
                 let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
                 self.clock = chosen.map_or(text.trim(), |(clock, _)| clock).to_owned();
+            }
+            id::VERSION => {
+                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N`. Others
+                // write only their version.
+                let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
+                let words = || text.split("; ").filter_map(|word| word.split_once('='));
+                let find = |name| words().find(|(key, _)| *key == name).map(|(_, value)| value);
+                self.boot_id = find("boot_id").and_then(uuid);
+                self.clock_bound_ns =
+                    find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
             }
             id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?),
