@@ -39,6 +39,7 @@
 #![warn(missing_debug_implementations)]
 
 pub mod clock;
+pub mod regions;
 
 mod error;
 mod event;
