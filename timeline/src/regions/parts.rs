@@ -215,7 +215,7 @@ impl Account {
         }
     }
 
-    /// Returns the time in each part so far. What is not confirmed yet is in none.
+    /// Returns the time in each part so far. Time that is not confirmed yet is in none.
     pub fn times(&self) -> Times {
         self.times
     }
