@@ -18,7 +18,7 @@ impl Producer<'_> {
     /// # Errors
     /// [`Emit::Busy`] (counted), [`Emit::Unleased`], or [`Emit::Full`]
     /// (counted) if the event is larger than a slot.
-    // Its one caller hands over closures: without this they are called through memory.
+    // Callers hand over closures: without this, they are called through memory.
     #[inline(always)]
     pub fn slot<S: Site, F: Fields, R>(
         &self,
