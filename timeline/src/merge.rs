@@ -68,13 +68,16 @@ impl<'a> Timeline<'a> {
         }
         let mut names = Names::new(hosts);
         let mut all = Vec::new();
+        // A trace without a session has no bound anyway.
+        let is_placed = |number: usize| match (sessions.first(), sessions.get(number)) {
+            (Some((first, _)), Some((session, _))) => number == 0 || session.is_placed_with(first),
+            _ => true,
+        };
         for (number, (session, maps)) in sessions.iter().enumerate() {
-            let is_placed = number == 0
-                || sessions.first().is_some_and(|(first, _)| session.is_placed_with(first));
-            all.extend(inputs(number, session, maps, is_placed, &mut names));
+            all.extend(inputs(number, session, maps, is_placed(number), &mut names));
         }
         for (trace, number) in traces.iter().zip(numbers) {
-            all.extend(kernel::inputs(number, trace, &names));
+            all.extend(kernel::inputs(number, trace, is_placed(number), &names));
         }
         let mut heap = BinaryHeap::new();
         for (number, input) in all.iter_mut().enumerate() {

@@ -48,9 +48,17 @@ enum Kind {
     SmallJump,
     /// A jump by about 1 ms.
     LargeJump,
+    /// Pauses of up to 100 ms in which there are events but no points.
+    Pauses,
+    /// The same, with a jump at the begin of one that is too small to be found.
+    JumpInPause,
+    /// The guest is stopped again and again, for a moment.
+    Stops,
+    /// Events up to ten minutes after the last point, at the limit of the rate.
+    Late,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 12] = [
     Kind::Steady,
     Kind::Drift,
     Kind::Step,
@@ -59,48 +67,59 @@ const KINDS: [Kind; 8] = [
     Kind::PerVcpu,
     Kind::SmallJump,
     Kind::LargeJump,
+    Kind::Pauses,
+    Kind::JumpInPause,
+    Kind::Stops,
+    Kind::Late,
 ];
 
 /// Ticks are counted in 2^-32 here.
 const PART: u32 = 32;
+
+/// Length of a piece of constant rate, ns.
+const STEP: i64 = 50_000;
 
 /// A guest's counter: pieces of constant rate.
 #[derive(Clone, Debug)]
 struct Counter {
     /// From when (ns), ticks then, and ticks a nanosecond, both in 2^-32.
     pieces: Vec<(i64, i128, i128)>,
-    /// Time in which the guest is stopped, together with its counter.
-    stop: (i64, i64),
+    /// Times in which the guest is stopped, together with its counter.
+    stops: Vec<(i64, i64)>,
 }
 
 impl Counter {
-    /// Makes the counter of a rate in parts per billion, for `until` nanoseconds.
+    /// Makes the counter of a rate in parts per billion, for `until` nanoseconds. Jumps are in order:
+    /// from when, and by how much the guest is behind from then on.
     fn new(
         hz: i64,
         start: i128,
         until: i64,
         ppb: impl Fn(i64) -> i64,
-        jump: (i64, i64),
+        jumps: &[(i64, i64)],
     ) -> Counter {
-        const STEP: i64 = 50_000;
         let (mut pieces, mut ticks) = (Vec::new(), start << PART);
-        let (at, by) = jump;
-        let stop = if by > 0 { (at, at + by) } else { (at, at) };
-        let mut jumped = by == 0;
+        let mut left = jumps.iter().peekable();
         for from in (0..until).step_by(STEP as usize) {
             let ppb = ppb(from).clamp(-1_000_000, 1_000_000);
             let rate = ((i128::from(hz) << PART) * i128::from(1_000_000_000 + ppb))
                 / 1_000_000_000_000_000_000;
-            if !jumped && at < from {
+            if let Some((_, by)) = left.next_if(|(at, _)| *at < from) {
                 // Stopped: the ticks of that time are missing. Ahead: they are more.
-                ticks -= rate * i128::from(by);
-                jumped = true;
+                ticks -= rate * i128::from(*by);
             }
             pieces.push((from, ticks, rate));
             ticks += rate * i128::from(STEP);
         }
         // Where a jump is within a piece, the piece before it ends there.
-        Counter { pieces, stop }
+        let stops = jumps.iter().filter(|(_, by)| *by > 0);
+        Counter { pieces, stops: stops.map(|(at, by)| (*at, at + by + STEP)).collect() }
+    }
+
+    /// Returns the next time at which the counter can be read: now, if it is not stopped.
+    fn readable(&self, now: i64) -> i64 {
+        let stop = self.stops.iter().find(|(from, to)| (*from..=*to).contains(&now));
+        stop.map_or(now, |(_, to)| to + 1)
     }
 
     fn at(&self, ns: i64) -> u64 {
@@ -150,6 +169,8 @@ fn machine(kind: Kind, seed: u64) -> Machine {
     let edge_ppb = if r.one_in(2) { 1_000_000 } else { -1_000_000 };
     let ppb = |kind: Kind, base: i64, t: i64| match kind {
         Kind::Steady if seed.is_multiple_of(3) => edge_ppb,
+        Kind::Late => edge_ppb,
+        Kind::Stops => 0,
         Kind::Drift => base + ((end_ppb - base) as i128 * t as i128 / until as i128) as i64,
         Kind::Step if t > until / 2 => base + 300_000,
         Kind::Wobble => {
@@ -162,9 +183,26 @@ fn machine(kind: Kind, seed: u64) -> Machine {
         Kind::LargeJump => r.in_range(900_000, 1_100_000),
         _ => 0,
     };
-    let by = if r.one_in(2) { size } else { -size };
-    // Pieces begin at multiples of 50 us; the jump is at the first one after this.
-    let at = until * r.in_range(2, 5) / 10 / 50_000 * 50_000;
+    let sign = if r.one_in(2) { 1 } else { -1 };
+    // Pieces begin at multiples of their length; a jump is at the first one after this.
+    let on_piece = |at: i64| at / STEP * STEP;
+    let mut jumps: Vec<(i64, i64)> = match kind {
+        Kind::SmallJump | Kind::LargeJump => {
+            vec![(on_piece(until * r.in_range(2, 5) / 10), sign * size)]
+        }
+        Kind::Stops => {
+            let period = r.in_range(10_000_000, 40_000_000);
+            (1..4 * until / period).map(|n| (on_piece(n * period), (out + back) * 3 / 2)).collect()
+        }
+        _ => Vec::new(),
+    };
+    // A pause begins this long after the start and after the end of the one before it.
+    let has_pauses = matches!(kind, Kind::Pauses | Kind::JumpInPause);
+    let (every, long) = (until / 4, r.in_range(10_000_000, 100_000_000));
+    if kind == Kind::JumpInPause {
+        let size = (out + back) * 9 / 10;
+        jumps.push((on_piece(2 * every + long + 1_000_000), sign * size));
+    }
     let guest_base = start as u64 - 1_000_000;
     let host = clock(0, "host", 0, GHZ, 0, START_NS);
     let guess = r.in_range(-1_000_000, 1_000_000);
@@ -180,8 +218,8 @@ fn machine(kind: Kind, seed: u64) -> Machine {
                 base = r.in_range(-800_000, 800_001);
             }
         }
-        let counter =
-            Counter::new(hz, first, 4 * until + 10_000_000, |t| ppb(kind, base, t), (at, by));
+        let all = 4 * until + 10_000_000 + if has_pauses { 4 * long } else { 0 };
+        let counter = Counter::new(hz, first, all, |t| ppb(kind, base, t), &jumps);
         let mut vcpu =
             Vcpu { counter, not_after: Vec::new(), not_before: Vec::new(), events: Vec::new() };
         let (mut ring, mut thread) = (Packet::guest(number), Packet::host(number));
@@ -190,14 +228,26 @@ fn machine(kind: Kind, seed: u64) -> Machine {
         // Reads the counter, in order and never while it is stopped.
         let read = |vcpu: &mut Vcpu, now: &mut i64| {
             *now += 2;
-            if (vcpu.counter.stop.0..=vcpu.counter.stop.1 + 50_000).contains(now) && by > 0 {
-                *now = vcpu.counter.stop.1 + 50_001;
-            }
+            *now = vcpu.counter.readable(*now);
             let ticks = vcpu.counter.at(*now);
             vcpu.events.push((*now, ticks));
             ticks
         };
+        let mut next_pause = if has_pauses { every } else { i64::MAX };
         for _ in 0..points {
+            if now > next_pause {
+                let end = now + long;
+                while now < end {
+                    now += r.in_range(1, long / 8);
+                    let ticks = read(&mut vcpu, &mut now);
+                    if let Some(h) = owed.take() {
+                        vcpu.not_before.push((ticks, h));
+                    }
+                    let n = vcpu.events.len() as u64 - 1;
+                    ring = ring.event(ticks - guest_base, DISK_READ, &[n, 0]);
+                }
+                next_pause = now + every;
+            }
             for turn in 0..r.in_range(0, 5) {
                 // Nearly always the guest reads its clock as soon as it continues.
                 let most = if turn == 0 && !r.one_in(8) { 500 } else { pause / 3 };
@@ -220,6 +270,12 @@ fn machine(kind: Kind, seed: u64) -> Machine {
             thread = thread.point(now as u64, number, n as u32, ticks, n);
             owed = Some(now);
             now += delay(r, back);
+        }
+        for _ in 0..if kind == Kind::Late { 4 } else { 0 } {
+            now += r.in_range(1_000_000, 150_000_000_000);
+            let ticks = read(&mut vcpu, &mut now);
+            let n = vcpu.events.len() as u64 - 1;
+            ring = ring.event(ticks - guest_base, DISK_READ, &[n, 0]);
         }
         made = made
             .stream(&format!("guest-{number}"), &[Packet::guest(number), ring])
@@ -303,11 +359,19 @@ fn check(kind: Kind, seed: u64, outcome: &mut Outcome) {
     }
     assert!(sessions[0].0.streams().iter().any(|s| s.domain == Domain::Guest));
     outcome.bounds.extend(&bounds);
-    if !matches!(kind, Kind::SmallJump | Kind::LargeJump) {
+    if !matches!(kind, Kind::SmallJump | Kind::LargeJump | Kind::JumpInPause | Kind::Stops) {
         let mut least: Vec<f64> =
             machine.vcpus.iter().flat_map(|vcpu| envelope(vcpu, frequencies)).collect();
         for q in [0.5, 0.99] {
-            outcome.ratios.push(quantile(&mut bounds, q) / quantile(&mut least, q));
+            let ratio = quantile(&mut bounds, q) / quantile(&mut least, q);
+            if ratio > 1.4 {
+                println!(
+                    "{kind:?} {seed} q{q} {ratio:.3} {} {}",
+                    quantile(&mut bounds, q),
+                    quantile(&mut least, q)
+                );
+            }
+            outcome.ratios.push(ratio);
         }
     }
 }

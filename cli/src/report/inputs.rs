@@ -90,7 +90,10 @@ impl FromArgMatches for Inputs {
                 let why = "--ts-offset comes after the file that it is for\n";
                 return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, why));
             };
-            *sum += offset;
+            *sum = sum.checked_add(offset).ok_or_else(|| {
+                let why = "the offsets of a file are together too large for a time\n";
+                clap::Error::raw(clap::error::ErrorKind::InvalidValue, why)
+            })?;
         }
         Ok(Inputs(inputs.into_iter().map(|(_, input)| input).collect()))
     }
@@ -110,9 +113,17 @@ impl Inputs {
             self.0.iter().filter(|(path, _)| !is_trace(path)).cloned().unzip();
         let sessions = open_all(&dirs)?;
         for (number, ((session, _), offset)) in sessions.iter().zip(offsets).enumerate() {
-            if let Some(mut trace) = KernelTrace::of_session(number, session)? {
-                trace.add_offset(offset);
-                traces.push(trace);
+            match KernelTrace::of_session(number, session)? {
+                Some(mut trace) => {
+                    trace.add_offset(offset);
+                    traces.push(trace);
+                }
+                None if offset == 0 => {}
+                None => {
+                    let dir = session.dir().display();
+                    let why = format!("--ts-offset: {dir} has no kernel.dat to move");
+                    return Err(crate::Usage(why).into());
+                }
             }
         }
         for (file, offset) in self.0.iter().filter(|(path, _)| is_trace(path)) {

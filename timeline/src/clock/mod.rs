@@ -29,18 +29,20 @@
 //! # The bound
 //!
 //! The bound of a mapped time is the distance to the farther end of the envelope, after the
-//! envelope was made wider on both sides. It is made wider by its distance from the *usual width*,
-//! which it does not exceed at 90 of 100 readings ([`ClockMap::width`]), or from the width of the
-//! narrower sweep, if that is more. So the true time is inside the bound even after a jump that
-//! was not found. The bound never exceeds the limits by *either* sweep: on each side of a jump,
-//! one of them has not passed it yet. Around a jump that was found, these limits are the bound.
+//! envelope was made wider on both sides by the *usual width*, which the wider of both sweeps does
+//! not exceed at 90 of 100 readings ([`ClockMap::width`]). So the true time is inside the bound even
+//! beside a jump of that size that was not found. The bound never exceeds the limits by *either*
+//! sweep: on each side of a jump, one of them has not passed it yet. Around a jump that was found,
+//! these limits are the bound.
 //!
 //! # Assumptions
 //!
 //! - The rate stays within 1,000 ppm of the declared one. If the constraints contradict
-//!   that, and another rate explains them with at least two jumps less, it stays within 1,000 ppm
-//!   of the mean rate from the first to the last constraint. Before the first and after the last
-//!   reading nothing checks this.
+//!   that, and the mean rate from the first to the last constraint explains them with at least two
+//!   jumps less, it stays within 1,000 ppm of that mean. If both ranges are within one per cent, a
+//!   clock of the declared rate that is stopped now and then could look the same: then the rate is
+//!   anywhere from the one range to the other. Before the first and after the last reading
+//!   nothing checks this.
 //! - A jump that is not found is no larger than the envelope's usual width. Where points are far
 //!   apart, a larger one could hide between two of them.
 //! - Of two jumps in opposite directions that are both too small to be found, one is outside of
@@ -129,7 +131,8 @@ pub struct Bounds {
     pub p50: u64,
     /// 99 of 100 readings have no larger one.
     pub p99: u64,
-    /// The largest one between the first and the last reading.
+    /// No reading has a larger one. Times between readings that are far apart do, and those
+    /// before the first and after the last.
     pub max: u64,
 }
 
@@ -149,6 +152,7 @@ pub struct ClockMap {
     /// Readings in order of guest time; at least one.
     knots: Vec<Knot>,
     rates: Rates,
+    has_another_rate: bool,
     constraints: usize,
     jumps: Vec<Jump>,
     segments: usize,
@@ -181,6 +185,7 @@ impl ClockMap {
         ClockMap {
             knots: vec![knot],
             rates: around(nominal_rate(frequency)),
+            has_another_rate: false,
             constraints: 0,
             jumps: Vec::new(),
             segments: 1,
@@ -217,13 +222,18 @@ impl ClockMap {
             // One jump alone may as well be one.
             && contradictions(&readings, measured) + 1 < jumps
         {
-            rates = measured;
+            rates = declared.near(measured);
         }
-        Ok(Some(ClockMap::through(&readings, &windows, rates)))
+        Ok(Some(ClockMap::through(&readings, &windows, rates, rates != declared)))
     }
 
     /// Makes the map under these limits of the rate.
-    fn through(readings: &[Reading], windows: &[Span], rates: Rates) -> ClockMap {
+    fn through(
+        readings: &[Reading],
+        windows: &[Span],
+        rates: Rates,
+        has_another_rate: bool,
+    ) -> ClockMap {
         let mut knots = Vec::with_capacity(readings.len());
         let (mut jumps, mut segments) = (Vec::new(), 1);
         let mut around_jumps = Vec::new();
@@ -278,7 +288,16 @@ impl ClockMap {
             to_host: quantile(&mut to_host, 50),
             from_host: quantile(&mut from_host, 50),
         };
-        ClockMap { knots, rates, constraints: readings.len(), jumps, segments, width, residuals }
+        ClockMap {
+            knots,
+            rates,
+            has_another_rate,
+            constraints: readings.len(),
+            jumps,
+            segments,
+            width,
+            residuals,
+        }
     }
 
     /// Maps a guest reading to host time.
@@ -393,13 +412,19 @@ impl ClockMap {
         self.width
     }
 
+    /// Returns whether the constraints contradict the declared rate, so that the limits of the rate
+    /// are others.
+    pub fn has_another_rate(&self) -> bool {
+        self.has_another_rate
+    }
+
     /// Returns the limits of the clock's rate, in guest ticks per second of host time.
     pub fn frequencies(&self) -> (f64, f64) {
         (self.rates.max.frequency(), self.rates.min.frequency())
     }
 
     /// Returns the bounds at the readings, on the side where they are larger; `None` if
-    /// one is unknown. Between two readings the bound is nowhere larger than at both.
+    /// one is unknown.
     pub fn bounds(&self) -> Option<Bounds> {
         let side = |at: usize, knot: &Knot| distance(knot.y, self.span(at, knot.x));
         let worse = |(i, knot): (usize, &Knot)| {
@@ -439,7 +464,7 @@ fn nominal_rate(frequency: u64) -> Rate {
 
 /// Returns the limits of the rates that a clock of this rate may have.
 fn around(rate: Rate) -> Rates {
-    Rates { min: rate.by_per_mille(-SLACK_PER_MILLE), max: rate.by_per_mille(SLACK_PER_MILLE) }
+    rate.around(SLACK_PER_MILLE)
 }
 
 /// Sorts the constraints by reading.

@@ -35,11 +35,14 @@ impl Rate {
         Rate(((rise << BITS) / run).clamp(0, LIMIT.into()) as i64)
     }
 
-    /// Returns the rate times (1000 + `per_mille`) / 1000, rounded away from the rate.
-    pub fn by_per_mille(self, per_mille: i64) -> Rate {
-        let change = i128::from(self.0) * i128::from(per_mille);
-        let rounded = if per_mille < 0 { change.div_euclid(1000) } else { change / 1000 + 1 };
-        Rate((i128::from(self.0) + rounded).clamp(0, LIMIT.into()) as i64)
+    /// Returns the rates of all clocks whose frequency is within so many parts per thousand of this
+    /// one's, rounded away from it.
+    pub fn around(self, per_mille: i64) -> Rates {
+        let by = |thousandths: i64| i128::from(self.0) * 1000 / i128::from(thousandths);
+        let rate = |rate: i128| Rate(rate.clamp(0, LIMIT.into()) as i64);
+        // The rate itself was rounded down.
+        let fastest = i128::from(self.0 + 1) * 1000 / i128::from(1000 - per_mille) + 1;
+        Rates { min: rate(by(1000 + per_mille)), max: rate(fastest) }
     }
 
     /// Returns the rate in the middle between two.
@@ -69,6 +72,16 @@ impl Rate {
 pub(super) struct Rates {
     pub min: Rate,
     pub max: Rate,
+}
+
+impl Rates {
+    /// Returns the limits of a rate that is in one range or the other, if both are within one per
+    /// cent; otherwise the other.
+    pub fn near(self, other: Rates) -> Rates {
+        let both = Rates { min: self.min.min(other.min), max: self.max.max(other.max) };
+        let is_near = both.max.0 - both.min.0 <= both.max.0 / 100;
+        if is_near { both } else { other }
+    }
 }
 
 /// Limits of the host time of one guest reading; [`NONE`] where there is none.
@@ -109,27 +122,19 @@ impl Span {
         Span { low: self.low.max(other.low), high: self.high.min(other.high) }
     }
 
-    /// Returns the limits that also hold if a jump that nobody found is on one side: both limits
-    /// together, wider on each side by the difference of their width to a normal one. That is the width of
-    /// the narrower of the two, or `usual` if that is more. Never wider than what one *or* the
-    /// other allows. A limit that only one of them has is kept.
+    /// Returns the limits that also hold if a jump of at most `usual` is on one side, which nobody
+    /// found: the time satisfies one of both limits, and the other as far as the jump may have moved
+    /// it. A limit that only one of them has is kept.
     pub fn with_jumps(self, other: Span, usual: i64) -> Span {
         let both = self.both(other);
-        let more = match (self.width(), other.width()) {
-            (Some(a), Some(b)) if both.low <= both.high => {
-                let could = i128::from(a.min(b)).max(usual.into());
-                (could - (i128::from(both.high) - i128::from(both.low))).max(0)
-            }
-            // They contradict each other, or one side has no limit.
-            _ => i128::from(NONE),
-        };
+        let usual = i128::from(usual);
         let low = match self.low.min(other.low) {
             low if low == -NONE => both.low,
-            low => low.max(add(both.low, -more)),
+            low => low.max(add(both.low, -usual)),
         };
         let high = match self.high.max(other.high) {
             NONE => both.high,
-            high => high.min(add(both.high, more)),
+            high => high.min(add(both.high, usual)),
         };
         Span { low, high }
     }

@@ -205,6 +205,14 @@ impl Field {
     }
 }
 
+impl Format {
+    /// Returns whether a record holds all fields, and the arrays that they locate.
+    pub fn fits(&self, bytes: &[u8]) -> bool {
+        let mut located = self.fields.iter().filter(|f| matches!(f.shape, Shape::Located { .. }));
+        bytes.len() >= self.least && located.all(|field| field.value(bytes).is_some())
+    }
+}
+
 /// Returns the part before the first NUL.
 fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()

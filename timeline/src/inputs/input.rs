@@ -20,6 +20,12 @@ pub(crate) fn nanoseconds(time: Time) -> i64 {
     time.div_euclid(FRACTION.into()).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
+/// Returns a distance of times in nanoseconds, rounded up.
+pub(crate) fn nanoseconds_up(distance: Time) -> u64 {
+    let units = distance.clamp(0, i64::MAX.into()) as u64;
+    units.div_ceil(FRACTION.unsigned_abs())
+}
+
 /// A sequence of events in order of time, with the places where some were lost.
 pub(crate) trait Input: Debug {
     /// Reads the next entry. Returns its time, which is never before that of the last

@@ -112,20 +112,33 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
 }
 
 /// Sorts one client's points by host time. Both times of a client only grow, as it
-/// waits for each reply; points that break this are dropped.
+/// waits for each reply. Of points that break this, as few as possible are dropped: one wrong
+/// guest time does not cost those after it.
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
-    samples.sort_by_key(|s| s.host);
-    let before = samples.len();
-    let mut last: Option<Sample> = None;
-    samples.retain(|s| {
-        let grows = last.is_none_or(|l| s.guest > l.guest && s.host > l.host);
-        if grows {
-            last = Some(*s);
+    samples.sort_unstable_by_key(|s| (s.host, s.guest));
+    // The longest increasing subsequence: of all with a length, the one that ends earliest.
+    let mut ends: Vec<usize> = Vec::new();
+    let mut before = vec![None; samples.len()];
+    for (at, sample) in samples.iter().enumerate() {
+        let is_before = |end: &usize| samples.get(*end).is_some_and(|s| s.guest < sample.guest);
+        let len = ends.partition_point(is_before);
+        if let (Some(slot), Some(end)) = (before.get_mut(at), len.checked_sub(1)) {
+            *slot = ends.get(end).copied();
         }
-        grows
-    });
-    *unusable += (before - samples.len()) as u64;
-    samples
+        match ends.get_mut(len) {
+            Some(end) => *end = at,
+            None => ends.push(at),
+        }
+    }
+    let mut next = ends.last().copied();
+    let mut longest = Vec::with_capacity(ends.len());
+    while let Some(at) = next {
+        longest.extend(samples.get(at));
+        next = before.get(at).copied().flatten();
+    }
+    longest.reverse();
+    *unusable += (samples.len() - longest.len()) as u64;
+    longest
 }
 
 /// Returns the constraints of the points and of the client's own records: the first

@@ -152,6 +152,8 @@ impl TraceFile {
                 let mut data = option_data(bytes)?;
                 if option == id::BUFFER {
                     instances.push(data.u64("the offset of an instance's buffers")?);
+                    // Each has as many CPUs as the trace.
+                    self.check_cpus((instances.len() + 1).saturating_mul(cpus as usize))?;
                 } else {
                     self.options.take(option, &mut data)?;
                 }
@@ -202,7 +204,7 @@ impl TraceFile {
         begin.text("the version of a compression")?;
         let path = self.path.clone();
         let mut next = begin.u64("the offset of the options")?;
-        let mut sections = 0;
+        let (mut sections, mut parts) = (0, Vec::new());
         while next != 0 {
             sections += 1;
             if sections > MOST_SECTIONS {
@@ -224,8 +226,14 @@ impl TraceFile {
                     id::BUFFER => {
                         let buffer = self.buffer_7(&mut data, page_size)?;
                         self.buffers.push(buffer);
+                        self.check_cpus(self.buffers.iter().map(|b| b.cpus.len()).sum())?;
                     }
                     id::HEADER_INFO | id::FTRACE_EVENTS | id::EVENT_FORMATS | id::CMDLINES => {
+                        // Each is there once, so their sizes bound the memory that they need.
+                        if parts.contains(&option) {
+                            return Err(data.damaged("one section of each kind", option));
+                        }
+                        parts.push(option);
                         self.part_7(option, data.u64("a section's offset")?)?
                     }
                     _ => self.options.take(option, &mut data)?,
@@ -233,6 +241,14 @@ impl TraceFile {
             }
         }
         Ok(())
+    }
+
+    fn check_cpus(&self, count: usize) -> Result<()> {
+        let expected = || format!("at most {MOST_CPUS} CPUs in all buffers");
+        match count <= MOST_CPUS {
+            true => Ok(()),
+            false => Err(Error::damaged(&self.path, 0, expected(), count)),
+        }
     }
 
     fn part_7(&mut self, option: u16, at: u64) -> Result<()> {
@@ -308,12 +324,19 @@ impl TraceFile {
         Ok(Section { at, content: out, plain: false })
     }
 
-    /// Checks the places of all pages, and cuts them at the file's end.
+    /// Checks the places of all pages, and cuts them at the file's end. Pages of two CPUs have no byte
+    /// in common: so their windows need no more memory than the file has bytes.
     fn check_buffers(&mut self) -> Result<()> {
-        let count: usize = self.buffers.iter().map(|buffer| buffer.cpus.len()).sum();
-        if count > MOST_CPUS {
-            let expected = format!("at most {MOST_CPUS} CPUs in all buffers");
-            return Err(Error::damaged(&self.path, 0, expected, count));
+        let cpus = self.buffers.iter().flat_map(|buffer| &buffer.cpus);
+        let mut places: Vec<(u64, u64)> = cpus.map(|c| (c.at, c.len)).filter(|p| p.1 > 0).collect();
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            if let [(at, len), (next, _)] = *pair
+                && at.saturating_add(len) > next
+            {
+                let expected = "pages of a CPU after those of the one before";
+                return Err(Error::damaged(&self.path, next, expected, "pages of both"));
+            }
         }
         let len = self.file.len;
         for cpu in self.buffers.iter_mut().flat_map(|buffer| &mut buffer.cpus) {

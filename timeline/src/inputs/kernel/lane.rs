@@ -9,7 +9,7 @@ use super::times::Times;
 use crate::error::Result;
 use crate::event::{Encoded, EntryRef, EventRef, Fields, Kind, Lost, Thread};
 use crate::format::{self, COMMON, Format};
-use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
+use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds, nanoseconds_up};
 use crate::inputs::names::Names;
 use crate::value::number;
 use hypertrace_abi::ring::Losses;
@@ -25,6 +25,8 @@ const MOST_NAMES: usize = 1 << 15;
 pub(crate) struct Lane<'a> {
     file: &'a TraceFile,
     times: &'a Times,
+    /// Bound on the error of all its times.
+    bound: Option<u64>,
     session: usize,
     prefix: String,
     cpu: u32,
@@ -32,10 +34,14 @@ pub(crate) struct Lane<'a> {
     page: Page,
     /// The event that was read last, until it was taken.
     event: Option<Event<'a>>,
-    /// Number of lost events before it, 0 if unknown.
-    missed: Option<u64>,
+    /// Number of lost events before it, as far as the kernel counted them.
+    missed: u64,
+    /// Whether others were lost there that it did not count.
+    has_uncounted: bool,
     /// Time of the last event: times never decrease.
     time: Time,
+    /// By how much that is after the event's own time.
+    late: Time,
     sources: HashMap<u32, Arc<str>>,
     /// The source of the last event.
     source: (u32, Arc<str>),
@@ -62,21 +68,23 @@ impl<'a> Lane<'a> {
     pub fn new(
         file: &'a TraceFile,
         times: &'a Times,
-        session: usize,
-        prefix: &str,
+        (session, prefix, is_placed): (usize, &str, bool),
         (buffer, cpu): (&Buffer, Cpu),
     ) -> Lane<'a> {
         Lane {
             file,
             times,
+            bound: times.bound().filter(|_| is_placed),
             session,
             prefix: prefix.to_owned(),
             cpu: cpu.number,
             pages: Pages::new(file, buffer, cpu),
             page: Page::default(),
             event: None,
-            missed: None,
+            missed: 0,
+            has_uncounted: false,
             time: Time::MIN,
+            late: 0,
             sources: HashMap::new(),
             source: (u32::MAX, Arc::default()),
             faults: Faults::default(),
@@ -99,16 +107,25 @@ impl<'a> Lane<'a> {
             match Page::open(self.pages.page()) {
                 Ok((page, missed)) => {
                     self.page = page;
-                    self.missed = self.missed.max(missed);
+                    self.add_missed(missed);
                 }
                 Err(wrong) => return self.wrong(wrong).map(|()| false),
             }
         }
     }
 
-    /// Returns the number of lost events before the one that was read last, once.
+    fn add_missed(&mut self, missed: Option<u64>) {
+        self.missed = self.missed.saturating_add(missed.unwrap_or(0));
+        self.has_uncounted |= missed == Some(0);
+    }
+
+    /// Returns the number of lost events before the one that was read last, once; then 0 if there are others
+    /// that were not counted.
     pub fn take_missed(&mut self) -> Option<u64> {
-        self.missed.take()
+        match std::mem::take(&mut self.missed) {
+            0 => std::mem::take(&mut self.has_uncounted).then_some(0),
+            missed => Some(missed),
+        }
     }
 
     /// Ends at a wrong value: with a warning if the page was cut.
@@ -137,7 +154,7 @@ impl<'a> Lane<'a> {
             count(&mut self.faults.unknown, || {
                 format!("the first, of id {id}, at {}: {why}", here())
             });
-        } else if data.len() < format.least {
+        } else if !format.fits(data) {
             count(&mut self.faults.short, || format!("the first, {}, at {}", format.name, here()));
         }
         let time = self.times.at(self.cpu, self.page.time);
@@ -145,6 +162,7 @@ impl<'a> Lane<'a> {
             count(&mut self.faults.backwards, || format!("the first at {}", here()));
         }
         self.time = time.max(self.time);
+        self.late = self.time - time;
         self.event = Some(Event { format, place, tid });
         Ok(())
     }
@@ -177,7 +195,7 @@ fn count(fault: &mut Option<(u64, String)>, first: impl FnOnce() -> String) {
 impl Input for Lane<'_> {
     fn advance(&mut self) -> Result<Option<Time>> {
         let there = self.event.is_some() || self.read()?;
-        if !there && self.missed.is_none() {
+        if !there && self.missed == 0 && !self.has_uncounted {
             return Ok(None);
         }
         // Without any event, losses have no place; after the last one, they have its time.
@@ -185,7 +203,7 @@ impl Input for Lane<'_> {
     }
 
     fn take<'s>(&'s mut self, _: &'s mut Names) -> Option<EntryRef<'s>> {
-        if let Some(events) = self.missed.take() {
+        if let Some(events) = self.take_missed() {
             return Some(EntryRef::Lost(Lost {
                 ts_ns: (self.time != Time::MIN).then(|| nanoseconds(self.time)),
                 session: self.session,
@@ -202,7 +220,7 @@ impl Input for Lane<'_> {
         let bytes = &self.pages.page()[place];
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(self.time),
-            bound_ns: self.times.bound(),
+            bound_ns: self.bound.map(|bound| bound.saturating_add(nanoseconds_up(self.late))),
             session: self.session,
             source: &self.source.1,
             name: &format.name,
@@ -223,7 +241,7 @@ impl Input for Lane<'_> {
         let Faults { unknown, short, backwards, cut } = &self.faults;
         let counted = [
             (unknown, "events without a readable format"),
-            (short, "events that are shorter than their format says"),
+            (short, "events that do not hold what their format says"),
             (backwards, "events with a time before the one before them, shown at that one's"),
         ];
         let path = self.file.path.display();

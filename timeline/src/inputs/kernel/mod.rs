@@ -207,13 +207,13 @@ impl KernelTrace {
     /// If a page is damaged.
     pub fn stat(&self) -> Result<KernelStat> {
         let mut stat = KernelStat { warnings: self.warnings().collect(), ..KernelStat::default() };
-        for (cpu, mut lane) in self.lanes(0, "") {
+        for (cpu, mut lane) in self.lanes(0, "", true) {
             let mut counts = CpuStat { cpu, ..CpuStat::default() };
             while lane.read()? {
                 counts.events += 1;
-                counts.add_lost(lane.take_missed());
+                counts.add_lost(&mut lane);
             }
-            counts.add_lost(lane.take_missed());
+            counts.add_lost(&mut lane);
             stat.warnings.extend(lane.warnings());
             stat.cpus.push(counts);
         }
@@ -221,30 +221,40 @@ impl KernelTrace {
     }
 
     /// Returns the input of each CPU that has pages.
-    fn lanes<'a>(&'a self, session: usize, prefix: &str) -> impl Iterator<Item = (u32, Lane<'a>)> {
+    fn lanes<'a>(
+        &'a self,
+        session: usize,
+        prefix: &str,
+        is_placed: bool,
+    ) -> impl Iterator<Item = (u32, Lane<'a>)> {
         let buffers = self.file.buffers.iter().zip(&self.times);
         buffers.flat_map(move |(buffer, times)| {
             let cpus = buffer.cpus.iter().filter(|cpu| cpu.len > 0);
             cpus.map(move |cpu| {
-                (cpu.number, Lane::new(&self.file, times, session, prefix, (buffer, *cpu)))
+                let source = (session, prefix, is_placed);
+                (cpu.number, Lane::new(&self.file, times, source, (buffer, *cpu)))
             })
         })
     }
 }
 
 impl CpuStat {
-    fn add_lost(&mut self, missed: Option<u64>) {
-        self.lost = self.lost.saturating_add(missed.unwrap_or(0));
-        self.uncounted += u64::from(missed == Some(0));
+    fn add_lost(&mut self, lane: &mut Lane<'_>) {
+        while let Some(missed) = lane.take_missed() {
+            self.lost = self.lost.saturating_add(missed);
+            self.uncounted += u64::from(missed == 0);
+        }
     }
 }
 
-/// Returns the inputs of a trace.
+/// Returns the inputs of a trace. `is_placed`: its clock is that of the timeline; otherwise no event
+/// has a bound.
 pub(crate) fn inputs<'a>(
     session: usize,
     trace: &'a KernelTrace,
+    is_placed: bool,
     names: &Names,
 ) -> Vec<Box<dyn Input + 'a>> {
-    let lanes = trace.lanes(session, names.prefix(session));
+    let lanes = trace.lanes(session, names.prefix(session), is_placed);
     lanes.map(|(_, lane)| Box::new(lane) as Box<dyn Input>).collect()
 }

@@ -12,7 +12,10 @@ use std::fmt;
 
 /// Bytes of the window, or those of a page if that is more.
 const WINDOW: usize = 16 << 10;
-/// Most bytes of a compressed chunk, and of its content. trace-cmd's chunks have 10 pages.
+/// Most bytes of a compressed chunk, and of its content, for all CPUs together. trace-cmd's chunks
+/// have 10 pages.
+const MOST_CHUNKS: u64 = 1 << 30;
+/// The same, for one CPU.
 const MOST_CHUNK: u64 = 16 << 20;
 
 /// Position in the pages of a CPU.
@@ -141,9 +144,11 @@ impl<'a> Pages<'a> {
         self.base = self.at;
         let path = &self.file.path;
         let (packed, len) = (u64::from(self.u32()?), u64::from(self.u32()?));
+        let cpus: usize = self.file.buffers.iter().map(|buffer| buffer.cpus.len()).sum();
+        let most = (MOST_CHUNKS / cpus.max(1) as u64).min(MOST_CHUNK);
         for (at, len) in [(self.base, packed), (self.base + 4, len)] {
-            if len == 0 || len > MOST_CHUNK {
-                let expected = format!("a chunk of 1 to {MOST_CHUNK} bytes");
+            if len == 0 || len > most {
+                let expected = format!("a chunk of 1 to {most} bytes");
                 return Err(Error::damaged(path, at, expected, len));
             }
         }

@@ -25,7 +25,9 @@ pub(crate) fn decompress(
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
     let magic: &[u8] = if bytes.starts_with(&MAGIC) { &[] } else { &MAGIC };
-    decoder.set_max_window_size(MOST_WINDOW);
+    // A frame has no use for more than its content.
+    let most_window = (len as u64).next_power_of_two().clamp(128 << 10, MOST_WINDOW);
+    decoder.set_max_window_size(most_window);
     out.clear();
     let mut frame = StreamingDecoder::new_with_decoder(magic.chain(bytes), decoder)
         .map_err(|e| e.to_string())?;
