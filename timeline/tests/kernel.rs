@@ -167,33 +167,96 @@ fn lost_events_stand_before_the_page_after_them() {
     assert_eq!([cpu(0), cpu(1)], [(8, 9, 1), (3, 0, 0)]);
 }
 
+/// Makes a session of a boot with an event of the VMM at 40,000 ns, and a trace of a boot around it.
+fn with_kernel(session: Option<&str>, trace: Option<&str>) -> made::Made {
+    use made::*;
+    let host = made::Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, VCPU_EXIT, &[6]);
+    let made = Made::of_boot(session).stream("host-003-0000", &[made::Packet::host(3), host]);
+    // The host's clock has its tick 0 at 1,000,000.
+    let page = trace_dat::Page::at(1_000_000).mmio(39_999, 77, 1).mmio(2, 77, 2);
+    let mut dat = TraceDat::new("x86-tsc").cpu(&[page]);
+    if let Some(boot) = trace {
+        let (id, data) = recorded(boot, 17);
+        dat = dat.option(id, data);
+    }
+    fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+    made
+}
+
+/// Returns the times of the events after the lease, their names and bounds, and the warnings.
+#[expect(clippy::type_complexity, reason = "a line for each event")]
+fn read_with(made: &made::Made) -> Result<(Vec<(i64, String, Option<u64>)>, Vec<String>)> {
+    let session = Session::open(made.path())?;
+    let traces = [KernelTrace::of_session(0, &session)?.unwrap()];
+    let warnings = traces[0].warnings().collect();
+    let maps = ClockMaps::of(&session)?;
+    let sessions = [(session, maps)];
+    let events = Timeline::with_kernel(&sessions, &traces)?.collect::<Result<Vec<Event>>>()?;
+    let shown =
+        |e: &Event| (e.ts_ns - made::START_NS, format!("{} {}", e.source, e.name), e.bound_ns);
+    Ok((events.iter().skip(1).map(shown).collect(), warnings))
+}
+
+/// The events of [`with_kernel`], those of the kernel with this bound.
+fn in_order(bound: Option<u64>) -> Vec<(i64, String, Option<u64>)> {
+    let mmio = "kernel/vcpu0-77 kvm:kvm_mmio".to_owned();
+    vec![
+        (39_999, mmio.clone(), bound),
+        (40_000, "vmm/vcpu0 vcpu_exit".into(), Some(0)),
+        (40_001, mmio, bound),
+    ]
+}
+
 #[test]
 fn a_sessions_kernel_dat_is_on_the_clock_of_its_host() {
-    use made::*;
-    let guest = made::Packet::guest(0).lease(10_000, 7, "w").event(20_000, DISK_READ, &[5, 512]);
-    let host = made::Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, VCPU_EXIT, &[6]);
-    let made = Made::new()
-        .stream("guest-000-0000", &[made::Packet::guest(0), guest])
-        .stream("host-003-0000", &[made::Packet::host(3), host]);
-    // The host's clock has its tick 0 at 1,000,000.
-    let trace = TraceDat::new("x86-tsc")
-        .cpu(&[trace_dat::Page::at(1_000_000).mmio(39_999, 77, 1).mmio(2, 77, 2)]);
-    fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    let made = with_kernel(Some(made::BOOT), Some(made::BOOT));
+    // Of times that were converted from another clock, the recorder knows the bound.
+    assert_eq!(read_with(&made).unwrap(), (in_order(Some(17)), vec![]));
+}
 
-    let session = Session::open(made.path()).unwrap();
-    let traces = [KernelTrace::of_session(0, &session).unwrap().unwrap()];
-    let maps = ClockMaps::of(&session).unwrap();
-    let sessions = [(session, maps)];
-    let events = Timeline::with_kernel(&sessions, &traces).unwrap();
-    let events: Vec<Event> = events.collect::<Result<_>>().unwrap();
+#[test]
+fn a_kernel_dat_of_another_boot_is_refused() {
+    let made = with_kernel(Some(made::BOOT), Some(made::OTHER_BOOT));
+    match read_with(&made) {
+        Err(error @ Error::AnotherBoot { .. }) => {
+            assert!(error.is_bad_input());
+            let path = made.path().join("kernel.dat").display().to_string();
+            assert!(error.to_string().starts_with(&path), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
 
-    let names: Vec<(i64, &str, &str)> =
-        events.iter().map(|e| (e.ts_ns - START_NS, &*e.source, &*e.name)).collect();
-    let at = names.iter().position(|(.., name)| *name == "vcpu_exit").unwrap();
-    assert_eq!(names[at - 1], (39_999, "kernel/vcpu0-77", "kvm:kvm_mmio"));
-    assert_eq!(names[at], (40_000, "vmm/vcpu0", "vcpu_exit"));
-    assert_eq!(names[at + 1], (40_001, "kernel/vcpu0-77", "kvm:kvm_mmio"));
-    assert_eq!(events[at + 1].bound_ns, Some(0));
+#[test]
+fn the_error_of_a_kernel_dat_of_an_unknown_boot_is_unknown() {
+    for (session, trace, whose) in [
+        (Some(made::BOOT), None, "it does"),
+        (None, Some(made::BOOT), "the session does"),
+        (None, None, "it does"),
+    ] {
+        let (events, warnings) = read_with(&with_kernel(session, trace)).unwrap();
+        assert_eq!(events, in_order(None));
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.contains(&format!("{whose} not say in which boot")), "{warning}");
+    }
+}
+
+#[test]
+fn a_trace_joins_a_session_of_its_boot_alone() {
+    let dir = TempDir::new().unwrap();
+    for (boot, bound) in [(made::BOOT, Some(0)), (made::OTHER_BOOT, None)] {
+        let made = made::Made::of_boot(Some(made::BOOT));
+        let session = Session::open(made.path()).unwrap();
+        let (id, data) = recorded(boot, 0);
+        let page = trace_dat::Page::at(1_000_000).mmio(5, 77, 1);
+        let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(id, data);
+        let mut trace = KernelTrace::open(&write(&dir, "t", &dat.version_7())).unwrap();
+        trace.join(&session);
+        let (entries, _) = read_all(&[trace]).unwrap();
+        let event = events(&entries)[0];
+        let time = if bound.is_some() { made::START_NS + 5 } else { 1_000_005 };
+        assert_eq!((event.ts_ns, event.bound_ns), (time, bound));
+    }
 }
 
 #[test]
@@ -241,7 +304,7 @@ fn another_clock_in_a_session_is_warned_about() {
     let session = Session::open(made.path()).unwrap();
     let trace = KernelTrace::of_session(0, &session).unwrap().unwrap();
     let warnings: Vec<String> = trace.warnings().collect();
-    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let [_, warning] = &warnings[..] else { panic!("{warnings:?}") };
     assert!(warning.contains("clock \"mono\" is not the session's"), "{warning}");
     let (entries, _) = {
         let sessions = [(session, ClockMaps::of(&Session::open(made.path()).unwrap()).unwrap())];

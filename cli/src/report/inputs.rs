@@ -118,6 +118,7 @@ impl Inputs {
         for (file, offset) in self.0.iter().filter(|(path, _)| is_trace(path)) {
             // A link given by name is followed, unlike one in a session.
             let mut trace = KernelTrace::open(&file.canonicalize().unwrap_or(file.clone()))?;
+            sessions.iter().for_each(|(session, _)| trace.join(session));
             trace.add_offset(*offset);
             traces.push(trace);
         }
