@@ -7,9 +7,6 @@ use made::*;
 use serde_json::Value;
 use std::process::{Command, Output};
 
-const BOOT: &str = "36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d";
-const OTHER: &str = "00000000-e68a-4dcf-9f57-8bb3a1fed66d";
-
 fn run(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hypertrace")).args(args).output().unwrap()
 }
@@ -20,13 +17,6 @@ fn text(bytes: &[u8]) -> String {
 
 fn path(made: &Made) -> &str {
     made.path().to_str().unwrap()
-}
-
-fn with_boot(json: &str, boot: Option<&str>) -> String {
-    match boot {
-        Some(boot) => json.replacen("\"clocks\"", &format!("\"boot_id\":\"{boot}\",\"clocks\""), 1),
-        None => json.to_owned(),
-    }
 }
 
 /// Makes a session of a host whose counter had the value `base` at this Unix time after the start, with
@@ -76,7 +66,7 @@ fn sessions_of_one_boot_are_merged_by_raw_ticks_whatever_their_anchors_say() {
 fn the_error_of_another_machine_or_boot_is_unknown() {
     let first = host(Some(BOOT), 1_000, 0, &[2_000]);
     for (boot, why) in [
-        (Some(OTHER), "recorded on another machine, or after another boot"),
+        (Some(OTHER_BOOT), "recorded on another machine, or after another boot"),
         (None, "not known to be recorded in the same boot"),
     ] {
         let second = host(boot, 1_000, 0, &[2_100]);

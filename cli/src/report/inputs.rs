@@ -129,6 +129,9 @@ impl Inputs {
         for (file, offset) in self.0.iter().filter(|(path, _)| is_trace(path)) {
             // A link given by name is followed, unlike one in a session.
             let mut trace = KernelTrace::open(&file.canonicalize().unwrap_or(file.clone()))?;
+            for (number, (session, _)) in sessions.iter().enumerate() {
+                trace.join(number, session);
+            }
             trace.add_offset(*offset);
             traces.push(trace);
         }

@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// useful bound.
 const FEW: usize = 8;
 
-/// Maps of a session's guest clocks.
-#[derive(Clone, Debug)]
+/// Maps of a session's guest clocks; by default of none.
+#[derive(Clone, Debug, Default)]
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,

@@ -39,6 +39,9 @@ use times::{Scale, Times};
 /// Name of the kernel's trace in a session's directory.
 const FILE: &str = "kernel.dat";
 
+/// Name of the kernel's clock that is the raw TSC.
+const TSC: &str = "x86-tsc";
+
 /// A trace of a kernel: a trace.dat of version 6 or 7, compressed with zstd or not.
 ///
 /// Memory: the formats of its events, the names of its threads and a window of 16 KiB
@@ -106,9 +109,7 @@ impl KernelTrace {
         }
         let mut trace = KernelTrace::open(&path)?;
         trace.session = Some(number);
-        let mut clocks = session.json().clocks.iter();
-        let is_tsc = clocks.any(|clock| clock.domain == Domain::Host && clock.kind == "tsc");
-        trace.set_counter(&session.counter(), is_tsc)?;
+        trace.set_counter(&session.counter(), is_tsc(session))?;
         Ok(Some(trace))
     }
 
@@ -123,10 +124,17 @@ impl KernelTrace {
                 return Err(Error::AnotherBoot { path: self.file.path.clone() });
             }
             (Some(_), Some(_)) => Some(self.file.options.clock_bound_ns),
-            _ => None,
+            (own, _) => {
+                let whose = if own.is_none() { "it" } else { "the session" };
+                self.file.warnings.push(format!(
+                    "{whose} does not say in which boot it was recorded: the error of its times is \
+                     unknown"
+                ));
+                None
+            }
         };
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
-            if is_tsc && buffer.clock == "x86-tsc" {
+            if is_tsc && buffer.clock == TSC {
                 (times.scale, times.bound) = (Scale::Counter(*counter), bound);
             } else {
                 self.file.warnings.push(format!(
@@ -137,6 +145,23 @@ impl KernelTrace {
             }
         }
         Ok(())
+    }
+
+    /// Takes the trace as one of the session with this index if both are of one boot: raw ticks are those
+    /// of its counter. Does nothing if they are not known to be.
+    pub fn join(&mut self, number: usize, session: &Session) {
+        let counter = session.counter();
+        let options = &self.file.options;
+        if options.boot_id.is_none() || options.boot_id != counter.boot_id() || !is_tsc(session) {
+            return;
+        }
+        self.session = Some(number);
+        for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
+            if buffer.clock == TSC {
+                times.scale = Scale::Counter(counter);
+                times.bound = Some(options.clock_bound_ns);
+            }
+        }
     }
 
     /// Adds a time to all events of the trace, in nanoseconds.
@@ -245,6 +270,12 @@ impl CpuStat {
             self.uncounted += u64::from(missed == 0);
         }
     }
+}
+
+/// Returns whether the clock of a session's host is the TSC.
+fn is_tsc(session: &Session) -> bool {
+    let mut clocks = session.json().clocks.iter();
+    clocks.any(|clock| clock.domain == Domain::Host && clock.kind == "tsc")
 }
 
 /// Returns the inputs of a trace. `is_placed`: its clock is that of the timeline; otherwise no event
