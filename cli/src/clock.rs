@@ -137,12 +137,19 @@ fn clock(
         grouped(fastest.ceil() as u64),
         grouped(described.map_or(0, |clock| clock.frequency)),
     )?;
+    if map.has_another_rate() {
+        writeln!(
+            out,
+            "                 the points contradict the declared rate, or the guest is stopped now and \
+             then: the errors below allow for both"
+        )?;
+    }
     match map.bounds() {
         None => writeln!(out, "    error        unknown: nothing limits the clock on one side")?,
         Some(bounds) => writeln!(
             out,
             "    error        at most \u{b1} {} ns at half of the readings, \u{b1} {} ns at 99 %, \
-             \u{b1} {} ns at all",
+             \u{b1} {} ns at all; more between readings that are far apart, and after the last",
             ns(bounds.p50),
             ns(bounds.p99),
             ns(bounds.max),
@@ -242,6 +249,7 @@ fn to_json(first: Option<&Session>, (session, maps): &(Session, ClockMaps)) -> V
             "declared_hz": described.map(|clock| clock.frequency),
             "least_hz": slowest,
             "most_hz": fastest,
+            "has_another_rate": map.has_another_rate(),
             "readings": map.constraints(),
             "bound_ns": map.bounds().map(|b| json!({
                 "p50": in_ns(b.p50), "p99": in_ns(b.p99), "max": in_ns(b.max),

@@ -118,7 +118,10 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
             None => write!(out, "offset fitted, error unknown,")?,
             Some((typical, most)) => {
                 let (typical, most) = (grouped(typical), grouped(most));
-                write!(out, "offset known to \u{b1} {typical} ns (\u{b1} {most} ns at most)")?;
+                write!(
+                    out,
+                    "offset known to \u{b1} {typical} ns (\u{b1} {most} ns at most at its points)"
+                )?;
             }
         }
         let readings = grouped(clock.constraints as u64);

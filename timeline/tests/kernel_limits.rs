@@ -67,7 +67,7 @@ fn an_array_outside_of_its_record_is_counted() {
 fn an_event_that_is_shown_later_than_its_time_has_a_wider_bound() {
     let made = Made::of_boot(Some(BOOT));
     let pages = [Page::at(1_009_000).mmio(0, 77, 1), Page::at(1_003_000).mmio(0, 77, 2)];
-    fs::write(made.file("kernel.dat"), recorded_in(BOOT, &pages)).unwrap();
+    fs::write(made.path().join("kernel.dat"), recorded_in(BOOT, &pages)).unwrap();
     let session = Session::open(made.path()).unwrap();
     let traces = [KernelTrace::of_session(0, &session).unwrap().unwrap()];
     let sessions = [(session, ClockMaps::default())];
@@ -83,7 +83,7 @@ fn the_kernel_of_another_boot_than_the_first_sessions_has_no_bound() {
     let bounds = [BOOT, OTHER_BOOT].map(|boot| {
         let (first, second) = (Made::of_boot(Some(BOOT)), Made::of_boot(Some(boot)));
         let file = recorded_in(boot, &[Page::at(1_001_000).mmio(0, 77, 1)]);
-        fs::write(second.file("kernel.dat"), file).unwrap();
+        fs::write(second.path().join("kernel.dat"), file).unwrap();
         let sessions = Session::open_all(&[first.path(), second.path()]).unwrap();
         let sessions: Vec<_> = sessions.into_iter().map(|s| (s, ClockMaps::default())).collect();
         let traces = [KernelTrace::of_session(1, &sessions[1].0).unwrap().unwrap()];

@@ -39,10 +39,9 @@
 //!
 //! - The rate stays within 1,000 ppm of the declared one. If the constraints contradict
 //!   that, and the mean rate from the first to the last constraint explains them with at least two
-//!   jumps less, it stays within 1,000 ppm of that mean. If both ranges are within one per cent, a
-//!   clock of the declared rate that is stopped now and then could look the same: then the rate is
-//!   anywhere from the one range to the other. Before the first and after the last reading
-//!   nothing checks this.
+//!   jumps less, it stays within 1,000 ppm of that mean. If both rates are within one per cent, a
+//!   clock of the declared rate that is stopped now and then could look the same: then the bound
+//!   holds for both. Before the first and after the last reading nothing checks this.
 //! - A jump that is not found is no larger than the envelope's usual width. Where points are far
 //!   apart, a larger one could hide between two of them.
 //! - Of two jumps in opposite directions that are both too small to be found, one is outside of
@@ -153,6 +152,8 @@ pub struct ClockMap {
     knots: Vec<Knot>,
     rates: Rates,
     has_another_rate: bool,
+    /// The map of the same readings at the declared rate, where that explains them too: with jumps.
+    otherwise: Option<Box<ClockMap>>,
     constraints: usize,
     jumps: Vec<Jump>,
     segments: usize,
@@ -186,6 +187,7 @@ impl ClockMap {
             knots: vec![knot],
             rates: around(nominal_rate(frequency)),
             has_another_rate: false,
+            otherwise: None,
             constraints: 0,
             jumps: Vec::new(),
             segments: 1,
@@ -215,25 +217,22 @@ impl ClockMap {
             return Ok(None);
         }
         let declared = around(nominal_rate(frequency));
-        let mut rates = declared;
-        let jumps = contradictions(&readings, rates);
+        let through = |rates| ClockMap::through(&readings, &windows, rates);
+        let jumps = contradictions(&readings, declared);
         if jumps > 0
             && let Some(measured) = measured(&readings, declared)
             // One jump alone may as well be one.
             && contradictions(&readings, measured) + 1 < jumps
         {
-            rates = declared.near(measured);
+            let is_either = declared.is_near(measured);
+            let otherwise = is_either.then(|| Box::new(through(declared)));
+            return Ok(Some(ClockMap { has_another_rate: true, otherwise, ..through(measured) }));
         }
-        Ok(Some(ClockMap::through(&readings, &windows, rates, rates != declared)))
+        Ok(Some(through(declared)))
     }
 
     /// Makes the map under these limits of the rate.
-    fn through(
-        readings: &[Reading],
-        windows: &[Span],
-        rates: Rates,
-        has_another_rate: bool,
-    ) -> ClockMap {
+    fn through(readings: &[Reading], windows: &[Span], rates: Rates) -> ClockMap {
         let mut knots = Vec::with_capacity(readings.len());
         let (mut jumps, mut segments) = (Vec::new(), 1);
         let mut around_jumps = Vec::new();
@@ -291,7 +290,8 @@ impl ClockMap {
         ClockMap {
             knots,
             rates,
-            has_another_rate,
+            has_another_rate: false,
+            otherwise: None,
             constraints: readings.len(),
             jumps,
             segments,
@@ -317,7 +317,17 @@ impl ClockMap {
     /// constraints allow for a guest reading; `None` if there is no limit on one side.
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
         let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
-        distance(host, self.span(self.find(hint, x), x))
+        let at = self.find(hint, x);
+        self.distance_at(at, x, host)
+    }
+
+    fn distance_at(&self, at: usize, x: i64, host: i64) -> Option<u64> {
+        let own = distance(host, self.span(at, x))?;
+        match &self.otherwise {
+            None => Some(own),
+            // Its knots are at the same readings.
+            Some(map) => Some(own.max(distance(host, map.span(at, x))?)),
+        }
     }
 
     /// Returns the number of knots at or before `x`, and makes it the hint.
@@ -426,7 +436,7 @@ impl ClockMap {
     /// Returns the bounds at the readings, on the side where they are larger; `None` if
     /// one is unknown.
     pub fn bounds(&self) -> Option<Bounds> {
-        let side = |at: usize, knot: &Knot| distance(knot.y, self.span(at, knot.x));
+        let side = |at: usize, knot: &Knot| self.distance_at(at, knot.x, knot.y);
         let worse = |(i, knot): (usize, &Knot)| {
             let (left, right) = (side(i, knot)?, side(i + 1, knot)?);
             Some(match i {

@@ -75,12 +75,10 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Returns the limits of a rate that is in one range or the other, if both are within one per
-    /// cent; otherwise the other.
-    pub fn near(self, other: Rates) -> Rates {
-        let both = Rates { min: self.min.min(other.min), max: self.max.max(other.max) };
-        let is_near = both.max.0 - both.min.0 <= both.max.0 / 100;
-        if is_near { both } else { other }
+    /// Returns whether both ranges together are within one per cent.
+    pub fn is_near(self, other: Rates) -> bool {
+        let (min, max) = (self.min.min(other.min), self.max.max(other.max));
+        max.0 - min.0 <= max.0 / 100
     }
 }
 

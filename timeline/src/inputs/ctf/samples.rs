@@ -174,3 +174,23 @@ fn of_client(
     found.not_before.extend(rest.map(|pair| after(&pair[0], pair[1].guest)));
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_guest_time_costs_one_point() {
+        let sample = |n: i64| Sample { guest: 1_000 * n, host: 256_000 * n + 50 };
+        for wrong in [Sample { guest: i64::MAX, ..sample(50) }, Sample { guest: 0, ..sample(50) }] {
+            let mut samples: Vec<Sample> = (1..=200).map(sample).collect();
+            samples[49] = wrong;
+            let mut unusable = 0;
+
+            let kept = in_order(samples, &mut unusable);
+
+            assert_eq!((kept.len(), unusable), (199, 1));
+            assert!(kept.windows(2).all(|pair| pair[0].guest < pair[1].guest));
+        }
+    }
+}
