@@ -251,7 +251,7 @@ fn a_trace_joins_a_session_of_its_boot_alone() {
         let page = trace_dat::Page::at(1_000_000).mmio(5, 77, 1);
         let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(id, data);
         let mut trace = KernelTrace::open(&write(&dir, "t", &dat.version_7())).unwrap();
-        trace.join(&session);
+        trace.join(0, &session);
         let (entries, _) = read_all(&[trace]).unwrap();
         let event = events(&entries)[0];
         let time = if bound.is_some() { made::START_NS + 5 } else { 1_000_005 };
