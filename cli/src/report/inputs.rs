@@ -83,7 +83,7 @@ impl FromArgMatches for Inputs {
         let at = matches.indices_of(PATHS).into_iter().flatten();
         let offsets = matches.get_many::<i64>(OFFSET).into_iter().flatten().copied();
         let offsets_at = matches.indices_of(OFFSET).into_iter().flatten();
-        let mut inputs: Vec<_> = at.zip(paths.map(|path| (path, 0))).collect();
+        let mut inputs: Vec<_> = at.zip(paths.map(|path| (path, 0_i64))).collect();
         for (at, offset) in offsets_at.zip(offsets) {
             let before = inputs.iter_mut().filter(|(path_at, _)| *path_at < at);
             let Some((_, (_, sum))) = before.max_by_key(|(path_at, _)| *path_at) else {
