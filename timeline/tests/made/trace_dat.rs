@@ -90,7 +90,8 @@ impl Page {
 
     /// Says that events were overwritten before it, with their number if `stored`.
     pub fn missed(mut self, stored: bool) -> Page {
-        self.flags = 1 << 31 | if stored { 1 << 30 } else { 0 };
+        // The kernel's `1 << 31` is negative.
+        self.flags = u64::MAX << 31 | if stored { 1 << 30 } else { 0 };
         self
     }
 
