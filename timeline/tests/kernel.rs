@@ -148,6 +148,17 @@ fn files_that_trace_cmd_made_give_the_same_events() {
 }
 
 #[test]
+fn instances_of_version_6_are_read_too() {
+    // trace-cmd 3.1.6 shows the same events of this file.
+    let dir = TempDir::new().unwrap();
+    let of = |time| TraceDat::new("x86-tsc").cpu(&[Page::at(time).mmio(0, 77, 1).mmio(10, 77, 2)]);
+    let path = write(&dir, "t", &of(1_000).version_6_with(&of(1_005)));
+    let (entries, warnings) = read(&path).unwrap();
+    let times: Vec<i64> = events(&entries).iter().map(|event| event.ts_ns).collect();
+    assert_eq!((times, warnings), (vec![1_000, 1_005, 1_010, 1_015], vec![]));
+}
+
+#[test]
 fn lost_events_stand_before_the_page_after_them() {
     let dir = TempDir::new().unwrap();
     let trace = KernelTrace::open(&write(&dir, "t", &sample().version_7())).unwrap();
