@@ -7,7 +7,8 @@ mod made;
 mod trace_dat;
 
 use hypertrace_timeline::{
-    ClockMaps, Entry, EntryRef, Error, Event, KernelTrace, Lost, Result, Session, Timeline, Value,
+    ClockMaps, Entry, EntryRef, Error, Event, KernelTrace, Lost, Offset, Result, Session, Timeline,
+    Value,
 };
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
@@ -147,6 +148,17 @@ fn files_that_trace_cmd_made_give_the_same_events() {
 }
 
 #[test]
+fn instances_of_version_6_are_read_too() {
+    // trace-cmd 3.1.6 shows the same events of this file.
+    let dir = TempDir::new().unwrap();
+    let of = |time| TraceDat::new("x86-tsc").cpu(&[Page::at(time).mmio(0, 77, 1).mmio(10, 77, 2)]);
+    let path = write(&dir, "t", &of(1_000).version_6_with(&of(1_005)));
+    let (entries, warnings) = read(&path).unwrap();
+    let times: Vec<i64> = events(&entries).iter().map(|event| event.ts_ns).collect();
+    assert_eq!((times, warnings), (vec![1_000, 1_005, 1_010, 1_015], vec![]));
+}
+
+#[test]
 fn lost_events_stand_before_the_page_after_them() {
     let dir = TempDir::new().unwrap();
     let trace = KernelTrace::open(&write(&dir, "t", &sample().version_7())).unwrap();
@@ -278,7 +290,7 @@ fn a_guests_trace_is_put_on_the_clock_of_its_host() {
     let guest = KernelTrace::open(&write(&dir, "guest", &guest.version_7())).unwrap();
     let mut traces = [host, guest];
     KernelTrace::pair(&mut traces);
-    traces[1].add_offset(1);
+    traces[1].add_offset(Offset::new(1, None));
 
     let (entries, _) = read_all(&traces).unwrap();
 
@@ -293,6 +305,91 @@ fn a_guests_trace_is_put_on_the_clock_of_its_host() {
             (3_001, "linux:kernel/kworker/1:2 x-5"),
         ]
     );
+}
+
+/// Makes a session with a point every 100 us: the host sees each after 5 us, and the guest continues 5 us
+/// later. Host and guest have the same time, but their counters have other values. Its kernel.dat has an
+/// access 1 us before the host's time of each point.
+fn with_points() -> made::Made {
+    use made::*;
+    let boot = Some(BOOT);
+    let (mut ring, mut thread) = (made::Packet::guest(0), made::Packet::host(0));
+    let mut page = trace_dat::Page::at(1_000_000);
+    for point in 0..50u64 {
+        let time = 100_000 * (point + 1);
+        thread = thread.point(time + 5_000, 0, point as u32, GUEST_BASE + time, point);
+        ring = ring.event(time + 10_000, DISK_READ, &[point, 0]);
+        page = page.mmio(if point == 0 { 104_000 } else { 100_000 }, 77, point);
+    }
+    let made = Made::of_boot(boot)
+        .stream("guest-0", &[made::Packet::guest(0), ring])
+        .stream("host-0", &[made::Packet::host(0), thread]);
+    let (id, data) = recorded(BOOT, 0);
+    let dat = TraceDat::new("x86-tsc").cpu(&[page]).option(id, data);
+    fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+    made
+}
+
+#[test]
+fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
+    let made = with_points();
+    let dir = TempDir::new().unwrap();
+    // In the guest's kernel, an event 20 us before each point, and one 20 us after it.
+    let mut page = trace_dat::Page::at(made::GUEST_BASE).mmio(80_000, 5, 0);
+    for point in 1..50 {
+        page = page.mmio(40_000, 5, point).mmio(60_000, 5, point);
+    }
+    let guest = TraceDat::new("x86-tsc").cpu(&[page.mmio(40_000, 5, 50)]);
+    let guest = write(&dir, "guest.dat", &guest.version_7());
+
+    let merged = |place: &dyn Fn(&mut KernelTrace, &Session, &ClockMaps)| {
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let mut trace = KernelTrace::open(&guest).unwrap();
+        place(&mut trace, &session, &maps);
+        let traces = [KernelTrace::of_session(0, &session).unwrap().unwrap(), trace];
+        let sessions = [(session, maps)];
+        let events = Timeline::with_kernel(&sessions, &traces).unwrap();
+        let events = events.collect::<Result<Vec<Event>>>().unwrap().into_iter();
+        let kernel = events.filter(|event| event.thread.is_some_and(|thread| thread.tid != 0));
+        kernel.filter(|event| &*event.name == "kvm:kvm_mmio").collect::<Vec<Event>>()
+    };
+    // Its nanoseconds are ticks, and the guest's tick 0 has this time.
+    let offset = made::START_NS - made::GUEST_BASE as i64;
+    let by_offset = merged(&|trace, _, _| trace.add_offset(Offset::new(offset + 3, Some(40))));
+    let by_points = merged(&|trace, session, maps| trace.set_guest(session, maps).unwrap());
+
+    assert_eq!((by_offset.len(), by_points.len()), (150, 150));
+    for (n, (a, b)) in by_offset.iter().zip(&by_points).enumerate() {
+        let is_host = n % 3 == 1;
+        let name = if is_host { "kernel/vcpu0-77" } else { "guest.dat:kernel/kworker/1:2 x-5" };
+        assert!(a.source.ends_with(name) && b.source.ends_with(name), "{n}: {a:?} {b:?}");
+        let truth = 100_000 * (n as i64 / 3 + 1) + [-20_000, 4_000, 20_000][n % 3];
+        for (event, most) in [(a, 40), (b, 5_200)] {
+            let error = (event.ts_ns - made::START_NS - truth).unsigned_abs();
+            let bound = event.bound_ns.unwrap();
+            assert!(error <= bound && bound <= if is_host { 0 } else { most }, "{n}: {event:?}");
+        }
+    }
+}
+
+#[test]
+fn a_guests_trace_needs_points_and_the_tsc() {
+    let dir = TempDir::new().unwrap();
+    let page = || trace_dat::Page::at(1_000).mmio(0, 5, 0);
+    let no_points = made::Made::new()
+        .stream("guest-0", &[made::Packet::guest(0).event(5, made::DISK_READ, &[1, 2])]);
+    for (made, clock, why) in [
+        (no_points, "x86-tsc", "it has no reference points"),
+        (with_points(), "mono", "the trace has the clock \"mono\"; record with x86-tsc"),
+    ] {
+        let path = write(&dir, "guest.dat", &TraceDat::new(clock).cpu(&[page()]).version_7());
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let mut trace = KernelTrace::open(&path).unwrap();
+        let error = trace.set_guest(&session, &maps).unwrap_err();
+        assert!(error.is_bad_input() && error.to_string().contains(why), "{error}");
+    }
 }
 
 #[test]

@@ -90,7 +90,8 @@ impl Page {
 
     /// Says that events were overwritten before it, with their number if `stored`.
     pub fn missed(mut self, stored: bool) -> Page {
-        self.flags = 1 << 31 | if stored { 1 << 30 } else { 0 };
+        // The kernel's `1 << 31` is negative.
+        self.flags = u64::MAX << 31 | if stored { 1 << 30 } else { 0 };
         self
     }
 
@@ -301,6 +302,31 @@ impl TraceDat {
         }
         file.resize(begin, 0);
         file.extend(self.cpus.concat());
+        file
+    }
+}
+
+impl TraceDat {
+    /// Returns a file of version 6 that has the buffers of another trace, too, as those of an instance.
+    pub fn version_6_with(&self, instance: &TraceDat) -> Vec<u8> {
+        assert_eq!(self.cpus.len(), instance.cpus.len());
+        let option = |at: u64| (3, [&at.to_le_bytes()[..], b"instance\0"].concat());
+        let with = |at| {
+            let (id, data) = option(at);
+            self.clone().option(id, data).version_6()
+        };
+        let at = with(0).len() as u64;
+        let mut file = with(at);
+        file.extend(b"flyrecord\0");
+        let begin = (file.len() + 16 * instance.cpus.len()).next_multiple_of(self.page_size);
+        let mut place = begin as u64;
+        for pages in &instance.cpus {
+            file.extend(place.to_le_bytes());
+            file.extend((pages.len() as u64).to_le_bytes());
+            place += pages.len() as u64;
+        }
+        file.resize(begin, 0);
+        file.extend(instance.cpus.concat());
         file
     }
 }

@@ -23,8 +23,6 @@ struct Lane<'a> {
     session: &'a Session,
     source: Source,
     maps: &'a ClockMaps,
-    /// Whether the session's host has the clock of the timeline.
-    is_placed: bool,
     stream: &'a Stream,
     records: Records<'a>,
     /// Clock of the packets of the current stream class.
@@ -61,13 +59,12 @@ enum Ticks<'a> {
     Guest(ClientMap),
 }
 
-/// Returns the inputs of a session, and adds the names in its description. `is_placed`: the session's
-/// host has the clock of the timeline; otherwise no event has a bound.
+/// Returns the inputs of a session, and adds the names in its description. Bounds are those against
+/// the session's host.
 pub(crate) fn inputs<'a>(
     number: usize,
     session: &'a Session,
     maps: &'a ClockMaps,
-    is_placed: bool,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
     let source = |domain, client| Source { session: number, domain, client };
@@ -93,7 +90,6 @@ pub(crate) fn inputs<'a>(
             session,
             source: source(stream.domain, stream.client),
             maps,
-            is_placed,
             stream,
             records: stream.records(session.classes()),
             clock: None,
@@ -199,7 +195,7 @@ impl Lane<'_> {
         // Where the clock changes, a map may begin before the last one ended.
         let time = mapped.max(self.time);
         let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
-        let bound = bound.filter(|_| self.is_placed).map(|bound| bound.saturating_add(late));
+        let bound = bound.map(|bound| bound.saturating_add(late));
         self.event = Some((time, bound));
         self.lost = self.losses.at_event(&self.records);
         Ok(())

@@ -24,9 +24,7 @@ const MOST_NAMES: usize = 1 << 15;
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     file: &'a TraceFile,
-    times: &'a Times,
-    /// Bound on the error of all its times.
-    bound: Option<u64>,
+    times: Times,
     session: usize,
     prefix: String,
     cpu: u32,
@@ -40,8 +38,8 @@ pub(crate) struct Lane<'a> {
     has_uncounted: bool,
     /// Time of the last event: times never decrease.
     time: Time,
-    /// By how much that is after the event's own time.
-    late: Time,
+    /// Bound on the error of the event's time.
+    bound: Option<u64>,
     sources: HashMap<u32, Arc<str>>,
     /// The source of the last event.
     source: (u32, Arc<str>),
@@ -68,13 +66,13 @@ impl<'a> Lane<'a> {
     pub fn new(
         file: &'a TraceFile,
         times: &'a Times,
-        (session, prefix, is_placed): (usize, &str, bool),
+        session: usize,
+        prefix: &str,
         (buffer, cpu): (&Buffer, Cpu),
     ) -> Lane<'a> {
         Lane {
             file,
-            times,
-            bound: times.bound().filter(|_| is_placed),
+            times: times.clone(),
             session,
             prefix: prefix.to_owned(),
             cpu: cpu.number,
@@ -84,7 +82,7 @@ impl<'a> Lane<'a> {
             missed: 0,
             has_uncounted: false,
             time: Time::MIN,
-            late: 0,
+            bound: None,
             sources: HashMap::new(),
             source: (u32::MAX, Arc::default()),
             faults: Faults::default(),
@@ -157,12 +155,13 @@ impl<'a> Lane<'a> {
         } else if !format.fits(data) {
             count(&mut self.faults.short, || format!("the first, {}, at {}", format.name, here()));
         }
-        let time = self.times.at(self.cpu, self.page.time);
+        let (time, bound) = self.times.at(self.cpu, self.page.time);
         if time < self.time {
             count(&mut self.faults.backwards, || format!("the first at {}", here()));
         }
         self.time = time.max(self.time);
-        self.late = self.time - time;
+        let late = nanoseconds_up(self.time - time);
+        self.bound = bound.map(|bound| bound.saturating_add(late));
         self.event = Some(Event { format, place, tid });
         Ok(())
     }
@@ -220,7 +219,7 @@ impl Input for Lane<'_> {
         let bytes = &self.pages.page()[place];
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(self.time),
-            bound_ns: self.bound.map(|bound| bound.saturating_add(nanoseconds_up(self.late))),
+            bound_ns: self.bound,
             session: self.session,
             source: &self.source.1,
             name: &format.name,

@@ -28,7 +28,7 @@ mod zstd;
 
 use crate::clock::host::HostCounter;
 use crate::error::{Error, Result};
-use crate::inputs::ctf::{Domain, Session};
+use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
 use crate::inputs::input::Input;
 use crate::inputs::names::Names;
 use file::TraceFile;
@@ -92,7 +92,8 @@ impl KernelTrace {
         let file = TraceFile::open(path)?;
         // Whatever the clock is, as in trace-cmd's reader.
         let scale = file.options.tsc.map_or(Scale::Nanoseconds, Scale::Tsc);
-        let times = Times { scale, shift: None, offset_ns: 0, bound: None };
+        let own_bound = file.options.clock_bound_ns;
+        let times = Times { scale, shift: None, offset: None, bound: None, own_bound };
         let times = file.buffers.iter().map(|_| times.clone());
         Ok(KernelTrace { times: times.collect(), session: None, guest: None, file })
     }
@@ -164,11 +165,33 @@ impl KernelTrace {
         }
     }
 
-    /// Adds a time to all events of the trace, in nanoseconds.
-    pub fn add_offset(&mut self, ns: i64) {
+    /// Moves all events of the trace.
+    pub fn add_offset(&mut self, offset: Offset) {
         for times in &mut self.times {
-            times.offset_ns = times.offset_ns.saturating_add(ns);
+            times.offset = Some(times.offset.map_or(offset, |before| before.and(offset)));
         }
+    }
+
+    /// Takes raw ticks as those of the guest's TSC in a session, which its reference points relate to
+    /// the host's clock.
+    ///
+    /// # Errors
+    /// If the clock of the trace or of the guest is another one, or not known.
+    pub fn set_guest(&mut self, session: &Session, maps: &ClockMaps) -> Result<()> {
+        let failed = |why: &str| Error::NoGuestClock {
+            path: self.file.path.clone(),
+            session: session.dir().to_owned(),
+            why: why.into(),
+        };
+        let clock = maps.guest(session).map_err(failed)?;
+        if let Some(buffer) = self.file.buffers.iter().find(|buffer| buffer.clock != TSC) {
+            let found = format!("the trace has the clock {:?}; record with x86-tsc", buffer.clock);
+            return Err(failed(&found));
+        }
+        for times in &mut self.times {
+            times.scale = Scale::Guest(Box::new(clock.clone()));
+        }
+        Ok(())
     }
 
     /// Puts guests' traces on the clock of their host, where the host's trace is one of these
@@ -183,7 +206,7 @@ impl KernelTrace {
             };
             let mut others = traces.iter().enumerate().filter(|(n, _)| *n != guest);
             let host = others.clone().map(|(_, trace)| trace).find(host_of);
-            let scale = host.and_then(|host| Some(host.times.first()?.scale));
+            let scale = host.and_then(|host| Some(host.times.first()?.scale.clone()));
             let name = others.find_map(|(_, trace)| {
                 let mut guests = trace.file.options.guests.iter();
                 Some(guests.find(|guest| Some(guest.trace) == id)?.name.clone())
@@ -191,8 +214,8 @@ impl KernelTrace {
             let trace = &mut traces[guest];
             trace.guest = name.or(trace.guest.take());
             for times in &mut trace.times {
-                if let Some(scale) = scale {
-                    (times.scale, times.shift) = (scale, shift.clone());
+                if let Some(scale) = &scale {
+                    (times.scale, times.shift) = (scale.clone(), shift.clone());
                     times.bound = None;
                 }
             }
@@ -232,7 +255,7 @@ impl KernelTrace {
     /// If a page is damaged.
     pub fn stat(&self) -> Result<KernelStat> {
         let mut stat = KernelStat { warnings: self.warnings().collect(), ..KernelStat::default() };
-        for (cpu, mut lane) in self.lanes(0, "", true) {
+        for (cpu, mut lane) in self.lanes(0, "") {
             let mut counts = CpuStat { cpu, ..CpuStat::default() };
             while lane.read()? {
                 counts.events += 1;
@@ -246,18 +269,12 @@ impl KernelTrace {
     }
 
     /// Returns the input of each CPU that has pages.
-    fn lanes<'a>(
-        &'a self,
-        session: usize,
-        prefix: &str,
-        is_placed: bool,
-    ) -> impl Iterator<Item = (u32, Lane<'a>)> {
+    fn lanes<'a>(&'a self, session: usize, prefix: &str) -> impl Iterator<Item = (u32, Lane<'a>)> {
         let buffers = self.file.buffers.iter().zip(&self.times);
         buffers.flat_map(move |(buffer, times)| {
             let cpus = buffer.cpus.iter().filter(|cpu| cpu.len > 0);
             cpus.map(move |cpu| {
-                let source = (session, prefix, is_placed);
-                (cpu.number, Lane::new(&self.file, times, source, (buffer, *cpu)))
+                (cpu.number, Lane::new(&self.file, times, session, prefix, (buffer, *cpu)))
             })
         })
     }
@@ -278,14 +295,12 @@ fn is_tsc(session: &Session) -> bool {
     clocks.any(|clock| clock.domain == Domain::Host && clock.kind == "tsc")
 }
 
-/// Returns the inputs of a trace. `is_placed`: its clock is that of the timeline; otherwise no event
-/// has a bound.
+/// Returns the inputs of a trace.
 pub(crate) fn inputs<'a>(
     session: usize,
     trace: &'a KernelTrace,
-    is_placed: bool,
     names: &Names,
 ) -> Vec<Box<dyn Input + 'a>> {
-    let lanes = trace.lanes(session, names.prefix(session), is_placed);
+    let lanes = trace.lanes(session, names.prefix(session));
     lanes.map(|(_, lane)| Box::new(lane) as Box<dyn Input>).collect()
 }
