@@ -3,7 +3,7 @@
 use crate::losses::grouped;
 use crate::output::say;
 use anyhow::{Context, Result};
-use hypertrace_kernel::{Config, Recording, Source, Summary, is_incomplete, recover, sweep};
+use hypertrace_kernel::{Config, Error, Recording, Source, Summary, is_incomplete, recover, sweep};
 use hypertrace_trace::control::error_chain;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -44,8 +44,12 @@ pub fn complete(dir: &Path) {
     }
     match recover(dir) {
         Ok(Some(summary)) => say(completed(&summary)),
-        // Still recording, or nothing was recorded.
+        // Nothing was recorded.
         Ok(None) => {}
+        Err(Error::Busy(_)) => say(format_args!(
+            "{}: the kernel's events are still being recorded, and are not shown yet",
+            dir.display()
+        )),
         Err(why) => say(format_args!(
             "{}: the kernel's events of a killed process are not shown: {}",
             dir.display(),

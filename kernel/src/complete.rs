@@ -43,7 +43,7 @@ impl Summary {
 }
 
 /// Makes the file of a recording that has ended, and removes the folder. `None`: nothing was
-/// recorded.
+/// recorded, or the file is there.
 ///
 /// # Errors
 /// If it cannot be read or written. The folder stays: a later try may succeed.
@@ -53,7 +53,9 @@ pub(crate) fn complete(
     mut names: Names,
     recovered: bool,
 ) -> Result<Option<Summary>, Error> {
-    let Some(json) = state.json()? else {
+    // Killed at its beginning, or after its file was made.
+    let json = if state.is_complete()? { None } else { state.json()? };
+    let Some(json) = json else {
         state.remove()?;
         return Ok(None);
     };

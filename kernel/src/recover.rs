@@ -6,7 +6,7 @@ use crate::instance::{self, Instance};
 use crate::owner::Owner;
 use crate::pages::Pages;
 use crate::registry;
-use crate::state::{Left, State, open_dir};
+use crate::state::{State, open_dir};
 use crate::stats::Stats;
 use crate::threads::Names;
 use crate::tracefs;
@@ -28,16 +28,14 @@ pub struct Recovered {
 }
 
 /// Completes the recording that a killed process left in a session's directory. `None`: there is
-/// none, or its process lives.
+/// none.
 ///
 /// # Errors
-/// If the directory is another user's, or the files cannot be read or written.
+/// [`Error::Busy`] if its process lives. If the directory is another user's, or the files cannot be
+/// read or written.
 pub fn recover(dir: &Path) -> Result<Option<Summary>, Error> {
     let dir = open_dir(dir, Share::Owner)?;
-    match State::left(shared_as_is(dir))? {
-        Left::Files(state) => finish(state),
-        Left::Nothing | Left::InUse => Ok(None),
-    }
+    State::left(shared_as_is(dir))?.map_or(Ok(None), finish)
 }
 
 /// Returns true if a killed process, or one that records now, has left files in this directory.
@@ -56,15 +54,12 @@ fn one(name: &str) -> Option<Recovered> {
     let dir = registry::find(name);
     let recovered =
         |summary| Some(Recovered { instance: name.to_owned(), dir: dir.clone(), summary });
-    let left = dir.as_ref().and_then(|dir| {
-        let dir = open_dir(dir, Share::Owner).ok()?;
-        State::left(shared_as_is(dir)).ok()
-    });
+    let left = dir.as_ref().map(|dir| State::left(shared_as_is(open_dir(dir, Share::Owner)?)));
     let state = match left {
         // Another process completes it at this moment.
-        Some(Left::InUse) => return None,
-        Some(Left::Files(state)) => Some(state),
-        Some(Left::Nothing) | None => None,
+        Some(Err(Error::Busy(_))) => return None,
+        Some(Ok(state)) => state,
+        Some(Err(_)) | None => None,
     };
     // Another recording may have been made there since.
     let is_its = |state: &State| match state.json() {
@@ -133,4 +128,67 @@ fn shared_as_is(dir: Folder) -> Folder {
         _ => Share::Owner,
     };
     dir.shared(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+    use crate::state::{FILE, FOLDER, RecordingJson, VERSION, cpu_file};
+    use crate::trace_dat::Description;
+    use std::fs;
+
+    /// Returns the identity of a recording by the kernel's trace, on another boot: it has no instance.
+    fn json() -> RecordingJson {
+        RecordingJson {
+            version: VERSION,
+            source: Source::Tracefs,
+            owner: "hypertrace.1.2.3".into(),
+            boot_id: "another".into(),
+            trace_id: 1,
+            page_size: 4096,
+            cpus: vec![0, 1],
+            names: String::new(),
+        }
+    }
+
+    /// Makes a session with the remains of a recording: two pages of CPU 0, one of CPU 1.
+    fn remains(json: &RecordingJson) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let session = hypertrace_trace::SessionConfig::new(dir.path());
+        hypertrace_trace::Session::create(session).unwrap().finish().unwrap();
+        let folder = dir.path().join(FOLDER);
+        fs::create_dir(&folder).unwrap();
+        let head = Description { page_size: 4096, ..Description::default() }.to_bytes();
+        fs::write(folder.join("head"), head).unwrap();
+        fs::write(folder.join("recording.json"), serde_json::to_vec(json).unwrap()).unwrap();
+        let mut page = vec![0; 4096];
+        // A time, 8 bytes of events, and an event of two words.
+        page[..8].copy_from_slice(&9u64.to_ne_bytes());
+        page[8..16].copy_from_slice(&8u64.to_ne_bytes());
+        page[16..20].copy_from_slice(&1u32.to_ne_bytes());
+        fs::write(folder.join(cpu_file(0)), page.repeat(2)).unwrap();
+        fs::write(folder.join(cpu_file(1)), &page).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_kill_while_the_remains_are_removed_leaves_the_file_as_it_is() {
+        let dir = remains(&json());
+        let folder = dir.path().join(FOLDER);
+        // The removal fails at a folder, wherever that is in the order of names.
+        fs::create_dir(folder.join("obstacle")).unwrap();
+        assert!(matches!(recover(dir.path()), Err(Error::File { action: "remove", .. })));
+        assert!(!folder.join("recording.json").exists(), "what is left is no recording");
+        let whole = fs::read(dir.path().join(FILE)).unwrap();
+        fs::remove_dir(folder.join("obstacle")).unwrap();
+        // A kill before the identity was removed, when a part of the pages was.
+        fs::write(folder.join("recording.json"), serde_json::to_vec(&json()).unwrap()).unwrap();
+        fs::write(folder.join("head"), "").unwrap();
+
+        assert_eq!(recover(dir.path()).unwrap(), None);
+
+        assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), whole);
+        assert!(!folder.exists());
+    }
 }

@@ -58,17 +58,6 @@ pub(crate) struct State {
     pub folder: Folder,
 }
 
-/// Remains of a recording in a session's directory.
-#[derive(Debug)]
-pub(crate) enum Left {
-    /// None
-    Nothing,
-    /// A process records, or completes them
-    InUse,
-    /// Those of a process that has ended
-    Files(State),
-}
-
 /// Opens a session's directory.
 pub(crate) fn open_dir(path: &Path, share: Share) -> Result<Folder, Error> {
     own_directory(path, share)?.ok_or_else(|| Error::NoSession(path.to_owned()))
@@ -78,10 +67,10 @@ impl State {
     /// Makes the folder in a session's directory.
     pub fn create(dir: Folder) -> Result<State, Error> {
         let path = dir.path().to_owned();
-        if dir.stat_of(session_json::FILE).is_err() {
+        if !exists(&dir, session_json::FILE)? {
             return Err(Error::NoSession(path));
         }
-        if dir.stat_of(FILE).is_ok() {
+        if exists(&dir, FILE)? {
             return Err(Error::Recorded(path));
         }
         let folder = match dir.create(FOLDER) {
@@ -96,11 +85,19 @@ impl State {
         Ok(State { dir, folder })
     }
 
-    /// Opens the folder that a killed process left.
-    pub fn left(dir: Folder) -> Result<Left, Error> {
+    /// Returns true if the file was made: only the folder's removal is missing.
+    pub fn is_complete(&self) -> Result<bool, Error> {
+        exists(&self.dir, FILE)
+    }
+
+    /// Opens the folder that a process left; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if a process records, or completes it.
+    pub fn left(dir: Folder) -> Result<Option<State>, Error> {
         let folder = match dir.folder(FOLDER) {
             Ok(folder) => folder,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Left::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &dir, FOLDER, error)),
         };
         // A process that had it may have completed and removed it in between.
@@ -108,8 +105,11 @@ impl State {
             let now = dir.stat_of(FOLDER).map(|stat| (stat.st_dev, stat.st_ino)).ok();
             now.is_some() && folder.stat().map(|stat| (stat.st_dev, stat.st_ino)).ok() == now
         };
-        let is_free = lock(&folder) && is_current(&folder);
-        Ok(if is_free { Left::Files(State { dir, folder }) } else { Left::InUse })
+        if lock(&folder) && is_current(&folder) {
+            Ok(Some(State { dir, folder }))
+        } else {
+            Err(Error::Busy(dir.path().to_owned()))
+        }
     }
 
     /// Writes the descriptions, and then the identity, without which the folder holds nothing.
@@ -157,9 +157,15 @@ impl State {
         Ok(clock.map_or(1_000_000_000, |clock| clock.frequency.max(1)))
     }
 
-    /// Removes the folder.
+    /// Removes the folder: first the identity, without which a folder that a kill left holds nothing.
     pub fn remove(self) -> Result<(), Error> {
-        let State { dir, .. } = self;
+        let State { dir, folder } = self;
+        match folder.remove(JSON) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &folder, JSON, error));
+            }
+            _ => {}
+        }
         dir.remove_folder(FOLDER).map_err(|e| failed("remove", &dir, FOLDER, e))
     }
 }
@@ -167,6 +173,15 @@ impl State {
 /// Locks a folder for this process, until its descriptor is closed. Returns false if another process uses it.
 fn lock(folder: &Folder) -> bool {
     retry(|| flock(folder, FlockOperation::NonBlockingLockExclusive)).is_ok()
+}
+
+/// Returns whether there is a file. An error is no answer.
+fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
+    match at.stat_of(name) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed("look for", at, name, error)),
+    }
 }
 
 /// Reads a file; `None` if there is none.
