@@ -252,6 +252,34 @@ fn another_user_records_the_scheduling_of_its_threads() {
 }
 
 #[test]
+fn in_a_pid_namespace_perf_records_as_the_kernels_trace_has_other_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let inside = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", HYPERTRACE.0, "record", "--out"]);
+        run(command.arg(&out).args(arguments))
+    };
+
+    let named = inside(&["-e", "sched:*", "--", "true"]);
+
+    if named.stderr.starts_with("unshare: ") {
+        return capability::missing("pid-namespace", named.stderr);
+    }
+    let said = named.failed(1);
+    assert!(said.contains("numbers of threads outside of this PID namespace"), "{said}");
+    capability::used("pid-namespace");
+    let ran = inside(&["--", "sh", "-c", "sleep 0.01; exit 7"]);
+    if ran.stderr.contains("perf_event_open") {
+        return capability::missing("perf", ran.stderr);
+    }
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stderr.contains("(by perf)"), "{ran:?}");
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert!(events.iter().any(|event| event.comm == "sleep"), "{events:?}");
+}
+
+#[test]
 fn wrong_requests_are_refused_and_leave_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");

@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 /// a line for each of a few thousand entries.
 const MOST_BYTES: usize = 16 << 20;
 
+/// Inode of the PID namespace that the machine starts with (PROC_PID_INIT_INO in linux/proc_ns.h).
+const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
+
 /// Size of one read. `header_page` and `header_event` are at their end after the first.
 const READ: usize = 64 << 10;
 
@@ -122,6 +125,12 @@ fn setting(file: &str, value: &str, source: io::Error) -> Error {
 /// # Errors
 /// If the kernel has none, or this process may not use it; the message says what helps.
 pub(crate) fn find() -> Result<Dir, Error> {
+    // The kernel's trace takes and gives the first namespace's numbers of threads.
+    let namespace = rustix::fs::stat("/proc/self/ns/pid").map(|stat| stat.st_ino);
+    if namespace != Ok(FIRST_PID_NAMESPACE) {
+        let why = "it has the numbers of threads outside of this PID namespace; run this outside";
+        return Err(Error::NoTracefs(why.into()));
+    }
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut why = None;
     for path in mounted(&mounts) {
