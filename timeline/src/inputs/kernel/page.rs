@@ -61,7 +61,10 @@ impl Page {
         };
         let length = number(length);
         let end = HEADER + (length & LENGTH) as usize;
-        if end > bytes.len() || length & !(LENGTH | MISSED | STORED) != 0 {
+        // The kernel adds MISSED as an int to a long, so its sign fills the upper half.
+        let is_extended = length & MISSED != 0 && length >> 32 == u64::from(u32::MAX);
+        let flags = if is_extended { length & u64::from(u32::MAX) } else { length };
+        if end > bytes.len() || flags & !(LENGTH | MISSED | STORED) != 0 {
             let expected = format!("at most {} bytes of records in a page", bytes.len() - HEADER);
             return Err(Wrong { at: 8, expected, found: format!("{length:#x}") });
         }
@@ -197,6 +200,9 @@ mod tests {
         bytes.extend(77u64.to_le_bytes());
         assert_eq!(Page::open(&bytes).unwrap().1, Some(77));
         assert_eq!(Page::open(&page(&[29], MISSED)).unwrap().1, Some(0));
+        let as_the_kernel_adds_it = u64::MAX << 31;
+        assert_eq!(Page::open(&page(&[29], as_the_kernel_adds_it)).unwrap().1, Some(0));
+        assert!(Page::open(&page(&[29], u64::MAX << 32)).is_err(), "no flag has this sign");
         assert_eq!(Page::open(&page(&[29], 0)).unwrap().1, None);
     }
 
