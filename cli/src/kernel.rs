@@ -17,44 +17,53 @@ pub fn start(config: &Config) -> Result<Recording> {
 /// Completes the recordings of killed processes, and removes their instances. Reports what it did.
 pub fn clean() {
     for found in sweep() {
-        let place = match &found.dir {
-            Some(dir) => dir.display().to_string(),
-            None => "an unknown directory".into(),
-        };
+        let dir = found.dir.display();
         match found.summary {
             Ok(Some(summary)) => say(completed(&summary)),
-            Ok(None) => say(format_args!(
-                "removed the kernel's trace instance {} of a process that was killed; its events, for \
-                 {place}, were dropped",
-                found.instance
-            )),
+            Ok(None) => {}
             Err(why) => say(format_args!(
-                "cannot complete the recording of a killed process in {place}: {}",
+                "cannot complete the recording of a killed process in {dir}: {}",
                 error_chain(&why)
             )),
+        }
+        if found.dropped > 0 {
+            say(format_args!(
+                "removed the kernel's trace instance {} of a process that was killed; its {} events, \
+                 for {dir}, were dropped, as the recording there is gone",
+                found.instance,
+                grouped(found.dropped)
+            ));
         }
     }
 }
 
 /// Completes the recording of a killed process in this directory. Reports what it did; a failure is
-/// no error, as the rest of the session can be read.
-pub fn complete(dir: &Path) {
+/// no error, as the rest of the session can be read. Returns false if the recording is in progress.
+pub fn complete(dir: &Path) -> bool {
     if !is_incomplete(dir) {
-        return;
+        return true;
     }
     match recover(dir) {
         Ok(Some(summary)) => say(completed(&summary)),
         // Nothing was recorded.
         Ok(None) => {}
-        Err(Error::Busy(_)) => say(format_args!(
-            "{}: the kernel's events are still being recorded, and are not shown yet",
-            dir.display()
-        )),
+        Err(Error::Busy(_)) => return false,
         Err(why) => say(format_args!(
             "{}: the kernel's events of a killed process are not shown: {}",
             dir.display(),
             error_chain(&why)
         )),
+    }
+    true
+}
+
+/// Completes the recording of a killed process before a session is shown. Reports one in progress.
+pub fn complete_to_show(dir: &Path) {
+    if !complete(dir) {
+        say(format_args!(
+            "{}: the kernel's events are still being recorded, and are not shown yet",
+            dir.display()
+        ));
     }
 }
 

@@ -39,7 +39,7 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    crate::kernel::complete(&args.dir);
+    crate::kernel::complete_to_show(&args.dir);
     let session = Session::open(&args.dir)?;
     let stat = SessionStat::of(&session)?;
     let kernel = KernelTrace::of_session(0, &session)?.map(|trace| trace.stat()).transpose()?;

@@ -1,19 +1,21 @@
 //! SIGKILL for `record`: after the next start, no instance is left in the kernel and each recording can
 //! be read. `HYPERTRACE_TEST_KILLS` is the number of kills.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use hypertrace_tests::capability;
-use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::trace_cmd;
 use hypertrace_tests::tracefs::Instance;
+use hypertrace_tests::{capability, namespace};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -36,6 +38,134 @@ impl Drop for Killed {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Folder with the notes of instances, of a test alone: no other test completes what this one leaves.
+struct Notes(tempfile::TempDir);
+
+impl Notes {
+    fn new() -> Notes {
+        Notes(tempfile::tempdir().unwrap())
+    }
+
+    /// Returns a command that keeps its notes here. `None`, with a report, if that is not possible.
+    fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Option<Command> {
+        let place = "/run/hypertrace";
+        let mount = format!("mkdir -p {place} && mount --bind {} {place}", self.0.path().display());
+        namespace::inside(&mount, &HYPERTRACE.command(arguments))
+    }
+
+    /// Starts to record this process, and waits until it is recorded. `None`, with a report, if the
+    /// kernel's trace cannot be used.
+    fn recorder(&self, dir: &Path, more: &[&str]) -> Option<Killed> {
+        let mut command = self.command(["record", "--out"])?;
+        command.arg(dir).args(["--pid", &std::process::id().to_string()]).args(more);
+        let command = with_default_signals(&mut command);
+        let mut recorder = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut said = String::new();
+        let mut stderr = BufReader::new(recorder.0.stderr.take().unwrap());
+        while !said.contains("recording the kernel's events") {
+            assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+        }
+        recorder.0.stderr = Some(stderr.into_inner());
+        if said.contains("by perf") {
+            capability::missing("tracefs", said);
+            return None;
+        }
+        capability::used("tracefs");
+        Some(recorder)
+    }
+
+    /// Runs another recording, which looks for those that were left.
+    fn start_another(&self) -> Ran {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = self.command(["record", "--quiet", "--out"]).unwrap();
+        let ran = run(command.arg(dir.path()).args(["--", "true"]));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    }
+
+    /// Adds the remains of a recorder that was killed before it recorded: an instance, which is on, its
+    /// note, and an empty folder. Returns the instance.
+    fn remains(&self, own: &Instance, session: &Path) -> PathBuf {
+        let ran =
+            run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(session).args(["--", "true"]));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        fs::create_dir(session.join(".kernel")).unwrap();
+        let mut ended = Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let name = format!("hypertrace.{}.1.0", ended.id());
+        symlink(session, self.0.path().join(&name)).unwrap();
+        let instance = own.dir().parent().unwrap().join(name);
+        fs::create_dir(&instance).unwrap();
+        instance
+    }
+}
+
+#[test]
+fn the_instance_of_a_process_that_was_killed_before_it_recorded_is_removed() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let session = dir.path().join("S");
+    let instance = notes.remains(&own, &session);
+
+    let ran = notes.start_another();
+
+    assert!(!instance.exists(), "{ran:?}");
+    assert!(!session.join(".kernel").exists(), "{ran:?}");
+    assert_eq!(ran.stderr, "", "nothing was recorded, so nothing was dropped");
+    assert_eq!(fs::read_dir(notes.0.path()).unwrap().count(), 0);
+    capability::used("tracefs");
+}
+
+#[test]
+fn an_instance_whose_folder_cannot_be_read_stays_until_it_can() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let session = dir.path().join("S");
+    let instance = notes.remains(&own, &session);
+    let json = session.join(".kernel/recording.json");
+    fs::write(&json, "{\"version\": 9").unwrap();
+
+    let ran = notes.start_another();
+
+    assert!(instance.exists(), "{ran:?}");
+    assert!(ran.stderr.contains("recording.json is damaged"), "{ran:?}");
+    fs::remove_file(&json).unwrap();
+    let ran = notes.start_another();
+    assert!(!instance.exists(), "{ran:?}");
+    capability::used("tracefs");
+}
+
+#[test]
+fn pages_on_disk_that_cannot_be_opened_are_not_replaced() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    let file = out.join(".kernel/cpu0");
+    let pages = fs::read(&file).ok();
+    let _ = fs::remove_file(&file);
+    symlink(dir.path().join("elsewhere"), &file).unwrap();
+    let report = || run(notes.command(["report"]).unwrap().arg(&out));
+
+    let ran = report();
+
+    assert!(ran.stderr.contains("cpu0: it is not a regular file"), "{ran:?}");
+    assert!(out.join(".kernel").exists() && !out.join("kernel.dat").exists(), "{ran:?}");
+    fs::remove_file(&file).unwrap();
+    if let Some(pages) = pages {
+        fs::write(&file, pages).unwrap();
+    }
+    let ran = report();
+    assert!(ran.stderr.contains(", none lost"), "{ran:?}");
+    assert!(out.join("kernel.dat").exists(), "{ran:?}");
 }
 
 #[test]

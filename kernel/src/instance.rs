@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::owner::Owner;
-use crate::tracefs::{self, Dir};
+use crate::tracefs::Dir;
 use std::io;
 use std::time::Duration;
 
@@ -36,10 +36,13 @@ impl Instance {
         Ok(Instance { root, dir, name })
     }
 
-    /// Opens an instance that another process left.
-    pub fn open(root: Dir, name: &str) -> io::Result<Instance> {
-        let dir = root.dir("instances")?.dir(name)?;
-        Ok(Instance { root, dir, name: name.to_owned() })
+    /// Opens an instance that another process left; `None` if there is none.
+    pub fn find(root: Dir, name: &str) -> Result<Option<Instance>, Error> {
+        match root.dir("instances").and_then(|instances| instances.dir(name)) {
+            Ok(dir) => Ok(Some(Instance { root, dir, name: name.to_owned() })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::System("open an instance of the kernel's trace", error)),
+        }
     }
 
     /// Sets what it records, on the clock of the session. Returns the events, as `SYSTEM:EVENT`.
@@ -124,9 +127,6 @@ impl Instance {
     /// Removes it with what is left in its buffers.
     pub fn remove(self) -> io::Result<()> {
         let Instance { root, dir, name } = self;
-        // Stops it even if it cannot be removed.
-        let _ = dir.set("tracing_on", "0");
-        let _ = dir.set("set_event", "");
         drop(dir);
         let instances = root.dir("instances")?;
         // Another process that reads it holds it: tens of milliseconds for a listing.
@@ -141,14 +141,4 @@ impl Instance {
         }
         instances.remove(&name)
     }
-}
-
-/// Returns the names of the instances whose owners have ended; none if tracefs cannot be used.
-pub(crate) fn orphans() -> Vec<String> {
-    let names = tracefs::find().ok().and_then(|root| {
-        // As many as a machine can have instances.
-        root.dir("instances").and_then(|dir| dir.names(1 << 16)).ok()
-    });
-    let is_orphan = |name: &String| Owner::parse(name).is_some_and(|owner| owner.is_gone());
-    names.unwrap_or_default().into_iter().filter(is_orphan).collect()
 }

@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::state::cpu_file;
+use crate::state::{self, cpu_file};
 use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::{retry, write_at};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -64,10 +64,16 @@ impl Pages {
             let raw =
                 opened.map_err(|source| Error::File { action: "open", path: path(), source })?;
             let mut cpu = Cpu { number, raw, file: None, written: 0 };
-            if let Ok((file, stat)) = folder.file(cpu_file(number), OFlags::RDWR) {
-                let bytes = stat.st_size.unsigned_abs();
-                cpu.written = bytes - bytes % page_size as u64;
-                cpu.file = Some(file);
+            match folder.file(cpu_file(number), OFlags::RDWR) {
+                Ok((file, stat)) => {
+                    let bytes = stat.st_size.unsigned_abs();
+                    cpu.written = bytes - bytes % page_size as u64;
+                    cpu.file = Some(file);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => {
+                    return Err(state::failed("open", &folder, &cpu_file(number), source));
+                }
             }
             cpus.push(cpu);
         }

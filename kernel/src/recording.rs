@@ -8,7 +8,7 @@ use crate::pages::{Drain, Pages};
 use crate::perf::Perf;
 use crate::registry;
 use crate::source::Source;
-use crate::state::{RecordingJson, State, VERSION, open_dir};
+use crate::state::{RecordingJson, State, VERSION, boot_id, open_dir};
 use crate::stats::Stats;
 use crate::threads::{self, Names};
 use crate::trace_dat::Description;
@@ -95,8 +95,8 @@ impl Recording {
 
     fn of_trace(state: State, root: Dir, config: &Config) -> Result<Recording, Error> {
         let owner = next_owner();
-        registry::add(&owner, &config.dir);
-        let instance = match Instance::create(root, &owner) {
+        let noted = registry::add(&owner, &config.dir);
+        let instance = match noted.and_then(|()| Instance::create(root, &owner)) {
             Ok(instance) => instance,
             Err(why) => {
                 registry::remove(&owner.to_string());
@@ -289,12 +289,11 @@ fn start_perf(state: &State, owner: &Owner, config: &Config) -> Result<(Perf, us
 fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> RecordingJson {
     let mut names = Names::default();
     pids.iter().for_each(|pid| names.add_process(*pid));
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     RecordingJson {
         version: VERSION,
         source,
         owner: owner.to_string(),
-        boot_id: boot_id.unwrap_or_default().trim().to_owned(),
+        boot_id: boot_id(),
         trace_id: hypertrace_abi::clock::ticks(),
         page_size: rustix::param::page_size(),
         cpus,

@@ -2,17 +2,17 @@
 
 use crate::complete::{Summary, complete};
 use crate::error::Error;
-use crate::instance::{self, Instance};
+use crate::instance::Instance;
 use crate::owner::Owner;
 use crate::pages::Pages;
 use crate::registry;
-use crate::state::{State, open_dir};
+use crate::source::Source;
+use crate::state::{RecordingJson, State, boot_id, open_dir};
 use crate::stats::Stats;
 use crate::threads::Names;
-use crate::tracefs;
+use crate::tracefs::{self, Dir};
 use hypertrace_trace::Share;
 use hypertrace_trace::ctf::Folder;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A killed process's recording, found by [`sweep`].
@@ -21,10 +21,12 @@ use std::path::{Path, PathBuf};
 pub struct Recovered {
     /// Name of its instance.
     pub instance: String,
-    /// Directory of its data, if that is known.
-    pub dir: Option<PathBuf>,
-    /// Its contents; `None` if it holds nothing, or its directory is not known or not this user's.
+    /// Directory of its data.
+    pub dir: PathBuf,
+    /// Its contents; `None` if it holds nothing, or the directory is gone.
     pub summary: Result<Option<Summary>, Error>,
+    /// Events that were removed with the instance, as there was no recording to add them to.
+    pub dropped: u64,
 }
 
 /// Completes the recording that a killed process left in a session's directory. `None`: there is
@@ -45,55 +47,49 @@ pub fn is_incomplete(dir: &Path) -> bool {
 
 /// Completes the recordings of all killed processes of this user, and removes their instances.
 pub fn sweep() -> Vec<Recovered> {
-    let names = instance::orphans().into_iter().chain(registry::orphans());
-    let names: BTreeSet<String> = names.collect();
-    names.into_iter().filter_map(|name| one(&name)).collect()
+    // Without it, there are no instances to remove, and their processes may be outside of this PID namespace.
+    let Ok(root) = tracefs::find() else { return Vec::new() };
+    registry::orphans().iter().filter_map(|name| one(&root, name)).collect()
 }
 
-fn one(name: &str) -> Option<Recovered> {
-    let dir = registry::find(name);
-    let recovered =
-        |summary| Some(Recovered { instance: name.to_owned(), dir: dir.clone(), summary });
-    let left = dir.as_ref().map(|dir| State::left(shared_as_is(open_dir(dir, Share::Owner)?)));
-    let state = match left {
+fn one(root: &Dir, name: &str) -> Option<Recovered> {
+    let dir = registry::find(name)?;
+    let mut dropped = 0;
+    let mut recovered = || {
+        let summary = match left(&dir, name)? {
+            Some(state) => finish(state)?,
+            None => None,
+        };
+        // Whatever was not completed: killed before it had a folder, or after its file was made.
+        dropped = forget(root, name)?;
+        Ok(summary)
+    };
+    match recovered() {
         // Another process completes it at this moment.
-        Some(Err(Error::Busy(_))) => return None,
-        Some(Ok(state)) => state,
-        Some(Err(_)) | None => None,
-    };
-    // Another recording may have been made there since.
-    let is_its = |state: &State| match state.json() {
-        Ok(Some(json)) => json.owner == name,
-        // Killed at its beginning.
-        Ok(None) => true,
-        Err(_) => false,
-    };
-    match state.filter(is_its) {
-        Some(state) => match finish(state) {
-            Ok(summary) => recovered(Ok(summary)),
-            Err(why) => recovered(Err(why)),
-        },
-        None => {
-            // Its data belong nowhere.
-            let removed = remove_instance(name);
-            registry::remove(name);
-            removed.then(|| recovered(Ok(None))).flatten()
-        }
+        Err(Error::Busy(_)) => None,
+        summary => Some(Recovered { instance: name.to_owned(), dir, summary, dropped }),
     }
+}
+
+/// Opens the folder of an instance's recording. `None` if there is none.
+fn left(dir: &Path, name: &str) -> Result<Option<State>, Error> {
+    let dir = match open_dir(dir, Share::Owner) {
+        Err(Error::NoSession(_)) => return Ok(None),
+        opened => opened?,
+    };
+    let Some(state) = State::left(shared_as_is(dir))? else { return Ok(None) };
+    // Another recording may have been made there since.
+    let is_others = state.json()?.is_some_and(|json| json.owner != name);
+    Ok(Some(state).filter(|_| !is_others))
 }
 
 /// Completes a recording, with what is left in the kernel's buffers if its instance exists.
 fn finish(state: State) -> Result<Option<Summary>, Error> {
-    let json = state.json()?;
     let mut names = Names::default();
     let mut stats = Vec::new();
-    let name = json.as_ref().map(|json| json.owner.clone());
-    let is_ours = |name: &&String| Owner::parse(name).is_some_and(|owner| owner.is_gone());
-    let instance = name.as_ref().filter(is_ours).and_then(|name| {
-        let root = tracefs::find().ok()?;
-        Instance::open(root, name).ok()
-    });
-    if let (Some(json), Some(instance)) = (&json, instance) {
+    if let Some(json) = state.json()?
+        && let Some(instance) = instance_of(&json)?
+    {
         instance.switch(false)?;
         let pages = Pages::open(&instance, state.folder.clone(), json.page_size)?;
         if let Some(why) = pages.finish() {
@@ -105,18 +101,35 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
         instance
             .remove()
             .map_err(|e| Error::System("remove an instance of the kernel's trace", e))?;
+        registry::remove(&json.owner);
     }
-    let summary = complete(state, stats, names, true)?;
-    if let Some(name) = name {
-        registry::remove(&name);
-    }
-    Ok(summary)
+    complete(state, stats, names, true)
 }
 
-/// Removes an instance. Returns false if there is none.
-fn remove_instance(name: &str) -> bool {
-    let instance = tracefs::find().ok().and_then(|root| Instance::open(root, name).ok());
-    instance.is_some_and(|instance| instance.remove().is_ok())
+/// Opens the instance of a recording whose process has ended. `None` if there is none any more.
+///
+/// # Errors
+/// If that cannot be known: without the pages in its buffers, the recording would lack events.
+fn instance_of(json: &RecordingJson) -> Result<Option<Instance>, Error> {
+    let is_possible = json.source == Source::Tracefs
+        && json.boot_id == boot_id()
+        && Owner::parse(&json.owner).is_some_and(|owner| owner.is_gone());
+    if is_possible { Instance::find(tracefs::find()?, &json.owner) } else { Ok(None) }
+}
+
+/// Removes an instance, if there is one, and its note. Returns the events that were in its buffers.
+fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
+    let mut dropped = 0;
+    if let Some(instance) = Instance::find(root.clone(), name)? {
+        instance.switch(false)?;
+        let stats = Stats::of(&instance)?;
+        dropped = stats.iter().map(Stats::unread).fold(0, u64::saturating_add);
+        instance
+            .remove()
+            .map_err(|e| Error::System("remove an instance of the kernel's trace", e))?;
+    }
+    registry::remove(name);
+    Ok(dropped)
 }
 
 /// Returns the directory with its present modes for new files.
@@ -133,8 +146,7 @@ fn shared_as_is(dir: Folder) -> Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Source;
-    use crate::state::{FILE, FOLDER, RecordingJson, VERSION, cpu_file};
+    use crate::state::{FILE, FOLDER, VERSION, cpu_file};
     use crate::trace_dat::Description;
     use std::fs;
 

@@ -10,7 +10,7 @@ use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::{read_at, retry};
 use hypertrace_trace::session_json;
 use hypertrace_trace::{Share, own_directory};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
@@ -58,6 +58,12 @@ pub(crate) struct State {
     pub folder: Folder,
 }
 
+/// Returns the identity of this boot of the machine, empty if it cannot be read.
+pub(crate) fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_owned()
+}
+
 /// Opens a session's directory.
 pub(crate) fn open_dir(path: &Path, share: Share) -> Result<Folder, Error> {
     own_directory(path, share)?.ok_or_else(|| Error::NoSession(path.to_owned()))
@@ -79,10 +85,7 @@ impl State {
             }
             made => made.map_err(|e| failed("make", &dir, FOLDER, e))?,
         };
-        if !lock(&folder) {
-            return Err(Error::Busy(path));
-        }
-        Ok(State { dir, folder })
+        State { dir, folder }.locked()
     }
 
     /// Returns true if the file was made: only the folder's removal is missing.
@@ -100,16 +103,19 @@ impl State {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &dir, FOLDER, error)),
         };
+        State { dir, folder }.locked().map(Some)
+    }
+
+    /// Locks the folder for this process, until its descriptor is closed.
+    fn locked(self) -> Result<State, Error> {
+        let id = |stat: io::Result<Stat>| stat.map(|stat| (stat.st_dev, stat.st_ino)).ok();
+        let is_free =
+            retry(|| flock(&self.folder, FlockOperation::NonBlockingLockExclusive)).is_ok();
         // A process that had it may have completed and removed it in between.
-        let is_current = |folder: &Folder| {
-            let now = dir.stat_of(FOLDER).map(|stat| (stat.st_dev, stat.st_ino)).ok();
-            now.is_some() && folder.stat().map(|stat| (stat.st_dev, stat.st_ino)).ok() == now
-        };
-        if lock(&folder) && is_current(&folder) {
-            Ok(Some(State { dir, folder }))
-        } else {
-            Err(Error::Busy(dir.path().to_owned()))
-        }
+        let now = id(self.dir.stat_of(FOLDER));
+        let is_current = now.is_some() && id(self.folder.stat()) == now;
+        let busy = || Error::Busy(self.dir.path().to_owned());
+        if is_free && is_current { Ok(self) } else { Err(busy()) }
     }
 
     /// Writes the descriptions, and then the identity, without which the folder holds nothing.
@@ -168,11 +174,6 @@ impl State {
         }
         dir.remove_folder(FOLDER).map_err(|e| failed("remove", &dir, FOLDER, e))
     }
-}
-
-/// Locks a folder for this process, until its descriptor is closed. Returns false if another process uses it.
-fn lock(folder: &Folder) -> bool {
-    retry(|| flock(folder, FlockOperation::NonBlockingLockExclusive)).is_ok()
 }
 
 /// Returns whether there is a file. An error is no answer.

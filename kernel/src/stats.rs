@@ -29,12 +29,18 @@ impl Stats {
 
     /// Returns the events that no reader got.
     pub fn overwritten(&self) -> u64 {
-        ["overrun", "commit overrun", "dropped events"].map(|name| self.get(name)).iter().sum()
+        let causes = ["overrun", "commit overrun", "dropped events"];
+        causes.map(|name| self.get(name)).into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Returns the events that a reader can get.
+    pub fn unread(&self) -> u64 {
+        self.get("entries")
     }
 
     /// Returns the events that a reader got or can get.
     pub fn readable(&self) -> u64 {
-        self.get("read events") + self.get("entries")
+        self.get("read events").saturating_add(self.unread())
     }
 }
 

@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Most bytes of a file that is read whole. The largest, `saved_cmdlines` and `printk_formats`, have
 /// a line for each of a few thousand entries.
@@ -24,9 +25,9 @@ const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
 const READ: usize = 64 << 10;
 
 /// A directory of tracefs, held by its descriptor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Dir {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// For messages
     path: PathBuf,
 }
@@ -35,7 +36,7 @@ impl Dir {
     fn at(at: BorrowedFd<'_>, name: &Path, path: PathBuf) -> io::Result<Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry(|| openat(at, name, flags, Mode::empty()))?;
-        Ok(Dir { fd, path })
+        Ok(Dir { fd: Arc::new(fd), path })
     }
 
     /// Opens a directory in this one.
@@ -176,7 +177,7 @@ fn mount() -> Result<Dir, Errno> {
     fsconfig_create(&context)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let fd = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    Ok(Dir { fd, path: "tracefs".into() })
+    Ok(Dir { fd: Arc::new(fd), path: "tracefs".into() })
 }
 
 /// Returns the places where the whole of tracefs is mounted, in `/proc/self/mountinfo`.
