@@ -22,7 +22,7 @@ pub fn clean() {
             Ok(Some(summary)) => say(completed(&summary)),
             Ok(None) => {}
             Err(why) => say(format_args!(
-                "cannot complete the recording of a killed process in {dir}: {}",
+                "cannot complete the recording that was left in {dir}: {}",
                 error_chain(&why)
             )),
         }
@@ -49,7 +49,7 @@ pub fn complete(dir: &Path) -> bool {
         Ok(None) => {}
         Err(Error::Busy(_)) => return false,
         Err(why) => say(format_args!(
-            "{}: the kernel's events of a killed process are not shown: {}",
+            "{}: the kernel's events, of a recording that was left incomplete, are not shown: {}",
             dir.display(),
             error_chain(&why)
         )),
@@ -68,7 +68,8 @@ pub fn complete_to_show(dir: &Path) {
 }
 
 fn completed(summary: &Summary) -> String {
-    format!("completed the recording of a process that was killed: {}", line(summary, None))
+    let left = summary.instance_left.as_ref().map_or(String::new(), |why| format!("; {why}"));
+    format!("completed a recording that was left incomplete: {}{left}", line(summary, None))
 }
 
 /// Reports the start of a recording: what is recorded, and what is not.
@@ -144,11 +145,14 @@ pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
 pub fn finish(recording: Recording, is_quiet: bool) -> Result<()> {
     let buffer_kib = recording.buffer_kib();
     let summary = recording.finish().context(
-        "the kernel's events are not complete; they stay on the disk, and hypertrace report \
-         completes them when the cause is gone",
+        "the kernel's events are not complete; they stay on the disk and in the kernel's buffers, and \
+         hypertrace report completes them when the cause is gone",
     )?;
     if !is_quiet {
         say(line(&summary, Some(buffer_kib)));
+    }
+    if let Some(why) = &summary.instance_left {
+        say(why);
     }
     match summary.failure {
         Some(why) => Err(anyhow::anyhow!(

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -166,6 +166,31 @@ fn pages_on_disk_that_cannot_be_opened_are_not_replaced() {
     let ran = report();
     assert!(ran.stderr.contains(", none lost"), "{ran:?}");
     assert!(out.join("kernel.dat").exists(), "{ran:?}");
+}
+
+#[test]
+fn an_instance_that_another_program_has_open_is_removed_by_the_next_start() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(mut recorder) = notes.recorder(&out, &[]) else { return };
+    let prefix = format!("hypertrace.{}.", recorder.0.id());
+    let instances = fs::read_dir(own.dir().parent().unwrap()).unwrap();
+    let mut instances = instances.map(|entry| entry.unwrap());
+    let is_its = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    let instance = instances.find(is_its).unwrap().path();
+    let open = fs::File::open(instance.join("trace_pipe")).unwrap();
+
+    send("INT", recorder.0.id().into());
+
+    let mut said = String::new();
+    recorder.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(recorder.0.wait().unwrap().code(), Some(0), "{said}");
+    assert!(said.contains("another program has files of the kernel's trace instance"), "{said}");
+    assert!(said.contains(", none lost") && out.join("kernel.dat").exists(), "{said}");
+    drop(open);
+    assert_eq!(notes.start_another().stderr, "", "nothing was dropped");
+    assert!(!instance.exists());
 }
 
 #[test]

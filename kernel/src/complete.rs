@@ -1,12 +1,16 @@
 //! Completing a recording: the file from what is on disk.
 
 use crate::error::Error;
+use crate::instance::Instance;
+use crate::pages::Pages;
 use crate::perf;
+use crate::registry;
 use crate::source::Source;
-use crate::state::{FILE, State, failed};
+use crate::state::{EndJson, FILE, State, failed};
 use crate::stats::Stats;
 use crate::threads::Names;
 use crate::trace_dat::{self, Contents, Ending};
+use hypertrace_trace::control::error_chain;
 use std::path::PathBuf;
 
 const HIDDEN: &str = ".kernel.dat.new";
@@ -31,6 +35,8 @@ pub struct Summary {
     pub damage: Vec<String>,
     /// The first failed write of the data; events that it cost are counted.
     pub failure: Option<String>,
+    /// Why the kernel's trace has the empty instance still. The next start tries to remove it again.
+    pub instance_left: Option<String>,
     /// Size of the file.
     pub bytes: u64,
 }
@@ -42,6 +48,44 @@ impl Summary {
     }
 }
 
+/// Facts about an instance that was emptied.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// The first failed write of an earlier pass.
+    pub failure: Option<Error>,
+    /// Why the instance could not be removed.
+    pub instance_left: Option<String>,
+}
+
+/// Moves everything from an instance to the disk, and removes it with its note.
+///
+/// # Errors
+/// If something cannot be moved: the instance stays, switched off, with its note.
+pub(crate) fn take(
+    instance: Instance,
+    pages: impl FnOnce(&Instance) -> Result<Pages, Error>,
+    state: &State,
+    name: &str,
+) -> Result<Taken, Error> {
+    instance.switch(false)?;
+    let failure = pages(&instance)?.finish()?;
+    let names = instance.root().text("saved_cmdlines").unwrap_or_default();
+    state.end(&EndJson { stats: Stats::of(&instance)?, names })?;
+    // From here on the files have everything.
+    let instance_left = match instance.remove() {
+        Ok(()) => {
+            registry::remove(name);
+            None
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Some(format!(
+            "another program has files of the kernel's trace instance {name} open; its events are \
+             complete, and the next recording removes it"
+        )),
+        Err(error) => Some(format!("cannot remove the kernel's trace instance {name}: {error}")),
+    };
+    Ok(Taken { failure, instance_left })
+}
+
 /// Makes the file of a recording that has ended, and removes the folder. `None`: nothing was
 /// recorded, or the file is there.
 ///
@@ -49,8 +93,8 @@ impl Summary {
 /// If it cannot be read or written. The folder stays: a later try may succeed.
 pub(crate) fn complete(
     state: State,
-    mut stats: Vec<Stats>,
-    mut names: Names,
+    names: Names,
+    taken: Taken,
     recovered: bool,
 ) -> Result<Option<Summary>, Error> {
     // Killed at its beginning, or after its file was made.
@@ -60,6 +104,10 @@ pub(crate) fn complete(
         return Ok(None);
     };
     let head = state.head()?;
+    let EndJson { mut stats, names: noted } = state.ended()?.unwrap_or_default();
+    let mut all = Names::default();
+    all.add_lines(&json.names);
+    all.add_lines(&noted);
     let frequency = state.frequency()?;
     let mut origin = format!(
         "hypertrace {}; source={}; boot_id={}",
@@ -72,14 +120,12 @@ pub(crate) fn complete(
         let converted = perf::convert(&state, &json, frequency)?;
         stats = converted.stats;
         damage = converted.damage;
-        names.add_lines(&converted.names);
+        all.add_lines(&converted.names);
         origin.push_str(&format!("; clock_bound_ns={}", converted.bound_ns));
     }
     if recovered {
         origin.push_str("; recovered=1");
     }
-    let mut all = Names::default();
-    all.add_lines(&json.names);
     all.add_lines(&names.to_lines());
     let ending = Ending {
         stats: stats.iter().map(|stats| (stats.cpu, stats.text.clone())).collect(),
@@ -100,16 +146,18 @@ pub(crate) fn complete(
     let contents: Contents = write().inspect_err(|_: &Error| drop(dir.remove(HIDDEN)))?;
     let events_of = |cpu: u32| contents.events.get(&cpu).copied().unwrap_or(0);
     damage.extend(contents.damage.iter().cloned());
+    let sum = |count: &dyn Fn(&Stats) -> u64| stats.iter().map(count).fold(0, u64::saturating_add);
     let summary = Summary {
         path: dir.path().join(FILE),
         source: json.source,
         events: contents.events.values().sum(),
-        overwritten: stats.iter().map(Stats::overwritten).sum(),
-        unwritten: stats.iter().map(|s| s.readable().saturating_sub(events_of(s.cpu))).sum(),
+        overwritten: sum(&|s| s.overwritten()),
+        unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
         // The ring of a killed recorder by perf is gone.
         losses_known: !stats.is_empty() && (!recovered || json.source == Source::Tracefs),
         damage,
-        failure: None,
+        failure: taken.failure.map(|why| error_chain(&why)),
+        instance_left: taken.instance_left,
         bytes: contents.bytes,
     };
     state.remove()?;

@@ -167,10 +167,13 @@ impl Pages {
     }
 
     /// Moves everything from buffers that are not written any more, and closes them. Returns the
-    /// first failed write.
-    pub fn finish(mut self) -> Option<Error> {
-        let moved = self.rest();
-        self.failure.take().or(moved.err())
+    /// first failed write of an earlier pass.
+    ///
+    /// # Errors
+    /// If something cannot be moved now. It stays in the buffers.
+    pub fn finish(mut self) -> Result<Option<Error>, Error> {
+        self.rest()?;
+        Ok(self.failure)
     }
 }
 

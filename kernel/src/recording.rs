@@ -1,6 +1,6 @@
 //! A recording, from its start to its file.
 
-use crate::complete::{Summary, complete};
+use crate::complete::{Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
@@ -9,12 +9,10 @@ use crate::perf::Perf;
 use crate::registry;
 use crate::source::Source;
 use crate::state::{RecordingJson, State, VERSION, boot_id, open_dir};
-use crate::stats::Stats;
 use crate::threads::{self, Names};
 use crate::trace_dat::Description;
 use crate::tracefs::{self, Dir};
 use hypertrace_trace::Share;
-use hypertrace_trace::control::error_chain;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -193,35 +191,29 @@ impl Recording {
     /// Ends the recording and writes its file.
     ///
     /// # Errors
-    /// If the file cannot be written. The data on disk stay there, and [`recover`](crate::recover)
-    /// completes it.
+    /// If the file cannot be written. The data stay on the disk and in the kernel's buffers, and
+    /// [`recover`](crate::recover) completes it from another process.
     pub fn finish(self) -> Result<Summary, Error> {
         let Recording { state, owner, pids, by, .. } = self;
-        let mut names = Names::default();
-        let (stats, failure) = match by {
+        let taken = match by {
             By::Trace { instance, drain } => {
-                instance.switch(false)?;
-                let lines = instance.root().text("saved_cmdlines").unwrap_or_default();
-                names.add_lines(&lines);
-                let failure = match drain.stop() {
-                    // Closed here: an instance that is open cannot be removed.
-                    Some(pages) => pages.finish(),
-                    None => Some(panicked()),
+                let mut panicked = None;
+                let pages = |instance: &Instance| match drain.stop() {
+                    Some(pages) => Ok(pages),
+                    None => {
+                        panicked = Some(self::panicked());
+                        Pages::open(instance, state.folder.clone(), rustix::param::page_size())
+                    }
                 };
-                let stats = Stats::of(&instance)?;
-                let failed = |e| Error::System("remove the instance of the kernel's trace", e);
-                let removed = instance.remove().map_err(failed);
-                (stats, failure.or(removed.err()))
+                let taken = take(instance, pages, &state, &owner.to_string())?;
+                Taken { failure: panicked.or(taken.failure), ..taken }
             }
-            By::Perf(perf) => (Vec::new(), perf.finish()),
+            By::Perf(perf) => Taken { failure: perf.finish(), ..Taken::default() },
         };
+        let mut names = Names::default();
         pids.iter().for_each(|pid| names.add_process(*pid));
         let nothing = Error::System("find the recording", std::io::ErrorKind::NotFound.into());
-        let completed = complete(state, stats, names, false);
-        // There is no instance any more, and this process reports a failure.
-        registry::remove(&owner.to_string());
-        let summary = completed?.ok_or(nothing)?;
-        Ok(Summary { failure: failure.map(|why| error_chain(&why)), ..summary })
+        complete(state, names, taken, false)?.ok_or(nothing)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Recordings of processes that were killed: found, completed, and their instances removed.
 
-use crate::complete::{Summary, complete};
+use crate::complete::{Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
@@ -56,12 +56,12 @@ fn one(root: &Dir, name: &str) -> Option<Recovered> {
     let dir = registry::find(name)?;
     let mut dropped = 0;
     let mut recovered = || {
-        let summary = match left(&dir, name)? {
-            Some(state) => finish(state)?,
-            None => None,
-        };
-        // Whatever was not completed: killed before it had a folder, or after its file was made.
-        dropped = forget(root, name)?;
+        let state = left(&dir, name)?;
+        let summary = state.map_or(Ok(None), finish)?;
+        // Killed before it had an identity or after its file was made, or the directory is gone.
+        if summary.is_none() {
+            dropped = forget(root, name)?;
+        }
         Ok(summary)
     };
     match recovered() {
@@ -85,25 +85,15 @@ fn left(dir: &Path, name: &str) -> Result<Option<State>, Error> {
 
 /// Completes a recording, with what is left in the kernel's buffers if its instance exists.
 fn finish(state: State) -> Result<Option<Summary>, Error> {
-    let mut names = Names::default();
-    let mut stats = Vec::new();
+    let mut taken = Taken::default();
     if let Some(json) = state.json()?
         && let Some(instance) = instance_of(&json)?
     {
-        instance.switch(false)?;
-        let pages = Pages::open(&instance, state.folder.clone(), json.page_size)?;
-        if let Some(why) = pages.finish() {
-            return Err(why);
-        }
-        stats = Stats::of(&instance)?;
-        names.add_lines(&instance.root().text("saved_cmdlines").unwrap_or_default());
-        // From here on the files have everything.
-        instance
-            .remove()
-            .map_err(|e| Error::System("remove an instance of the kernel's trace", e))?;
-        registry::remove(&json.owner);
+        let pages =
+            |instance: &Instance| Pages::open(instance, state.folder.clone(), json.page_size);
+        taken = take(instance, pages, &state, &json.owner)?;
     }
-    complete(state, stats, names, true)
+    complete(state, Names::default(), taken, true)
 }
 
 /// Opens the instance of a recording whose process has ended. `None` if there is none any more.
@@ -146,7 +136,7 @@ fn shared_as_is(dir: Folder) -> Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{FILE, FOLDER, VERSION, cpu_file};
+    use crate::state::{EndJson, FILE, FOLDER, VERSION, cpu_file};
     use crate::trace_dat::Description;
     use std::fs;
 
@@ -202,5 +192,28 @@ mod tests {
 
         assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), whole);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn losses_are_known_although_the_instance_is_gone() {
+        let dir = remains(&json());
+        let stats = "entries: 0\noverrun: 7\ncommit overrun: 0\nread events: 5\n";
+        let stats = vec![Stats { cpu: 0, text: stats.into() }];
+        let end = EndJson { stats, names: "12 vcpu0\n".into() };
+        let text = serde_json::to_vec(&end).unwrap();
+        fs::write(dir.path().join(FOLDER).join("end.json"), text).unwrap();
+
+        let summary = recover(dir.path()).unwrap().unwrap();
+
+        // CPU 0 has two events, and the kernel gave five.
+        let counts = (summary.events, summary.overwritten, summary.unwritten);
+        assert_eq!((counts, summary.losses_known), ((3, 7, 3), true));
+    }
+
+    #[test]
+    fn without_the_kernels_counters_losses_are_unknown() {
+        let dir = remains(&json());
+        let summary = recover(dir.path()).unwrap().unwrap();
+        assert_eq!((summary.events, summary.losses_known), (3, false));
     }
 }

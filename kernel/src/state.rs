@@ -1,16 +1,18 @@
 //! The folder of a recording that is not complete: its files survive a kill at any instant.
 //!
-//! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, and `.kernel/cpuN` the
-//! pages of each CPU as the kernel made them. They become `kernel.dat` at the end, or when another
+//! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, `.kernel/cpuN` the
+//! pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's counters. They become `kernel.dat` at the end, or when another
 //! process finds them. The folder is locked while a process uses it.
 
 use crate::error::Error;
 use crate::source::Source;
+use crate::stats::Stats;
 use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::{read_at, retry};
 use hypertrace_trace::session_json;
 use hypertrace_trace::{Share, own_directory};
 use rustix::fs::{FlockOperation, OFlags, Stat, flock};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
@@ -21,6 +23,7 @@ pub const FILE: &str = "kernel.dat";
 pub(crate) const FOLDER: &str = ".kernel";
 pub(crate) const HEAD: &str = "head";
 const JSON: &str = "recording.json";
+const END: &str = "end.json";
 
 /// Most bytes of `head`: formats of all events of a kernel are 4 MiB.
 const MOST_HEAD: usize = 64 << 20;
@@ -44,6 +47,15 @@ pub(crate) struct RecordingJson {
     pub page_size: usize,
     pub cpus: Vec<u32>,
     /// Lines of threads' numbers and names at the beginning.
+    pub names: String,
+}
+
+/// `end.json`: what the kernel knows only as long as it records.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct EndJson {
+    /// Counters of the buffers, from which losses follow.
+    pub stats: Vec<Stats>,
+    /// Lines of threads' numbers and names.
     pub names: String,
 }
 
@@ -120,25 +132,44 @@ impl State {
 
     /// Writes the descriptions, and then the identity, without which the folder holds nothing.
     pub fn begin(&self, head: &[u8], json: &RecordingJson) -> Result<(), Error> {
-        let text = serde_json::to_vec_pretty(json)
-            .map_err(|e| failed("encode", &self.folder, JSON, e.into()))?;
-        let files = [(HEAD, head), (JSON, &text)];
-        files.into_iter().try_for_each(|(name, bytes)| {
-            let written = self.folder.replace(name, bytes);
-            written.map_err(|e| failed("write", &self.folder, name, e.source))
-        })
+        self.replace(HEAD, head)?;
+        self.replace_json(JSON, json)
+    }
+
+    /// Writes what the kernel knows at the end.
+    pub fn end(&self, end: &EndJson) -> Result<(), Error> {
+        self.replace_json(END, end)
+    }
+
+    fn replace_json(&self, name: &str, json: &impl Serialize) -> Result<(), Error> {
+        let text = serde_json::to_vec_pretty(json);
+        self.replace(name, &text.map_err(|e| failed("encode", &self.folder, name, e.into()))?)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let written = self.folder.replace(name, bytes);
+        written.map_err(|e| failed("write", &self.folder, name, e.source))
     }
 
     /// Reads the identity; `None` if the owner was killed before it was written.
     pub fn json(&self) -> Result<Option<RecordingJson>, Error> {
-        let Some(text) = whole(&self.folder, JSON, MOST_JSON)? else { return Ok(None) };
-        let json: RecordingJson =
-            serde_json::from_slice(&text).map_err(|e| self.damaged(JSON, e.to_string()))?;
+        let Some(json) = self.read_json::<RecordingJson>(JSON)? else { return Ok(None) };
         let is_good = json.version == VERSION
             && json.page_size.is_power_of_two()
             && (4096..=65536).contains(&json.page_size);
         let why = || format!("version {}, page size {}", json.version, json.page_size);
         if is_good { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
+    }
+
+    /// Reads what the kernel knew at the end; `None` if the owner was killed before it.
+    pub fn ended(&self) -> Result<Option<EndJson>, Error> {
+        self.read_json(END)
+    }
+
+    fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
+        let Some(text) = whole(&self.folder, name, MOST_JSON)? else { return Ok(None) };
+        let json = serde_json::from_slice(&text);
+        json.map(Some).map_err(|e| self.damaged(name, e.to_string()))
     }
 
     /// Reads the descriptions.

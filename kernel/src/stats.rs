@@ -2,9 +2,10 @@
 
 use crate::error::Error;
 use crate::instance::Instance;
+use serde::{Deserialize, Serialize};
 
 /// Counters of a CPU's buffer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Stats {
     pub cpu: u32,
     /// As the kernel prints them, a `NAME: VALUE` each line
