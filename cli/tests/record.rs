@@ -404,6 +404,62 @@ fn events_that_no_buffer_held_are_counted() {
 }
 
 #[test]
+fn switches_that_no_ring_of_perf_held_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &program).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let as_user = |command: &mut Command| {
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command.current_dir(dir.path());
+    };
+    // Two processes that wait for each other, and at the end how often they did.
+    let turns = "mkfifo a b; read line
+        (while read l; do echo x; done; grep ^volun /proc/self/../$(exec sh -c 'echo $PPID')/status >&2) <a >b &
+        exec 3>a 4<b; i=0
+        while [ $i -lt 40000 ]; do echo x >&3; read l <&4; i=$((i+1)); done
+        exec 3>&-; wait; grep ^volun /proc/$$/status >&2";
+    let mut shell = Command::new("sh");
+    as_user(shell.args(["-c", turns]).stdin(Stdio::piped()).stderr(Stdio::piped()));
+    let mut shell = shell.spawn().unwrap();
+    let mut recorder = Command::new(&program);
+    recorder.args(["record", "--out", "S", "--pid", &shell.id().to_string()]);
+    as_user(recorder.stderr(Stdio::piped()));
+    let mut recorder = recorder.spawn().unwrap();
+    let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
+    while !said.contains("recording the kernel's events") {
+        if stderr.read_line(&mut said).unwrap() == 0 {
+            assert!(said.contains("perf_event_open"), "{said}");
+            capability::missing("perf", said);
+            let _ = (shell.kill(), shell.wait(), recorder.wait());
+            return;
+        }
+    }
+    recorder.stderr = Some(stderr.into_inner());
+    send("STOP", recorder.id().into());
+    drop(shell.stdin.take());
+    let shell = shell.wait_with_output().unwrap();
+    send("CONT", recorder.id().into());
+    let ran = end(recorder, said);
+
+    let counts = String::from_utf8(shell.stderr).unwrap();
+    let waits = counts.lines().map(|line| line.split_whitespace().last().unwrap().parse::<u64>());
+    let waits = waits.collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!((waits.len(), ran.code), (2, Some(0)), "{counts} {ran:?}");
+    if ran.stderr.contains("(by tracefs)") || ran.stderr.contains("losses unknown") {
+        // All users may trace, or a kernel before 6.0, whose perf counts no losses.
+        return capability::missing("perf", &ran.stderr);
+    }
+    let line = ran.stderr.lines().find(|line| line.contains(" lost: ")).unwrap_or(&ran.stderr);
+    let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
+    // A wait is two switches.
+    assert!(lost > 0 && events + lost >= 2 * waits.iter().sum::<u64>(), "{waits:?} {line}");
+    capability::used("perf");
+}
+
+#[test]
 fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let Some(disk) = Mount::new("tmpfs", "size=4m") else { return };
     let (out, ballast) = (disk.path().join("S"), disk.path().join("ballast"));

@@ -29,7 +29,8 @@ pub struct Summary {
     pub overwritten: u64,
     /// Events that were read and are not in the file: a write failed, or a process was killed.
     pub unwritten: u64,
-    /// False if the losses are not known: the machine was restarted, or the instance is gone.
+    /// False if the losses are not known: the machine was restarted, a recorder by perf was killed, or
+    /// the kernel (before 6.0) does not count what perf loses.
     pub losses_known: bool,
     /// Damage in the files of a killed process, which was left out.
     pub damage: Vec<String>,
@@ -104,7 +105,7 @@ pub(crate) fn complete(
         return Ok(None);
     };
     let head = state.head()?;
-    let EndJson { mut stats, names: noted } = state.ended()?.unwrap_or_default();
+    let EndJson { stats, names: noted } = state.ended()?.unwrap_or_default();
     let mut all = Names::default();
     all.add_lines(&json.names);
     all.add_lines(&noted);
@@ -118,7 +119,6 @@ pub(crate) fn complete(
     let mut damage = Vec::new();
     if json.source == Source::Perf {
         let converted = perf::convert(&state, &json, frequency)?;
-        stats = converted.stats;
         damage = converted.damage;
         all.add_lines(&converted.names);
         origin.push_str(&format!("; clock_bound_ns={}", converted.bound_ns));
@@ -153,8 +153,8 @@ pub(crate) fn complete(
         events: contents.events.values().sum(),
         overwritten: sum(&|s| s.overwritten()),
         unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
-        // The ring of a killed recorder by perf is gone.
-        losses_known: !stats.is_empty() && (!recovered || json.source == Source::Tracefs),
+        // The ring of a killed recorder by perf is gone, and with it the counts.
+        losses_known: !stats.is_empty(),
         damage,
         failure: taken.failure.map(|why| error_chain(&why)),
         instance_left: taken.instance_left,

@@ -41,6 +41,7 @@ mod stats;
 mod threads;
 mod trace_dat;
 mod tracefs;
+mod worker;
 
 pub use complete::Summary;
 pub use error::Error;

@@ -4,7 +4,7 @@ use crate::complete::{Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
-use crate::pages::{Drain, Pages};
+use crate::pages::{self, Pages};
 use crate::perf::Perf;
 use crate::registry;
 use crate::source::Source;
@@ -12,6 +12,7 @@ use crate::state::{RecordingJson, State, VERSION, boot_id, open_dir};
 use crate::threads::{self, Names};
 use crate::trace_dat::Description;
 use crate::tracefs::{self, Dir};
+use crate::worker::Worker;
 use hypertrace_trace::Share;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -64,7 +65,7 @@ pub struct Recording {
 
 #[derive(Debug)]
 enum By {
-    Trace { instance: Instance, drain: Drain },
+    Trace { instance: Instance, drain: Worker<Pages> },
     Perf(Perf),
 }
 
@@ -199,16 +200,16 @@ impl Recording {
             By::Trace { instance, drain } => {
                 let mut panicked = None;
                 let pages = |instance: &Instance| match drain.stop() {
-                    Some(pages) => Ok(pages),
-                    None => {
-                        panicked = Some(self::panicked());
+                    Ok(pages) => Ok(pages),
+                    Err(why) => {
+                        panicked = Some(why);
                         Pages::open(instance, state.folder.clone(), rustix::param::page_size())
                     }
                 };
                 let taken = take(instance, pages, &state, &owner.to_string())?;
                 Taken { failure: panicked.or(taken.failure), ..taken }
             }
-            By::Perf(perf) => Taken { failure: perf.finish(), ..Taken::default() },
+            By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
         };
         let mut names = Names::default();
         pids.iter().for_each(|pid| names.add_process(*pid));
@@ -217,13 +218,9 @@ impl Recording {
     }
 }
 
-fn panicked() -> Error {
-    Error::System("record: its thread panicked", std::io::ErrorKind::Other.into())
-}
-
 /// A recording that runs.
 struct Prepared {
-    drain: Drain,
+    drain: Worker<Pages>,
     events: Vec<String>,
     buffer_kib: u32,
     threads: usize,
@@ -244,7 +241,7 @@ fn prepare(
     let description = Description::read(instance, &events, json.page_size as u32)?;
     state.begin(&description.to_bytes(), &json)?;
     let pages = Pages::open(instance, state.folder.clone(), json.page_size)?;
-    let drain = Drain::start(pages)?;
+    let drain = pages::drain(pages)?;
     let follow = || {
         let mut followed = 0;
         for pid in &config.pids {
@@ -260,20 +257,19 @@ fn prepare(
     match follow() {
         Ok(threads) => Ok(Prepared { drain, events, buffer_kib, threads }),
         Err(why) => {
-            drain.stop();
+            let _ = drain.stop();
             Err(why)
         }
     }
 }
 
 fn start_perf(state: &State, owner: &Owner, config: &Config) -> Result<(Perf, usize), Error> {
-    let mut perf = Perf::open(state.folder.clone())?;
+    let mut perf = Perf::start(state.folder.clone())?;
     let json = json(owner, Source::Perf, perf.cpus(), &config.pids);
     state.begin(&Perf::description(json.page_size as u32).to_bytes(), &json)?;
-    let tid = perf.start()?;
     let mut followed = 0;
     for pid in &config.pids {
-        followed += threads::follow(*pid, tid, |thread| perf.follow(thread))?;
+        followed += threads::follow(*pid, perf.tid(), |thread| perf.follow(thread))?;
     }
     Ok((perf, followed))
 }
