@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 /// Most CPUs of a machine, and most events that are recorded at the same time.
-const MOST_CPUS: usize = 8192;
+pub(crate) const MOST_CPUS: usize = 8192;
 const MOST_EVENTS: usize = 1 << 16;
 
 /// Events that tell where a region's time went. `kvm:*` is missing in a kernel without KVM.

@@ -138,6 +138,7 @@ mod tests {
     use super::*;
     use crate::state::{EndJson, FILE, FOLDER, VERSION, cpu_file};
     use crate::trace_dat::Description;
+    use hypertrace_trace::SessionError;
     use std::fs;
 
     /// Returns the identity of a recording by the kernel's trace, on another boot: it has no instance.
@@ -215,5 +216,55 @@ mod tests {
         let dir = remains(&json());
         let summary = recover(dir.path()).unwrap().unwrap();
         assert_eq!((summary.events, summary.losses_known), (3, false));
+    }
+
+    #[test]
+    fn another_users_remains_are_not_completed() {
+        use std::os::unix::fs::chown;
+        if !rustix::process::geteuid().is_root() {
+            // Only root can give a folder away; the test of `record` says that it needs root.
+            return;
+        }
+        for name in ["", "../session.json"] {
+            let dir = remains(&json());
+            chown(dir.path().join(FOLDER).join(name), Some(65534), None).unwrap();
+            let recovered = recover(dir.path());
+            let is_refused =
+                matches!(recovered, Err(Error::Directory(SessionError::NotOwned { .. })));
+            assert!(is_refused, "{name}: {recovered:?}");
+            assert!(!dir.path().join(FILE).exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn forged_numbers_of_cpus_are_damage() {
+        for cpus in [vec![u32::MAX], vec![8192], vec![0; 20], vec![1, 0]] {
+            let dir = remains(&RecordingJson { cpus: cpus.clone(), ..json() });
+            assert!(matches!(recover(dir.path()), Err(Error::Damaged { .. })), "{cpus:?}");
+        }
+    }
+
+    #[test]
+    fn a_hole_in_a_file_of_pages_is_not_copied() {
+        let dir = remains(&json());
+        let file = dir.path().join(FOLDER).join(cpu_file(1));
+        fs::OpenOptions::new().write(true).open(file).unwrap().set_len(1 << 30).unwrap();
+
+        let summary = recover(dir.path()).unwrap().unwrap();
+
+        assert_eq!((summary.events, summary.damage.len()), (3, 1), "{summary:?}");
+        assert!(summary.bytes < 1 << 16);
+    }
+
+    #[test]
+    fn a_session_without_the_hosts_clock_is_an_error() {
+        let dir = remains(&json());
+        let session = dir.path().join("session.json");
+        let mut text: serde_json::Value =
+            serde_json::from_slice(&fs::read(&session).unwrap()).unwrap();
+        text["clocks"] = serde_json::json!([]);
+        fs::write(&session, text.to_string()).unwrap();
+
+        assert!(matches!(recover(dir.path()), Err(Error::File { action: "use", .. })));
     }
 }

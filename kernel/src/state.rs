@@ -5,12 +5,13 @@
 //! process finds them. The folder is locked while a process uses it.
 
 use crate::error::Error;
+use crate::instance::MOST_CPUS;
 use crate::source::Source;
 use crate::stats::Stats;
 use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::{read_at, retry};
 use hypertrace_trace::session_json;
-use hypertrace_trace::{Share, own_directory};
+use hypertrace_trace::{SessionError, Share, own_directory};
 use rustix::fs::{FlockOperation, OFlags, Stat, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -91,7 +92,8 @@ impl State {
         if exists(&dir, FILE)? {
             return Err(Error::Recorded(path));
         }
-        let folder = match dir.create(FOLDER) {
+        // Nobody else has to read it, and a reader could lock it.
+        let folder = match dir.clone().shared(Share::Owner).create(FOLDER) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Error::Busy(path));
             }
@@ -110,11 +112,14 @@ impl State {
     /// # Errors
     /// [`Error::Busy`] if a process records, or completes it.
     pub fn left(dir: Folder) -> Result<Option<State>, Error> {
-        let folder = match dir.folder(FOLDER) {
+        let folder = match dir.clone().shared(Share::Owner).folder(FOLDER) {
             Ok(folder) => folder,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &dir, FOLDER, error)),
         };
+        // In a directory that others may write to, it may be another user's.
+        let stat = folder.stat().map_err(|e| failed("open", &dir, FOLDER, e))?;
+        check_owner(&folder, "", &stat)?;
         State { dir, folder }.locked().map(Some)
     }
 
@@ -156,8 +161,13 @@ impl State {
         let Some(json) = self.read_json::<RecordingJson>(JSON)? else { return Ok(None) };
         let is_good = json.version == VERSION
             && json.page_size.is_power_of_two()
-            && (4096..=65536).contains(&json.page_size);
-        let why = || format!("version {}, page size {}", json.version, json.page_size);
+            && (4096..=65536).contains(&json.page_size)
+            && json.cpus.is_sorted_by(|a, b| a < b)
+            && json.cpus.last().is_none_or(|last| *last < MOST_CPUS as u32);
+        let why = || {
+            let RecordingJson { version, page_size, cpus, .. } = &json;
+            format!("version {version}, page size {page_size}, or one of {} CPUs", cpus.len())
+        };
         if is_good { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
     }
 
@@ -190,8 +200,11 @@ impl State {
         let json: session_json::SessionJson = serde_json::from_slice(&text).map_err(|e| {
             Error::File { action: "read", path: self.dir.path().join(name), source: e.into() }
         })?;
-        let clock = json.clocks.iter().find(|clock| clock.id == 0);
-        Ok(clock.map_or(1_000_000_000, |clock| clock.frequency.max(1)))
+        let clock = json.clocks.iter().find(|clock| clock.id == 0 && clock.frequency > 0);
+        clock.map(|clock| clock.frequency).ok_or_else(|| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, "it has no clock of the host");
+            failed("use", &self.dir, name, source)
+        })
     }
 
     /// Removes the folder: first the identity, without which a folder that a kill left holds nothing.
@@ -207,6 +220,17 @@ impl State {
     }
 }
 
+/// Checks that a file, or the folder itself, is this user's.
+fn check_owner(at: &Folder, name: &str, stat: &Stat) -> Result<(), Error> {
+    let (owner, user) = (stat.st_uid, rustix::process::geteuid().as_raw());
+    let path = || at.path().join(name);
+    if owner == user {
+        Ok(())
+    } else {
+        Err(SessionError::NotOwned { path: path(), owner, user }.into())
+    }
+}
+
 /// Returns whether there is a file. An error is no answer.
 fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
     match at.stat_of(name) {
@@ -218,22 +242,21 @@ fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
 
 /// Reads a file; `None` if there is none.
 fn whole(folder: &Folder, name: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
-    let read = folder.file(name, OFlags::RDONLY).and_then(|(file, stat)| {
-        let size = usize::try_from(stat.st_size).unwrap_or(usize::MAX);
-        if size > most {
-            let why = format!("it has {size} bytes, more than {most}");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-        let mut bytes = vec![0; size];
-        let read = read_at(file, &mut bytes, 0)?;
-        bytes.truncate(read);
-        Ok(bytes)
-    });
-    match read {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed("read", folder, name, error)),
+    let (file, stat) = match folder.file(name, OFlags::RDONLY) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", folder, name, error)),
+    };
+    check_owner(folder, name, &stat)?;
+    let size = usize::try_from(stat.st_size).unwrap_or(usize::MAX);
+    if size > most {
+        let why = format!("it has {size} bytes, more than {most}");
+        return Err(failed("read", folder, name, io::Error::new(io::ErrorKind::InvalidData, why)));
     }
+    let mut bytes = vec![0; size];
+    let read = read_at(file, &mut bytes, 0).map_err(|e| failed("read", folder, name, e))?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
 }
 
 pub(crate) fn failed(action: &'static str, at: &Folder, name: &str, source: io::Error) -> Error {
