@@ -4,6 +4,7 @@ use crate::losses::grouped;
 use crate::output::say;
 use anyhow::{Context, Result};
 use hypertrace_kernel::{Config, Error, Recording, Source, Summary, is_incomplete, recover, sweep};
+use hypertrace_trace::SessionError;
 use hypertrace_trace::control::error_chain;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,6 +13,11 @@ use std::path::Path;
 pub fn start(config: &Config) -> Result<Recording> {
     clean();
     Recording::start(config).context("cannot record the kernel's events")
+}
+
+/// Returns true if another process records into a session that this one has just made.
+pub fn is_joined(dir: &Path) -> bool {
+    is_incomplete(dir)
 }
 
 /// Completes the recordings of killed processes, and removes their instances. Reports what it did.
@@ -48,6 +54,13 @@ pub fn complete(dir: &Path) -> bool {
         // Nothing was recorded.
         Ok(None) => {}
         Err(Error::Busy(_)) => return false,
+        Err(Error::Directory(SessionError::NotOwned { path, owner, .. })) if path == dir => {
+            say(format_args!(
+                "{}: the kernel's events are not shown: they are still being recorded, or their \
+                 recorder was killed and `hypertrace report` of user {owner} has to complete them",
+                dir.display()
+            ));
+        }
         Err(why) => say(format_args!(
             "{}: the kernel's events, of a recording that was left incomplete, are not shown: {}",
             dir.display(),

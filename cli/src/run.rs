@@ -59,7 +59,7 @@ pub struct Args {
     /// Record the host kernel's events of this process and of the program, too, as `hypertrace
     /// record` does
     #[arg(long)]
-    kernel: bool,
+    pub kernel: bool,
 
     /// Users that may read the session
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
@@ -132,8 +132,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let recording = match start_kernel(args) {
         Ok(recording) => recording,
         Err(why) => {
-            // Nothing was recorded; the session is empty.
-            let _ = session.end();
+            if kernel::is_joined(&args.out) {
+                drop(session.end())
+            } else {
+                session.abandon()
+            }
             return Err(why);
         }
     };
