@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use hypertrace_abi::clock::ticks;
 use hypertrace_tests::command::{Demo, Hypertrace, Ran, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
-use hypertrace_tests::namespace::Mount;
+use hypertrace_tests::namespace::{self, Mount};
 use hypertrace_tests::trace_cmd::{self, Shown};
 use hypertrace_tests::{capability, kvm};
 use serde_json::Value;
@@ -169,7 +169,7 @@ fn a_running_process_joins_a_session_until_it_ends() {
 
     let (recorder, said) = start(&out, shell.id());
     drop(shell.stdin.take());
-    // Its parent has to wait for it: `record` takes a process that nobody waited for as ended.
+    // A process that nobody waited for has ended, too.
     let ran = end(recorder, said);
     shell.wait().unwrap();
 
@@ -185,19 +185,89 @@ fn a_running_process_joins_a_session_until_it_ends() {
 
 #[test]
 fn an_interrupt_ends_it_and_keeps_what_was_recorded() {
+    // The last is a terminal's that is closed.
+    for signal in ["INT", "TERM", "HUP"] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("S");
+        let mut shell = waiting_shell();
+        let (recorder, said) = start(&out, shell.id());
+
+        send(signal, recorder.id().into());
+
+        let ran = end(recorder, said);
+        assert_eq!(ran.code, Some(0), "{signal}: {ran:?}");
+        recorded(&ran);
+        assert!(out.join("kernel.dat").exists());
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+    }
+}
+
+/// Shell commands after which the kernel's trace cannot be used by root: the folder for notes is
+/// another user's.
+const NO_TRACE: &str =
+    "mkdir -p /run/hypertrace && mount -t tmpfs -o uid=65534 none /run/hypertrace";
+
+#[test]
+fn perf_records_where_the_kernels_trace_refuses() {
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("S");
-    let mut shell = waiting_shell();
-    let (recorder, said) = start(&out, shell.id());
+    let record = HYPERTRACE.command(["record", "--out"]);
+    let Some(mut command) = namespace::inside(NO_TRACE, &record) else { return };
 
-    send("INT", recorder.id().into());
+    let ran = run(command.arg(dir.path().join("S")).args(["--", "sh", "-c", "exit 7"]));
 
-    let ran = end(recorder, said);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    recorded(&ran);
-    assert!(out.join("kernel.dat").exists());
-    drop(shell.stdin.take());
-    shell.wait().unwrap();
+    if ran.stderr.contains("perf_event_open") {
+        return capability::missing("perf", ran.stderr);
+    }
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stderr.contains("(by perf)"), "{ran:?}");
+    for option in [["-e", "sched:*"], ["--buffer", "64"]] {
+        let mut command = namespace::inside(NO_TRACE, &record).unwrap();
+        let ran = run(command.arg(dir.path().join("T")).args(option).args(["--", "true"]));
+        let said = ran.failed(1);
+        assert!(said.contains("the kernel's tracing cannot be used: "), "{said}");
+        assert!(!dir.path().join("T/session.json").exists());
+    }
+}
+
+#[test]
+fn a_session_whose_kernel_events_cannot_be_recorded_is_not_made() {
+    // perf needs the list of CPUs.
+    let mounts = format!("{NO_TRACE} && mount -t tmpfs none /sys/devices/system/cpu");
+    for command in ["run", "demo"] {
+        let dir = tempfile::tempdir().unwrap();
+        let start = HYPERTRACE.command([command, "--kernel", "--out"]);
+        let Some(mut start) = namespace::inside(&mounts, &start) else { return };
+        start.arg(dir.path());
+        if command == "run" {
+            start.args(["--", "true"]);
+        }
+
+        let ran = run(&mut start);
+
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("cannot list the CPUs"), "{ran:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{ran:?}");
+    }
+}
+
+#[test]
+fn a_program_has_the_limit_of_files_that_it_had_without_a_recorder() {
+    for command in ["record", "run --kernel"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, limit) = (dir.path().join("S"), dir.path().join("limit"));
+        let script = format!(
+            "ulimit -Sn 256; exec {} {command} --quiet --out {} -- sh -c 'ulimit -Sn > {}'",
+            HYPERTRACE.0,
+            out.display(),
+            limit.display()
+        );
+
+        let ran = run(Command::new("sh").args(["-c", &script]));
+
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(fs::read_to_string(limit).unwrap().trim(), "256", "{command}");
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -92,14 +93,80 @@ impl Notes {
             run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(session).args(["--", "true"]));
         assert_eq!(ran.code, Some(0), "{ran:?}");
         fs::create_dir(session.join(".kernel")).unwrap();
-        let mut ended = Command::new("true").spawn().unwrap();
-        ended.wait().unwrap();
-        let name = format!("hypertrace.{}.1.0", ended.id());
-        symlink(session, self.0.path().join(&name)).unwrap();
-        let instance = own.dir().parent().unwrap().join(name);
-        fs::create_dir(&instance).unwrap();
+        let instance = instance_of_an_ended_process(own);
+        symlink(session, self.0.path().join(instance.file_name().unwrap())).unwrap();
         instance
     }
+}
+
+/// Makes an instance as a recorder does that has ended.
+fn instance_of_an_ended_process(own: &Instance) -> PathBuf {
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let instance = own.dir().parent().unwrap().join(format!("hypertrace.{}.1.0", ended.id()));
+    fs::create_dir(&instance).unwrap();
+    instance
+}
+
+#[test]
+fn an_instance_without_a_note_is_another_users() {
+    let Some(own) = Instance::new() else { return };
+    let notes = Notes::new();
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let instance = instance_of_an_ended_process(&own);
+
+    notes.start_another();
+
+    assert_eq!(fs::read_to_string(instance.join("tracing_on")).unwrap().trim(), "1");
+    fs::remove_dir(&instance).unwrap();
+    capability::used("tracefs");
+}
+
+#[test]
+fn remains_in_another_users_folder_are_not_completed() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    for name in [".kernel", "session.json"] {
+        chown(out.join(name), Some(65534), None).unwrap();
+
+        let ran = run(notes.command(["report"]).unwrap().arg(&out));
+
+        assert!(ran.stderr.contains("belongs to user 65534"), "{name}: {ran:?}");
+        assert!(
+            !out.join("kernel.dat").exists() && out.join(".kernel").exists(),
+            "{name}: {ran:?}"
+        );
+        chown(out.join(name), Some(0), None).unwrap();
+    }
+    let ran = run(notes.command(["report"]).unwrap().arg(&out));
+    assert!(out.join("kernel.dat").exists(), "{ran:?}");
+}
+
+#[test]
+fn readers_are_told_about_a_recording_in_progress_and_cannot_hold_it_up() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(recorder) = notes.recorder(&out, &["--share", "all"]) else { return };
+
+    let owners = run(notes.command(["report"]).unwrap().arg(&out));
+
+    assert!(owners.stderr.contains("still being recorded, and are not shown yet"), "{owners:?}");
+    let program = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &program).unwrap();
+    let mut report = Command::new(program);
+    let readers = run(report.arg("report").arg(&out).uid(65534).gid(65534).current_dir("/"));
+    assert!(readers.stderr.contains("`hypertrace report` of user 0"), "{readers:?}");
+    // Nobody else can open the folder, and so not lock it.
+    let mode = fs::metadata(out.join(".kernel")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    drop(recorder);
+    notes.start_another();
+    assert_eq!(fs::metadata(out.join("kernel.dat")).unwrap().permissions().mode() & 0o777, 0o644);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A private instance of the kernel's trace buffers.
 
 use crate::error::Error;
-use crate::owner::Owner;
+use crate::trace_dat::{Description, Formats};
 use crate::tracefs::Dir;
 use std::io;
 use std::time::Duration;
@@ -27,13 +27,12 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// Makes an instance that records nothing yet.
-    pub fn create(root: Dir, owner: &Owner) -> Result<Instance, Error> {
-        let name = owner.to_string();
+    pub fn create(root: Dir, name: &str) -> Result<Instance, Error> {
         let failed = |source| Error::System("make an instance of the kernel's trace", source);
         let instances = root.dir("instances").map_err(failed)?;
-        instances.create(&name).map_err(failed)?;
-        let dir = instances.dir(&name).map_err(failed)?;
-        Ok(Instance { root, dir, name })
+        instances.create(name).map_err(failed)?;
+        let dir = instances.dir(name).map_err(failed)?;
+        Ok(Instance { root, dir, name: name.to_owned() })
     }
 
     /// Opens an instance that another process left; `None` if there is none.
@@ -76,6 +75,36 @@ impl Instance {
         let set = self.read("set_event")?;
         let names = set.lines().filter_map(|line| line.split_whitespace().next());
         Ok(names.filter(|name| name.contains(':')).take(MOST_EVENTS).map(str::to_owned).collect())
+    }
+
+    /// Reads the descriptions of these events, `SYSTEM:EVENT`.
+    pub fn describe(&self, events: &[String], page_size: u32) -> Result<Description, Error> {
+        let root = &self.root;
+        let read = |name: &str| {
+            let path = root.path().join(name);
+            root.read(name).map_err(|source| Error::File { action: "read", path, source })
+        };
+        let mut ftrace = Vec::new();
+        // As many as the kernel has kinds of records, some 20. Some have no format.
+        let own = root.dir("events/ftrace").and_then(|dir| Ok((dir.names(256)?, dir)));
+        if let Ok((names, dir)) = own {
+            ftrace.extend(names.iter().filter_map(|name| dir.read(&format!("{name}/format")).ok()));
+        }
+        let mut formats = Formats::new();
+        for event in events {
+            let Some((system, name)) = event.split_once(':') else { continue };
+            let format = read(&format!("events/{system}/{name}/format"))?;
+            formats.entry(system.to_owned()).or_default().insert(name.to_owned(), format);
+        }
+        Ok(Description {
+            header_page: read("events/header_page")?,
+            header_event: read("events/header_event")?,
+            ftrace,
+            events: formats,
+            // For texts that events name by address.
+            printk: root.read("printk_formats").unwrap_or_default(),
+            page_size,
+        })
     }
 
     /// Records one thread too, and all that it starts.

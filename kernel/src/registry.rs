@@ -6,8 +6,8 @@
 
 use crate::error::Error;
 use crate::owner::Owner;
-use crate::state::failed;
 use hypertrace_trace::Share;
+use hypertrace_trace::control::error_chain;
 use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::retry;
 use hypertrace_trace::own_directory;
@@ -19,25 +19,27 @@ use std::path::{Path, PathBuf};
 /// Most recordings at the same time.
 const MOST: usize = 4096;
 
-/// Returns the folder. An error says what is missing.
+/// Returns the folder.
 fn folder() -> Result<Folder, Error> {
+    let failed = |path: &Path, why: String| {
+        Error::NoTracefs(format!("no note in {}: {why}", path.display()))
+    };
     let path = if rustix::process::geteuid().is_root() {
         PathBuf::from("/run/hypertrace")
     } else {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         // The XDG specification says to ignore a relative path.
         let runtime = runtime.filter(|path| path.is_absolute()).ok_or_else(|| {
-            Error::NoTracefs("its use is noted in XDG_RUNTIME_DIR, which is not set".into())
+            Error::NoTracefs("its instances are noted in XDG_RUNTIME_DIR, which is not set".into())
         })?;
         runtime.join("hypertrace")
     };
-    match own_directory(&path, Share::Owner)? {
-        Some(folder) => Ok(folder),
-        None => Folder::create_path(&path, Share::Owner).map_err(|source| Error::File {
-            action: "make",
-            path,
-            source,
-        }),
+    match own_directory(&path, Share::Owner) {
+        Ok(Some(folder)) => Ok(folder),
+        Ok(None) => {
+            Folder::create_path(&path, Share::Owner).map_err(|e| failed(&path, e.to_string()))
+        }
+        Err(why) => Err(failed(&path, error_chain(&why))),
     }
 }
 
@@ -47,7 +49,7 @@ pub(crate) fn add(owner: &Owner, dir: &Path) -> Result<(), Error> {
     let folder = folder()?;
     let name = owner.to_string();
     let noted = std::path::absolute(dir).and_then(|dir| retry(|| symlinkat(&dir, &folder, &*name)));
-    noted.map_err(|source| failed("make", &folder, &name, source))
+    noted.map_err(|e| Error::NoTracefs(format!("no note in {}: {e}", folder.path().display())))
 }
 
 /// Returns the directory of an instance.
