@@ -176,7 +176,12 @@ fn list<'a>(
 fn kernel_text(out: &mut String, kernel: &KernelStat) -> std::fmt::Result {
     for (at, cpu) in kernel.cpus.iter().enumerate() {
         out.push_str(if at == 0 { "\nkernel.dat: " } else { "; " });
-        write!(out, "cpu{} {} events, {} lost", cpu.cpu, grouped(cpu.events), grouped(cpu.lost))?;
+        write!(out, "cpu{} {} events, ", cpu.cpu, grouped(cpu.events))?;
+        match cpu.lost {
+            0 if !kernel.losses_known => out.push_str("? lost"),
+            lost if !kernel.losses_known => write!(out, "{} lost at least", grouped(lost))?,
+            lost => write!(out, "{} lost", grouped(lost))?,
+        }
         if cpu.uncounted > 0 {
             write!(out, " and an unknown number in {} places", grouped(cpu.uncounted))?;
         }
@@ -191,7 +196,7 @@ fn kernel_json(kernel: &KernelStat) -> Value {
             "lost": cpu.lost, "uncounted_losses": cpu.uncounted,
         })
     });
-    json!({ "cpus": cpus.collect::<Vec<_>>() })
+    json!({ "cpus": cpus.collect::<Vec<_>>(), "losses_known": kernel.losses_known })
 }
 
 fn to_json(session: &Session, stat: &SessionStat) -> Value {

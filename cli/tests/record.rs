@@ -81,6 +81,8 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
     check_times(&out, &events, from, to);
     let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
     assert!(names.contains(&"sched_switch") && names.contains(&"sched_wakeup"), "{names:?}");
+    let stat = run(HYPERTRACE.command(["stat"]).arg(&out)).ok();
+    assert!(stat.contains(" events, 0 lost") && !stat.contains("? lost"), "{stat}");
     let forks = events.iter().filter(|event| event.name == "sched_wakeup_new").count();
     assert!(forks >= 3, "the shell and two children: {forks}");
     assert!(!out.join(".kernel").exists());
