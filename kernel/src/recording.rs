@@ -62,7 +62,7 @@ pub struct Recording {
     why_perf: Option<String>,
 }
 
-/// What records.
+/// A source of events that runs, and its settings.
 #[derive(Debug)]
 struct Started {
     by: By,
