@@ -12,7 +12,7 @@ use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
-use hypertrace_kernel::Recording;
+use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_timeline::{Kind, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::error_chain;
@@ -159,7 +159,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let recording = match start_kernel(args, &dir) {
         Ok(recording) => recording,
         Err(why) => {
-            if kernel::is_joined(&dir) {
+            // Another recorder may have joined the session already.
+            if is_incomplete(&dir) {
                 drop(host.end())
             } else {
                 host.abandon()

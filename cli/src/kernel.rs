@@ -15,11 +15,6 @@ pub fn start(config: &Config) -> Result<Recording> {
     Recording::start(config).context("cannot record the kernel's events")
 }
 
-/// Returns true if another process records into a session that this one has just made.
-pub fn is_joined(dir: &Path) -> bool {
-    is_incomplete(dir)
-}
-
 /// Completes the recordings of killed processes, and removes their instances. Reports what it did.
 pub fn clean() {
     for found in sweep() {

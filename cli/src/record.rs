@@ -5,7 +5,7 @@ use crate::kernel;
 use crate::output::say;
 use crate::recording::Failure;
 use anyhow::Result;
-use hypertrace_kernel::{Config, Recording};
+use hypertrace_kernel::{Config, Recording, is_incomplete};
 use hypertrace_trace::{Session, Share, session_json};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
 use std::ffi::OsString;
@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(why) => {
             match own {
                 // Another recorder has joined it already.
-                Some(session) if kernel::is_joined(&args.out) => drop(session.end()),
+                Some(session) if is_incomplete(&args.out) => drop(session.end()),
                 Some(session) => session.abandon(),
                 None => {}
             }

@@ -9,7 +9,7 @@ use crate::recording::{Failure, serve};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
-use hypertrace_kernel::Recording;
+use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
@@ -132,7 +132,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let recording = match start_kernel(args) {
         Ok(recording) => recording,
         Err(why) => {
-            if kernel::is_joined(&args.out) {
+            // Another recorder may have joined the session already.
+            if is_incomplete(&args.out) {
                 drop(session.end())
             } else {
                 session.abandon()

@@ -125,6 +125,24 @@ fn an_instance_without_a_note_is_another_users() {
 }
 
 #[test]
+fn a_recording_whose_instance_is_gone_is_completed_by_the_next_start() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    let note = fs::read_dir(notes.0.path()).unwrap().next().unwrap().unwrap();
+    // As after a kill between the removal of the instance and the making of the file.
+    fs::remove_dir(own.dir().parent().unwrap().join(note.file_name())).unwrap();
+
+    let ran = notes.start_another();
+
+    assert!(ran.stderr.contains(", losses unknown"), "{ran:?}");
+    assert!(out.join("kernel.dat").exists() && !out.join(".kernel").exists(), "{ran:?}");
+    assert_eq!(fs::read_dir(notes.0.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn remains_in_another_users_folder_are_not_completed() {
     let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
     let out = dir.path().join("S");

@@ -38,8 +38,6 @@ pub struct Summary {
     pub failure: Option<String>,
     /// Why the kernel's trace has the empty instance still. The next start tries to remove it again.
     pub instance_left: Option<String>,
-    /// Size of the file.
-    pub bytes: u64,
 }
 
 impl Summary {
@@ -58,36 +56,30 @@ pub(crate) struct Taken {
     pub instance_left: Option<String>,
 }
 
-/// Moves everything from an instance to the disk, and removes it with its note.
+/// Moves everything from an instance to the disk, and removes it.
 ///
 /// # Errors
-/// If something cannot be moved: the instance stays, switched off, with its note.
+/// If something cannot be moved: the instance stays, switched off.
 pub(crate) fn take(
     instance: Instance,
     pages: impl FnOnce(&Instance) -> Result<Pages, Error>,
     state: &State,
-    name: &str,
 ) -> Result<Taken, Error> {
     instance.switch(false)?;
     let failure = pages(&instance)?.finish()?;
     let names = instance.root().text("saved_cmdlines").unwrap_or_default();
-    state.end(&EndJson { stats: Stats::of(&instance)?, names })?;
+    state.end(&EndJson { stats: instance.stats()?, names })?;
     // From here on the files have everything.
-    let instance_left = match instance.remove() {
-        Ok(()) => {
-            registry::remove(name);
-            None
-        }
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Some(format!(
-            "another program has files of the kernel's trace instance {name} open; its events are \
-             complete, and the next recording removes it"
-        )),
-        Err(error) => Some(format!("cannot remove the kernel's trace instance {name}: {error}")),
-    };
+    let instance_left = instance.remove().err().map(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => "another program has files of the kernel's trace instance open; its \
+                              events are complete, and the next recording removes it"
+            .into(),
+        _ => format!("cannot remove the kernel's trace instance: {error}"),
+    });
     Ok(Taken { failure, instance_left })
 }
 
-/// Makes the file of a recording that has ended, and removes the folder. `None`: nothing was
+/// Makes the file of a recording that has ended, and removes the folder and the note. `None`: nothing was
 /// recorded, or the file is there.
 ///
 /// # Errors
@@ -127,6 +119,7 @@ pub(crate) fn complete(
         origin.push_str("; recovered=1");
     }
     all.add_lines(&names.to_lines());
+    let owner = json.owner;
     let ending = Ending {
         stats: stats.iter().map(|stats| (stats.cpu, stats.text.clone())).collect(),
         names: all.to_lines(),
@@ -158,8 +151,10 @@ pub(crate) fn complete(
         damage,
         failure: taken.failure.map(|why| error_chain(&why)),
         instance_left: taken.instance_left,
-        bytes: contents.bytes,
     };
     state.remove()?;
+    if json.source == Source::Tracefs && summary.instance_left.is_none() {
+        registry::remove(&owner);
+    }
     Ok(Some(summary))
 }

@@ -1,13 +1,13 @@
 //! A private instance of the kernel's trace buffers.
 
 use crate::error::Error;
+use crate::stats::{MOST_CPUS, Stats};
 use crate::trace_dat::{Description, Formats};
 use crate::tracefs::Dir;
 use std::io;
 use std::time::Duration;
 
-/// Most CPUs of a machine, and most events that are recorded at the same time.
-pub(crate) const MOST_CPUS: usize = 8192;
+/// Most events that are recorded at the same time.
 const MOST_EVENTS: usize = 1 << 16;
 
 /// Events that tell where a region's time went. `kvm:*` is missing in a kernel without KVM.
@@ -139,8 +139,17 @@ impl Instance {
         self.dir.dir(&name).map_err(|e| self.failed("open", &name, e))
     }
 
+    /// Reads the counters of all CPUs' buffers.
+    pub fn stats(&self) -> Result<Vec<Stats>, Error> {
+        let read = |cpu| {
+            let text = self.read(&format!("per_cpu/cpu{cpu}/stats"))?;
+            Ok(Stats { cpu, text })
+        };
+        self.cpus()?.into_iter().map(read).collect()
+    }
+
     /// Reads a file as text.
-    pub fn read(&self, name: &str) -> Result<String, Error> {
+    fn read(&self, name: &str) -> Result<String, Error> {
         self.dir.text(name).map_err(|e| self.failed("read", name, e))
     }
 

@@ -56,7 +56,6 @@ impl Config {
 #[derive(Debug)]
 pub struct Recording {
     state: State,
-    owner: Owner,
     processes: Processes,
     started: Started,
     why_perf: Option<String>,
@@ -99,7 +98,7 @@ impl Recording {
             started = start_perf(&state, &owner, config);
         }
         match started {
-            Ok(started) => Ok(Recording { state, owner, processes, started, why_perf }),
+            Ok(started) => Ok(Recording { state, processes, started, why_perf }),
             Err(why) => {
                 state.remove()?;
                 Err(why)
@@ -164,7 +163,7 @@ impl Recording {
     /// If the file cannot be written. The data stay on the disk and in the kernel's buffers, and
     /// [`recover`](crate::recover) completes it from another process.
     pub fn finish(self) -> Result<Summary, Error> {
-        let Recording { state, owner, processes, started, .. } = self;
+        let Recording { state, processes, started, .. } = self;
         let taken = match started.by {
             By::Trace { instance, drain } => {
                 let mut panicked = None;
@@ -175,7 +174,7 @@ impl Recording {
                         Pages::open(instance, state.folder.clone(), rustix::param::page_size())
                     }
                 };
-                let taken = take(instance, pages, &state, &owner.to_string())?;
+                let taken = take(instance, pages, &state)?;
                 Taken { failure: panicked.or(taken.failure), ..taken }
             }
             By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },

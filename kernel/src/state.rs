@@ -5,9 +5,8 @@
 //! process finds them. The folder is locked while a process uses it.
 
 use crate::error::Error;
-use crate::instance::MOST_CPUS;
 use crate::source::Source;
-use crate::stats::Stats;
+use crate::stats::{MOST_CPUS, Stats};
 use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::{read_at, retry};
 use hypertrace_trace::session_json;

@@ -1,8 +1,9 @@
 //! Counters of a CPU's buffer.
 
-use crate::error::Error;
-use crate::instance::Instance;
 use serde::{Deserialize, Serialize};
+
+/// Most CPUs of a machine: the kernel's own bound on x86-64.
+pub(crate) const MOST_CPUS: usize = 8192;
 
 /// Counters of a CPU's buffer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -13,15 +14,6 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// Reads the counters of all CPUs.
-    pub fn of(instance: &Instance) -> Result<Vec<Stats>, Error> {
-        let read = |cpu| {
-            let text = instance.read(&format!("per_cpu/cpu{cpu}/stats"))?;
-            Ok(Stats { cpu, text })
-        };
-        instance.cpus()?.into_iter().map(read).collect()
-    }
-
     fn get(&self, name: &str) -> u64 {
         let mut lines = self.text.lines().filter_map(|line| line.split_once(": "));
         let value = lines.find(|(found, _)| *found == name).map(|(_, value)| value.trim());

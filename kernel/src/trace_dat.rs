@@ -143,7 +143,6 @@ pub(crate) struct Contents {
     pub events: BTreeMap<u32, u64>,
     /// Damage that was left out
     pub damage: Vec<String>,
-    pub bytes: u64,
 }
 
 /// Writes a file from its first part and the CPUs' files in a folder.
@@ -223,7 +222,7 @@ pub(crate) fn write(
     check_size(end + last.len() as u64).map_err(failed)?;
     write_at(out, &bytes, 0).map_err(failed)?;
     write_at(out, &last, end).map_err(failed)?;
-    Ok(Contents { bytes: end + last.len() as u64, ..contents })
+    Ok(contents)
 }
 
 fn option(options: &mut Vec<u8>, id: u16, data: &[u8]) {
