@@ -12,7 +12,7 @@ use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
-use hypertrace_kernel::Recording;
+use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_timeline::{Kind, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::error_chain;
@@ -75,7 +75,7 @@ pub struct Args {
     /// Record the host kernel's events of this process, the VMM, too, as `hypertrace
     /// record` does
     #[arg(long)]
-    kernel: bool,
+    pub kernel: bool,
 
     /// One JSON object: mode, vcpus, ring_events, reference_points, stamps,
     /// lost, faults, records, session
@@ -101,8 +101,8 @@ Examples:
   hypertrace ctl S info trace           show backends and rings
   hypertrace report S | less            show the whole timeline
 
-Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty); after SIGINT or
-SIGTERM, 128 plus the signal's number: the session holds what was recorded until then.";
+Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty); after SIGINT,
+SIGTERM or SIGHUP, 128 plus the signal's number: the session holds what was recorded until then.";
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -159,8 +159,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let recording = match start_kernel(args, &dir) {
         Ok(recording) => recording,
         Err(why) => {
-            // Nothing was recorded; the session is empty.
-            let _ = host.end();
+            // Another recorder may have joined the session already.
+            if is_incomplete(&dir) {
+                drop(host.end())
+            } else {
+                host.abandon()
+            }
             return Err(why);
         }
     };
@@ -190,7 +194,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, false));
     drop(interrupts);
     if let Some(signal) = Interrupts::came() {
-        return interrupted(signal, &summary, written, &dir);
+        return interrupted(signal, &summary, written.and(kernel), &dir);
     }
     let shown = if args.json {
         let report = Report {
@@ -237,7 +241,11 @@ fn interrupted(
     written: Result<()>,
     dir: &Path,
 ) -> Result<ExitCode> {
-    let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
+    let name = match signal {
+        libc::SIGINT => "SIGINT",
+        libc::SIGHUP => "SIGHUP",
+        _ => "SIGTERM",
+    };
     let (records, lost, dir) = (grouped(summary.records), grouped(summary.lost), dir.display());
     written.with_context(|| format!("ended by {name}; {dir} is incomplete"))?;
     say(format_args!(
@@ -286,6 +294,14 @@ impl Host {
             (Host::Device(_), None) => bail!("a device without a machine"),
         }
         Ok(())
+    }
+
+    /// Ends a session in which nothing was recorded as if it had not been created.
+    fn abandon(self) {
+        match self {
+            Host::Device(device) => device.abandon(),
+            Host::Segment(session) => session.abandon(),
+        }
     }
 
     fn end(self) -> (Summary, Result<()>) {

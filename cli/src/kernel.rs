@@ -3,7 +3,8 @@
 use crate::losses::grouped;
 use crate::output::say;
 use anyhow::{Context, Result};
-use hypertrace_kernel::{Config, Recording, Source, Summary, is_incomplete, recover, sweep};
+use hypertrace_kernel::{Config, Error, Recording, Source, Summary, is_incomplete, recover, sweep};
+use hypertrace_trace::SessionError;
 use hypertrace_trace::control::error_chain;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,45 +18,66 @@ pub fn start(config: &Config) -> Result<Recording> {
 /// Completes the recordings of killed processes, and removes their instances. Reports what it did.
 pub fn clean() {
     for found in sweep() {
-        let place = match &found.dir {
-            Some(dir) => dir.display().to_string(),
-            None => "an unknown directory".into(),
-        };
+        let dir = found.dir.display();
         match found.summary {
             Ok(Some(summary)) => say(completed(&summary)),
-            Ok(None) => say(format_args!(
-                "removed the kernel's trace instance {} of a process that was killed; its events, for \
-                 {place}, were dropped",
-                found.instance
-            )),
+            Ok(None) => {}
             Err(why) => say(format_args!(
-                "cannot complete the recording of a killed process in {place}: {}",
+                "cannot complete the recording that was left in {dir}: {}",
                 error_chain(&why)
             )),
+        }
+        if found.dropped > 0 {
+            say(format_args!(
+                "removed the kernel's trace instance {} of a process that was killed; its {} events, \
+                 for {dir}, were dropped, as the recording there is gone",
+                found.instance,
+                grouped(found.dropped)
+            ));
         }
     }
 }
 
 /// Completes the recording of a killed process in this directory. Reports what it did; a failure is
-/// no error, as the rest of the session can be read.
-pub fn complete(dir: &Path) {
+/// no error, as the rest of the session can be read. Returns false if the recording is in progress.
+pub fn complete(dir: &Path) -> bool {
     if !is_incomplete(dir) {
-        return;
+        return true;
     }
     match recover(dir) {
         Ok(Some(summary)) => say(completed(&summary)),
-        // Still recording, or nothing was recorded.
+        // Nothing was recorded.
         Ok(None) => {}
+        Err(Error::Busy(_)) => return false,
+        Err(Error::Directory(SessionError::NotOwned { path, owner, .. })) if path == dir => {
+            say(format_args!(
+                "{}: the kernel's events are not shown: they are still being recorded, or their \
+                 recorder was killed and `hypertrace report` of user {owner} has to complete them",
+                dir.display()
+            ));
+        }
         Err(why) => say(format_args!(
-            "{}: the kernel's events of a killed process are not shown: {}",
+            "{}: the kernel's events, of a recording that was left incomplete, are not shown: {}",
             dir.display(),
             error_chain(&why)
         )),
     }
+    true
+}
+
+/// Completes the recording of a killed process before a session is shown. Reports one in progress.
+pub fn complete_to_show(dir: &Path) {
+    if !complete(dir) {
+        say(format_args!(
+            "{}: the kernel's events are still being recorded, and are not shown yet",
+            dir.display()
+        ));
+    }
 }
 
 fn completed(summary: &Summary) -> String {
-    format!("completed the recording of a process that was killed: {}", line(summary, None))
+    let left = summary.instance_left.as_ref().map_or(String::new(), |why| format!("; {why}"));
+    format!("completed a recording that was left incomplete: {}{left}", line(summary, None))
 }
 
 /// Reports the start of a recording: what is recorded, and what is not.
@@ -131,11 +153,14 @@ pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
 pub fn finish(recording: Recording, is_quiet: bool) -> Result<()> {
     let buffer_kib = recording.buffer_kib();
     let summary = recording.finish().context(
-        "the kernel's events are not complete; they stay on the disk, and hypertrace report \
-         completes them when the cause is gone",
+        "the kernel's events are not complete; they stay on the disk and in the kernel's buffers, and \
+         hypertrace report completes them when the cause is gone",
     )?;
     if !is_quiet {
         say(line(&summary, Some(buffer_kib)));
+    }
+    if let Some(why) = &summary.instance_left {
+        say(why);
     }
     match summary.failure {
         Some(why) => Err(anyhow::anyhow!(

@@ -21,8 +21,7 @@ mod vmm;
 
 use clap::{Parser, Subcommand};
 use hypertrace_trace::SessionError;
-use hypertrace_user::ProgramError;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use hypertrace_user::{ProgramError, allow_open_files};
 use std::io;
 use std::process::ExitCode;
 
@@ -54,9 +53,15 @@ struct Usage(String);
 fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
     let cli = Cli::parse();
-    if let Command::Report(_) | Command::Stat(_) | Command::Clock(_) | Command::Record(_) =
-        &cli.command
-    {
+    // All streams of a session are read at the same time, and all CPUs' buffers of the kernel are
+    // open: that can be more than the usual 1,024.
+    let has_many_files = match &cli.command {
+        Command::Report(_) | Command::Stat(_) | Command::Clock(_) | Command::Record(_) => true,
+        Command::Run(args) => args.kernel,
+        Command::Demo(args) => args.kernel,
+        Command::Ctl(_) | Command::Bench(_) => false,
+    };
+    if has_many_files {
         allow_open_files();
     }
     let succeeded = |()| ExitCode::SUCCESS;
@@ -92,13 +97,4 @@ fn exit(error: &anyhow::Error) -> ExitCode {
         || error.downcast_ref().is_some_and(hypertrace_kernel::Error::is_bad_input)
         || error.downcast_ref().is_some_and(SessionError::is_bad_input);
     ExitCode::from(if is_bad_input { 2 } else { 1 })
-}
-
-/// Raises the limit of open files as far as this process may: all streams of a
-/// session are read at the same time, and all CPUs' buffers of the kernel; that can
-/// be more than the usual 1,024.
-fn allow_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // If it cannot be raised, it may still suffice.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

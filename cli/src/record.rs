@@ -5,7 +5,7 @@ use crate::kernel;
 use crate::output::say;
 use crate::recording::Failure;
 use anyhow::Result;
-use hypertrace_kernel::{Config, Recording, has_ended};
+use hypertrace_kernel::{Config, Recording, is_incomplete};
 use hypertrace_trace::{Session, Share, session_json};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
 use std::ffi::OsString;
@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-/// Period of the check for a signal and for the end of the processes.
-const PERIOD: Duration = Duration::from_millis(50);
+/// Most time until a signal is seen that came just before the wait for the processes.
+const PERIOD: Duration = Duration::from_millis(200);
 
 /// Record the host kernel's events of processes, on the same clock as a session
 ///
@@ -47,8 +47,8 @@ pub struct Args {
           conflicts_with = "program", value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
     pid: Vec<u32>,
 
-    /// Size of each CPU's buffer in the kernel, KiB (default: 8192; less on machines
-    /// with more than 64 CPUs)
+    /// Size of each CPU's buffer in the kernel's trace, KiB; without root, the size
+    /// cannot be chosen (default: 8192; less on machines with more than 64 CPUs)
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(64..=1 << 22))]
     buffer: Option<u32>,
 
@@ -106,15 +106,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut recording = match kernel::start(&config) {
         Ok(recording) => recording,
         Err(why) => {
-            if let Some(session) = own {
-                session.abandon();
+            match own {
+                // Another recorder has joined it already.
+                Some(session) if is_incomplete(&args.out) => drop(session.end()),
+                Some(session) => session.abandon(),
+                None => {}
             }
             return Err(why);
         }
     };
     let ran = match &program {
         Some(program) => run_program(args, program, &mut recording),
-        None => wait(args, &recording).map(|()| 0),
+        None => {
+            wait(args, &mut recording);
+            Ok(0)
+        }
     };
     // First, as it measures the clock once more.
     let written = own.map_or(Ok(()), |session| session.end().1.map_err(Into::into));
@@ -139,14 +145,11 @@ fn own_session(dir: &Path, share: Share, failure: &Failure) -> Result<Option<Ses
 }
 
 /// Waits until the processes have ended, or for a signal.
-fn wait(args: &Args, recording: &Recording) -> Result<()> {
+fn wait(args: &Args, recording: &mut Recording) {
     if !args.quiet {
         kernel::say_start(recording, &args.out, "Ctrl-C ends it");
     }
-    while Interrupts::came().is_none() && !args.pid.iter().all(|pid| has_ended(*pid)) {
-        thread::sleep(PERIOD);
-    }
-    Ok(())
+    while Interrupts::came().is_none() && !recording.wait(PERIOD) {}
 }
 
 /// Runs the program and records it to its end. Returns its exit code.

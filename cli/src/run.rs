@@ -9,7 +9,7 @@ use crate::recording::{Failure, serve};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
-use hypertrace_kernel::Recording;
+use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
@@ -59,7 +59,7 @@ pub struct Args {
     /// Record the host kernel's events of this process and of the program, too, as `hypertrace
     /// record` does
     #[arg(long)]
-    kernel: bool,
+    pub kernel: bool,
 
     /// Users that may read the session
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
@@ -132,8 +132,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let recording = match start_kernel(args) {
         Ok(recording) => recording,
         Err(why) => {
-            // Nothing was recorded; the session is empty.
-            let _ = session.end();
+            // Another recorder may have joined the session already.
+            if is_incomplete(&args.out) {
+                drop(session.end())
+            } else {
+                session.abandon()
+            }
             return Err(why);
         }
     };

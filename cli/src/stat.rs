@@ -39,7 +39,7 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    crate::kernel::complete(&args.dir);
+    crate::kernel::complete_to_show(&args.dir);
     let session = Session::open(&args.dir)?;
     let stat = SessionStat::of(&session)?;
     let kernel = KernelTrace::of_session(0, &session)?.map(|trace| trace.stat()).transpose()?;
@@ -179,7 +179,12 @@ fn list<'a>(
 fn kernel_text(out: &mut String, kernel: &KernelStat) -> std::fmt::Result {
     for (at, cpu) in kernel.cpus.iter().enumerate() {
         out.push_str(if at == 0 { "\nkernel.dat: " } else { "; " });
-        write!(out, "cpu{} {} events, {} lost", cpu.cpu, grouped(cpu.events), grouped(cpu.lost))?;
+        write!(out, "cpu{} {} events, ", cpu.cpu, grouped(cpu.events))?;
+        match cpu.lost {
+            0 if !kernel.losses_known => out.push_str("? lost"),
+            lost if !kernel.losses_known => write!(out, "{} lost at least", grouped(lost))?,
+            lost => write!(out, "{} lost", grouped(lost))?,
+        }
         if cpu.uncounted > 0 {
             write!(out, " and an unknown number in {} places", grouped(cpu.uncounted))?;
         }
@@ -194,7 +199,7 @@ fn kernel_json(kernel: &KernelStat) -> Value {
             "lost": cpu.lost, "uncounted_losses": cpu.uncounted,
         })
     });
-    json!({ "cpus": cpus.collect::<Vec<_>>() })
+    json!({ "cpus": cpus.collect::<Vec<_>>(), "losses_known": kernel.losses_known })
 }
 
 fn to_json(session: &Session, stat: &SessionStat) -> Value {

@@ -109,7 +109,9 @@ fn stat_counts_the_kernels_events_and_losses() {
     let json = run(HYPERTRACE.command(["stat", "--json"]).arg(session.path())).ok();
     let json: Value = serde_json::from_str(&json).unwrap();
     let cpu = serde_json::json!({"cpu": 0, "events": 2, "lost": 9, "uncounted_losses": 0});
-    assert_eq!(json["kernel"], serde_json::json!({ "cpus": [cpu] }));
+    // It has none of the kernel's own counters, so there may be losses without a place.
+    assert!(text.contains("9 lost at least"), "{text}");
+    assert_eq!(json["kernel"], serde_json::json!({ "cpus": [cpu], "losses_known": false }));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use hypertrace_abi::clock::ticks;
 use hypertrace_tests::command::{Demo, Hypertrace, Ran, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
-use hypertrace_tests::namespace::Mount;
+use hypertrace_tests::namespace::{self, Mount};
 use hypertrace_tests::trace_cmd::{self, Shown};
 use hypertrace_tests::{capability, kvm};
 use serde_json::Value;
@@ -23,7 +23,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 #[track_caller]
 fn recorded(ran: &Ran) -> Option<u64> {
     let line = ran.stderr.lines().find(|line| {
-        line.contains(" kernel events (by ") && !line.contains("of a process that was killed")
+        line.contains(" kernel events (by ") && !line.contains("that was left incomplete")
     });
     let line = line.unwrap_or_else(|| panic!("no closing line: {ran:?}"));
     assert!(line.ends_with(", none lost"), "{line}");
@@ -81,6 +81,8 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
     check_times(&out, &events, from, to);
     let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
     assert!(names.contains(&"sched_switch") && names.contains(&"sched_wakeup"), "{names:?}");
+    let stat = run(HYPERTRACE.command(["stat"]).arg(&out)).ok();
+    assert!(stat.contains(" events, 0 lost") && !stat.contains("? lost"), "{stat}");
     let forks = events.iter().filter(|event| event.name == "sched_wakeup_new").count();
     assert!(forks >= 3, "the shell and two children: {forks}");
     assert!(!out.join(".kernel").exists());
@@ -173,7 +175,7 @@ fn a_running_process_joins_a_session_until_it_ends() {
 
     let (recorder, said) = start(&out, shell.id());
     drop(shell.stdin.take());
-    // Its parent has to wait for it: `record` takes a process that nobody waited for as ended.
+    // A process that nobody waited for has ended, too.
     let ran = end(recorder, said);
     shell.wait().unwrap();
 
@@ -189,19 +191,89 @@ fn a_running_process_joins_a_session_until_it_ends() {
 
 #[test]
 fn an_interrupt_ends_it_and_keeps_what_was_recorded() {
+    // The last is a terminal's that is closed.
+    for signal in ["INT", "TERM", "HUP"] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("S");
+        let mut shell = waiting_shell();
+        let (recorder, said) = start(&out, shell.id());
+
+        send(signal, recorder.id().into());
+
+        let ran = end(recorder, said);
+        assert_eq!(ran.code, Some(0), "{signal}: {ran:?}");
+        recorded(&ran);
+        assert!(out.join("kernel.dat").exists());
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+    }
+}
+
+/// Shell commands after which the kernel's trace cannot be used by root: the folder for notes is
+/// another user's.
+const NO_TRACE: &str =
+    "mkdir -p /run/hypertrace && mount -t tmpfs -o uid=65534 none /run/hypertrace";
+
+#[test]
+fn perf_records_where_the_kernels_trace_refuses() {
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("S");
-    let mut shell = waiting_shell();
-    let (recorder, said) = start(&out, shell.id());
+    let record = HYPERTRACE.command(["record", "--out"]);
+    let Some(mut command) = namespace::inside(NO_TRACE, &record) else { return };
 
-    send("INT", recorder.id().into());
+    let ran = run(command.arg(dir.path().join("S")).args(["--", "sh", "-c", "exit 7"]));
 
-    let ran = end(recorder, said);
-    assert_eq!(ran.code, Some(0), "{ran:?}");
-    recorded(&ran);
-    assert!(out.join("kernel.dat").exists());
-    drop(shell.stdin.take());
-    shell.wait().unwrap();
+    if ran.stderr.contains("perf_event_open") {
+        return capability::missing("perf", ran.stderr);
+    }
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stderr.contains("(by perf)"), "{ran:?}");
+    for option in [["-e", "sched:*"], ["--buffer", "64"]] {
+        let mut command = namespace::inside(NO_TRACE, &record).unwrap();
+        let ran = run(command.arg(dir.path().join("T")).args(option).args(["--", "true"]));
+        let said = ran.failed(1);
+        assert!(said.contains("the kernel's tracing cannot be used: "), "{said}");
+        assert!(!dir.path().join("T/session.json").exists());
+    }
+}
+
+#[test]
+fn a_session_whose_kernel_events_cannot_be_recorded_is_not_made() {
+    // perf needs the list of CPUs.
+    let mounts = format!("{NO_TRACE} && mount -t tmpfs none /sys/devices/system/cpu");
+    for command in ["run", "demo"] {
+        let dir = tempfile::tempdir().unwrap();
+        let start = HYPERTRACE.command([command, "--kernel", "--out"]);
+        let Some(mut start) = namespace::inside(&mounts, &start) else { return };
+        start.arg(dir.path());
+        if command == "run" {
+            start.args(["--", "true"]);
+        }
+
+        let ran = run(&mut start);
+
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("cannot list the CPUs"), "{ran:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{ran:?}");
+    }
+}
+
+#[test]
+fn a_program_has_the_limit_of_files_that_it_had_without_a_recorder() {
+    for command in ["record", "run --kernel"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, limit) = (dir.path().join("S"), dir.path().join("limit"));
+        let script = format!(
+            "ulimit -Sn 256; exec {} {command} --quiet --out {} -- sh -c 'ulimit -Sn > {}'",
+            HYPERTRACE.0,
+            out.display(),
+            limit.display()
+        );
+
+        let ran = run(Command::new("sh").args(["-c", &script]));
+
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(fs::read_to_string(limit).unwrap().trim(), "256", "{command}");
+    }
 }
 
 #[test]
@@ -253,6 +325,34 @@ fn another_user_records_the_scheduling_of_its_threads() {
     let said = run(&mut command).failed(1);
     assert!(said.contains("only root may use it"), "{said}");
     assert!(!dir.path().join("T").join("session.json").exists());
+}
+
+#[test]
+fn in_a_pid_namespace_perf_records_as_the_kernels_trace_has_other_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let inside = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", HYPERTRACE.0, "record", "--out"]);
+        run(command.arg(&out).args(arguments))
+    };
+
+    let named = inside(&["-e", "sched:*", "--", "true"]);
+
+    if named.stderr.starts_with("unshare: ") {
+        return capability::missing("pid-namespace", named.stderr);
+    }
+    let said = named.failed(1);
+    assert!(said.contains("numbers of threads outside of this PID namespace"), "{said}");
+    capability::used("pid-namespace");
+    let ran = inside(&["--", "sh", "-c", "sleep 0.01; exit 7"]);
+    if ran.stderr.contains("perf_event_open") {
+        return capability::missing("perf", ran.stderr);
+    }
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stderr.contains("(by perf)"), "{ran:?}");
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert!(events.iter().any(|event| event.comm == "sleep"), "{events:?}");
 }
 
 #[test]
@@ -380,6 +480,62 @@ fn events_that_no_buffer_held_are_counted() {
 }
 
 #[test]
+fn switches_that_no_ring_of_perf_held_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &program).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let as_user = |command: &mut Command| {
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command.current_dir(dir.path());
+    };
+    // Two processes that wait for each other, and at the end how often they did.
+    let turns = "mkfifo a b; read line
+        (while read l; do echo x; done; grep ^volun /proc/self/../$(exec sh -c 'echo $PPID')/status >&2) <a >b &
+        exec 3>a 4<b; i=0
+        while [ $i -lt 40000 ]; do echo x >&3; read l <&4; i=$((i+1)); done
+        exec 3>&-; wait; grep ^volun /proc/$$/status >&2";
+    let mut shell = Command::new("sh");
+    as_user(shell.args(["-c", turns]).stdin(Stdio::piped()).stderr(Stdio::piped()));
+    let mut shell = shell.spawn().unwrap();
+    let mut recorder = Command::new(&program);
+    recorder.args(["record", "--out", "S", "--pid", &shell.id().to_string()]);
+    as_user(recorder.stderr(Stdio::piped()));
+    let mut recorder = recorder.spawn().unwrap();
+    let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
+    while !said.contains("recording the kernel's events") {
+        if stderr.read_line(&mut said).unwrap() == 0 {
+            assert!(said.contains("perf_event_open"), "{said}");
+            capability::missing("perf", said);
+            let _ = (shell.kill(), shell.wait(), recorder.wait());
+            return;
+        }
+    }
+    recorder.stderr = Some(stderr.into_inner());
+    send("STOP", recorder.id().into());
+    drop(shell.stdin.take());
+    let shell = shell.wait_with_output().unwrap();
+    send("CONT", recorder.id().into());
+    let ran = end(recorder, said);
+
+    let counts = String::from_utf8(shell.stderr).unwrap();
+    let waits = counts.lines().map(|line| line.split_whitespace().last().unwrap().parse::<u64>());
+    let waits = waits.collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!((waits.len(), ran.code), (2, Some(0)), "{counts} {ran:?}");
+    if ran.stderr.contains("(by tracefs)") || ran.stderr.contains("losses unknown") {
+        // All users may trace, or a kernel before 6.0, whose perf counts no losses.
+        return capability::missing("perf", &ran.stderr);
+    }
+    let line = ran.stderr.lines().find(|line| line.contains(" lost: ")).unwrap_or(&ran.stderr);
+    let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
+    // A wait is two switches.
+    assert!(lost > 0 && events + lost >= 2 * waits.iter().sum::<u64>(), "{waits:?} {line}");
+    capability::used("perf");
+}
+
+#[test]
 fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let Some(disk) = Mount::new("tmpfs", "size=4m") else { return };
     let (out, ballast) = (disk.path().join("S"), disk.path().join("ballast"));
@@ -412,8 +568,12 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let report = run(HYPERTRACE.command(["report"]).arg(&out));
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(!out.join(".kernel").exists(), "{report:?}");
+    // Also those that the buffers had when nothing could be written.
+    let line = report.stderr.lines().find(|line| line.contains(" lost: ")).unwrap_or_default();
+    let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
+    assert!(events + lost >= CALLS, "{report:?}");
     let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
-    assert!(!read.events.is_empty());
+    assert_eq!(read.events.len() as u64, events);
 }
 
 #[test]

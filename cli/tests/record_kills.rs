@@ -1,19 +1,22 @@
 //! SIGKILL for `record`: after the next start, no instance is left in the kernel and each recording can
 //! be read. `HYPERTRACE_TEST_KILLS` is the number of kills.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use hypertrace_tests::capability;
-use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::trace_cmd;
 use hypertrace_tests::tracefs::Instance;
+use hypertrace_tests::{capability, namespace};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -36,6 +39,243 @@ impl Drop for Killed {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Folder with the notes of instances, of a test alone: no other test completes what this one leaves.
+struct Notes(tempfile::TempDir);
+
+impl Notes {
+    fn new() -> Notes {
+        Notes(tempfile::tempdir().unwrap())
+    }
+
+    /// Returns a command that keeps its notes here. `None`, with a report, if that is not possible.
+    fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Option<Command> {
+        let place = "/run/hypertrace";
+        let mount = format!("mkdir -p {place} && mount --bind {} {place}", self.0.path().display());
+        namespace::inside(&mount, &HYPERTRACE.command(arguments))
+    }
+
+    /// Starts to record this process, and waits until it is recorded. `None`, with a report, if the
+    /// kernel's trace cannot be used.
+    fn recorder(&self, dir: &Path, more: &[&str]) -> Option<Killed> {
+        let mut command = self.command(["record", "--out"])?;
+        command.arg(dir).args(["--pid", &std::process::id().to_string()]).args(more);
+        let command = with_default_signals(&mut command);
+        let mut recorder = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut said = String::new();
+        let mut stderr = BufReader::new(recorder.0.stderr.take().unwrap());
+        while !said.contains("recording the kernel's events") {
+            assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+        }
+        recorder.0.stderr = Some(stderr.into_inner());
+        if said.contains("by perf") {
+            capability::missing("tracefs", said);
+            return None;
+        }
+        capability::used("tracefs");
+        Some(recorder)
+    }
+
+    /// Runs another recording, which looks for those that were left.
+    fn start_another(&self) -> Ran {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = self.command(["record", "--quiet", "--out"]).unwrap();
+        let ran = run(command.arg(dir.path()).args(["--", "true"]));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    }
+
+    /// Adds the remains of a recorder that was killed before it recorded: an instance, which is on, its
+    /// note, and an empty folder. Returns the instance.
+    fn remains(&self, own: &Instance, session: &Path) -> PathBuf {
+        let ran =
+            run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(session).args(["--", "true"]));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        fs::create_dir(session.join(".kernel")).unwrap();
+        let instance = instance_of_an_ended_process(own);
+        symlink(session, self.0.path().join(instance.file_name().unwrap())).unwrap();
+        instance
+    }
+}
+
+/// Makes an instance as a recorder does that has ended.
+fn instance_of_an_ended_process(own: &Instance) -> PathBuf {
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let instance = own.dir().parent().unwrap().join(format!("hypertrace.{}.1.0", ended.id()));
+    fs::create_dir(&instance).unwrap();
+    instance
+}
+
+#[test]
+fn an_instance_without_a_note_is_another_users() {
+    let Some(own) = Instance::new() else { return };
+    let notes = Notes::new();
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let instance = instance_of_an_ended_process(&own);
+
+    notes.start_another();
+
+    assert_eq!(fs::read_to_string(instance.join("tracing_on")).unwrap().trim(), "1");
+    fs::remove_dir(&instance).unwrap();
+    capability::used("tracefs");
+}
+
+#[test]
+fn a_recording_whose_instance_is_gone_is_completed_by_the_next_start() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    let note = fs::read_dir(notes.0.path()).unwrap().next().unwrap().unwrap();
+    // As after a kill between the removal of the instance and the making of the file.
+    fs::remove_dir(own.dir().parent().unwrap().join(note.file_name())).unwrap();
+
+    let ran = notes.start_another();
+
+    assert!(ran.stderr.contains(", losses unknown"), "{ran:?}");
+    assert!(out.join("kernel.dat").exists() && !out.join(".kernel").exists(), "{ran:?}");
+    assert_eq!(fs::read_dir(notes.0.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn remains_in_another_users_folder_are_not_completed() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    for name in [".kernel", "session.json"] {
+        chown(out.join(name), Some(65534), None).unwrap();
+
+        let ran = run(notes.command(["report"]).unwrap().arg(&out));
+
+        assert!(ran.stderr.contains("belongs to user 65534"), "{name}: {ran:?}");
+        assert!(
+            !out.join("kernel.dat").exists() && out.join(".kernel").exists(),
+            "{name}: {ran:?}"
+        );
+        chown(out.join(name), Some(0), None).unwrap();
+    }
+    let ran = run(notes.command(["report"]).unwrap().arg(&out));
+    assert!(out.join("kernel.dat").exists(), "{ran:?}");
+}
+
+#[test]
+fn readers_are_told_about_a_recording_in_progress_and_cannot_hold_it_up() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(recorder) = notes.recorder(&out, &["--share", "all"]) else { return };
+
+    let owners = run(notes.command(["report"]).unwrap().arg(&out));
+
+    assert!(owners.stderr.contains("still being recorded, and are not shown yet"), "{owners:?}");
+    let program = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &program).unwrap();
+    let mut report = Command::new(program);
+    let readers = run(report.arg("report").arg(&out).uid(65534).gid(65534).current_dir("/"));
+    assert!(readers.stderr.contains("`hypertrace report` of user 0"), "{readers:?}");
+    // Nobody else can open the folder, and so not lock it.
+    let mode = fs::metadata(out.join(".kernel")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    drop(recorder);
+    notes.start_another();
+    assert_eq!(fs::metadata(out.join("kernel.dat")).unwrap().permissions().mode() & 0o777, 0o644);
+}
+
+#[test]
+fn the_instance_of_a_process_that_was_killed_before_it_recorded_is_removed() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let session = dir.path().join("S");
+    let instance = notes.remains(&own, &session);
+
+    let ran = notes.start_another();
+
+    assert!(!instance.exists(), "{ran:?}");
+    assert!(!session.join(".kernel").exists(), "{ran:?}");
+    assert_eq!(ran.stderr, "", "nothing was recorded, so nothing was dropped");
+    assert_eq!(fs::read_dir(notes.0.path()).unwrap().count(), 0);
+    capability::used("tracefs");
+}
+
+#[test]
+fn an_instance_whose_folder_cannot_be_read_stays_until_it_can() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let session = dir.path().join("S");
+    let instance = notes.remains(&own, &session);
+    let json = session.join(".kernel/recording.json");
+    fs::write(&json, "{\"version\": 9").unwrap();
+
+    let ran = notes.start_another();
+
+    assert!(instance.exists(), "{ran:?}");
+    assert!(ran.stderr.contains("recording.json is damaged"), "{ran:?}");
+    fs::remove_file(&json).unwrap();
+    let ran = notes.start_another();
+    assert!(!instance.exists(), "{ran:?}");
+    capability::used("tracefs");
+}
+
+#[test]
+fn pages_on_disk_that_cannot_be_opened_are_not_replaced() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    let file = out.join(".kernel/cpu0");
+    let pages = fs::read(&file).ok();
+    let _ = fs::remove_file(&file);
+    symlink(dir.path().join("elsewhere"), &file).unwrap();
+    let report = || run(notes.command(["report"]).unwrap().arg(&out));
+
+    let ran = report();
+
+    assert!(ran.stderr.contains("cpu0: it is not a regular file"), "{ran:?}");
+    assert!(out.join(".kernel").exists() && !out.join("kernel.dat").exists(), "{ran:?}");
+    fs::remove_file(&file).unwrap();
+    if let Some(pages) = pages {
+        fs::write(&file, pages).unwrap();
+    }
+    let ran = report();
+    assert!(ran.stderr.contains(", none lost"), "{ran:?}");
+    assert!(out.join("kernel.dat").exists(), "{ran:?}");
+}
+
+#[test]
+fn an_instance_that_another_program_has_open_is_removed_by_the_next_start() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(mut recorder) = notes.recorder(&out, &[]) else { return };
+    let prefix = format!("hypertrace.{}.", recorder.0.id());
+    let instances = fs::read_dir(own.dir().parent().unwrap()).unwrap();
+    let mut instances = instances.map(|entry| entry.unwrap());
+    let is_its = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    let instance = instances.find(is_its).unwrap().path();
+    let open = fs::File::open(instance.join("trace_pipe")).unwrap();
+
+    send("INT", recorder.0.id().into());
+
+    let mut said = String::new();
+    recorder.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(recorder.0.wait().unwrap().code(), Some(0), "{said}");
+    assert!(said.contains("another program has files of the kernel's trace instance"), "{said}");
+    assert!(said.contains(", none lost") && out.join("kernel.dat").exists(), "{said}");
+    drop(open);
+    assert_eq!(notes.start_another().stderr, "", "nothing was dropped");
+    assert!(!instance.exists());
 }
 
 #[test]

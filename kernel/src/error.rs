@@ -75,6 +75,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns true if the kernel's trace is at fault: there may be another source.
+    pub(crate) fn is_of_tracefs(&self) -> bool {
+        matches!(
+            self,
+            Error::NoTracefs(_) | Error::Setting { .. } | Error::NoEvent(_) | Error::System(..)
+        )
+    }
+
     /// Returns true if the request is at fault, not the machine.
     pub fn is_bad_input(&self) -> bool {
         match self {

@@ -1,13 +1,13 @@
 //! A private instance of the kernel's trace buffers.
 
 use crate::error::Error;
-use crate::owner::Owner;
-use crate::tracefs::{self, Dir};
+use crate::stats::{MOST_CPUS, Stats};
+use crate::trace_dat::{Description, Formats};
+use crate::tracefs::Dir;
 use std::io;
 use std::time::Duration;
 
-/// Most CPUs of a machine, and most events that are recorded at the same time.
-const MOST_CPUS: usize = 8192;
+/// Most events that are recorded at the same time.
 const MOST_EVENTS: usize = 1 << 16;
 
 /// Events that tell where a region's time went. The first ones are missing in a kernel without KVM,
@@ -38,19 +38,21 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// Makes an instance that records nothing yet.
-    pub fn create(root: Dir, owner: &Owner) -> Result<Instance, Error> {
-        let name = owner.to_string();
+    pub fn create(root: Dir, name: &str) -> Result<Instance, Error> {
         let failed = |source| Error::System("make an instance of the kernel's trace", source);
         let instances = root.dir("instances").map_err(failed)?;
-        instances.create(&name).map_err(failed)?;
-        let dir = instances.dir(&name).map_err(failed)?;
-        Ok(Instance { root, dir, name })
+        instances.create(name).map_err(failed)?;
+        let dir = instances.dir(name).map_err(failed)?;
+        Ok(Instance { root, dir, name: name.to_owned() })
     }
 
-    /// Opens an instance that another process left.
-    pub fn open(root: Dir, name: &str) -> io::Result<Instance> {
-        let dir = root.dir("instances")?.dir(name)?;
-        Ok(Instance { root, dir, name: name.to_owned() })
+    /// Opens an instance that another process left; `None` if there is none.
+    pub fn find(root: Dir, name: &str) -> Result<Option<Instance>, Error> {
+        match root.dir("instances").and_then(|instances| instances.dir(name)) {
+            Ok(dir) => Ok(Some(Instance { root, dir, name: name.to_owned() })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::System("open an instance of the kernel's trace", error)),
+        }
     }
 
     /// Sets what it records, on the clock of the session. Returns the events, as `SYSTEM:EVENT`.
@@ -87,6 +89,36 @@ impl Instance {
         Ok(names.filter(|name| name.contains(':')).take(MOST_EVENTS).map(str::to_owned).collect())
     }
 
+    /// Reads the descriptions of these events, `SYSTEM:EVENT`.
+    pub fn describe(&self, events: &[String], page_size: u32) -> Result<Description, Error> {
+        let root = &self.root;
+        let read = |name: &str| {
+            let path = root.path().join(name);
+            root.read(name).map_err(|source| Error::File { action: "read", path, source })
+        };
+        let mut ftrace = Vec::new();
+        // As many as the kernel has kinds of records, some 20. Some have no format.
+        let own = root.dir("events/ftrace").and_then(|dir| Ok((dir.names(256)?, dir)));
+        if let Ok((names, dir)) = own {
+            ftrace.extend(names.iter().filter_map(|name| dir.read(&format!("{name}/format")).ok()));
+        }
+        let mut formats = Formats::new();
+        for event in events {
+            let Some((system, name)) = event.split_once(':') else { continue };
+            let format = read(&format!("events/{system}/{name}/format"))?;
+            formats.entry(system.to_owned()).or_default().insert(name.to_owned(), format);
+        }
+        Ok(Description {
+            header_page: read("events/header_page")?,
+            header_event: read("events/header_event")?,
+            ftrace,
+            events: formats,
+            // For texts that events name by address.
+            printk: root.read("printk_formats").unwrap_or_default(),
+            page_size,
+        })
+    }
+
     /// Records one thread too, and all that it starts.
     pub fn follow_thread(&self, thread: u32) -> Result<(), Error> {
         let value = thread.to_string();
@@ -119,8 +151,17 @@ impl Instance {
         self.dir.dir(&name).map_err(|e| self.failed("open", &name, e))
     }
 
+    /// Reads the counters of all CPUs' buffers.
+    pub fn stats(&self) -> Result<Vec<Stats>, Error> {
+        let read = |cpu| {
+            let text = self.read(&format!("per_cpu/cpu{cpu}/stats"))?;
+            Ok(Stats { cpu, text })
+        };
+        self.cpus()?.into_iter().map(read).collect()
+    }
+
     /// Reads a file as text.
-    pub fn read(&self, name: &str) -> Result<String, Error> {
+    fn read(&self, name: &str) -> Result<String, Error> {
         self.dir.text(name).map_err(|e| self.failed("read", name, e))
     }
 
@@ -136,9 +177,6 @@ impl Instance {
     /// Removes it with what is left in its buffers.
     pub fn remove(self) -> io::Result<()> {
         let Instance { root, dir, name } = self;
-        // Stops it even if it cannot be removed.
-        let _ = dir.set("tracing_on", "0");
-        let _ = dir.set("set_event", "");
         drop(dir);
         let instances = root.dir("instances")?;
         // Another process that reads it holds it: tens of milliseconds for a listing.
@@ -153,14 +191,4 @@ impl Instance {
         }
         instances.remove(&name)
     }
-}
-
-/// Returns the names of the instances whose owners have ended; none if tracefs cannot be used.
-pub(crate) fn orphans() -> Vec<String> {
-    let names = tracefs::find().ok().and_then(|root| {
-        // As many as a machine can have instances.
-        root.dir("instances").and_then(|dir| dir.names(1 << 16)).ok()
-    });
-    let is_orphan = |name: &String| Owner::parse(name).is_some_and(|owner| owner.is_gone());
-    names.unwrap_or_default().into_iter().filter(is_orphan).collect()
 }

@@ -1,9 +1,11 @@
 //! The process that owns an instance, in the instance's name.
 //!
 //! A killed process leaves its instance, which records on. A process's number alone does not say
-//! whether it is the same process: numbers are used again, and differ between PID namespaces.
+//! whether it is the same process: numbers are used again. All owners are of the first PID namespace,
+//! as only there the kernel's trace is used.
 
 use std::fmt;
+use std::io;
 
 /// First part of the names of instances.
 const PREFIX: &str = "hypertrace";
@@ -14,8 +16,6 @@ pub(crate) struct Owner {
     pid: u32,
     /// When it started, in clock ticks since the boot (field 22 of `/proc/PID/stat`)
     start: u64,
-    /// Its PID namespace: the inode of `/proc/PID/ns/pid`
-    namespace: u64,
     /// Number of the recording among this process's.
     serial: u32,
 }
@@ -24,7 +24,7 @@ impl Owner {
     /// Returns this process, for its recording of this number.
     pub fn this(serial: u32) -> Owner {
         let pid = std::process::id();
-        Owner { pid, start: start("self").unwrap_or(0), namespace: namespace(), serial }
+        Owner { pid, start: start("self").ok().flatten().unwrap_or(0), serial }
     }
 
     /// Parses the name of an instance. `None`: the instance is none of ours.
@@ -36,41 +36,45 @@ impl Owner {
         let owner = Owner {
             pid: parts.next()?.parse().ok()?,
             start: parts.next()?.parse().ok()?,
-            namespace: parts.next()?.parse().ok()?,
             serial: parts.next()?.parse().ok()?,
         };
         parts.next().is_none().then_some(owner)
     }
 
-    /// Returns true if the process has ended. False if that cannot be known: it is of another PID
-    /// namespace.
+    /// Returns true if the process has ended. False if that cannot be known.
     pub fn is_gone(&self) -> bool {
-        self.namespace == namespace() && start(&self.pid.to_string()) != Some(self.start)
+        start(&self.pid.to_string()).is_ok_and(|start| start != Some(self.start))
     }
 }
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Owner { pid, start, namespace, serial } = self;
-        write!(f, "{PREFIX}.{pid}.{start}.{namespace}.{serial}")
+        let Owner { pid, start, serial } = self;
+        write!(f, "{PREFIX}.{pid}.{start}.{serial}")
     }
 }
 
-fn start(pid: &str) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may have spaces and parentheses. After it is field 3; a process that
-    // has ended and was not waited for is gone, too.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    fields.nth(18)?.parse().ok().filter(|_| !matches!(state, "Z" | "X"))
-}
-
-/// Returns this process's PID namespace, 0 if it cannot be known.
-fn namespace() -> u64 {
-    let link = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let link = link.to_string_lossy();
-    let number = link.strip_prefix("pid:[").and_then(|rest| rest.strip_suffix(']'));
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+/// Returns when a process started; `None` if it has ended, also if nobody has waited for it.
+fn start(pid: &str) -> io::Result<Option<u64>> {
+    let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        // The second while it is read.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    // The name, in parentheses, may have spaces and parentheses. After it is field 3.
+    let fields = || {
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?;
+        Some((state, fields.nth(18)?.parse().ok()?))
+    };
+    match fields() {
+        Some(("Z" | "X", _)) => Ok(None),
+        Some((_, start)) => Ok(Some(start)),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 #[cfg(test)]
@@ -81,13 +85,11 @@ mod tests {
     fn a_process_is_told_from_a_later_one_of_its_number() {
         let this = Owner::this(3);
         assert_eq!(Owner::parse(&this.to_string()), Some(this.clone()));
-        assert!(this.start > 0 && this.namespace > 0, "{this:?}");
+        assert!(this.start > 0, "{this:?}");
         assert!(!this.is_gone());
         assert!(Owner { start: this.start - 1, ..this.clone() }.is_gone());
-        assert!(Owner { pid: u32::MAX, ..this.clone() }.is_gone());
-        let elsewhere = Owner { pid: u32::MAX, namespace: 1, ..this };
-        assert!(!elsewhere.is_gone(), "another namespace's processes are not seen");
-        for name in ["foo", "hypertrace-12", "hypertrace.1.2.3", "hypertrace.1.2.3.4.5"] {
+        assert!(Owner { pid: u32::MAX, ..this }.is_gone());
+        for name in ["foo", "hypertrace-12", "hypertrace.1.2", "hypertrace.1.2.3.4"] {
             assert_eq!(Owner::parse(name), None, "{name}");
         }
     }
@@ -101,7 +103,7 @@ mod tests {
         // Waits, and leaves it to be waited for.
         waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
 
-        assert_eq!(start(&child.id().to_string()), None);
+        assert_eq!(start(&child.id().to_string()).unwrap(), None);
         child.wait().unwrap();
     }
 }

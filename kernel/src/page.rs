@@ -20,7 +20,8 @@ const COMMIT: u64 = 0xfffff;
 /// Returns the number of events of a page.
 ///
 /// # Errors
-/// If a length does not fit the page: the offset of that event in the page.
+/// If it is a hole in a file, without a time and events, or a length does not fit the page: the offset
+/// in the page.
 pub(crate) fn count(page: &[u8]) -> Result<u64, usize> {
     let word = |at: usize| {
         let bytes = page.get(at..at + 4)?;
@@ -28,6 +29,9 @@ pub(crate) fn count(page: &[u8]) -> Result<u64, usize> {
     };
     let commit = page.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
     let end = HEADER + (commit.ok_or(8usize)? & COMMIT) as usize;
+    if page[..HEADER].iter().all(|byte| *byte == 0) {
+        return Err(0);
+    }
     if end > page.len() {
         return Err(8);
     }
@@ -68,6 +72,7 @@ mod tests {
 
     fn page(words: &[u32]) -> Vec<u8> {
         let mut page = vec![0; 4096];
+        page[0] = 1;
         page[8..16].copy_from_slice(&((words.len() as u64 * 4) | (1 << 31)).to_ne_bytes());
         for (word, at) in words.iter().zip((16..).step_by(4)) {
             page[at..at + 4].copy_from_slice(&word.to_ne_bytes());
@@ -93,5 +98,6 @@ mod tests {
         long[8..16].copy_from_slice(&4096u64.to_ne_bytes());
         assert_eq!(count(&long), Err(8));
         assert_eq!(count(&[0; 7]), Err(8));
+        assert_eq!(count(&[0; 4096]), Err(0), "a hole");
     }
 }

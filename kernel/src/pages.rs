@@ -5,26 +5,22 @@
 
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::state::cpu_file;
+use crate::state::{self, cpu_file};
+use crate::worker::{PERIOD, Worker};
 use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::{retry, write_at};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::Timespec;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, read};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// Size of the pipe: pages of one splice. The most that every user may have (pipe(7)).
 const PIPE: usize = 1 << 20;
 
 /// Most splices of one CPU in a pass, so that a busy CPU does not hold up the others.
 const MOST_SPLICES: u32 = 64;
-
-/// Time between passes without an alarm of the kernel.
-const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Time until the next try after a write failed.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -64,10 +60,16 @@ impl Pages {
             let raw =
                 opened.map_err(|source| Error::File { action: "open", path: path(), source })?;
             let mut cpu = Cpu { number, raw, file: None, written: 0 };
-            if let Ok((file, stat)) = folder.file(cpu_file(number), OFlags::RDWR) {
-                let bytes = stat.st_size.unsigned_abs();
-                cpu.written = bytes - bytes % page_size as u64;
-                cpu.file = Some(file);
+            match folder.file(cpu_file(number), OFlags::RDWR) {
+                Ok((file, stat)) => {
+                    let bytes = stat.st_size.unsigned_abs();
+                    cpu.written = bytes - bytes % page_size as u64;
+                    cpu.file = Some(file);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => {
+                    return Err(state::failed("open", &folder, &cpu_file(number), source));
+                }
             }
             cpus.push(cpu);
         }
@@ -161,10 +163,13 @@ impl Pages {
     }
 
     /// Moves everything from buffers that are not written any more, and closes them. Returns the
-    /// first failed write.
-    pub fn finish(mut self) -> Option<Error> {
-        let moved = self.rest();
-        self.failure.take().or(moved.err())
+    /// first failed write of an earlier pass.
+    ///
+    /// # Errors
+    /// If something cannot be moved now. It stays in the buffers.
+    pub fn finish(mut self) -> Result<Option<Error>, Error> {
+        self.rest()?;
+        Ok(self.failure)
     }
 }
 
@@ -182,59 +187,15 @@ fn failed(folder: &Folder, cpu: u32, source: io::Error) -> Error {
     Error::File { action: "write", path: folder.path().join(cpu_file(cpu)), source }
 }
 
-/// The thread that empties the buffers.
-#[derive(Debug)]
-pub(crate) struct Drain {
-    thread: JoinHandle<Pages>,
-    /// Its number.
-    pub tid: u32,
-    stop: Arc<OwnedFd>,
-}
-
-impl Drain {
-    /// Starts it.
-    pub fn start(mut pages: Pages) -> Result<Drain, Error> {
-        let failed = |error| Error::System("start the thread that records", error);
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-        let stop = Arc::new(stop);
-        let asked = Arc::clone(&stop);
-        let (sender, tid) = std::sync::mpsc::channel();
-        let body = move || {
-            let _ = sender.send(crate::threads::current());
-            while !wait(&pages, &asked, &PERIOD) {
-                // Full pages stay in a buffer if they cannot be written, and would alarm at once.
-                if !pages.pass() && wait_for(&asked, &PAUSE) {
-                    break;
-                }
+/// Starts the thread that empties the buffers.
+pub(crate) fn drain(mut pages: Pages) -> Result<Worker<Pages>, Error> {
+    Worker::start(move |stop| {
+        while !stop.wait(pages.cpus.iter().map(|cpu| cpu.raw.as_fd()), &PERIOD) {
+            // Full pages stay in a buffer if they cannot be written, and would alarm at once.
+            if !pages.pass() && stop.wait([].into_iter(), &PAUSE) {
+                break;
             }
-            pages
-        };
-        let thread = std::thread::Builder::new().name("kernel-events".into()).spawn(body);
-        let thread = thread.map_err(failed)?;
-        let tid = tid.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Drain { thread, tid, stop })
-    }
-
-    /// Ends it. Returns the buffers, `None` if the thread panicked.
-    pub fn stop(self) -> Option<Pages> {
-        // An eventfd takes a 1 at any time.
-        let _ = retry(|| rustix::io::write(&*self.stop, &1u64.to_ne_bytes()));
-        self.thread.join().ok()
-    }
-}
-
-/// Waits until a buffer has many pages, or the time is over. Returns true if the end was asked for.
-fn wait(pages: &Pages, stop: &OwnedFd, time: &Timespec) -> bool {
-    let fds = pages.cpus.iter().map(|cpu| cpu.raw.as_fd()).chain([stop.as_fd()]);
-    let mut fds: Vec<PollFd<'_>> =
-        fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    // An interrupted wait is a short one.
-    let _ = poll(&mut fds, Some(time));
-    fds.last().is_some_and(|stop| !stop.revents().is_empty())
-}
-
-fn wait_for(stop: &OwnedFd, time: &Timespec) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
-    let _ = poll(&mut fds, Some(time));
-    !fds[0].revents().is_empty()
+        }
+        pages
+    })
 }

@@ -12,18 +12,15 @@ mod ring;
 pub(crate) use convert::convert;
 
 use crate::error::Error;
-use crate::state::failed;
+use crate::state::{EndJson, State, failed};
+use crate::stats::Stats;
 use crate::trace_dat::Description;
+use crate::worker::{PERIOD, Worker};
 use hypertrace_trace::ctf::Folder;
-use hypertrace_trace::ctf::folder::{retry, write_at};
-use ring::Ring;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
-use std::thread::JoinHandle;
-
-/// Time between passes without an alarm of the kernel.
-const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+use hypertrace_trace::ctf::folder::write_at;
+use ring::{Event, Ring};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// The file of a CPU's records.
 fn records_file(cpu: u32) -> String {
@@ -36,14 +33,10 @@ const CLOCK_FILE: &str = "clock";
 /// A recording by perf.
 #[derive(Debug)]
 pub(crate) struct Perf {
-    /// Rings before the thread has started.
-    rings: Vec<Output>,
     cpus: Vec<(u32, RawFd)>,
-    /// The events of threads, which record while they are open.
-    events: Vec<OwnedFd>,
-    folder: Folder,
-    thread: Option<JoinHandle<Option<Error>>>,
-    stop: Arc<OwnedFd>,
+    /// The events of threads, and the CPU of each.
+    events: Vec<(u32, Event)>,
+    worker: Worker<Writer>,
 }
 
 /// A CPU's ring and its file.
@@ -69,23 +62,27 @@ impl Perf {
         convert::description(page_size)
     }
 
-    /// Opens a ring for each CPU.
+    /// Opens a ring for each CPU, and starts the thread that writes the records.
     ///
     /// # Errors
     /// If the kernel refuses; the message says which setting does.
-    pub fn open(folder: Folder) -> Result<Perf, Error> {
+    pub fn start(folder: Folder) -> Result<Perf, Error> {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
         let online = online.map_err(|e| Error::System("list the CPUs", e))?;
-        let mut rings = Vec::new();
+        let mut outputs = Vec::new();
         for cpu in list(&online) {
             let ring = Ring::new(cpu).map_err(|e| refused(crate::threads::current(), &e))?;
-            rings.push(Output { cpu, ring, file: None, written: 0 });
+            outputs.push(Output { cpu, ring, file: None, written: 0 });
         }
-        let stop = eventfd(0, EventfdFlags::CLOEXEC);
-        let stop = stop.map_err(|e| Error::System("make an eventfd", e.into()))?;
-        let cpus = rings.iter().map(|r| (r.cpu, r.ring.fd().as_raw_fd())).collect();
-        let events = Vec::new();
-        Ok(Perf { rings, cpus, events, folder, thread: None, stop: Arc::new(stop) })
+        let cpus = outputs.iter().map(|o| (o.cpu, o.ring.fd().as_raw_fd())).collect();
+        let mut writer = Writer::new(outputs, folder)?;
+        let worker = Worker::start(move |stop| {
+            while !stop.wait(writer.outputs.iter().map(|output| output.ring.fd()), &PERIOD) {
+                writer.pass();
+            }
+            writer
+        })?;
+        Ok(Perf { cpus, events: Vec::new(), worker })
     }
 
     /// Returns the numbers of the CPUs.
@@ -93,23 +90,9 @@ impl Perf {
         self.cpus.iter().map(|(cpu, _)| *cpu).collect()
     }
 
-    /// Starts the thread that writes the records. Returns its number.
-    pub fn start(&mut self) -> Result<u32, Error> {
-        let failed = |error| Error::System("start the thread that records", error);
-        let mut writer = Writer::new(std::mem::take(&mut self.rings), self.folder.clone())?;
-        let stop = Arc::clone(&self.stop);
-        let (sender, tid) = std::sync::mpsc::channel();
-        let body = move || {
-            let _ = sender.send(crate::threads::current());
-            while !writer.wait(&stop) {
-                writer.pass();
-            }
-            writer.pass();
-            writer.failure
-        };
-        let thread = std::thread::Builder::new().name("kernel-events".into()).spawn(body);
-        self.thread = Some(thread.map_err(failed)?);
-        tid.recv().map_err(|_| failed(std::io::ErrorKind::BrokenPipe.into()))
+    /// Returns the number of the thread that records.
+    pub fn tid(&self) -> u32 {
+        self.worker.tid
     }
 
     /// Records a thread, and all that it starts. One that has ended is none.
@@ -118,8 +101,8 @@ impl Perf {
     /// If the kernel refuses: it is another user's, or there are too many descriptors.
     pub fn follow(&mut self, thread: u32) -> Result<(), Error> {
         for (cpu, ring) in &self.cpus {
-            match ring::open_thread(thread, *cpu, *ring) {
-                Ok(event) => self.events.push(event),
+            match Event::open(thread, *cpu, *ring) {
+                Ok(event) => self.events.push((*cpu, event)),
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
                 Err(error) => return Err(refused(thread, &error)),
             }
@@ -127,14 +110,29 @@ impl Perf {
         Ok(())
     }
 
-    /// Ends the recording. Returns the first failed write.
-    pub fn finish(self) -> Option<Error> {
-        let Perf { events, thread, stop, .. } = self;
+    /// Ends the recording: its records and the kernel's counts of lost ones are on the disk then.
+    /// Returns the first failed write.
+    ///
+    /// # Errors
+    /// If the counts cannot be written, or the thread panicked.
+    pub fn finish(self, state: &State) -> Result<Option<Error>, Error> {
+        let Perf { cpus, events, worker } = self;
+        let mut lost: BTreeMap<u32, Option<u64>> =
+            cpus.iter().map(|(cpu, _)| (*cpu, Some(0))).collect();
         // Inherited events end with those that they come from.
-        drop(events);
-        let _ = retry(|| rustix::io::write(&*stop, &1u64.to_ne_bytes()));
-        let panicked = || Error::System("record", std::io::ErrorKind::Other.into());
-        thread.and_then(|thread| thread.join().unwrap_or_else(|_| Some(panicked())))
+        for (cpu, event) in events {
+            let sum = lost.entry(cpu).or_default();
+            *sum = sum.zip(event.end()).map(|(sum, lost)| sum.saturating_add(lost));
+        }
+        let mut writer = worker.stop()?;
+        writer.pass();
+        // A record of losses comes with a later record only, so without these counts nothing is known.
+        let stats = |(cpu, lost): (u32, Option<u64>)| {
+            Some(Stats { cpu, text: format!("entries: 0\noverrun: {}\n", lost?) })
+        };
+        let stats: Option<Vec<Stats>> = lost.into_iter().map(stats).collect();
+        state.end(&EndJson { stats: stats.unwrap_or_default(), ..EndJson::default() })?;
+        Ok(writer.failure)
     }
 }
 
@@ -156,6 +154,7 @@ fn refused(thread: u32, error: &std::io::Error) -> Error {
 }
 
 /// The thread's data.
+#[derive(Debug)]
 struct Writer {
     outputs: Vec<Output>,
     folder: Folder,
@@ -171,16 +170,6 @@ impl Writer {
         let mut writer = Writer { outputs, folder, clock, readings: 0, failure: None };
         writer.read_clocks();
         Ok(writer)
-    }
-
-    /// Waits for records. Returns true if the end was asked for.
-    fn wait(&self, stop: &OwnedFd) -> bool {
-        let fds = self.outputs.iter().map(|output| output.ring.fd()).chain([stop.as_fd()]);
-        let mut fds: Vec<PollFd<'_>> =
-            fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        // An interrupted wait is a short one.
-        let _ = poll(&mut fds, Some(&PERIOD));
-        fds.last().is_some_and(|stop| !stop.revents().is_empty())
     }
 
     fn read_clocks(&mut self) {

@@ -1,22 +1,23 @@
 //! A recording, from its start to its file.
 
-use crate::complete::{Summary, complete};
+use crate::complete::{Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
-use crate::pages::{Drain, Pages};
+use crate::pages::{self, Pages};
 use crate::perf::Perf;
+use crate::processes::Processes;
 use crate::registry;
 use crate::source::Source;
-use crate::state::{RecordingJson, State, VERSION, open_dir};
-use crate::stats::Stats;
+use crate::state::{RecordingJson, State, VERSION, boot_id, open_dir};
 use crate::threads::{self, Names};
-use crate::trace_dat::Description;
-use crate::tracefs::{self, Dir};
+use crate::tracefs;
+use crate::worker::Worker;
 use hypertrace_trace::Share;
 use hypertrace_trace::control::error_chain;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Largest default of a CPU's buffer, KiB, and the most for all CPUs together.
 const BUFFER_KIB: u32 = 8192;
@@ -55,89 +56,49 @@ impl Config {
 #[derive(Debug)]
 pub struct Recording {
     state: State,
-    owner: Owner,
+    processes: Processes,
+    started: Started,
+    why_perf: Option<String>,
+}
+
+/// A source of events that runs, and its settings.
+#[derive(Debug)]
+struct Started {
+    by: By,
     events: Vec<String>,
     buffer_kib: u32,
-    pids: Vec<u32>,
     threads: usize,
-    by: By,
-    why_perf: Option<String>,
 }
 
 #[derive(Debug)]
 enum By {
-    Trace { instance: Instance, drain: Drain },
+    Trace { instance: Instance, drain: Worker<Pages> },
     Perf(Perf),
 }
 
 impl Recording {
-    /// Starts a recording. Without access to the kernel's trace, it is of scheduling only, unless
-    /// events are named.
+    /// Starts a recording. Where the kernel's trace cannot be used, it is of scheduling only, unless
+    /// events or the size of its buffers are named.
     ///
     /// # Errors
     /// If the directory has no session, or has a recording; if an event or a process does not exist;
     /// if the kernel lets this user record nothing.
     pub fn start(config: &Config) -> Result<Recording, Error> {
-        if let Some(pid) = config.pids.iter().find(|pid| threads::has_ended(**pid)) {
-            return Err(Error::NoProcess(*pid));
-        }
-        let dir = open_dir(&config.dir, config.share)?;
-        let state = State::create(dir)?;
-        match tracefs::find() {
-            Ok(root) => Recording::of_trace(state, root, config),
-            Err(_) if config.events.is_empty() => Recording::of_perf(state, config),
-            Err(why) => {
-                state.remove()?;
-                Err(why)
-            }
-        }
-    }
-
-    fn of_trace(state: State, root: Dir, config: &Config) -> Result<Recording, Error> {
+        let processes = Processes::open(&config.pids)?;
+        let state = State::create(open_dir(&config.dir, config.share)?)?;
         let owner = next_owner();
-        registry::add(&owner, &config.dir);
-        let instance = match Instance::create(root, &owner) {
-            Ok(instance) => instance,
-            Err(why) => {
-                registry::remove(&owner.to_string());
-                state.remove()?;
-                return Err(why);
-            }
-        };
-        match prepare(&state, &owner, &instance, config) {
-            Ok(Prepared { drain, events, buffer_kib, threads }) => Ok(Recording {
-                state,
-                owner,
-                events,
-                buffer_kib,
-                pids: config.pids.clone(),
-                threads,
-                by: By::Trace { instance, drain },
-                why_perf: None,
-            }),
-            Err(why) => {
-                let _ = instance.remove();
-                registry::remove(&owner.to_string());
-                state.remove()?;
-                Err(why)
-            }
+        let is_trace_wanted = !config.events.is_empty() || config.buffer_kib.is_some();
+        let mut why_perf = None;
+        let mut started = start_trace(&state, &owner, config);
+        if let Err(why) = &started
+            && why.is_of_tracefs()
+            && !is_trace_wanted
+        {
+            why_perf = Some(error_chain(why));
+            started = start_perf(&state, &owner, config);
         }
-    }
-
-    fn of_perf(state: State, config: &Config) -> Result<Recording, Error> {
-        let why_perf = tracefs::find().err().map(|why| why.to_string());
-        let owner = next_owner();
-        match start_perf(&state, &owner, config) {
-            Ok((perf, threads)) => Ok(Recording {
-                state,
-                owner,
-                events: Perf::events(),
-                buffer_kib: Perf::BUFFER_KIB,
-                pids: config.pids.clone(),
-                threads,
-                by: By::Perf(perf),
-                why_perf,
-            }),
+        match started {
+            Ok(started) => Ok(Recording { state, processes, started, why_perf }),
             Err(why) => {
                 state.remove()?;
                 Err(why)
@@ -151,20 +112,20 @@ impl Recording {
     /// If the kernel refuses it.
     pub fn follow_this_thread(&mut self) -> Result<(), Error> {
         let thread = threads::current();
-        match &mut self.by {
+        match &mut self.started.by {
             By::Trace { instance, .. } => {
                 instance.follow_thread(thread)?;
                 instance.switch(true)?;
             }
             By::Perf(perf) => perf.follow(thread)?,
         }
-        self.threads += 1;
+        self.started.threads += 1;
         Ok(())
     }
 
     /// Returns the source of the events.
     pub fn source(&self) -> Source {
-        match self.by {
+        match self.started.by {
             By::Trace { .. } => Source::Tracefs,
             By::Perf(_) => Source::Perf,
         }
@@ -177,82 +138,91 @@ impl Recording {
 
     /// Returns the recorded events, as `SYSTEM:EVENT`.
     pub fn events(&self) -> &[String] {
-        &self.events
+        &self.started.events
     }
 
     /// Returns the number of threads at the start.
     pub fn threads(&self) -> usize {
-        self.threads
+        self.started.threads
     }
 
     /// Returns the size of a CPU's buffer, KiB.
     pub fn buffer_kib(&self) -> u32 {
-        self.buffer_kib
+        self.started.buffer_kib
+    }
+
+    /// Waits until all processes have ended, at most this long, or for a signal. Returns true if they
+    /// have.
+    pub fn wait(&mut self, time: Duration) -> bool {
+        self.processes.wait(time)
     }
 
     /// Ends the recording and writes its file.
     ///
     /// # Errors
-    /// If the file cannot be written. The data on disk stay there, and [`recover`](crate::recover)
-    /// completes it.
+    /// If the file cannot be written. The data stay on the disk and in the kernel's buffers, and
+    /// [`recover`](crate::recover) completes it from another process.
     pub fn finish(self) -> Result<Summary, Error> {
-        let Recording { state, owner, pids, by, .. } = self;
-        let mut names = Names::default();
-        let (stats, failure) = match by {
+        let Recording { state, processes, started, .. } = self;
+        let taken = match started.by {
             By::Trace { instance, drain } => {
-                instance.switch(false)?;
-                let lines = instance.root().text("saved_cmdlines").unwrap_or_default();
-                names.add_lines(&lines);
-                let failure = match drain.stop() {
-                    // Closed here: an instance that is open cannot be removed.
-                    Some(pages) => pages.finish(),
-                    None => Some(panicked()),
+                let mut panicked = None;
+                let pages = |instance: &Instance| match drain.stop() {
+                    Ok(pages) => Ok(pages),
+                    Err(why) => {
+                        panicked = Some(why);
+                        Pages::open(instance, state.folder.clone(), rustix::param::page_size())
+                    }
                 };
-                let stats = Stats::of(&instance)?;
-                let failed = |e| Error::System("remove the instance of the kernel's trace", e);
-                let removed = instance.remove().map_err(failed);
-                (stats, failure.or(removed.err()))
+                let taken = take(instance, pages, &state)?;
+                Taken { failure: panicked.or(taken.failure), ..taken }
             }
-            By::Perf(perf) => (Vec::new(), perf.finish()),
+            By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
         };
-        pids.iter().for_each(|pid| names.add_process(*pid));
+        let mut names = Names::default();
+        processes.pids().for_each(|pid| names.add_process(pid));
         let nothing = Error::System("find the recording", std::io::ErrorKind::NotFound.into());
-        let completed = complete(state, stats, names, false);
-        // There is no instance any more, and this process reports a failure.
-        registry::remove(&owner.to_string());
-        let summary = completed?.ok_or(nothing)?;
-        Ok(Summary { failure: failure.map(|why| error_chain(&why)), ..summary })
+        complete(state, names, taken, false)?.ok_or(nothing)
     }
 }
 
-fn panicked() -> Error {
-    Error::System("record: its thread panicked", std::io::ErrorKind::Other.into())
+fn start_trace(state: &State, owner: &Owner, config: &Config) -> Result<Started, Error> {
+    let root = tracefs::find()?;
+    registry::add(owner, &config.dir)?;
+    let name = owner.to_string();
+    let instance = Instance::create(root, &name).inspect_err(|_| registry::remove(&name))?;
+    match prepare(state, owner, &instance, config) {
+        Ok((drain, events, buffer_kib, threads)) => {
+            Ok(Started { by: By::Trace { instance, drain }, events, buffer_kib, threads })
+        }
+        Err(why) => {
+            // With the note, the next start removes it.
+            if instance.remove().is_ok() {
+                registry::remove(&name);
+            }
+            Err(why)
+        }
+    }
 }
 
-/// A recording that runs.
-struct Prepared {
-    drain: Drain,
-    events: Vec<String>,
-    buffer_kib: u32,
-    threads: usize,
-}
-
+/// Sets up an instance and starts it. Returns the thread that records, the events, the size of a
+/// buffer, and the number of threads that are recorded.
 fn prepare(
     state: &State,
     owner: &Owner,
     instance: &Instance,
     config: &Config,
-) -> Result<Prepared, Error> {
+) -> Result<(Worker<Pages>, Vec<String>, u32, usize), Error> {
     let cpus = instance.cpus()?;
     let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
     let default = (BUFFERS_KIB / count).clamp(SMALLEST_KIB, BUFFER_KIB);
     let buffer_kib = config.buffer_kib.unwrap_or(default);
     let events = instance.configure(&config.events, buffer_kib)?;
     let json = json(owner, Source::Tracefs, cpus, &config.pids);
-    let description = Description::read(instance, &events, json.page_size as u32)?;
+    let description = instance.describe(&events, json.page_size as u32)?;
     state.begin(&description.to_bytes(), &json)?;
     let pages = Pages::open(instance, state.folder.clone(), json.page_size)?;
-    let drain = Drain::start(pages)?;
+    let drain = pages::drain(pages)?;
     let follow = || {
         let mut followed = 0;
         for pid in &config.pids {
@@ -266,35 +236,34 @@ fn prepare(
         Ok(followed)
     };
     match follow() {
-        Ok(threads) => Ok(Prepared { drain, events, buffer_kib, threads }),
+        Ok(threads) => Ok((drain, events, buffer_kib, threads)),
         Err(why) => {
-            drain.stop();
+            let _ = drain.stop();
             Err(why)
         }
     }
 }
 
-fn start_perf(state: &State, owner: &Owner, config: &Config) -> Result<(Perf, usize), Error> {
-    let mut perf = Perf::open(state.folder.clone())?;
+fn start_perf(state: &State, owner: &Owner, config: &Config) -> Result<Started, Error> {
+    let mut perf = Perf::start(state.folder.clone())?;
     let json = json(owner, Source::Perf, perf.cpus(), &config.pids);
     state.begin(&Perf::description(json.page_size as u32).to_bytes(), &json)?;
-    let tid = perf.start()?;
-    let mut followed = 0;
+    let mut threads = 0;
     for pid in &config.pids {
-        followed += threads::follow(*pid, tid, |thread| perf.follow(thread))?;
+        threads += threads::follow(*pid, perf.tid(), |thread| perf.follow(thread))?;
     }
-    Ok((perf, followed))
+    let (events, buffer_kib) = (Perf::events(), Perf::BUFFER_KIB);
+    Ok(Started { by: By::Perf(perf), events, buffer_kib, threads })
 }
 
 fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> RecordingJson {
     let mut names = Names::default();
     pids.iter().for_each(|pid| names.add_process(*pid));
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     RecordingJson {
         version: VERSION,
         source,
         owner: owner.to_string(),
-        boot_id: boot_id.unwrap_or_default().trim().to_owned(),
+        boot_id: boot_id(),
         trace_id: hypertrace_abi::clock::ticks(),
         page_size: rustix::param::page_size(),
         cpus,

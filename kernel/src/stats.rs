@@ -1,10 +1,12 @@
 //! Counters of a CPU's buffer.
 
-use crate::error::Error;
-use crate::instance::Instance;
+use serde::{Deserialize, Serialize};
+
+/// Most CPUs of a machine: the kernel's own bound on x86-64.
+pub(crate) const MOST_CPUS: usize = 8192;
 
 /// Counters of a CPU's buffer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Stats {
     pub cpu: u32,
     /// As the kernel prints them, a `NAME: VALUE` each line
@@ -12,15 +14,6 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// Reads the counters of all CPUs.
-    pub fn of(instance: &Instance) -> Result<Vec<Stats>, Error> {
-        let read = |cpu| {
-            let text = instance.read(&format!("per_cpu/cpu{cpu}/stats"))?;
-            Ok(Stats { cpu, text })
-        };
-        instance.cpus()?.into_iter().map(read).collect()
-    }
-
     fn get(&self, name: &str) -> u64 {
         let mut lines = self.text.lines().filter_map(|line| line.split_once(": "));
         let value = lines.find(|(found, _)| *found == name).map(|(_, value)| value.trim());
@@ -29,12 +22,18 @@ impl Stats {
 
     /// Returns the events that no reader got.
     pub fn overwritten(&self) -> u64 {
-        ["overrun", "commit overrun", "dropped events"].map(|name| self.get(name)).iter().sum()
+        let causes = ["overrun", "commit overrun", "dropped events"];
+        causes.map(|name| self.get(name)).into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Returns the events that a reader can get.
+    pub fn unread(&self) -> u64 {
+        self.get("entries")
     }
 
     /// Returns the events that a reader got or can get.
     pub fn readable(&self) -> u64 {
-        self.get("read events") + self.get("entries")
+        self.get("read events").saturating_add(self.unread())
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 /// Returns the threads of a process.
 ///
@@ -56,17 +55,6 @@ pub(crate) fn follow(
 /// Returns the calling thread.
 pub(crate) fn current() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
-}
-
-/// Returns true if the process has ended.
-pub fn has_ended(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    let state = match &stat {
-        Ok(stat) => stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()),
-        Err(error) => return error.kind() == io::ErrorKind::NotFound,
-    };
-    // The first thread of a process may end before the others.
-    matches!(state, Some('Z' | 'X')) && of(pid).is_ok_and(|threads| threads.len() <= 1)
 }
 
 /// Names of threads by their numbers.
@@ -129,6 +117,5 @@ mod tests {
     fn threads_of_a_process_are_listed_and_an_ended_one_is_named() {
         assert!(of(std::process::id()).unwrap().contains(&current()));
         assert!(matches!(of(u32::MAX), Err(Error::NoProcess(u32::MAX))));
-        assert!(has_ended(u32::MAX) && !has_ended(std::process::id()));
     }
 }

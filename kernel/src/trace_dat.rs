@@ -5,10 +5,8 @@
 //! section's size has 64 bits, and BUFFER has the size of a page.
 
 use crate::error::Error;
-use crate::instance::Instance;
 use crate::page;
 use crate::state::cpu_file;
-use crate::tracefs::Dir;
 use hypertrace_trace::ctf::Folder;
 use hypertrace_trace::ctf::folder::{check_size, read_at, write_at};
 use rustix::fs::OFlags;
@@ -60,36 +58,6 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// Reads the descriptions of these events, `SYSTEM:EVENT`, from tracefs.
-    pub fn read(instance: &Instance, events: &[String], page_size: u32) -> Result<Self, Error> {
-        let root = instance.root();
-        let read = |dir: &Dir, name: &str| {
-            let path = dir.path().join(name);
-            dir.read(name).map_err(|source| Error::File { action: "read", path, source })
-        };
-        let mut ftrace = Vec::new();
-        // As many as the kernel has kinds of records, some 20. Some have no format.
-        let own = root.dir("events/ftrace").and_then(|dir| Ok((dir.names(256)?, dir)));
-        if let Ok((names, dir)) = own {
-            ftrace.extend(names.iter().filter_map(|name| dir.read(&format!("{name}/format")).ok()));
-        }
-        let mut formats = Formats::new();
-        for event in events {
-            let Some((system, name)) = event.split_once(':') else { continue };
-            let format = read(root, &format!("events/{system}/{name}/format"))?;
-            formats.entry(system.to_owned()).or_default().insert(name.to_owned(), format);
-        }
-        Ok(Description {
-            header_page: read(root, "events/header_page")?,
-            header_event: read(root, "events/header_event")?,
-            ftrace,
-            events: formats,
-            // For texts that events name by address.
-            printk: root.read("printk_formats").unwrap_or_default(),
-            page_size,
-        })
-    }
-
     /// Returns the beginning of a file: the head, and the sections of the descriptions.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -175,7 +143,6 @@ pub(crate) struct Contents {
     pub events: BTreeMap<u32, u64>,
     /// Damage that was left out
     pub damage: Vec<String>,
-    pub bytes: u64,
 }
 
 /// Writes a file from its first part and the CPUs' files in a folder.
@@ -255,7 +222,7 @@ pub(crate) fn write(
     check_size(end + last.len() as u64).map_err(failed)?;
     write_at(out, &bytes, 0).map_err(failed)?;
     write_at(out, &last, end).map_err(failed)?;
-    Ok(Contents { bytes: end + last.len() as u64, ..contents })
+    Ok(contents)
 }
 
 fn option(options: &mut Vec<u8>, id: u16, data: &[u8]) {

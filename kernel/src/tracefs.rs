@@ -12,18 +12,22 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Most bytes of a file that is read whole. The largest, `saved_cmdlines` and `printk_formats`, have
 /// a line for each of a few thousand entries.
 const MOST_BYTES: usize = 16 << 20;
 
+/// Inode of the PID namespace that the machine starts with (PROC_PID_INIT_INO in linux/proc_ns.h).
+const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
+
 /// Size of one read. `header_page` and `header_event` are at their end after the first.
 const READ: usize = 64 << 10;
 
 /// A directory of tracefs, held by its descriptor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Dir {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// For messages
     path: PathBuf,
 }
@@ -32,7 +36,7 @@ impl Dir {
     fn at(at: BorrowedFd<'_>, name: &Path, path: PathBuf) -> io::Result<Dir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry(|| openat(at, name, flags, Mode::empty()))?;
-        Ok(Dir { fd, path })
+        Ok(Dir { fd: Arc::new(fd), path })
     }
 
     /// Opens a directory in this one.
@@ -122,6 +126,12 @@ fn setting(file: &str, value: &str, source: io::Error) -> Error {
 /// # Errors
 /// If the kernel has none, or this process may not use it; the message says what helps.
 pub(crate) fn find() -> Result<Dir, Error> {
+    // The kernel's trace takes and gives the first namespace's numbers of threads.
+    let namespace = rustix::fs::stat("/proc/self/ns/pid").map(|stat| stat.st_ino);
+    if namespace != Ok(FIRST_PID_NAMESPACE) {
+        let why = "it has the numbers of threads outside of this PID namespace; run this outside";
+        return Err(Error::NoTracefs(why.into()));
+    }
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut why = None;
     for path in mounted(&mounts) {
@@ -167,7 +177,7 @@ fn mount() -> Result<Dir, Errno> {
     fsconfig_create(&context)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let fd = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    Ok(Dir { fd, path: "tracefs".into() })
+    Ok(Dir { fd: Arc::new(fd), path: "tracefs".into() })
 }
 
 /// Returns the places where the whole of tracefs is mounted, in `/proc/self/mountinfo`.

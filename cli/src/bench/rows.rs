@@ -4,7 +4,7 @@ use super::row::{Floor, Row, row};
 use super::trace::To;
 use super::trigger::Rules;
 use super::{
-    c, device, drain, hostile, kernel, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger,
+    c, device, drain, hostile, kvm, peers, qemu, ring, sigsegv, trace, trace_dat, tracefs, trigger,
     user,
 };
 use hypertrace_trace::Output;
@@ -112,8 +112,11 @@ pub const ROWS: &[Row] = &[
     row("lttng_ust", peers::lttng).note("LTTng-UST, two u64, to a file; a full buffer blocks"),
     row("uftrace_pg", peers::uftrace)
         .note("a call of a function built with -pg, to a file by uftrace"),
-    row("report_trace_dat", kernel::report)
-        .speedup_of(("trace-cmd report", kernel::trace_cmd), ">= 5 x faster than trace-cmd report")
+    row("report_trace_dat", trace_dat::report)
+        .speedup_of(
+            ("trace-cmd report", trace_dat::trace_cmd),
+            ">= 5 x faster than trace-cmd report",
+        )
         .note("report of a kernel's trace to text, per event, with the start of the process"),
     row("sigsegv_2016", sigsegv::event).note("user mode of 2016: 2 signals, 4 mprotects an event"),
     row("uprobe", tracefs::uprobe).note("a call of a function with a uprobe, to an instance"),

@@ -13,7 +13,7 @@ pub fn open_all(dirs: &[PathBuf]) -> anyhow::Result<Vec<(Session, ClockMaps)>> {
         Ok((session, maps))
     };
     for dir in dirs {
-        crate::kernel::complete(dir);
+        crate::kernel::complete_to_show(dir);
     }
     Session::open_all(dirs)?.into_iter().map(with_maps).collect()
 }
@@ -39,7 +39,7 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
 
 /// Opens a session with its clocks.
 pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
-    crate::kernel::complete(dir);
+    crate::kernel::complete_to_show(dir);
     let session = Session::open(dir)?;
     let maps = ClockMaps::of(&session)?;
     Ok((session, maps))

@@ -78,19 +78,19 @@ impl Map {
             };
         let mut map = Map { first, ticks, ns, bound_ns: 0 };
         // A reading between says how straight the line is.
-        let off = |r: &Reading| map.ticks_of(r.raw).abs_diff(r.ticks) + r.width / 2;
+        let off = |r: &Reading| map.ticks_of(r.raw).abs_diff(r.ticks).saturating_add(r.width / 2);
         let bound = readings.iter().map(off).max().unwrap_or(0);
         let ns = u128::from(bound) * 1_000_000_000 / u128::from(frequency.max(1));
-        map.bound_ns = u64::try_from(ns).unwrap_or(u64::MAX) + 1;
+        map.bound_ns = u64::try_from(ns).unwrap_or(u64::MAX).saturating_add(1);
         Some(map)
     }
 
     /// Returns the counter at a time of CLOCK_MONOTONIC_RAW.
     pub fn ticks_of(&self, raw: u64) -> u64 {
         let since = i128::from(raw) - i128::from(self.first.raw);
-        // 64 bits times 64 bits, by less than 2^63: fits 128 bits.
-        let ticks = (since * i128::from(self.ticks)).div_euclid(i128::from(self.ns));
-        u64::try_from(i128::from(self.first.ticks) + ticks).unwrap_or(0)
+        // Readings of a damaged file may be any numbers, whose product has up to 128 bits and a sign.
+        let ticks = since.saturating_mul(i128::from(self.ticks)).div_euclid(i128::from(self.ns));
+        u64::try_from(ticks.saturating_add(i128::from(self.first.ticks))).unwrap_or(0)
     }
 }
 
@@ -115,6 +115,25 @@ mod tests {
         let one = Map::new(&readings[..1], 2_600_000_000).unwrap();
         assert_eq!(one.ticks_of(1_000_001_000), 2_600_000_050);
         assert!(Map::new(&[], 1).is_none());
+    }
+
+    #[test]
+    fn readings_of_any_numbers_make_a_map() {
+        let extremes = [0, 1, u64::MAX / 2, u64::MAX];
+        let of = |raw, ticks, width| Reading { raw, ticks, width };
+        for raw in extremes {
+            for ticks in extremes {
+                for last in extremes {
+                    let readings =
+                        [of(raw, ticks, last), of(last, 0, u64::MAX), of(last, last, u64::MAX)];
+                    for frequency in extremes {
+                        let map = Map::new(&readings, frequency).unwrap();
+                        assert!(map.bound_ns > 0);
+                        let _ = extremes.map(|raw| map.ticks_of(raw));
+                    }
+                }
+            }
+        }
     }
 
     #[test]

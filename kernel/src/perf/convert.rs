@@ -6,7 +6,6 @@ use super::{CLOCK_FILE, records_file};
 use crate::error::Error;
 use crate::page::HEADER;
 use crate::state::{RecordingJson, State, cpu_file, failed};
-use crate::stats::Stats;
 use crate::threads::Names;
 use crate::trace_dat::{Description, Formats};
 use hypertrace_trace::ctf::folder::{read_at, write_at};
@@ -85,7 +84,6 @@ pub(super) fn description(page_size: u32) -> Description {
 /// Facts from the records of all CPUs, besides their pages.
 #[derive(Debug, Default)]
 pub(crate) struct Converted {
-    pub stats: Vec<Stats>,
     /// Names of threads.
     pub names: String,
     pub damage: Vec<String>,
@@ -119,7 +117,7 @@ pub(crate) fn convert(
         let made = folder.new_file(&cpu_file(cpu));
         let made = made.map_err(|e| failed("make", folder, &cpu_file(cpu), e))?;
         let mut pages = Pages::new(made, json.page_size);
-        let (mut at, mut lost) = (0u64, 0u64);
+        let mut at = 0u64;
         let mut chunk = vec![0; CHUNK];
         // Each turn passes a record, or ends.
         'file: loop {
@@ -135,10 +133,7 @@ pub(crate) fn convert(
                                 let ticks = map.ticks_of(time);
                                 pages.event(ticks, &body(pid, tid, out, preempted))
                             }
-                            Some(Record::Lost(n)) => {
-                                lost = lost.saturating_add(n);
-                                pages.lost(n)
-                            }
+                            Some(Record::Lost(n)) => pages.lost(n),
                             Some(Record::Name { tid, name }) => {
                                 names.add(tid, &name);
                                 Ok(())
@@ -162,9 +157,7 @@ pub(crate) fn convert(
             }
             at += used as u64;
         }
-        let events = pages.finish().map_err(|e| failed("write", folder, &cpu_file(cpu), e))?;
-        let text = format!("entries: 0\noverrun: {lost}\nread events: {events}\n");
-        converted.stats.push(Stats { cpu, text });
+        pages.flush().map_err(|e| failed("write", folder, &cpu_file(cpu), e))?;
     }
     converted.names = names.to_lines();
     Ok(converted)
@@ -190,7 +183,6 @@ struct Pages {
     written: u64,
     /// Time of the last event.
     last: u64,
-    events: u64,
     /// Lost events before this page.
     lost: u64,
 }
@@ -198,7 +190,7 @@ struct Pages {
 impl Pages {
     fn new(file: OwnedFd, page_size: usize) -> Pages {
         let page = vec![0; page_size];
-        Pages { file, page, at: HEADER, written: 0, last: 0, events: 0, lost: 0 }
+        Pages { file, page, at: HEADER, written: 0, last: 0, lost: 0 }
     }
 
     /// Adds an event. One that is older than its predecessor gets that one's time: perf writes both
@@ -222,7 +214,6 @@ impl Pages {
         self.word(words.len() as u32 | (delta as u32) << 5);
         words.iter().for_each(|word| self.word(*word));
         self.last = ticks;
-        self.events += 1;
         Ok(())
     }
 
@@ -238,6 +229,7 @@ impl Pages {
         Ok(())
     }
 
+    /// Writes the page, if it has events.
     fn flush(&mut self) -> io::Result<()> {
         if self.at == HEADER {
             return Ok(());
@@ -254,12 +246,6 @@ impl Pages {
         self.page.fill(0);
         (self.at, self.lost) = (HEADER, 0);
         Ok(())
-    }
-
-    /// Writes the last page. Returns the number of events.
-    fn finish(mut self) -> io::Result<u64> {
-        self.flush()?;
-        Ok(self.events)
     }
 }
 
@@ -280,7 +266,7 @@ mod tests {
             }
         }
 
-        assert_eq!(pages.finish().unwrap(), 1000);
+        pages.flush().unwrap();
 
         let mut bytes = vec![0; 1 << 20];
         let length = read_at(&file, &mut bytes, 0).unwrap();

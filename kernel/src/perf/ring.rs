@@ -3,6 +3,7 @@
 //! Unsafe, because of perf_event_open(2) and mmap(2).
 #![allow(unsafe_code)]
 
+use hypertrace_trace::ctf::folder::retry;
 use rustix::param::page_size;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -16,15 +17,39 @@ pub(super) const BYTES: usize = 512 << 10;
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 
-/// struct perf_event_attr up to version 5, in words.
-type Attributes = [u64; 14];
+/// struct perf_event_attr, up to the fields of its version 5; the kernel takes the rest as 0.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_watermark: u32,
+    breakpoint_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
 
-const PERF_TYPE_SOFTWARE: u64 = 1;
+const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_DUMMY: u64 = 9;
 /// Fields after each record: pid and tid, time, CPU.
 const SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 7;
+/// A read gives the number of lost records, too (since Linux 6.0).
+const PERF_FORMAT_LOST: u64 = 1 << 4;
 
-// Bits of the fifth word.
+// Bits of the flags.
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
@@ -35,19 +60,22 @@ const USE_CLOCKID: u64 = 1 << 25;
 const CONTEXT_SWITCH: u64 = 1 << 26;
 
 const PERF_FLAG_FD_CLOEXEC: u64 = 1 << 3;
-/// _IO('$', 5)
+/// _IO('$', 1), _IO('$', 5)
+const PERF_EVENT_IOC_DISABLE: libc::c_ulong = 0x2401;
 const PERF_EVENT_IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 
 fn attributes(flags: u64) -> Attributes {
-    let mut words: Attributes = [0; 14];
-    words[0] = PERF_TYPE_SOFTWARE | (size_of::<Attributes>() as u64) << 32;
-    words[1] = PERF_COUNT_SW_DUMMY;
-    words[3] = SAMPLE_TYPE;
-    words[5] = flags | EXCLUDE_KERNEL | EXCLUDE_HV | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID;
-    // Wakes a reader when a quarter is full.
-    words[6] = BYTES as u64 / 4;
-    words[11] = (libc::CLOCK_MONOTONIC_RAW as u64) << 32;
-    words
+    Attributes {
+        kind: PERF_TYPE_SOFTWARE,
+        size: size_of::<Attributes>() as u32,
+        config: PERF_COUNT_SW_DUMMY,
+        sample_type: SAMPLE_TYPE,
+        flags: flags | EXCLUDE_KERNEL | EXCLUDE_HV | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID,
+        // Wakes a reader when a quarter is full.
+        wakeup_watermark: BYTES as u32 / 4,
+        clockid: libc::CLOCK_MONOTONIC_RAW,
+        ..Attributes::default()
+    }
 }
 
 /// Opens an event of a thread (0: the calling one) on a CPU.
@@ -58,7 +86,7 @@ fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
-            attributes.as_ptr(),
+            std::ptr::from_ref(attributes),
             number(thread)?,
             number(cpu)?,
             -1i32,
@@ -72,13 +100,41 @@ fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Opens an event of a thread, and of all that it starts, that writes its switches on this CPU to
-/// the ring of another event.
-pub(super) fn open_thread(thread: u32, cpu: u32, ring: RawFd) -> io::Result<OwnedFd> {
-    let event = open(&attributes(INHERIT | COMM | CONTEXT_SWITCH), thread, cpu)?;
-    // SAFETY: takes a descriptor by its number; one that is none of perf is refused.
-    let done = unsafe { libc::ioctl(event.as_raw_fd(), PERF_EVENT_IOC_SET_OUTPUT, ring) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(event) }
+/// An event of a thread, and of all that it starts, which records while it is open.
+#[derive(Debug)]
+pub(super) struct Event {
+    fd: OwnedFd,
+    counts_losses: bool,
+}
+
+impl Event {
+    /// Opens an event that writes the thread's switches on this CPU to the ring of another event.
+    pub fn open(thread: u32, cpu: u32, ring: RawFd) -> io::Result<Event> {
+        let without = attributes(INHERIT | COMM | CONTEXT_SWITCH);
+        let with = Attributes { read_format: PERF_FORMAT_LOST, ..without };
+        let (fd, counts_losses) = match open(&with, thread, cpu) {
+            // A kernel before 6.0.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                (open(&without, thread, cpu)?, false)
+            }
+            opened => (opened?, true),
+        };
+        // SAFETY: takes a descriptor by its number; one that is none of perf is refused.
+        let done = unsafe { libc::ioctl(fd.as_raw_fd(), PERF_EVENT_IOC_SET_OUTPUT, ring) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(Event { fd, counts_losses }) }
+    }
+
+    /// Ends it. Returns how many records found no room in the ring, of all its threads. `None` if the
+    /// kernel does not count them.
+    pub fn end(self) -> Option<u64> {
+        // SAFETY: without an argument.
+        let stopped = unsafe { libc::ioctl(self.fd.as_raw_fd(), PERF_EVENT_IOC_DISABLE, 0) };
+        // The event's own counter, and the losses.
+        let mut words = [[0; 8]; 2];
+        let read = retry(|| rustix::io::read(&self.fd, words.as_flattened_mut()));
+        let is_whole = stopped == 0 && self.counts_losses && read.is_ok_and(|bytes| bytes == 16);
+        is_whole.then(|| u64::from_ne_bytes(words[1]))
+    }
 }
 
 /// A ring.

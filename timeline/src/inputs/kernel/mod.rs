@@ -64,6 +64,8 @@ pub struct KernelTrace {
 pub struct KernelStat {
     /// Counts by CPU.
     pub cpus: Vec<CpuStat>,
+    /// False if events after the last page of a CPU may be lost, too: the kernel's counters are missing.
+    pub losses_known: bool,
     /// Faults of the trace, although it could be read.
     pub warnings: Vec<String>,
 }
@@ -254,7 +256,9 @@ impl KernelTrace {
     /// # Errors
     /// If a page is damaged.
     pub fn stat(&self) -> Result<KernelStat> {
-        let mut stat = KernelStat { warnings: self.warnings().collect(), ..KernelStat::default() };
+        let losses_known = self.file.options.has_counters;
+        let warnings = self.warnings().collect();
+        let mut stat = KernelStat { losses_known, warnings, ..KernelStat::default() };
         for (cpu, mut lane) in self.lanes(0, "") {
             let mut counts = CpuStat { cpu, ..CpuStat::default() };
             while lane.read()? {

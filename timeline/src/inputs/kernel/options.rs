@@ -10,6 +10,7 @@ use crate::error::Result;
 /// Ids of options. Those that are not here say nothing about events.
 pub(crate) mod id {
     pub const DONE: u16 = 0;
+    pub const CPUSTAT: u16 = 2;
     pub const BUFFER: u16 = 3;
     pub const TRACECLOCK: u16 = 4;
     pub const VERSION: u16 = 9;
@@ -50,6 +51,8 @@ pub(crate) struct Options {
     pub trace: Option<u64>,
     pub shift: Option<TimeShift>,
     pub guests: Vec<Guest>,
+    /// It has the kernel's counters at the end of the recording.
+    pub has_counters: bool,
     pub tsc: Option<TscToNs>,
     /// The boot in which it was recorded; recordings of hypertrace have it.
     pub boot_id: Option<u128>,
@@ -61,6 +64,7 @@ impl Options {
     /// Takes an option, if it is one of those of both versions.
     pub fn take(&mut self, option: u16, data: &mut Bytes<'_>) -> Result<()> {
         match option {
+            id::CPUSTAT => self.has_counters = true,
             id::TRACECLOCK => {
                 let text = String::from_utf8_lossy(data.text("a clock's name")?).into_owned();
                 // The contents of the file `trace_clock`, which lists all clocks.

@@ -63,10 +63,8 @@ impl Page {
         };
         let length = number(length);
         let end = HEADER + (length & LENGTH) as usize;
-        let flags = match length & ABOVE {
-            ABOVE if length & MISSED != 0 => length & !ABOVE,
-            _ => length,
-        };
+        let is_extended = length & MISSED != 0 && length & ABOVE == ABOVE;
+        let flags = if is_extended { length & !ABOVE } else { length };
         if end > bytes.len() || flags & !(LENGTH | MISSED | STORED) != 0 {
             let expected = format!("at most {} bytes of records in a page", bytes.len() - HEADER);
             return Err(Wrong { at: 8, expected, found: format!("{length:#x}") });
@@ -203,9 +201,9 @@ mod tests {
         bytes.extend(77u64.to_le_bytes());
         assert_eq!(Page::open(&bytes).unwrap().1, Some(77));
         assert_eq!(Page::open(&page(&[29], MISSED)).unwrap().1, Some(0));
+        let as_the_kernel_adds_it = u64::MAX << 31;
+        assert_eq!(Page::open(&page(&[29], as_the_kernel_adds_it)).unwrap().1, Some(0));
         assert_eq!(Page::open(&page(&[29], 0)).unwrap().1, None);
-        // With the sign of the kernel's `1 << 31`.
-        assert_eq!(Page::open(&page(&[29], ABOVE | MISSED)).unwrap().1, Some(0));
         for wrong in [ABOVE, ABOVE | STORED, 1 << 32 | MISSED] {
             assert_eq!(Page::open(&page(&[29], wrong)).unwrap_err().at, 8, "{wrong:#x}");
         }

@@ -3,13 +3,13 @@
 use super::row::Context;
 use super::scratch::Scratch;
 use anyhow::{Context as _, Result, ensure};
+use made::{Page, TraceDat, tsc2nsec};
 use std::process::{Command, Stdio};
 use std::time::Instant;
-use trace_dat::{Page, TraceDat, tsc2nsec};
 
 /// The file's writer, which the tests have too.
 #[path = "../../../timeline/tests/made/trace_dat.rs"]
-mod trace_dat;
+mod made;
 
 /// Pages of each of two CPUs.
 const PAGES: u64 = 2_000;
