@@ -1,9 +1,10 @@
 //! Programs that measure the ticks of repeated calls.
+#![allow(unsafe_code)]
 
 use hypertrace::abi::clock::ticks;
-use hypertrace::{Client, Emit, Status, event, reference_point};
+use hypertrace::{Client, Emit, Status, event, reference_point, region};
 
-use crate::{Args, Board};
+use crate::{Args, Board, store};
 
 /// Indices of the results of these programs.
 const TICKS: usize = 0;
@@ -66,5 +67,31 @@ pub fn stamps(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 
     }
     board.post(cpu, TICKS, ticks() - start);
     board.post(cpu, DONE, recorded);
+    0
+}
+
+pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
+    let [address, first, ..] = args.params;
+    // Relates the clocks.
+    let _ = reference_point!(client: client, "sample_begin", iterations = args.events);
+    // The beginnings and ends of a ring's eighth.
+    let burst = client.producer().memory().capacity() / (2 + 1) / 16;
+    let (mut spent, mut done) = (0, 0);
+    while done < args.events {
+        // Outside of the measured time. An event that finds no room is counted.
+        client.wait_for_room(2 * burst, 1);
+        let until = (done + burst).min(args.events);
+        let start = ticks();
+        for id in first + done..first + until {
+            let _region = region!(client: client, "store", id);
+            // SAFETY: the VMM chose an address that is MMIO in this guest, aligned to 8.
+            unsafe { store(address, id, 8) };
+        }
+        spent += ticks() - start;
+        done = until;
+    }
+    board.post(cpu, TICKS, spent);
+    board.post(cpu, DONE, args.events);
+    let _ = reference_point!(client: client, "sample_end", iterations = args.events);
     0
 }
