@@ -14,8 +14,7 @@ pub const BEGAN: u64 = 40;
 
 /// Result that the VMM posts.
 pub const COMPETED: usize = 0;
-/// Results of the guest: the ticks that it computed in regions `computed` and `competed`, and those that
-/// it was away.
+/// Result of the guest: ticks that it ran in regions `computed`.
 pub const RAN: usize = 1;
-/// See [`RAN`].
+/// Result of the guest: ticks that it was away in these regions.
 pub const AWAY: usize = 2;

@@ -70,17 +70,17 @@ pub fn stamps(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 
     0
 }
 
+/// Regions from one reference point to the next.
+const REGIONS_PER_POINT: u64 = 16;
+
 pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     let [address, first, ..] = args.params;
-    // Relates the clocks.
-    let _ = reference_point!(client: client, "sample_begin", iterations = args.events);
-    // The beginnings and ends of a ring's eighth.
-    let burst = client.producer().memory().capacity() / (2 + 1) / 16;
     let (mut spent, mut done) = (0, 0);
     while done < args.events {
-        // Outside of the measured time. An event that finds no room is counted.
-        client.wait_for_room(2 * burst, 1);
-        let until = (done + burst).min(args.events);
+        // Outside of the measured time: relates the clocks, and waits for room in the ring.
+        let _ = reference_point!(client: client, "regions_done", done);
+        client.wait_for_room(2 * REGIONS_PER_POINT, 1);
+        let until = (done + REGIONS_PER_POINT).min(args.events);
         let start = ticks();
         for id in first + done..first + until {
             let _region = region!(client: client, "store", id);
@@ -90,8 +90,8 @@ pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) 
         spent += ticks() - start;
         done = until;
     }
+    let _ = reference_point!(client: client, "regions_done", done);
     board.post(cpu, TICKS, spent);
-    board.post(cpu, DONE, args.events);
-    let _ = reference_point!(client: client, "sample_end", iterations = args.events);
+    board.post(cpu, DONE, done);
     0
 }

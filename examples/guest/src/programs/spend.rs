@@ -27,8 +27,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
         note({
             let _region = region!(client: client, "computed", round);
             let began = ticks();
-            let until = clock.ran + busy;
-            clock.spin(|ran| ran >= until);
+            clock.spin(busy);
             (began, ticks())
         });
 
@@ -53,7 +52,9 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
             let _region = region!(client: client, "competed", round);
             let began = ticks();
             register(COMPETE, round);
-            clock.spin(|_| board.results(cpu)[COMPETED] >= round);
+            while board.results(cpu)[COMPETED] < round {
+                spin_loop();
+            }
             (began, ticks())
         });
     }
@@ -70,10 +71,11 @@ struct Spinner {
 }
 
 impl Spinner {
-    /// Spins until this is true of the ticks that the guest ran.
-    fn spin(&mut self, is_over: impl Fn(u64) -> bool) {
+    /// Spins until the guest ran for some more ticks.
+    fn spin(&mut self, ticks_more: u64) {
+        let until = self.ran + ticks_more;
         let mut last = ticks();
-        while !is_over(self.ran) {
+        while self.ran < until {
             spin_loop();
             let now = ticks();
             let since = now - last;
