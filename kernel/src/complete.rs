@@ -5,9 +5,11 @@ use crate::perf;
 use crate::source::Source;
 use crate::state::{FILE, State, failed};
 use crate::stats::Stats;
+use crate::steal::stolen;
 use crate::threads::Names;
 use crate::trace_dat::{self, Contents, Ending};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const HIDDEN: &str = ".kernel.dat.new";
 
@@ -31,6 +33,9 @@ pub struct Summary {
     pub damage: Vec<String>,
     /// The first failed write of the data; events that it cost are counted.
     pub failure: Option<String>,
+    /// Time that a hypervisor took from all of this machine's CPUs meanwhile, to 10 ms for each CPU;
+    /// `None`: not known, as after a kill.
+    pub stolen: Option<Duration>,
     /// Size of the file.
     pub bytes: u64,
 }
@@ -73,6 +78,13 @@ pub(crate) fn complete(
         names.add_lines(&converted.names);
         origin.push_str(&format!("; clock_bound_ns={}", converted.bound_ns));
     }
+    let stolen = match (stolen(), json.stolen_ms, recovered) {
+        (Some(now), Some(then), false) => Some(now.saturating_sub(Duration::from_millis(then))),
+        _ => None,
+    };
+    if let Some(stolen) = stolen {
+        origin.push_str(&format!("; stolen_ms={}", stolen.as_millis()));
+    }
     if recovered {
         origin.push_str("; recovered=1");
     }
@@ -108,6 +120,7 @@ pub(crate) fn complete(
         losses_known: !stats.is_empty() && (!recovered || json.source == Source::Tracefs),
         damage,
         failure: None,
+        stolen,
         bytes: contents.bytes,
     };
     state.remove()?;

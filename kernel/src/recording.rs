@@ -10,6 +10,7 @@ use crate::registry;
 use crate::source::Source;
 use crate::state::{RecordingJson, State, VERSION, open_dir};
 use crate::stats::Stats;
+use crate::steal::stolen;
 use crate::threads::{self, Names};
 use crate::trace_dat::Description;
 use crate::tracefs::{self, Dir};
@@ -297,6 +298,7 @@ fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> Recordin
         boot_id: boot_id.unwrap_or_default().trim().to_owned(),
         trace_id: hypertrace_abi::clock::ticks(),
         page_size: rustix::param::page_size(),
+        stolen_ms: stolen().map(|time| time.as_millis() as u64),
         cpus,
         names: names.to_lines(),
     }
