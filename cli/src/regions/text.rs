@@ -62,8 +62,13 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
 fn notes(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     match group.bound_ns {
         Some(0) => {}
-        Some(ns) => writeln!(out, "  begin and end are known to {} in sum, or better", time(ns))?,
-        None => writeln!(out, "  begin and end have no known bound on their error")?,
+        Some(ns) => {
+            writeln!(out, "  a duration is off by {} at most, by the guest's clock", time(ns))?
+        }
+        None => writeln!(
+            out,
+            "  how far durations are off is not known: the guest's clock has no bound"
+        )?,
     }
     match group.empty_ns {
         Some(ns) if shown.subtract => {

@@ -9,6 +9,7 @@ use super::parts::{Account, Mark, Part, Sums, Times, Why};
 use super::store::{Detail, NO_CLIENT, Sample, Store};
 use super::summary::Group;
 use super::{By, Kind, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, unix_ns};
+use crate::clock::SLACK_PER_MILLE;
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef, Kind as EventKind, Lost};
 use crate::inputs::ctf::{ClockMaps, Domain, Session};
@@ -513,7 +514,14 @@ impl<'a> Pass<'a> {
             }
             return;
         };
-        open.bound = open.bound.zip(event.bound_ns).map(|(a, b)| a.saturating_add(b));
+        // Between two readings of one clock, neither its rate nor the map's is off by more than
+        // the limit.
+        let of_rate = match open.is_point || event.kind == EventKind::ReferencePoint {
+            true => u64::MAX,
+            false => end.abs_diff(open.begin) / 1000 * 2 * SLACK_PER_MILLE.unsigned_abs() + 2,
+        };
+        let sum = open.bound.zip(event.bound_ns).map(|(a, b)| a.saturating_add(b));
+        open.bound = sum.map(|sum| sum.min(of_rate));
         let host = &self.hosts[session];
         let has_moved = host.clients.get(&client).is_some_and(|c| c.moved(open.begin, end));
         if open.thread.map(|(thread, _)| thread) != thread || has_moved {

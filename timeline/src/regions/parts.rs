@@ -17,7 +17,7 @@
 //! | mark | ends | begins |
 //! |---|---|---|
 //! | guest event | guest; entry¹, access¹ (as the guest's time) | guest |
-//! | exit begins | guest | exit |
+//! | exit begins | guest; access¹ (as the guest's time) | exit |
 //! | access (`kvm_mmio`) | exit; guest¹ | access |
 //! | access (`kvm_pio`) | exit, where `kvm_exit` fires; guest, where not | access |
 //! | unload of the guest's registers | exit, access | leave |
@@ -421,6 +421,7 @@ impl Account {
         let part = match self.mode.filter(|mode| ends.contains(mode)) {
             // The guest has run on, after an unknown part of this time.
             Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => Part::Guest,
+            Some(Mode::Access) if mark == Mark::Exit => Part::Guest,
             // The VMM ran, and the kernel on the way there and back.
             Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
             Some(mode) => mode.part(),
@@ -435,7 +436,7 @@ impl Account {
         if begins != Mode::Guest || self.mode != Some(Mode::Guest) {
             self.begun = since.1;
         }
-        if self.mode == Some(Mode::Guest) && matches!(begins, Mode::Exit | Mode::Access) {
+        if begins == Mode::Exit || begins == Mode::Access && self.mode == Some(Mode::Guest) {
             self.is_new = true;
         }
         self.mode = Some(begins);
@@ -507,7 +508,8 @@ impl Account {
             Mark::Guest if entries => (&[Guest], Guest),
             Mark::Guest if registers => (&[Guest, Access], Guest),
             Mark::Guest => (&[Guest, Access, Entry], Guest),
-            Mark::Exit => (&[Guest], Exit),
+            Mark::Exit if entries || !registers => (&[Guest], Exit),
+            Mark::Exit => (&[Guest, Access], Exit),
             Mark::Access if exits => (&[Exit], Access),
             Mark::Port if entries => (&[Exit], Access),
             Mark::Access | Mark::Port => (&[Guest], Access),
