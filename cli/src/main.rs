@@ -13,6 +13,7 @@ mod output;
 mod qemu;
 mod record;
 mod recording;
+mod regions;
 mod report;
 mod run;
 mod stat;
@@ -40,6 +41,7 @@ enum Command {
     Report(report::Args),
     Stat(stat::Args),
     Clock(clock::Args),
+    Regions(regions::Args),
     Run(run::Args),
     Record(record::Args),
     Ctl(ctl::Args),
@@ -54,8 +56,11 @@ struct Usage(String);
 fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
     let cli = Cli::parse();
-    if let Command::Report(_) | Command::Stat(_) | Command::Clock(_) | Command::Record(_) =
-        &cli.command
+    if let Command::Report(_)
+    | Command::Stat(_)
+    | Command::Clock(_)
+    | Command::Regions(_)
+    | Command::Record(_) = &cli.command
     {
         allow_open_files();
     }
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Stat(args) => stat::run(&args).map(succeeded),
         Command::Clock(args) => clock::run(&args).map(succeeded),
+        Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
         Command::Bench(args) => bench::run(&args).map(succeeded),
     };

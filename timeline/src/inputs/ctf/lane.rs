@@ -9,7 +9,7 @@ use super::session_json::{Clock, StreamJson};
 use super::stream::{Record, Records, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
-use crate::event::{EntryRef, EventRef, Kind, Lost};
+use crate::event::{EntryRef, EventRef, Kind, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Source};
 use hypertrace_abi::ring::Losses;
@@ -38,6 +38,8 @@ struct Lane<'a> {
     lost: u64,
     causes: Losses,
     losses: PacketLosses,
+    /// Token of the last lease record, and its thread of the host.
+    thread: Option<(u64, u32)>,
 }
 
 /// Lost events, by the packets of a stream.
@@ -105,6 +107,7 @@ pub(crate) fn inputs<'a>(
                 are_before: causes.overwritten > 0 && causes.total() == causes.overwritten,
                 ..PacketLosses::default()
             },
+            thread: None,
         }) as Box<dyn Input>
     };
     session.streams().iter().map(lane).chain([Box::new(elsewhere) as Box<dyn Input>]).collect()
@@ -138,11 +141,15 @@ impl Input for Lane<'_> {
         let bound = bound.map(|units| if units > 0 { units.saturating_add(rest) } else { 0 });
         let record = self.records.last()?;
         let kind = record.kind();
+        let holder = record.packet.lease_token;
         if kind == Kind::Lease {
-            let (token, name) = lease(&record);
+            let Lease { token, tid, name } = Lease::of(&record);
             names.lease(self.source, token, name);
+            // The thread of a guest's client is the guest's, unless the guest is a program.
+            let is_of_host = self.source.domain == Domain::Host || self.session.json().programs;
+            self.thread = tid.filter(|_| is_of_host).map(|tid| (holder, tid));
         } else {
-            names.token(self.source, record.packet.lease_token);
+            names.token(self.source, holder);
         }
         let client = match self.source.domain {
             Domain::Guest => Some(self.source.client),
@@ -164,7 +171,10 @@ impl Input for Lane<'_> {
             client,
             kind,
             reference: record.class.reference(record.payload),
-            thread: None,
+            thread: self
+                .thread
+                .filter(|(token, _)| *token == holder)
+                .map(|(_, tid)| Thread { tid, cpu: None }),
         }))
     }
 
@@ -229,20 +239,31 @@ impl PacketLosses {
 /// Makes the entry of losses at an unknown place.
 fn lost(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
     let client = (from.domain == Domain::Guest).then_some(from.client);
-    Lost { ts_ns: None, session: from.session, source, client, events, causes }
+    Lost { ts_ns: None, session: from.session, source, client, cpu: None, events, causes }
 }
 
-/// Returns the token and the name in a lease record.
-fn lease(record: &Record<'_>) -> (Option<u64>, String) {
-    let mut lease = (None, String::new());
-    for (field, value) in record.class.fields.iter().zip(record.class.values(record.payload)) {
-        match (&**field, value) {
-            ("token", Value::Hex(token)) => lease.0 = Some(token),
-            ("name", Value::Str(name)) => lease.1 = String::from_utf8_lossy(name).into(),
-            _ => {}
+/// A lease record.
+#[derive(Default)]
+pub(super) struct Lease {
+    token: Option<u64>,
+    /// Thread of the lessee.
+    pub tid: Option<u32>,
+    name: String,
+}
+
+impl Lease {
+    pub fn of(record: &Record<'_>) -> Lease {
+        let mut lease = Lease::default();
+        for (field, value) in record.class.fields.iter().zip(record.class.values(record.payload)) {
+            match (&**field, value) {
+                ("token", Value::Hex(token)) => lease.token = Some(token),
+                ("tid", Value::Unsigned(tid)) => lease.tid = u32::try_from(tid).ok(),
+                ("name", Value::Str(name)) => lease.name = String::from_utf8_lossy(name).into(),
+                _ => {}
+            }
         }
+        lease
     }
-    lease
 }
 
 /// Returns the clock of a stream class's packets. A session that could be opened has

@@ -6,18 +6,19 @@ use Why::{Blocked, Preempted};
 use proptest::prelude::*;
 
 /// A kernel without `kvm_entry` and `kvm_exit`, as under a nested hypervisor.
-const NESTED: Exactness = Exactness { exits: true, entries: false, registers: true };
+const NESTED: Exactness = Exactness { exits: true, entries: false, registers: true, runs: true };
 /// A kernel on hardware.
-const HARDWARE: Exactness = Exactness { exits: true, entries: true, registers: true };
+const HARDWARE: Exactness = Exactness { exits: true, entries: true, registers: true, runs: true };
 /// Only the scheduler is traced.
-const SCHEDULER: Exactness = Exactness { exits: false, entries: false, registers: false };
+const SCHEDULER: Exactness =
+    Exactness { exits: false, entries: false, registers: false, runs: true };
 
 fn account(exactness: Exactness, marks: &[(u64, Mark)]) -> Times {
     let mut account = Account::new(exactness);
     for (time, mark) in marks {
-        account.mark((*time).into(), *mark);
+        account.mark(*time as i64, *mark);
     }
-    account.times()
+    account.sums().times
 }
 
 fn times(parts: &[(Part, u64)]) -> Times {
