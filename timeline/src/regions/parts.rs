@@ -30,9 +30,9 @@
 //! ¹ Only where the kernel has no event that is more exact: see [`Exactness`].
 //! ² Only where the VMM has no event before it enters the guest.
 //!
-//! A guest's own event is placed by a map of its clock, with a bound on the error. If it
-//! contradicts the kernel's events by no more than that, they are right: it proves nothing
-//! then, and a region that begins there begins at the mapped time.
+//! A guest's own event is placed by a map of its clock, with a bound on the error. Where it
+//! contradicts the kernel's events, they are right: it proves nothing then, and a region that
+//! begins or ends there does so at the mapped time.
 
 use std::collections::VecDeque;
 
@@ -327,7 +327,14 @@ impl Account {
                 return;
             }
             let far = || bound.is_some_and(|bound| between((self.begun, time)) > bound);
-            if self.mode.is_some_and(|mode| mode != Mode::Guest) && !far() {
+            let (ends, _) = self.modes(Mark::Guest);
+            // Another event ends these modes before the guest runs again: it did this before they
+            // began, or after an end that is not known yet.
+            let is_out = |mode| {
+                let modes = [Mode::Leave, Mode::Return, Mode::Vmm, Mode::Entry];
+                modes.contains(&mode) && !ends.contains(&mode)
+            };
+            if self.mode.is_some_and(|mode| mode != Mode::Guest && (is_out(mode) || !far())) {
                 return;
             }
         }
