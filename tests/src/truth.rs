@@ -88,15 +88,6 @@ pub fn pin_to(cpu: usize) {
     sched_setaffinity(None, &cpus).unwrap();
 }
 
-/// Returns the time that a hypervisor took from all CPUs of this machine, nanoseconds: as exact as
-/// `/proc/stat`, 10 ms for each CPU.
-pub fn stolen() -> u64 {
-    let stat = fs::read_to_string("/proc/stat").unwrap();
-    // cpu user nice system idle iowait irq softirq steal
-    let steal = stat.lines().next().unwrap().split_whitespace().nth(8).unwrap();
-    steal.parse::<u64>().unwrap() * 10_000_000
-}
-
 /// A thread that takes a CPU from another thread.
 #[derive(Debug)]
 pub struct Rival {

@@ -12,6 +12,13 @@ use std::thread;
 use criterion::{Criterion, criterion_group, criterion_main};
 use hypertrace::region;
 
+/// The cost of a region itself: `regions` shows it beside the others.
+fn empty(_: &mut Criterion) {
+    for id in 0..1_000 {
+        let _region = region!("empty", id);
+    }
+}
+
 /// A computation that waits for nothing.
 fn checksum(criterion: &mut Criterion) {
     let data: Vec<u64> = (0..16_384).collect();
@@ -49,5 +56,5 @@ fn round_trip(criterion: &mut Criterion) {
     worker.join().expect("a worker that ended");
 }
 
-criterion_group!(benches, checksum, round_trip);
+criterion_group!(benches, empty, checksum, round_trip);
 criterion_main!(benches);

@@ -60,8 +60,8 @@ pub enum Program {
     /// these ways ([`spend`](crate::spend)), `params[2]` the ticks after which the guest takes itself to
     /// have been away.
     Spend,
-    /// `events` regions `store`, with ids from `params[1]`, each of one store to `params[0]`, and reference
-    /// points between some of them. Posts the ticks of the regions.
+    /// `events` regions `store`, with ids from `params[1]`, each of one store to `params[0]`, with
+    /// reference points and regions `empty` between some of them. Posts the ticks of the stores.
     StoreRegions,
 }
 

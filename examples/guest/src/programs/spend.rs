@@ -14,16 +14,18 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     let mut clock = Spinner { gap, ran: 0, away: 0 };
     // SAFETY: the VMM has this device at the address of the argument.
     let register = |register: u64, value: u64| unsafe { store(page + register, value, 8) };
+    let before = || {
+        // Relates the clocks, outside of all regions.
+        let _ = reference_point!(client: client, "next");
+        register(BEFORE, 0);
+    };
     // The guest's time just after the beginning of a region and just before its end.
     let note = |(began, ended): (u64, u64)| {
         register(AFTER, ended);
         register(BEGAN, began);
     };
     for round in 1..=args.events {
-        // Relates the clocks, outside of all regions.
-        let _ = reference_point!(client: client, "round", round);
-
-        register(BEFORE, 0);
+        before();
         note({
             let _region = region!(client: client, "computed", round);
             let began = ticks();
@@ -31,7 +33,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
             (began, ticks())
         });
 
-        register(BEFORE, 0);
+        before();
         note({
             let _region = region!(client: client, "handled", round);
             let began = ticks();
@@ -39,7 +41,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
             (began, ticks())
         });
 
-        register(BEFORE, 0);
+        before();
         note({
             let _region = region!(client: client, "slept", round);
             let began = ticks();
@@ -47,7 +49,7 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
             (began, ticks())
         });
 
-        register(BEFORE, 0);
+        before();
         note({
             let _region = region!(client: client, "competed", round);
             let began = ticks();
