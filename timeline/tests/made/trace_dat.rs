@@ -112,6 +112,7 @@ print fmt: \"%s %s %d %d %s %p %s\", __get_str(name), __print_array(__get_dynami
 ";
 
 /// A page of the ring buffer.
+#[derive(Default)]
 pub struct Page {
     time: u64,
     data: Vec<u8>,

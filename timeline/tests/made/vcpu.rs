@@ -19,7 +19,7 @@ pub const WORK: u32 = 18;
 pub const POINT: u32 = 19;
 pub const EXIT: u32 = 20;
 pub const RUN: u32 = 21;
-const EVENTS: &str = r#"[
+pub const EVENTS: &str = r#"[
     {"id":16,"schema":"batch_begin(id:u64,kind:u64)","reference_point":false},
     {"id":17,"schema":"batch_end(id:u64)","reference_point":false},
     {"id":18,"schema":"work(n:u64)","reference_point":false},
