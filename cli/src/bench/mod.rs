@@ -16,6 +16,7 @@ mod kvm;
 mod measure;
 mod peers;
 mod qemu;
+mod regions;
 mod ring;
 mod row;
 mod rows;

@@ -30,9 +30,10 @@
 //! ¹ Only where the kernel has no event that is more exact: see [`Exactness`].
 //! ² Only where the VMM has no event before it enters the guest.
 //!
-//! A guest's own event is placed by a map of its clock, with a bound on the error. Where it
-//! contradicts the kernel's events, they are right: it proves nothing then, and a region that
-//! begins or ends there does so at the mapped time.
+//! A guest's own event is placed by a map of its clock, with a bound on the error. It proves
+//! nothing where the kernel's events say when the guest began and ended. Where they do not, it
+//! is no mark if it contradicts the others by no more than its bound. A region begins and ends
+//! at the mapped times, in whatever part they are.
 
 use std::collections::VecDeque;
 
@@ -323,18 +324,12 @@ impl Account {
     /// Takes a guest's own event, whose time has a bound on its error: `None` if that is unknown.
     pub fn guest(&mut self, time: i64, bound: Option<u64>) {
         if bound != Some(0) {
-            if self.cpu != Cpu::On {
+            // The kernel's events say when the guest began and ended, without an error.
+            if self.exactness.exits || self.cpu != Cpu::On {
                 return;
             }
             let far = || bound.is_some_and(|bound| between((self.begun, time)) > bound);
-            let (ends, _) = self.modes(Mark::Guest);
-            // Another event ends these modes before the guest runs again: it did this before they
-            // began, or after an end that is not known yet.
-            let is_out = |mode| {
-                let modes = [Mode::Leave, Mode::Return, Mode::Vmm, Mode::Entry];
-                modes.contains(&mode) && !ends.contains(&mode)
-            };
-            if self.mode.is_some_and(|mode| mode != Mode::Guest && (is_out(mode) || !far())) {
+            if self.mode.is_some_and(|mode| mode != Mode::Guest) && !far() {
                 return;
             }
         }
