@@ -33,7 +33,7 @@ use vm_memory::{Bytes, GuestAddress};
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Rounds of one region of each kind.
-const ROUNDS: u64 = 50;
+const ROUNDS: u64 = 40;
 
 /// Time of a region that computes, nanoseconds.
 const COMPUTE: u64 = 2_000_000;
