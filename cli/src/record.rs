@@ -35,7 +35,8 @@ pub struct Args {
     out: PathBuf,
 
     /// Events of the kernel's trace instead of the usual ones, with * and ?. May be
-    /// given several times (default: kvm:* sched:sched_switch sched:sched_wakeup
+    /// given several times (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio
+    /// kvm:kvm_pio kvm:kvm_userspace_exit sched:sched_switch sched:sched_wakeup
     /// sched:sched_wakeup_new)
     #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = event)]
     event: Vec<String>,
@@ -68,9 +69,9 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace record --out S --pid 1234     the events of a running VMM, beside its session S
   hypertrace record --out S -- ./program   run a program; S is made
-  hypertrace record --out S -e 'kvm:*' -e 'irq:*' --pid 1234
-                                           other events (see available_events in
-                                           /sys/kernel/tracing)
+  hypertrace record --out S -e 'kvm:*' -e 'sched:*' --pid 1234
+                                           all events of KVM and of the scheduler, which cost
+                                           more (see available_events in /sys/kernel/tracing)
   trace-cmd report S/kernel.dat            show the kernel's events alone
 
 Exit code: with --pid 0 at the end, also after Ctrl-C; with a program, the program's, as `hypertrace

@@ -2,13 +2,16 @@
 
 #[path = "../../timeline/tests/made/mod.rs"]
 mod made;
+#[path = "../../timeline/tests/made/trace_dat.rs"]
+mod trace_dat;
 
-use made::*;
+use made::{
+    BOOT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, OTHER_BOOT, Packet, START_NS, VCPU_EXIT, clock,
+    clocks, json, with_boot,
+};
 use serde_json::Value;
 use std::process::{Command, Output};
-
-const BOOT: &str = "36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d";
-const OTHER: &str = "00000000-e68a-4dcf-9f57-8bb3a1fed66d";
+use trace_dat::{Page, TraceDat};
 
 fn run(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_hypertrace")).args(args).output().unwrap()
@@ -20,13 +23,6 @@ fn text(bytes: &[u8]) -> String {
 
 fn path(made: &Made) -> &str {
     made.path().to_str().unwrap()
-}
-
-fn with_boot(json: &str, boot: Option<&str>) -> String {
-    match boot {
-        Some(boot) => json.replacen("\"clocks\"", &format!("\"boot_id\":\"{boot}\",\"clocks\""), 1),
-        None => json.to_owned(),
-    }
 }
 
 /// Makes a session of a host whose counter had the value `base` at this Unix time after the start, with
@@ -76,7 +72,7 @@ fn sessions_of_one_boot_are_merged_by_raw_ticks_whatever_their_anchors_say() {
 fn the_error_of_another_machine_or_boot_is_unknown() {
     let first = host(Some(BOOT), 1_000, 0, &[2_000]);
     for (boot, why) in [
-        (Some(OTHER), "recorded on another machine, or after another boot"),
+        (Some(OTHER_BOOT), "recorded on another machine, or after another boot"),
         (None, "not known to be recorded in the same boot"),
     ] {
         let second = host(boot, 1_000, 0, &[2_100]);
@@ -93,11 +89,50 @@ fn the_error_of_another_machine_or_boot_is_unknown() {
         assert_eq!(found["sessions"][0]["is_placed"], true);
         assert_eq!(found["sessions"][1]["is_placed"], false);
     }
+    // The error of its kernel's events is not known either.
+    let second = host(Some(OTHER_BOOT), 1_000, 0, &[]);
+    let (id, data) = trace_dat::recorded(OTHER_BOOT, 0);
+    let dat = TraceDat::new("x86-tsc").cpu(&[Page::at(2_050).mmio(0, 7, 1)]).option(id, data);
+    std::fs::write(second.path().join("kernel.dat"), dat.version_7()).unwrap();
+    for (inputs, bound) in [(vec![&first, &second], "null"), (vec![&second], "0")] {
+        let paths = inputs.iter().map(|made| path(made));
+        let out = run(&["report", "--json"].into_iter().chain(paths).collect::<Vec<_>>());
+        let out = text(&out.stdout);
+        let mmio = out.lines().find(|line| line.contains("kvm_mmio")).unwrap();
+        assert!(mmio.contains(&format!("\"bound_ns\":{bound}")), "{mmio}");
+    }
     // Two sessions that do not know their boots have nothing in common either.
     let unknown = host(None, 1_000, 0, &[2_000]);
     assert_eq!(merged(&[&unknown, &host(None, 1_000, 0, &[2_100])]).0[1].1, None);
     // One alone is as exact as ever.
     assert_eq!(merged(&[&unknown]), (vec![(2_000, Some(0))], String::new()));
+}
+
+#[test]
+fn an_offset_by_hand_places_a_session_with_the_bound_that_it_has() {
+    let first = host(Some(BOOT), 1_000, 0, &[2_000, 2_200]);
+    // 150 ns too early.
+    let second = host(Some(OTHER_BOOT), 1_000, -150, &[2_100]);
+    let report = |offset: &str| {
+        let out = run(&["report", "--json", path(&first), path(&second), "--ts-offset", offset]);
+        let shown = text(&out.stdout)
+            .lines()
+            .map(|line| {
+                let event: Value = serde_json::from_str(line).unwrap();
+                let ns = event["ts_ns"].as_i64().unwrap() - START_NS;
+                (ns, event["bound_ns"].as_u64())
+            })
+            .collect::<Vec<_>>();
+        (shown, text(&out.stderr))
+    };
+    let (events, said) = report("150+-30");
+    assert_eq!(events, [(1_000, Some(0)), (1_100, Some(30)), (1_200, Some(0))]);
+    assert_eq!(said, "");
+    let (events, said) = report("150");
+    assert_eq!(events, [(1_000, Some(0)), (1_100, None), (1_200, Some(0))]);
+    assert!(said.contains("placed by --ts-offset, with unknown error"), "{said}");
+    let out = run(&["report", path(&first), "--ts-offset", "5+-x"]);
+    assert_eq!(out.status.code(), Some(2));
 }
 
 /// Makes a session with a point every 100 us: the host sees each after 5 us, and the guest continues 5 us

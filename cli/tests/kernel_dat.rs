@@ -24,15 +24,22 @@ fn report(args: &[&Path], options: &[&str]) -> String {
     run(HYPERTRACE.command(["report"]).args(args).args(options)).ok()
 }
 
-/// Makes a session with an event of the VMM at 40,000 ns, and kernel.dat around it.
+/// Makes a session with an event of the VMM at 40,000 ns, and kernel.dat of the same boot around it.
 fn session() -> made::Made {
+    of_boots(Some(made::BOOT), Some(made::BOOT))
+}
+
+/// Makes the same of other boots.
+fn of_boots(session: Option<&str>, trace: Option<&str>) -> made::Made {
     let host = made::Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, made::VCPU_EXIT, &[6]);
-    let made = made::Made::new().stream("host-003-0000", &[made::Packet::host(3), host]);
+    let made = made::Made::of_boot(session);
+    let made = made.stream("host-003-0000", &[made::Packet::host(3), host]);
     let before = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
     let after =
         trace_dat::Page::at(1_041_000).missed(true).switch(0, (77, "vcpu0"), 1, (0, "idle"));
-    let trace = TraceDat::new("x86-tsc").cpu(&[before, after]);
-    fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+    let mut dat = TraceDat::new("x86-tsc").cpu(&[before, after]);
+    dat.options.extend(trace.map(|boot| trace_dat::recorded(boot, 0)));
+    fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
     made
 }
 
@@ -114,6 +121,42 @@ fn a_damaged_kernel_dat_is_refused_by_name_and_offset() {
         let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
         assert!(said.contains("kernel.dat: damaged at byte 0: expected 17084474"), "{said}");
     }
+}
+
+#[test]
+fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
+    let session = of_boots(Some(made::BOOT), Some(made::OTHER_BOOT));
+    for command in ["report", "stat"] {
+        let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
+        let expected =
+            "kernel.dat: recorded in another boot than the session beside it: move it away";
+        assert!(said.contains(expected), "{said}");
+    }
+    // As it says: away, and shown with the session. An offset by hand puts it there.
+    let moved = tempfile::tempdir().unwrap();
+    let file = moved.path().join("other.dat");
+    fs::rename(session.path().join("kernel.dat"), &file).unwrap();
+    let offset = format!("{}", made::START_NS + 40_500 - 1_039_000);
+    let lines = report(&[session.path(), &file], &["--ts-offset", &offset, "--json"]);
+    let mmio = lines.lines().find(|line| line.contains("kvm_mmio")).unwrap();
+    let mmio: Value = serde_json::from_str(mmio).unwrap();
+    assert_eq!(mmio["ts_ns"], made::START_NS + 40_500);
+    assert_eq!(mmio["bound_ns"], Value::Null);
+    let names: Vec<bool> = lines.lines().map(|line| line.contains("kvm_mmio")).collect();
+    let exit = lines.lines().position(|line| line.contains("vcpu_exit")).unwrap();
+    assert!(names[exit + 1], "{lines}");
+}
+
+#[test]
+fn a_kernel_dat_of_an_unknown_boot_has_no_bound() {
+    let session = of_boots(Some(made::BOOT), None);
+    let ran = run(HYPERTRACE.command(["report", "--json"]).arg(session.path()));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stderr.contains("does not say in which boot"), "{ran:?}");
+    let mmio = ran.stdout.lines().find(|line| line.contains("kvm_mmio")).unwrap();
+    assert!(mmio.contains("\"bound_ns\":null"), "{mmio}");
+    let ran = run(HYPERTRACE.command(["stat"]).arg(session.path()));
+    assert!(ran.code == Some(0) && ran.stderr.contains("does not say in which boot"), "{ran:?}");
 }
 
 #[test]

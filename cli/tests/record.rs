@@ -102,6 +102,10 @@ fn each_point_of_the_demo_has_an_exit() {
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
     assert_eq!(events.len() as u64, count);
     assert_eq!((&*demo.mode, demo.reference_points), ("kvm", 2_000));
+    // Those that a breakdown needs, and none that only costs time.
+    let count_of = |name: &str| events.iter().filter(|event| event.name == name).count();
+    assert!(count_of("kvm_userspace_exit") >= 2_000 && count_of("kvm_fpu") >= 4_000);
+    assert_eq!(count_of("kvm_emulate_insn") + count_of("vcpu_match_mmio"), 0);
     // Each vCPU's points are stores of 1 to 1,000 to the same register, the others' are other values.
     for vcpu in ["vcpu0", "vcpu1"] {
         let stores = events.iter().filter(|event| event.name == "kvm_mmio" && event.comm == vcpu);

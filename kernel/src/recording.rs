@@ -31,8 +31,8 @@ const SMALLEST_KIB: u32 = 512;
 pub struct Config {
     /// Directory of a session, which has `session.json`.
     pub dir: PathBuf,
-    /// Events as `SYSTEM:EVENT`, with `*` and `?`. None: those that tell where time went, `kvm:*`,
-    /// `sched:sched_switch` and wake-ups.
+    /// Events as `SYSTEM:EVENT`, with `*` and `?`. None: those that tell where time went: KVM's
+    /// entries and exits, `sched:sched_switch` and wake-ups.
     pub events: Vec<String>,
     /// Size of each CPU's buffer in the kernel, KiB (default: 8,192, less on machines with more than
     /// 64 CPUs).

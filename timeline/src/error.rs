@@ -47,6 +47,16 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A trace cannot be put on the clock of a session's guest.
+    #[error("{}: cannot be put on the clock of the guest in {}: {why}", path.display(), session.display())]
+    NoGuestClock {
+        /// The trace.
+        path: PathBuf,
+        /// The session.
+        session: PathBuf,
+        /// What is missing.
+        why: String,
+    },
     /// The system cannot read the file.
     #[error("cannot read {}", path.display())]
     Io {
@@ -69,7 +79,8 @@ impl Error {
             Error::NotASession { .. }
             | Error::Description { .. }
             | Error::Damaged { .. }
-            | Error::AnotherBoot { .. } => true,
+            | Error::AnotherBoot { .. }
+            | Error::NoGuestClock { .. } => true,
             Error::Io { source, .. } => matches!(
                 source.kind(),
                 io::ErrorKind::NotFound

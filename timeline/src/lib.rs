@@ -52,8 +52,8 @@ mod value;
 pub use error::{Error, Result};
 pub use event::{Entry, EntryRef, Event, EventRef, Fields, Kind, Lost, Reference, Thread};
 pub use inputs::ctf::{
-    Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Packet, Record, Records, Segment,
-    Session, SessionJson, Stream, StreamJson, limits,
+    Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Offset, Packet, Record, Records,
+    Segment, Session, SessionJson, Stream, StreamJson, limits,
 };
 pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;

@@ -25,6 +25,8 @@ pub struct Timeline<'a> {
     inputs: Vec<Box<dyn Input + 'a>>,
     heap: BinaryHeap<Reverse<Key>>,
     names: Names,
+    /// Bounds on the errors of sessions' places, by session, `None` if unknown; empty if all are 0.
+    margins: Vec<Option<u64>>,
     /// Whether the first input's entry was returned, so that its next one must be read.
     taken: bool,
 }
@@ -68,9 +70,13 @@ impl<'a> Timeline<'a> {
         }
         let mut names = Names::new(hosts);
         let mut all = Vec::new();
+        let mut margins = Vec::new();
         for (number, (session, maps)) in sessions.iter().enumerate() {
+            let stated = session.offset().and_then(|offset| offset.bound_ns);
             let is_placed = number == 0
+                || stated.is_some()
                 || sessions.first().is_some_and(|(first, _)| session.is_placed_with(first));
+            margins.push(is_placed.then_some(stated.unwrap_or(0)));
             all.extend(inputs(number, session, maps, is_placed, &mut names));
         }
         for (trace, number) in traces.iter().zip(numbers) {
@@ -82,7 +88,10 @@ impl<'a> Timeline<'a> {
                 heap.push(Reverse(Key { time, host: input.is_host(), input: number }));
             }
         }
-        Ok(Timeline { inputs: all, heap, names, taken: false })
+        if margins.iter().all(|margin| *margin == Some(0)) {
+            margins.clear();
+        }
+        Ok(Timeline { inputs: all, heap, names, margins, taken: false })
     }
 
     /// Returns the next event, or the next place where some were lost. The losses of a
@@ -114,7 +123,14 @@ impl<'a> Timeline<'a> {
         }
         let number = self.heap.peek()?.0.input;
         self.taken = true;
-        self.inputs.get_mut(number)?.take(&mut self.names).map(Ok)
+        let mut entry = self.inputs.get_mut(number)?.take(&mut self.names)?;
+        if let EntryRef::Event(event) = &mut entry
+            && let Some(margin) = self.margins.get(event.session)
+        {
+            let both = event.bound_ns.zip(*margin);
+            event.bound_ns = both.map(|(bound, margin)| bound.saturating_add(margin));
+        }
+        Some(Ok(entry))
     }
 
     /// Returns the faults of the traces of kernels so far, although they could be read: with

@@ -130,9 +130,7 @@ pub const ROWS: &[Row] = &[
         .note("two vCPUs' throughput over one's (not ns), against the null device's"),
     row("record_cost", kvm::recorded)
         .less(("kvm_reference_point", kvm::reference_point), "<= 1500 ns more")
-        .note(
-            "kvm_reference_point while kvm:* and sched are recorded; ratio is the difference in ns",
-        ),
+        .note("kvm_reference_point while the kernel is recorded; ratio is the difference in ns"),
     row("kvm_stamp", kvm::stamp)
         .over(KVM_EXIT_NULL, "<= 0.5 x kvm_exit_null")
         .note("ring record and a store that the host's kernel completes"),

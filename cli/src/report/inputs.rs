@@ -1,7 +1,8 @@
 //! The arguments that name inputs: sessions, and traces of kernels with their offsets.
 
+use crate::Usage;
 use clap::{ArgMatches, Command, FromArgMatches};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Offset, Session};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,10 @@ pub fn open_all(dirs: &[PathBuf]) -> anyhow::Result<Vec<(Session, ClockMaps)>> {
 /// Returns a line for a session whose place on the timeline of the first one is unknown.
 pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
     let (a, b) = (first.counter().boot_id(), session.counter().boot_id());
+    if let Some(offset) = session.offset() {
+        let unknown = offset.bound_ns.is_none();
+        return unknown.then(|| "placed by --ts-offset, with unknown error".into());
+    }
     let why = match (a, b) {
         _ if session.is_placed_with(first) => return None,
         (Some(a), Some(b)) if a != b => "recorded on another machine, or after another boot,",
@@ -40,14 +45,24 @@ pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
     Ok((session, maps))
 }
 
-/// Inputs in their order, each with the offset after it.
+/// Inputs in their order.
 #[derive(Debug)]
-pub struct Inputs(Vec<(PathBuf, i64)>);
+pub struct Inputs(Vec<Given>);
+
+/// An input, with the options after it.
+#[derive(Clone, Debug)]
+struct Given {
+    path: PathBuf,
+    offset: Option<Offset>,
+    /// Directory of the session whose guest recorded it.
+    guest_of: Option<PathBuf>,
+}
 
 const PATHS: &str = "inputs";
 const OFFSET: &str = "ts_offset";
+const GUEST_OF: &str = "guest_of";
 
-/// By hand, because an offset belongs to the input before it.
+/// By hand, because an option belongs to the input before it.
 impl clap::Args for Inputs {
     fn augment_args(command: Command) -> Command {
         let path = clap::Arg::new(PATHS)
@@ -61,15 +76,25 @@ impl clap::Args for Inputs {
             );
         let offset = clap::Arg::new(OFFSET)
             .long("ts-offset")
-            .value_name("NS")
+            .value_name("NS[+-BOUND]")
             .value_parser(offset)
             .action(clap::ArgAction::Append)
             .allow_hyphen_values(true)
             .help(
-                "Add this to the times of the trace.dat file (or of the kernel.dat of the \
-                 session) before it: 1500, -1500, 1.5us",
+                "Add this to the times of the session or of the trace.dat file before it: 1500, \
+                 -1500, 1.5us. With the bound on its error, 1500+-200, times get a bound, too",
             );
-        command.arg(path).arg(offset)
+        let guest_of = clap::Arg::new(GUEST_OF)
+            .long("guest-of")
+            .value_name("DIR")
+            .value_parser(clap::value_parser!(PathBuf))
+            .action(clap::ArgAction::Append)
+            .help(
+                "Take the trace.dat file before it as recorded (with the clock x86-tsc) in the \
+                 guest of this session, whose reference points then give its times and their \
+                 bounds",
+            );
+        command.arg(path).arg(offset).arg(guest_of)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -77,22 +102,38 @@ impl clap::Args for Inputs {
     }
 }
 
+/// Iterates over the values of an argument with their places on the command line.
+fn values<'a, T: Clone + Send + Sync + 'static>(
+    matches: &'a ArgMatches,
+    name: &str,
+) -> impl Iterator<Item = (usize, T)> + use<'a, T> {
+    let values = matches.get_many::<T>(name).into_iter().flatten().cloned();
+    matches.indices_of(name).into_iter().flatten().zip(values)
+}
+
 impl FromArgMatches for Inputs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Inputs, clap::Error> {
-        let paths = matches.get_many::<PathBuf>(PATHS).into_iter().flatten().cloned();
-        let at = matches.indices_of(PATHS).into_iter().flatten();
-        let offsets = matches.get_many::<i64>(OFFSET).into_iter().flatten().copied();
-        let offsets_at = matches.indices_of(OFFSET).into_iter().flatten();
-        let mut inputs: Vec<_> = at.zip(paths.map(|path| (path, 0))).collect();
-        for (at, offset) in offsets_at.zip(offsets) {
-            let before = inputs.iter_mut().filter(|(path_at, _)| *path_at < at);
-            let Some((_, (_, sum))) = before.max_by_key(|(path_at, _)| *path_at) else {
-                let why = "--ts-offset comes after the file that it is for\n";
+        let given = |path| Given { path, offset: None, guest_of: None };
+        let mut inputs: Vec<(usize, Given)> =
+            values(matches, PATHS).map(|(at, path)| (at, given(path))).collect();
+        let mut before = |at: usize, option: &str, change: &mut dyn FnMut(&mut Given)| {
+            let found = inputs.iter_mut().filter(|(path_at, _)| *path_at < at);
+            let Some((_, given)) = found.max_by_key(|(path_at, _)| *path_at) else {
+                let why = format!("--{option} comes after the file that it is for\n");
                 return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, why));
             };
-            *sum += offset;
+            change(given);
+            Ok(())
+        };
+        for (at, offset) in values::<Offset>(matches, OFFSET) {
+            before(at, "ts-offset", &mut |given| {
+                given.offset = Some(given.offset.map_or(offset, |sum| sum.and(offset)));
+            })?;
         }
-        Ok(Inputs(inputs.into_iter().map(|(_, input)| input).collect()))
+        for (at, dir) in values::<PathBuf>(matches, GUEST_OF) {
+            before(at, "guest-of", &mut |given| given.guest_of = Some(dir.clone()))?;
+        }
+        Ok(Inputs(inputs.into_iter().map(|(_, given)| given).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -105,20 +146,40 @@ impl Inputs {
     /// Opens all sessions and all traces, those of the sessions first.
     #[expect(clippy::type_complexity, reason = "the two arguments of a timeline")]
     pub fn open(&self) -> anyhow::Result<(Vec<(Session, ClockMaps)>, Vec<KernelTrace>)> {
+        let (files, dirs): (Vec<&Given>, Vec<&Given>) =
+            self.0.iter().partition(|given| is_trace(&given.path));
+        let paths: Vec<PathBuf> = dirs.iter().map(|given| given.path.clone()).collect();
+        let mut sessions = open_all(&paths)?;
         let mut traces = Vec::new();
-        let (dirs, offsets): (Vec<PathBuf>, Vec<i64>) =
-            self.0.iter().filter(|(path, _)| !is_trace(path)).cloned().unzip();
-        let sessions = open_all(&dirs)?;
-        for (number, ((session, _), offset)) in sessions.iter().zip(offsets).enumerate() {
-            if let Some(mut trace) = KernelTrace::of_session(number, session)? {
-                trace.add_offset(offset);
-                traces.push(trace);
+        for (number, ((session, _), given)) in sessions.iter_mut().zip(&dirs).enumerate() {
+            if given.guest_of.is_some() {
+                let path = given.path.display();
+                return Err(Usage(format!("{path}: --guest-of is for trace.dat files")).into());
             }
+            if let Some(offset) = given.offset {
+                session.add_offset(offset);
+            }
+            traces.extend(KernelTrace::of_session(number, session)?);
         }
-        for (file, offset) in self.0.iter().filter(|(path, _)| is_trace(path)) {
+        for given in files {
+            let path = &given.path;
             // A link given by name is followed, unlike one in a session.
-            let mut trace = KernelTrace::open(&file.canonicalize().unwrap_or(file.clone()))?;
-            trace.add_offset(*offset);
+            let mut trace = KernelTrace::open(&path.canonicalize().unwrap_or(path.clone()))?;
+            match &given.guest_of {
+                None => sessions.iter().for_each(|(session, _)| trace.join(session)),
+                Some(dir) => {
+                    let is_it = |(session, _): &&(Session, ClockMaps)| session.dir() == dir;
+                    let Some((session, maps)) = sessions.iter().find(is_it) else {
+                        let dir = dir.display();
+                        let why = format!("--guest-of {dir}: give that session as an input, too");
+                        return Err(Usage(why).into());
+                    };
+                    trace.set_guest(session, maps)?;
+                }
+            }
+            if let Some(offset) = given.offset {
+                trace.add_offset(offset);
+            }
             traces.push(trace);
         }
         KernelTrace::pair(&mut traces);
@@ -137,11 +198,16 @@ fn is_trace(path: &Path) -> bool {
     path.is_file() && (path.extension().is_some_and(|extension| extension == "dat") || begins())
 }
 
-/// Parses an offset: nanoseconds, or a time with a unit.
-fn offset(text: &str) -> Result<i64, String> {
-    match text.parse() {
-        Ok(ns) => Ok(ns),
-        Err(_) => time(text),
+/// Parses an offset: nanoseconds, or a time with a unit; and the bound on its error after `+-`.
+fn offset(text: &str) -> Result<Offset, String> {
+    let ns = |text: &str| text.parse().or_else(|_| time(text));
+    match text.split_once("+-").or(text.split_once('\u{b1}')) {
+        None => Ok(Offset::new(ns(text)?, None)),
+        Some((offset, bound)) => {
+            let bound = u64::try_from(ns(bound)?);
+            let bound = bound.map_err(|_| "expected a bound that is not negative".to_string())?;
+            Ok(Offset::new(ns(offset)?, Some(bound)))
+        }
     }
 }
 
@@ -179,6 +245,17 @@ pub fn time(text: &str) -> Result<i64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn offsets_may_have_a_bound() {
+        assert_eq!(offset("-1500"), Ok(Offset::new(-1_500, None)));
+        assert_eq!(offset("1.5us"), Ok(Offset::new(1_500, None)));
+        assert_eq!(offset("-1500+-1us"), Ok(Offset::new(-1_500, Some(1_000))));
+        assert_eq!(offset("2ms\u{b1}0"), Ok(Offset::new(2_000_000, Some(0))));
+        for wrong in ["", "+-5", "5+-", "5+--1", "5+-x"] {
+            assert!(offset(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn times_are_exact() {

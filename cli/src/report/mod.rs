@@ -32,7 +32,8 @@ use std::io::{self, Write as _};
 /// @cpu1. Numbers that the kernel has names for are shown by name. Files of
 /// trace-cmd (version 6 and 7) alone have times of their own clock: those that
 /// trace-cmd report shows. A guest's file given together with its host's is put on
-/// the host's clock if trace-cmd recorded the relation; if not, --ts-offset does.
+/// the host's clock if trace-cmd recorded the relation; if not, --guest-of does that by
+/// the reference points of a session, or --ts-offset by hand.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -86,6 +87,7 @@ Examples:
   hypertrace report trace.dat                    a file of trace-cmd record
   hypertrace report HOST.dat GUEST.dat --ts-offset -1500
                                                  a guest's file, 1,500 ns earlier
+  hypertrace report S GUEST.dat --guest-of S     a guest's file, placed by the points in S
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 

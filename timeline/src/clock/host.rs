@@ -78,6 +78,11 @@ impl HostCounter {
         start + (u128::from(seconds) * SECOND + units) as i128
     }
 
+    /// Returns the counter whose Unix times are later by so many nanoseconds.
+    pub fn later(&self, ns: i64) -> HostCounter {
+        HostCounter { unix_ns: self.unix_ns.saturating_add(ns), ..*self }
+    }
+
     /// Returns whether both are readings of one counter: of the same known boot. Rates that differ by
     /// more than 1,000 ppm are not of one counter, whatever the boots are: a restored copy of a
     /// machine has the boot of the original.

@@ -127,7 +127,8 @@ impl Page {
 
     /// Says that events were overwritten before it, with their number if `stored`.
     pub fn missed(mut self, stored: bool) -> Page {
-        self.flags = 1 << 31 | if stored { 1 << 30 } else { 0 };
+        // The kernel's `1 << 31` is negative.
+        self.flags = u64::MAX << 31 | if stored { 1 << 30 } else { 0 };
         self
     }
 
@@ -374,6 +375,31 @@ impl TraceDat {
     }
 }
 
+impl TraceDat {
+    /// Returns a file of version 6 that has the buffers of another trace, too, as those of an instance.
+    pub fn version_6_with(&self, instance: &TraceDat) -> Vec<u8> {
+        assert_eq!(self.cpus.len(), instance.cpus.len());
+        let option = |at: u64| (3, [&at.to_le_bytes()[..], b"instance\0"].concat());
+        let with = |at| {
+            let (id, data) = option(at);
+            self.clone().option(id, data).version_6()
+        };
+        let at = with(0).len() as u64;
+        let mut file = with(at);
+        file.extend(b"flyrecord\0");
+        let begin = (file.len() + 16 * instance.cpus.len()).next_multiple_of(self.page_size);
+        let mut place = begin as u64;
+        for pages in &instance.cpus {
+            file.extend(place.to_le_bytes());
+            file.extend((pages.len() as u64).to_le_bytes());
+            place += pages.len() as u64;
+        }
+        file.resize(begin, 0);
+        file.extend(instance.cpus.concat());
+        file
+    }
+}
+
 fn begin(version: &str, page_size: usize) -> Vec<u8> {
     let mut file = b"\x17\x08\x44tracing".to_vec();
     file.extend([version.as_bytes(), b"\0", &[0, 8]].concat());
@@ -408,6 +434,12 @@ pub fn time_shift(peer: u64, offset: i64, ratio: u64, fraction: u64) -> (u16, Ve
 
 pub fn trace_id(id: u64) -> (u16, Vec<u8>) {
     (11, id.to_le_bytes().to_vec())
+}
+
+/// Returns the option VERSION as a recording of hypertrace has it.
+pub fn recorded(boot: &str, clock_bound_ns: u64) -> (u16, Vec<u8>) {
+    let more = format!("source=perf; boot_id={boot}; clock_bound_ns={clock_bound_ns}");
+    (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
 pub fn tsc2nsec(mult: u32, shift: u32) -> (u16, Vec<u8>) {

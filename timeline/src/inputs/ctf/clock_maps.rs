@@ -10,7 +10,7 @@ use super::packet::Domain;
 use super::samples::{self, Constraints};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{ClockMap, Conflict, Mapped, Point};
+use crate::clock::{ClockMap, Conflict, FRACTION, Mapped, Point};
 use crate::error::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +68,73 @@ impl ClientMap {
     }
 }
 
+/// The one clock that all clients of a session read.
+#[derive(Clone, Debug)]
+pub(crate) struct GuestClock {
+    /// All have the same map. Each has bounds of its own.
+    clients: Vec<ClientMap>,
+    /// Raw ticks at tick 0 of the map.
+    base: u64,
+    frequency: u64,
+    /// Unix time from which the map counts.
+    origin: i128,
+}
+
+impl GuestClock {
+    /// Maps a raw reading by anyone in the guest to Unix time, in units. The bound is that of the
+    /// client whose constraints say least about this time.
+    pub fn at(&mut self, raw: u64) -> (i128, Option<u64>) {
+        let Some(guest) = raw.checked_sub(self.base) else {
+            // Long before the first event of a client.
+            let ticks = i128::from(self.base - raw) * 1_000_000_000 * i128::from(FRACTION);
+            let (first, _) = self.at(self.base);
+            return (first - ticks / i128::from(self.frequency), None);
+        };
+        let mut found = (self.origin, Some(0));
+        for client in &mut self.clients {
+            let Mapped { host, bound } = client.at(guest);
+            let most = found.1.zip(bound).map(|(a, b): (u64, u64)| a.max(b));
+            found = (self.origin + i128::from(host), most);
+        }
+        found
+    }
+}
+
 impl ClockMaps {
+    /// Returns the clock of the guest.
+    ///
+    /// # Errors
+    /// What is missing, if it has not one TSC that all clients read and that reference points relate
+    /// to the host.
+    pub(crate) fn guest(&self, session: &Session) -> std::result::Result<GuestClock, &'static str> {
+        let known = self.clocks.iter().filter(|(_, maps)| {
+            maps.shared.constraints() > 0 || maps.clients.values().any(|m| m.constraints() > 0)
+        });
+        let mut known = known.filter_map(|(id, maps)| Some((session.json().clock(*id)?, maps)));
+        let (clock, maps) = known.next().ok_or("it has no reference points of a guest")?;
+        if known.next().is_some() {
+            return Err("its guest had several clocks, by reset or by several lessees");
+        }
+        if clock.kind != "tsc" {
+            return Err("its guest's clock is not the TSC");
+        }
+        if !maps.is_shared {
+            return Err("its guest's clients have different clocks");
+        }
+        let of_client = |own: Option<&Arc<ClockMap>>| ClientMap {
+            map: maps.shared.clone(),
+            own: own.cloned(),
+            hints: (0, 0),
+        };
+        let own = maps.clients.values().filter(|own| own.constraints() >= FEW);
+        let mut clients: Vec<ClientMap> = own.map(|own| of_client(Some(own))).collect();
+        if clients.is_empty() {
+            clients.push(of_client(None));
+        }
+        let (base, frequency) = (clock.base, clock.frequency.max(1));
+        Ok(GuestClock { clients, base, frequency, origin: session.origin() })
+    }
+
     /// Makes a map of each guest clock of a session.
     ///
     /// # Errors

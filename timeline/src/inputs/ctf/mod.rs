@@ -29,8 +29,9 @@ pub mod limits {
 
 pub use class::{Class, Classes};
 pub use clock_maps::ClockMaps;
+pub(crate) use clock_maps::GuestClock;
 pub(crate) use lane::inputs;
 pub use packet::{Domain, Header, Packet};
-pub use session::Session;
+pub use session::{Offset, Session};
 pub use session_json::{Clock, EventJson, SessionJson, StreamJson};
 pub use stream::{Record, Records, Segment, Stream};

@@ -28,6 +28,33 @@ pub struct Session {
     counter: HostCounter,
     /// Unix time, in host units, from which clock maps count: of tick 0 of the host's clock.
     origin: i128,
+    offset: Option<Offset>,
+}
+
+/// A time that is added to all events of an input, by hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offset {
+    /// Nanoseconds that are added.
+    pub ns: i64,
+    /// Bound on the error of that, in nanoseconds; `None` if it is unknown.
+    pub bound_ns: Option<u64>,
+}
+
+impl Offset {
+    /// Makes an offset, with the bound on its error if that is known.
+    pub fn new(ns: i64, bound_ns: Option<u64>) -> Offset {
+        Offset { ns, bound_ns }
+    }
+
+    /// Returns the offset of both together.
+    pub fn and(self, other: Offset) -> Offset {
+        let bounds = self.bound_ns.zip(other.bound_ns);
+        Offset {
+            ns: self.ns.saturating_add(other.ns),
+            bound_ns: bounds.map(|(a, b)| a.saturating_add(b)),
+        }
+    }
 }
 
 impl Session {
@@ -57,6 +84,7 @@ impl Session {
             counted: before.events(),
             counter,
             origin: origin(&counter, &json),
+            offset: None,
             json,
         })
     }
@@ -126,6 +154,17 @@ impl Session {
     pub fn set_counter(&mut self, counter: HostCounter) {
         self.counter = counter;
         self.origin = origin(&counter, &self.json);
+    }
+
+    /// Moves all events of the session. Its host has another clock than others of its boot then.
+    pub fn add_offset(&mut self, offset: Offset) {
+        self.set_counter(self.counter.later(offset.ns));
+        self.offset = Some(self.offset.map_or(offset, |before| before.and(offset)));
+    }
+
+    /// Returns the time by which it was moved.
+    pub fn offset(&self) -> Option<Offset> {
+        self.offset
     }
 
     /// Returns whether both sessions are of one boot, and on one anchor: whether the order of their

@@ -407,16 +407,12 @@ fn header_info(bytes: &mut Bytes<'_>) -> Result<()> {
         let at = *bytes;
         let text = bytes.take(len, "the description of pages")?;
         if name == b"header_page" {
-            let text = String::from_utf8_lossy(text);
-            for (field, place) in [
-                ("timestamp", "offset:0;size:8;"),
-                ("commit", "offset:8;size:8;"),
-                ("data", "offset:16;"),
-            ] {
-                let mut lines = text.lines().map(|line| line.replace(['\t', ' '], ""));
-                let is = |line: String| line.contains(&format!("{field};{place}"));
-                if !lines.any(is) {
-                    let expected = format!("pages of a 64-bit kernel, with {field};{place}");
+            let text = String::from_utf8_lossy(text).replace(['\t', ' '], "");
+            for place in
+                ["timestamp;offset:0;size:8;", "commit;offset:8;size:8;", "data;offset:16;"]
+            {
+                if !text.contains(place) {
+                    let expected = format!("pages of a 64-bit kernel, with {place}");
                     return Err(at.damaged(&expected, "another layout"));
                 }
             }

@@ -24,7 +24,7 @@ const MOST_NAMES: usize = 1 << 15;
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     file: &'a TraceFile,
-    times: &'a Times,
+    times: Times,
     session: usize,
     prefix: String,
     cpu: u32,
@@ -36,6 +36,8 @@ pub(crate) struct Lane<'a> {
     missed: Option<u64>,
     /// Time of the last event: times never decrease.
     time: Time,
+    /// Bound on the error of the event's time.
+    bound: Option<u64>,
     sources: HashMap<u32, Arc<str>>,
     /// The source of the last event.
     source: (u32, Arc<str>),
@@ -68,7 +70,7 @@ impl<'a> Lane<'a> {
     ) -> Lane<'a> {
         Lane {
             file,
-            times,
+            times: times.clone(),
             session,
             prefix: prefix.to_owned(),
             cpu: cpu.number,
@@ -77,6 +79,7 @@ impl<'a> Lane<'a> {
             event: None,
             missed: None,
             time: Time::MIN,
+            bound: None,
             sources: HashMap::new(),
             source: (u32::MAX, Arc::default()),
             faults: Faults::default(),
@@ -151,10 +154,11 @@ impl<'a> Lane<'a> {
         } else if data.len() < format.least {
             count(&mut self.faults.short, || format!("the first, {}, at {}", format.name, here()));
         }
-        let time = self.times.at(self.cpu, self.page.time);
+        let (time, bound) = self.times.at(self.cpu, self.page.time);
         if time < self.time {
             count(&mut self.faults.backwards, || format!("the first at {}", here()));
         }
+        self.bound = bound;
         self.time = time.max(self.time);
         self.event = Some(Event { format, place, tid });
         Ok(())
@@ -214,7 +218,7 @@ impl Input for Lane<'_> {
         let bytes = &self.pages.page()[place];
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(self.time),
-            bound_ns: self.times.bound(),
+            bound_ns: self.bound,
             session: self.session,
             source: &self.source.1,
             name: &format.name,

@@ -28,7 +28,7 @@ mod zstd;
 
 use crate::clock::host::HostCounter;
 use crate::error::{Error, Result};
-use crate::inputs::ctf::{Domain, Session};
+use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
 use crate::inputs::input::Input;
 use crate::inputs::names::Names;
 use file::TraceFile;
@@ -40,6 +40,9 @@ use times::{Scale, Times};
 
 /// Name of the kernel's trace in a session's directory.
 const FILE: &str = "kernel.dat";
+
+/// Name of the kernel's clock that is the raw TSC.
+const TSC: &str = "x86-tsc";
 
 /// A trace of a kernel: a trace.dat of version 6 or 7, compressed with zstd or not.
 ///
@@ -91,7 +94,8 @@ impl KernelTrace {
         let file = TraceFile::open(path)?;
         // Whatever the clock is, as in trace-cmd's reader.
         let scale = file.options.tsc.map_or(Scale::Nanoseconds, Scale::Tsc);
-        let times = Times { scale, shift: None, offset_ns: 0, bound: None };
+        let own_bound = file.options.clock_bound_ns;
+        let times = Times { scale, shift: None, offset: None, bound: None, own_bound };
         let times = file.buffers.iter().map(|_| times.clone());
         Ok(KernelTrace { times: times.collect(), session: None, guest: None, file })
     }
@@ -108,9 +112,7 @@ impl KernelTrace {
         }
         let mut trace = KernelTrace::open(&path)?;
         trace.session = Some(number);
-        let mut clocks = session.json().clocks.iter();
-        let is_tsc = clocks.any(|clock| clock.domain == Domain::Host && clock.kind == "tsc");
-        trace.set_counter(&session.counter(), is_tsc)?;
+        trace.set_counter(&session.counter(), is_tsc(session))?;
         Ok(Some(trace))
     }
 
@@ -125,10 +127,17 @@ impl KernelTrace {
                 return Err(Error::AnotherBoot { path: self.file.path.clone() });
             }
             (Some(_), Some(_)) => Some(self.file.options.clock_bound_ns),
-            _ => None,
+            (own, _) => {
+                let whose = if own.is_none() { "it" } else { "the session" };
+                self.file.warnings.push(format!(
+                    "{whose} does not say in which boot it was recorded: the error of its times is \
+                     unknown"
+                ));
+                None
+            }
         };
         for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
-            if is_tsc && buffer.clock == "x86-tsc" {
+            if is_tsc && buffer.clock == TSC {
                 (times.scale, times.bound) = (Scale::Counter(*counter), bound);
             } else {
                 self.file.warnings.push(format!(
@@ -141,11 +150,49 @@ impl KernelTrace {
         Ok(())
     }
 
-    /// Adds a time to all events of the trace, in nanoseconds.
-    pub fn add_offset(&mut self, ns: i64) {
-        for times in &mut self.times {
-            times.offset_ns = times.offset_ns.saturating_add(ns);
+    /// Takes raw ticks as those of a session's counter if both are of one boot. Does nothing if they are
+    /// not known to be.
+    pub fn join(&mut self, session: &Session) {
+        let counter = session.counter();
+        let options = &self.file.options;
+        if options.boot_id.is_none() || options.boot_id != counter.boot_id() || !is_tsc(session) {
+            return;
         }
+        for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
+            if buffer.clock == TSC {
+                times.scale = Scale::Counter(counter);
+                times.bound = Some(options.clock_bound_ns);
+            }
+        }
+    }
+
+    /// Moves all events of the trace.
+    pub fn add_offset(&mut self, offset: Offset) {
+        for times in &mut self.times {
+            times.offset = Some(times.offset.map_or(offset, |before| before.and(offset)));
+        }
+    }
+
+    /// Takes raw ticks as those of the guest's TSC in a session, which its reference points relate to
+    /// the host's clock.
+    ///
+    /// # Errors
+    /// If the clock of the trace or of the guest is another one, or not known.
+    pub fn set_guest(&mut self, session: &Session, maps: &ClockMaps) -> Result<()> {
+        let failed = |why: &str| Error::NoGuestClock {
+            path: self.file.path.clone(),
+            session: session.dir().to_owned(),
+            why: why.into(),
+        };
+        let clock = maps.guest(session).map_err(failed)?;
+        if let Some(buffer) = self.file.buffers.iter().find(|buffer| buffer.clock != TSC) {
+            let found = format!("the trace has the clock {:?}; record with x86-tsc", buffer.clock);
+            return Err(failed(&found));
+        }
+        for times in &mut self.times {
+            times.scale = Scale::Guest(Box::new(clock.clone()));
+        }
+        Ok(())
     }
 
     /// Puts guests' traces on the clock of their host, where the host's trace is one of these
@@ -160,7 +207,7 @@ impl KernelTrace {
             };
             let mut others = traces.iter().enumerate().filter(|(n, _)| *n != guest);
             let host = others.clone().map(|(_, trace)| trace).find(host_of);
-            let scale = host.and_then(|host| Some(host.times.first()?.scale));
+            let scale = host.and_then(|host| Some(host.times.first()?.scale.clone()));
             let name = others.find_map(|(_, trace)| {
                 let mut guests = trace.file.options.guests.iter();
                 Some(guests.find(|guest| Some(guest.trace) == id)?.name.clone())
@@ -168,8 +215,8 @@ impl KernelTrace {
             let trace = &mut traces[guest];
             trace.guest = name.or(trace.guest.take());
             for times in &mut trace.times {
-                if let Some(scale) = scale {
-                    (times.scale, times.shift) = (scale, shift.clone());
+                if let Some(scale) = &scale {
+                    (times.scale, times.shift) = (scale.clone(), shift.clone());
                     times.bound = None;
                 }
             }
@@ -279,6 +326,12 @@ impl CpuStat {
         self.lost = self.lost.saturating_add(missed.unwrap_or(0));
         self.uncounted += u64::from(missed == Some(0));
     }
+}
+
+/// Returns whether the clock of a session's host is the TSC.
+fn is_tsc(session: &Session) -> bool {
+    let mut clocks = session.json().clocks.iter();
+    clocks.any(|clock| clock.domain == Domain::Host && clock.kind == "tsc")
 }
 
 /// Returns the inputs of a trace.

@@ -21,8 +21,10 @@ use std::ops::Range;
 
 /// Bytes before the data.
 pub(crate) const HEADER: usize = 16;
-/// Flag of the length: events were overwritten before this page.
+/// Flag of the length: events were overwritten before this page. The kernel adds it as a negative
+/// `int`, so that all bits above it are set, too.
 const MISSED: u64 = 1 << 31;
+const ABOVE: u64 = u64::MAX << 32;
 /// Flag of the length: after the data is a u64, the number of those events.
 const STORED: u64 = 1 << 30;
 /// Bits that a 64-bit kernel sets together with [`MISSED`], which it adds as a negative number.
@@ -65,7 +67,11 @@ impl Page {
         let sign = if found & MISSED != 0 { SIGN } else { 0 };
         let length = if found & SIGN == sign { found & !SIGN } else { found };
         let end = HEADER + (length & LENGTH) as usize;
-        if end > bytes.len() || length & !(LENGTH | MISSED | STORED) != 0 {
+        let flags = match length & ABOVE {
+            ABOVE if length & MISSED != 0 => length & !ABOVE,
+            _ => length,
+        };
+        if end > bytes.len() || flags & !(LENGTH | MISSED | STORED) != 0 {
             let expected = format!("at most {} bytes of records in a page", bytes.len() - HEADER);
             return Err(Wrong { at: 8, expected, found: format!("{found:#x}") });
         }
@@ -202,6 +208,11 @@ mod tests {
         assert_eq!(Page::open(&bytes).unwrap().1, Some(77));
         assert_eq!(Page::open(&page(&[29], MISSED)).unwrap().1, Some(0));
         assert_eq!(Page::open(&page(&[29], 0)).unwrap().1, None);
+        // With the sign of the kernel's `1 << 31`.
+        assert_eq!(Page::open(&page(&[29], ABOVE | MISSED)).unwrap().1, Some(0));
+        for wrong in [ABOVE, ABOVE | STORED, 1 << 32 | MISSED] {
+            assert_eq!(Page::open(&page(&[29], wrong)).unwrap_err().at, 8, "{wrong:#x}");
+        }
     }
 
     #[test]
