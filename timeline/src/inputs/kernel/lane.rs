@@ -120,8 +120,8 @@ impl<'a> Lane<'a> {
     }
 
     /// Returns the time of the event that was read last, or of its page, in nanoseconds.
-    pub fn last(&self) -> Option<i64> {
-        let page = (self.page.time > 0).then(|| self.times.at(self.cpu, self.page.time));
+    pub fn last(&mut self) -> Option<i64> {
+        let page = (self.page.time > 0).then(|| self.times.at(self.cpu, self.page.time).0);
         page.max((self.time > Time::MIN).then_some(self.time)).map(nanoseconds)
     }
 

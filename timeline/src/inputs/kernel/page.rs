@@ -27,8 +27,6 @@ const MISSED: u64 = 1 << 31;
 const ABOVE: u64 = u64::MAX << 32;
 /// Flag of the length: after the data is a u64, the number of those events.
 const STORED: u64 = 1 << 30;
-/// Bits that a 64-bit kernel sets together with [`MISSED`], which it adds as a negative number.
-const SIGN: u64 = u64::MAX << 32;
 /// Bits of the length.
 const LENGTH: u64 = (1 << 27) - 1;
 /// Bits of a record's time.
@@ -63,9 +61,7 @@ impl Page {
             let expected = format!("the {HEADER} bytes of a page's header");
             return Err(Wrong { at: 0, expected, found: format!("{} bytes", bytes.len()) });
         };
-        let found = number(length);
-        let sign = if found & MISSED != 0 { SIGN } else { 0 };
-        let length = if found & SIGN == sign { found & !SIGN } else { found };
+        let length = number(length);
         let end = HEADER + (length & LENGTH) as usize;
         let flags = match length & ABOVE {
             ABOVE if length & MISSED != 0 => length & !ABOVE,
@@ -73,7 +69,7 @@ impl Page {
         };
         if end > bytes.len() || flags & !(LENGTH | MISSED | STORED) != 0 {
             let expected = format!("at most {} bytes of records in a page", bytes.len() - HEADER);
-            return Err(Wrong { at: 8, expected, found: format!("{found:#x}") });
+            return Err(Wrong { at: 8, expected, found: format!("{length:#x}") });
         }
         let stored = bytes.get(end..end + 8).filter(|_| length & STORED != 0);
         let missed = (length & MISSED != 0).then(|| stored.map_or(0, number));
@@ -212,16 +208,6 @@ mod tests {
         assert_eq!(Page::open(&page(&[29], ABOVE | MISSED)).unwrap().1, Some(0));
         for wrong in [ABOVE, ABOVE | STORED, 1 << 32 | MISSED] {
             assert_eq!(Page::open(&page(&[29], wrong)).unwrap_err().at, 8, "{wrong:#x}");
-        }
-    }
-
-    #[test]
-    fn the_flag_of_missed_events_is_negative_in_64_bit_kernels() {
-        let mut bytes = page(&[29], SIGN | MISSED | STORED);
-        bytes.extend(77u64.to_le_bytes());
-        assert_eq!(Page::open(&bytes).unwrap().1, Some(77));
-        for damaged in [SIGN, 1 << 63 | MISSED] {
-            assert_eq!(Page::open(&page(&[29], damaged)).unwrap_err().at, 8);
         }
     }
 
