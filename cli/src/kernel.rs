@@ -158,6 +158,13 @@ pub fn finish(recording: Recording, is_quiet: bool) -> Result<()> {
     )?;
     if !is_quiet {
         say(line(&summary, Some(buffer_kib)));
+        if let Some(stolen) = summary.stolen.filter(|stolen| !stolen.is_zero()) {
+            say(format_args!(
+                "a hypervisor took {} ms from this machine's CPUs meanwhile: no event shows when, \
+                 the threads that had the CPUs seem to have run",
+                grouped(stolen.as_millis() as u64)
+            ));
+        }
     }
     if let Some(why) = &summary.instance_left {
         say(why);

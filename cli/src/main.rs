@@ -13,6 +13,7 @@ mod output;
 mod qemu;
 mod record;
 mod recording;
+mod regions;
 mod report;
 mod run;
 mod stat;
@@ -39,6 +40,7 @@ enum Command {
     Report(report::Args),
     Stat(stat::Args),
     Clock(clock::Args),
+    Regions(regions::Args),
     Run(run::Args),
     Record(record::Args),
     Ctl(ctl::Args),
@@ -56,7 +58,11 @@ fn main() -> ExitCode {
     // All streams of a session are read at the same time, and all CPUs' buffers of the kernel are
     // open: that can be more than the usual 1,024.
     let has_many_files = match &cli.command {
-        Command::Report(_) | Command::Stat(_) | Command::Clock(_) | Command::Record(_) => true,
+        Command::Report(_)
+        | Command::Stat(_)
+        | Command::Clock(_)
+        | Command::Regions(_)
+        | Command::Record(_) => true,
         Command::Run(args) => args.kernel,
         Command::Demo(args) => args.kernel,
         Command::Ctl(_) | Command::Bench(_) => false,
@@ -72,6 +78,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Stat(args) => stat::run(&args).map(succeeded),
         Command::Clock(args) => clock::run(&args).map(succeeded),
+        Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
         Command::Bench(args) => bench::run(&args).map(succeeded),
     };

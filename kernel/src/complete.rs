@@ -8,10 +8,12 @@ use crate::registry;
 use crate::source::Source;
 use crate::state::{EndJson, FILE, State, failed};
 use crate::stats::Stats;
+use crate::steal::stolen;
 use crate::threads::Names;
 use crate::trace_dat::{self, Contents, Ending};
 use hypertrace_trace::control::error_chain;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const HIDDEN: &str = ".kernel.dat.new";
 
@@ -36,6 +38,9 @@ pub struct Summary {
     pub damage: Vec<String>,
     /// The first failed write of the data; events that it cost are counted.
     pub failure: Option<String>,
+    /// Time that a hypervisor took from all of this machine's CPUs meanwhile, to 10 ms for each CPU;
+    /// `None`: not known, as after a kill.
+    pub stolen: Option<Duration>,
     /// Why the kernel's trace has the empty instance still. The next start tries to remove it again.
     pub instance_left: Option<String>,
 }
@@ -115,6 +120,13 @@ pub(crate) fn complete(
         all.add_lines(&converted.names);
         origin.push_str(&format!("; clock_bound_ns={}", converted.bound_ns));
     }
+    let stolen = match (stolen(), json.stolen_ms, recovered) {
+        (Some(now), Some(then), false) => Some(now.saturating_sub(Duration::from_millis(then))),
+        _ => None,
+    };
+    if let Some(stolen) = stolen {
+        origin.push_str(&format!("; stolen_ms={}", stolen.as_millis()));
+    }
     if recovered {
         origin.push_str("; recovered=1");
     }
@@ -150,6 +162,7 @@ pub(crate) fn complete(
         losses_known: !stats.is_empty(),
         damage,
         failure: taken.failure.map(|why| error_chain(&why)),
+        stolen,
         instance_left: taken.instance_left,
     };
     state.remove()?;

@@ -10,6 +10,7 @@ use crate::processes::Processes;
 use crate::registry;
 use crate::source::Source;
 use crate::state::{RecordingJson, State, VERSION, boot_id, open_dir};
+use crate::steal::stolen;
 use crate::threads::{self, Names};
 use crate::tracefs;
 use crate::worker::Worker;
@@ -266,6 +267,7 @@ fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> Recordin
         boot_id: boot_id(),
         trace_id: hypertrace_abi::clock::ticks(),
         page_size: rustix::param::page_size(),
+        stolen_ms: stolen().map(|time| time.as_millis() as u64),
         cpus,
         names: names.to_lines(),
     }

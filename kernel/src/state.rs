@@ -46,6 +46,9 @@ pub(crate) struct RecordingJson {
     pub trace_id: u64,
     pub page_size: usize,
     pub cpus: Vec<u32>,
+    /// Milliseconds that a hypervisor had taken from all CPUs at the beginning.
+    #[serde(default)]
+    pub stolen_ms: Option<u64>,
     /// Lines of threads' numbers and names at the beginning.
     pub names: String,
 }

@@ -25,6 +25,7 @@ pub mod syslog;
 pub mod trace_cmd;
 pub mod traced;
 pub mod tracefs;
+pub mod truth;
 
 /// Events declared in the tests' `trace-events` file.
 pub mod trace {

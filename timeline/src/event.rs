@@ -66,7 +66,8 @@ pub struct Event {
     pub kind: Kind,
     /// Words of a reference point that a vCPU thread recorded.
     pub reference: Option<Reference>,
-    /// Thread and CPU of a kernel's event.
+    /// Thread of the host that recorded the event, if it is known: of a kernel's event, of
+    /// the VMM's, and of a program's without a VMM.
     pub thread: Option<Thread>,
 }
 
@@ -94,7 +95,7 @@ pub struct EventRef<'a> {
     pub kind: Kind,
     /// Words of a reference point that a vCPU thread recorded.
     pub reference: Option<Reference>,
-    /// Thread and CPU of a kernel's event.
+    /// Thread of the host that recorded the event, if it is known.
     pub thread: Option<Thread>,
 }
 
@@ -152,6 +153,14 @@ pub(crate) enum Encoded<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// Returns the fields of a kernel's record.
+    pub(crate) fn kernel(&self) -> Option<format::Fields<'a>> {
+        match self.0 {
+            Encoded::Kernel(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
     /// Returns whether there is no field.
     pub fn is_empty(&self) -> bool {
         match self.0 {
@@ -178,14 +187,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A thread of the traced kernel, and the CPU that it was on.
+/// A thread of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Thread {
     /// Number of the thread, 0 for the idle thread of any CPU.
     pub tid: u32,
-    /// CPU that recorded the event.
-    pub cpu: u32,
+    /// CPU that recorded the event, in a kernel's trace.
+    pub cpu: Option<u32>,
 }
 
 /// A place where events were lost.
@@ -201,6 +210,8 @@ pub struct Lost {
     pub source: Arc<str>,
     /// Guest client.
     pub client: Option<u32>,
+    /// CPU, in a kernel's trace.
+    pub cpu: Option<u32>,
     /// Exact number of lost events; 0 if a kernel only says that there are some.
     pub events: u64,
     /// Causes of all losses of this source, from `session.json`; packets have only the

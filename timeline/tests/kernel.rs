@@ -97,7 +97,8 @@ fn show(value: &Value) -> String {
 
 fn line(event: &Event) -> String {
     let thread = event.thread.unwrap();
-    let mut line = format!("{} {} {} {}", event.ts_ns, thread.cpu, event.source, event.name);
+    let mut line =
+        format!("{} {} {} {}", event.ts_ns, thread.cpu.unwrap(), event.source, event.name);
     for (name, value) in &event.fields {
         line += &format!(" {name}={}", show(value));
     }

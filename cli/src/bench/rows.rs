@@ -4,8 +4,8 @@ use super::row::{Floor, Row, row};
 use super::trace::To;
 use super::trigger::Rules;
 use super::{
-    c, device, drain, hostile, kvm, peers, qemu, ring, sigsegv, trace, trace_dat, tracefs, trigger,
-    user,
+    c, device, drain, hostile, kvm, peers, qemu, regions, ring, sigsegv, trace, trace_dat, tracefs,
+    trigger, user,
 };
 use hypertrace_trace::Output;
 use kvm_vmm::Answer;
@@ -118,6 +118,9 @@ pub const ROWS: &[Row] = &[
             ">= 5 x faster than trace-cmd report",
         )
         .note("report of a kernel's trace to text, per event, with the start of the process"),
+    row("regions", regions::regions)
+        .over(("merge to null", regions::merge), "<= 1.2 x merging the same files to null")
+        .note("CPU time for a session with its kernel.dat, per event, from opening the files on"),
     row("sigsegv_2016", sigsegv::event).note("user mode of 2016: 2 signals, 4 mprotects an event"),
     row("uprobe", tracefs::uprobe).note("a call of a function with a uprobe, to an instance"),
     row("sdt_bpftrace", peers::bpftrace).note("the sdt backend, counted by bpftrace"),

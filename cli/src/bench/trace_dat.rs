@@ -1,15 +1,11 @@
 //! Rows about traces of kernels: `report` beside `trace-cmd report`, on the same file.
 
+use super::files::trace_dat::{Page, TraceDat, tsc2nsec};
 use super::row::Context;
 use super::scratch::Scratch;
 use anyhow::{Context as _, Result, ensure};
-use made::{Page, TraceDat, tsc2nsec};
 use std::process::{Command, Stdio};
 use std::time::Instant;
-
-/// The file's writer, which the tests have too.
-#[path = "../../../timeline/tests/made/trace_dat.rs"]
-mod made;
 
 /// Pages of each of two CPUs.
 const PAGES: u64 = 2_000;

@@ -3,7 +3,7 @@
 use crate::escape::{Escaped, Json, JsonText};
 use crate::losses::{causes, grouped};
 use hypertrace_timeline::{
-    Array, ClockMaps, Domain, EventRef, KernelTrace, Lost, Name, Session, ValueRef,
+    Array, ClockMaps, Domain, EventRef, KernelTrace, Lost, Name, Session, Thread, ValueRef,
 };
 use serde_json::json;
 use std::fmt::Write as _;
@@ -83,9 +83,9 @@ impl Lines {
         if let Some(reference) = &event.reference {
             let _ = write!(buffer, " @cpu{}#{}", reference.cpu, reference.seq);
         }
-        if let Some(thread) = &event.thread {
+        if let Some(cpu) = event.thread.and_then(|thread| thread.cpu) {
             buffer.push_str(" @cpu");
-            decimal(buffer, thread.cpu.into());
+            decimal(buffer, cpu.into());
         }
         buffer.push('\n');
         buffer
@@ -346,8 +346,8 @@ fn json_line(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
             r.client, r.cpu, r.seq, r.guest_time
         )?;
     }
-    if let Some(thread) = &event.thread {
-        write!(out, ",\"thread\":{{\"tid\":{},\"cpu\":{}}}", thread.tid, thread.cpu)?;
+    if let Some(Thread { tid, cpu: Some(cpu), .. }) = &event.thread {
+        write!(out, ",\"thread\":{{\"tid\":{tid},\"cpu\":{cpu}}}")?;
     }
     out.push_str("}\n");
     Ok(())

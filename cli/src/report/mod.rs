@@ -3,7 +3,7 @@
 mod inputs;
 mod lines;
 
-pub(crate) use inputs::{open, open_all, unplaced};
+pub(crate) use inputs::{Inputs, open, open_all, unplaced};
 pub(crate) use lines::Lines;
 
 use crate::output::say;
@@ -11,7 +11,7 @@ use crate::stat::unfinished;
 use anyhow::Context;
 use hypertrace_timeline::{ClockMaps, EntryRef, EventRef, KernelTrace, Lost, Session, Timeline};
 use hypertrace_trace::pattern::matches;
-use inputs::{Inputs, time};
+use inputs::time;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 

@@ -147,6 +147,13 @@ impl Format {
     }
 }
 
+impl Format {
+    /// Returns the index of a field.
+    pub fn field(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|field| &*field.name == name)
+    }
+}
+
 impl Field {
     /// Parses `unsigned short common_type; offset:0; size:2; signed:0;`.
     fn parse(line: &str) -> Option<Field> {
@@ -278,6 +285,20 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// Returns the number in a field of the event's format, see [`Format::field`].
+    pub fn number(self, field: usize) -> Option<i64> {
+        self.format.fields.get(field)?.number(self.bytes)
+    }
+
+    /// Returns the name of the number in a field, or the number.
+    pub fn shown(self, field: usize) -> Option<String> {
+        let field = self.format.fields.get(field)?;
+        match self.name(field) {
+            Some(name) => Some(name.to_string()),
+            None => Some(field.number(self.bytes)?.to_string()),
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.format.fields.len() == self.format.common
     }

@@ -4,18 +4,26 @@
 #![allow(dead_code)] // each test uses a part
 
 /// Formats as the kernel writes them, by their systems.
-pub const FORMATS: [(&str, &str); 5] = [
+pub const FORMATS: [(&str, &str); 9] = [
     ("ftrace", PRINT),
     ("kvm", KVM_MMIO),
     ("kvm", KVM_EXIT),
+    ("kvm", KVM_EMULATE_INSN),
+    ("kvm", KVM_FPU),
+    ("kvm", KVM_USERSPACE_EXIT),
     ("sched", SCHED_SWITCH),
+    ("sched", SCHED_WAKEUP),
     ("test", ODD),
 ];
 
 pub const PRINT_ID: u16 = 5;
 pub const KVM_MMIO_ID: u16 = 38;
 pub const KVM_EXIT_ID: u16 = 103;
+pub const KVM_EMULATE_INSN_ID: u16 = 36;
+pub const KVM_FPU_ID: u16 = 37;
+pub const KVM_USERSPACE_EXIT_ID: u16 = 42;
 pub const SCHED_SWITCH_ID: u16 = 372;
+pub const SCHED_WAKEUP_ID: u16 = 374;
 pub const ODD_ID: u16 = 999;
 
 const COMMON: &str = "format:
@@ -49,6 +57,34 @@ COMMON\tfield:unsigned int exit_reason;\toffset:8;\tsize:4;\tsigned:0;
 
 print fmt: \"reason %s%s%s rip 0x%lx\", (REC->isa == 1) ? __print_symbolic(REC->exit_reason & 0xffff, { 48, \"EPT_VIOLATION\" }, { 49, \"EPT_MISCONFIG\" }) : __print_symbolic(REC->exit_reason, { 0x040 + 14, \"PF excp\" }, { 0x400, \"npf\" }), (REC->isa == 1 && REC->exit_reason & ~0xffff) ? \" \" : \"\", (REC->isa == 1) ? __print_flags(REC->exit_reason & ~0xffff, \" \", { 0x80000000, \"FAILED_VMENTRY\" }) : \"\", REC->guest_rip
 ";
+const KVM_EMULATE_INSN: &str = "name: kvm_emulate_insn
+ID: 36
+COMMON\tfield:__u64 rip;\toffset:8;\tsize:8;\tsigned:0;
+
+print fmt: \"rip %llx\", REC->rip
+";
+const KVM_FPU: &str = "name: kvm_fpu
+ID: 37
+COMMON\tfield:u32 load;\toffset:8;\tsize:4;\tsigned:0;
+
+print fmt: \"%s\", __print_symbolic(REC->load, {0, \"unload\"}, {1, \"load\"})
+";
+const KVM_USERSPACE_EXIT: &str = "name: kvm_userspace_exit
+ID: 42
+COMMON\tfield:__u32 reason;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:int errno;\toffset:12;\tsize:4;\tsigned:1;
+
+print fmt: \"reason %s (%d)\", REC->errno < 0 ? (REC->errno == -4 ? \"restart\" : \"error\") : __print_symbolic(REC->reason, { 2, \"KVM_EXIT_\" \"IO\" }, { 5, \"KVM_EXIT_\" \"HLT\" }, { 6, \"KVM_EXIT_\" \"MMIO\" }), REC->errno < 0 ? -REC->errno : REC->reason
+";
+const SCHED_WAKEUP: &str = "name: sched_wakeup
+ID: 374
+COMMON\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;
+\tfield:pid_t pid;\toffset:24;\tsize:4;\tsigned:1;
+\tfield:int prio;\toffset:28;\tsize:4;\tsigned:1;
+\tfield:int target_cpu;\toffset:32;\tsize:4;\tsigned:1;
+
+print fmt: \"comm=%s pid=%d prio=%d target_cpu=%03d\", REC->comm, REC->pid, REC->prio, REC->target_cpu
+";
 const SCHED_SWITCH: &str = "name: sched_switch
 ID: 372
 COMMON\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;
@@ -76,6 +112,7 @@ print fmt: \"%s %s %d %d %s %p %s\", __get_str(name), __print_array(__get_dynami
 ";
 
 /// A page of the ring buffer.
+#[derive(Default)]
 pub struct Page {
     time: u64,
     data: Vec<u8>,
@@ -108,26 +145,29 @@ impl Page {
         self
     }
 
+    /// Makes pages of events in order: their time, id, thread and payload.
+    pub fn all(events: &[(u64, u16, u32, Vec<u8>)]) -> Vec<Page> {
+        let mut pages: Vec<Page> = Vec::new();
+        let mut last = 0;
+        for (time, id, tid, payload) in events {
+            // A header of the page, of the record, and a number of lost events at the end.
+            let fits = |page: &Page| page.data.len() + payload.len() + 16 + 16 + 8 <= 4096;
+            match pages.pop_if(|page| fits(page)) {
+                Some(page) => pages.push(page.event((time - last) as u32, *id, *tid, payload)),
+                None => pages.push(Page::at(*time).event(0, *id, *tid, payload)),
+            }
+            last = *time;
+        }
+        pages
+    }
+
     pub fn mmio(self, after: u32, tid: u32, value: u64) -> Page {
-        let mut payload = [2u32.to_le_bytes(), 8u32.to_le_bytes()].concat();
-        payload.extend(0xd000_0000u64.to_le_bytes());
-        payload.extend(value.to_le_bytes());
-        self.event(after, KVM_MMIO_ID, tid, &payload)
+        self.event(after, KVM_MMIO_ID, tid, &mmio(value))
     }
 
     /// Appends a switch from a thread with this state.
     pub fn switch(self, after: u32, from: (u32, &str), state: i64, to: (u32, &str)) -> Page {
-        let comm = |name: &str| {
-            let mut comm = [0u8; 16];
-            comm[..name.len()].copy_from_slice(name.as_bytes());
-            comm
-        };
-        let mut payload = comm(from.1).to_vec();
-        payload.extend([from.0.to_le_bytes(), 120u32.to_le_bytes()].concat());
-        payload.extend(state.to_le_bytes());
-        payload.extend(comm(to.1));
-        payload.extend([to.0.to_le_bytes(), 120u32.to_le_bytes()].concat());
-        self.event(after, SCHED_SWITCH_ID, from.0, &payload)
+        self.event(after, SCHED_SWITCH_ID, from.0, &switch(from, state, to))
     }
 
     /// Appends `number` events that were lost, after the data.
@@ -140,6 +180,35 @@ impl Page {
         bytes.resize(page_size, 0);
         bytes
     }
+}
+
+/// Returns the payload of an event `kvm_mmio` that is a write.
+pub fn mmio(value: u64) -> Vec<u8> {
+    let mut payload = [2u32.to_le_bytes(), 8u32.to_le_bytes()].concat();
+    payload.extend(0xd000_0000u64.to_le_bytes());
+    payload.extend(value.to_le_bytes());
+    payload
+}
+
+/// Returns the payload of an event `sched_switch`.
+pub fn switch(from: (u32, &str), state: i64, to: (u32, &str)) -> Vec<u8> {
+    let mut payload = comm(from.1);
+    payload.extend([from.0.to_le_bytes(), 120u32.to_le_bytes()].concat());
+    payload.extend(state.to_le_bytes());
+    payload.extend(comm(to.1));
+    payload.extend([to.0.to_le_bytes(), 120u32.to_le_bytes()].concat());
+    payload
+}
+
+/// Returns the payload of an event `sched_wakeup`.
+pub fn wakeup(tid: u32, name: &str) -> Vec<u8> {
+    [comm(name), [tid, 120, 0].map(u32::to_le_bytes).concat()].concat()
+}
+
+fn comm(name: &str) -> Vec<u8> {
+    let mut comm = name.as_bytes().to_vec();
+    comm.resize(16, 0);
+    comm
 }
 
 /// A file, before it is written.

@@ -25,6 +25,17 @@ const FEW: usize = 8;
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
+    seats: BTreeMap<u32, Vec<Seat>>,
+}
+
+/// The time in which one thread of the VMM served all reference points of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub tid: u32,
+    /// The first point, in host units from the session's origin.
+    pub first: i64,
+    /// The last point.
+    pub last: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -137,7 +148,18 @@ impl ClockMaps {
                 (clock.id, Maps::fit(session, clock, &clients))
             })
             .collect();
-        Ok(ClockMaps { clocks, unusable: found.unusable })
+        let seats = found.served.iter().map(|(client, points)| (*client, seats(points)));
+        Ok(ClockMaps { clocks, unusable: found.unusable, seats: seats.collect() })
+    }
+
+    /// Iterates over the clients with reference points.
+    pub(crate) fn served(&self) -> impl Iterator<Item = u32> {
+        self.seats.keys().copied()
+    }
+
+    /// Returns the threads that served a client's reference points, in order of time.
+    pub(crate) fn seats(&self, client: u32) -> &[Seat] {
+        self.seats.get(&client).map_or(&[], |seats| seats)
     }
 
     /// Returns the map of a guest clock for one of its clients.
@@ -167,6 +189,17 @@ impl ClockMaps {
     pub fn unusable(&self) -> u64 {
         self.unusable
     }
+}
+
+fn seats(points: &[(i64, u32)]) -> Vec<Seat> {
+    let mut seats: Vec<Seat> = Vec::new();
+    for (time, tid) in points {
+        match seats.last_mut().filter(|seat| seat.tid == *tid) {
+            Some(seat) => seat.last = *time,
+            None => seats.push(Seat { tid: *tid, first: *time, last: *time }),
+        }
+    }
+    seats
 }
 
 impl Maps {

@@ -3,17 +3,17 @@
 //! The inputs of a session: a lane for each stream.
 
 use super::clock_maps::{ClientMap, ClockMaps};
+use super::lease::Lease;
 use super::packet::{Domain, Packet};
 use super::session::Session;
 use super::session_json::{Clock, StreamJson};
-use super::stream::{Record, Records, Stream};
+use super::stream::{Records, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
-use crate::event::{EntryRef, EventRef, Kind, Lost};
+use crate::event::{EntryRef, EventRef, Kind, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Source};
 use hypertrace_abi::ring::Losses;
-use hypertrace_abi::schema::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -36,6 +36,8 @@ struct Lane<'a> {
     lost: u64,
     causes: Losses,
     losses: PacketLosses,
+    /// Token of the last lease record, and its thread of the host.
+    thread: Option<(u64, u32)>,
 }
 
 /// Lost events, by the packets of a stream.
@@ -101,6 +103,7 @@ pub(crate) fn inputs<'a>(
                 are_before: causes.overwritten > 0 && causes.total() == causes.overwritten,
                 ..PacketLosses::default()
             },
+            thread: None,
         }) as Box<dyn Input>
     };
     session.streams().iter().map(lane).chain([Box::new(elsewhere) as Box<dyn Input>]).collect()
@@ -134,11 +137,15 @@ impl Input for Lane<'_> {
         let bound = bound.map(|units| if units > 0 { units.saturating_add(rest) } else { 0 });
         let record = self.records.last()?;
         let kind = record.kind();
+        let holder = record.packet.lease_token;
         if kind == Kind::Lease {
-            let (token, name) = lease(&record);
+            let Lease { token, tid, name } = Lease::of(&record);
             names.lease(self.source, token, name);
+            // The thread of a guest's client is the guest's, unless the guest is a program.
+            let is_of_host = self.source.domain == Domain::Host || self.session.json().programs;
+            self.thread = tid.filter(|_| is_of_host).map(|tid| (holder, tid));
         } else {
-            names.token(self.source, record.packet.lease_token);
+            names.token(self.source, holder);
         }
         let client = match self.source.domain {
             Domain::Guest => Some(self.source.client),
@@ -160,7 +167,10 @@ impl Input for Lane<'_> {
             client,
             kind,
             reference: record.class.reference(record.payload),
-            thread: None,
+            thread: self
+                .thread
+                .filter(|(token, _)| *token == holder)
+                .map(|(_, tid)| Thread { tid, cpu: None }),
         }))
     }
 
@@ -225,20 +235,7 @@ impl PacketLosses {
 /// Makes the entry of losses at an unknown place.
 fn lost(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
     let client = (from.domain == Domain::Guest).then_some(from.client);
-    Lost { ts_ns: None, session: from.session, source, client, events, causes }
-}
-
-/// Returns the token and the name in a lease record.
-fn lease(record: &Record<'_>) -> (Option<u64>, String) {
-    let mut lease = (None, String::new());
-    for (field, value) in record.class.fields.iter().zip(record.class.values(record.payload)) {
-        match (&**field, value) {
-            ("token", Value::Hex(token)) => lease.0 = Some(token),
-            ("name", Value::Str(name)) => lease.1 = String::from_utf8_lossy(name).into(),
-            _ => {}
-        }
-    }
-    lease
+    Lost { ts_ns: None, session: from.session, source, client, cpu: None, events, causes }
 }
 
 /// Returns the clock of a stream class's packets. A session that could be opened has

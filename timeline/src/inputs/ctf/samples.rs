@@ -5,11 +5,13 @@
 //! This takes one pass over the host's streams and over those of the guest clients
 //! that have reference points.
 
+use super::lease::Lease;
 use super::packet::Domain;
 use super::session::Session;
 use super::session_json::Clock;
 use crate::clock::Point;
 use crate::error::Result;
+use crate::event::Kind;
 use std::collections::BTreeMap;
 
 /// The two times of a reference point: the guest's was before the host's, and the client's
@@ -39,6 +41,8 @@ pub(super) struct Found {
     pub by_clock: BTreeMap<u32, BTreeMap<u32, Constraints>>,
     /// Reference points that no clock of the session can have made.
     pub unusable: u64,
+    /// Times of each client's reference points, and the threads that served them, in order.
+    pub served: BTreeMap<u32, Vec<(i64, u32)>>,
 }
 
 /// Collects the constraints of a session.
@@ -46,29 +50,37 @@ pub(super) struct Found {
 /// # Errors
 /// If the session is damaged.
 pub(super) fn constraints(session: &Session) -> Result<Found> {
-    let mut found = Found { by_clock: BTreeMap::new(), unusable: 0 };
-    for ((clock, client), samples) in samples(session, &mut found.unusable)? {
+    let mut found = Found { by_clock: BTreeMap::new(), unusable: 0, served: BTreeMap::new() };
+    for ((clock, client), samples) in samples(session, &mut found)? {
         let samples = in_order(samples, &mut found.unusable);
         let constraints = of_client(session, clock, client, &samples)?;
         found.by_clock.entry(clock).or_default().insert(client, constraints);
     }
+    found.served.values_mut().for_each(|points| points.sort_unstable());
     Ok(found)
 }
 
 /// Collects all reference points, by the clock that their client reads.
-fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
+fn samples(session: &Session, found: &mut Found) -> Result<Samples> {
     let mut samples = Samples::new();
     let mut clocks: BTreeMap<(u32, u32), Vec<&Clock>> = BTreeMap::new();
     for stream in session.streams().iter().filter(|s| s.domain == Domain::Host) {
         let mut records = stream.records(session.classes());
+        let mut tid = None;
         while let Some(record) = records.read()? {
+            if record.kind() == Kind::Lease {
+                tid = Lease::of(&record).tid;
+            }
             let Some(point) = record.class.reference(record.payload) else { continue };
+            let Some(host) = session.json().clock(record.packet.stream_id) else { continue };
+            let host = session.host_time(host, record.timestamp);
+            if let Some(tid) = tid {
+                found.served.entry(point.client).or_default().push((host, tid));
+            }
             // The 2016 interface has no guest time.
             if point.guest_time == 0 {
                 continue;
             }
-            let Some(host) = session.json().clock(record.packet.stream_id) else { continue };
-            let host = session.host_time(host, record.timestamp);
             let (client, epoch) = (point.client, record.packet.epoch);
             let read = clocks
                 .entry((client, epoch))
@@ -87,7 +99,7 @@ fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
                 Some((_, clock, guest)) => {
                     samples.entry((clock, client)).or_default().push(Sample { guest, host });
                 }
-                None => *unusable += 1,
+                None => found.unusable += 1,
             }
         }
     }

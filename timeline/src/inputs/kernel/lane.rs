@@ -126,6 +126,17 @@ impl<'a> Lane<'a> {
         }
     }
 
+    /// Returns the name of the event that was read last.
+    pub fn name(&self) -> Option<&'a Arc<str>> {
+        self.event.as_ref().map(|event| &event.format.name)
+    }
+
+    /// Returns the time of the event that was read last, or of its page, in nanoseconds.
+    pub fn last(&mut self) -> Option<i64> {
+        let page = (self.page.time > 0).then(|| self.times.at(self.cpu, self.page.time).0);
+        page.max((self.time > Time::MIN).then_some(self.time)).map(nanoseconds)
+    }
+
     /// Ends at a wrong value: with a warning if the page was cut.
     fn wrong(&mut self, wrong: Wrong) -> Result<()> {
         self.page = Page::default();
@@ -208,6 +219,7 @@ impl Input for Lane<'_> {
                 session: self.session,
                 source: format!("{}kernel/cpu{}", self.prefix, self.cpu).into(),
                 client: None,
+                cpu: Some(self.cpu),
                 events,
                 causes: Losses { overwritten: events, ..Losses::default() },
             }));
@@ -228,7 +240,7 @@ impl Input for Lane<'_> {
             client: None,
             kind: Kind::Kernel,
             reference: None,
-            thread: Some(Thread { tid, cpu: self.cpu }),
+            thread: Some(Thread { tid, cpu: Some(self.cpu) }),
         }))
     }
 

@@ -33,7 +33,9 @@ use crate::inputs::input::Input;
 use crate::inputs::names::Names;
 use file::TraceFile;
 use lane::Lane;
+use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use times::{Scale, Times};
 
 /// Name of the kernel's trace in a session's directory.
@@ -270,6 +272,46 @@ impl KernelTrace {
             stat.cpus.push(counts);
         }
         Ok(stat)
+    }
+
+    /// Returns the names of the first events of each CPU: at most `most` of them.
+    ///
+    /// # Errors
+    /// If a page is damaged.
+    pub(crate) fn first_names(&self, most: usize) -> Result<HashSet<Arc<str>>> {
+        let mut names = HashSet::new();
+        for (_, mut lane) in self.lanes(0, "") {
+            let mut read = 0;
+            while read < most && lane.read()? {
+                read += 1;
+                if let Some(name) = lane.name().filter(|name| !names.contains(*name)) {
+                    names.insert(name.clone());
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns the time of the last event, in nanoseconds.
+    ///
+    /// # Errors
+    /// If a page is damaged.
+    pub(crate) fn end(&self) -> Result<Option<i64>> {
+        let mut end = None;
+        for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
+            for cpu in buffer.cpus.iter().filter(|cpu| cpu.len > 0) {
+                let mut last = *cpu;
+                if !buffer.is_compressed {
+                    let page = buffer.page_size as u64;
+                    let before = (cpu.len - 1) / page * page;
+                    (last.at, last.len) = (cpu.at + before, cpu.len - before);
+                }
+                let mut lane = Lane::new(&self.file, times, 0, "", (buffer, last));
+                while lane.read()? {}
+                end = end.max(lane.last());
+            }
+        }
+        Ok(end)
     }
 
     /// Returns the input of each CPU that has pages.

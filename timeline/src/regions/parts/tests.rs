@@ -6,18 +6,19 @@ use Why::{Blocked, Preempted};
 use proptest::prelude::*;
 
 /// A kernel without `kvm_entry` and `kvm_exit`, as under a nested hypervisor.
-const NESTED: Exactness = Exactness { exits: true, entries: false, registers: true };
+const NESTED: Exactness = Exactness { exits: true, entries: false, registers: true, runs: true };
 /// A kernel on hardware.
-const HARDWARE: Exactness = Exactness { exits: true, entries: true, registers: true };
+const HARDWARE: Exactness = Exactness { exits: true, entries: true, registers: true, runs: true };
 /// Only the scheduler is traced.
-const SCHEDULER: Exactness = Exactness { exits: false, entries: false, registers: false };
+const SCHEDULER: Exactness =
+    Exactness { exits: false, entries: false, registers: false, runs: true };
 
 fn account(exactness: Exactness, marks: &[(u64, Mark)]) -> Times {
     let mut account = Account::new(exactness);
     for (time, mark) in marks {
-        account.mark((*time).into(), *mark);
+        account.mark(*time as i64, *mark);
     }
-    account.times()
+    account.sums().times
 }
 
 fn times(parts: &[(Part, u64)]) -> Times {
@@ -59,6 +60,33 @@ fn a_thread_that_is_switched_out_keeps_its_mode() {
     ];
     let expected = [(Part::Guest, 18), (Part::Runnable, 27), (Part::Blocked, 5)];
     assert_eq!(account(NESTED, &marks), times(&expected));
+}
+
+#[test]
+fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
+    let expected = times(&[(Part::Guest, 110), (Part::Kernel, 26), (Part::Vmm, 1_004)]);
+    // In a VMM that takes 1,000: the guest's event before it is too late, those after it are too early.
+    for guest in [118, 1_118, 1_127] {
+        let mut account = Account::new(NESTED);
+        let later = POINT[6..].iter().map(|(time, mark)| (time + 1_000, *mark));
+        let marks: Vec<_> = POINT[..6].iter().copied().chain(later).collect();
+        let mut cut = None;
+        for (time, mark) in marks {
+            let time = time as i64;
+            if cut.is_none() && time > guest {
+                account.guest(guest, Some(20));
+                cut = Some(account.cut(guest, 1));
+            }
+            account.mark(time, mark);
+        }
+        assert_eq!(account.sums().times, expected, "{guest}");
+        let sums = match cut.unwrap() {
+            Some(sums) => sums,
+            None => account.known()[0].1,
+        };
+        assert_eq!(sums.times.total(), guest as u64, "{guest}");
+        assert_eq!(sums.times.get(Part::Unattributed), 0, "{guest}");
+    }
 }
 
 #[test]
