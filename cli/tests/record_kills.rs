@@ -66,7 +66,11 @@ impl Notes {
         let mut said = String::new();
         let mut stderr = BufReader::new(recorder.0.stderr.take().unwrap());
         while !said.contains("recording the kernel's events") {
-            assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+            if stderr.read_line(&mut said).unwrap() == 0 {
+                assert!(said.contains("perf_event_open"), "{said}");
+                capability::missing("tracefs", said);
+                return None;
+            }
         }
         recorder.0.stderr = Some(stderr.into_inner());
         if said.contains("by perf") {
