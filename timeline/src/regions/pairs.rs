@@ -48,6 +48,10 @@ impl Pairs {
                 // One end closes both.
                 return None;
             }
+            if open.wrong == Some(Kind::LostEvents) {
+                // Its end may be one of those.
+                continue;
+            }
             open.wrong.get_or_insert(Kind::Nested);
             new.wrong = Some(Kind::Nested);
         }
@@ -70,5 +74,28 @@ impl Pairs {
     /// Closes all.
     pub fn take(&mut self) -> impl Iterator<Item = Open> {
         std::mem::take(&mut self.open).into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(id: u64) -> Open {
+        let (name, group, begin, bound) = (0, 0, 0, Some(0));
+        Open { name, id, group, begin, bound, is_point: false, thread: None, wrong: None }
+    }
+
+    #[test]
+    fn a_region_whose_end_may_be_lost_contains_no_other() {
+        let mut pairs = Pairs::default();
+        pairs.begin(open(1));
+        pairs.spoil(Kind::LostEvents);
+        pairs.begin(open(2));
+        assert_eq!(pairs.end(0, 2).unwrap().wrong, None);
+        pairs.begin(open(3));
+        pairs.begin(open(4));
+        assert_eq!(pairs.end(0, 4).unwrap().wrong, Some(Kind::Nested));
+        assert_eq!(pairs.end(0, 1).unwrap().wrong, Some(Kind::LostEvents));
     }
 }
