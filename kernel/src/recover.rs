@@ -148,6 +148,7 @@ mod tests {
             owner: "hypertrace.1.2.3".into(),
             boot_id: "another".into(),
             trace_id: 1,
+            stolen_ms: None,
             page_size: 4096,
             cpus: vec![0, 1],
             names: String::new(),
