@@ -90,7 +90,7 @@ struct Counter {
 
 impl Counter {
     /// Makes the counter of a rate in parts per billion, for `until` nanoseconds. Jumps are in order:
-    /// from when, and by how much the guest is behind from then on.
+    /// from when, and by how much the guest is late from then on.
     fn new(
         hz: i64,
         start: i128,
