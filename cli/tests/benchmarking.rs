@@ -1,4 +1,4 @@
-//! The commands of docs/benchmarking.md, run as they are there, with one iteration of each benchmark.
+//! The commands of docs/benchmarking.md, run unchanged, with one iteration of each benchmark.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
