@@ -54,7 +54,7 @@ pub enum Error {
         path: PathBuf,
         /// The session.
         session: PathBuf,
-        /// What is missing.
+        /// Reason.
         why: String,
     },
     /// The system cannot read the file.

@@ -308,8 +308,8 @@ fn a_guests_trace_is_put_on_the_clock_of_its_host() {
     );
 }
 
-/// Makes a session with a point every 100 us: the host sees each after 5 us, and the guest continues 5 us
-/// later. Host and guest have the same time, but their counters have other values. Its kernel.dat has an
+/// Makes a session with a point every 100 us: the host sees each after 8 us, and the guest continues 2 us
+/// later, so that the middle of both is wrong by 3 us. Host and guest have the same time, but their counters have other values. Its kernel.dat has an
 /// access 1 us before the host's time of each point.
 fn with_points() -> made::Made {
     use made::*;
@@ -318,9 +318,9 @@ fn with_points() -> made::Made {
     let mut page = trace_dat::Page::at(1_000_000);
     for point in 0..50u64 {
         let time = 100_000 * (point + 1);
-        thread = thread.point(time + 5_000, 0, point as u32, GUEST_BASE + time, point);
+        thread = thread.point(time + 8_000, 0, point as u32, GUEST_BASE + time, point);
         ring = ring.event(time + 10_000, DISK_READ, &[point, 0]);
-        page = page.mmio(if point == 0 { 104_000 } else { 100_000 }, 77, point);
+        page = page.mmio(if point == 0 { 107_000 } else { 100_000 }, 77, point);
     }
     let made = Made::of_boot(boot)
         .stream("guest-0", &[made::Packet::guest(0), ring])
@@ -365,7 +365,7 @@ fn a_guests_trace_is_merged_by_points_as_by_its_offset() {
         let is_host = n % 3 == 1;
         let name = if is_host { "kernel/vcpu0-77" } else { "guest.dat:kernel/kworker/1:2 x-5" };
         assert!(a.source.ends_with(name) && b.source.ends_with(name), "{n}: {a:?} {b:?}");
-        let truth = 100_000 * (n as i64 / 3 + 1) + [-20_000, 4_000, 20_000][n % 3];
+        let truth = 100_000 * (n as i64 / 3 + 1) + [-20_000, 7_000, 20_000][n % 3];
         for (event, most) in [(a, 40), (b, 5_200)] {
             let error = (event.ts_ns - made::START_NS - truth).unsigned_abs();
             let bound = event.bound_ns.unwrap();

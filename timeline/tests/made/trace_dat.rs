@@ -436,7 +436,7 @@ pub fn trace_id(id: u64) -> (u16, Vec<u8>) {
     (11, id.to_le_bytes().to_vec())
 }
 
-/// Returns the option VERSION as a recording of hypertrace has it.
+/// Returns the option VERSION as in recordings of hypertrace.
 pub fn recorded(boot: &str, clock_bound_ns: u64) -> (u16, Vec<u8>) {
     let more = format!("source=perf; boot_id={boot}; clock_bound_ns={clock_bound_ns}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())

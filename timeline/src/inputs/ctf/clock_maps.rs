@@ -104,7 +104,7 @@ impl ClockMaps {
     /// Returns the clock of the guest.
     ///
     /// # Errors
-    /// What is missing, if it has not one TSC that all clients read and that reference points relate
+    /// The reason, if it has not one TSC that all clients read and that reference points relate
     /// to the host.
     pub(crate) fn guest(&self, session: &Session) -> std::result::Result<GuestClock, &'static str> {
         let known = self.clocks.iter().filter(|(_, maps)| {
