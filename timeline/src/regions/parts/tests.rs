@@ -82,7 +82,7 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
         assert_eq!(account.sums().times, expected, "{guest}");
         let sums = match cut.unwrap() {
             Some(sums) => sums,
-            None => account.known()[0].1,
+            None => account.known().next().unwrap().1,
         };
         assert_eq!(sums.times.total(), guest as u64, "{guest}");
         assert_eq!(sums.times.get(Part::Unattributed), 0, "{guest}");
