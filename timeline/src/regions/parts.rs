@@ -32,7 +32,8 @@
 //!
 //! A guest's own event is placed by a map of its clock, with a bound on the error. It proves
 //! nothing where the kernel's events say when the guest began and ended. Where they do not, it
-//! is no mark if it contradicts the others by no more than its bound. A region begins and ends
+//! is no mark on the way out of the guest, in the VMM and on the way back, which other events
+//! end, nor if it contradicts the others by no more than its bound. A region begins and ends
 //! at the mapped times, in whatever part they are.
 
 use std::collections::VecDeque;
@@ -329,7 +330,14 @@ impl Account {
                 return;
             }
             let far = || bound.is_some_and(|bound| between((self.begun, time)) > bound);
-            if self.mode.is_some_and(|mode| mode != Mode::Guest) && !far() {
+            let (ends, _) = self.modes(Mark::Guest);
+            // Another event ends these modes before the guest runs again: it did this before they
+            // began, or after an end that is not known yet.
+            let is_out = |mode| {
+                let modes = [Mode::Leave, Mode::Return, Mode::Vmm, Mode::Entry];
+                modes.contains(&mode) && !ends.contains(&mode)
+            };
+            if self.mode.is_some_and(|mode| mode != Mode::Guest && (is_out(mode) || !far())) {
                 return;
             }
         }
