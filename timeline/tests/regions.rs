@@ -171,8 +171,9 @@ fn events(events: &[(u32, u64, u32, u64)]) -> Vec<Vcpu> {
 
 #[test]
 fn what_is_no_pair_is_counted_by_its_kind() {
-    type Kinds = &'static [(&'static str, u64)];
-    let cases: [(&[(u32, u64, u32, u64)], u64, Kinds); 9] = [
+    /// Events, the number of counted regions, and those of the kinds that are not.
+    type Case = (&'static [(u32, u64, u32, u64)], u64, &'static [(&'static str, u64)]);
+    let cases: [Case; 9] = [
         (&[(0, 10, B, 1), (0, 20, E, 1), (0, 30, B, 1), (0, 40, E, 1)], 2, &[]),
         (&[(0, 10, B, 1), (1, 15, B, 1), (0, 20, E, 1), (1, 30, E, 1)], 2, &[]),
         (&[(0, 10, B, 1)], 0, &[("begin_without_end", 1)]),

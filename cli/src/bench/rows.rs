@@ -117,7 +117,7 @@ pub const ROWS: &[Row] = &[
         .note("report of a kernel's trace to text, per event, with the start of the process"),
     row("regions", regions::regions)
         .over(("merge to null", regions::merge), "<= 1.2 x merging the same files to null")
-        .note("regions of a session with its kernel.dat, per event, from opening the files on"),
+        .note("CPU time for a session with its kernel.dat, per event, from opening the files on"),
     row("sigsegv_2016", sigsegv::event).note("user mode of 2016: 2 signals, 4 mprotects an event"),
     row("uprobe", tracefs::uprobe).note("a call of a function with a uprobe, to an instance"),
     row("sdt_bpftrace", peers::bpftrace).note("the sdt backend, counted by bpftrace"),

@@ -23,16 +23,16 @@ pub fn part_name(name: &'static str, is_program: bool) -> &'static str {
     if is_program && name == "guest" { "program" } else { name }
 }
 
-/// Regions as they are shown.
+/// Regions, and options of their output.
 pub struct Shown<'a> {
     pub regions: &'a Regions,
-    /// What they are grouped by.
+    /// Name of the value by which they are grouped.
     pub by: &'a str,
     /// Whether the cost of an empty region is taken off durations.
     pub subtract: bool,
 }
 
-/// Durations of a group as they are shown.
+/// Durations of a group, less the cost of an empty region if that is wanted.
 pub struct Durations {
     /// In ascending order.
     pub all: Vec<u64>,

@@ -162,9 +162,12 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
                 let ns = b.times.get(part);
                 (ns, Some(ns as f64 * 100.0 / b.times.total().max(1) as f64))
             };
-            let includes = part == Part::Guest && group.includes_kvm;
             let name = part_name(name, group.is_program);
-            let name = if includes { "guest with KVM" } else { name };
+            let name = match part {
+                Part::Guest if group.includes_kvm => "guest with KVM",
+                Part::Off => "blocked or runnable",
+                _ => name,
+            };
             row(out, name, columns.iter().map(|(_, b)| share(b)))?;
         }
         if part == Part::Kernel {

@@ -43,7 +43,7 @@ pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
     with_id.filter_map(|class| of(&class.name)).collect()
 }
 
-/// What an event means for regions, by its name.
+/// Meaning of an event for regions, by its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Role {
     /// Region that it begins.
@@ -486,11 +486,11 @@ impl<'a> Pass<'a> {
         let of_vmm = event.thread.filter(|_| !host.is_program);
         let served = of_vmm.and_then(|thread| host.traced(thread.tid.into()));
         let mut thread = served;
-        if let Some(thread) = served {
-            if !host.is_unknown(thread, time) {
-                let mark = if role.is_run { Mark::Run } else { Mark::Vmm };
-                host.threads[thread].account.mark(time, mark);
-            }
+        if let Some(thread) = served
+            && !host.is_unknown(thread, time)
+        {
+            let mark = if role.is_run { Mark::Run } else { Mark::Vmm };
+            host.threads[thread].account.mark(time, mark);
         }
         if let (Some(client), None) = (event.client, of_vmm) {
             let client = host.clients.entry(client).or_default();

@@ -57,13 +57,13 @@ pub const MOST_GROUPS: usize = 10_000;
 /// Which regions are wanted.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What begins and ends a region.
+    /// Events that begin and end a region.
     pub select: Select,
-    /// What the regions of a name are grouped by.
+    /// Value by which the regions of a name are grouped.
     pub by: By,
 }
 
-/// What begins and ends a region.
+/// Events that begin and end a region.
 #[derive(Clone, Debug)]
 pub enum Select {
     /// Events `NAME_begin` and `NAME_end` with one `id`, of these names; of all if there is none.
@@ -79,7 +79,7 @@ impl Default for Select {
     }
 }
 
-/// What regions of a name are grouped by.
+/// Value by which the regions of a name are grouped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum By {
     /// All together.

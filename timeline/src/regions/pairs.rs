@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 /// Most open regions of a client. The oldest ones are taken as never ended.
 const MOST_OPEN: usize = 1024;
 
-/// What was noted where a region begins or ends.
+/// The sums of a thread where a region begins or ends.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "few are open; a box for each would cost more time")]
 pub(super) enum Cut {
     Known(Sums),
     /// The account knows the sums later, by this number.

@@ -94,7 +94,7 @@ enum Mode {
     Entry,
 }
 
-/// Reasons of exits that are told apart.
+/// Number of reasons of exits that have a name.
 pub const REASONS: usize = 16;
 
 /// Number of a reason: the first is that of exits whose reason is not known.

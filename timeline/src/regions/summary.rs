@@ -68,7 +68,7 @@ pub struct Breakdown {
 pub struct Example {
     /// The region.
     pub sample: Sample,
-    /// What its thread did, in order. Times are Unix times in nanoseconds.
+    /// Intervals of its thread, in order. Times are Unix times in nanoseconds.
     pub intervals: Vec<Interval>,
     /// Whether the intervals are all of it: only the last ones of a thread are kept.
     pub is_whole: bool,

@@ -3,17 +3,17 @@
 //! The inputs of a session: a lane for each stream.
 
 use super::clock_maps::{ClientMap, ClockMaps};
+use super::lease::Lease;
 use super::packet::{Domain, Packet};
 use super::session::Session;
 use super::session_json::{Clock, StreamJson};
-use super::stream::{Record, Records, Stream};
+use super::stream::{Records, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
 use crate::event::{EntryRef, EventRef, Kind, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Source};
 use hypertrace_abi::ring::Losses;
-use hypertrace_abi::schema::Value;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -240,30 +240,6 @@ impl PacketLosses {
 fn lost(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
     let client = (from.domain == Domain::Guest).then_some(from.client);
     Lost { ts_ns: None, session: from.session, source, client, cpu: None, events, causes }
-}
-
-/// A lease record.
-#[derive(Default)]
-pub(super) struct Lease {
-    token: Option<u64>,
-    /// Thread of the lessee.
-    pub tid: Option<u32>,
-    name: String,
-}
-
-impl Lease {
-    pub fn of(record: &Record<'_>) -> Lease {
-        let mut lease = Lease::default();
-        for (field, value) in record.class.fields.iter().zip(record.class.values(record.payload)) {
-            match (&**field, value) {
-                ("token", Value::Hex(token)) => lease.token = Some(token),
-                ("tid", Value::Unsigned(tid)) => lease.tid = u32::try_from(tid).ok(),
-                ("name", Value::Str(name)) => lease.name = String::from_utf8_lossy(name).into(),
-                _ => {}
-            }
-        }
-        lease
-    }
 }
 
 /// Returns the clock of a stream class's packets. A session that could be opened has

@@ -5,6 +5,7 @@
 //! ```text
 //! lane         the session's inputs: one per stream
 //! clock_maps   maps of the guests' clocks
+//! lease        lease records
 //! samples      the reference points' times, and the constraints that follow
 //! session      the whole directory
 //! stream       the records of one producer, in all of its files
@@ -16,6 +17,7 @@
 mod class;
 mod clock_maps;
 mod lane;
+mod lease;
 mod packet;
 mod samples;
 mod session;

@@ -5,7 +5,7 @@
 //! This takes one pass over the host's streams and over those of the guest clients
 //! that have reference points.
 
-use super::lane::Lease;
+use super::lease::Lease;
 use super::packet::Domain;
 use super::session::Session;
 use super::session_json::Clock;
