@@ -391,8 +391,9 @@ fn the_lanes_of_a_window_are_what_its_threads_did() {
     let window = |sample: &regions::Sample| Window {
         session: 0,
         client: sample.client(),
-        from: sample.begin_ns,
-        to: sample.end_ns(),
+        begin: sample.begin_ns,
+        end: sample.end_ns(),
+        around: 0,
     };
     let windows: Vec<Window> = samples.iter().map(window).take(MOST_WINDOWS).collect();
 
@@ -408,7 +409,7 @@ fn the_lanes_of_a_window_are_what_its_threads_did() {
         assert_eq!((lanes.lanes.len(), lanes.left_out), (2, 0));
         let mut times = [0; 7];
         for interval in &own.intervals {
-            assert!(window.from <= interval.from && interval.to <= window.to, "{interval:?}");
+            assert!(window.begin <= interval.from && interval.to <= window.end, "{interval:?}");
             times[interval.part.unwrap() as usize] += (interval.to - interval.from) as u64;
         }
         assert_eq!(times, sample.times.0, "the region's parts");

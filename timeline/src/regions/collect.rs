@@ -608,7 +608,7 @@ impl<'a> Pass<'a> {
         while let Some((index, window)) = self.windows.ended(time) {
             let Some(host) = self.hosts.get_mut(window.session) else { continue };
             let client = window.client.and_then(|client| host.clients.get_mut(&client));
-            let own = client.and_then(|client| client.thread(window.to));
+            let own = client.and_then(|client| client.thread(window.end));
             let others = (0..host.threads.len()).filter(|thread| Some(*thread) != own);
             for at in own.into_iter().chain(others) {
                 let thread = &mut host.threads[at];
@@ -624,7 +624,7 @@ impl<'a> Pass<'a> {
                 if is_own {
                     self.windows.set_own(index);
                 }
-                if thread.account.cut(window.to, self.cuts).is_some() {
+                if thread.account.cut(window.to(), self.cuts).is_some() {
                     self.windows.settle(self.cuts, &thread.account);
                 }
             }

@@ -12,17 +12,31 @@ const MOST_LANES: usize = 32;
 /// Most intervals of a lane.
 const MOST_INTERVALS: usize = 1000;
 
-/// A time around a region.
+/// A region, and a time around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Index of the session.
     pub session: usize,
     /// Client of the region.
     pub client: Option<u32>,
-    /// Beginning, Unix time in nanoseconds.
-    pub from: i64,
-    /// End.
-    pub to: i64,
+    /// Beginning of the region, Unix time in nanoseconds.
+    pub begin: i64,
+    /// End of the region.
+    pub end: i64,
+    /// Time before and after it, nanoseconds.
+    pub around: u64,
+}
+
+impl Window {
+    /// Returns the beginning of all that is shown.
+    pub fn from(&self) -> i64 {
+        self.begin.saturating_sub_unsigned(self.around)
+    }
+
+    /// Returns the end of all that is shown.
+    pub fn to(&self) -> i64 {
+        self.end.saturating_add_unsigned(self.around)
+    }
 }
 
 /// What the threads did in a window.
@@ -47,26 +61,31 @@ pub struct Lane {
     pub tid: u32,
     /// In order. Times are Unix times in nanoseconds.
     pub intervals: Vec<Interval>,
-    /// Whether the intervals are all of the time: only the last ones of a thread are known,
-    /// and of those the longest are kept.
+    /// Whether the intervals are all of the time: only the last ones of a thread are known, and
+    /// of those the ones within the region and the longest are kept.
     pub is_whole: bool,
 }
 
 impl Lane {
-    /// Removes the shortest intervals until so many are left.
-    pub fn keep_longest(&mut self, most: usize) {
+    /// Removes intervals until so many are left: first those outside of the region, and the
+    /// shortest first.
+    pub fn shorten(&mut self, most: usize, window: &Window) {
         let excess = self.intervals.len().saturating_sub(most);
         if excess == 0 {
             return;
         }
         self.is_whole = false;
-        let mut by_length: Vec<usize> = (0..self.intervals.len()).collect();
-        by_length.sort_by_key(|at| self.intervals[*at].to - self.intervals[*at].from);
-        let mut shortest = by_length[..excess].to_vec();
-        shortest.sort_unstable();
-        let mut shortest = shortest.into_iter().peekable();
+        let mut order: Vec<usize> = (0..self.intervals.len()).collect();
+        order.sort_by_key(|at| {
+            let interval = &self.intervals[*at];
+            let is_within = interval.to > window.begin && interval.from < window.end;
+            (is_within, interval.to - interval.from)
+        });
+        order.truncate(excess);
+        order.sort_unstable();
+        let mut removed = order.into_iter().peekable();
         let mut at = 0..;
-        self.intervals.retain(|_| shortest.next_if_eq(&at.next().unwrap_or(0)).is_none());
+        self.intervals.retain(|_| removed.next_if_eq(&at.next().unwrap_or(0)).is_none());
     }
 }
 
@@ -87,7 +106,7 @@ impl Windows {
         let all: Vec<_> =
             windows.iter().take(MOST_WINDOWS).map(|window| (*window, Lanes::default())).collect();
         let mut open: Vec<usize> = (0..all.len()).collect();
-        open.sort_by_key(|index| all[*index].0.to);
+        open.sort_by_key(|index| all[*index].0.to());
         let mut windows = Windows { all, open: open.into(), owed: HashMap::new(), next: i64::MAX };
         windows.set_next();
         windows
@@ -109,14 +128,14 @@ impl Windows {
 
     /// Takes the next window that ends at this time or earlier.
     pub fn ended(&mut self, time: i64) -> Option<(usize, Window)> {
-        let index = *self.open.front().filter(|index| self.all[**index].0.to <= time)?;
+        let index = *self.open.front().filter(|index| self.all[**index].0.to() <= time)?;
         self.open.pop_front();
         self.set_next();
         Some((index, self.all[index].0))
     }
 
     fn set_next(&mut self) {
-        self.next = self.open.front().map_or(i64::MAX, |index| self.all[*index].0.to);
+        self.next = self.open.front().map_or(i64::MAX, |index| self.all[*index].0.to());
     }
 
     /// Adds a lane whose intervals will be known by this number. Returns whether there is space.
@@ -142,8 +161,8 @@ impl Windows {
         let Some((window, lane)) = self.owed.remove(&number) else { return false };
         let (window, lanes) = &mut self.all[window];
         let lane = &mut lanes.lanes[lane];
-        (lane.intervals, lane.is_whole) = account.intervals(window.from, window.to);
-        lane.keep_longest(MOST_INTERVALS);
+        (lane.intervals, lane.is_whole) = account.intervals(window.from(), window.to());
+        lane.shorten(MOST_INTERVALS, window);
         true
     }
 
@@ -157,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_intervals_are_kept_in_order() {
+    fn intervals_in_the_region_and_the_longest_are_kept_in_order() {
         let of = |lengths: &[i64]| {
             let all = lengths.iter().enumerate().map(|(at, length)| {
                 let from = at as i64 * 100;
@@ -165,15 +184,16 @@ mod tests {
             });
             Lane { name: String::new(), tid: 1, intervals: all.collect(), is_whole: true }
         };
+        let window = |begin, end| Window { session: 0, client: None, begin, end, around: 0 };
         for most in 0..9 {
             let mut lane = of(&[5, 1, 9, 5, 5, 2, 7]);
-            lane.keep_longest(most);
+            lane.shorten(most, &window(0, 0));
             assert_eq!((lane.intervals.len(), lane.is_whole), (most.min(7), most >= 7));
             assert!(lane.intervals.is_sorted_by_key(|interval| interval.from));
         }
         let mut lane = of(&[5, 1, 9, 5, 5, 2, 7]);
-        lane.keep_longest(3);
+        lane.shorten(4, &window(100, 105));
         let lengths: Vec<i64> = lane.intervals.iter().map(|i| i.to - i.from).collect();
-        assert_eq!(lengths, [9, 5, 7]);
+        assert_eq!(lengths, [1, 9, 5, 7]);
     }
 }

@@ -96,12 +96,12 @@ fn choose(shown: &Shown<'_>, group: &Group) -> Vec<(String, Sample)> {
 
 /// Returns the time around a region: a tenth of its duration before and after it.
 fn window(sample: &Sample) -> Window {
-    let around = (sample.duration_ns() / 10).max(1_000);
     Window {
         session: sample.session.into(),
         client: sample.client(),
-        from: sample.begin_ns.saturating_sub_unsigned(around),
-        to: sample.end_ns().saturating_add_unsigned(around),
+        begin: sample.begin_ns,
+        end: sample.end_ns(),
+        around: (sample.duration_ns() / 10).max(1_000),
     }
 }
 
@@ -142,9 +142,9 @@ fn window_json(label: &str, sample: &Sample, window: &Window, lanes: Lanes, most
     let lanes: Vec<Value> = lanes
         .into_iter()
         .map(|mut lane| {
-            lane.keep_longest(each);
+            lane.shorten(each, window);
             is_partial |= !lane.is_whole;
-            lane_json(&lane, window.from)
+            lane_json(&lane, window.from())
         })
         .collect();
     let mut note = format!("{own} lines are its beginning and its end.");
@@ -158,8 +158,8 @@ fn window_json(label: &str, sample: &Sample, window: &Window, lanes: Lanes, most
         "label": label,
         "note": note,
         "length": sample.duration_ns(),
-        "from": window.from.saturating_sub(sample.begin_ns),
-        "to": window.to.saturating_sub(sample.begin_ns),
+        "from": window.from().saturating_sub(sample.begin_ns),
+        "to": window.to().saturating_sub(sample.begin_ns),
         "lanes": lanes,
     })
 }

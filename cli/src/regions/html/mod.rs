@@ -115,7 +115,7 @@ impl Page<'_> {
             Html(&names)
         )?;
         patterns(out)?;
-        write!(out, "<header><h1>Regions of {}</h1>\n", Html(&names))?;
+        writeln!(out, "<header><h1>Regions of {}</h1>", Html(&names))?;
         out.push_str(
             "<p class=\"note\">How long regions of interest took, and where their time went. \
              Time counts for a part only between two events that prove it; the rest is \
@@ -225,7 +225,7 @@ impl Page<'_> {
         out.push_str("</ul>\n<div class=\"columns\"><div>");
         histogram(out, &durations)?;
         out.push_str("</div><div><h3>Share of the regions by duration</h3>");
-        write!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div></div>\n")?;
+        writeln!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div></div>")?;
         out.push_str("<h3>Where the time went</h3>\n");
         legend(out, group)?;
         out.push_str("<div class=\"columns\"><div>");
@@ -450,7 +450,7 @@ fn scrolled(
     label: &str,
     write: impl FnOnce(&mut String) -> fmt::Result,
 ) -> fmt::Result {
-    write!(out, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">\n")?;
+    writeln!(out, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">")?;
     write(out)?;
     out.push_str("</div>\n");
     Ok(())
