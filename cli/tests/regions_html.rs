@@ -25,7 +25,7 @@ use vcpu::Vcpu;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const BEGINNING: &str = "<!doctype html>\n<!-- hypertrace regions -->\n";
 const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\"'&amp;\u{202e}<!--";
-/// `HOSTILE` as it is shown.
+/// Text that `HOSTILE` is shown as.
 const SHOWN: &str = "</script><img src=x onerror=alert(1)>\"'&amp;\\u{202e}<!--";
 
 fn regions(dir: &Path, args: &[&str]) -> Ran {
@@ -369,6 +369,21 @@ fn on_a_full_disk_the_older_page_stays() {
     assert!(ran.stderr.contains("cannot write") && ran.stderr.contains("page.html"), "{ran:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), old);
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_limit_of_a_files_size_is_an_error() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -f 8; exec \"$0\" regions \"$1\" --html \"$2/page\""]);
+    command.args([Path::new(HYPERTRACE.0), made.path(), folder.path()]);
+
+    let ran = run(&mut command);
+
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("RLIMIT_FSIZE"), "{ran:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]

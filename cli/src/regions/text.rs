@@ -36,7 +36,7 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     writeln!(out, ": {} {regions}", grouped(group.count()))?;
     if group.count() > 0 {
         let durations = shown.durations(group);
-        out.push_str(" ");
+        out.push(' ');
         for (name, ns) in durations.named() {
             write!(out, " {name} {} ", time(ns))?;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the threads of a host did around chosen regions.
+//! Lanes: the intervals of all threads of a host around chosen regions.
 
 use super::parts::{Account, Interval};
 use std::collections::{HashMap, VecDeque};
@@ -39,7 +39,7 @@ impl Window {
     }
 }
 
-/// What the threads did in a window.
+/// The lanes of a window.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Lanes {
@@ -51,7 +51,7 @@ pub struct Lanes {
     pub left_out: usize,
 }
 
-/// What a thread did.
+/// The intervals of a thread.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Lane {

@@ -2,6 +2,7 @@
 
 use crate::Usage;
 use anyhow::{Context, Result};
+use rustix::process::{Resource, getrlimit};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -48,6 +49,12 @@ pub fn save(path: &Path, page: &str) -> Result<()> {
     let replaces = may_replace(path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let write = || {
+        // A file that grows beyond its limit ends the process by a signal.
+        let limit = getrlimit(Resource::Fsize).current;
+        if let Some(limit) = limit.filter(|limit| page.len() as u64 > *limit) {
+            let why = format!("{} bytes are beyond RLIMIT_FSIZE, {limit}", page.len());
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
         let folder = folder.unwrap_or(Path::new("."));
         let mut file = tempfile::Builder::new().prefix(".regions-").tempfile_in(folder)?;
         file.write_all(page.as_bytes())?;
@@ -55,7 +62,7 @@ pub fn save(path: &Path, page: &str) -> Result<()> {
             true => file.persist(path),
             false => file.persist_noclobber(path),
         }?;
-        io::Result::Ok(())
+        Ok(())
     };
     write().with_context(|| format!("cannot write {}", path.display()))
 }
