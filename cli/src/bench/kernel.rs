@@ -9,7 +9,7 @@ use trace_dat::{Page, TraceDat, tsc2nsec};
 
 /// The file's writer, which the tests have too.
 #[path = "../../../timeline/tests/made/trace_dat.rs"]
-mod trace_dat;
+pub(super) mod trace_dat;
 
 /// Pages of each of two CPUs.
 const PAGES: u64 = 2_000;

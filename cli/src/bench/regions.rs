@@ -1,5 +1,6 @@
 //! The row about regions: what they cost beside a merge of the same files.
 
+use super::kernel::trace_dat;
 use super::row::Context;
 use anyhow::{Result, ensure};
 use hypertrace_timeline::regions::{Options, Regions};
@@ -13,8 +14,6 @@ use vcpu::Vcpu;
 /// The writers that the tests have, too.
 #[path = "../../../timeline/tests/made/mod.rs"]
 mod made;
-#[path = "../../../timeline/tests/made/trace_dat.rs"]
-mod trace_dat;
 #[path = "../../../timeline/tests/made/vcpu.rs"]
 mod vcpu;
 

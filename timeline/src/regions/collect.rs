@@ -17,17 +17,22 @@ use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::inputs::kernel::KernelTrace;
 use crate::merge::Timeline;
 use crate::value::ValueRef;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 /// Name of the region whose duration is the cost of a region.
 const EMPTY: &str = "empty";
 /// Events of each CPU that are read before the merge, to see which kinds there are.
-const FIRST_EVENTS: usize = 1 << 14;
+const FIRST_EVENTS: usize = 1 << 12;
 /// Most threads of a session that have an account.
 const MOST_THREADS: usize = 1 << 15;
 /// Most begins and ends without the other that are compared with those of other clients.
 const MOST_STRAYS: usize = 1 << 16;
+/// Slots for the numbers of threads.
+const TID_SLOTS: usize = 4096;
+/// Most clients, more than any session has.
+const MOST_CLIENTS: usize = 4096;
 /// Slots for the roles of events, by bits of their names' addresses.
 const SLOTS: usize = 256;
 
@@ -68,9 +73,11 @@ struct Host {
     end: Option<i64>,
     threads: Vec<Thread>,
     by_tid: HashMap<u32, usize>,
-    /// Bits of the numbers of the threads, to rule out most others fast.
-    filter: Box<[u64; 64]>,
-    clients: BTreeMap<u32, Client>,
+    /// Indices of threads counted from 1, by bits of their numbers: they find most threads, and
+    /// rule out most others.
+    slots: Box<[u32; TID_SLOTS]>,
+    /// By number.
+    clients: Vec<Client>,
     /// Regions between two events of the VMM, by thread.
     vmm: HashMap<u32, Pairs>,
     /// Time of the last event of each CPU.
@@ -112,6 +119,25 @@ struct Closing {
     cut: Cut,
 }
 
+/// Hash of our own numbers, which are dense.
+#[derive(Debug, Default)]
+struct Number(u64);
+
+impl Hasher for Number {
+    fn finish(&self) -> u64 {
+        // The table takes the upper bits, too.
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
 /// A begin or an end without the other.
 #[derive(Clone, Copy, Debug)]
 struct Stray {
@@ -141,7 +167,7 @@ struct Pass<'a> {
     windows: Windows,
     cuts: u64,
     closing: Vec<Closing>,
-    known: HashMap<u64, Sums>,
+    known: HashMap<u64, Box<Sums>, BuildHasherDefault<Number>>,
     strays: Vec<Stray>,
     is_cut: bool,
 }
@@ -235,8 +261,8 @@ impl Host {
             end: None,
             threads: Vec::new(),
             by_tid: HashMap::new(),
-            filter: Box::new([0; 64]),
-            clients: BTreeMap::new(),
+            slots: Box::new([0; TID_SLOTS]),
+            clients: Vec::new(),
             vmm: HashMap::new(),
             cpus: Vec::new(),
             jumps: jumps.collect(),
@@ -253,9 +279,25 @@ impl Host {
                 client.seats.push((unix_ns(session, seat.first), before, thread));
                 before = unix_ns(session, seat.last);
             }
-            host.clients.insert(number, client);
+            if let Some(place) = host.client(number) {
+                *place = client;
+            }
         }
         host
+    }
+
+    /// Returns a client; `None` if its number is too large.
+    fn client(&mut self, number: u32) -> Option<&mut Client> {
+        let number = number as usize;
+        if number >= self.clients.len() && number < MOST_CLIENTS {
+            self.clients.resize_with(number + 1, Client::default);
+        }
+        self.clients.get_mut(number)
+    }
+
+    /// Returns the process of a client, 0 if it is unknown.
+    fn pid(&self, client: u32) -> u32 {
+        self.clients.get(client as usize).map_or(0, |client| client.pid)
     }
 
     /// Returns a thread, which gets an account if it has none.
@@ -269,18 +311,22 @@ impl Host {
         let account = Account::new(self.kinds.exactness(self.runs));
         self.threads.push(Thread { tid, name: None, account, is_covered: false });
         self.by_tid.insert(tid, self.threads.len() - 1);
-        self.filter[tid as usize / 64 % 64] |= 1 << (tid % 64);
+        self.slots[tid as usize % TID_SLOTS] = self.threads.len() as u32;
         Some(self.threads.len() - 1)
     }
 
     /// Returns a thread that has an account; in a session of programs, any thread.
     fn traced(&mut self, tid: i64) -> Option<usize> {
         let tid = u32::try_from(tid).ok()?;
-        if self.is_program {
-            return self.thread(tid);
+        let slot = self.slots[tid as usize % TID_SLOTS] as usize;
+        if self.threads.get(slot.wrapping_sub(1)).is_some_and(|thread| thread.tid == tid) {
+            return Some(slot - 1);
         }
-        let is_none = self.filter[tid as usize / 64 % 64] & 1 << (tid % 64) == 0;
-        if is_none { None } else { self.by_tid.get(&tid).copied() }
+        match self.is_program {
+            true => self.thread(tid),
+            // Another thread has its slot.
+            false => self.by_tid.get(&tid).copied().filter(|_| slot > 0),
+        }
     }
 
     fn set_exactness(&mut self) {
@@ -352,7 +398,7 @@ impl<'a> Pass<'a> {
             windows: Windows::new(&[]),
             cuts: 0,
             closing: Vec::new(),
-            known: HashMap::new(),
+            known: HashMap::default(),
             strays: Vec::new(),
             is_cut: false,
         };
@@ -385,11 +431,8 @@ impl<'a> Pass<'a> {
 
     fn role(&mut self, event: &EventRef<'_>) -> Role {
         let address = address(event.name);
-        let slot = &mut self.cache[(address >> 4) % SLOTS];
-        if slot.0 != address {
-            *slot = (address, self.roles.get(&address).copied().unwrap_or_default());
-        }
-        slot.1
+        let find = || self.roles.get(&address).copied().unwrap_or_default();
+        look_up(&mut self.cache, address, find)
     }
 
     /// Takes an event of a kernel.
@@ -404,11 +447,7 @@ impl<'a> Pass<'a> {
             return;
         }
         let address = address(event.name);
-        let slot = &mut self.kernel_cache[(address >> 4) % SLOTS];
-        if slot.0 != address {
-            *slot = (address, Kernel::of(event));
-        }
-        let kernel = slot.1;
+        let kernel = look_up(&mut self.kernel_cache, address, || Kernel::of(event));
         let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
         let time = event.ts_ns;
         if let Some(cpu) = running.cpu.map(|cpu| cpu as usize).filter(|cpu| *cpu < 1 << 13) {
@@ -493,8 +532,7 @@ impl<'a> Pass<'a> {
             host.threads[thread].account.mark(time, mark);
         }
         if let (Some(client), None) = (event.client, of_vmm) {
-            let client = host.clients.entry(client).or_default();
-            thread = client.thread(time);
+            thread = host.client(client).and_then(|client| client.thread(time));
             if let Some(thread) = thread
                 && !host.is_unknown(thread, time)
             {
@@ -515,7 +553,7 @@ impl<'a> Pass<'a> {
     fn pairs(&mut self, event: &EventRef<'_>) -> Option<&mut Pairs> {
         let host = &mut self.hosts[event.session];
         match (event.client, event.thread) {
-            (Some(client), _) => Some(&mut host.clients.entry(client).or_default().pairs),
+            (Some(client), _) => host.client(client).map(|client| &mut client.pairs),
             (None, Some(thread)) => Some(host.vmm.entry(thread.tid).or_default()),
             (None, None) => None,
         }
@@ -546,7 +584,7 @@ impl<'a> Pass<'a> {
         let Some(mut open) = self.pairs(event).and_then(|pairs| pairs.end(name, id)) else {
             if matches!(self.options.select, Select::Names(_)) {
                 let Some(group) = self.group(event, role, name, thread) else { return };
-                let pid = self.hosts[session].clients.get(&client).map_or(0, |c| c.pid);
+                let pid = self.hosts[session].pid(client);
                 let stray =
                     Stray { session, client, pid, name, id, time: end, group, is_begin: false };
                 self.stray(stray);
@@ -562,8 +600,9 @@ impl<'a> Pass<'a> {
         let sum = open.bound.zip(event.bound_ns).map(|(a, b)| a.saturating_add(b));
         open.bound = sum.map(|sum| sum.min(of_rate));
         let host = &self.hosts[session];
-        let has_moved = host.clients.get(&client).is_some_and(|c| c.moved(open.begin, end));
-        if open.thread.map(|(thread, _)| thread) != thread || has_moved {
+        let moved = |client: &Client| client.moved(open.begin, end);
+        let has_moved = host.clients.get(client as usize).is_some_and(moved);
+        if open.thread.as_ref().map(|(thread, _)| *thread) != thread || has_moved {
             open.wrong.get_or_insert(Kind::Migration);
         }
         let jumped = |(of, from, to): &(Option<u32>, i64, i64)| {
@@ -574,7 +613,7 @@ impl<'a> Pass<'a> {
         }
         let cut = match thread {
             Some(thread) if open.wrong.is_none() => self.cut(session, thread, end),
-            _ => Cut::Known(Sums::default()),
+            _ => Cut::Known(Box::default()),
         };
         let closing = Closing { open, session, client, end, cut };
         self.close(closing);
@@ -593,9 +632,12 @@ impl<'a> Pass<'a> {
         if !account.has_known() {
             return;
         }
-        for (number, sums) in account.known() {
-            if !self.windows.settle(number, account) {
-                self.known.insert(number, sums);
+        if self.windows.is_empty() {
+            self.known.extend(account.known());
+        } else {
+            let known: Vec<_> = account.known().collect();
+            for (number, _) in known {
+                self.windows.settle(number, account);
             }
         }
         for closing in std::mem::take(&mut self.closing) {
@@ -607,7 +649,7 @@ impl<'a> Pass<'a> {
     fn end_windows(&mut self, time: i64) {
         while let Some((index, window)) = self.windows.ended(time) {
             let Some(host) = self.hosts.get_mut(window.session) else { continue };
-            let client = window.client.and_then(|client| host.clients.get_mut(&client));
+            let client = window.client.and_then(|client| host.clients.get_mut(client as usize));
             let own = client.and_then(|client| client.thread(window.end));
             let others = (0..host.threads.len()).filter(|thread| Some(*thread) != own);
             for at in own.into_iter().chain(others) {
@@ -641,18 +683,15 @@ impl<'a> Pass<'a> {
             }
             return;
         }
-        let known = |cut: &Cut| match cut {
-            Cut::Known(sums) => Some(*sums),
-            Cut::Waiting(number) => self.known.get(number).copied(),
-        };
         let (sums, details) = match &open.thread {
             Some((thread, begin)) => {
-                let (Some(before), Some(after)) = (known(begin), known(&closing.cut)) else {
+                let (Some(before), Some(after)) = (self.known(begin), self.known(&closing.cut))
+                else {
                     self.closing.push(closing);
                     return;
                 };
                 let account = &self.hosts[*session].threads[*thread].account;
-                (after.since(&before), Some(account))
+                (after.since(before), Some(account))
             }
             None => {
                 let mut times = Times::default();
@@ -703,6 +742,14 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Returns the sums of a thread, if they are known.
+    fn known<'s>(&'s self, cut: &'s Cut) -> Option<&'s Sums> {
+        match cut {
+            Cut::Known(sums) => Some(sums),
+            Cut::Waiting(number) => self.known.get(number).map(|sums| &**sums),
+        }
+    }
+
     /// Returns the group of an event's region; `None` if there are too many.
     fn group(
         &mut self,
@@ -749,13 +796,13 @@ impl<'a> Pass<'a> {
         let Some(host) = self.hosts.get_mut(session) else { return };
         match lost.client {
             Some(client) => {
-                if let Some(client) = host.clients.get_mut(&client) {
+                if let Some(client) = host.clients.get_mut(client as usize) {
                     client.pairs.spoil(Kind::LostEvents);
                 }
                 return;
             }
             None => {
-                host.clients.values_mut().for_each(|client| client.pairs.spoil(Kind::LostEvents));
+                host.clients.iter_mut().for_each(|client| client.pairs.spoil(Kind::LostEvents));
                 host.vmm.values_mut().for_each(|pairs| pairs.spoil(Kind::LostEvents));
             }
         }
@@ -803,7 +850,7 @@ impl<'a> Pass<'a> {
             self.groups[open.group as usize].not_counted[why as usize] += 1;
             return;
         }
-        let pid = self.hosts[session].clients.get(&client).map_or(0, |client| client.pid);
+        let pid = self.hosts[session].pid(client);
         self.stray(Stray {
             session,
             client,
@@ -844,9 +891,9 @@ impl<'a> Pass<'a> {
     fn finish(mut self, warnings: Vec<String>) -> Regions {
         self.end_accounts();
         for session in 0..self.hosts.len() {
-            let clients = self.hosts[session].clients.iter_mut();
+            let clients = (0..).zip(&mut self.hosts[session].clients);
             let mut open: Vec<(u32, Open)> = clients
-                .flat_map(|(number, client)| client.pairs.take().map(|open| (*number, open)))
+                .flat_map(|(number, client)| client.pairs.take().map(move |open| (number, open)))
                 .collect();
             let vmm = self.hosts[session].vmm.values_mut();
             open.extend(vmm.flat_map(|pairs| pairs.take().map(|open| (NO_CLIENT, open))));
@@ -924,7 +971,7 @@ impl<'a> Pass<'a> {
         }
         // Ends by a child process of a region that its parent ended, too.
         let is_of_child = |sample: &Sample, hosts: &[Host], groups: &[Group], end: &Stray| {
-            let parent = hosts[end.session].clients.get(&sample.client).map_or(0, |c| c.pid);
+            let parent = hosts[end.session].pid(sample.client);
             let is_same = groups[sample.group as usize].name == groups[end.group as usize].name;
             let other = parent != 0 && end.pid != 0 && parent != end.pid;
             is_same && other && sample.begin_ns <= end.time
@@ -983,14 +1030,34 @@ fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: bool) {
         ValueRef::Unsigned(pid) if &**name == "pid" => u32::try_from(pid).ok(),
         _ => None,
     });
-    let client = host.clients.entry(number).or_default();
-    (client.thread, client.pid) = (thread, pid.unwrap_or(0));
+    if let Some(client) = host.client(number) {
+        (client.thread, client.pid) = (thread, pid.unwrap_or(0));
+    }
 }
 
 fn key(group: &Group) -> (&str, Option<u64>, Option<&str>) {
     // Numbers by their size.
     let value = group.value.as_deref();
     (&group.name, value.and_then(|value| value.parse().ok()), value)
+}
+
+/// Returns what is known of a name with this address; finds it out the first time.
+fn look_up<T: Copy>(slots: &mut [(usize, T)], address: usize, find: impl FnOnce() -> T) -> T {
+    // Names that would have the same slot are in the next ones.
+    let first = address >> 4;
+    for slot in first..first + 8 {
+        let slot = &slots[slot % SLOTS];
+        if slot.0 == address {
+            return slot.1;
+        }
+        if slot.0 == 0 {
+            break;
+        }
+    }
+    let free = (first..first + 8).find(|slot| slots[slot % SLOTS].0 == 0).unwrap_or(first);
+    let found = find();
+    slots[free % SLOTS] = (address, found);
+    found
 }
 
 fn address(name: &Arc<str>) -> usize {

@@ -155,15 +155,13 @@ impl Windows {
         self.all[window].1.has_own = true;
     }
 
-    /// Takes the intervals that are known now, if the number is that of a lane. Returns whether
-    /// it is.
-    pub fn settle(&mut self, number: u64, account: &Account) -> bool {
-        let Some((window, lane)) = self.owed.remove(&number) else { return false };
+    /// Takes the intervals of a lane that are known now.
+    pub fn settle(&mut self, number: u64, account: &Account) {
+        let Some((window, lane)) = self.owed.remove(&number) else { return };
         let (window, lanes) = &mut self.all[window];
         let lane = &mut lanes.lanes[lane];
         (lane.intervals, lane.is_whole) = account.intervals(window.from(), window.to());
         lane.shorten(MOST_INTERVALS, window);
-        true
     }
 
     pub fn into_lanes(self) -> Vec<Lanes> {

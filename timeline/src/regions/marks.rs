@@ -8,6 +8,13 @@ use crate::format;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+/// The first names of reasons.
+const ACCESSES: [&str; 5] = ["other", "mmio write", "mmio read", "pio write", "pio read"];
+const MMIO_WRITE: Reason = 1;
+const MMIO_READ: Reason = 2;
+const PIO_WRITE: Reason = 3;
+const PIO_READ: Reason = 4;
+
 /// Name of the VMM's event right before it enters the guest.
 const RUN: &str = "vcpu_run";
 /// States of a thread that was switched out although it could run: `TASK_RUNNING`, and the
@@ -174,12 +181,10 @@ pub(super) fn of_kvm(
         Kernel::Exit { reason } => (Mark::Exit, reasons.get(fields, reason)),
         Kernel::Emulation if kinds.emulation_begins() => (Mark::Exit, 0),
         Kernel::Mmio { kind } => {
-            let kind = if number(kind) == 2 { "mmio write" } else { "mmio read" };
-            (Mark::Access, reasons.named(kind))
+            (Mark::Access, if number(kind) == 2 { MMIO_WRITE } else { MMIO_READ })
         }
         Kernel::Pio { write } => {
-            let kind = if number(write) == 0 { "pio read" } else { "pio write" };
-            (Mark::Port, reasons.named(kind))
+            (Mark::Port, if number(write) == 0 { PIO_READ } else { PIO_WRITE })
         }
         Kernel::Fpu { load } if number(load) == 0 => (Mark::Unload, last),
         Kernel::Fpu { .. } => (Mark::Load, last),
@@ -202,7 +207,7 @@ pub(super) struct Reasons {
 
 impl Reasons {
     pub fn new() -> Reasons {
-        Reasons { names: vec!["other".into()], known: Vec::new() }
+        Reasons { names: ACCESSES.map(Into::into).to_vec(), known: Vec::new() }
     }
 
     pub fn names(&self) -> &[String] {

@@ -10,10 +10,9 @@ use std::collections::VecDeque;
 const MOST_OPEN: usize = 1024;
 
 /// The sums of a thread where a region begins or ends.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "few are open; a box for each would cost more time")]
+#[derive(Clone, Debug)]
 pub(super) enum Cut {
-    Known(Sums),
+    Known(Box<Sums>),
     /// The account knows the sums later, by this number.
     Waiting(u64),
 }

@@ -101,7 +101,7 @@ pub const REASONS: usize = 16;
 pub type Reason = u8;
 
 /// Most intervals that are kept of a thread.
-const MOST_INTERVALS: usize = 4096;
+const MOST_INTERVALS: usize = 1024;
 
 /// Exits for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -255,7 +255,7 @@ pub struct Account {
     is_new: bool,
     waiting: Vec<Cut>,
     /// Cuts whose sums are known now.
-    known: Vec<(u64, Sums)>,
+    known: Vec<(u64, Box<Sums>)>,
     /// The last intervals, and how many of them may wait for their part.
     intervals: VecDeque<Interval>,
     unconfirmed: usize,
@@ -365,10 +365,10 @@ impl Account {
 
     /// Returns the sums up to now, or notes the number if they are not known yet: then
     /// [`Account::known`] has them later.
-    pub fn cut(&mut self, time: i64, number: u64) -> Option<Sums> {
+    pub fn cut(&mut self, time: i64, number: u64) -> Option<Box<Sums>> {
         let since = between((*self.last.get_or_insert(time), time));
         if (self.pending, since) == (0, 0) {
-            return Some(self.sums);
+            return Some(Box::new(self.sums));
         }
         self.waiting.push(Cut { number, sums: self.sums, pending: self.pending, open: since });
         None
@@ -380,8 +380,8 @@ impl Account {
     }
 
     /// Takes the cuts whose sums became known: their numbers and sums.
-    pub fn known(&mut self) -> Vec<(u64, Sums)> {
-        std::mem::take(&mut self.known)
+    pub fn known(&mut self) -> impl Iterator<Item = (u64, Box<Sums>)> {
+        self.known.drain(..)
     }
 
     /// Returns the sums so far. Time that is not confirmed yet is in none.
@@ -477,7 +477,7 @@ impl Account {
     fn release(&mut self) {
         let is_known = |cut: &Cut| (cut.pending, cut.open) == (0, 0);
         let known = self.waiting.iter().filter(|cut| is_known(cut));
-        self.known.extend(known.map(|cut| (cut.number, cut.sums)));
+        self.known.extend(known.map(|cut| (cut.number, Box::new(cut.sums))));
         self.waiting.retain(|cut| !is_known(cut));
     }
 

@@ -2,7 +2,7 @@
 
 //! Quantiles of groups, and breakdowns of single regions.
 
-use super::parts::{Exits, Interval, PARTS, REASONS, Reason, Times};
+use super::parts::{Exits, Interval, PARTS, Part, REASONS, Reason, Times};
 use super::store::{Detail, Sample, Store};
 
 /// Regions with a name, and with a value if there is a [`By`](super::By).
@@ -154,13 +154,18 @@ fn around(
         sums[usize::from(*reason)].count += exits.count;
         sums[usize::from(*reason)].time += exits.time;
     }
-    // Their means add up to the mean of all.
+    // Their means add up to the rounded mean of the kernel's time, if the exits of all are known.
+    let all: u128 = sums.iter().map(|exits| u128::from(exits.time)).sum();
+    let kernel = match exits_of == regions {
+        true => times.get(Part::Kernel).into(),
+        false => all / u128::from(exits_of.max(1)),
+    };
     let (mut sum, mut shared) = (0, 0);
     let mut share = |time: u64| {
-        sum += time;
-        let part = sum / exits_of.max(1) - shared;
+        sum += u128::from(time);
+        let part = sum * kernel / all.max(1) - shared;
         shared += part;
-        part
+        u64::try_from(part).unwrap_or(u64::MAX)
     };
     let exits = sums.iter().enumerate().filter(|(_, e)| **e != Exits::default());
     let exits = exits.map(|(reason, exits)| {
