@@ -20,7 +20,8 @@ use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::{capability, kvm};
 use made::{Made, Packet};
 use serde_json::Value;
-use vcpu::Vcpu;
+use trace_dat::KVM_MMIO_ID;
+use vcpu::{Vcpu, What};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const BEGINNING: &str = "<!doctype html>\n<!-- hypertrace regions -->\n";
@@ -292,6 +293,35 @@ fn names_of_guests_and_files_are_text() {
     assert!(page.all("title")[0].text().ends_with("<img src=x onerror=alert(1)>&"));
     let lane = &data(&page)["groups"][0]["windows"][0]["lanes"][0]["name"];
     assert_eq!(lane.as_str().unwrap(), format!("vmm/{HOSTILE} (100)"));
+}
+
+#[test]
+fn names_of_a_kernels_trace_are_text() {
+    let vcpus = [Vcpu::rounds(0, 60, 20)];
+    let made = vcpu::session(&vcpus);
+    let kernel = vcpus[0].events.iter().filter_map(|(_, what)| match what {
+        What::Kernel(id, _) => Some(*id),
+        _ => None,
+    });
+    let kernel: Vec<u16> = kernel.collect();
+    // Without the accesses, an exit's reason is the name that the file has for a number.
+    let mut trace = vcpu::trace(&vcpus, |number| kernel[number] != KVM_MMIO_ID).version_7();
+    let name = b"\"KVM_EXIT_\" \"MMIO\"";
+    let at = trace.windows(name.len()).position(|bytes| bytes == name).unwrap();
+    trace[at..at + name.len()].copy_from_slice(b"\"<img src=x>&'...\"");
+    fs::write(made.path().join("kernel.dat"), trace).unwrap();
+
+    let text = page(made.path(), &[]);
+
+    let page = parse(&text, BEGINNING);
+    check_closed(&text, &page);
+    let rows = table(&page, "part").all("th");
+    assert!(rows.iter().any(|th| th.text() == "<img src=x>&'..."), "{rows:?}");
+    let bars = page.all("svg");
+    assert!(bars.iter().any(|bar| bar.get("aria-label").contains("kernel, <img src=x>&'...")));
+    let data = data(&page);
+    let mut reasons = data["reasons"].as_array().unwrap().iter();
+    assert!(reasons.any(|reason| reason == "<img src=x>&'..."), "{data}");
 }
 
 #[test]
