@@ -15,9 +15,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use html::{Element, parse};
+use hypertrace::region;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::namespace::Mount;
-use hypertrace_tests::{capability, kvm};
+use hypertrace_tests::{capability, kvm, traced};
 use made::{Made, Packet};
 use serde_json::Value;
 use trace_dat::KVM_MMIO_ID;
@@ -126,7 +127,7 @@ fn check_numbers(page: &Element, json: &Value) {
         let (x, y) = (chart["x"].as_array().unwrap(), chart["y"].as_array().unwrap());
         assert_eq!((x.len(), y.last().unwrap().as_f64()), (y.len(), Some(1.0)));
         assert_eq!(x.last().unwrap().as_f64().unwrap() as u64, number(&group["max_ns"]));
-        check_lane(&chart["windows"][0], &breakdown["slowest"]);
+        check_lane(&data["parts"], &chart["windows"][0], &breakdown["slowest"]);
         let slowest = section.all("details")[0].all("tr");
         assert!(slowest.len() > 1);
         for row in &slowest[1..] {
@@ -139,7 +140,7 @@ fn check_numbers(page: &Element, json: &Value) {
 
 /// Asserts that the first lane of a window has, within the region, the parts of a breakdown.
 #[track_caller]
-fn check_lane(window: &Value, breakdown: &Value) {
+fn check_lane(names: &Value, window: &Value, breakdown: &Value) {
     let length = number(&window["length"]);
     assert_eq!(length, number(&breakdown["duration_ns"]));
     let numbers = window["lanes"][0]["intervals"].as_array().unwrap();
@@ -153,8 +154,8 @@ fn check_lane(window: &Value, breakdown: &Value) {
         parts[interval[2] as usize % 8] += within as u64;
     }
     assert!(at <= window["to"].as_i64().unwrap());
-    let names = ["guest", "kernel", "vmm", "runnable", "blocked", "off", "unattributed"];
-    for (part, name) in parts.into_iter().zip(names) {
+    for (part, name) in parts.into_iter().zip(names.as_array().unwrap()) {
+        let name = name.as_str().unwrap();
         assert_eq!(
             part,
             number(&breakdown["parts"][format!("{name}_ns")]),
@@ -255,6 +256,11 @@ fn pictures_have_words() {
     assert_eq!(ids.len(), BTreeSet::from_iter(&ids).len(), "{ids:?}");
     for section in page.all("section") {
         assert!(ids.contains(&section.get("aria-labelledby")));
+    }
+    // All colours of the lanes are named.
+    let legends: Vec<String> = page.all("ul").iter().map(|ul| ul.text()).collect();
+    for part in ["guest with KVM", "kernel", "vmm", "runnable", "blocked"] {
+        assert!(legends.last().unwrap().contains(part), "{part}: {legends:?}");
     }
     // Without a script, the places of the charts say so.
     assert_eq!(page.all("noscript").len(), 2);
@@ -414,6 +420,37 @@ fn a_limit_of_a_files_size_is_an_error() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("RLIMIT_FSIZE"), "{ran:?}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_program_has_a_page() {
+    if traced::argument().is_some() {
+        for id in 0..20u64 {
+            let _region = region!("nap", id);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
+    command.arg(&out);
+    traced::program(&mut command, "a_program_has_a_page", "nap");
+    let ran = run(&mut command);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    if !ran.stderr.contains("(by tracefs)") {
+        capability::missing("tracefs", ran.stderr);
+        return;
+    }
+    capability::used("tracefs");
+
+    let text = page(&out, &["--name", "nap"]);
+
+    let parsed = parse(&text, BEGINNING);
+    check_closed(&text, &parsed);
+    let json: Value = regions(&out, &["--name", "nap", "--json"]).json();
+    check_numbers(&parsed, &json);
+    assert_eq!(data(&parsed)["parts"][0], "program");
 }
 
 #[test]

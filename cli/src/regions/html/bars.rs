@@ -36,11 +36,11 @@ pub fn patterns(out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Writes what the colours mean, of the parts that a group has.
-pub fn legend(out: &mut String, group: &Group) -> fmt::Result {
+/// Writes the names of the parts that are shown, with their colours.
+pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) -> fmt::Result {
     out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
     for (part, name) in PARTS {
-        if group.total.times.get(part) > 0 {
+        if is_shown(part) {
             write!(
                 out,
                 "<li><svg aria-hidden=\"true\"><rect class=\"p{}\" width=\"100%\" height=\"100%\"/>\

@@ -6,7 +6,9 @@ use super::super::text::time;
 use super::short;
 use crate::escape::JsonInHtml;
 use anyhow::Result;
-use hypertrace_timeline::regions::{Group, Lane, Lanes, MOST_WINDOWS, Part, Sample, Window, lanes};
+use hypertrace_timeline::regions::{
+    Group, Interval, Lane, Lanes, MOST_WINDOWS, Part, Sample, Window, lanes,
+};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use serde_json::{Value, json};
 
@@ -24,8 +26,8 @@ const MOST_IN_WINDOW: usize = 2_000;
 pub struct Charts {
     groups: Vec<Value>,
     reasons: Vec<String>,
-    /// By group: whether it has lanes.
-    pub has_lanes: Vec<bool>,
+    /// By group: the parts that its lanes have; none if there are no lanes.
+    pub parts: Vec<Vec<Part>>,
 }
 
 impl Charts {
@@ -52,18 +54,24 @@ impl Charts {
         };
         let most = (MOST_INTERVALS / windows.len().max(1)).min(MOST_IN_WINDOW);
         let mut by_group = vec![Vec::new(); groups.len()];
+        let mut parts = vec![Vec::new(); groups.len()];
         for (((group, label, sample), window), lanes) in chosen.iter().zip(&windows).zip(all) {
+            let intervals = lanes.lanes.iter().flat_map(|lane| &lane.intervals);
+            for part in intervals.map(part_of) {
+                if !parts[*group].contains(&part) {
+                    parts[*group].push(part);
+                }
+            }
             if !lanes.lanes.is_empty() {
                 by_group[*group].push(window_json(label, sample, window, lanes, most));
             }
         }
-        let has_lanes = by_group.iter().map(|windows| !windows.is_empty()).collect();
         let groups = groups.iter().zip(by_group).map(|(group, windows)| {
             let (x, y) = curve(&shown.durations(group).all);
             json!({ "name": short(&group.name), "x": x, "y": y, "windows": windows })
         });
         let reasons = reasons.iter().map(|reason| short(reason)).collect();
-        Ok(Charts { groups: groups.collect(), reasons, has_lanes })
+        Ok(Charts { groups: groups.collect(), reasons, parts })
     }
 
     /// Returns the text of a `script` element of data.
@@ -164,11 +172,15 @@ fn window_json(label: &str, sample: &Sample, window: &Window, lanes: Lanes, most
     })
 }
 
+fn part_of(interval: &Interval) -> Part {
+    interval.part.unwrap_or(Part::Unattributed)
+}
+
 fn lane_json(lane: &Lane, from: i64) -> Value {
     let mut at = from;
     let mut numbers = Vec::with_capacity(lane.intervals.len() * 3);
     for interval in &lane.intervals {
-        let part = interval.part.unwrap_or(Part::Unattributed) as i64;
+        let part = part_of(interval) as i64;
         let reason = if part == Part::Kernel as i64 { i64::from(interval.reason) } else { 0 };
         let length = interval.to.saturating_sub(interval.from);
         numbers.extend([interval.from.saturating_sub(at), length, part + 8 * reason]);

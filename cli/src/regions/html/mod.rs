@@ -227,7 +227,7 @@ impl Page<'_> {
         out.push_str("</div><div><h3>Share of the regions by duration</h3>");
         writeln!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div></div>")?;
         out.push_str("<h3>Where the time went</h3>\n");
-        legend(out, group)?;
+        legend(out, group, |part| group.total.times.get(part) > 0)?;
         out.push_str("<div class=\"columns\"><div>");
         self.shares(out, group)?;
         out.push_str("</div><div>");
@@ -235,10 +235,11 @@ impl Page<'_> {
         out.push_str("</div></div>\n");
         self.slowest(out, group)?;
         self.steps(out, group)?;
-        if self.charts.has_lanes[index] {
+        let parts = &self.charts.parts[index];
+        if !parts.is_empty() {
             out.push_str("<h3>Threads around a region</h3>\n");
-            legend(out, group)?;
-            writeln!(out, "<div data-lanes=\"{index}\">{NO_SCRIPT}</div>")?;
+            legend(out, group, |part| parts.contains(&part))?;
+            writeln!(out, "<div data-lanes=\"{index}\">{NO_LANES}</div>")?;
         }
         out.push_str("</section>\n");
         Ok(())
@@ -421,7 +422,9 @@ impl Page<'_> {
 }
 
 const NO_SCRIPT: &str = "<noscript><p class=\"note\">This chart can be zoomed, which needs \
-    JavaScript. The bars and tables have the same numbers.</p></noscript>";
+    JavaScript. The bars show the same regions.</p></noscript>";
+const NO_LANES: &str = "<noscript><p class=\"note\">Lanes can be zoomed, which needs JavaScript. \
+    The steps of the slowest region are in the table above.</p></noscript>";
 
 /// A time for people, with its nanoseconds for programs.
 struct Ns(u64);
