@@ -8,7 +8,9 @@ mod trace_dat;
 #[path = "made/vcpu.rs"]
 mod vcpu;
 
-use hypertrace_timeline::regions::{By, Kind, Options, Part, Regions, Select};
+use hypertrace_timeline::regions::{
+    self, By, Kind, MOST_WINDOWS, Options, Part, Regions, Select, Window, lanes,
+};
 use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
 use made::{Made, Packet};
 use vcpu::{Vcpu, What};
@@ -374,4 +376,45 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
     // program, kernel, vmm, runnable, blocked, off, unattributed; after the kernel's last event,
     // nothing is known.
     assert_eq!(samples, [[4_400, 0, 0, 600, 3_000, 0, 0], [0, 0, 0, 0, 0, 0, 100]]);
+}
+
+#[test]
+fn the_lanes_of_a_window_are_what_its_threads_did() {
+    let vcpus = [Vcpu::rounds(0, 60, 20), Vcpu::rounds(1, 60, 20)];
+    let made = with_kernel(&vcpus, |_| true);
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
+    let sessions = [(session, maps)];
+    let regions = Regions::of(&sessions, &traces, &Options::default()).unwrap();
+    let samples: Vec<_> = regions.samples().copied().collect();
+    let window = |sample: &regions::Sample| Window {
+        session: 0,
+        client: sample.client(),
+        begin: sample.begin_ns,
+        end: sample.end_ns(),
+        around: 0,
+    };
+    let windows: Vec<Window> = samples.iter().map(window).take(MOST_WINDOWS).collect();
+
+    let (all, reasons) = lanes(&sessions, &traces, &windows).unwrap();
+
+    assert_eq!(all.len(), MOST_WINDOWS);
+    assert!(reasons.iter().any(|reason| reason == "mmio write"), "{reasons:?}");
+    for ((lanes, window), sample) in all.iter().zip(&windows).zip(&samples) {
+        let client = sample.client().unwrap();
+        let own = &lanes.lanes[0];
+        assert!(lanes.has_own && own.is_whole, "{lanes:?}");
+        assert_eq!((own.tid, own.name.as_str()), (100 + client, &*format!("vmm/vcpu{client}")));
+        assert_eq!((lanes.lanes.len(), lanes.left_out), (2, 0));
+        let mut times = [0; 7];
+        for interval in &own.intervals {
+            assert!(window.begin <= interval.from && interval.to <= window.end, "{interval:?}");
+            times[interval.part.unwrap() as usize] += (interval.to - interval.from) as u64;
+        }
+        assert_eq!(times, sample.times.0, "the region's parts");
+        for lane in &lanes.lanes {
+            assert!(lane.intervals.windows(2).all(|pair| pair[0].to == pair[1].from), "{lane:?}");
+        }
+    }
 }

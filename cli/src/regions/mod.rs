@@ -1,5 +1,6 @@
 //! `hypertrace regions`: how long regions of interest took, and where the time went.
 
+mod html;
 mod rows;
 mod text;
 
@@ -12,6 +13,7 @@ use hypertrace_timeline::regions::{
     By, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, names,
 };
 use hypertrace_timeline::{Class, ClockMaps, KernelTrace, Session};
+use std::path::PathBuf;
 
 /// Show how long regions of interest took, and where their time went
 ///
@@ -73,6 +75,12 @@ pub struct Args {
     /// Print a line of comma-separated values for each region: the raw samples
     #[arg(long, group = "form")]
     samples: bool,
+
+    /// Write one page for a browser: tables, the slowest regions as bars, and charts that
+    /// can be zoomed of durations and of what each thread did around a region. It needs no
+    /// other file and no network. An older page with this name is replaced, nothing else
+    #[arg(long, value_name = "FILE", group = "form")]
+    html: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -85,6 +93,7 @@ Examples:
   hypertrace regions S --json | jq '.regions[] | {name, p99_ns}'
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
+  hypertrace regions S --html regions.html     a page, with the slowest in detail
   hypertrace run --kernel --out T -- ./program && hypertrace regions T
                                                a program without a VM
 
@@ -98,6 +107,9 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Usage(why.into()).into());
     }
     let options = args.options(&sessions)?;
+    if let Some(path) = &args.html {
+        html::check(path)?;
+    }
     let regions = Regions::of(&sessions, &traces, &options)?;
     if args.subtract_empty && !regions.groups.iter().any(|group| group.empty_ns.is_some()) {
         let why = "--subtract-empty: there is no region named empty; record some in the program, \
@@ -110,11 +122,13 @@ pub fn run(args: &Args) -> Result<()> {
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,
     };
-    let printed = match () {
-        () if args.json => print(shown.json(&warnings)),
-        () if args.csv => print(shown.csv()),
-        () if args.samples => shown.samples(),
-        () => print(text::text(&shown)),
+    let printed = match &args.html {
+        Some(path) => html::page(&shown, &sessions, &traces, &warnings)
+            .and_then(|page| html::save(path, &page)),
+        None if args.json => print(shown.json(&warnings)),
+        None if args.csv => print(shown.csv()),
+        None if args.samples => shown.samples(),
+        None => print(text::text(&shown)),
     };
     for warning in warnings {
         say(warning);

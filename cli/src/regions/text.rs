@@ -42,7 +42,9 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         }
         out.truncate(out.trim_end().len());
         out.push('\n');
-        notes(out, shown, group)?;
+        for note in notes(shown, group) {
+            writeln!(out, "  {note}")?;
+        }
         histogram(out, &durations)?;
         breakdowns(out, shown, group)?;
     }
@@ -58,24 +60,71 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     Ok(())
 }
 
-/// Writes what is to be known about durations.
-fn notes(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
-    match group.bound_ns {
-        Some(0) => {}
+/// Returns what is to be known about durations.
+pub fn notes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
+    let bound = match group.bound_ns {
+        Some(0) => None,
         Some(ns) => {
-            writeln!(out, "  a duration is off by {} at most, by the guest's clock", time(ns))?
+            Some(format!("a duration is off by {} at most, by the guest's clock", time(ns)))
         }
-        None => writeln!(
-            out,
-            "  how far durations are off is not known: the guest's clock has no bound"
-        )?,
+        None => Some(
+            "how far durations are off is not known: the guest's clock has no bound".to_owned(),
+        ),
+    };
+    let empty = group.empty_ns.map(|ns| {
+        let ns = time(ns);
+        match shown.subtract {
+            true => format!("an empty region takes {ns}: taken off above, not below"),
+            false => format!("an empty region takes {ns}: included"),
+        }
+    });
+    bound.into_iter().chain(empty).collect()
+}
+
+/// Returns the breakdowns of a group that are shown, with their names.
+pub fn columns(group: &Group) -> Vec<(&'static str, &Breakdown)> {
+    let columns = [
+        ("median*", group.median.as_ref()),
+        ("p99", group.p99.as_ref()),
+        ("slowest", group.slowest.as_ref()),
+        ("all", Some(&group.total)),
+    ];
+    columns.into_iter().filter_map(|(name, breakdown)| Some((name, breakdown?))).collect()
+}
+
+/// Returns the notes below breakdowns.
+pub fn footnotes(group: &Group) -> Vec<String> {
+    let regions = match group.median.as_ref().map_or(0, |median| median.regions) {
+        1 => "* the region at the 50th percentile".into(),
+        n => format!("* mean of the {} regions from the 49th to the 51st percentile", grouped(n)),
+    };
+    let columns = columns(group);
+    let partial = columns.iter().find(|(_, b)| b.exits_of < b.regions);
+    let partial = partial.map(|(name, b)| {
+        let (of, all) = (grouped(b.exits_of), grouped(b.regions));
+        format!("exits of {name}: of {of} of the {all} regions")
+    });
+    [regions].into_iter().chain(partial).collect()
+}
+
+/// Returns the reasons of exits in breakdowns, the one with the most time first.
+pub fn reasons(columns: &[(&str, &Breakdown)]) -> Vec<u8> {
+    let mut reasons: Vec<(u8, u64)> = Vec::new();
+    for (reason, _, ns) in columns.iter().flat_map(|(_, b)| &b.exits) {
+        match reasons.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, most)) => *most = (*most).max(*ns),
+            None => reasons.push((*reason, *ns)),
+        }
     }
-    match group.empty_ns {
-        Some(ns) if shown.subtract => {
-            writeln!(out, "  an empty region takes {}: taken off above, not below", time(ns))
-        }
-        Some(ns) => writeln!(out, "  an empty region takes {}: included", time(ns)),
-        None => Ok(()),
+    reasons.sort_by_key(|(_, most)| std::cmp::Reverse(*most));
+    reasons.into_iter().map(|(reason, _)| reason).collect()
+}
+
+/// Formats a number of exits: a mean has a fraction.
+pub fn exit_count(count: f64) -> String {
+    match count.fract() {
+        0.0 => grouped(count as u64),
+        _ => format!("{count:.1}"),
     }
 }
 
@@ -98,14 +147,7 @@ fn histogram(out: &mut String, durations: &Durations) -> fmt::Result {
 }
 
 fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
-    let columns = [
-        ("median*", group.median.as_ref()),
-        ("p99", group.p99.as_ref()),
-        ("slowest", group.slowest.as_ref()),
-        ("all", Some(&group.total)),
-    ];
-    let columns: Vec<(&str, &Breakdown)> =
-        columns.into_iter().filter_map(|(name, breakdown)| Some((name, breakdown?))).collect();
+    let columns = columns(group);
     write!(out, "  {:<22}", "")?;
     for (name, _) in &columns {
         write!(out, " {name:>13}")?;
@@ -132,41 +174,21 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
             exits(out, shown, &columns)?;
         }
     }
-    let regions = group.median.as_ref().map_or(0, |median| median.regions);
-    let regions = match regions {
-        1 => "the region at the 50th percentile".into(),
-        n => format!("mean of the {} regions from the 49th to the 51st percentile", grouped(n)),
-    };
-    writeln!(out, "  * {regions}")?;
-    let partial = columns.iter().find(|(_, b)| b.exits_of < b.regions);
-    if let Some((name, b)) = partial {
-        let (of, all) = (grouped(b.exits_of), grouped(b.regions));
-        writeln!(out, "  exits of {name}: of {of} of the {all} regions")?;
+    for note in footnotes(group) {
+        writeln!(out, "  {note}")?;
     }
     Ok(())
 }
 
 /// Writes a row for each reason of exits.
 fn exits(out: &mut String, shown: &Shown<'_>, columns: &[(&str, &Breakdown)]) -> fmt::Result {
-    let mut reasons: Vec<(u8, u64)> = Vec::new();
-    for (reason, _, ns) in columns.iter().flat_map(|(_, b)| &b.exits) {
-        match reasons.iter_mut().find(|(known, _)| known == reason) {
-            Some((_, most)) => *most = (*most).max(*ns),
-            None => reasons.push((*reason, *ns)),
-        }
-    }
-    reasons.sort_by_key(|(_, most)| std::cmp::Reverse(*most));
-    for (reason, _) in reasons {
+    for reason in reasons(columns) {
         let name = Escaped(shown.reason(reason).as_bytes()).to_string();
         write!(out, "    {:<20}", name.chars().take(20).collect::<String>())?;
         for (_, b) in columns {
             let found = b.exits.iter().find(|(known, ..)| *known == reason);
             let cell = found.map_or("-".into(), |(_, count, ns)| {
-                let count = match count.fract() {
-                    0.0 => grouped(*count as u64),
-                    _ => format!("{count:.1}"),
-                };
-                format!("{count}x {}", time(*ns))
+                format!("{}x {}", exit_count(*count), time(*ns))
             });
             write!(out, " {cell:>13}")?;
         }
@@ -191,7 +213,7 @@ fn row(
 }
 
 /// Formats a time with three digits or more, in at most seven characters.
-fn time(ns: u64) -> String {
+pub fn time(ns: u64) -> String {
     let (unit, name) = match ns {
         0..1_000 => return format!("{ns}ns"),
         1_000..1_000_000 => (1e3, "us"),

@@ -3,6 +3,7 @@
 //! One pass over the timeline: it keeps the accounts of threads, and the open regions of
 //! clients.
 
+use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, is_run, of_kvm};
 use super::pairs::{Cut, Open, Pairs};
 use super::parts::{Account, Mark, Part, Sums, Times, Why};
@@ -163,6 +164,7 @@ struct Pass<'a> {
     /// Groups by name and value.
     by_value: HashMap<(u32, String), u32>,
     store: Store,
+    windows: Windows,
     cuts: u64,
     closing: Vec<Closing>,
     known: HashMap<u64, Box<Sums>, BuildHasherDefault<Number>>,
@@ -176,6 +178,32 @@ pub(super) fn collect(
     traces: &[KernelTrace],
     options: &Options,
 ) -> Result<Regions> {
+    let (pass, warnings) = read(sessions, traces, options, &[])?;
+    Ok(pass.finish(warnings))
+}
+
+/// Reads everything up to the end of some windows. See [`super::lanes`].
+pub(super) fn lanes(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    windows: &[Window],
+) -> Result<(Vec<Lanes>, Vec<String>)> {
+    // No event has an empty name.
+    let select = Select::Names(vec![String::new()]);
+    let options = Options { select, by: By::Nothing };
+    let (mut pass, _) = read(sessions, traces, &options, windows)?;
+    pass.end_windows(i64::MAX);
+    pass.end_accounts();
+    Ok((pass.windows.into_lanes(), pass.reasons.names().to_vec()))
+}
+
+/// Reads everything; if there are windows, only until all are known.
+fn read<'a>(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    options: &'a Options,
+    windows: &[Window],
+) -> Result<(Pass<'a>, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut hosts: Vec<Host> = sessions.iter().map(|(s, maps)| Host::new(s, maps)).collect();
     for trace in traces {
@@ -193,6 +221,7 @@ pub(super) fn collect(
         }
     }
     let mut pass = Pass::new(sessions, options, hosts);
+    pass.windows = Windows::new(windows);
     let mut timeline = Timeline::with_kernel(sessions, traces)?;
     while let Some(entry) = timeline.read() {
         match entry? {
@@ -200,9 +229,12 @@ pub(super) fn collect(
             EntryRef::Event(event) => pass.event(&event),
             EntryRef::Lost(lost) => pass.lost(&lost),
         }
+        if !windows.is_empty() && pass.windows.is_done() {
+            break;
+        }
     }
     warnings.extend(timeline.warnings());
-    Ok(pass.finish(warnings))
+    Ok((pass, warnings))
 }
 
 /// Returns the session of a trace: that of its directory, or the only one.
@@ -363,6 +395,7 @@ impl<'a> Pass<'a> {
             groups: Vec::new(),
             by_value: HashMap::new(),
             store: Store::new(),
+            windows: Windows::new(&[]),
             cuts: 0,
             closing: Vec::new(),
             known: HashMap::default(),
@@ -404,6 +437,9 @@ impl<'a> Pass<'a> {
 
     /// Takes an event of a kernel.
     fn kernel(&mut self, event: &EventRef<'_>) {
+        if self.windows.has_ended(event.ts_ns) {
+            self.end_windows(event.ts_ns);
+        }
         let session = event.session.min(self.hosts.len().wrapping_sub(1));
         let is_only = self.hosts.len() == 1;
         let Some(host) = self.hosts.get_mut(session) else { return };
@@ -475,12 +511,15 @@ impl<'a> Pass<'a> {
 
     /// Takes an event of a session.
     fn event(&mut self, event: &EventRef<'_>) {
+        if self.windows.has_ended(event.ts_ns) {
+            self.end_windows(event.ts_ns);
+        }
         let role = self.role(event);
         let session = event.session;
         let Some(host) = self.hosts.get_mut(session) else { return };
         let time = event.ts_ns;
         if event.kind == EventKind::Lease {
-            lease(host, event);
+            lease(host, event, !self.windows.is_empty());
         }
         // The thread of a VMM, with its own event or as it serves a point.
         let of_vmm = event.thread.filter(|_| !host.is_program);
@@ -593,9 +632,44 @@ impl<'a> Pass<'a> {
         if !account.has_known() {
             return;
         }
-        self.known.extend(account.known());
+        if self.windows.is_empty() {
+            self.known.extend(account.known());
+        } else {
+            let known: Vec<_> = account.known().collect();
+            for (number, _) in known {
+                self.windows.settle(number, account);
+            }
+        }
         for closing in std::mem::take(&mut self.closing) {
             self.close(closing);
+        }
+    }
+
+    /// Begins the lanes of the windows that end at this time or earlier.
+    fn end_windows(&mut self, time: i64) {
+        while let Some((index, window)) = self.windows.ended(time) {
+            let Some(host) = self.hosts.get_mut(window.session) else { continue };
+            let client = window.client.and_then(|client| host.clients.get_mut(client as usize));
+            let own = client.and_then(|client| client.thread(window.end));
+            let others = (0..host.threads.len()).filter(|thread| Some(*thread) != own);
+            for at in own.into_iter().chain(others) {
+                let thread = &mut host.threads[at];
+                let is_own = Some(at) == own;
+                if !thread.is_covered || thread.name.is_none() && !is_own {
+                    continue;
+                }
+                self.cuts += 1;
+                let name = thread.name.as_deref().unwrap_or("thread").to_owned();
+                if !self.windows.owe(index, name, thread.tid, self.cuts) {
+                    continue;
+                }
+                if is_own {
+                    self.windows.set_own(index);
+                }
+                if thread.account.cut(window.to(), self.cuts).is_some() {
+                    self.windows.settle(self.cuts, &thread.account);
+                }
+            }
         }
     }
 
@@ -803,13 +877,20 @@ impl<'a> Pass<'a> {
         self.groups[stray.group as usize].not_counted[why as usize] += 1;
     }
 
-    /// Ends all that is open, and sums up.
-    fn finish(mut self, warnings: Vec<String>) -> Regions {
+    /// Ends the accounts: what is not known until now never will be.
+    fn end_accounts(&mut self) {
         for session in 0..self.hosts.len() {
             for thread in 0..self.hosts[session].threads.len() {
                 self.hosts[session].threads[thread].account.end();
                 self.release(session, thread);
             }
+        }
+    }
+
+    /// Ends all that is open, and sums up.
+    fn finish(mut self, warnings: Vec<String>) -> Regions {
+        self.end_accounts();
+        for session in 0..self.hosts.len() {
             let clients = (0..).zip(&mut self.hosts[session].clients);
             let mut open: Vec<(u32, Open)> = clients
                 .flat_map(|(number, client)| client.pairs.take().map(move |open| (number, open)))
@@ -932,9 +1013,12 @@ impl<'a> Pass<'a> {
 }
 
 /// Takes a lease record: who holds a ring of the VMM, or a client of a program.
-fn lease(host: &mut Host, event: &EventRef<'_>) {
+///
+/// For lanes, all threads of the VMM that have a ring get an account.
+fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: bool) {
     let thread = event.thread.and_then(|thread| match (event.client, host.is_program) {
         (Some(_), true) => host.thread(thread.tid),
+        (None, _) if for_lanes => host.thread(thread.tid),
         _ => host.traced(thread.tid.into()),
     });
     if let Some(thread) = thread {

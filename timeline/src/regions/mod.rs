@@ -8,6 +8,7 @@
 //! marks    the events that say what a thread does
 //! parts    how a host thread's time divides into parts
 //! store    the regions that were found
+//! lanes    what all threads did around chosen regions
 //! summary  quantiles, and breakdowns of single regions
 //! ```
 //!
@@ -30,6 +31,7 @@
 //! ```
 
 mod collect;
+mod lanes;
 mod marks;
 mod pairs;
 mod parts;
@@ -37,7 +39,8 @@ mod store;
 mod summary;
 
 pub use collect::names;
-pub use parts::{Exits, Interval, PARTS, Part, Times};
+pub use lanes::{Lane, Lanes, MOST_WINDOWS, Window};
+pub use parts::{Exits, Interval, PARTS, Part, Reason, Times};
 pub use store::Sample;
 pub use summary::{Breakdown, Example, Group};
 
@@ -162,10 +165,32 @@ impl Regions {
         self.store.iter()
     }
 
-    /// Iterates over the regions of a group, the slowest first.
-    pub fn slowest<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = &'a Sample> {
-        group.order.iter().rev().map(|index| self.store.get(*index))
+    /// Iterates over the regions of a group, the slowest first, with their exits by reason:
+    /// `None` where these are not kept, as there are too many regions.
+    pub fn slowest<'a>(
+        &'a self,
+        group: &'a Group,
+    ) -> impl Iterator<Item = (&'a Sample, Option<&'a [(Reason, Exits)]>)> {
+        group.order.iter().rev().map(|index| {
+            let detail = self.store.detail(*index).or_else(|| {
+                group.longest.as_ref().map(|(_, detail)| detail).filter(|d| d.index == *index)
+            });
+            (self.store.get(*index), detail.map(|detail| &*detail.exits))
+        })
     }
+}
+
+/// Reads sessions again, for what their threads did in some windows. Only the first
+/// [`MOST_WINDOWS`] are read. The result has the lanes of each, and the names of exits' reasons.
+///
+/// # Errors
+/// If a stream or a trace is damaged.
+pub fn lanes(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    windows: &[Window],
+) -> Result<(Vec<Lanes>, Vec<String>)> {
+    collect::lanes(sessions, traces, windows)
 }
 
 /// Returns host units as nanoseconds of Unix time.

@@ -112,11 +112,11 @@ impl Group {
             let p99 = nearest(store, &order, at(0.99));
             self.p99 = Some(around(store, &order, p99..=p99, p99));
             let mut slowest = around(store, &order[order.len() - 1..], 0..=0, 0);
-            let detail = self.longest.take().map(|(_, detail)| detail);
+            let detail = self.longest.as_ref().map(|(_, detail)| detail);
             if let Some(detail) = detail.filter(|detail| detail.index == last) {
                 slowest.exits = detail.exits.iter().map(one).collect();
                 slowest.exits_of = 1;
-                slowest.example = Some(example(store, &detail));
+                slowest.example = Some(example(store, detail));
             }
             self.slowest = Some(slowest);
         }

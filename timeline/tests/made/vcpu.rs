@@ -45,6 +45,8 @@ pub enum What {
 #[derive(Clone, Debug, Default)]
 pub struct Vcpu {
     pub number: u32,
+    /// Name of the thread; `vcpuN` if it is empty.
+    pub name: String,
     pub events: Vec<(u64, What)>,
     /// Time in guest, kernel, VMM, runnable, blocked, within regions.
     pub truth: [u64; 5],
@@ -216,7 +218,10 @@ pub fn session(vcpus: &[Vcpu]) -> Made {
     let mut made = Made::with_json(&made::json(&made::clocks(), EVENTS, "[]"));
     for vcpu in vcpus {
         let lease = |packet: Packet| {
-            let name = format!("vcpu{}", vcpu.number);
+            let name = match vcpu.name.is_empty() {
+                true => format!("vcpu{}", vcpu.number),
+                false => vcpu.name.clone(),
+            };
             let fields = [9 + u64::from(vcpu.number), 42, vcpu.tid().into(), 0];
             let token = 9 + u64::from(vcpu.number);
             packet.with64(80, token).event_str(1_000, 1, &fields, name.as_bytes())
