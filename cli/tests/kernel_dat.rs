@@ -51,11 +51,11 @@ fn events_of_the_kernel_are_between_those_of_the_vmm() {
     assert_eq!(
         shown,
         [
-            "  0.000039000  +0.000038000  kernel/vcpu0-77  kvm:kvm_mmio        type=write \
+            "  0.000039000  +0.000038000  kernel/vcpu0-77  kvm:kvm_mmio            type=write \
              len=8 gpa=0xd0000000 val=0x17 @cpu0",
-            "  0.000040000  +0.000001000  vmm/vcpu0        vcpu_exit           reason=6",
+            "  0.000040000  +0.000001000  vmm/vcpu0        vcpu_exit               reason=6",
             "  0.000041000  +0.000001000  kernel/cpu0      ... 9 events lost here (overwritten)",
-            "  0.000041000  +0.000000000  kernel/vcpu0-77  sched:sched_switch  \
+            "  0.000041000  +0.000000000  kernel/vcpu0-77  sched:sched_switch      \
              prev_comm=\"vcpu0\" prev_pid=77 prev_prio=120 prev_state=S next_comm=\"idle\" \
              next_pid=0 next_prio=120 @cpu0",
         ],

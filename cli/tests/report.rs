@@ -338,7 +338,7 @@ fn stat_shows_a_table_and_the_same_as_json() {
 fn stat_says_how_a_guest_clock_is_known() {
     let made = session();
     let text = ok(&["stat", path(&made)]);
-    let expected = "guest TSC (clock 1): offset known to ± 11,015 ns (± 11,015 ns at most at its points) from 2 readings around reference points";
+    let expected = "guest TSC (clock 1): offset known to ± 11,059 ns (± 11,059 ns at most at its points) from 2 readings around reference points";
     assert!(text.lines().any(|line| line == expected), "{text}");
 }
 
