@@ -7,7 +7,7 @@
 use super::made::{self, GUEST_BASE, Made, Packet};
 use super::trace_dat::{
     KVM_EMULATE_INSN_ID, KVM_FPU_ID, KVM_MMIO_ID, KVM_USERSPACE_EXIT_ID, Page, SCHED_SWITCH_ID,
-    SCHED_WAKEUP_ID, TraceDat, mmio, switch, wakeup,
+    SCHED_WAKEUP_ID, TraceDat, mmio, recorded, switch, wakeup,
 };
 
 /// Raw ticks of the host's clock at its tick 0.
@@ -215,7 +215,8 @@ impl Vcpu {
 
 /// Makes a session of these vCPUs.
 pub fn session(vcpus: &[Vcpu]) -> Made {
-    let mut made = Made::with_json(&made::json(&made::clocks(), EVENTS, "[]"));
+    let json = made::json(&made::clocks(), EVENTS, "[]");
+    let mut made = Made::with_json(&made::with_boot(&json, Some(made::BOOT)));
     for vcpu in vcpus {
         let lease = |packet: Packet| {
             let name = match vcpu.name.is_empty() {
@@ -251,7 +252,8 @@ pub fn session(vcpus: &[Vcpu]) -> Made {
 /// numbers.
 pub fn trace(vcpus: &[Vcpu], keep: impl Fn(usize) -> bool) -> TraceDat {
     let mut number = 0;
-    vcpus.iter().fold(TraceDat::new("x86-tsc"), |trace, vcpu| {
+    let (id, version) = recorded(made::BOOT, 0);
+    vcpus.iter().fold(TraceDat::new("x86-tsc").option(id, version), |trace, vcpu| {
         let mut events = Vec::new();
         for (time, what) in &vcpu.events {
             let What::Kernel(id, payload) = what else { continue };
