@@ -2,6 +2,7 @@
 
 use crate::escape::Message;
 use crate::interrupt::Interrupts;
+use crate::kernel;
 use crate::losses::grouped;
 use crate::output::{print, say};
 use crate::recording::{Failure, serve};
@@ -11,6 +12,7 @@ use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
+use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_timeline::{Kind, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::error_chain;
@@ -70,6 +72,11 @@ pub struct Args {
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
+    /// Record the host kernel's events of this process, the VMM, too, as `hypertrace
+    /// record` does
+    #[arg(long)]
+    pub kernel: bool,
+
     /// One JSON object: mode, vcpus, ring_events, reference_points, stamps,
     /// lost, faults, records, session
     #[arg(long)]
@@ -88,12 +95,14 @@ Examples:
   hypertrace demo --trace 'vcpu_exit,file=t' --trace-backend log
                                         record only the exits of the VMM's events, also on stderr
                                         and in the file t for QEMU's simpletrace reader
+  hypertrace demo --out S --kernel      record KVM's and the scheduler's events beside it, in
+                                        S/kernel.dat
   hypertrace demo --out S --times 100   and in another terminal, while it runs:
   hypertrace ctl S info trace           show backends and rings
   hypertrace report S | less            show the whole timeline
 
-Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty); after SIGINT or
-SIGTERM, 128 plus the signal's number: the session holds what was recorded until then.";
+Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty); after SIGINT,
+SIGTERM or SIGHUP, 128 plus the signal's number: the session holds what was recorded until then.";
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -147,6 +156,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     // From here on the directory is kept, like one that was given.
     let _ = temporary.map(TempDir::keep);
+    let recording = match start_kernel(args, &dir) {
+        Ok(recording) => recording,
+        Err(why) => {
+            // Another recorder may have joined the session already.
+            if is_incomplete(&dir) {
+                drop(host.end())
+            } else {
+                host.abandon()
+            }
+            return Err(why);
+        }
+    };
     let session = host.session();
     if !args.trace.names_events() {
         session.set_events(&"*".parse()?, true)?;
@@ -170,9 +191,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     drop(monitor);
     // The session is ended even if the disk is full or the guest failed.
     let (summary, written) = host.end();
+    let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, false));
     drop(interrupts);
     if let Some(signal) = Interrupts::came() {
-        return interrupted(signal, &summary, written, &dir);
+        return interrupted(signal, &summary, written.and(kernel), &dir);
     }
     let shown = if args.json {
         let report = Report {
@@ -194,8 +216,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Err(why) = failure.check(written) {
         bail!("{why:#}; {dir} is incomplete, {} events are lost", summary.lost);
     }
+    kernel?;
     ran.with_context(|| format!("the guest did not finish; see hypertrace report {dir}"))?;
     shown.map(|()| ExitCode::SUCCESS)
+}
+
+/// Starts to record the kernel's events of this process, if that is wanted.
+fn start_kernel(args: &Args, dir: &Path) -> Result<Option<Recording>> {
+    if !args.kernel {
+        return Ok(None);
+    }
+    let mut config = hypertrace_kernel::Config::new(dir);
+    config.pids = vec![std::process::id()];
+    config.share = args.share;
+    let recording = kernel::start(&config)?;
+    kernel::say_start(&recording, dir, "the guest's end ends it");
+    Ok(Some(recording))
 }
 
 /// Reports the session's state after a signal. Returns the exit code that a shell gives.
@@ -205,7 +241,11 @@ fn interrupted(
     written: Result<()>,
     dir: &Path,
 ) -> Result<ExitCode> {
-    let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
+    let name = match signal {
+        libc::SIGINT => "SIGINT",
+        libc::SIGHUP => "SIGHUP",
+        _ => "SIGTERM",
+    };
     let (records, lost, dir) = (grouped(summary.records), grouped(summary.lost), dir.display());
     written.with_context(|| format!("ended by {name}; {dir} is incomplete"))?;
     say(format_args!(
@@ -256,6 +296,14 @@ impl Host {
         Ok(())
     }
 
+    /// Ends a session in which nothing was recorded as if it had not been created.
+    fn abandon(self) {
+        match self {
+            Host::Device(device) => device.abandon(),
+            Host::Segment(session) => session.abandon(),
+        }
+    }
+
     fn end(self) -> (Summary, Result<()>) {
         match self {
             Host::Device(device) => device.end(),
@@ -289,7 +337,7 @@ fn print_begin(
 fn print_excerpt(dir: &Path) -> Result<()> {
     let sessions = [report::open(dir)?];
     let start = sessions[0].0.json().started_unix_ns;
-    let mut lines = report::Lines::new(&sessions);
+    let mut lines = report::Lines::new(&sessions, &[]);
     let mut points = 0;
     let mut before = VecDeque::new();
     let mut left = None;
@@ -312,7 +360,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
     }
     let mut text = format!("\n{}", lines.header());
     for event in &before {
-        text.push_str(lines.text(event, event.ts_ns.saturating_sub(start)));
+        text.push_str(lines.text(&event.borrow(), event.ts_ns.saturating_sub(start)));
     }
     print(text)
 }

@@ -116,6 +116,30 @@ impl fmt::Display for JsonText<'_> {
     }
 }
 
+/// Text in an HTML page, also in a quoted attribute. Dangerous characters are shown by number.
+pub struct Html<'a>(pub &'a str);
+
+impl fmt::Display for Html<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_special = |c| matches!(c, '&' | '<' | '>' | '"' | '\'') || is_dangerous(c);
+        escaped(f, self.0, is_special, |f, c| match c {
+            '&' | '<' | '>' | '"' | '\'' => write!(f, "&#{};", c as u32),
+            c => write!(f, "\\u{{{:x}}}", c as u32),
+        })
+    }
+}
+
+/// JSON document in a `script` element of an HTML page: nothing in it ends the element.
+pub struct JsonInHtml<'a>(pub &'a str);
+
+impl fmt::Display for JsonInHtml<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // They can occur only in strings, too.
+        let is_special = |c| matches!(c, '&' | '<' | '>') || is_dangerous_in_lines(c);
+        escaped(f, self.0, is_special, json_number)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +171,8 @@ mod tests {
             prop_assert!(!shown.chars().any(is_dangerous));
             let message = Message(&String::from_utf8_lossy(&bytes)).to_string();
             prop_assert!(!message.chars().any(|c| c != '\n' && is_dangerous(c)));
+            let html = Html(&String::from_utf8_lossy(&bytes)).to_string();
+            prop_assert!(!html.chars().any(|c| is_dangerous(c) || "<>\"'".contains(c)));
         }
 
         #[test]
@@ -158,6 +184,9 @@ mod tests {
                 prop_assert_eq!(&back, &String::from_utf8_lossy(bytes));
                 let shown = JsonText(&serde_json::json!([back]).to_string()).to_string();
                 prop_assert!(!shown.chars().any(is_dangerous));
+                prop_assert_eq!(&serde_json::from_str::<[String; 1]>(&shown).unwrap()[0], &back);
+                let shown = JsonInHtml(&serde_json::json!([back]).to_string()).to_string();
+                prop_assert!(!shown.contains(['<', '>', '&']));
                 prop_assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap(), [back]);
             }
         }

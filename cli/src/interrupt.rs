@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a flag for loops to poll, for commands that end a session first. SIGXFSZ
+//! SIGINT, SIGTERM and SIGHUP (of a terminal that is closed) as a flag for loops to poll, for commands that end a session first. SIGXFSZ
 //! has no effect: a write beyond the limit of a file's size fails.
 //!
 //! Unsafe, because of signal handlers.
@@ -22,7 +22,7 @@ extern "C" fn on_signal(signal: c_int) {
     }
 }
 
-/// Guard that keeps the first SIGINT or SIGTERM from ending the process. A second one ends it.
+/// Guard that keeps the first SIGINT, SIGTERM or SIGHUP from ending the process. A second one ends it.
 #[derive(Debug)]
 pub struct Interrupts {
     _caught: Signals,
@@ -30,9 +30,9 @@ pub struct Interrupts {
 
 impl Interrupts {
     pub fn catch() -> Interrupts {
+        let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGXFSZ];
         // SAFETY: the handler uses an atomic and _exit only, which a handler may.
-        let caught =
-            unsafe { Signals::catch(&[libc::SIGINT, libc::SIGTERM, libc::SIGXFSZ], on_signal) };
+        let caught = unsafe { Signals::catch(&signals, on_signal) };
         Interrupts { _caught: caught }
     }
 

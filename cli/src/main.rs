@@ -2,14 +2,18 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic, see `output`
 
 mod bench;
+mod clock;
 mod ctl;
 mod demo;
 mod escape;
 mod interrupt;
+mod kernel;
 mod losses;
 mod output;
 mod qemu;
+mod record;
 mod recording;
+mod regions;
 mod report;
 mod run;
 mod stat;
@@ -18,8 +22,7 @@ mod vmm;
 
 use clap::{Parser, Subcommand};
 use hypertrace_trace::SessionError;
-use hypertrace_user::ProgramError;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use hypertrace_user::{ProgramError, allow_open_files};
 use std::io;
 use std::process::ExitCode;
 
@@ -36,7 +39,10 @@ enum Command {
     Demo(demo::Args),
     Report(report::Args),
     Stat(stat::Args),
+    Clock(clock::Args),
+    Regions(regions::Args),
     Run(run::Args),
+    Record(record::Args),
     Ctl(ctl::Args),
     Bench(bench::BenchArgs),
 }
@@ -49,15 +55,30 @@ struct Usage(String);
 fn main() -> ExitCode {
     // Ends the process with exit code 2 on wrong usage.
     let cli = Cli::parse();
-    if let Command::Report(_) | Command::Stat(_) = &cli.command {
+    // All streams of a session are read at the same time, and all CPUs' buffers of the kernel are
+    // open: that can be more than the usual 1,024.
+    let has_many_files = match &cli.command {
+        Command::Report(_)
+        | Command::Stat(_)
+        | Command::Clock(_)
+        | Command::Regions(_)
+        | Command::Record(_) => true,
+        Command::Run(args) => args.kernel,
+        Command::Demo(args) => args.kernel,
+        Command::Ctl(_) | Command::Bench(_) => false,
+    };
+    if has_many_files {
         allow_open_files();
     }
     let succeeded = |()| ExitCode::SUCCESS;
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Record(args) => record::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Stat(args) => stat::run(&args).map(succeeded),
+        Command::Clock(args) => clock::run(&args).map(succeeded),
+        Command::Regions(args) => regions::run(&args).map(succeeded),
         Command::Ctl(args) => ctl::run(&args).map(succeeded),
         Command::Bench(args) => bench::run(&args).map(succeeded),
     };
@@ -80,14 +101,7 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     let is_bad_input = error.is::<Usage>()
         || error.downcast_ref().is_some_and(hypertrace_timeline::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_user::Error::is_bad_input)
+        || error.downcast_ref().is_some_and(hypertrace_kernel::Error::is_bad_input)
         || error.downcast_ref().is_some_and(SessionError::is_bad_input);
     ExitCode::from(if is_bad_input { 2 } else { 1 })
-}
-
-/// Raises the limit of open files as far as this process may: all streams of a
-/// session are read at the same time, and it can have more than the usual 1,024.
-fn allow_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // If it cannot be raised, it may still suffice.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -1,6 +1,7 @@
 //! `hypertrace run`: traces a program on this host, without a VM.
 
 use crate::Usage;
+use crate::kernel;
 use crate::losses::{causes, grouped};
 use crate::output::{print, say};
 use crate::qemu::Emulator;
@@ -8,6 +9,7 @@ use crate::recording::{Failure, serve};
 use anyhow::{Context, Result, bail};
 use hypertrace_abi::ring::Losses;
 use hypertrace_device::Geometry;
+use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
@@ -54,13 +56,18 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
     relays: Option<u32>,
 
+    /// Record the host kernel's events of this process and of the program, too, as `hypertrace
+    /// record` does
+    #[arg(long)]
+    pub kernel: bool,
+
     /// Users that may read the session
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
     /// Instead of running a program, recover the events that a crash left in this
     /// segment: complete the session in DIR, or make a new one if DIR is new
-    #[arg(long, value_name = "SEGMENT", conflicts_with_all = ["segment", "program"])]
+    #[arg(long, value_name = "SEGMENT", conflicts_with_all = ["segment", "program", "kernel"])]
     recover: Option<PathBuf>,
 
     /// Print no line at the end. The default is a line on stderr with the number
@@ -78,6 +85,8 @@ Examples:
   hypertrace run --out S -- ./server --port 80
   hypertrace report S | less            show the whole timeline
   hypertrace ctl S info trace           show backends and rings while it runs
+  hypertrace run --out S --kernel -- ./server
+                                        record the kernel's scheduling of it, too
   hypertrace run --qemu qemu-aarch64 --out S -- ./server
                                         run it under an emulator, also of another CPU
   hypertrace run --out S --segment /dev/shm/s -- ./server
@@ -120,6 +129,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let watched = end_if_cut(session.segment(), &crate::escape::Message(&said).to_string());
         watched.context("cannot watch the segment for being cut off")?;
     }
+    let recording = match start_kernel(args) {
+        Ok(recording) => recording,
+        Err(why) => {
+            // Another recorder may have joined the session already.
+            if is_incomplete(&args.out) {
+                drop(session.end())
+            } else {
+                session.abandon()
+            }
+            return Err(why);
+        }
+    };
     let monitor = serve(session.trace());
     let (started, mut command) = match &emulator {
         Some(emulator) => (emulator.qemu(), emulator.command(&program)),
@@ -137,6 +158,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let ran = hypertrace_user::run(&session, started, command);
     drop(monitor);
     let (summary, written) = session.end();
+    let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, args.quiet));
     let status = ran?;
     let code = exit_code(status);
     if !args.quiet {
@@ -148,7 +170,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let whole = failure.check(written.map_err(Into::into)).with_context(|| {
         format!("{} is incomplete, {} events are lost", args.out.display(), summary.lost)
     });
-    match whole {
+    match whole.and(kernel) {
         Err(why) if code == 0 => Err(why),
         Err(why) => {
             say(format_args!("{why:#}"));
@@ -156,6 +178,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         Ok(()) => Ok(ExitCode::from(code)),
     }
+}
+
+/// Starts to record the kernel's events of this process and all that it starts, if that is wanted.
+fn start_kernel(args: &Args) -> Result<Option<Recording>> {
+    if !args.kernel {
+        return Ok(None);
+    }
+    let mut config = hypertrace_kernel::Config::new(&args.out);
+    config.pids = vec![std::process::id()];
+    config.share = args.share;
+    let recording = kernel::start(&config)?;
+    if !args.quiet {
+        kernel::say_start(&recording, &args.out, "the program's end ends it");
+    }
+    Ok(Some(recording))
 }
 
 /// Reasons why a session has no events and had no client.

@@ -2,9 +2,9 @@
 
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
-use crate::output::{print, table};
+use crate::output::{print, say, table};
 use hypertrace_abi::ring::Losses;
-use hypertrace_timeline::{Domain, Session, SessionStat, StreamStat};
+use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// whichever stream they are. "records" is the number that other readers of the
 /// trace count. "lost" events were dropped by a producer or overwritten,
 /// "filtered" events were switched off, "faults" are a guest's violations of the
-/// interface.
+/// interface. Events of the host's kernel (kernel.dat) are counted by CPU.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -33,18 +33,27 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace stat S                              print a table
   hypertrace stat S --json | jq .total.lost      print the number of lost events
-  hypertrace stat S --json | jq '.clocks[]'      show how well guests' clocks are known
+  hypertrace clock S                             show how well guests' clocks are known
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    crate::kernel::complete_to_show(&args.dir);
     let session = Session::open(&args.dir)?;
     let stat = SessionStat::of(&session)?;
+    let kernel = KernelTrace::of_session(0, &session)?.map(|trace| trace.stat()).transpose()?;
+    for warning in kernel.iter().flat_map(|kernel| &kernel.warnings) {
+        say(warning);
+    }
     let text = if args.json {
-        format!("{}\n", JsonText(&to_json(&session, &stat).to_string()))
+        let mut json = to_json(&session, &stat);
+        if let Some(kernel) = &kernel {
+            json["kernel"] = kernel_json(kernel);
+        }
+        format!("{}\n", JsonText(&json.to_string()))
     } else {
-        to_text(&session, &stat)
+        to_text(&session, &stat, kernel.as_ref())
     };
     print(text)
 }
@@ -57,7 +66,7 @@ fn source(session: &Session, stat: &StreamStat) -> String {
     }
 }
 
-fn to_text(session: &Session, stat: &SessionStat) -> String {
+fn to_text(session: &Session, stat: &SessionStat, kernel: Option<&KernelStat>) -> String {
     let header =
         ["stream", "name", "records", "events", "points", "stamps", "lost", "filtered", "faults"];
     let cells = |row: &StreamStat| {
@@ -75,7 +84,9 @@ fn to_text(session: &Session, stat: &SessionStat) -> String {
     };
     let table = table(header, 2..9, stat.streams.iter().chain([&stat.total]).map(cells));
     let mut out = format!("{table}\n");
-    let _ = details(&mut out, session, stat); // writing to a String does not fail
+    // Writing to a String does not fail.
+    let _ = details(&mut out, session, stat);
+    let _ = kernel.map_or(Ok(()), |kernel| kernel_text(&mut out, kernel));
     let mut lines: Vec<&str> = out.lines().map(str::trim_end).collect();
     lines.push("");
     lines.join("\n")
@@ -103,16 +114,23 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
             write!(out, "offset unknown, no reference points")?;
             continue;
         }
-        match clock.bound_ns {
-            None => write!(out, "offset fitted, error unknown")?,
-            Some(bound) => write!(out, "offset known to \u{b1} {} ns", grouped(bound))?,
+        match clock.typical_ns.zip(clock.bound_ns) {
+            None => write!(out, "offset fitted, error unknown,")?,
+            Some((typical, most)) => {
+                let (typical, most) = (grouped(typical), grouped(most));
+                write!(
+                    out,
+                    "offset known to \u{b1} {typical} ns (\u{b1} {most} ns at most at its points)"
+                )?;
+            }
         }
-        let (readings, segments) = (grouped(clock.constraints as u64), clock.segments);
-        let pieces = if segments == 1 { "piece" } else { "pieces" };
-        write!(
-            out,
-            " from {readings} readings around reference points ({segments} linear {pieces})"
-        )?;
+        let readings = grouped(clock.constraints as u64);
+        write!(out, " from {readings} readings around reference points")?;
+        match clock.segments - 1 {
+            0 => {}
+            1 => write!(out, "; it jumped once")?,
+            jumps => write!(out, "; it jumped {} times", grouped(jumps as u64))?,
+        }
     }
     if stat.unusable > 0 {
         write!(out, "\nreference points with an impossible guest time: {}", stat.unusable)?;
@@ -131,7 +149,7 @@ fn details(out: &mut String, session: &Session, stat: &SessionStat) -> std::fmt:
 }
 
 /// Returns the usual name of a clock of this kind.
-fn clock_name(kind: &str) -> String {
+pub fn clock_name(kind: &str) -> String {
     match kind {
         "tsc" => "TSC".into(),
         "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
@@ -158,6 +176,32 @@ fn list<'a>(
     if items.is_empty() { Ok(()) } else { write!(out, "\n{title}: {}", items.join(", ")) }
 }
 
+fn kernel_text(out: &mut String, kernel: &KernelStat) -> std::fmt::Result {
+    for (at, cpu) in kernel.cpus.iter().enumerate() {
+        out.push_str(if at == 0 { "\nkernel.dat: " } else { "; " });
+        write!(out, "cpu{} {} events, ", cpu.cpu, grouped(cpu.events))?;
+        match cpu.lost {
+            0 if !kernel.losses_known => out.push_str("? lost"),
+            lost if !kernel.losses_known => write!(out, "{} lost at least", grouped(lost))?,
+            lost => write!(out, "{} lost", grouped(lost))?,
+        }
+        if cpu.uncounted > 0 {
+            write!(out, " and an unknown number in {} places", grouped(cpu.uncounted))?;
+        }
+    }
+    Ok(())
+}
+
+fn kernel_json(kernel: &KernelStat) -> Value {
+    let cpus = kernel.cpus.iter().map(|cpu| {
+        json!({
+            "cpu": cpu.cpu, "events": cpu.events,
+            "lost": cpu.lost, "uncounted_losses": cpu.uncounted,
+        })
+    });
+    json!({ "cpus": cpus.collect::<Vec<_>>(), "losses_known": kernel.losses_known })
+}
+
 fn to_json(session: &Session, stat: &SessionStat) -> Value {
     let clocks: Vec<Value> = stat
         .clocks
@@ -166,7 +210,7 @@ fn to_json(session: &Session, stat: &SessionStat) -> Value {
             json!({
                 "id": c.id, "client": c.client,
                 "constraints": c.constraints, "segments": c.segments,
-                "bound_ns": c.bound_ns,
+                "typical_ns": c.typical_ns, "bound_ns": c.bound_ns,
             })
         })
         .collect();

@@ -66,6 +66,12 @@ impl Device {
         written.map(|()| summary)
     }
 
+    /// Ends a session in which nothing was recorded as if it had not been created.
+    pub fn abandon(self) {
+        self.drain.finish();
+        self.session.abandon();
+    }
+
     /// Drains the rest and ends the session. Returns the counts even if the session
     /// cannot be written to its end.
     pub fn end(self) -> (Summary, Result<()>) {

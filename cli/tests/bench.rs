@@ -6,7 +6,7 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 25] = [
+const ROWS: [&str; 26] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -32,9 +32,10 @@ const ROWS: [&str; 25] = [
     "handshake_asleep_floor",
     "user_acknowledged_asleep",
     "sigsegv_2016",
+    "regions",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
-const OTHERS: [(&str, &str); 21] = [
+const OTHERS: [(&str, &str); 23] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
@@ -46,6 +47,8 @@ const OTHERS: [(&str, &str); 21] = [
     ("kvm_exit_null", "kvm"),
     ("kvm_reference_point", "kvm"),
     ("kvm_reference_point_2vcpu", "kvm"),
+    ("record_cost", "kvm"),
+    ("report_trace_dat", "trace-cmd"),
     ("kvm_stamp", "kvm"),
     ("kvm_ring_emit", "kvm"),
     ("qemu_plugin_floor", QEMU),

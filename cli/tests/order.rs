@@ -73,7 +73,8 @@ fn a_clients_ring_events_are_complete_in_order_and_none_twice() {
             assert!(n % 4 == 3 || line.number("id") == Some(n as u64), "{n}: {line:?}");
             count += 1;
         }
-        assert_eq!(count, 100_000);
+        // Four of a round's hundred events are those of its regions.
+        assert_eq!(count, 96_000);
     }
 }
 

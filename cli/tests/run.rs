@@ -195,6 +195,11 @@ fn events_are_switched_and_triggers_act_while_it_runs() {
     let mut running = Running(command.stdout(Stdio::null()).spawn().unwrap());
     let ctl = |words: &str| run(HYPERTRACE.command(["ctl"]).arg(&session).args(words.split(' ')));
     notes.wait(0, 1);
+    // An event that is still in the ring when it is switched off is filtered.
+    while names_of(&session, "loud").is_empty() {
+        assert!(running.0.try_wait().unwrap().is_none(), "it ended early");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 
     ctl("trigger add on louder do events loud on").ok();
     ctl("trace-event loud off").ok();

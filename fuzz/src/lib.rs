@@ -6,10 +6,12 @@
 //! is honest, 2 is idle; and as actions of a VMM on its session ([`vmm::Act`]).
 //! [`segment`] decodes them as the same for programs whose host dies, [`reader`] and
 //! [`resume`] as damage to the files of a session, [`monitor`] as requests of
-//! clients, [`trace_events`] as a file of declarations.
+//! clients, [`kernel`] as damage to the trace of a kernel, [`trace_events`] as a file of
+//! declarations.
 
 pub mod chip;
 pub mod input;
+pub mod kernel;
 pub mod meter;
 pub mod monitor;
 pub mod op;

@@ -77,6 +77,11 @@ impl Host {
         Host { session, chip, doorbells, dir }
     }
 
+    /// Returns the session's directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Starts the drain loop. Call [`Drain::finish`] before [`Host::finish`].
     pub fn drain(&self) -> Drain {
         Drain::start(&self.chip, &self.doorbells.kick, DrainPolicy::default()).unwrap()

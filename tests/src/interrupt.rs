@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use crate::command::Hypertrace;
 
-/// Gives the command the default actions of SIGINT and SIGTERM: in the background of a shell, SIGINT is
+/// Gives the command the default actions of SIGINT, SIGTERM and SIGHUP: in the background of a shell, SIGINT is
 /// ignored.
 pub fn with_default_signals(command: &mut Command) -> &mut Command {
     // SAFETY: signal(2) may be called between fork and exec.
     unsafe {
         command.pre_exec(|| {
-            for signal in [libc::SIGINT, libc::SIGTERM] {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
                 libc::signal(signal, libc::SIG_DFL);
             }
             Ok(())

@@ -22,8 +22,10 @@ pub mod report;
 pub mod simpletrace;
 pub mod slow;
 pub mod syslog;
+pub mod trace_cmd;
 pub mod traced;
 pub mod tracefs;
+pub mod truth;
 
 /// Events declared in the tests' `trace-events` file.
 pub mod trace {

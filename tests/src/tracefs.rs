@@ -3,11 +3,12 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::capability;
 use crate::namespace::Mount;
 
-/// Prefix of the names of instances. The number of their process follows.
+/// Prefix of the names of instances. The number of their process follows, and theirs in it.
 const PREFIX: &str = "hypertrace-";
 
 /// Event of the kernel's trace.
@@ -57,7 +58,9 @@ impl Instance {
         };
         let instances = root.join("instances");
         sweep(&instances);
-        let dir = instances.join(format!("{PREFIX}{}", std::process::id()));
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Relaxed);
+        let dir = instances.join(format!("{PREFIX}{}-{serial}", std::process::id()));
         if let Err(error) = fs::create_dir(&dir) {
             capability::missing("tracefs", format!("{}: {error}", dir.display()));
             return None;
@@ -132,7 +135,7 @@ impl Drop for Instance {
 fn sweep(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
             // Another test may remove it at the same time.
             let _ = fs::remove_dir(entry.path());

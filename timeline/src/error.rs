@@ -38,6 +38,25 @@ pub enum Error {
         /// Value that was found.
         found: String,
     },
+    /// A kernel's trace is not of the boot in which its session was recorded.
+    #[error(
+        "{}: recorded in another boot than the session beside it: move it away, or show it alone",
+        path.display()
+    )]
+    AnotherBoot {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A trace cannot be put on the clock of a session's guest.
+    #[error("{}: cannot be put on the clock of the guest in {}: {why}", path.display(), session.display())]
+    NoGuestClock {
+        /// The trace.
+        path: PathBuf,
+        /// The session.
+        session: PathBuf,
+        /// Reason.
+        why: String,
+    },
     /// The system cannot read the file.
     #[error("cannot read {}", path.display())]
     Io {
@@ -57,7 +76,11 @@ impl Error {
     /// that had to read it.
     pub fn is_bad_input(&self) -> bool {
         match self {
-            Error::NotASession { .. } | Error::Description { .. } | Error::Damaged { .. } => true,
+            Error::NotASession { .. }
+            | Error::Description { .. }
+            | Error::Damaged { .. }
+            | Error::AnotherBoot { .. }
+            | Error::NoGuestClock { .. } => true,
             Error::Io { source, .. } => matches!(
                 source.kind(),
                 io::ErrorKind::NotFound

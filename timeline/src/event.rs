@@ -1,10 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Entries of a timeline: events, and places where some were lost.
+//!
+//! [`EntryRef`] borrows from the timeline and costs no allocation; [`Entry`] is the same
+//! to keep.
 
+use crate::format;
+use crate::value::{Value, ValueRef};
 use hypertrace_abi::ring::Losses;
-use hypertrace_abi::schema;
+use hypertrace_abi::schema::Shape;
 use std::sync::Arc;
+
+/// The next item of the timeline, valid until the one after it is read.
+#[derive(Debug)]
+pub enum EntryRef<'a> {
+    /// An event.
+    Event(EventRef<'a>),
+    /// Events are missing here.
+    Lost(Lost),
+}
+
+impl EntryRef<'_> {
+    /// Returns a copy to keep.
+    pub fn to_entry(&self) -> Entry {
+        match self {
+            EntryRef::Event(event) => Entry::Event(event.to_event()),
+            EntryRef::Lost(lost) => Entry::Lost(lost.clone()),
+        }
+    }
+}
 
 /// The next item of the timeline.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,10 +47,12 @@ pub struct Event {
     pub ts_ns: i64,
     /// Bound on the error against the host's clock; `None` if there is no bound.
     pub bound_ns: Option<u64>,
-    /// Index of the session.
+    /// Index of the session. Traces of a kernel that belong to no session are counted
+    /// after the sessions.
     pub session: usize,
-    /// Name of the source: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`. The part after
-    /// the client is from the guest: escape it.
+    /// Name of the source: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0`,
+    /// `kernel/vcpu0-1234`. The part after the client, and a thread's name, are not
+    /// chosen by the host: escape them.
     pub source: Arc<str>,
     /// Name of the event.
     pub name: Arc<str>,
@@ -40,6 +66,135 @@ pub struct Event {
     pub kind: Kind,
     /// Words of a reference point that a vCPU thread recorded.
     pub reference: Option<Reference>,
+    /// Thread of the host that recorded the event, if it is known: of a kernel's event, of
+    /// the VMM's, and of a program's without a VMM.
+    pub thread: Option<Thread>,
+}
+
+/// An event on the timeline, borrowed. The members are those of [`Event`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct EventRef<'a> {
+    /// Unix time, nanoseconds.
+    pub ts_ns: i64,
+    /// Bound on the error against the host's clock; `None` if there is no bound.
+    pub bound_ns: Option<u64>,
+    /// Index of the session.
+    pub session: usize,
+    /// Name of the source.
+    pub source: &'a Arc<str>,
+    /// Name of the event.
+    pub name: &'a Arc<str>,
+    /// Fields, decoded while they are iterated over.
+    pub fields: Fields<'a>,
+    /// Flags of the record.
+    pub flags: u16,
+    /// Guest client that it came from.
+    pub client: Option<u32>,
+    /// Kind of the event.
+    pub kind: Kind,
+    /// Words of a reference point that a vCPU thread recorded.
+    pub reference: Option<Reference>,
+    /// Thread of the host that recorded the event, if it is known.
+    pub thread: Option<Thread>,
+}
+
+impl Event {
+    /// Returns the event without a copy.
+    pub fn borrow(&self) -> EventRef<'_> {
+        EventRef {
+            ts_ns: self.ts_ns,
+            bound_ns: self.bound_ns,
+            session: self.session,
+            source: &self.source,
+            name: &self.name,
+            fields: Fields(Encoded::Copied(&self.fields)),
+            flags: self.flags,
+            client: self.client,
+            kind: self.kind,
+            reference: self.reference,
+            thread: self.thread,
+        }
+    }
+}
+
+impl EventRef<'_> {
+    /// Returns a copy to keep.
+    pub fn to_event(&self) -> Event {
+        Event {
+            ts_ns: self.ts_ns,
+            bound_ns: self.bound_ns,
+            session: self.session,
+            source: self.source.clone(),
+            name: self.name.clone(),
+            fields: self.fields.iter().map(|(name, v)| (name.clone(), v.to_value())).collect(),
+            flags: self.flags,
+            client: self.client,
+            kind: self.kind,
+            reference: self.reference,
+            thread: self.thread,
+        }
+    }
+}
+
+/// Fields of an event, in the order of its declaration.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a>(pub(crate) Encoded<'a>);
+
+/// The bytes of the fields, and their layout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Encoded<'a> {
+    /// Names, and the payload of a record of this shape.
+    Record(&'a [Arc<str>], &'a Shape, &'a [u64]),
+    /// A record of a kernel's ring buffer.
+    Kernel(format::Fields<'a>),
+    /// Fields of an [`Event`].
+    Copied(&'a [(Arc<str>, Value)]),
+}
+
+impl<'a> Fields<'a> {
+    /// Returns the fields of a kernel's record.
+    pub(crate) fn kernel(&self) -> Option<format::Fields<'a>> {
+        match self.0 {
+            Encoded::Kernel(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// Returns whether there is no field.
+    pub fn is_empty(&self) -> bool {
+        match self.0 {
+            Encoded::Record(names, ..) => names.is_empty(),
+            Encoded::Kernel(fields) => fields.is_empty(),
+            Encoded::Copied(fields) => fields.is_empty(),
+        }
+    }
+
+    /// Iterates over the fields, with their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
+        let (mut record, mut kernel, mut copied) = (None, None, None);
+        match self.0 {
+            Encoded::Record(names, shape, payload) => {
+                record = Some(names.iter().zip(shape.values(payload).map(ValueRef::from)));
+            }
+            Encoded::Kernel(fields) => kernel = Some(fields.iter()),
+            Encoded::Copied(fields) => {
+                copied = Some(fields.iter().map(|(name, value)| (name, value.borrow())));
+            }
+        }
+        let kernel = kernel.into_iter().flatten();
+        record.into_iter().flatten().chain(kernel).chain(copied.into_iter().flatten())
+    }
+}
+
+/// A thread of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Thread {
+    /// Number of the thread, 0 for the idle thread of any CPU.
+    pub tid: u32,
+    /// CPU that recorded the event, in a kernel's trace.
+    pub cpu: Option<u32>,
 }
 
 /// A place where events were lost.
@@ -55,7 +210,9 @@ pub struct Lost {
     pub source: Arc<str>,
     /// Guest client.
     pub client: Option<u32>,
-    /// Exact number of lost events.
+    /// CPU, in a kernel's trace.
+    pub cpu: Option<u32>,
+    /// Exact number of lost events; 0 if a kernel only says that there are some.
     pub events: u64,
     /// Causes of all losses of this source, from `session.json`; packets have only the
     /// number. All zeros if not known.
@@ -80,6 +237,8 @@ pub enum Kind {
     TimeFault,
     /// A record whose schema the host did not have.
     Untyped,
+    /// An event of a kernel's trace.
+    Kernel,
 }
 
 /// The words of a reference point before its own fields.
@@ -94,38 +253,4 @@ pub struct Reference {
     pub seq: u32,
     /// The guest's raw clock before the store.
     pub guest_time: u64,
-}
-
-/// A value of an event's field.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// A value of type u8 to u64.
-    Unsigned(u64),
-    /// A value of type i8 to i64.
-    Signed(i64),
-    /// A value of type f64.
-    Float(f64),
-    /// A value of type bool.
-    Bool(bool),
-    /// A u64 that reports show in hexadecimal.
-    Hex(u64),
-    /// Bytes as the guest wrote them. They may not be UTF-8, and may contain terminal
-    /// control sequences: escape them.
-    Str(Box<[u8]>),
-    /// An array of words.
-    Words(Box<[u64]>),
-}
-
-impl From<schema::Value<'_>> for Value {
-    fn from(value: schema::Value<'_>) -> Value {
-        match value {
-            schema::Value::Unsigned(v) => Value::Unsigned(v),
-            schema::Value::Signed(v) => Value::Signed(v),
-            schema::Value::Float(v) => Value::Float(v),
-            schema::Value::Bool(v) => Value::Bool(v),
-            schema::Value::Hex(v) => Value::Hex(v),
-            schema::Value::Str(v) => Value::Str(v.into()),
-            schema::Value::Words(v) => Value::Words(v.into()),
-        }
-    }
 }

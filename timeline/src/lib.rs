@@ -22,31 +22,40 @@
 //! # }
 //! ```
 //!
-//! [`Timeline::next_entry`] also returns the places where events were lost.
+//! [`Timeline::next_entry`] also returns the places where events were lost, and
+//! [`Timeline::read`] returns both without a copy.
+//!
+//! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat
+//! of trace-cmd. [`Timeline::with_kernel`] merges it with sessions.
 //!
 //! Everything that is read is checked, and an [`Error`] names file and byte.
 //! An unfinished end of a file is no damage: sessions survive a kill at any
 //! instant. Memory depends on the number of streams (64 KiB each) and, while
-//! maps are fitted, on the number of reference points (150 bytes each), but not on the
-//! session's size.
+//! maps are made, on the number of reference points (500 bytes each, less than half of it
+//! afterwards), but not on the session's size.
 //!
 //! This crate writes nothing, repairs nothing on disk, and is not meant to run inside
 //! a VMM.
 #![warn(missing_debug_implementations)]
 
 pub mod clock;
+pub mod regions;
 
 mod error;
 mod event;
+mod format;
 mod inputs;
 mod merge;
 mod stat;
+mod value;
 
 pub use error::{Error, Result};
-pub use event::{Entry, Event, Kind, Lost, Reference, Value};
+pub use event::{Entry, EntryRef, Event, EventRef, Fields, Kind, Lost, Reference, Thread};
 pub use inputs::ctf::{
-    Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Packet, Record, Records, Segment,
-    Session, SessionJson, Stream, StreamJson, limits,
+    Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Offset, Packet, Record, Records,
+    Segment, Session, SessionJson, Stream, StreamJson, limits,
 };
+pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;
 pub use stat::{ClockStat, SessionStat, StreamStat};
+pub use value::{Array, Name, Value, ValueRef};

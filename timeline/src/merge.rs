@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The merge of the inputs of one or several sessions.
+//! The merge of the inputs of sessions and of kernels' traces.
 
-use crate::error::{Error, Result};
-use crate::event::{Entry, Event};
+use crate::error::Result;
+use crate::event::{Entry, EntryRef, Event};
 use crate::inputs::ctf::{ClockMaps, Session, inputs};
 use crate::inputs::input::{Input, Time};
+use crate::inputs::kernel::{self, KernelTrace};
 use crate::inputs::names::Names;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,8 +25,10 @@ pub struct Timeline<'a> {
     inputs: Vec<Box<dyn Input + 'a>>,
     heap: BinaryHeap<Reverse<Key>>,
     names: Names,
-    /// Damage after the event that was returned last.
-    failed: Option<Error>,
+    /// Bounds on the errors of sessions' places, by session, `None` if unknown; empty if all are 0.
+    margins: Vec<Option<u64>>,
+    /// Whether the first input's entry was returned, so that its next one must be read.
+    taken: bool,
 }
 
 /// Position of an input's next entry. Fields in order of weight.
@@ -38,16 +41,46 @@ struct Key {
 }
 
 impl<'a> Timeline<'a> {
-    /// Starts at the beginning of all sessions, given with their clock maps.
+    /// Starts at the beginning of all sessions, given with their clock maps. The timeline's clock is that
+    /// of the first session's host. A session has bounds against it if it is on the same counter
+    /// ([`Session::counter`]); the error of all others is unknown.
     ///
     /// # Errors
     /// If the first records of a stream are damaged.
     pub fn new(sessions: &'a [(Session, ClockMaps)]) -> Result<Timeline<'a>> {
-        let hosts = sessions.iter().map(|(s, _)| (s.name(), s.json().host()));
-        let mut names = Names::new(hosts.collect());
+        Timeline::with_kernel(sessions, &[])
+    }
+
+    /// Starts at the beginning of all sessions and of traces of kernels, of which each belongs
+    /// to a session or to none.
+    ///
+    /// # Errors
+    /// If the first records of a stream or of a trace are damaged.
+    pub fn with_kernel(
+        sessions: &'a [(Session, ClockMaps)],
+        traces: &'a [KernelTrace],
+    ) -> Result<Timeline<'a>> {
+        let mut hosts: Vec<_> = sessions.iter().map(|(s, _)| (s.name(), s.json().host())).collect();
+        let mut numbers = Vec::new();
+        for trace in traces {
+            numbers.push(trace.session().unwrap_or_else(|| {
+                hosts.push((trace.name(), "kernel"));
+                hosts.len() - 1
+            }));
+        }
+        let mut names = Names::new(hosts);
         let mut all = Vec::new();
+        let mut margins = Vec::new();
         for (number, (session, maps)) in sessions.iter().enumerate() {
+            let stated = session.offset().and_then(|offset| offset.bound_ns);
+            let is_placed = number == 0
+                || stated.is_some()
+                || sessions.first().is_some_and(|(first, _)| session.is_placed_with(first));
+            margins.push(is_placed.then_some(stated.unwrap_or(0)));
             all.extend(inputs(number, session, maps, &mut names));
+        }
+        for (trace, number) in traces.iter().zip(numbers) {
+            all.extend(kernel::inputs(number, trace, &names));
         }
         let mut heap = BinaryHeap::new();
         for (number, input) in all.iter_mut().enumerate() {
@@ -55,7 +88,10 @@ impl<'a> Timeline<'a> {
                 heap.push(Reverse(Key { time, host: input.is_host(), input: number }));
             }
         }
-        Ok(Timeline { inputs: all, heap, names, failed: None })
+        if margins.iter().all(|margin| *margin == Some(0)) {
+            margins.clear();
+        }
+        Ok(Timeline { inputs: all, heap, names, margins, taken: false })
     }
 
     /// Returns the next event, or the next place where some were lost. The losses of a
@@ -65,19 +101,42 @@ impl<'a> Timeline<'a> {
     /// # Errors
     /// As for the iterator, which ends after an error.
     pub fn next_entry(&mut self) -> Option<Result<Entry>> {
-        if let Some(error) = self.failed.take() {
-            self.heap.clear();
-            return Some(Err(error));
+        Some(self.read()?.map(|entry| entry.to_entry()))
+    }
+
+    /// Returns the same as [`next_entry`](Timeline::next_entry), without a copy of it.
+    ///
+    /// # Errors
+    /// As for the iterator, which ends after an error.
+    pub fn read(&mut self) -> Option<Result<EntryRef<'_>>> {
+        if std::mem::take(&mut self.taken) {
+            let mut first = self.heap.peek_mut()?;
+            match self.inputs.get_mut(first.0.input)?.advance() {
+                Ok(Some(time)) => first.0.time = time,
+                Ok(None) => drop(PeekMut::pop(first)),
+                Err(error) => {
+                    drop(first);
+                    self.heap.clear();
+                    return Some(Err(error));
+                }
+            }
         }
-        let mut first = self.heap.peek_mut()?;
-        let input = self.inputs.get_mut(first.0.input)?;
-        let entry = input.take(&mut self.names)?;
-        match input.advance() {
-            Ok(Some(time)) => first.0.time = time,
-            Ok(None) => drop(PeekMut::pop(first)),
-            Err(error) => self.failed = Some(error),
+        let number = self.heap.peek()?.0.input;
+        self.taken = true;
+        let mut entry = self.inputs.get_mut(number)?.take(&mut self.names)?;
+        if let EntryRef::Event(event) = &mut entry
+            && let Some(margin) = self.margins.get(event.session)
+        {
+            let both = event.bound_ns.zip(*margin);
+            event.bound_ns = both.map(|(bound, margin)| bound.saturating_add(margin));
         }
         Some(Ok(entry))
+    }
+
+    /// Returns the faults of the traces of kernels so far, although they could be read: with
+    /// file and offset.
+    pub fn warnings(&self) -> Vec<String> {
+        self.inputs.iter().flat_map(|input| input.warnings()).collect()
     }
 }
 
@@ -87,9 +146,9 @@ impl Iterator for Timeline<'_> {
     /// Ends after an error.
     fn next(&mut self) -> Option<Result<Event>> {
         loop {
-            match self.next_entry()? {
-                Ok(Entry::Event(event)) => return Some(Ok(event)),
-                Ok(Entry::Lost(_)) => {}
+            match self.read()? {
+                Ok(EntryRef::Event(event)) => return Some(Ok(event.to_event())),
+                Ok(EntryRef::Lost(_)) => {}
                 Err(error) => return Some(Err(error)),
             }
         }

@@ -51,9 +51,12 @@ pub struct ClockStat {
     pub client: Option<u32>,
     /// Number of guest readings that the map was fitted to.
     pub constraints: usize,
-    /// Number of lines of the map.
+    /// Number of pieces of the map that no jump divides.
     pub segments: usize,
-    /// Largest error within a line, in nanoseconds, rounded up; `None` is unknown.
+    /// Median of the bounds on the error at the readings, in nanoseconds, rounded up; `None` is
+    /// unknown.
+    pub typical_ns: Option<u64>,
+    /// Largest bound between the first and the last reading, likewise.
     pub bound_ns: Option<u64>,
 }
 
@@ -111,12 +114,17 @@ impl SessionStat {
             streams,
             clocks: maps
                 .iter()
-                .map(|(id, client, map)| ClockStat {
-                    id,
-                    client,
-                    constraints: map.constraints(),
-                    segments: map.segments(),
-                    bound_ns: map.bound().map(|bound| bound.div_ceil(FRACTION as u64)),
+                .map(|(id, client, map)| {
+                    let bounds = map.bounds();
+                    let ns = |units: u64| units.div_ceil(FRACTION as u64);
+                    ClockStat {
+                        id,
+                        client,
+                        constraints: map.constraints(),
+                        segments: map.segments(),
+                        typical_ns: bounds.map(|b| ns(b.p50)),
+                        bound_ns: bounds.map(|b| ns(b.max)),
+                    }
                 })
                 .collect(),
             unusable: maps.unusable(),
@@ -181,7 +189,7 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
             Kind::Event | Kind::Hypertrace | Kind::Untyped => stat.events += 1,
             Kind::ReferencePoint => stat.reference_points += 1,
             Kind::Stamp => stat.stamps += 1,
-            Kind::Lease | Kind::TimeFault => {}
+            Kind::Lease | Kind::TimeFault | Kind::Kernel => {}
         }
     }
     stats.insert((domain, client), own);

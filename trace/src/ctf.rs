@@ -7,18 +7,17 @@
 pub(crate) mod clock;
 pub(crate) mod error;
 pub mod files;
-pub(crate) mod folder;
+pub mod folder;
 pub mod metadata;
 pub mod packet;
 pub mod session_json;
 pub mod stream;
 pub(crate) mod uuid;
 
-pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock};
+pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock, boot_id};
 pub use error::WriteFailed;
 pub(crate) use files::Files;
-pub(crate) use folder::Folder;
-pub use folder::Share;
+pub use folder::{Folder, Share};
 pub(crate) use packet::{Domain, PacketBuffer, PacketHeader};
 pub(crate) use stream::Stream;
 pub(crate) use uuid::{Uuid, random_uuid};

@@ -53,6 +53,10 @@ pub use events::{backend, pattern};
 pub use hypertrace_abi as abi;
 pub use session::{Committed, Output, Session, SessionConfig, SessionError, Summary, Writer};
 
+// For recordings beside a session.
+#[doc(hidden)]
+pub use session::own as own_directory;
+
 // Generated code names this crate.
 extern crate self as hypertrace_trace;
 

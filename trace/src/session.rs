@@ -17,6 +17,7 @@ mod writer;
 pub use config::{Output, SessionConfig};
 pub use error::SessionError;
 pub use handle::Session;
+pub use place::own;
 pub use resume::Committed;
 pub use summary::Summary;
 pub use writer::Writer;

@@ -45,7 +45,9 @@ pub use cut::end_if_cut;
 pub use host::Host;
 pub use policy::Policy;
 pub use privilege::Privilege;
-pub use program::{Program, ProgramError, exit_code, pass_signals_on, run};
+pub use program::{
+    Program, ProgramError, allow_open_files, exit_code, pass_signals_on, run, run_command,
+};
 pub use recover::recover;
 pub use session::{Config, Error, Session};
 pub use signals::Signals;

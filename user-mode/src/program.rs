@@ -7,11 +7,13 @@ use crate::privilege::{self, Privilege};
 use crate::session::Session;
 use crate::signals::Signals;
 use rustix::fs::Access;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// Why a program cannot be run in a session.
@@ -123,8 +125,20 @@ pub fn run(
     mut command: Command,
 ) -> Result<ExitStatus, ProgramError> {
     session.pass_to(&mut command);
+    run_command(program, command)
+}
+
+/// Runs a program to its end as [`run`] does, without a session.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn run_command(program: &Program, mut command: Command) -> Result<ExitStatus, ProgramError> {
     let failed = |source| ProgramError::Start { path: program.path.clone(), source };
     let _signals = pass_signals_on();
+    if let Some(limit) = OPEN_FILES.get().copied() {
+        // SAFETY: setrlimit(2) may be called between fork and exec.
+        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
+    }
     let mut child = command.spawn().map_err(failed)?;
     let program = i32::try_from(child.id()).unwrap_or(0);
     PROGRAM.store(program, Relaxed);
@@ -136,6 +150,17 @@ pub fn run(
     let status = child.wait();
     PROGRAM.store(0, Relaxed);
     status.map_err(failed)
+}
+
+/// The limit of open files before it was raised.
+static OPEN_FILES: OnceLock<Rlimit> = OnceLock::new();
+
+/// Raises the limit of open files of this process as far as it may. Programs that [`run_command`]
+/// starts get the limit that was there before.
+pub fn allow_open_files() {
+    let limit = OPEN_FILES.get_or_init(|| getrlimit(Resource::Nofile));
+    // If it cannot be raised, it may still suffice.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..*limit });
 }
 
 /// Returns the code that a shell exits with after a program that ended so.

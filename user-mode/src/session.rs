@@ -160,6 +160,14 @@ impl Session {
         Ok(summary)
     }
 
+    /// Ends a session in which nothing was recorded as if it had not been created.
+    pub fn abandon(self) {
+        let Session { trace, segment, host } = self;
+        host.finish();
+        segment.remove();
+        trace.abandon();
+    }
+
     /// Ends the session as [`Session::finish`] does, but returns a summary even if the
     /// session cannot be written to its end.
     pub fn end(self) -> (Summary, Result<(), Error>) {

@@ -20,7 +20,7 @@ pub fn nightly() -> Command {
     command
 }
 
-/// Returns the first line of a command's output.
+/// Returns the first line of a command's output that is not empty.
 ///
 /// # Errors
 /// If it cannot be started or fails; the first line of its stderr is the message.
@@ -29,7 +29,7 @@ pub fn first_line(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {program}"))?;
     let first = |text: &[u8]| {
         let text = String::from_utf8_lossy(text);
-        text.lines().next().unwrap_or_default().trim().to_owned()
+        text.trim().lines().next().unwrap_or_default().trim().to_owned()
     };
     ensure!(output.status.success(), "{}", first(&output.stderr));
     Ok(first(&output.stdout))

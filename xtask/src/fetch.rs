@@ -64,6 +64,23 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
+        name: "trace-cmd",
+        programs: &[("trace-cmd", "usr/bin/trace-cmd", &[])],
+        packages: &["trace-cmd"],
+        suites: &["bookworm"],
+        environment: &[("TRACEEVENT_PLUGIN_DIR", "{lib}/traceevent/plugins")],
+        ..PLAIN
+    },
+    Tool {
+        name: "trace-cmd-3.3",
+        // Under another name: tests read the same files with both releases.
+        programs: &[("trace-cmd-3.3", "usr/bin/trace-cmd", &[])],
+        packages: &["trace-cmd"],
+        suites: &["trixie"],
+        environment: &[("TRACEEVENT_PLUGIN_DIR", "{lib}/traceevent/plugins")],
+        ..PLAIN
+    },
+    Tool {
         name: "qemu-user",
         programs: &[
             ("qemu-x86_64", "usr/bin/qemu-x86_64", &[]),

@@ -35,10 +35,12 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 20] = [
+const PROBES: [(&str, Probe); 22] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
+    ("trace-cmd", |machine, name| machine.program(name, loads_decoders)),
+    ("trace-cmd-3.3", |machine, name| machine.program(name, loads_decoders)),
     ("python3", |_, name| version(name).context("not on PATH (package python3)")),
     ("readelf", |_, name| version(name).context("not on PATH (package binutils)")),
     ("bpftrace", |machine, name| {
@@ -190,6 +192,14 @@ fn reads_a_trace(program: &Path) -> Result<()> {
         text.trim(),
         one_line(&read.stderr)
     );
+    Ok(())
+}
+
+/// Checks that trace-cmd starts with its libraries and finds its decoders of events, which are plugins.
+fn loads_decoders(program: &Path) -> Result<()> {
+    let options = Command::new(program).arg("options").output()?;
+    let listed = String::from_utf8_lossy(&options.stdout).into_owned();
+    ensure!(listed.contains("plugin:"), "it finds no plugins: {}", one_line(&options.stderr));
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use crate::vmm::Device;
 use anyhow::{Result, anyhow, ensure};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args, Program};
+use hypertrace_kernel::{Config, Recording, Source};
 use kvm_vmm::{Answer, Machine};
 
 const REFERENCE_POINTS: u64 = 3_000;
@@ -49,6 +50,25 @@ pub fn exit_null(_: &mut Context) -> Result<f64> {
 
 pub fn reference_point(_: &mut Context) -> Result<f64> {
     Ok(ns(points(1, Answer::Device)?, REFERENCE_POINTS))
+}
+
+/// Measures a reference point while the kernel's events of this process are recorded.
+pub fn recorded(_: &mut Context) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    // The recording needs a session beside it; the guest's own is another one.
+    let beside = scratch.session()?;
+    let mut config = Config::new(scratch.path().join("session"));
+    config.pids = vec![std::process::id()];
+    let recording = Recording::start(&config)?;
+    ensure!(recording.source() == Source::Tracefs, "needs root and tracefs");
+    let measured = points(1, Answer::Device);
+    let summary = recording.finish()?;
+    beside.finish()?;
+    let measured = measured?;
+    ensure!(summary.lost() == 0, "{} of the kernel's events lost", summary.lost());
+    let events = summary.events;
+    ensure!(events >= REFERENCE_POINTS, "{events} events of {REFERENCE_POINTS} points");
+    Ok(ns(measured, REFERENCE_POINTS))
 }
 
 /// Returns the throughput of two vCPUs over that of one.

@@ -4,7 +4,8 @@ use super::row::{Floor, Row, row};
 use super::trace::To;
 use super::trigger::Rules;
 use super::{
-    c, device, drain, hostile, kvm, peers, qemu, ring, sigsegv, trace, tracefs, trigger, user,
+    c, device, drain, hostile, kvm, peers, qemu, regions, ring, sigsegv, trace, trace_dat, tracefs,
+    trigger, user,
 };
 use hypertrace_trace::Output;
 use kvm_vmm::Answer;
@@ -111,6 +112,15 @@ pub const ROWS: &[Row] = &[
     row("lttng_ust", peers::lttng).note("LTTng-UST, two u64, to a file; a full buffer blocks"),
     row("uftrace_pg", peers::uftrace)
         .note("a call of a function built with -pg, to a file by uftrace"),
+    row("report_trace_dat", trace_dat::report)
+        .speedup_of(
+            ("trace-cmd report", trace_dat::trace_cmd),
+            ">= 5 x faster than trace-cmd report",
+        )
+        .note("report of a kernel's trace to text, per event, with the start of the process"),
+    row("regions", regions::regions)
+        .over(("merge to null", regions::merge), "<= 1.2 x merging the same files to null")
+        .note("CPU time for a session with its kernel.dat, per event, from opening the files on"),
     row("sigsegv_2016", sigsegv::event).note("user mode of 2016: 2 signals, 4 mprotects an event"),
     row("uprobe", tracefs::uprobe).note("a call of a function with a uprobe, to an instance"),
     row("sdt_bpftrace", peers::bpftrace).note("the sdt backend, counted by bpftrace"),
@@ -121,6 +131,9 @@ pub const ROWS: &[Row] = &[
     row("kvm_reference_point_2vcpu", |_| kvm::speedup(Answer::Device))
         .over(("null device's", |_| kvm::speedup(Answer::Null)), ">= 0.95 x the null device's")
         .note("two vCPUs' throughput over one's (not ns), against the null device's"),
+    row("record_cost", kvm::recorded)
+        .less(("kvm_reference_point", kvm::reference_point), "<= 1500 ns more")
+        .note("kvm_reference_point while the kernel is recorded; ratio is the difference in ns"),
     row("kvm_stamp", kvm::stamp)
         .over(KVM_EXIT_NULL, "<= 0.5 x kvm_exit_null")
         .note("ring record and a store that the host's kernel completes"),

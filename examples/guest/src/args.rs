@@ -55,10 +55,18 @@ pub enum Program {
     /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the others trace through the
     /// library: events, reference points, stamps.
     MoveTraced,
+    /// `events` rounds of a region for each way to spend time: in the guest for `params[1]` ticks, in
+    /// the VMM, asleep, waiting for a CPU. `params[0]` is the address of a device of the VMM that knows
+    /// these ways ([`spend`](crate::spend)), `params[2]` the ticks after which the guest takes itself to
+    /// have been away.
+    Spend,
+    /// `events` regions `store`, with ids from `params[1]`, each of one store to `params[0]`, with
+    /// reference points and regions `empty` between some of them. Posts the ticks of the stores.
+    StoreRegions,
 }
 
 impl Program {
-    const ALL: [Program; 14] = [
+    const ALL: [Program; 16] = [
         Program::Hello,
         Program::Sse,
         Program::Store,
@@ -73,6 +81,8 @@ impl Program {
         Program::MoveBars,
         Program::Regions,
         Program::MoveTraced,
+        Program::Spend,
+        Program::StoreRegions,
     ];
 
     /// Returns the program with this number. A table, not a cast: the number is from memory.

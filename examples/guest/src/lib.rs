@@ -21,6 +21,8 @@ pub mod layout;
 pub mod pci;
 /// The programs.
 pub mod programs;
+/// Registers of the device that [`Program::Spend`] uses.
+pub mod spend;
 
 // `panic = "abort"` distinguishes the image's profile from a `cargo build --all-features` of the
 // workspace, where std has a panic handler and a second one would not link.

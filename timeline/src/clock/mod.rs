@@ -7,66 +7,84 @@
 //! the host saw at `h`, so `f(g) <= h` (*not after*). The same client's next
 //! reading `g2` came after the reply, so `f(g2) >= h` (*not before*).
 //!
-//! [`ClockMap::fit`] looks for a line that satisfies every such constraint. It
-//! takes constraints in order of guest time as long as some line fits
-//! all of them. If none does, a new segment begins, so the first segments are
-//! as long as possible. Of all lines that fit, it takes one in the middle:
-//! the slope midway between the steepest and the flattest, and for that slope
-//! the offset midway between the highest and the lowest.
+//! # The envelope
 //!
-//! *Slopes* are within 1000 ppm of the nominal rate, so that one or two
-//! points already give a reasonable map (crystals differ by some 100 ppm, a VMM's
-//! calibration by a few hundred). A clock that is declared to tick exactly like the
-//! host's gets that rate if it fits, and so does one with too few constraints for a
-//! better one. If the session as a whole contradicts the nominal rate, the limits
-//! are around the measured rate instead, provided that this takes fewer segments.
+//! A clock's rate is never off by more than 1,000 ppm ([`SLACK_PER_MILLE`]). So each
+//! constraint limits *f* everywhere, the less the farther away. A sweep from left to right
+//! gives for each reading the limits by all constraints before it, a sweep from right to left
+//! those by all constraints after it. Between both, *f* must satisfy *both* limits; the map goes
+//! through the middle of what they leave, straight from reading to reading.
 //!
-//! *The bound* of a mapped time is the distance to the farther one of the
-//! highest and the lowest line that fit the segment: if the guest's clock ran
-//! at a constant rate there, the true time is not farther off. Between segments it
-//! follows from the fact that clocks do not go backwards. It grows outside of the
-//! constraints, and there is no bound if one side has no constraint at all.
+//! Nothing is assumed about how the rate changes within its limits: it may drift, change at
+//! once, or oscillate.
 //!
-//! *Exactness.* Host time is in units of 1/256 ns ([`FRACTION`]), lines are
-//! fixed-point, hulls are integers: each constraint holds for the integer that
-//! [`ClockMap::at`] returns, and the map never goes backwards.
+//! # Jumps
+//!
+//! A clock *jumps* if its rate is outside of its limits for a moment: the guest was stopped
+//! together with its clock, or somebody set it. A jump that is larger than the envelope is
+//! *found*: two constraints contradict each other, [`ClockMap::jumps`] names both, and each
+//! sweep begins anew there. A smaller one only makes the envelope narrower, by as much as the
+//! clock jumped.
+//!
+//! # The bound
+//!
+//! The bound of a mapped time is the distance to the farther end of the envelope, after the
+//! envelope was made wider on both sides by the *usual width*, which the wider of both sweeps does
+//! not exceed at 90 of 100 readings ([`ClockMap::width`]). So the true time is inside the bound even
+//! beside a jump of that size that was not found. The bound never exceeds the limits by *either*
+//! sweep: on each side of a jump, one of them has not passed it yet. Around a jump that was found,
+//! these limits are the bound.
+//!
+//! # Assumptions
+//!
+//! - The rate stays within 1,000 ppm of the declared one. If the constraints contradict
+//!   that, and the mean rate from the first to the last constraint explains them with at least two
+//!   jumps less, it stays within 1,000 ppm of that mean. If both rates are within one per cent, a
+//!   clock of the declared rate that is stopped now and then could look the same: then the bound
+//!   holds for both. Before the first and after the last reading nothing checks this.
+//! - A jump that is not found is no larger than the envelope's usual width. Where points are far
+//!   apart, a larger one could hide between two of them.
+//! - Of two jumps in opposite directions that are both too small to be found, one is outside of
+//!   the other's reach: until the limits of the rate have made constraints on the other side of
+//!   a jump useless. No jump is among the first or last [`ENDS`] readings, or outside of them.
+//! - The clock is not set back over readings that it gave already.
+//!
+//! There is no bound if one side has no constraint at all.
+//!
+//! # Exactness
+//!
+//! Host time is in units of 1/256 ns ([`FRACTION`]), and all arithmetic is in integers: each
+//! constraint holds for the integer that [`ClockMap::at`] returns, and the map never goes
+//! backwards.
+//!
+//! # Memory
+//!
+//! 56 bytes for each reading with a constraint; a reference point makes two. While a map is
+//! made, up to 80 bytes more.
 
-mod hull;
+pub mod host;
+mod sweep;
 
-use hull::{Hull, Side, Slope};
-pub use hull::{LIMIT, Point};
+pub use sweep::{LIMIT, Point};
+use sweep::{NONE, Rate, Rates, Reading, Span};
 
 /// Units of host time in a nanosecond: enough to keep the order of events within a
 /// nanosecond.
 pub const FRACTION: i64 = 256;
 
-/// Fraction bits of slopes and offsets: over the longest session (2^62 units)
-/// a slope's last bit is worth 1/16 ns, and products still fit 128 bits.
-const BITS: u32 = 48;
+/// Maximum deviation of a clock from its rate, in parts per thousand. Crystals differ by some
+/// 100 ppm, a VMM's calibration by a few hundred.
+pub const SLACK_PER_MILLE: i64 = 1;
 
-/// Maximum deviation of a clock from its nominal rate, in parts per thousand.
-const SLACK_PER_MILLE: i128 = 1;
+/// Number of readings at each end of a map where no jump can be recognized, because one sweep
+/// has passed too few of them: those of eight reference points.
+pub const ENDS: usize = 16;
 
-/// Number of constrained readings below which the nominal rate is better than a
-/// measured one.
-const FEW: usize = 8;
+/// Per cent of the readings at which the envelope is no wider than its usual width.
+const USUAL_PER_CENT: usize = 90;
 
-/// The declared rate of a guest clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nominal {
-    /// Ticks per second, 1 to 10^12; other values count as the nearer end.
-    pub frequency: u64,
-    /// Whether the clock is declared to be the host's own counter with another
-    /// offset: then this rate is exact.
-    pub exact: bool,
-}
-
-impl Nominal {
-    fn slope(self) -> Slope {
-        let frequency = self.frequency.clamp(1, 1_000_000_000_000);
-        Slope::new(1_000_000_000 * i128::from(FRACTION), frequency.into())
-    }
-}
+/// Most jumps of a map that are kept; [`ClockMap::segments`] counts all.
+pub const MAX_JUMPS: usize = 1024;
 
 /// No map that never goes backwards satisfies all the constraints: they are
 /// not of one clock.
@@ -88,84 +106,309 @@ pub struct Mapped {
     pub bound: Option<u64>,
 }
 
+/// A jump of a clock: two constraints that no rate within the limits connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Jump {
+    /// The constraint before the jump.
+    pub before: Point,
+    /// The constraint after it.
+    pub after: Point,
+    /// Least size of the jump, in 1/[`FRACTION`] ns.
+    pub least: u64,
+    /// Whether the guest's clock went ahead. `before` is then a time that is not before its host
+    /// time, `after` one that is not after. Otherwise the guest's clock lost time, as if
+    /// it had been stopped, and it is the other way round.
+    pub ahead: bool,
+}
+
+/// Bounds of a map at its readings, in 1/[`FRACTION`] ns, as quantiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bounds {
+    /// Half of the readings have no larger one.
+    pub p50: u64,
+    /// 99 of 100 readings have no larger one.
+    pub p99: u64,
+    /// No reading has a larger one. Times between readings that are far apart do, and those
+    /// before the first and after the last.
+    pub max: u64,
+}
+
+/// How far a map is from its constraints, in 1/[`FRACTION`] ns: medians.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Residuals {
+    /// From a reading's mapped time to the host time that it was not after.
+    pub to_host: Option<u64>,
+    /// From the host time that a reading was not before to its mapped time.
+    pub from_host: Option<u64>,
+}
+
 /// A map from guest ticks to host time that never goes backwards.
 #[derive(Clone, Debug)]
 pub struct ClockMap {
-    /// Segments in order of guest time; at least one.
-    segments: Vec<Segment>,
+    /// Readings in order of guest time; at least one.
+    knots: Vec<Knot>,
+    rates: Rates,
+    has_another_rate: bool,
+    /// The map of the same readings at the declared rate, where that explains them too: with jumps.
+    otherwise: Option<Box<ClockMap>>,
     constraints: usize,
+    jumps: Vec<Jump>,
+    segments: usize,
+    /// The envelope's usual width.
+    width: Option<u64>,
+    residuals: Residuals,
+}
+
+/// A reading with a constraint.
+#[derive(Clone, Copy, Debug)]
+struct Knot {
+    x: i64,
+    /// The map's value.
+    y: i64,
+    /// Limits by this reading and those before it.
+    forward: Span,
+    /// Limits by this reading and those after it.
+    backward: Span,
+    /// Whether a jump that was found may be between this reading and the next.
+    is_at_jump: bool,
 }
 
 impl ClockMap {
-    /// Makes the map that passes through `at` with the nominal rate, without a bound:
-    /// for a clock without constraints.
-    pub fn nominal(nominal: Nominal, at: Point) -> ClockMap {
-        let slope = nominal.slope();
+    /// Makes the map that passes through `at` with the rate of `frequency` (ticks per
+    /// second), without a bound: for a clock without constraints.
+    pub fn nominal(frequency: u64, at: Point) -> ClockMap {
         let at = Point { x: at.x.clamp(0, LIMIT), y: at.y.clamp(-LIMIT, LIMIT) };
+        let (forward, backward) = (Span::ALL, Span::ALL);
+        let knot = Knot { x: at.x, y: at.y, forward, backward, is_at_jump: false };
         ClockMap {
-            segments: vec![Segment {
-                fit: Fit::new(at.x, (slope, slope)),
-                rate: slope.fixed_floor(BITS),
-                offset: i128::from(at.y) << BITS,
-                floor: -LIMIT,
-            }],
+            knots: vec![knot],
+            rates: around(nominal_rate(frequency)),
+            has_another_rate: false,
+            otherwise: None,
             constraints: 0,
+            jumps: Vec::new(),
+            segments: 1,
+            width: None,
+            residuals: Residuals::default(),
         }
     }
 
-    /// Fits a map to constraints: `not_after` means f(x) <= y, `not_before`
-    /// means f(x) >= y. They may come in any order. Returns `None` if there are none.
+    /// Makes the map of a clock of about `frequency` ticks per second from constraints:
+    /// `not_after` means f(x) <= y, `not_before` means f(x) >= y. They may come in any order.
+    /// Returns `None` if there are none. A frequency outside of [`host::FREQUENCIES`] counts as the
+    /// nearer end.
     ///
-    /// Points outside of `0..LIMIT` guest ticks, or farther away than a year, are
+    /// Points outside of `0..LIMIT` guest ticks, or farther away than half a year, are
     /// left out: no clock of a session gets there.
     ///
     /// # Errors
     /// If the constraints contradict each other.
     pub fn fit(
-        nominal: Nominal,
+        frequency: u64,
         not_after: &[Point],
         not_before: &[Point],
     ) -> Result<Option<ClockMap>, Conflict> {
-        let readings = readings(nominal, not_after, not_before);
-        if let Some(bad) = readings.iter().find(|r| r.low > r.high) {
-            return Err(Conflict { guest: bad.x });
-        }
+        let readings = readings(nominal_rate(frequency), not_after, not_before);
+        let windows = windows(&readings)?;
         if readings.is_empty() {
             return Ok(None);
         }
-        let limits = around(nominal.slope());
-        let mut segments = segments(&readings, nominal, limits);
-        if segments.len() > 1
-            && let Some(measured) = measured_limits(&readings, limits)
+        let declared = around(nominal_rate(frequency));
+        let through = |rates| ClockMap::through(&readings, &windows, rates);
+        let jumps = contradictions(&readings, declared);
+        if jumps > 0
+            && let Some(measured) = measured(&readings, declared)
+            // One jump alone may as well be one.
+            && contradictions(&readings, measured) + 1 < jumps
         {
-            let nominal = Nominal { exact: false, ..nominal };
-            let other = self::segments(&readings, nominal, measured);
-            if other.len() < segments.len() {
-                segments = other;
-            }
+            let is_either = declared.is_near(measured);
+            let otherwise = is_either.then(|| Box::new(through(declared)));
+            return Ok(Some(ClockMap { has_another_rate: true, otherwise, ..through(measured) }));
         }
-        Ok(Some(ClockMap { segments, constraints: readings.len() }))
+        Ok(Some(through(declared)))
+    }
+
+    /// Makes the map under these limits of the rate.
+    fn through(readings: &[Reading], windows: &[Span], rates: Rates) -> ClockMap {
+        let mut knots = Vec::with_capacity(readings.len());
+        let (mut jumps, mut segments) = (Vec::new(), 1);
+        let mut around_jumps = Vec::new();
+        sweep::forward(readings, rates, ENDS, |forward, found| {
+            let x = readings.get(knots.len()).map_or(0, |r| r.x);
+            let knot = Knot { x, y: 0, forward, backward: Span::ALL, is_at_jump: false };
+            knots.push(knot);
+            if let Some(found) = found {
+                segments += 1;
+                around_jumps.push(found.range());
+                if jumps.len() < MAX_JUMPS {
+                    let sweep::Contradiction { before, after, by, ahead } = found;
+                    jumps.push(Jump { before, after, least: by.unsigned_abs(), ahead });
+                }
+            }
+        });
+        let mut left = knots.iter_mut().rev();
+        sweep::backward(readings, rates, ENDS, |backward, found| {
+            if let Some(knot) = left.next() {
+                knot.backward = backward;
+            }
+            around_jumps.extend(found.map(|found| found.range()));
+        });
+        // Ranges of one sweep overlap only in its first `ENDS` readings.
+        for (from, to) in around_jumps {
+            let first = knots.partition_point(|k| k.x < from);
+            let inside = knots.iter_mut().skip(first).take_while(|k| k.x < to);
+            inside.for_each(|knot| knot.is_at_jump = true);
+        }
+        let mut widths = Vec::with_capacity(knots.len());
+        let mut last = -LIMIT;
+        for (knot, window) in knots.iter_mut().zip(windows) {
+            let Span { low, high } = knot.forward.both(knot.backward);
+            // Near a jump the two sweeps may contradict each other: then between them.
+            let middle = match (low, high) {
+                (low, NONE) => low,
+                (low, high) if low == -NONE => high,
+                (low, high) => ((i128::from(low) + i128::from(high)) >> 1) as i64,
+            };
+            // Limits only grow from window to window, so the last value violates none.
+            knot.y = middle.clamp(window.low, window.high).max(last);
+            last = knot.y;
+            // A jump that is not found narrows one of them.
+            widths.extend(knot.forward.width().max(knot.backward.width()));
+        }
+        let width = quantile(&mut widths, USUAL_PER_CENT);
+        let to_host = readings.iter().zip(&knots).filter(|(r, _)| r.span.high < NONE);
+        let mut to_host: Vec<u64> = to_host.map(|(r, k)| r.span.high.abs_diff(k.y)).collect();
+        let from_host = readings.iter().zip(&knots).filter(|(r, _)| r.span.low > -NONE);
+        let mut from_host: Vec<u64> = from_host.map(|(r, k)| k.y.abs_diff(r.span.low)).collect();
+        let residuals = Residuals {
+            to_host: quantile(&mut to_host, 50),
+            from_host: quantile(&mut from_host, 50),
+        };
+        ClockMap {
+            knots,
+            rates,
+            has_another_rate: false,
+            otherwise: None,
+            constraints: readings.len(),
+            jumps,
+            segments,
+            width,
+            residuals,
+        }
     }
 
     /// Maps a guest reading to host time.
     pub fn at(&self, guest: u64) -> Mapped {
+        self.at_from(&mut 0, guest)
+    }
+
+    /// Maps a guest reading to host time. `hint` is where the last reading was found; any
+    /// value will do, but the lookup is faster if this reading is near that one.
+    pub fn at_from(&self, hint: &mut usize, guest: u64) -> Mapped {
         let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
-        let next = self.segments.partition_point(|s| s.fit.from <= x);
-        let Some(segment) = self.segments[..next].last().or(self.segments.first()) else {
-            return Mapped { host: 0, bound: None };
-        };
-        match self.segments.get(next) {
-            Some(after) if next > 0 && x > segment.fit.to => between(segment, after, x),
-            _ => {
-                let host = segment.value(x);
-                Mapped { host, bound: distance(host, segment.lowest(x), segment.highest(x)) }
-            }
+        let host = self.value(self.find(hint, x), x);
+        Mapped { host, bound: self.distance_from(hint, guest, host) }
+    }
+
+    /// Returns the distance from a host time to the farther end of what the clock's
+    /// constraints allow for a guest reading; `None` if there is no limit on one side.
+    pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
+        let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
+        let at = self.find(hint, x);
+        self.distance_at(at, x, host)
+    }
+
+    fn distance_at(&self, at: usize, x: i64, host: i64) -> Option<u64> {
+        let own = distance(host, self.span(at, x))?;
+        match &self.otherwise {
+            None => Some(own),
+            // Its knots are at the same readings.
+            Some(map) => Some(own.max(distance(host, map.span(at, x))?)),
         }
     }
 
-    /// Returns the number of lines of the map.
+    /// Returns the number of knots at or before `x`, and makes it the hint.
+    fn find(&self, hint: &mut usize, x: i64) -> usize {
+        let knots = &self.knots;
+        let is_it = |n: usize| {
+            n <= knots.len()
+                && knots.get(n).is_none_or(|after| after.x > x)
+                && n.checked_sub(1).and_then(|i| knots.get(i)).is_none_or(|before| before.x <= x)
+        };
+        if !is_it(*hint) {
+            let next = hint.saturating_add(1);
+            *hint = if is_it(next) { next } else { knots.partition_point(|k| k.x <= x) };
+        }
+        *hint
+    }
+
+    fn value(&self, at: usize, x: i64) -> i64 {
+        let rate = self.rates.min.between(self.rates.max);
+        let along = |from: &Knot| {
+            let y = i128::from(from.y) + rate.rise(x - from.x);
+            y.clamp(-i128::from(LIMIT), LIMIT.into()) as i64
+        };
+        match (at.checked_sub(1).and_then(|i| self.knots.get(i)), self.knots.get(at)) {
+            (Some(a), Some(b)) => {
+                let (rise, run, dx) = (b.y.wrapping_sub(a.y), b.x - a.x, x - a.x);
+                // Nearly always: a division of 128 bits takes several times as long.
+                match rise.checked_mul(dx).filter(|_| rise >= 0) {
+                    Some(product) => a.y + product / run,
+                    None => {
+                        let rise = i128::from(b.y) - i128::from(a.y);
+                        (i128::from(a.y) + rise * i128::from(dx) / i128::from(run)) as i64
+                    }
+                }
+            }
+            (Some(last), None) => along(last),
+            (None, Some(first)) => along(first),
+            (None, None) => 0,
+        }
+    }
+
+    /// Returns the limits at `x`, with room for a jump.
+    fn span(&self, at: usize, x: i64) -> Span {
+        let usual = self.width.map_or(NONE, |width| width.min(LIMIT as u64) as i64);
+        let before = at.checked_sub(1).and_then(|i| self.knots.get(i));
+        match (before, self.knots.get(at)) {
+            (Some(a), Some(b)) => {
+                let forward = a.forward.later(self.rates, x - a.x);
+                // A jump that was found is larger than usual.
+                let usual = if a.is_at_jump { NONE } else { usual };
+                forward.with_jumps(b.backward.earlier(self.rates, b.x - x), usual)
+            }
+            (Some(last), None) => {
+                last.forward.with_jumps(last.backward, usual).later(self.rates, x - last.x)
+            }
+            (None, Some(first)) => {
+                first.forward.with_jumps(first.backward, usual).earlier(self.rates, first.x - x)
+            }
+            (None, None) => Span::ALL,
+        }
+    }
+
+    /// Returns the number of pieces that no jump divides: one more than there are jumps.
     pub fn segments(&self) -> usize {
-        self.segments.len()
+        self.segments
+    }
+
+    /// Returns the jumps in order of guest time, the first [`MAX_JUMPS`] of them.
+    pub fn jumps(&self) -> &[Jump] {
+        &self.jumps
+    }
+
+    /// Returns how far the map is from its constraints.
+    pub fn residuals(&self) -> Residuals {
+        self.residuals
+    }
+
+    /// Iterates over the guest readings with a constraint, in order.
+    pub fn readings(&self) -> impl Iterator<Item = u64> {
+        // Readings are not negative.
+        self.knots.iter().map(|knot| knot.x.unsigned_abs())
     }
 
     /// Returns the number of guest readings with a constraint.
@@ -173,253 +416,131 @@ impl ClockMap {
         self.constraints
     }
 
-    /// Returns the largest bound within a linear piece, in 1/[`FRACTION`] ns; `None`
-    /// if one is unknown. Between two lines' extremes the bound is convex, so it is
-    /// largest at the first or the last reading.
-    pub fn bound(&self) -> Option<u64> {
-        let ends = self.segments.iter().flat_map(|s| [(s, s.fit.from), (s, s.fit.to)]);
-        ends.map(|(s, x)| distance(s.value(x), s.lowest(x), s.highest(x)))
-            .try_fold(0, |a, b| Some(b?.max(a)))
+    /// Returns the envelope's usual width, in 1/[`FRACTION`] ns: what the sweep that leaves more
+    /// leaves at most at 90 of 100 readings.
+    pub fn width(&self) -> Option<u64> {
+        self.width
+    }
+
+    /// Returns whether the constraints contradict the declared rate, so that the limits of the rate
+    /// are others.
+    pub fn has_another_rate(&self) -> bool {
+        self.has_another_rate
+    }
+
+    /// Returns the limits of the clock's rate, in guest ticks per second of host time.
+    pub fn frequencies(&self) -> (f64, f64) {
+        (self.rates.max.frequency(), self.rates.min.frequency())
+    }
+
+    /// Returns the bounds at the readings, on the side where they are larger; `None` if
+    /// one is unknown.
+    pub fn bounds(&self) -> Option<Bounds> {
+        let side = |at: usize, knot: &Knot| self.distance_at(at, knot.x, knot.y);
+        let worse = |(i, knot): (usize, &Knot)| {
+            let (left, right) = (side(i, knot)?, side(i + 1, knot)?);
+            Some(match i {
+                0 => right,
+                _ if i + 1 == self.knots.len() => left,
+                _ => left.max(right),
+            })
+        };
+        let mut all = self.knots.iter().enumerate().map(worse).collect::<Option<Vec<u64>>>()?;
+        let mut at = |per_cent| quantile(&mut all, per_cent);
+        Some(Bounds { p50: at(50)?, p99: at(99)?, max: at(100)? })
     }
 }
 
-/// Maps a reading between two segments, on a straight line from one to the other.
-fn between(a: &Segment, b: &Segment, x: i64) -> Mapped {
-    let (last, first) = (a.fit.to, b.fit.from);
-    let (from, to) = (a.value(last), b.value(first));
-    let (rise, run) = (i128::from(to) - i128::from(from), i128::from(first) - i128::from(last));
-    let host = i128::from(from) + rise * (i128::from(x) - i128::from(last)) / run;
-    let host = host as i64; // between two i64
-    Mapped { host, bound: distance(host, a.lowest(last), b.highest(first)) }
-}
-
 /// Returns the larger distance from `host` to the two limits.
-fn distance(host: i64, lowest: Option<i128>, highest: Option<i128>) -> Option<u64> {
-    let host = i128::from(host);
-    let far = (highest? - host).max(host - lowest?).max(0);
-    Some(u64::try_from(far).unwrap_or(u64::MAX))
+fn distance(host: i64, span: Span) -> Option<u64> {
+    if span.low == -NONE || span.high == NONE {
+        return None;
+    }
+    // Limits and times are below 2^62 in magnitude.
+    Some(span.high.saturating_sub(host).max(host.saturating_sub(span.low)).max(0).unsigned_abs())
 }
 
-/// All constraints on one guest reading.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    x: i64,
-    /// Lower limit: f(x) >= low; `i64::MIN` if there is none.
-    low: i64,
-    /// Upper limit: f(x) <= high; `i64::MAX` if there is none.
-    high: i64,
+/// Returns the value that so many per cent of all do not exceed.
+fn quantile(values: &mut [u64], per_cent: usize) -> Option<u64> {
+    let at = values.len().checked_sub(1)? * per_cent / 100;
+    Some(*values.select_nth_unstable(at).1)
 }
 
-/// Returns whether a clock of this rate can reach the point within a session's time.
-fn plausible(nominal: Nominal, p: Point) -> bool {
-    (0..LIMIT).contains(&p.x)
-        && (-LIMIT..LIMIT).contains(&p.y)
-        && nominal.slope().rise_ceil(p.x.into()) < LIMIT.into()
+/// Returns the declared rate.
+fn nominal_rate(frequency: u64) -> Rate {
+    let frequency = frequency.clamp(*host::FREQUENCIES.start(), *host::FREQUENCIES.end());
+    Rate::floor(1_000_000_000 * i128::from(FRACTION), frequency.into())
 }
 
-/// Sorts the constraints, and applies each of them to its neighbours too. As f
-/// does not go backwards, an upper limit holds for all earlier readings, and a lower
-/// limit for all later ones. Only with these limits does a segment fit the next one.
-fn readings(nominal: Nominal, not_after: &[Point], not_before: &[Point]) -> Vec<Reading> {
-    let in_range = |p: &&Point| plausible(nominal, **p);
-    let upper = |p: &Point| Reading { x: p.x, low: i64::MIN, high: p.y };
-    let lower = |p: &Point| Reading { x: p.x, low: p.y, high: i64::MAX };
-    let mut all: Vec<Reading> = not_after
-        .iter()
-        .filter(in_range)
-        .map(upper)
-        .chain(not_before.iter().filter(in_range).map(lower))
-        .collect();
+/// Returns the limits of the rates that a clock of this rate may have.
+fn around(rate: Rate) -> Rates {
+    rate.around(SLACK_PER_MILLE)
+}
+
+/// Sorts the constraints by reading.
+fn readings(rate: Rate, not_after: &[Point], not_before: &[Point]) -> Vec<Reading> {
+    // Whether a clock of this rate can reach the point within a session's time.
+    let in_range = |p: &&Point| {
+        (0..LIMIT).contains(&p.x) && (-LIMIT..LIMIT).contains(&p.y) && rate.rise(p.x) < LIMIT.into()
+    };
+    let upper = |p: &Point| Reading { x: p.x, span: Span { low: -NONE, high: p.y } };
+    let lower = |p: &Point| Reading { x: p.x, span: Span { low: p.y, high: NONE } };
+    let upper = not_after.iter().filter(in_range).map(upper);
+    let mut all: Vec<Reading> =
+        upper.chain(not_before.iter().filter(in_range).map(lower)).collect();
     all.sort_unstable_by_key(|r| r.x);
     all.dedup_by(|next, kept| {
         let same = next.x == kept.x;
         if same {
-            kept.low = kept.low.max(next.low);
-            kept.high = kept.high.min(next.high);
+            kept.span = kept.span.both(next.span);
         }
         same
     });
-    let mut low = i64::MIN;
-    for r in &mut all {
-        low = low.max(r.low);
-        r.low = low;
-    }
-    let mut high = i64::MAX;
-    for r in all.iter_mut().rev() {
-        high = high.min(r.high);
-        r.high = high;
-    }
     all
 }
 
-/// Returns the limits of the slopes that a clock of this rate may have.
-fn around(rate: Slope) -> (Slope, Slope) {
-    // 20 bits: a hundredth of a ppm for the slowest rise, and room to multiply.
-    let rate = rate.fixed_floor(20);
-    let den = 1000 << 20;
-    (
-        Slope::new(rate * (1000 - SLACK_PER_MILLE), den),
-        Slope::new(rate * (1000 + SLACK_PER_MILLE), den),
-    )
+/// Returns the limits of each reading that follow from its own constraints, and from others'
+/// because clocks do not go backwards: an upper limit holds for all earlier readings, a lower
+/// one for all later ones. These hold whatever the rate is.
+fn windows(readings: &[Reading]) -> Result<Vec<Span>, Conflict> {
+    let mut windows: Vec<Span> = readings.iter().map(|r| r.span).collect();
+    let mut low = -NONE;
+    for window in &mut windows {
+        low = low.max(window.low);
+        window.low = low;
+    }
+    let mut high = NONE;
+    for window in windows.iter_mut().rev() {
+        high = high.min(window.high);
+        window.high = high;
+    }
+    match windows.iter().position(|w| w.low > w.high) {
+        Some(at) => Err(Conflict { guest: readings.get(at).map_or(0, |r| r.x) }),
+        None => Ok(windows),
+    }
 }
 
-/// Returns limits around the rate from the first to the last reading, if that is
-/// outside of `limits` for certain.
-fn measured_limits(readings: &[Reading], limits: (Slope, Slope)) -> Option<(Slope, Slope)> {
-    let low = |r: &Reading| (r.low > i64::MIN).then_some(Point { x: r.x, y: r.low });
-    let high = |r: &Reading| (r.high < i64::MAX).then_some(Point { x: r.x, y: r.high });
-    let slope = |a: Option<Point>, b: Option<Point>| match (a, b) {
-        (Some(a), Some(b)) if a.x < b.x => Some(Slope::between(a, b)),
+fn contradictions(readings: &[Reading], rates: Rates) -> usize {
+    let mut count = 0;
+    sweep::forward(readings, rates, ENDS, |_, found| count += usize::from(found.is_some()));
+    count
+}
+
+/// Returns limits around all rates that the clock may have had on average from the first to the last
+/// constraint; `None` if there are none, or if they are the declared ones.
+fn measured(readings: &[Reading], declared: Rates) -> Option<Rates> {
+    let low = |r: &Reading| (r.span.low > -NONE).then_some(Point { x: r.x, y: r.span.low });
+    let high = |r: &Reading| (r.span.high < NONE).then_some(Point { x: r.x, y: r.span.high });
+    let rate = |a: Option<Point>, b: Option<Point>| match (a?, b?) {
+        (a, b) if a.x < b.x => {
+            Some(Rate::floor(i128::from(b.y) - i128::from(a.y), i128::from(b.x) - i128::from(a.x)))
+        }
         _ => None,
     };
-    let steepest = slope(readings.iter().find_map(low), readings.iter().rev().find_map(high))?;
-    let flattest = slope(readings.iter().find_map(high), readings.iter().rev().find_map(low))?;
-    if steepest >= limits.0 && flattest <= limits.1 {
-        return None;
-    }
-    let middle = (steepest.fixed_floor(20) + flattest.fixed_floor(20)) / 2;
-    // No clock is a thousand times faster than its nominal rate.
-    let declared = limits.0.fixed_floor(20);
-    (middle > declared / 1000 && middle < declared.saturating_mul(1000).min(1 << 52))
-        .then(|| around(Slope::new(middle, 1 << 20)))
-}
-
-fn segments(readings: &[Reading], nominal: Nominal, limits: (Slope, Slope)) -> Vec<Segment> {
-    let mut done: Vec<Segment> = Vec::new();
-    let mut open: Option<Fit> = None;
-    for reading in readings {
-        if open.as_mut().is_some_and(|fit| fit.extend(reading)) {
-            continue;
-        }
-        // A reading that does not fit ends the segment. One reading alone always fits.
-        done.extend(open.replace(Fit::begin(reading, limits)).map(|f| f.finish(nominal)));
-    }
-    done.extend(open.map(|f| f.finish(nominal)));
-    let mut floor = -LIMIT;
-    for segment in &mut done {
-        segment.floor = floor;
-        floor = segment.value(segment.fit.to);
-    }
-    done
-}
-
-/// The set of all lines that fit the readings so far: the limits of their slopes, and
-/// the hulls between which they run.
-#[derive(Clone, Debug)]
-struct Fit {
-    /// First reading.
-    from: i64,
-    /// Last reading.
-    to: i64,
-    readings: usize,
-    slopes: (Slope, Slope),
-    above: Hull,
-    below: Hull,
-}
-
-impl Fit {
-    /// Makes the set of all lines of these slopes, for readings from `x` on.
-    fn new(x: i64, slopes: (Slope, Slope)) -> Fit {
-        let (above, below) = (Hull::new(Side::Below), Hull::new(Side::Above));
-        Fit { from: x, to: x, readings: 0, slopes, above, below }
-    }
-
-    fn begin(reading: &Reading, limits: (Slope, Slope)) -> Fit {
-        let mut fit = Fit::new(reading.x, limits);
-        fit.push(reading);
-        fit
-    }
-
-    /// Adds a reading to the right of all others, if some line still fits.
-    fn extend(&mut self, reading: &Reading) -> bool {
-        let (mut min, mut max) = self.slopes;
-        if reading.high < i64::MAX {
-            let here = Point { x: reading.x, y: reading.high };
-            max = self.below.tangent(here).map_or(max, |s| s.min(max));
-        }
-        if reading.low > i64::MIN {
-            let here = Point { x: reading.x, y: reading.low };
-            min = self.above.tangent(here).map_or(min, |s| s.max(min));
-        }
-        // Fourier-Motzkin: there is a line if all pairs of an upper and a lower
-        // constraint have a slope in common, which must be representable.
-        if min.fixed_ceil(BITS) > max.fixed_floor(BITS) {
-            return false;
-        }
-        self.slopes = (min, max);
-        self.push(reading);
-        true
-    }
-
-    fn push(&mut self, reading: &Reading) {
-        self.to = reading.x;
-        self.readings += 1;
-        if reading.high < i64::MAX {
-            self.above.push(Point { x: reading.x, y: reading.high });
-        }
-        if reading.low > i64::MIN {
-            self.below.push(Point { x: reading.x, y: reading.low });
-        }
-    }
-
-    fn finish(mut self, nominal: Nominal) -> Segment {
-        let (min, max) = self.slopes;
-        let (flattest, steepest) = (min.fixed_ceil(BITS), max.fixed_floor(BITS));
-        let declared = nominal.slope().fixed_floor(BITS);
-        let trusted = nominal.exact || self.readings < FEW;
-        let rate = if trusted && (flattest..=steepest).contains(&declared) {
-            declared
-        } else {
-            flattest + (steepest - flattest) / 2
-        };
-        // Returns the offset with which a line of this rate passes through a point.
-        let start = |p: &Point| {
-            (i128::from(p.y) << BITS) - rate * (i128::from(p.x) - i128::from(self.from))
-        };
-        let highest = self.above.points().iter().map(start).min();
-        let lowest = self.below.points().iter().map(start).max();
-        let offset = match (lowest, highest) {
-            (Some(low), Some(high)) => low + (high - low) / 2,
-            (Some(only), None) | (None, Some(only)) => only,
-            (None, None) => 0,
-        };
-        self.above.clip(min, max);
-        self.below.clip(min, max);
-        Segment { fit: self, rate, offset, floor: -LIMIT }
-    }
-}
-
-/// A line, with the limits of all lines that fit.
-#[derive(Clone, Debug)]
-struct Segment {
-    fit: Fit,
-    /// Host units per tick, [`BITS`] fraction bits.
-    rate: i128,
-    /// Host time at `from`, [`BITS`] fraction bits.
-    offset: i128,
-    /// End of the segment before, below which this one does not go. That violates no
-    /// constraint: it is within the upper limit there, and later ones are no lower.
-    floor: i64,
-}
-
-impl Segment {
-    fn value(&self, x: i64) -> i64 {
-        let dx = i128::from(x) - i128::from(self.fit.from);
-        let host = match self.rate.checked_mul(dx).and_then(|r| r.checked_add(self.offset)) {
-            Some(fixed) => (fixed >> BITS).clamp(-i128::from(LIMIT), LIMIT.into()) as i64,
-            None if dx < 0 => -LIMIT,
-            None => LIMIT,
-        };
-        host.max(self.floor)
-    }
-
-    fn highest(&self, x: i64) -> Option<i128> {
-        self.fit.above.bound_at(x, self.fit.slopes.0, self.fit.slopes.1)
-    }
-
-    fn lowest(&self, x: i64) -> Option<i128> {
-        self.fit.below.bound_at(x, self.fit.slopes.0, self.fit.slopes.1)
-    }
+    let steepest = rate(readings.iter().find_map(low), readings.iter().rev().find_map(high))?;
+    let flattest = rate(readings.iter().find_map(high), readings.iter().rev().find_map(low))?;
+    let rates = Rates { min: around(flattest).min, max: around(steepest).max };
+    (rates != declared && rates.min <= rates.max).then_some(rates)
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 //! The trait of all inputs.
 
 use super::names::Names;
+use crate::clock::FRACTION;
 use crate::error::Result;
-use crate::event::{Entry, Lost};
+use crate::event::{EntryRef, Lost};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -13,6 +14,17 @@ pub(crate) type Time = i128;
 
 /// Time of losses at an unknown place: after everything else.
 pub(crate) const UNPLACED: Time = Time::MAX;
+
+/// Returns a time in whole nanoseconds.
+pub(crate) fn nanoseconds(time: Time) -> i64 {
+    time.div_euclid(FRACTION.into()).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+/// Returns a distance of times in nanoseconds, rounded up.
+pub(crate) fn nanoseconds_up(distance: Time) -> u64 {
+    let units = distance.clamp(0, i64::MAX.into()) as u64;
+    units.div_ceil(FRACTION.unsigned_abs())
+}
 
 /// A sequence of events in order of time, with the places where some were lost.
 pub(crate) trait Input: Debug {
@@ -25,12 +37,17 @@ pub(crate) trait Input: Debug {
 
     /// Returns the entry that was read last. Called in the timeline's order, because a
     /// lease changes a name in `names` for the entries after it.
-    fn take(&mut self, names: &mut Names) -> Option<Entry>;
+    fn take<'s>(&'s mut self, names: &'s mut Names) -> Option<EntryRef<'s>>;
 
     /// Returns whether entries come after those of a guest with the same time. The time of
     /// a guest's event before a reference point may be mapped to that of the point, but
     /// never the time of an event after it.
     fn is_host(&self) -> bool;
+
+    /// Returns the faults of the entries so far, although they could be read.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Losses that belong to no stream with events.
@@ -39,8 +56,8 @@ impl Input for VecDeque<Lost> {
         Ok((!self.is_empty()).then_some(UNPLACED))
     }
 
-    fn take(&mut self, _: &mut Names) -> Option<Entry> {
-        self.pop_front().map(Entry::Lost)
+    fn take<'s>(&'s mut self, _: &'s mut Names) -> Option<EntryRef<'s>> {
+        self.pop_front().map(EntryRef::Lost)
     }
 
     fn is_host(&self) -> bool {

@@ -65,10 +65,10 @@ impl Names {
 
     /// Returns the name to show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
     /// no VMM, with `S1:` in front if there are several sessions.
-    pub fn get(&mut self, source: Source) -> Arc<str> {
+    pub fn get(&mut self, source: Source) -> &Arc<str> {
         let (prefix, host) = &self.sessions[source.session];
         let lessee = self.lessees.entry(source).or_default();
-        let shown = lessee.shown.get_or_insert_with(|| {
+        lessee.shown.get_or_insert_with(|| {
             let client = source.client;
             match (source.domain, lessee.name.as_str()) {
                 (Domain::Guest, "") => format!("{prefix}guest/{client}"),
@@ -78,7 +78,11 @@ impl Names {
                 (Domain::Host, name) => format!("{prefix}{host}/{name}"),
             }
             .into()
-        });
-        shown.clone()
+        })
+    }
+
+    /// Returns the prefix of a session's names: empty if there is one session only.
+    pub fn prefix(&self, session: usize) -> &str {
+        self.sessions.get(session).map_or("", |(prefix, _)| prefix)
     }
 }

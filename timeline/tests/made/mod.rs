@@ -49,6 +49,18 @@ pub fn json(clocks: &str, events: &str, streams: &str) -> String {
     )
 }
 
+/// Boots of two machines, as in `/proc/sys/kernel/random/boot_id`.
+pub const BOOT: &str = "36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d";
+pub const OTHER_BOOT: &str = "00000000-e68a-4dcf-9f57-8bb3a1fed66d";
+
+/// Adds the boot to a session.json.
+pub fn with_boot(json: &str, boot: Option<&str>) -> String {
+    match boot {
+        Some(boot) => json.replacen("\"clocks\"", &format!("\"boot_id\":\"{boot}\",\"clocks\""), 1),
+        None => json.to_owned(),
+    }
+}
+
 /// A session's directory.
 pub struct Made {
     pub dir: tempfile::TempDir,
@@ -58,6 +70,11 @@ impl Made {
     /// Makes a session with the usual clocks and events.
     pub fn new() -> Made {
         Made::with_json(&json(&clocks(), EVENTS, "[]"))
+    }
+
+    /// Makes the same session of a known boot.
+    pub fn of_boot(boot: Option<&str>) -> Made {
+        Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), boot))
     }
 
     pub fn with_json(json: &str) -> Made {

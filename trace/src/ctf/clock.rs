@@ -1,6 +1,9 @@
 //! Clocks: linear maps from raw ticks to Unix time, for CTF readers.
 //!
-//! The host's clock is measured. A guest's clock is an estimate that improves:
+//! The host's clock is measured: its rate against CLOCK_MONOTONIC_RAW, which runs at the same
+//! rate whatever the system's clock is adjusted by, and one anchor against CLOCK_REALTIME. So
+//! Unix time in a session is that of its start plus the time that has passed since, and does not
+//! follow later adjustments of the system's clock. A guest's clock is an estimate that improves:
 //! the guest wrote each timestamp before the host saw it, so the smallest
 //! difference between the two bounds the offset. (`hypertrace-timeline`
 //! computes finer maps with error bounds from the reference points; these maps
@@ -13,8 +16,9 @@ use super::session_json::ClockJson;
 use crate::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The clock of all host rings.
 pub(crate) const HOST_CLOCK: u32 = 0;
@@ -24,6 +28,12 @@ pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000
 
 const NS: i128 = 1_000_000_000;
 
+/// Returns the host's boot; `None` if `/proc` does not have it.
+pub(crate) fn boot_id() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim_end().to_owned())
+}
+
 /// One instant on all of the host's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Anchor {
@@ -31,8 +41,14 @@ pub struct Anchor {
     pub raw: u64,
     /// CLOCK_REALTIME, nanoseconds.
     pub unix_ns: i128,
-    /// CLOCK_MONOTONIC.
-    pub monotonic: Instant,
+    /// CLOCK_MONOTONIC_RAW, nanoseconds.
+    pub monotonic_ns: i128,
+}
+
+/// Reads a clock of the system, nanoseconds.
+fn read(clock: ClockId) -> i128 {
+    let time = clock_gettime(clock);
+    i128::from(time.tv_sec) * NS + i128::from(time.tv_nsec)
 }
 
 impl Anchor {
@@ -41,12 +57,11 @@ impl Anchor {
     pub fn now() -> Anchor {
         let sample = || {
             let before = ticks();
-            let real = SystemTime::now();
-            let monotonic = Instant::now();
-            let width = ticks().saturating_sub(before);
             // A time before 1970 is taken as 1970.
-            let unix_ns = real.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128);
-            (width, Anchor { raw: before + width / 2, unix_ns, monotonic })
+            let unix_ns = read(ClockId::Realtime).max(0);
+            let monotonic_ns = read(ClockId::MonotonicRaw);
+            let width = ticks().saturating_sub(before);
+            (width, Anchor { raw: before + width / 2, unix_ns, monotonic_ns })
         };
         let shorter = |a: (u64, Anchor), b: (u64, Anchor)| if b.0 < a.0 { b } else { a };
         (0..32).map(|_| sample()).fold(sample(), shorter).1
@@ -77,13 +92,9 @@ fn first_frequency() -> u64 {
     })
 }
 
-/// Returns the ticks per second of Unix time, or of monotonic time if the clock was set in
-/// between.
+/// Returns the ticks per second of CLOCK_MONOTONIC_RAW.
 fn frequency_between(a: &Anchor, b: &Anchor) -> Option<u64> {
-    let monotonic = b.monotonic.checked_duration_since(a.monotonic)?.as_nanos() as i128;
-    let real = b.unix_ns - a.unix_ns;
-    let set = (real - monotonic).abs() > 1_000 + monotonic / 1_000;
-    let ns = if set { monotonic } else { real };
+    let ns = b.monotonic_ns - a.monotonic_ns;
     let ticks = i128::from(b.raw.checked_sub(a.raw)?);
     u64::try_from((ticks * NS + ns / 2).checked_div(ns)?).ok().filter(|f| FREQUENCIES.contains(f))
 }
@@ -103,7 +114,7 @@ impl HostClock {
         let first = Anchor {
             raw: json.base.saturating_add(frequency),
             unix_ns: i128::from(json.offset_ns) + NS,
-            monotonic: Instant::now(),
+            monotonic_ns: read(ClockId::MonotonicRaw),
         };
         HostClock { first, base: json.base, frequency, fixed: true }
     }
@@ -114,7 +125,7 @@ impl HostClock {
     pub fn refresh(&mut self) {
         let now = Anchor::now();
         if !self.fixed
-            && now.monotonic.duration_since(self.first.monotonic) >= Duration::from_millis(20)
+            && now.monotonic_ns - self.first.monotonic_ns >= 20_000_000
             && let Some(frequency) = frequency_between(&self.first, &now)
         {
             self.frequency = frequency;
@@ -266,6 +277,8 @@ pub(crate) struct Clocks {
     /// Host's raw counter when the epoch began.
     began: u64,
     own_frequency: Option<u64>,
+    /// The boot whose counter the host's clock is.
+    pub boot_id: Option<String>,
     /// True if guests stamp with the host's counter.
     pub shared: bool,
     /// The session is a flight recorder.
@@ -292,6 +305,7 @@ impl Clocks {
             epoch,
             began,
             own_frequency,
+            boot_id: None,
             shared: false,
             is_recorder: false,
             changed: true,
@@ -501,12 +515,33 @@ mod tests {
     }
 
     #[test]
-    fn the_host_clock_agrees_with_the_system() {
+    fn the_host_clock_counts_the_time_that_passes() {
         let mut clock = HostClock::start();
         std::thread::sleep(Duration::from_millis(50));
         clock.refresh();
         let now = Anchor::now();
-        assert!((clock.unix_ns(now.raw) - now.unix_ns).abs() < 20_000);
+        let elapsed = now.monotonic_ns - clock.first.monotonic_ns;
+        assert!((clock.unix_ns(now.raw) - clock.first.unix_ns - elapsed).abs() < 20_000);
+    }
+
+    #[test]
+    fn adjustments_of_the_systems_clock_do_not_change_the_rate() {
+        let first = Anchor { raw: 5_000, unix_ns: 7_000_000_000_000, monotonic_ns: 90_000_000_000 };
+        let after = |real_ns: i128| Anchor {
+            raw: 5_000 + 26_000_000_000,
+            unix_ns: first.unix_ns + real_ns,
+            monotonic_ns: first.monotonic_ns + 10_000_000_000,
+        };
+        // Steady, slewed by 500 ppm, set back an hour.
+        for real in [10_000_000_000, 10_005_000_000, -3_590_000_000_000] {
+            assert_eq!(frequency_between(&first, &after(real)), Some(2_600_000_000));
+        }
+    }
+
+    #[test]
+    fn the_boot_has_an_id() {
+        let boot = boot_id().unwrap();
+        assert_eq!((boot.len(), boot_id()), (36, Some(boot)));
     }
 
     #[test]

@@ -57,8 +57,8 @@ impl Share {
     }
 }
 
-/// Calls until it is not interrupted, at most [`MOST_TRIES`] times.
-pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+/// Calls until it is not interrupted, at most a hundred times.
+pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     let mut tries = 1;
     loop {
         match call() {
@@ -70,7 +70,7 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::R
 
 /// Writes all of it; what remains of a short write is tried again, so that the
 /// reason shows.
-pub(crate) fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match retry(|| pwrite(&file, bytes, at))? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
@@ -84,7 +84,7 @@ pub(crate) fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Re
 }
 
 /// Reads as much as there is, up to the buffer's length.
-pub(crate) fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Result<usize> {
+pub fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < bytes.len() {
         match retry(|| pread(&file, &mut bytes[filled..], at))? {
@@ -99,7 +99,7 @@ pub(crate) fn read_at(file: impl AsFd, bytes: &mut [u8], mut at: u64) -> io::Res
 }
 
 /// Gives a file this length.
-pub(crate) fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
+pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
     retry(|| ftruncate(&file, len))
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn inode(stat: &Stat) -> (u64, u64) {
 ///
 /// # Errors
 /// If it may not: the error names the limit.
-pub(crate) fn check_size(bytes: u64) -> io::Result<()> {
+pub fn check_size(bytes: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
         None => Ok(()),
         Some(limit) => {
@@ -125,7 +125,7 @@ pub(crate) fn check_size(bytes: u64) -> io::Result<()> {
 
 /// A directory of a session.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder {
+pub struct Folder {
     fd: Arc<OwnedFd>,
     /// Where it was when it was opened: for messages only.
     path: PathBuf,

@@ -29,6 +29,11 @@ pub struct SessionJson {
     pub uuid: String,
     /// When the session was created, Unix time.
     pub started_unix_ns: i64,
+    /// The host's boot whose raw counter the host's clock is, as in
+    /// `/proc/sys/kernel/random/boot_id`. `None` if that could not be read, and from versions
+    /// that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// Whether the guests are programs of the host itself: there is no VMM.
     #[serde(default)]
     pub programs: bool,
@@ -212,6 +217,7 @@ mod tests {
             version: VERSION,
             uuid: "8-4-4-4-12".into(),
             started_unix_ns: i64::MAX,
+            boot_id: Some("8-4-4-4-12".into()),
             programs: false,
             clocks: vec![clock; MAX_SESSION_CLOCKS],
             events: vec![event; classes],

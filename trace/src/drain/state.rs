@@ -200,6 +200,7 @@ impl TraceState {
             version: VERSION,
             uuid: Uuid(&self.trace.uuid).to_string(),
             started_unix_ns: self.clocks.host.first.unix_ns.try_into().unwrap_or(0),
+            boot_id: self.clocks.boot_id.clone(),
             programs: self.clocks.shared,
             clocks: self.clocks.to_json(),
             events: self.classes.to_json(),

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::error::SessionError;
 use super::handle::{Session, SessionParts};
 use super::{place, resume};
-use crate::ctf::{Clocks, Folder, HostClock, random_uuid};
+use crate::ctf::{Clocks, Folder, HostClock, boot_id, random_uuid};
 use crate::drain::state::{CTF, HIDDEN, clear};
 use crate::drain::{Asker, Recorder, TraceState};
 use crate::events::HostRings;
@@ -34,6 +34,7 @@ impl Session {
         let uuid = random_uuid();
         let mut clocks =
             Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
+        clocks.boot_id = boot_id();
         clocks.is_recorder = is_recorder;
         if config.same_counter {
             clocks.share();
@@ -61,8 +62,10 @@ impl Session {
         let dir = resume::open(&path, config.share)?;
         let found = resume::look(&dir, &uuid)?;
         let rings = host_rings(&config, RingMode::Discard)?;
-        let clocks = Clocks::restore(&found.json.clocks, config.same_counter)
+        let mut clocks = Clocks::restore(&found.json.clocks, config.same_counter)
             .ok_or_else(|| SessionError::not_resumable(&path, "its session.json has no clocks"))?;
+        // The rings hold ticks of that boot, which may be an earlier one.
+        clocks.boot_id.clone_from(&found.json.boot_id);
         let mut state = TraceState::new(dir, uuid, clocks);
         config.apply(&mut state);
         state.open_trace(CTF)?;

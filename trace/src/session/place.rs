@@ -38,9 +38,12 @@ pub(super) fn prepare(dir: &Path, share: Share) -> Result<Folder, SessionError> 
     Ok(folder)
 }
 
-/// Opens a directory that is there. It, and a link to it if it is one, must be this user's: in
+/// Opens a directory that is there, `None` if there is none. It, and a link to it if it is one, must be this user's: in
 /// another's, that user could exchange and read what is written.
-pub(super) fn own(dir: &Path, share: Share) -> Result<Option<Folder>, SessionError> {
+///
+/// # Errors
+/// If it is another user's, is no directory, or cannot be opened.
+pub fn own(dir: &Path, share: Share) -> Result<Option<Folder>, SessionError> {
     let failed = |source| SessionError::Directory { path: dir.to_owned(), source };
     let user = rustix::process::geteuid().as_raw();
     let check = |owner: u32| {

@@ -143,6 +143,11 @@ fn check(json: &SessionJson) -> Result<(), String> {
             return Err(format!("clock {id} has a frequency of {}", clock.frequency));
         }
     }
+    if let Some(boot) = &json.boot_id
+        && boot.len() != 36
+    {
+        return Err(format!("it has a boot_id of {} bytes, and none has but 36", boot.len()));
+    }
     for (what, count, most) in [
         ("clocks", json.clocks.len(), MAX_SESSION_CLOCKS),
         ("events", json.events.len(), MAX_CLASSES),

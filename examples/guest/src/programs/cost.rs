@@ -1,9 +1,10 @@
 //! Programs that measure the ticks of repeated calls.
+#![allow(unsafe_code)]
 
 use hypertrace::abi::clock::ticks;
-use hypertrace::{Client, Emit, Status, event, reference_point};
+use hypertrace::{Client, Emit, Status, event, reference_point, region};
 
-use crate::{Args, Board};
+use crate::{Args, Board, store};
 
 /// Indices of the results of these programs.
 const TICKS: usize = 0;
@@ -66,5 +67,32 @@ pub fn stamps(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 
     }
     board.post(cpu, TICKS, ticks() - start);
     board.post(cpu, DONE, recorded);
+    0
+}
+
+/// Regions from one reference point to the next.
+const REGIONS_PER_POINT: u64 = 16;
+
+pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
+    let [address, first, ..] = args.params;
+    let (mut spent, mut done) = (0, 0);
+    while done < args.events {
+        // Outside of the measured time: relates the clocks, and waits for room in the ring.
+        let _ = reference_point!(client: client, "regions_done", done);
+        client.wait_for_room(2 * (REGIONS_PER_POINT + 1), 1);
+        drop(region!(client: client, "empty", first + done));
+        let until = (done + REGIONS_PER_POINT).min(args.events);
+        let start = ticks();
+        for id in first + done..first + until {
+            let _region = region!(client: client, "store", id);
+            // SAFETY: the VMM chose an address that is MMIO in this guest, aligned to 8.
+            unsafe { store(address, id, 8) };
+        }
+        spent += ticks() - start;
+        done = until;
+    }
+    let _ = reference_point!(client: client, "regions_done", done);
+    board.post(cpu, TICKS, spent);
+    board.post(cpu, DONE, done);
     0
 }

@@ -1,18 +1,22 @@
 //! The demonstration: serves simulated requests and traces them.
 
-use hypertrace::{Client, Emit, Hex, Reply, Status, event, reference_point, reference_region};
+use hypertrace::{
+    Client, Emit, Hex, Reply, Status, event, reference_point, reference_region, region,
+};
 
 use super::NOT_RECORDED;
 use crate::Args;
 
 /// Words of the fields of the largest event.
 const MOST_WORDS: u64 = 3;
+/// Events of the regions in a round: two begin, two end.
+const OF_REGIONS: u64 = 4;
 
-/// Serves `args.events` requests in `args.reference_points` rounds. Fails unless every reference
-/// point was recorded.
+/// Serves requests in `args.reference_points` rounds, each a region `batch`, with `args.events` events
+/// in all. Fails unless every reference point was recorded.
 pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     let rounds = work.reference_points.max(1);
-    let (mut events, mut stamps) = (0, 0);
+    let (mut events, mut requests, mut stamps) = (0, 0, 0);
     let mut recorded = true;
     // After a host has taken nothing for this long, for example because its disk is full, the
     // guest waits for it no more.
@@ -21,8 +25,16 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
         let until = work.events * (round + 1) / rounds;
         // This guest waits rather than lose an event. A round is 100 events.
         patient = patient && client.wait_for_room(until - events, MOST_WORDS);
+        let mut batch = None;
+        if until - events >= OF_REGIONS {
+            // The cost of a region.
+            drop(region!(client: client, "empty", round));
+            batch = Some(region!(client: client, "batch", round));
+            events += OF_REGIONS;
+        }
         while events < until {
-            serve_one(client, events);
+            serve_one(client, requests);
+            requests += 1;
             events += 1;
         }
         if stamps < work.stamps * (round + 1) / rounds {
@@ -34,6 +46,7 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
             answered = point.is_ok();
             recorded &= point.is_ok_and(|reply| reply.status == hypertrace::Status::Recorded);
         }
+        drop(batch);
     }
     if recorded { 0 } else { NOT_RECORDED }
 }

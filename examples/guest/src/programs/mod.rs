@@ -7,6 +7,7 @@ mod demo;
 mod hello;
 mod legacy;
 mod selftest;
+mod spend;
 
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::record::ClockKind;
@@ -41,6 +42,10 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
         Program::MoveTraced if cpu + 1 == args.vcpus => bars::move_until_done(cpu, args, board),
         Program::MoveTraced => {
             with_client(cpu, channel, |client| bars::trace_until_done(args, board, client))
+        }
+        Program::Spend => with_client(cpu, channel, |client| spend::run(cpu, args, board, client)),
+        Program::StoreRegions => {
+            with_client(cpu, channel, |client| cost::store_regions(cpu, args, board, client))
         }
         hosted => run_hosted(hosted, cpu, args, board, channel),
     }

@@ -3,7 +3,7 @@
 //! Event classes: the names and types of the events with a dense id on disk.
 
 use super::session_json::EventJson;
-use crate::event::{Kind, Reference};
+use crate::event::{Encoded, Fields, Kind, Reference};
 use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::{self, Schema, Shape};
 use std::sync::Arc;
@@ -82,6 +82,12 @@ impl Class {
             }),
             _ => None,
         }
+    }
+
+    /// Returns the own fields of a payload that was checked.
+    pub(crate) fn fields<'a>(&'a self, payload: &'a [u64]) -> Fields<'a> {
+        let own = self.own(payload).unwrap_or_default();
+        Fields(Encoded::Record(&self.fields, &self.shape, own))
     }
 
     /// Iterates over the own fields' values of a payload that was checked.

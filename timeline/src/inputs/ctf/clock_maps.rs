@@ -1,80 +1,185 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Clock maps from a session's reference points.
+//! Maps of a session's guest clocks.
 //!
-//! This takes one pass over the host's streams and over those of the guest clients
-//! that have reference points, and meanwhile some 150 bytes of memory per point.
+//! All clients of a clock share one map if their constraints allow it: then their events are in
+//! the order of their raw times. Each client's bound is from its own constraints, so it holds
+//! even if the clients' clocks differ by less than the constraints can show.
 
 use super::packet::Domain;
-use super::session::{Session, nominal};
+use super::samples::{self, Constraints};
+use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{ClockMap, Conflict, Nominal, Point};
+use crate::clock::{ClockMap, Conflict, FRACTION, Mapped, Point};
 use crate::error::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Maps of a session's guest clocks.
-#[derive(Clone, Debug)]
+/// Number of a client's readings with a constraint below which it is taken to read the same
+/// clock as the others, if no constraint contradicts that: its own would give it no
+/// useful bound.
+const FEW: usize = 8;
+
+/// Maps of a session's guest clocks; by default of none.
+#[derive(Clone, Debug, Default)]
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
+    seats: BTreeMap<u32, Vec<Seat>>,
+}
+
+/// The time in which one thread of the VMM served all reference points of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub tid: u32,
+    /// The first point, in host units from the session's origin.
+    pub first: i64,
+    /// The last point.
+    pub last: i64,
 }
 
 #[derive(Clone, Debug)]
 struct Maps {
     /// Map for all clients of the clock.
     shared: Arc<ClockMap>,
-    /// Map for each client, if their readings do not belong to one clock.
+    /// Whether the shared map is used for clients that have their own.
+    is_shared: bool,
+    /// Map for each client with constraints.
     clients: BTreeMap<u32, Arc<ClockMap>>,
 }
 
-/// The two times of a reference point.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    guest: i64,
-    host: i64,
+/// The map of a client's clock, with where the last lookups found their times.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientMap {
+    map: Arc<ClockMap>,
+    /// The map that has the bounds, if it is not the same.
+    own: Option<Arc<ClockMap>>,
+    hints: (usize, usize),
 }
 
-/// Samples by clock and client.
-type Samples = BTreeMap<(u32, u32), Vec<Sample>>;
+impl ClientMap {
+    /// Maps a guest reading to host time.
+    pub fn at(&mut self, guest: u64) -> Mapped {
+        let mut mapped = self.map.at_from(&mut self.hints.0, guest);
+        if let Some(own) = &self.own {
+            mapped.bound = own.distance_from(&mut self.hints.1, guest, mapped.host);
+        }
+        mapped
+    }
+}
 
-#[derive(Default)]
-struct Constraints {
-    not_after: Vec<Point>,
-    not_before: Vec<Point>,
+/// The one clock that all clients of a session read.
+#[derive(Clone, Debug)]
+pub(crate) struct GuestClock {
+    /// All have the same map. Each has bounds of its own.
+    clients: Vec<ClientMap>,
+    /// Raw ticks at tick 0 of the map.
+    base: u64,
+    frequency: u64,
+    /// Unix time from which the map counts.
+    origin: i128,
+}
+
+impl GuestClock {
+    /// Maps a raw reading by anyone in the guest to Unix time, in units. The bound is that of the
+    /// client whose constraints say least about this time.
+    pub fn at(&mut self, raw: u64) -> (i128, Option<u64>) {
+        let Some(guest) = raw.checked_sub(self.base) else {
+            // Long before the first event of a client.
+            let ticks = i128::from(self.base - raw) * 1_000_000_000 * i128::from(FRACTION);
+            let (first, _) = self.at(self.base);
+            return (first - ticks / i128::from(self.frequency), None);
+        };
+        let mut found = (self.origin, Some(0));
+        for client in &mut self.clients {
+            let Mapped { host, bound } = client.at(guest);
+            let most = found.1.zip(bound).map(|(a, b): (u64, u64)| a.max(b));
+            found = (self.origin + i128::from(host), most);
+        }
+        found
+    }
 }
 
 impl ClockMaps {
-    /// Fits a map to each guest clock of a session.
+    /// Returns the clock of the guest.
+    ///
+    /// # Errors
+    /// The reason, if it has not one TSC that all clients read and that reference points relate
+    /// to the host.
+    pub(crate) fn guest(&self, session: &Session) -> std::result::Result<GuestClock, &'static str> {
+        let known = self.clocks.iter().filter(|(_, maps)| {
+            maps.shared.constraints() > 0 || maps.clients.values().any(|m| m.constraints() > 0)
+        });
+        let mut known = known.filter_map(|(id, maps)| Some((session.json().clock(*id)?, maps)));
+        let (clock, maps) = known.next().ok_or("it has no reference points of a guest")?;
+        if known.next().is_some() {
+            return Err("its guest had several clocks, by reset or by several lessees");
+        }
+        if clock.kind != "tsc" {
+            return Err("its guest's clock is not the TSC");
+        }
+        if !maps.is_shared {
+            return Err("its guest's clients have different clocks");
+        }
+        let of_client = |own: Option<&Arc<ClockMap>>| ClientMap {
+            map: maps.shared.clone(),
+            own: own.cloned(),
+            hints: (0, 0),
+        };
+        let own = maps.clients.values().filter(|own| own.constraints() >= FEW);
+        let mut clients: Vec<ClientMap> = own.map(|own| of_client(Some(own))).collect();
+        if clients.is_empty() {
+            clients.push(of_client(None));
+        }
+        let (base, frequency) = (clock.base, clock.frequency.max(1));
+        Ok(GuestClock { clients, base, frequency, origin: session.origin() })
+    }
+
+    /// Makes a map of each guest clock of a session.
     ///
     /// # Errors
     /// If the session is damaged.
     pub fn of(session: &Session) -> Result<ClockMaps> {
-        let mut unusable = 0;
-        let mut by_clock: BTreeMap<u32, BTreeMap<u32, Constraints>> = BTreeMap::new();
-        for ((clock, client), samples) in samples(session, &mut unusable)? {
-            let samples = in_order(samples, &mut unusable);
-            let constraints = constraints(session, clock, client, &samples)?;
-            by_clock.entry(clock).or_default().insert(client, constraints);
-        }
+        let mut found = samples::constraints(session)?;
         let guests = session.json().clocks.iter().filter(|c| c.domain == Domain::Guest);
         let clocks = guests
-            .map(|c| (c.id, Maps::fit(session, c, by_clock.remove(&c.id).unwrap_or_default())))
+            .map(|clock| {
+                let clients = found.by_clock.remove(&clock.id).unwrap_or_default();
+                (clock.id, Maps::fit(session, clock, &clients))
+            })
             .collect();
-        Ok(ClockMaps { clocks, unusable })
+        let seats = found.served.iter().map(|(client, points)| (*client, seats(points)));
+        Ok(ClockMaps { clocks, unusable: found.unusable, seats: seats.collect() })
+    }
+
+    /// Iterates over the clients with reference points.
+    pub(crate) fn served(&self) -> impl Iterator<Item = u32> {
+        self.seats.keys().copied()
+    }
+
+    /// Returns the threads that served a client's reference points, in order of time.
+    pub(crate) fn seats(&self, client: u32) -> &[Seat] {
+        self.seats.get(&client).map_or(&[], |seats| seats)
     }
 
     /// Returns the map of a guest clock for one of its clients.
-    pub fn get(&self, clock: u32, client: u32) -> Option<&Arc<ClockMap>> {
+    pub(crate) fn get(&self, clock: u32, client: u32) -> Option<ClientMap> {
         let maps = self.clocks.get(&clock)?;
-        Some(maps.clients.get(&client).unwrap_or(&maps.shared))
+        let own = maps.clients.get(&client);
+        let (map, own) = match own {
+            Some(own) if !maps.is_shared => (own, None),
+            Some(own) if own.constraints() >= FEW => (&maps.shared, Some(own.clone())),
+            _ => (&maps.shared, None),
+        };
+        Some(ClientMap { map: map.clone(), own, hints: (0, 0) })
     }
 
     /// Iterates over the maps by clock and, where each client has its own, by client.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
-            let own = maps.clients.iter().map(|(client, map)| (*clock, Some(*client), &**map));
-            let shared = maps.clients.is_empty().then_some((*clock, None, &*maps.shared));
+            let own = maps.clients.iter().filter(|_| !maps.is_shared);
+            let own = own.map(|(client, map)| (*clock, Some(*client), &**map));
+            let shared = maps.is_shared.then_some((*clock, None, &*maps.shared));
             own.chain(shared)
         })
     }
@@ -86,148 +191,74 @@ impl ClockMaps {
     }
 }
 
+fn seats(points: &[(i64, u32)]) -> Vec<Seat> {
+    let mut seats: Vec<Seat> = Vec::new();
+    for (time, tid) in points {
+        match seats.last_mut().filter(|seat| seat.tid == *tid) {
+            Some(seat) => seat.last = *time,
+            None => seats.push(Seat { tid: *tid, first: *time, last: *time }),
+        }
+    }
+    seats
+}
+
 impl Maps {
-    fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Constraints>) -> Maps {
-        let nominal = nominal(clock);
-        let fallback =
-            Arc::new(ClockMap::nominal(nominal, Point { x: 0, y: session.host_time(clock, 0) }));
+    fn fit(session: &Session, clock: &Clock, clients: &BTreeMap<u32, Constraints>) -> Maps {
+        let frequency = clock.frequency;
+        let start = Point { x: 0, y: session.host_time(clock, 0) };
+        let unknown = || Arc::new(ClockMap::nominal(frequency, start));
         let all = || clients.values();
         let not_after: Vec<Point> = all().flat_map(|c| &c.not_after).copied().collect();
         let not_before: Vec<Point> = all().flat_map(|c| &c.not_before).copied().collect();
-        let joint = match ClockMap::fit(nominal, &not_after, &not_before) {
-            // One line for all: they read one clock.
-            Ok(Some(map)) if map.segments() > 1 && clients.len() > 1 => Some(map),
-            Ok(map) => {
-                let shared = map.map_or(fallback, Arc::new);
-                return Maps { shared, clients: BTreeMap::new() };
+        let joint = match ClockMap::fit(frequency, &not_after, &not_before) {
+            Ok(None) => {
+                return Maps { shared: unknown(), is_shared: true, clients: BTreeMap::new() };
             }
+            Ok(Some(joint)) => Some(joint),
             Err(Conflict { .. }) => None,
         };
+        if let (Some(joint), 1) = (&joint, clients.len()) {
+            let shared = Arc::new(joint.clone());
+            return Maps { shared, is_shared: true, clients: BTreeMap::new() };
+        }
         let own: BTreeMap<u32, Arc<ClockMap>> = clients
-            .into_iter()
-            .filter_map(|(client, own)| Some((client, fit_own(nominal, &own)?)))
+            .iter()
+            .filter_map(|(client, own)| {
+                let map = ClockMap::fit(frequency, &own.not_after, &own.not_before);
+                // One client's readings are in order, so they do not conflict.
+                Some((*client, Arc::new(map.ok()??)))
+            })
             .collect();
-        // If the clients alone need no more lines than all together, they do not
-        // share a clock: they are vCPUs with different counters.
-        let lines = own.values().map(|m| m.segments()).sum::<usize>();
-        match joint {
-            Some(map) if lines > map.segments() => {
-                Maps { shared: Arc::new(map), clients: BTreeMap::new() }
-            }
-            map => Maps { shared: map.map_or(fallback, Arc::new), clients: own },
+        match joint.filter(|joint| is_one_clock(joint, &own)) {
+            Some(joint) => Maps { shared: Arc::new(joint), is_shared: true, clients: own },
+            // A client without constraints may read any of these clocks.
+            None => Maps { shared: unknown(), is_shared: false, clients: own },
         }
     }
 }
 
-/// Fits one client's readings, which cannot conflict after [`in_order`].
-fn fit_own(nominal: Nominal, own: &Constraints) -> Option<Arc<ClockMap>> {
-    let map = ClockMap::fit(nominal, &own.not_after, &own.not_before);
-    map.ok().flatten().map(Arc::new)
+/// Returns whether clients that each have these maps read one clock, as far as their constraints
+/// show. All together need no more jumps than each alone, and the shared map costs those whose
+/// constraints say most no more than a quarter of their bounds. A difference between two clocks
+/// moves the shared map away from the middle of both.
+fn is_one_clock(joint: &ClockMap, own: &BTreeMap<u32, Arc<ClockMap>>) -> bool {
+    let jumps = own.values().map(|map| map.segments() - 1).sum::<usize>();
+    let known = || own.values().filter(|map| map.constraints() >= FEW);
+    let narrowest = known().filter_map(|map| map.width()).min().unwrap_or(0);
+    let mut best = known().filter(|map| map.width().is_some_and(|w| w <= narrowest / 2 * 3));
+    joint.segments() - 1 <= jumps && best.all(|own| costs_little(joint, own))
 }
 
-/// Collects all reference points, by the clock that their client reads.
-fn samples(session: &Session, unusable: &mut u64) -> Result<Samples> {
-    let mut samples = Samples::new();
-    let mut clocks: BTreeMap<(u32, u32), Vec<&Clock>> = BTreeMap::new();
-    for stream in session.streams().iter().filter(|s| s.domain == Domain::Host) {
-        let mut records = stream.records(session.classes());
-        while let Some(record) = records.read()? {
-            let Some(point) = record.class.reference(record.payload) else { continue };
-            // The 2016 interface has no guest time.
-            if point.guest_time == 0 {
-                continue;
-            }
-            let Some(host) = session.json().clock(record.packet.stream_id) else { continue };
-            let host = session.host_time(host, record.timestamp);
-            let (client, epoch) = (point.client, record.packet.epoch);
-            let read = clocks
-                .entry((client, epoch))
-                .or_insert_with(|| clocks_of(session, client, epoch))
-                .iter()
-                .filter_map(|c| {
-                    let guest = point.guest_time.checked_sub(c.base)?;
-                    let far = session.host_time(c, guest).abs_diff(host);
-                    Some((far, c.id, i64::try_from(guest).ok()?))
-                });
-            // If lessees of a client read different clocks, it has several. Then the clock
-            // whose rough map is nearest is the right one: they are far apart.
-            match read.min() {
-                // Readings of the host's own clock add nothing about it.
-                Some((_, clock, _)) if clock == record.packet.stream_id => {}
-                Some((_, clock, guest)) => {
-                    samples.entry((clock, client)).or_default().push(Sample { guest, host });
-                }
-                None => *unusable += 1,
-            }
-        }
-    }
-    Ok(samples)
-}
-
-/// Returns the clocks in a client's packets in an epoch. The host's is among them if
-/// the client is a program of the host. Without packets, returns the guests' clocks of
-/// that epoch.
-fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
-    let json = session.json();
-    let is_guest = |clock: &Clock| clock.domain == Domain::Guest;
-    let in_epoch = json.clocks.iter().filter(|c| !is_guest(c) || c.epoch == epoch);
-    let stream = session.stream(Domain::Guest, client);
-    let (own, mut others): (Vec<_>, Vec<_>) = in_epoch.partition(|clock| {
-        stream.is_some_and(|s| s.segments.iter().any(|s| s.first.stream_id == clock.id))
-            || is_guest(clock)
-                && json.stream(Domain::Guest, client).is_some_and(|s| s.clock == clock.id)
+fn costs_little(joint: &ClockMap, own: &ClockMap) -> bool {
+    let mut hints = (0, 0, 0);
+    let bounds = own.readings().map(|guest| {
+        let host = joint.at_from(&mut hints.0, guest).host;
+        let shared = own.distance_from(&mut hints.1, guest, host);
+        (shared.unwrap_or(0), own.at_from(&mut hints.2, guest).bound.unwrap_or(0))
     });
-    others.retain(|clock| is_guest(clock));
-    if own.is_empty() { others } else { own }
-}
-
-/// Sorts one client's points by host time. Both times of a client only grow, as it
-/// waits for each reply; points that break this are dropped.
-fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
-    samples.sort_by_key(|s| s.host);
-    let before = samples.len();
-    let mut last: Option<Sample> = None;
-    samples.retain(|s| {
-        let grows = last.is_none_or(|l| s.guest > l.guest && s.host > l.host);
-        if grows {
-            last = Some(*s);
-        }
-        grows
-    });
-    *unusable += (before - samples.len()) as u64;
-    samples
-}
-
-/// Returns the constraints of the points and of the client's own records: the first
-/// record after a point came after its reply.
-fn constraints(
-    session: &Session,
-    clock: u32,
-    client: u32,
-    samples: &[Sample],
-) -> Result<Constraints> {
-    let mut found = Constraints::default();
-    found.not_after.extend(samples.iter().map(|s| Point { x: s.guest, y: s.host }));
-    // The point itself has this time. Later readings have a later one.
-    let after = |s: &Sample, guest: i64| Point { x: guest, y: s.host + 1 };
-
-    let mut at = 0;
-    if let Some(stream) = session.stream(Domain::Guest, client) {
-        let mut records = stream.records(session.classes());
-        while at < samples.len() {
-            let Some(record) = records.read()? else { break };
-            let Ok(guest) = i64::try_from(record.timestamp) else { continue };
-            if record.packet.stream_id != clock {
-                continue;
-            }
-            while let Some(sample) = samples.get(at).filter(|s| s.guest < guest) {
-                let next = samples.get(at + 1).map_or(guest, |s| s.guest.min(guest));
-                found.not_before.push(after(sample, next));
-                at += 1;
-            }
-        }
-    }
-    let rest = samples.get(at..).unwrap_or_default().windows(2);
-    found.not_before.extend(rest.map(|pair| after(&pair[0], pair[1].guest)));
-    Ok(found)
+    let add = |sums: (u128, u128), (shared, own): (u64, u64)| {
+        (sums.0 + u128::from(shared), sums.1 + u128::from(own))
+    };
+    let (shared, alone) = bounds.fold((0, 0), add);
+    shared <= alone + alone / 4
 }

@@ -2,15 +2,16 @@
 
 //! The inputs of a session: a lane for each stream.
 
-use super::clock_maps::ClockMaps;
+use super::clock_maps::{ClientMap, ClockMaps};
+use super::lease::Lease;
 use super::packet::{Domain, Packet};
 use super::session::Session;
 use super::session_json::{Clock, StreamJson};
-use super::stream::{Record, Records, Stream};
-use crate::clock::{ClockMap, FRACTION};
+use super::stream::{Records, Stream};
+use crate::clock::FRACTION;
 use crate::error::{Error, Result};
-use crate::event::{Entry, Event, Kind, Lost, Value};
-use crate::inputs::input::{Input, Time, UNPLACED};
+use crate::event::{EntryRef, EventRef, Kind, Lost, Thread};
+use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
 use crate::inputs::names::{Names, Source};
 use hypertrace_abi::ring::Losses;
 use std::collections::VecDeque;
@@ -28,12 +29,15 @@ struct Lane<'a> {
     clock: Option<(u32, Ticks<'a>)>,
     /// Time of the next entry; until it is read, that of the last event.
     time: Time,
-    /// The next event, with its time and lease token. Its source is determined at its turn.
-    event: Option<(Time, Event, u64)>,
+    /// Time of the record that was read last, and the bound on its error, until it was
+    /// taken. Its source is determined at its turn.
+    event: Option<(Time, Option<u64>)>,
     /// Number of lost events before `event`, or at the end.
     lost: u64,
     causes: Losses,
     losses: PacketLosses,
+    /// Token of the last lease record, and its thread of the host.
+    thread: Option<(u64, u32)>,
 }
 
 /// Lost events, by the packets of a stream.
@@ -54,10 +58,11 @@ struct PacketLosses {
 #[derive(Clone, Debug)]
 enum Ticks<'a> {
     Host(&'a Clock),
-    Guest(Arc<ClockMap>),
+    Guest(ClientMap),
 }
 
-/// Returns the inputs of a session, and adds the names in its description.
+/// Returns the inputs of a session, and adds the names in its description. Bounds are those against
+/// the session's host.
 pub(crate) fn inputs<'a>(
     number: usize,
     session: &'a Session,
@@ -71,7 +76,7 @@ pub(crate) fn inputs<'a>(
         let (domain, client) = (stream.domain, stream.client);
         names.lease(source(domain, client), None, stream.name.clone());
         if stream.lost() > 0 && session.stream(domain, client).is_none() {
-            let name = names.get(source(domain, client));
+            let name = names.get(source(domain, client)).clone();
             elsewhere.push_back(lost(source(domain, client), name, stream.lost(), stream.causes()));
         }
     }
@@ -98,6 +103,7 @@ pub(crate) fn inputs<'a>(
                 are_before: causes.overwritten > 0 && causes.total() == causes.overwritten,
                 ..PacketLosses::default()
             },
+            thread: None,
         }) as Box<dyn Input>
     };
     session.streams().iter().map(lane).chain([Box::new(elsewhere) as Box<dyn Input>]).collect()
@@ -118,28 +124,54 @@ impl Input for Lane<'_> {
         Ok(Some(self.time))
     }
 
-    fn take(&mut self, names: &mut Names) -> Option<Entry> {
+    fn take<'s>(&'s mut self, names: &'s mut Names) -> Option<EntryRef<'s>> {
         if self.lost > 0 {
             let events = std::mem::take(&mut self.lost);
             let ts_ns = (self.time != UNPLACED).then(|| nanoseconds(self.time));
-            let lost = lost(self.source, names.get(self.source), events, self.causes);
-            return Some(Entry::Lost(Lost { ts_ns, ..lost }));
+            let lost = lost(self.source, names.get(self.source).clone(), events, self.causes);
+            return Some(EntryRef::Lost(Lost { ts_ns, ..lost }));
         }
-        let (_, mut event, token) = self.event.take()?;
-        if event.kind == Kind::Lease {
-            let (token, name) = lease(&event);
+        let (time, bound) = self.event.take()?;
+        // The error also has the part of a nanosecond that the time shown leaves out.
+        let rest = time.rem_euclid(FRACTION.into()) as u64;
+        let bound = bound.map(|units| if units > 0 { units.saturating_add(rest) } else { 0 });
+        let record = self.records.last()?;
+        let kind = record.kind();
+        let holder = record.packet.lease_token;
+        if kind == Kind::Lease {
+            let Lease { token, tid, name } = Lease::of(&record);
             names.lease(self.source, token, name);
+            // The thread of a guest's client is the guest's, unless the guest is a program.
+            let is_of_host = self.source.domain == Domain::Host || self.session.json().programs;
+            self.thread = tid.filter(|_| is_of_host).map(|tid| (holder, tid));
         } else {
-            names.token(self.source, token);
+            names.token(self.source, holder);
         }
-        event.source = match (self.source.domain, event.client) {
-            // The source of what a vCPU thread recorded for a client is the client.
-            (Domain::Host, Some(client)) => {
-                names.get(Source { domain: Domain::Guest, client, ..self.source })
-            }
-            _ => names.get(self.source),
+        let client = match self.source.domain {
+            Domain::Guest => Some(self.source.client),
+            Domain::Host => record.made_for(),
         };
-        Some(Entry::Event(event))
+        let source = match (self.source.domain, client) {
+            // The source of what a vCPU thread recorded for a client is the client.
+            (Domain::Host, Some(client)) => Source { domain: Domain::Guest, client, ..self.source },
+            _ => self.source,
+        };
+        Some(EntryRef::Event(EventRef {
+            ts_ns: nanoseconds(time),
+            bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
+            session: source.session,
+            source: names.get(source),
+            name: &record.class.name,
+            fields: record.class.fields(record.payload),
+            flags: record.flags,
+            client,
+            kind,
+            reference: record.class.reference(record.payload),
+            thread: self
+                .thread
+                .filter(|(token, _)| *token == holder)
+                .map(|(_, tid)| Thread { tid, cpu: None }),
+        }))
     }
 
     fn is_host(&self) -> bool {
@@ -155,11 +187,11 @@ impl Lane<'_> {
             return Ok(());
         };
         let id = record.packet.stream_id;
-        let ticks = match &self.clock {
+        let ticks = match &mut self.clock {
             Some((known, ticks)) if *known == id => ticks,
-            _ => {
+            clock => {
                 let ticks = ticks(self.session, self.maps, self.stream, record.packet)?;
-                &self.clock.insert((id, ticks)).1
+                &mut clock.insert((id, ticks)).1
             }
         };
         let (units, bound) = match ticks {
@@ -169,10 +201,12 @@ impl Lane<'_> {
                 (mapped.host, mapped.bound)
             }
         };
+        let mapped = self.session.origin() + Time::from(units);
         // Where the clock changes, a map may begin before the last one ended.
-        let time = (self.session.origin() + Time::from(units)).max(self.time);
-        let event = decode(&record, self.source, time, bound);
-        self.event = Some((time, event, record.packet.lease_token));
+        let time = mapped.max(self.time);
+        let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
+        let bound = bound.map(|bound| bound.saturating_add(late));
+        self.event = Some((time, bound));
         self.lost = self.losses.at_event(&self.records);
         Ok(())
     }
@@ -201,24 +235,7 @@ impl PacketLosses {
 /// Makes the entry of losses at an unknown place.
 fn lost(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
     let client = (from.domain == Domain::Guest).then_some(from.client);
-    Lost { ts_ns: None, session: from.session, source, client, events, causes }
-}
-
-/// Returns the token and the name in a lease record.
-fn lease(event: &Event) -> (Option<u64>, String) {
-    let mut lease = (None, String::new());
-    for (field, value) in &event.fields {
-        match (&**field, value) {
-            ("token", Value::Hex(token)) => lease.0 = Some(*token),
-            ("name", Value::Str(name)) => lease.1 = String::from_utf8_lossy(name).into(),
-            _ => {}
-        }
-    }
-    lease
-}
-
-fn nanoseconds(time: Time) -> i64 {
-    time.div_euclid(FRACTION.into()).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    Lost { ts_ns: None, session: from.session, source, client, cpu: None, events, causes }
 }
 
 /// Returns the clock of a stream class's packets. A session that could be opened has
@@ -235,30 +252,10 @@ fn ticks<'a>(
         Domain::Host => clock.map(Ticks::Host),
         // Timestamps of the host's clock need no map.
         Domain::Guest if clock.is_some_and(|c| c.domain == Domain::Host) => clock.map(Ticks::Host),
-        Domain::Guest => maps.get(id, stream.client).cloned().map(Ticks::Guest),
+        Domain::Guest => maps.get(id, stream.client).map(Ticks::Guest),
     };
     found.ok_or_else(|| Error::NotASession {
         path: session.dir().to_owned(),
         why: format!("no clock {id} for a stream"),
     })
-}
-
-fn decode(record: &Record<'_>, source: Source, time: Time, bound: Option<u64>) -> Event {
-    let class = record.class;
-    let names = class.fields.iter().cloned();
-    Event {
-        ts_ns: nanoseconds(time),
-        bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
-        session: source.session,
-        source: Arc::default(),
-        name: class.name.clone(),
-        fields: names.zip(class.values(record.payload).map(Value::from)).collect(),
-        flags: record.flags,
-        client: match source.domain {
-            Domain::Guest => Some(source.client),
-            Domain::Host => record.made_for(),
-        },
-        kind: record.kind(),
-        reference: class.reference(record.payload),
-    }
 }

@@ -4,20 +4,22 @@
 //!
 //! ```text
 //! lane         the session's inputs: one per stream
-//! clock_maps   the reference points' times, fitted
+//! clock_maps   maps of the guests' clocks
+//! lease        lease records
+//! samples      the reference points' times, and the constraints that follow
 //! session      the whole directory
 //! stream       the records of one producer, in all of its files
 //! packet       packet headers
 //! class        event classes
 //! session_json the description
-//! file         opening and reading files
 //! ```
 
 mod class;
 mod clock_maps;
-mod file;
 mod lane;
+mod lease;
 mod packet;
+mod samples;
 mod session;
 mod session_json;
 mod stream;
@@ -29,8 +31,9 @@ pub mod limits {
 
 pub use class::{Class, Classes};
 pub use clock_maps::ClockMaps;
+pub(crate) use clock_maps::GuestClock;
 pub(crate) use lane::inputs;
 pub use packet::{Domain, Header, Packet};
-pub use session::Session;
+pub use session::{Offset, Session};
 pub use session_json::{Clock, EventJson, SessionJson, StreamJson};
 pub use stream::{Record, Records, Segment, Stream};

@@ -5,8 +5,8 @@
 //! The layout is in `docs/session.md`. The reader has its own copy of
 //! it, so that a change of the writer alone fails a test.
 
-use super::file::{Opened, open_stream, read_at};
 use crate::error::{Error, Result};
+use crate::inputs::regular::{Opened, open_stream, read_at};
 pub(crate) use hypertrace_abi::ring::is_back;
 use std::fmt::Display;
 use std::mem::offset_of;

@@ -3,12 +3,13 @@
 //! An open session.
 
 use super::class::Classes;
-use super::file::open_stream;
 use super::packet::{Domain, Header};
 use super::session_json::{self, Clock, SessionJson};
 use super::stream::{Segment, Stream};
-use crate::clock::{FRACTION, Nominal};
+use crate::clock::FRACTION;
+use crate::clock::host::{HostCounter, share};
 use crate::error::{Error, Result};
+use crate::inputs::regular::open_stream;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
@@ -23,8 +24,37 @@ pub struct Session {
     streams: Vec<Stream>,
     /// Least number of events of the streams: `session.json`'s count before they were scanned.
     counted: u64,
-    /// Unix time, in host units, from which clock maps count.
+    /// The host's counter, which may have another recording's anchor.
+    counter: HostCounter,
+    /// Unix time, in host units, from which clock maps count: of tick 0 of the host's clock.
     origin: i128,
+    offset: Option<Offset>,
+}
+
+/// A time that is added to all events of an input, by hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offset {
+    /// Nanoseconds that are added.
+    pub ns: i64,
+    /// Bound on the error of that, in nanoseconds; `None` if it is unknown.
+    pub bound_ns: Option<u64>,
+}
+
+impl Offset {
+    /// Makes an offset, with the bound on its error if that is known.
+    pub fn new(ns: i64, bound_ns: Option<u64>) -> Offset {
+        Offset { ns, bound_ns }
+    }
+
+    /// Returns the offset of both together.
+    pub fn and(self, other: Offset) -> Offset {
+        let bounds = self.bound_ns.zip(other.bound_ns);
+        Offset {
+            ns: self.ns.saturating_add(other.ns),
+            bound_ns: bounds.map(|(a, b)| a.saturating_add(b)),
+        }
+    }
 }
 
 impl Session {
@@ -44,16 +74,35 @@ impl Session {
         for segment in &segments {
             check(segment, &json)?;
         }
-        let host = json.clocks.iter().find(|c| c.domain == Domain::Host);
-        let origin = i128::from(host.map_or(0, |c| c.offset_ns)) * i128::from(FRACTION);
+        let counter = host(&json).map_or(HostCounter::new(None, 0, 0, 1_000_000_000), |host| {
+            HostCounter::new(json.boot_id, host.base, host.offset_ns, host.frequency)
+        });
         Ok(Session {
             dir: dir.to_owned(),
-            json,
             classes,
             streams: Stream::group(segments)?,
             counted: before.events(),
-            origin,
+            counter,
+            origin: origin(&counter, &json),
+            offset: None,
+            json,
         })
+    }
+
+    /// Opens several sessions. Those of one boot of a machine are put on one anchor, so that their
+    /// events are merged by the host's raw counter.
+    ///
+    /// # Errors
+    /// As [`Session::open`], for the first that cannot be opened.
+    pub fn open_all<P: AsRef<Path>>(dirs: &[P]) -> Result<Vec<Session>> {
+        let opened = dirs.iter().map(|dir| Session::open(dir.as_ref()));
+        let mut sessions = opened.collect::<Result<Vec<Session>>>()?;
+        let mut counters: Vec<HostCounter> = sessions.iter().map(Session::counter).collect();
+        share(&mut counters);
+        for (session, counter) in sessions.iter_mut().zip(counters) {
+            session.set_counter(counter);
+        }
+        Ok(sessions)
     }
 
     /// Returns the session's directory.
@@ -95,28 +144,73 @@ impl Session {
         self.counted
     }
 
+    /// Returns the host's counter: of its anchor in `session.json`, unless another was set.
+    pub fn counter(&self) -> HostCounter {
+        self.counter
+    }
+
+    /// Puts the session on another anchor of the same boot, see [`share`](crate::clock::host::share).
+    /// Clock maps that were made before do not fit it.
+    pub fn set_counter(&mut self, counter: HostCounter) {
+        self.counter = counter;
+        self.origin = origin(&counter, &self.json);
+    }
+
+    /// Moves all events of the session. Its host has another clock than others of its boot then.
+    pub fn add_offset(&mut self, offset: Offset) {
+        self.set_counter(self.counter.later(offset.ns));
+        self.offset = Some(self.offset.map_or(offset, |before| before.and(offset)));
+    }
+
+    /// Returns the time by which it was moved.
+    pub fn offset(&self) -> Option<Offset> {
+        self.offset
+    }
+
+    /// Returns whether both sessions are of one boot, and on one anchor: whether the order of their
+    /// events is that of the host's counter.
+    pub fn is_placed_with(&self, other: &Session) -> bool {
+        self.counter == other.counter && self.counter.is_same(&other.counter)
+    }
+
+    /// Returns the Unix time of a host time of this session's clock maps, nanoseconds.
+    pub fn unix_ns(&self, host: i64) -> i128 {
+        (self.origin + i128::from(host)).div_euclid(FRACTION.into())
+    }
+
     /// Returns the Unix time, in host units, from which clock maps of this session count.
     pub(crate) fn origin(&self) -> i128 {
         self.origin
     }
 
-    /// Returns the time of a host stream's tick, in host units since the origin. Saturates
-    /// at 2^62 units (half a year).
+    /// Returns the time of a stream's tick, in host units since the origin: for the host's clock
+    /// by the host's counter, for a guest's by its map in `session.json`. Saturates at 2^62 units
+    /// (half a year).
     pub(crate) fn host_time(&self, clock: &Clock, ticks: u64) -> i64 {
-        let start = i128::from(clock.offset_ns) * i128::from(FRACTION) - self.origin;
-        // 2^64 ticks x 2^38 fit in 128 bits.
-        let units = i128::from(ticks) * 1_000_000_000 * i128::from(FRACTION);
+        let units = match host(&self.json) {
+            Some(host) if host.id == clock.id => {
+                self.counter.unix(clock.base.saturating_add(ticks)) - self.origin
+            }
+            host => {
+                let first = host.map_or(0, |host| host.offset_ns);
+                let start = i128::from(clock.offset_ns) - i128::from(first);
+                // 2^64 ticks x 2^38 fit in 128 bits.
+                let ns = i128::from(ticks) * 1_000_000_000 * i128::from(FRACTION);
+                start * i128::from(FRACTION) + ns / i128::from(clock.frequency)
+            }
+        };
         let limit = i128::from(crate::clock::LIMIT);
-        (start + units / i128::from(clock.frequency)).clamp(-limit, limit - 1) as i64
+        units.clamp(-limit, limit - 1) as i64
     }
 }
 
-/// Returns a clock's rate as its session names it.
-pub(crate) fn nominal(clock: &Clock) -> Nominal {
-    Nominal {
-        frequency: clock.frequency,
-        exact: clock.kind == "tsc" && clock.frequency == clock.host_frequency,
-    }
+fn origin(counter: &HostCounter, json: &SessionJson) -> i128 {
+    counter.unix(host(json).map_or(0, |host| host.base))
+}
+
+/// Returns the host's clock.
+fn host(json: &SessionJson) -> Option<&Clock> {
+    json.clocks.iter().find(|c| c.domain == Domain::Host)
 }
 
 /// Scans all stream files of a session.

@@ -2,9 +2,10 @@
 
 //! `session.json`: read, bounded and checked. Its types are the writer's.
 
-use super::file::{NotOpened, Opened, open, read_at};
 use super::packet::Domain;
+use crate::clock::host;
 use crate::error::{Error, Result};
+use crate::inputs::regular::{NotOpened, Opened, open, read_at};
 pub use hypertrace_trace::session_json::{ClockJson as Clock, EventJson, FILE, StreamJson};
 use hypertrace_trace::session_json::{FORMAT, SessionJson as Whole, VERSION};
 use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -110,6 +111,8 @@ impl<'de, T: Deserialize<'de>, const N: usize> Deserialize<'de> for AtMost<T, N>
 pub struct SessionJson {
     /// The trace's UUID.
     pub uuid: [u8; 16],
+    /// The host's boot; `None` if it is unknown.
+    pub boot_id: Option<u128>,
     whole: Whole,
 }
 
@@ -161,11 +164,16 @@ impl SessionJson {
         }
         serde_json::from_slice::<Lengths>(&text).map_err(|e| wrong(e.to_string()))?;
         let whole: Whole = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
-        let uuid = uuid(&whole.uuid).ok_or_else(|| {
+        let uuid = host::uuid(&whole.uuid).map(u128::to_be_bytes).ok_or_else(|| {
             wrong(format!("expected a uuid of the form 8-4-4-4-12, found {:?}", whole.uuid))
         })?;
+        let boot_id = whole.boot_id.as_deref().map(|text| {
+            host::uuid(text).ok_or_else(|| {
+                wrong(format!("expected a boot_id of the form 8-4-4-4-12, found {text:?}"))
+            })
+        });
         check_clocks(&whole.clocks).map_err(wrong)?;
-        Ok(SessionJson { uuid, whole })
+        Ok(SessionJson { uuid, boot_id: boot_id.transpose()?, whole })
     }
 
     /// Returns the name of the host's side: `vmm`, or `host` if there is no VMM.
@@ -234,13 +242,4 @@ fn missing(dir: &Path, path: &Path, source: io::Error) -> Error {
         );
     }
     not_a_session("no session.json in it: not a hypertrace session")
-}
-
-/// Parses 8-4-4-4-12 hexadecimal digits.
-fn uuid(text: &str) -> Option<[u8; 16]> {
-    let groups: Vec<&str> = text.split('-').collect();
-    let digits = groups.concat();
-    let is_uuid = groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12])
-        && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    Some(u128::from_str_radix(&digits, 16).ok().filter(|_| is_uuid)?.to_be_bytes())
 }

@@ -115,6 +115,7 @@ impl Stream {
             segments: self.segments.iter(),
             classes,
             open: None,
+            last: None,
             window: vec![0; WINDOW].into_boxed_slice(),
             at: 0,
             filled: 0,
@@ -159,6 +160,8 @@ pub struct Records<'a> {
     segments: std::slice::Iter<'a, Segment>,
     classes: &'a Classes,
     open: Option<Open>,
+    /// Header and class of the record before `at`.
+    last: Option<(Header, &'a Class)>,
     window: Box<[u64]>,
     /// Position of the next record in the window, in words.
     at: usize,
@@ -213,25 +216,30 @@ impl<'a> Records<'a> {
     /// Damage, or a file that cannot be read. The stream ends there.
     pub fn read(&mut self) -> Result<Option<Record<'_>>> {
         match self.advance() {
-            Ok(Some((header, class))) => {
-                let words = usize::from(header.words);
-                let payload = &self.window[self.at - words..self.at];
-                let Some(open) = &self.open else { return Ok(None) };
-                Ok(Some(Record {
-                    timestamp: header.timestamp,
-                    flags: header.flags,
-                    class,
-                    packet: &open.packet,
-                    payload,
-                }))
+            Ok(last) => {
+                self.last = last;
+                Ok(self.last())
             }
-            Ok(None) => Ok(None),
             Err(error) => {
                 self.open = None;
+                self.last = None;
                 self.segments = [].iter();
                 Err(error)
             }
         }
+    }
+
+    /// Returns the record that was read last; `None` at the end.
+    pub(crate) fn last(&self) -> Option<Record<'_>> {
+        let (header, class) = self.last?;
+        let words = usize::from(header.words);
+        Some(Record {
+            timestamp: header.timestamp,
+            flags: header.flags,
+            class,
+            packet: &self.open.as_ref()?.packet,
+            payload: &self.window[self.at - words..self.at],
+        })
     }
 
     /// Moves past the next record, checks it, and returns its header.

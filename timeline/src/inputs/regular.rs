@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Opening and reading the files of a session. Only regular files are accepted.
+//! Opening and reading the files of inputs. Only regular files are accepted.
 //!
 //! A pipe would block until there is a writer, opening a device may have an effect, and
 //! a link leads out of the session. System calls are rustix's, because std repeats an
@@ -17,7 +17,7 @@ use std::path::Path;
 /// Maximum number of tries of a system call that signals interrupt.
 const MOST_TRIES: u32 = 100;
 
-/// An open file of a session, with its length.
+/// An open file, with its length.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub file: File,

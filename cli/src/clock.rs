@@ -1,0 +1,292 @@
+//! `hypertrace clock`: how well the clocks of sessions are known, and why.
+
+use crate::escape::{Escaped, JsonText};
+use crate::losses::grouped;
+use crate::output::print;
+use crate::report::{open_all, unplaced};
+use crate::stat::clock_name;
+use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump};
+use hypertrace_timeline::{ClockMaps, Session};
+use serde_json::{Value, json};
+use std::fmt::{self, Write as _};
+use std::path::PathBuf;
+
+/// Most jumps of a clock that are shown as text.
+const SHOWN: usize = 10;
+
+/// Show how well guests' clocks are known, and what that is based on
+///
+/// Each reference point is a pair of times: the guest read its clock before the
+/// host handled the point, and its next reading was after that. These pairs limit
+/// the guest's clock against the host's. For each clock this shows how many
+/// there are, the limits of its rate, the bounds on the error of mapped times, how
+/// far the pairs are from the map, and the jumps that two pairs prove.
+///
+/// The bounds assume that a clock is never off from its rate by more than 1,000
+/// ppm, except where it jumps. docs/clocks.md says what else they assume.
+///
+/// With several sessions, it also shows which of them have the host's clock in
+/// common: those of one machine and boot.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Directories of sessions (those with session.json in them)
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace clock S                     the clocks of a session
+  hypertrace clock S1 S2                 also: can their events be ordered?
+  hypertrace clock S --json | jq '.sessions[].clocks[].bound_ns.p99'
+
+Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let sessions = open_all(&args.dirs)?;
+    if args.json {
+        let first = sessions.first().map(|(first, _)| first);
+        let all: Vec<Value> = sessions.iter().map(|s| to_json(first, s)).collect();
+        return print(format_args!("{}\n", JsonText(&json!({ "sessions": all }).to_string())));
+    }
+    let mut out = String::new();
+    for (number, (session, maps)) in sessions.iter().enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        let first = sessions.first().filter(|_| number > 0);
+        // Writing to a String does not fail.
+        let _ = to_text(&mut out, first.map(|(first, _)| first), session, maps);
+    }
+    print(out)
+}
+
+fn to_text(
+    out: &mut String,
+    first: Option<&Session>,
+    session: &Session,
+    maps: &ClockMaps,
+) -> fmt::Result {
+    let counter = session.counter();
+    writeln!(out, "{}", Escaped(session.dir().as_os_str().as_encoded_bytes()))?;
+    write!(out, "  host: counter of {} Hz, ", grouped(counter.frequency()))?;
+    match counter.boot_id() {
+        Some(boot) => writeln!(out, "boot {}", uuid(boot))?,
+        None => writeln!(out, "boot unknown")?,
+    }
+    if let Some(first) = first {
+        match unplaced(first, session) {
+            Some(why) => writeln!(out, "  {}", Escaped(why.as_bytes()))?,
+            None => {
+                let moved = grouped(moved(session).unsigned_abs());
+                writeln!(
+                    out,
+                    "  same machine and boot as {}: merged by the raw counter\n  \
+                     (the system's clocks alone would be off by {moved} ns)",
+                    Escaped(first.dir().as_os_str().as_encoded_bytes())
+                )?;
+            }
+        }
+    }
+    for (id, client, map) in maps.iter() {
+        clock(out, session, id, client, map)?;
+    }
+    if maps.iter().next().is_none() {
+        writeln!(out, "  no clock of a guest: all events have the host's counter")?;
+    }
+    if maps.unusable() > 0 {
+        let unusable = grouped(maps.unusable());
+        writeln!(out, "  {unusable} reference points have an impossible guest time: left out")?;
+    }
+    Ok(())
+}
+
+fn clock(
+    out: &mut String,
+    session: &Session,
+    id: u32,
+    client: Option<u32>,
+    map: &ClockMap,
+) -> fmt::Result {
+    let described = session.json().clock(id);
+    let kind = described.map_or(String::new(), |clock| clock_name(&clock.kind));
+    let whose = match client {
+        Some(client) => format!("client {client} alone, whose clock differs from the others'"),
+        None => "all clients".into(),
+    };
+    writeln!(out, "\n  guest {kind} (clock {id}), {whose}")?;
+    if map.constraints() == 0 {
+        return writeln!(out, "    offset unknown: there are no reference points");
+    }
+    let (slowest, fastest) = map.frequencies();
+    writeln!(
+        out,
+        "    known from   {} readings around reference points",
+        count(map.constraints())
+    )?;
+    writeln!(
+        out,
+        "    rate         {} to {} Hz; declared {} Hz",
+        grouped(slowest as u64),
+        grouped(fastest.ceil() as u64),
+        grouped(described.map_or(0, |clock| clock.frequency)),
+    )?;
+    if map.has_another_rate() {
+        writeln!(
+            out,
+            "                 the points contradict the declared rate, or the guest is stopped now and \
+             then: the errors below allow for both"
+        )?;
+    }
+    match map.bounds() {
+        None => writeln!(out, "    error        unknown: nothing limits the clock on one side")?,
+        Some(bounds) => writeln!(
+            out,
+            "    error        at most \u{b1} {} ns at half of the readings, \u{b1} {} ns at 99 %, \
+             \u{b1} {} ns at all; more between readings that are far apart, and after the last",
+            ns(bounds.p50),
+            ns(bounds.p99),
+            ns(bounds.max),
+        )?,
+    }
+    let residuals = map.residuals();
+    if let (Some(to), Some(from)) = (residuals.to_host, residuals.from_host) {
+        writeln!(
+            out,
+            "    a point      reaches the host {} ns after the guest's reading, which continues {} ns \
+             later (medians, by this map)",
+            ns(to),
+            ns(from),
+        )?;
+    }
+    let found = map.segments() - 1;
+    write!(
+        out,
+        "    jumps        {} found",
+        if found == 0 { "none".into() } else { count(found) }
+    )?;
+    match map.width() {
+        Some(width) => writeln!(out, "; one below {} ns would lie inside the error", ns(width))?,
+        None => writeln!(out)?,
+    }
+    for jump in map.jumps().iter().take(SHOWN) {
+        tell(out, session, id, jump)?;
+    }
+    if found > SHOWN {
+        writeln!(out, "      and {} more", count(found - SHOWN))?;
+    }
+    Ok(())
+}
+
+/// Writes what a jump is and what proves it.
+fn tell(out: &mut String, session: &Session, id: u32, jump: &Jump) -> fmt::Result {
+    let base = session.json().clock(id).map_or(0, |clock| clock.base);
+    let (what, first, second) = match jump.ahead {
+        true => ("went ahead by", "not before", "not after"),
+        false => ("lost", "not after", "not before"),
+    };
+    let tick = |x: i64| base.saturating_add(x.unsigned_abs());
+    let (before, after) = (&jump.before, &jump.after);
+    writeln!(out, "      the guest's clock {what} at least {} ns:", ns(jump.least))?;
+    for (point, side) in [(before, first), (after, second)] {
+        let seconds = since_start(session, point.y) as f64 / 1e9;
+        writeln!(out, "        raw {} was {side} {seconds:.9} s of the session", tick(point.x))?;
+    }
+    Ok(())
+}
+
+/// Returns a host time of a map in nanoseconds since the session's start.
+fn since_start(session: &Session, host: i64) -> i128 {
+    let unix = session.unix_ns(host);
+    unix - i128::from(session.json().started_unix_ns)
+}
+
+/// Returns how much later the session's start is on the common anchor than on its own, in ns.
+fn moved(session: &Session) -> i64 {
+    let json = session.json();
+    let own = json.clocks.iter().find(|clock| clock.id == 0).map_or(0, |clock| clock.offset_ns);
+    let common = session.unix_ns(0);
+    (common - i128::from(own)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+fn count(n: usize) -> String {
+    grouped(n as u64)
+}
+
+fn in_ns(units: u64) -> u64 {
+    units.div_ceil(FRACTION.unsigned_abs())
+}
+
+fn ns(units: u64) -> String {
+    grouped(in_ns(units))
+}
+
+fn uuid(number: u128) -> String {
+    let hex = format!("{number:032x}");
+    let groups = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    groups.join("-")
+}
+
+fn to_json(first: Option<&Session>, (session, maps): &(Session, ClockMaps)) -> Value {
+    let counter = session.counter();
+    let (raw, unix_ns) = counter.anchor();
+    let is_placed =
+        first.is_some_and(|first| std::ptr::eq(first, session) || session.is_placed_with(first));
+    let clocks: Vec<Value> = maps.iter().map(|(id, client, map)| {
+        let (slowest, fastest) = map.frequencies();
+        let described = session.json().clock(id);
+        let residuals = map.residuals();
+        json!({
+            "id": id,
+            "client": client,
+            "kind": described.map(|clock| clock.kind.as_str()),
+            "declared_hz": described.map(|clock| clock.frequency),
+            "least_hz": slowest,
+            "most_hz": fastest,
+            "has_another_rate": map.has_another_rate(),
+            "readings": map.constraints(),
+            "bound_ns": map.bounds().map(|b| json!({
+                "p50": in_ns(b.p50), "p99": in_ns(b.p99), "max": in_ns(b.max),
+            })),
+            "usual_width_ns": map.width().map(in_ns),
+            "residuals_ns": {
+                "to_host": residuals.to_host.map(in_ns),
+                "from_host": residuals.from_host.map(in_ns),
+            },
+            "jumps": map.segments() - 1,
+            "first_jumps": map.jumps().iter().map(|jump| jump_json(session, id, jump)).collect::<Vec<_>>(),
+        })
+    }).collect();
+    json!({
+        "dir": session.dir().to_string_lossy(),
+        "boot_id": counter.boot_id().map(uuid),
+        "frequency": counter.frequency(),
+        "anchor": { "raw": raw, "unix_ns": unix_ns },
+        "moved_ns": moved(session),
+        "is_placed": is_placed,
+        "unusable_reference_points": maps.unusable(),
+        "clocks": clocks,
+    })
+}
+
+fn jump_json(session: &Session, id: u32, jump: &Jump) -> Value {
+    let base = session.json().clock(id).map_or(0, |clock| clock.base);
+    let point = |x: i64, y: i64| {
+        json!({
+            "raw": base.saturating_add(x.unsigned_abs()),
+            "unix_ns": session.unix_ns(y).clamp(i64::MIN.into(), i64::MAX.into()) as i64,
+        })
+    };
+    json!({
+        "ahead": jump.ahead,
+        "least_ns": in_ns(jump.least),
+        "before": point(jump.before.x, jump.before.y),
+        "after": point(jump.after.x, jump.after.y),
+    })
+}

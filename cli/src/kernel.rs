@@ -1,0 +1,180 @@
+//! The kernel's events beside a session, for `record`, `run`, `demo`, `report` and `stat`.
+
+use crate::losses::grouped;
+use crate::output::say;
+use anyhow::{Context, Result};
+use hypertrace_kernel::{Config, Error, Recording, Source, Summary, is_incomplete, recover, sweep};
+use hypertrace_trace::SessionError;
+use hypertrace_trace::control::error_chain;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Starts a recording, after the recordings of killed processes were completed.
+pub fn start(config: &Config) -> Result<Recording> {
+    clean();
+    Recording::start(config).context("cannot record the kernel's events")
+}
+
+/// Completes the recordings of killed processes, and removes their instances. Reports what it did.
+pub fn clean() {
+    for found in sweep() {
+        let dir = found.dir.display();
+        match found.summary {
+            Ok(Some(summary)) => say(completed(&summary)),
+            Ok(None) => {}
+            Err(why) => say(format_args!(
+                "cannot complete the recording that was left in {dir}: {}",
+                error_chain(&why)
+            )),
+        }
+        if found.dropped > 0 {
+            say(format_args!(
+                "removed the kernel's trace instance {} of a process that was killed; its {} events, \
+                 for {dir}, were dropped, as the recording there is gone",
+                found.instance,
+                grouped(found.dropped)
+            ));
+        }
+    }
+}
+
+/// Completes the recording of a killed process in this directory. Reports what it did; a failure is
+/// no error, as the rest of the session can be read. Returns false if the recording is in progress.
+pub fn complete(dir: &Path) -> bool {
+    if !is_incomplete(dir) {
+        return true;
+    }
+    match recover(dir) {
+        Ok(Some(summary)) => say(completed(&summary)),
+        // Nothing was recorded.
+        Ok(None) => {}
+        Err(Error::Busy(_)) => return false,
+        Err(Error::Directory(SessionError::NotOwned { path, owner, .. })) if path == dir => {
+            say(format_args!(
+                "{}: the kernel's events are not shown: they are still being recorded, or their \
+                 recorder was killed and `hypertrace report` of user {owner} has to complete them",
+                dir.display()
+            ));
+        }
+        Err(why) => say(format_args!(
+            "{}: the kernel's events, of a recording that was left incomplete, are not shown: {}",
+            dir.display(),
+            error_chain(&why)
+        )),
+    }
+    true
+}
+
+/// Completes the recording of a killed process before a session is shown. Reports one in progress.
+pub fn complete_to_show(dir: &Path) {
+    if !complete(dir) {
+        say(format_args!(
+            "{}: the kernel's events are still being recorded, and are not shown yet",
+            dir.display()
+        ));
+    }
+}
+
+fn completed(summary: &Summary) -> String {
+    let left = summary.instance_left.as_ref().map_or(String::new(), |why| format!("; {why}"));
+    format!("completed a recording that was left incomplete: {}{left}", line(summary, None))
+}
+
+/// Reports the start of a recording: what is recorded, and what is not.
+pub fn say_start(recording: &Recording, dir: &Path, end: &str) {
+    let what = match recording.source() {
+        Source::Tracefs => systems(recording.events()),
+        Source::Perf => "scheduling by perf".into(),
+    };
+    let threads = match recording.threads() {
+        1 => "1 thread".into(),
+        n => format!("{} threads", grouped(n as u64)),
+    };
+    say(format_args!(
+        "recording the kernel's events ({what}) of {threads} and all that they start in {}; {end}",
+        dir.display()
+    ));
+    if let Some(why) = recording.why_perf() {
+        say(format_args!(
+            "{why}; recorded is when these threads run, wait for a CPU or sleep, without exits of \
+             guests and without wake-ups"
+        ));
+    }
+}
+
+/// Returns the systems of events, with their numbers of events: `kvm 57, sched 3`.
+fn systems(events: &[String]) -> String {
+    let mut counts: Vec<(&str, u32)> = Vec::new();
+    for event in events {
+        let system = event.split(':').next().unwrap_or_default();
+        match counts.iter_mut().find(|(name, _)| *name == system) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((system, 1)),
+        }
+    }
+    let counts: Vec<_> = counts.iter().map(|(name, n)| format!("{name} {n}")).collect();
+    counts.join(", ")
+}
+
+/// Formats the closing line: events, losses with their causes and what helps, the file.
+pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
+    let events = grouped(summary.events);
+    let mut line =
+        format!("{events} kernel events (by {}) in {}, ", summary.source, summary.path.display());
+    match summary.lost() {
+        0 if summary.losses_known => line.push_str("none lost"),
+        0 => line.push_str("losses unknown"),
+        lost => {
+            let mut causes = Vec::new();
+            if summary.overwritten > 0 {
+                let hint = match (buffer_kib, summary.source) {
+                    (Some(kib), Source::Tracefs) => {
+                        format!("buffer full (raise --buffer, {kib} KiB now)")
+                    }
+                    _ => "buffer full".into(),
+                };
+                causes.push(format!("{} {hint}", grouped(summary.overwritten)));
+            }
+            if summary.unwritten > 0 {
+                causes.push(format!("{} read and not written", grouped(summary.unwritten)));
+            }
+            // Writing to a String does not fail.
+            let _ = write!(line, "{} lost: {}", grouped(lost), causes.join(", "));
+        }
+    }
+    for damage in &summary.damage {
+        let _ = write!(line, "; {damage}");
+    }
+    line
+}
+
+/// Ends a recording. Returns an error if its file cannot be made or lacks events because a write
+/// failed.
+pub fn finish(recording: Recording, is_quiet: bool) -> Result<()> {
+    let buffer_kib = recording.buffer_kib();
+    let summary = recording.finish().context(
+        "the kernel's events are not complete; they stay on the disk and in the kernel's buffers, and \
+         hypertrace report completes them when the cause is gone",
+    )?;
+    if !is_quiet {
+        say(line(&summary, Some(buffer_kib)));
+        if let Some(stolen) = summary.stolen.filter(|stolen| !stolen.is_zero()) {
+            say(format_args!(
+                "a hypervisor took {} ms from this machine's CPUs meanwhile: no event shows when, \
+                 the threads that had the CPUs seem to have run",
+                grouped(stolen.as_millis() as u64)
+            ));
+        }
+    }
+    if let Some(why) = &summary.instance_left {
+        say(why);
+    }
+    match summary.failure {
+        Some(why) => Err(anyhow::anyhow!(
+            "{} lacks {} events: {why}; make room, or use another directory",
+            summary.path.display(),
+            grouped(summary.unwritten)
+        )),
+        None => Ok(()),
+    }
+}

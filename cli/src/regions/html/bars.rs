@@ -1,0 +1,120 @@
+//! Stacked bars of parts, as SVG without a script. Their colours are in the page's style.
+
+use super::super::rows::{PARTS, Shown, part_name};
+use super::super::text::time;
+use crate::escape::Html;
+use hypertrace_timeline::regions::{Group, Part, Times};
+use std::fmt::{self, Write as _};
+
+/// Parts with a pattern, and its path in a tile of 8 x 8.
+const PATTERNS: [(Part, &str); 3] = [
+    (Part::Runnable, "M-2 10L10 -2M-2 2L2 -2M6 10L10 6"),
+    (Part::Off, "M-2 -2L10 10M6 -2L10 2M-2 6L2 10"),
+    (Part::Unattributed, "M0 4H8"),
+];
+
+/// Part of a bar.
+struct Segment {
+    part: Part,
+    name: String,
+    ns: u64,
+}
+
+/// Writes the patterns that bars use.
+pub fn patterns(out: &mut String) -> fmt::Result {
+    out.push_str("<svg class=\"defs\" aria-hidden=\"true\"><defs>");
+    for (part, path) in PATTERNS {
+        let part = part as usize;
+        write!(
+            out,
+            "<pattern id=\"p{part}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
+             <rect class=\"c{part}\" width=\"8\" height=\"8\"/><path class=\"hatch\" d=\"{path}\"/>\
+             </pattern>"
+        )?;
+    }
+    out.push_str("</defs></svg>\n");
+    Ok(())
+}
+
+/// Writes the names of the parts that are shown, with their colours.
+pub fn legend(out: &mut String, group: &Group, is_shown: impl Fn(Part) -> bool) -> fmt::Result {
+    out.push_str("<ul class=\"legend\" aria-label=\"Colours\">");
+    for (part, name) in PARTS {
+        if is_shown(part) {
+            write!(
+                out,
+                "<li><svg aria-hidden=\"true\"><rect class=\"p{}\" width=\"100%\" height=\"100%\"/>\
+                 </svg>{}</li>",
+                part as usize,
+                named(name, part, group)
+            )?;
+        }
+    }
+    out.push_str("</ul>\n");
+    Ok(())
+}
+
+/// Returns a part's name in a group.
+pub fn named(name: &'static str, part: Part, group: &Group) -> &'static str {
+    match part == Part::Guest && group.includes_kvm {
+        true => "guest with KVM",
+        false => part_name(name, group.is_program),
+    }
+}
+
+/// Writes a bar as long as its times are of `whole`. The kernel's part is divided by the
+/// reasons of exits, where these are known.
+pub fn bar(
+    out: &mut String,
+    shown: &Shown<'_>,
+    group: &Group,
+    times: &Times,
+    exits: &[(u8, u64)],
+    whole: u64,
+) -> fmt::Result {
+    let segments = segments(shown, group, times, exits);
+    let texts = segments.iter().map(|s| format!("{} {}", s.name, time(s.ns)));
+    let label = texts.collect::<Vec<_>>().join(", ");
+    write!(out, "<svg class=\"bar\" role=\"img\" aria-label=\"{}\">", Html(&label))?;
+    let percent = |ns: u64| ns as f64 * 100.0 / whole.max(1) as f64;
+    let mut at = 0;
+    let mut before = None;
+    for Segment { part, name, ns } in &segments {
+        let (x, width) = (percent(at), percent(*ns));
+        write!(
+            out,
+            "<rect class=\"p{}\" x=\"{x:.2}%\" width=\"{width:.2}%\" height=\"100%\"><title>{} {}\
+             </title></rect>",
+            *part as usize,
+            Html(name),
+            time(*ns),
+        )?;
+        if before == Some(*part) {
+            // Between two reasons.
+            write!(out, "<rect class=\"gap\" x=\"{x:.2}%\" width=\"1\" height=\"100%\"/>")?;
+        }
+        before = Some(*part);
+        at += ns;
+    }
+    out.push_str("</svg>");
+    Ok(())
+}
+
+fn segments(shown: &Shown<'_>, group: &Group, times: &Times, exits: &[(u8, u64)]) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    for (part, name) in PARTS {
+        let mut left = times.get(part);
+        let name = named(name, part, group);
+        if part == Part::Kernel {
+            for (reason, ns) in exits {
+                let ns = left.min(*ns);
+                left -= ns;
+                let name = format!("{name}, {}", super::short(shown.reason(*reason)));
+                segments.push(Segment { part, name, ns });
+            }
+        }
+        segments.push(Segment { part, name: name.to_owned(), ns: left });
+    }
+    segments.retain(|segment| segment.ns > 0);
+    segments
+}

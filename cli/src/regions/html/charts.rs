@@ -1,0 +1,213 @@
+//! The numbers of the charts that can be zoomed, for the page's script. How many there are does
+//! not depend on the number of regions.
+
+use super::super::rows::{PARTS, Shown, part_name};
+use super::super::text::time;
+use super::short;
+use crate::escape::JsonInHtml;
+use anyhow::Result;
+use hypertrace_timeline::regions::{
+    Group, Interval, Lane, Lanes, MOST_WINDOWS, Part, Sample, Window, lanes,
+};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use serde_json::{Value, json};
+
+/// Points of a curve: these many evenly, and towards the slowest ones as many in each tenth.
+const EVENLY: usize = 200;
+const IN_A_TENTH: usize = 40;
+/// Regions of a group with lanes, beside the median and p99.
+const SLOWEST: usize = 3;
+/// Most intervals of all lanes of the page.
+const MOST_INTERVALS: usize = 16_000;
+/// Most intervals of a window.
+const MOST_IN_WINDOW: usize = 2_000;
+
+/// Charts of the groups.
+pub struct Charts {
+    groups: Vec<Value>,
+    reasons: Vec<String>,
+    /// By group: the parts that its lanes have; none if there are no lanes.
+    pub parts: Vec<Vec<Part>>,
+}
+
+impl Charts {
+    /// Reads the sessions again, for the lanes.
+    ///
+    /// # Errors
+    /// If a stream or a trace is damaged.
+    pub fn of(
+        shown: &Shown<'_>,
+        sessions: &[(Session, ClockMaps)],
+        traces: &[KernelTrace],
+        groups: &[&Group],
+    ) -> Result<Charts> {
+        let mut chosen: Vec<(usize, String, Sample)> = Vec::new();
+        let has_kernel = shown.regions.has_kernel;
+        for (index, group) in groups.iter().enumerate().filter(|_| has_kernel) {
+            chosen.extend(choose(shown, group).into_iter().map(|(name, s)| (index, name, s)));
+        }
+        chosen.truncate(MOST_WINDOWS);
+        let windows: Vec<Window> = chosen.iter().map(|(.., sample)| window(sample)).collect();
+        let (all, reasons) = match windows.is_empty() {
+            true => (Vec::new(), Vec::new()),
+            false => lanes(sessions, traces, &windows)?,
+        };
+        let most = (MOST_INTERVALS / windows.len().max(1)).min(MOST_IN_WINDOW);
+        let mut by_group = vec![Vec::new(); groups.len()];
+        let mut parts = vec![Vec::new(); groups.len()];
+        for (((group, label, sample), window), lanes) in chosen.iter().zip(&windows).zip(all) {
+            let intervals = lanes.lanes.iter().flat_map(|lane| &lane.intervals);
+            for part in intervals.map(part_of) {
+                if !parts[*group].contains(&part) {
+                    parts[*group].push(part);
+                }
+            }
+            if !lanes.lanes.is_empty() {
+                by_group[*group].push(window_json(label, sample, window, lanes, most));
+            }
+        }
+        let groups = groups.iter().zip(by_group).map(|(group, windows)| {
+            let (x, y) = curve(&shown.durations(group).all);
+            json!({ "name": short(&group.name), "x": x, "y": y, "windows": windows })
+        });
+        let reasons = reasons.iter().map(|reason| short(reason)).collect();
+        Ok(Charts { groups: groups.collect(), reasons, parts })
+    }
+
+    /// Returns the text of a `script` element of data.
+    pub fn data(&self, is_program: bool) -> String {
+        let parts: Vec<&str> = PARTS.iter().map(|(_, name)| part_name(name, is_program)).collect();
+        let all = json!({ "parts": parts, "reasons": self.reasons, "groups": self.groups });
+        JsonInHtml(&all.to_string()).to_string()
+    }
+}
+
+/// Returns the regions of a group that have lanes.
+fn choose(shown: &Shown<'_>, group: &Group) -> Vec<(String, Sample)> {
+    let slowest = shown.regions.slowest(group).take(SLOWEST).enumerate();
+    let slowest = slowest.map(|(index, (sample, _))| match index {
+        0 => ("slowest".to_owned(), *sample),
+        index => (format!("no. {} of the slowest", index + 1), *sample),
+    });
+    let others = [("at p99", &group.p99), ("near the median", &group.median)];
+    let others = others.into_iter().filter_map(|(name, breakdown)| {
+        Some((name.to_owned(), breakdown.as_ref()?.example.as_ref()?.sample))
+    });
+    let mut chosen: Vec<(String, Sample)> = Vec::new();
+    for (name, sample) in slowest.chain(others) {
+        if !chosen.iter().any(|(_, known)| *known == sample) {
+            chosen.push((format!("{name}: {}", time(sample.duration_ns())), sample));
+        }
+    }
+    chosen
+}
+
+/// Returns the time around a region: a tenth of its duration before and after it.
+fn window(sample: &Sample) -> Window {
+    Window {
+        session: sample.session.into(),
+        client: sample.client(),
+        begin: sample.begin_ns,
+        end: sample.end_ns(),
+        around: (sample.duration_ns() / 10).max(1_000),
+    }
+}
+
+/// Returns the share of regions that took a duration at most: durations and shares.
+fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
+    let len = sorted.len();
+    let mut ranks: Vec<usize> = (0..=EVENLY).map(|step| step * len / EVENLY).collect();
+    // Those above: the last tenth, the last hundredth and so on.
+    let mut above = len;
+    while above > 0 {
+        ranks.extend((0..=IN_A_TENTH).map(|step| len - above * step / IN_A_TENTH));
+        above /= 10;
+    }
+    ranks.sort_unstable();
+    ranks.dedup();
+    let (mut x, mut y): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
+    for rank in ranks.into_iter().filter(|rank| *rank > 0) {
+        let duration = sorted[rank - 1];
+        // A logarithmic axis has no 0.
+        let shown = (duration as f64).max(0.5);
+        if x.last() != Some(&shown) {
+            x.push(shown);
+            let at_most = sorted.partition_point(|other| *other <= duration);
+            y.push(at_most as f64 / len as f64);
+        }
+    }
+    (x, y)
+}
+
+/// Returns a window with the intervals of each lane: for each, the time since the one before,
+/// its length, and its part with the reason of the exit.
+fn window_json(label: &str, sample: &Sample, window: &Window, lanes: Lanes, most: usize) -> Value {
+    let Lanes { lanes, left_out, has_own, .. } = lanes;
+    let each = (most / lanes.len()).max(1);
+    let mut is_partial = false;
+    let own =
+        if has_own { "The first lane is the region's thread; the dashed" } else { "The dashed" };
+    let lanes: Vec<Value> = lanes
+        .into_iter()
+        .map(|mut lane| {
+            lane.shorten(each, window);
+            is_partial |= !lane.is_whole;
+            lane_json(&lane, window.from())
+        })
+        .collect();
+    let mut note = format!("{own} lines are its beginning and its end.");
+    if is_partial {
+        note.push_str(" Blank: too short to be shown, or too long ago to be known.");
+    }
+    if left_out > 0 {
+        note.push_str(&format!(" {left_out} more threads are left out."));
+    }
+    json!({
+        "label": label,
+        "note": note,
+        "length": sample.duration_ns(),
+        "from": window.from().saturating_sub(sample.begin_ns),
+        "to": window.to().saturating_sub(sample.begin_ns),
+        "lanes": lanes,
+    })
+}
+
+fn part_of(interval: &Interval) -> Part {
+    interval.part.unwrap_or(Part::Unattributed)
+}
+
+fn lane_json(lane: &Lane, from: i64) -> Value {
+    let mut at = from;
+    let mut numbers = Vec::with_capacity(lane.intervals.len() * 3);
+    for interval in &lane.intervals {
+        let part = part_of(interval) as i64;
+        let reason = if part == Part::Kernel as i64 { i64::from(interval.reason) } else { 0 };
+        let length = interval.to.saturating_sub(interval.from);
+        numbers.extend([interval.from.saturating_sub(at), length, part + 8 * reason]);
+        at = interval.to;
+    }
+    let name = format!("{} ({})", short(&lane.name), lane.tid);
+    json!({ "name": name, "intervals": numbers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_ends_with_all_regions_and_has_few_points() {
+        for len in [1, 2, 9, 100, 12_345, 1_000_000] {
+            let sorted: Vec<u64> = (0..len).collect();
+            let (x, y) = curve(&sorted);
+            assert_eq!((x.len(), y.last()), (y.len(), Some(&1.0)));
+            assert_eq!(x.last(), Some(&((len - 1) as f64).max(0.5)));
+            assert!(x.windows(2).all(|pair| pair[0] < pair[1]), "{len}");
+            assert!(y.is_sorted() && x.len() < 500, "{len}: {}", x.len());
+            for (x, y) in x.iter().zip(&y).filter(|(x, _)| **x >= 1.0) {
+                let at_most = sorted.partition_point(|ns| *ns as f64 <= *x);
+                assert_eq!(at_most as f64 / len as f64, *y);
+            }
+        }
+        assert_eq!(curve(&[7, 7, 7]), (vec![7.0], vec![1.0]));
+    }
+}

@@ -1,0 +1,484 @@
+//! Regions as one page that needs nothing else: no other file, and no network. All is written
+//! here but the charts that can be zoomed, which the page's script makes with uPlot.
+
+mod bars;
+mod charts;
+mod file;
+
+pub use file::{check, save};
+
+use super::rows::{Durations, PARTS, Shown};
+use super::text::{columns, exit_count, footnotes, notes, reasons, time};
+use crate::escape::Html;
+use crate::losses::grouped;
+use anyhow::{Context, Result};
+use bars::{bar, legend, named, patterns};
+use charts::Charts;
+use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Sample};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fmt::{self, Write as _};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+/// uPlot 1.6.32, from its package in the npm registry, unchanged.
+const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
+const UPLOT_STYLE: &str = include_str!("uplot/uPlot.min.css");
+const UPLOT_LICENSE: &str = include_str!("uplot/LICENSE");
+
+/// Most groups with all that is known of them.
+const MOST_SECTIONS: usize = 12;
+/// Most groups in the table of all.
+const MOST_ROWS: usize = 200;
+/// Slowest regions of a group.
+const SLOWEST: usize = 20;
+/// Most intervals of the slowest region in its table.
+const MOST_STEPS: usize = 100;
+/// Most characters of a name.
+const MOST_CHARACTERS: usize = 100;
+
+/// Makes the page. Reads the sessions again, for what threads did around some regions.
+///
+/// # Errors
+/// If a stream or a trace is damaged.
+pub fn page(
+    shown: &Shown<'_>,
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    warnings: &[String],
+) -> Result<String> {
+    let groups = shown.regions.groups.iter().filter(|group| group.count() > 0);
+    let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
+    let charts = Charts::of(shown, sessions, traces, &groups)?;
+    let started = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
+    let page = Page { shown, started, charts };
+    let nonce = nonce().context("cannot get random bytes")?;
+    let mut out = String::new();
+    // Writing to a String does not fail.
+    let _ = page.write(&mut out, sessions, &groups, warnings, &nonce);
+    Ok(out)
+}
+
+/// Returns a number that nobody knew when the sessions were recorded. Only the style and the
+/// script that have it are used.
+fn nonce() -> rustix::io::Result<String> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+/// Returns a name's beginning, if it is long.
+fn short(name: &str) -> String {
+    match name.char_indices().nth(MOST_CHARACTERS) {
+        Some((end, _)) => format!("{}\u{2026}", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+/// A page that is being written.
+struct Page<'a> {
+    shown: &'a Shown<'a>,
+    /// Unix time of the first session's beginning, nanoseconds.
+    started: i64,
+    charts: Charts,
+}
+
+impl Page<'_> {
+    fn write(
+        &self,
+        out: &mut String,
+        sessions: &[(Session, ClockMaps)],
+        groups: &[&Group],
+        warnings: &[String],
+        nonce: &str,
+    ) -> fmt::Result {
+        let names = sessions.iter().map(|(s, _)| short(&s.dir().display().to_string()));
+        let names = names.collect::<Vec<_>>().join(", ");
+        write!(
+            out,
+            "{}<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+             style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; base-uri 'none'; \
+             form-action 'none'\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n\
+             <title>Regions of {}</title>\n\
+             <style nonce=\"{nonce}\">\n{UPLOT_STYLE}\n{STYLE}</style>\n</head>\n<body>\n",
+            file::MARK,
+            Html(&names)
+        )?;
+        patterns(out)?;
+        writeln!(out, "<header><h1>Regions of {}</h1>", Html(&names))?;
+        out.push_str(
+            "<p class=\"note\">How long regions of interest took, and where their time went. \
+             Time counts for a part only between two events that prove it; the rest is \
+             unattributed.</p>\n</header>\n<main>\n",
+        );
+        for warning in warnings {
+            writeln!(out, "<p class=\"warning\">{}</p>", Html(warning))?;
+        }
+        self.overview(out, groups)?;
+        for (index, group) in groups.iter().enumerate() {
+            self.section(out, index, group)?;
+        }
+        out.push_str("</main>\n");
+        let is_program = groups.iter().all(|group| group.is_program);
+        write!(
+            out,
+            "<script type=\"application/json\" id=\"data\">{}</script>\n\
+             <script nonce=\"{nonce}\">\n/*\n{UPLOT_LICENSE}\n*/\n{UPLOT}\n{SCRIPT}</script>\n\
+             </body>\n</html>\n",
+            self.charts.data(is_program)
+        )
+    }
+
+    /// Writes the table of all groups.
+    fn overview(&self, out: &mut String, sections: &[&Group]) -> fmt::Result {
+        let all = &self.shown.regions.groups;
+        if all.is_empty() {
+            out.push_str("<p>No regions.</p>\n");
+            return Ok(());
+        }
+        scrolled(out, "All regions", |out| {
+            out.push_str("<table><caption>All regions</caption>\n<thead><tr>");
+            let by = if self.shown.by.is_empty() { None } else { Some(short(self.shown.by)) };
+            for name in ["region".to_owned()].into_iter().chain(by.clone()) {
+                write!(out, "<th scope=\"col\" class=\"name\">{}</th>", Html(&name))?;
+            }
+            for name in ["count", "min", "p50", "p90", "p99", "max", "not counted"] {
+                write!(out, "<th scope=\"col\">{name}</th>")?;
+            }
+            out.push_str("</tr></thead>\n<tbody>\n");
+            let mut linked = 0;
+            for group in all.iter().take(MOST_ROWS) {
+                let name = short(&group.name);
+                let has_section = sections.get(linked).is_some_and(|s| std::ptr::eq(*s, group));
+                out.push_str("<tr><th scope=\"row\" class=\"name\">");
+                if has_section {
+                    write!(out, "<a href=\"#g{linked}\">{}</a></th>", Html(&name))?;
+                    linked += 1;
+                } else {
+                    write!(out, "{}</th>", Html(&name))?;
+                }
+                if by.is_some() {
+                    let value = short(group.value.as_deref().unwrap_or_default());
+                    write!(out, "<td class=\"name\">{}</td>", Html(&value))?;
+                }
+                write!(out, "<td>{}</td>", grouped(group.count()))?;
+                for (_, ns) in self.shown.durations(group).named() {
+                    match group.count() {
+                        0 => out.push_str("<td></td>"),
+                        _ => write!(out, "<td>{}</td>", Ns(ns))?,
+                    }
+                }
+                let not_counted = group.not_counted.iter().sum();
+                writeln!(out, "<td>{}</td></tr>", grouped(not_counted))?;
+            }
+            out.push_str("</tbody></table>\n");
+            Ok(())
+        })?;
+        let with_regions = all.iter().filter(|group| group.count() > 0).count();
+        if all.len() > MOST_ROWS || with_regions > sections.len() {
+            writeln!(
+                out,
+                "<p class=\"note\">{} groups; the first {MOST_ROWS} are in this table, and the \
+                 first {} with regions below. Choose others with --name.</p>",
+                grouped(all.len() as u64),
+                sections.len()
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Writes all about a group.
+    fn section(&self, out: &mut String, index: usize, group: &Group) -> fmt::Result {
+        let durations = self.shown.durations(group);
+        write!(out, "<section aria-labelledby=\"g{index}\"><h2 id=\"g{index}\">")?;
+        write!(out, "{}", Html(&short(&group.name)))?;
+        if let Some(value) = &group.value {
+            let (by, value) = (short(self.shown.by), short(value));
+            write!(out, " <small>{} {}</small>", Html(&by), Html(&value))?;
+        }
+        let regions = if group.count() == 1 { "region" } else { "regions" };
+        write!(out, "</h2>\n<p>{} {regions}:", grouped(group.count()))?;
+        for (name, ns) in durations.named() {
+            let comma = if name == "min" { "" } else { "," };
+            write!(out, "{comma} {name} <b>{}</b>", Ns(ns))?;
+        }
+        out.push_str("</p>\n<ul class=\"note\">");
+        for note in notes(self.shown, group) {
+            write!(out, "<li>{note}</li>")?;
+        }
+        for (kind, name) in Kind::ALL {
+            let count = group.not_counted[kind as usize];
+            if count > 0 {
+                write!(out, "<li>not counted: {} {}</li>", grouped(count), name.replace('_', " "))?;
+            }
+        }
+        out.push_str("</ul>\n<div class=\"columns\"><div>");
+        histogram(out, &durations)?;
+        out.push_str("</div><div><h3>Share of the regions by duration</h3>");
+        writeln!(out, "<div data-curve=\"{index}\">{NO_SCRIPT}</div></div></div>")?;
+        out.push_str("<h3>Where the time went</h3>\n");
+        legend(out, group, |part| group.total.times.get(part) > 0)?;
+        out.push_str("<div class=\"columns\"><div>");
+        self.shares(out, group)?;
+        out.push_str("</div><div>");
+        self.breakdowns(out, group)?;
+        out.push_str("</div></div>\n");
+        self.slowest(out, group)?;
+        self.steps(out, group)?;
+        let parts = &self.charts.parts[index];
+        if !parts.is_empty() {
+            out.push_str("<h3>Threads around a region</h3>\n");
+            legend(out, group, |part| parts.contains(&part))?;
+            writeln!(out, "<div data-lanes=\"{index}\">{NO_LANES}</div>")?;
+        }
+        out.push_str("</section>\n");
+        Ok(())
+    }
+
+    /// Writes a bar of each breakdown, all of one length.
+    fn shares(&self, out: &mut String, group: &Group) -> fmt::Result {
+        out.push_str("<div class=\"bars\">\n");
+        for (name, breakdown) in columns(group) {
+            let (times, exits) = (&breakdown.times, exits_of(breakdown));
+            write!(out, "<span>{name} <b>{}</b></span>", time(times.total()))?;
+            bar(out, self.shown, group, times, &exits, times.total())?;
+            out.push('\n');
+        }
+        out.push_str("</div>\n");
+        Ok(())
+    }
+
+    fn breakdowns(&self, out: &mut String, group: &Group) -> fmt::Result {
+        let columns = columns(group);
+        scrolled(out, "Where the time went", |out| {
+            out.push_str("<table><thead><tr><th scope=\"col\">part</th>");
+            for (name, _) in &columns {
+                write!(out, "<th scope=\"col\" colspan=\"2\">{name}</th>")?;
+            }
+            out.push_str("</tr></thead>\n<tbody>\n<tr><th scope=\"row\">duration</th>");
+            for (_, breakdown) in &columns {
+                let total = breakdown.times.total();
+                write!(out, "<td>{}</td><td></td>", Ns(total))?;
+            }
+            out.push_str("</tr>\n");
+            for (part, name) in PARTS {
+                let is_shown = part == Part::Unattributed
+                    || columns.iter().any(|(_, b)| b.times.get(part) > 0);
+                if is_shown {
+                    write!(out, "<tr><th scope=\"row\">{}</th>", named(name, part, group))?;
+                    for (_, b) in &columns {
+                        let ns = b.times.get(part);
+                        let share = ns as f64 * 100.0 / b.times.total().max(1) as f64;
+                        let ns = Ns(ns);
+                        write!(out, "<td>{ns}</td><td class=\"share\">{share:.1}%</td>")?;
+                    }
+                    out.push_str("</tr>\n");
+                }
+                if part == Part::Kernel {
+                    self.exits(out, &columns)?;
+                }
+            }
+            out.push_str("</tbody></table>\n");
+            Ok(())
+        })?;
+        for note in footnotes(group) {
+            write!(out, "<p class=\"note\">{note}</p>")?;
+        }
+        Ok(())
+    }
+
+    /// Writes a row for each reason of exits.
+    fn exits(&self, out: &mut String, columns: &[(&str, &Breakdown)]) -> fmt::Result {
+        for reason in reasons(columns) {
+            let name = short(self.shown.reason(reason));
+            write!(out, "<tr><th scope=\"row\" class=\"sub\">{}</th>", Html(&name))?;
+            for (_, b) in columns {
+                let found = b.exits.iter().find(|(known, ..)| *known == reason);
+                match found {
+                    Some((_, count, ns)) => {
+                        let (ns, count) = (Ns(*ns), exit_count(*count));
+                        write!(out, "<td>{ns}</td><td class=\"share\">{count}x</td>")?;
+                    }
+                    None => out.push_str("<td>-</td><td></td>"),
+                }
+            }
+            out.push_str("</tr>\n");
+        }
+        Ok(())
+    }
+
+    /// Writes the slowest regions: a bar of each, and the numbers.
+    fn slowest(&self, out: &mut String, group: &Group) -> fmt::Result {
+        let all: Vec<_> = self.shown.regions.slowest(group).take(SLOWEST).collect();
+        let longest = all.first().map_or(0, |(sample, _)| sample.duration_ns());
+        out.push_str("<h3>The slowest</h3>\n<div class=\"bars\">\n");
+        let mut are_known = true;
+        for (sample, exits) in &all {
+            are_known &= exits.is_some();
+            let exits: Vec<(u8, u64)> =
+                exits.iter().flat_map(|all| all.iter()).map(|(r, e)| (*r, e.time)).collect();
+            write!(out, "<span><b>{}</b> {}</span>", time(sample.duration_ns()), whose(sample))?;
+            bar(out, self.shown, group, &sample.times, &exits, longest)?;
+            out.push('\n');
+        }
+        out.push_str("</div>\n");
+        if !are_known {
+            out.push_str(
+                "<p class=\"note\">There are too many regions to keep the reasons of all exits: \
+                 the kernel's part is not divided where they are missing.</p>\n",
+            );
+        }
+        out.push_str("<details><summary>Numbers of the slowest regions</summary>\n");
+        scrolled(out, "Numbers of the slowest regions", |out| {
+            out.push_str(
+                "<table><thead><tr><th scope=\"col\">duration</th><th scope=\"col\">client</th>\
+                 <th scope=\"col\">id</th><th scope=\"col\">began</th>",
+            );
+            let shown: Vec<_> = PARTS
+                .into_iter()
+                .filter(|(part, _)| all.iter().any(|(sample, _)| sample.times.get(*part) > 0))
+                .collect();
+            for (part, name) in &shown {
+                write!(out, "<th scope=\"col\">{}</th>", named(name, *part, group))?;
+            }
+            out.push_str("</tr></thead>\n<tbody>\n");
+            for (sample, _) in &all {
+                let client = sample.client().map_or("vmm".to_owned(), |n| n.to_string());
+                let began = sample.begin_ns.saturating_sub(self.started) as f64 / 1e9;
+                write!(
+                    out,
+                    "<tr><td>{}</td><td>{client}</td><td>{}</td><td>{began:.9}s</td>",
+                    Ns(sample.duration_ns()),
+                    sample.id
+                )?;
+                for (part, _) in &shown {
+                    write!(out, "<td>{}</td>", Ns(sample.times.get(*part)))?;
+                }
+                out.push_str("</tr>\n");
+            }
+            out.push_str("</tbody></table>\n");
+            Ok(())
+        })?;
+        out.push_str(
+            "<p class=\"note\">Began: time since the session's start, for report --from.</p>\n\
+             </details>\n",
+        );
+        Ok(())
+    }
+
+    /// Writes what the thread of the slowest region did, step by step.
+    fn steps(&self, out: &mut String, group: &Group) -> fmt::Result {
+        let example = group.slowest.as_ref().and_then(|slowest| slowest.example.as_ref());
+        let Some(example) = example.filter(|example| !example.intervals.is_empty()) else {
+            return Ok(());
+        };
+        out.push_str("<details><summary>Steps of the slowest region</summary>\n");
+        scrolled(out, "Steps of the slowest region", |out| {
+            out.push_str(
+                "<table><thead><tr><th scope=\"col\">after</th><th scope=\"col\">for</th>\
+                 <th scope=\"col\" class=\"name\">part</th></tr></thead>\n<tbody>\n",
+            );
+            for interval in example.intervals.iter().take(MOST_STEPS) {
+                let part = interval.part.unwrap_or(Part::Unattributed);
+                let name = PARTS.iter().find(|(known, _)| *known == part).map_or("", |p| p.1);
+                let after = interval.from.saturating_sub(example.sample.begin_ns);
+                let length = interval.to.saturating_sub(interval.from);
+                write!(
+                    out,
+                    "<tr><td>{}</td><td>{}</td><td class=\"name\">{}",
+                    time(u64::try_from(after).unwrap_or(0)),
+                    time(u64::try_from(length).unwrap_or(0)),
+                    named(name, part, group)
+                )?;
+                if part == Part::Kernel {
+                    let reason = short(self.shown.reason(interval.reason));
+                    write!(out, ", {}", Html(&reason))?;
+                }
+                out.push_str("</td></tr>\n");
+            }
+            out.push_str("</tbody></table>\n");
+            Ok(())
+        })?;
+        let left = example.intervals.len().saturating_sub(MOST_STEPS);
+        if left > 0 {
+            writeln!(out, "<p class=\"note\">{left} more steps are left out.</p>")?;
+        }
+        if !example.is_whole {
+            out.push_str("<p class=\"note\">Only its last steps are known.</p>\n");
+        }
+        out.push_str("</details>\n");
+        Ok(())
+    }
+}
+
+const NO_SCRIPT: &str = "<noscript><p class=\"note\">This chart can be zoomed, which needs \
+    JavaScript. The bars show the same regions.</p></noscript>";
+const NO_LANES: &str = "<noscript><p class=\"note\">Lanes can be zoomed, which needs JavaScript. \
+    The steps of the slowest region are in the table above.</p></noscript>";
+
+/// A time for people, with its nanoseconds for programs.
+struct Ns(u64);
+
+impl fmt::Display for Ns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<data value=\"{}\">{}</data>", self.0, time(self.0))
+    }
+}
+
+/// Returns which region it is.
+fn whose(sample: &Sample) -> String {
+    match sample.client() {
+        Some(client) => format!("client {client}, id {}", sample.id),
+        None => "vmm".into(),
+    }
+}
+
+fn exits_of(breakdown: &Breakdown) -> Vec<(u8, u64)> {
+    breakdown.exits.iter().map(|(reason, _, ns)| (*reason, *ns)).collect()
+}
+
+/// Writes a part of the page that can be moved sideways, also by keys.
+fn scrolled(
+    out: &mut String,
+    label: &str,
+    write: impl FnOnce(&mut String) -> fmt::Result,
+) -> fmt::Result {
+    writeln!(out, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">")?;
+    write(out)?;
+    out.push_str("</div>\n");
+    Ok(())
+}
+
+fn histogram(out: &mut String, durations: &Durations) -> fmt::Result {
+    let steps = durations.histogram();
+    let most = steps.iter().map(|(.., count)| *count).max().unwrap_or(1).max(1);
+    out.push_str(
+        "<h3>How long they took</h3>\n<table class=\"wide\"><thead><tr>\
+         <th scope=\"col\">duration</th><th scope=\"col\">regions</th><td></td></tr></thead>\n\
+         <tbody>\n",
+    );
+    for (from, to, count) in &steps {
+        let width = *count as f64 * 100.0 / most as f64;
+        writeln!(
+            out,
+            "<tr><th scope=\"row\">{} .. {}</th><td>{}</td><td class=\"bar\">\
+             <svg class=\"bar\" aria-hidden=\"true\"><rect class=\"p0\" width=\"{width:.2}%\" \
+             height=\"100%\"/></svg></td></tr>",
+            time(*from),
+            time(*to),
+            grouped(*count)
+        )?;
+    }
+    out.push_str("</tbody></table>\n");
+    Ok(())
+}

@@ -1,0 +1,294 @@
+"use strict";
+// The charts that can be zoomed. All else of the page is there without this script.
+(() => {
+  const { parts, reasons, groups } = JSON.parse(document.getElementById("data").textContent);
+  const KERNEL = 1;
+  const HATCHED = [3, 5, 6];
+  const ROW = 46;
+
+  const element = (name, text, attributes) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
+    return made;
+  };
+  const colour = (name) =>
+    getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  const UNITS = [[1, "ns"], [1e3, "us"], [1e6, "ms"], [1e9, "s"]];
+  const unit = (ns) => UNITS.findLast(([size]) => Math.abs(ns) >= size) || UNITS[0];
+  // A time with three digits.
+  const time = (ns) => {
+    const [size, name] = unit(ns);
+    const value = ns / size;
+    const most = Math.abs(value);
+    return value.toFixed(size === 1 ? 0 : most < 9.995 ? 2 : most < 99.95 ? 1 : 0) + name;
+  };
+  // Times of an axis, with the digits that tell them apart.
+  const times = (all) => {
+    const known = all.filter((ns) => ns !== null);
+    const [size, name] = unit(Math.max(...known.map(Math.abs)));
+    const step = known.length > 1 ? (known[1] - known[0]) / size : 1;
+    const digits = Math.min(9, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
+    return all.map((ns) => (ns === null ? "" : (ns / size).toFixed(digits) + name));
+  };
+
+  // Ticks of a logarithmic axis: 1, 2 and 5 of each power of ten, or even ones where it is short.
+  const ticks = (plot, index, min, max) => {
+    const round = (ns) => Math.round(ns * 10) / 10;
+    if (max / min < 15) {
+      const rough = (max - min) / Math.max(2, plot.over.clientWidth / 100);
+      const power = 10 ** Math.floor(Math.log10(rough));
+      const step = [1, 2, 5, 10].find((n) => n * power >= rough) * power;
+      const first = Math.ceil(min / step);
+      const count = Math.floor(max / step) - first + 1;
+      return Array.from({ length: Math.max(0, count) }, (_, i) => round((first + i) * step));
+    }
+    const all = [];
+    const factors = (Math.log10(max / min) * 200) / plot.over.clientWidth > 1 ? [1] : [1, 2, 5];
+    for (let power = -1; power < 20; power++) {
+      for (const ns of factors.map((n) => n * 10 ** power)) {
+        if (ns >= min && ns <= max) all.push(round(ns));
+      }
+    }
+    return all;
+  };
+  const labels = (all) => (all[1] / all[0] < 2 && all.length > 1 ? times(all)
+    : all.map((ns) => { const [size, name] = unit(ns); return Number((ns / size).toPrecision(3)) + name; }));
+
+  // Shows a part of the x axis: `factor` of what is shown now, moved by `shift` of that.
+  const zoom = (plot, [from, to], factor, shift) => {
+    const isLog = plot.scales.x.distr === 3;
+    const map = isLog ? Math.log : (x) => x;
+    const back = isLog ? Math.exp : (x) => x;
+    const [least, most] = [map(from), map(to)];
+    const { min, max } = plot.scales.x;
+    const span = Math.min((map(max) - map(min)) * factor, most - least);
+    if (!isLog && span < 10) return;
+    const middle = (map(min) + map(max)) / 2 + shift * (map(max) - map(min));
+    const first = Math.min(Math.max(middle - span / 2, least), most - span);
+    plot.setScale("x", { min: back(first), max: back(first + span) });
+  };
+
+  const MOVES = [
+    ["+", "Zoom in", 0.5, 0], ["\u2212", "Zoom out", 2, 0], ["\u25c0", "Earlier", 1, -0.25],
+    ["\u25b6", "Later", 1, 0.25], ["All", "Show all", Infinity, 0],
+  ];
+  const KEYS = { "+": 0, "=": 0, "-": 1, ArrowLeft: 2, ArrowRight: 3, 0: 4 };
+
+  const axis = (options) => ({
+    stroke: colour("--ink"), font: "12px system-ui, sans-serif",
+    grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 },
+    ...options,
+  });
+
+  // Makes a chart with buttons and keys. Returns a function that makes it again.
+  const chart = (place, label, describe) => {
+    const tools = element("div", "", { class: "tools" });
+    const box = element("div", "", { class: "chart", tabindex: "0", role: "group" });
+    const readout = element("p", "", { class: "readout" });
+    let plot, range;
+    MOVES.forEach(([text, title, factor, shift]) => {
+      const button = element("button", text, { type: "button", title, "aria-label": title });
+      button.addEventListener("click", () => zoom(plot, range, factor, shift));
+      tools.append(button);
+    });
+    box.addEventListener("keydown", (event) => {
+      const move = MOVES[KEYS[event.key]];
+      if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      zoom(plot, range, move[2], move[3]);
+    });
+    place.append(tools, box, readout);
+    const width = () => Math.max(200, box.clientWidth);
+    const draw = () => {
+      if (plot) plot.destroy();
+      const made = describe(readout);
+      range = made.range;
+      box.setAttribute("aria-label", label() + ". Keys: + and - zoom, arrows move, 0 shows all.");
+      plot = new uPlot({ width: width(), ...made.options }, made.values, box);
+      plot.root.setAttribute("aria-hidden", "true");
+    };
+    draw();
+    new ResizeObserver(() => {
+      if (plot.width !== width()) plot.setSize({ width: width(), height: plot.height });
+    }).observe(box);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+    return { tools, draw };
+  };
+
+  const percents = (all) => {
+    const step = all.length > 1 ? (all[1] - all[0]) * 100 : 1;
+    const digits = Math.min(4, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
+    return all.map((part) => (part * 100).toFixed(digits) + " %");
+  };
+
+  // Which share of the regions took a time at most.
+  const curve = (place, { name, x, y }) => {
+    const hint = "Drag over a part to zoom; double-click shows all.";
+    const range = [x[0], Math.max(x[x.length - 1], x[0] + 1)];
+    // The shares of the durations that are shown.
+    const shares = (plot, min, max) => {
+      const { min: first, max: last } = plot.scales.x;
+      if (min === null || (first <= range[0] && last >= range[1])) return [0, 1.02];
+      const around = Math.max((max - min) * 0.05, 1e-4);
+      return [Math.max(0, min - around), Math.min(1.02, max + around)];
+    };
+    const move = (readout) => (plot) => {
+      const at = plot.cursor.idx;
+      readout.textContent = at === null || at === undefined ? hint
+        : `${(y[at] * 100).toFixed(y[at] > 0.99 ? 3 : 1)} % took ${time(Math.floor(x[at]))} or less`;
+    };
+    chart(place, () => `Share of the regions ${name} by duration`, (readout) => ({
+      range,
+      values: [x, y],
+      options: {
+        height: 260,
+        legend: { show: false },
+        cursor: { y: false, drag: { x: true, y: false } },
+        scales: {
+          x: { time: false, distr: 3, range: (plot, min, max) => [min ?? range[0], max ?? range[1]] },
+          y: { range: shares },
+        },
+        axes: [
+          axis({ splits: ticks, filter: (plot, all) => all, values: (plot, all) => labels(all) }),
+          axis({ size: 64, values: (plot, all) => percents(all) }),
+        ],
+        series: [{}, {
+          stroke: colour("--p0"), width: 2, paths: uPlot.paths.stepped({ align: 1 }),
+          points: { show: false },
+        }],
+        hooks: { setCursor: [move(readout)] },
+      },
+    }));
+  };
+
+  // Fills of the parts. Some have a pattern, so that colour is not all that tells them apart.
+  const fills = (context) => parts.map((_, part) => {
+    const plain = colour("--p" + part);
+    if (!HATCHED.includes(part)) return plain;
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 8;
+    const pen = tile.getContext("2d");
+    pen.fillStyle = plain;
+    pen.fillRect(0, 0, 8, 8);
+    pen.strokeStyle = colour("--mark");
+    pen.lineWidth = 1;
+    pen.globalAlpha = 0.7;
+    const lines = part === 6 ? [[0, 4, 8, 4]] : part === 3 ? [[-2, 10, 10, -2]] : [[-2, -2, 10, 10]];
+    for (const [a, b, c, d] of lines) {
+      pen.beginPath();
+      pen.moveTo(a, b);
+      pen.lineTo(c, d);
+      pen.stroke();
+    }
+    return context.createPattern(tile, "repeat");
+  });
+
+  const lanes = (place, { name, windows }) => {
+    const notes = element("p", "", { class: "note" });
+    const choice = element("select", "", { "aria-label": "Region" });
+    windows.forEach((window, index) => choice.append(element("option", window.label, { value: index })));
+    const hint = "Drag over a part to zoom; double-click shows all; point at a bar for what it is.";
+    const chosen = () => windows[choice.selectedIndex] || windows[0];
+
+    const paint = (plot) => {
+      const { ctx, bbox } = plot;
+      const { length, lanes, from } = chosen();
+      const scale = devicePixelRatio;
+      const all = fills(ctx);
+      const row = bbox.height / lanes.length;
+      const { min, max } = plot.scales.x;
+      ctx.save();
+      ctx.beginPath();
+      ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+      ctx.clip();
+      ctx.textBaseline = "top";
+      ctx.textAlign = "left";
+      ctx.font = `${12 * scale}px system-ui, sans-serif`;
+      lanes.forEach((lane, index) => {
+        const top = bbox.top + index * row;
+        let at = from;
+        for (let i = 0; i < lane.intervals.length; i += 3) {
+          const begin = at + lane.intervals[i];
+          at = begin + lane.intervals[i + 1];
+          if (at < min || begin > max) continue;
+          const [x, end] = [begin, at].map((ns) => plot.valToPos(ns, "x", true));
+          ctx.fillStyle = all[lane.intervals[i + 2] % 8];
+          ctx.fillRect(x, top + 18 * scale, Math.max(end - x, 0.5), row - 22 * scale);
+        }
+      });
+      ctx.strokeStyle = colour("--ink");
+      ctx.lineWidth = 1.5 * scale;
+      ctx.setLineDash([5 * scale, 3 * scale]);
+      for (const edge of [0, length]) {
+        const x = plot.valToPos(edge, "x", true);
+        ctx.beginPath();
+        ctx.moveTo(x, bbox.top);
+        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.stroke();
+      }
+      lanes.forEach((lane, index) => {
+        const top = bbox.top + index * row;
+        ctx.fillStyle = colour("--paper");
+        ctx.fillRect(bbox.left, top + scale, ctx.measureText(lane.name).width + 6 * scale, 16 * scale);
+        ctx.fillStyle = colour("--ink");
+        ctx.fillText(lane.name, bbox.left + 3 * scale, top + 3 * scale);
+      });
+      ctx.restore();
+    };
+
+    const point = (readout) => (plot) => {
+      const { left, top } = plot.cursor;
+      const { lanes, from } = chosen();
+      readout.textContent = hint;
+      if (!(left >= 0 && top >= 0)) return;
+      const lane = lanes[Math.floor((top / plot.over.clientHeight) * lanes.length)];
+      const ns = plot.posToVal(left, "x");
+      let at = from;
+      for (let i = 0; lane && i < lane.intervals.length; i += 3) {
+        const begin = at + lane.intervals[i];
+        at = begin + lane.intervals[i + 1];
+        if (ns >= begin && ns < at) {
+          const code = lane.intervals[i + 2];
+          const why = code % 8 === KERNEL ? `, ${reasons[Math.floor(code / 8)] || "other"}` : "";
+          readout.textContent =
+            `${lane.name}: ${parts[code % 8]}${why}, ${time(at - begin)}, at ${time(begin)}`;
+          return;
+        }
+      }
+    };
+
+    const { tools, draw } = chart(place, () => `Threads around ${name}, ${chosen().label}`, (readout) => {
+      const { from, to, lanes, note } = chosen();
+      readout.textContent = hint;
+      notes.textContent = note;
+      return {
+        range: [from, to],
+        values: [[from, to], [0, 0]],
+        options: {
+          height: lanes.length * ROW + 40,
+          legend: { show: false },
+          cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
+          scales: {
+            x: { time: false, range: (plot, min, max) => [min ?? from, max ?? to] },
+            y: { range: [0, 1] },
+          },
+          axes: [axis({ values: (plot, all) => times(all), space: 80 }), { show: false }],
+          series: [{}, { paths: () => null, points: { show: false } }],
+          hooks: { draw: [paint], setCursor: [point(readout)] },
+        },
+      };
+    });
+    tools.prepend(choice);
+    place.append(notes);
+    choice.addEventListener("change", draw);
+  };
+
+  for (const place of document.querySelectorAll("[data-curve]")) {
+    curve(place, groups[place.dataset.curve]);
+  }
+  for (const place of document.querySelectorAll("[data-lanes]")) {
+    lanes(place, groups[place.dataset.lanes]);
+  }
+})();

@@ -1,0 +1,225 @@
+//! `hypertrace regions`: how long regions of interest took, and where the time went.
+
+mod html;
+mod rows;
+mod text;
+
+use crate::Usage;
+use crate::output::{print, say};
+use crate::report::Inputs;
+use crate::stat::unfinished;
+use anyhow::Result;
+use hypertrace_timeline::regions::{
+    By, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, names,
+};
+use hypertrace_timeline::{Class, ClockMaps, KernelTrace, Session};
+use std::path::PathBuf;
+
+/// Show how long regions of interest took, and where their time went
+///
+/// A region is the time from an event NAME_begin to the event NAME_end of the same
+/// client with the same id: what region! and reference_region! of the guest library
+/// make. For each name: the count, quantiles, a histogram, and how the time of the
+/// median, the 99th percentile and the slowest divides:
+///
+///   guest         in the guest (a program's own time, where there is no VM)
+///   kernel        in the host's kernel for an exit of the guest, by reason
+///   vmm           in the VMM
+///   runnable      ready, but another thread had the CPU
+///   blocked       asleep until it was woken
+///   off           off the CPU: asleep or ready, which was not recorded
+///   unattributed  not proven to be any of these
+///
+/// Time counts for a part only between two events that prove it. This needs the
+/// kernel's events beside the session (demo --kernel, run --kernel, record);
+/// without them all time is unattributed. docs/regions.md has the details.
+///
+/// Regions that cannot be measured are counted apart, by kind, and are not in the
+/// numbers: without an end or a begin, an id twice, nested in one of the same name,
+/// over lost events, over a jump of the clock, over a migration, over a fork.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    inputs: Inputs,
+
+    /// Only this region: NAME_begin to NAME_end. May be given several times. Default:
+    /// all that have an id
+    #[arg(long, short, value_name = "NAME", conflicts_with = "between")]
+    name: Vec<String>,
+
+    /// From each event A to the next event B of the same client, or of the same
+    /// thread of the VMM
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    between: Option<Vec<String>>,
+
+    /// One group for each value of it: client, vcpu (the host's thread), or a field of
+    /// the event that begins the region
+    #[arg(long, value_name = "client|vcpu|FIELD")]
+    by: Option<String>,
+
+    /// Take the cost of an empty region off the durations: the median of the regions
+    /// named "empty" of the same sessions
+    #[arg(long)]
+    subtract_empty: bool,
+
+    /// Print one JSON object: regions (name, by, count, min_ns .. max_ns, histogram,
+    /// not_counted, breakdown, total, empty_ns), warnings
+    #[arg(long, group = "form")]
+    json: bool,
+
+    /// Print a line of comma-separated values for each group
+    #[arg(long, group = "form")]
+    csv: bool,
+
+    /// Print a line of comma-separated values for each region: the raw samples
+    #[arg(long, group = "form")]
+    samples: bool,
+
+    /// Write one page for a browser: tables, the slowest regions as bars, and charts that
+    /// can be zoomed of durations and of what each thread did around a region. It needs no
+    /// other file and no network. An older page with this name is replaced, nothing else
+    #[arg(long, value_name = "FILE", group = "form")]
+    html: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace demo --kernel --out S             record a guest, its VMM and the kernel
+  hypertrace regions S                         all regions
+  hypertrace regions S --name batch --by vcpu  one region, by vCPU
+  hypertrace regions S --between vcpu_exit vcpu_run
+                                               from each exit to the next entry
+  hypertrace regions S --json | jq '.regions[] | {name, p99_ns}'
+  hypertrace regions S --samples > samples.csv
+                                               for statistics of your own
+  hypertrace regions S --html regions.html     a page, with the slowest in detail
+  hypertrace run --kernel --out T -- ./program && hypertrace regions T
+                                               a program without a VM
+
+Exit code: 0 done, 1 failed, 2 wrong usage, no such region, or damaged or foreign input.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let (sessions, traces) = args.inputs.open()?;
+    if sessions.is_empty() {
+        let why = "a trace of a kernel alone has no regions: give the session's directory, too";
+        return Err(Usage(why.into()).into());
+    }
+    let options = args.options(&sessions)?;
+    if let Some(path) = &args.html {
+        html::check(path)?;
+    }
+    let regions = Regions::of(&sessions, &traces, &options)?;
+    if args.subtract_empty && !regions.groups.iter().any(|group| group.empty_ns.is_some()) {
+        let why = "--subtract-empty: there is no region named empty; record some in the program, \
+                   with nothing in them: region!(\"empty\", id)";
+        return Err(Usage(why.into()).into());
+    }
+    let warnings = args.warnings(&sessions, &traces, &regions);
+    let shown = rows::Shown {
+        regions: &regions,
+        by: args.by.as_deref().unwrap_or_default(),
+        subtract: args.subtract_empty,
+    };
+    let printed = match &args.html {
+        Some(path) => html::page(&shown, &sessions, &traces, &warnings)
+            .and_then(|page| html::save(path, &page)),
+        None if args.json => print(shown.json(&warnings)),
+        None if args.csv => print(shown.csv()),
+        None if args.samples => shown.samples(),
+        None => print(text::text(&shown)),
+    };
+    for warning in warnings {
+        say(warning);
+    }
+    printed
+}
+
+impl Args {
+    /// Checks the names against those that the sessions have.
+    fn options(&self, sessions: &[(Session, ClockMaps)]) -> Result<Options> {
+        let by = match self.by.as_deref() {
+            None => By::Nothing,
+            Some("client") => By::Client,
+            Some("vcpu") => By::Vcpu,
+            Some(field) => By::Field(field.into()),
+        };
+        let select = match self.between.as_deref() {
+            Some([a, b]) => {
+                for name in [a, b] {
+                    if !has_class(sessions, |class| *class.name == **name) {
+                        let why = format!("--between: no event is named {name}");
+                        return Err(Usage(format!("{why}; `hypertrace report` shows all")).into());
+                    }
+                }
+                Select::Between(a.clone(), b.clone())
+            }
+            _ => {
+                let known = names(sessions);
+                let known_list = || match known.is_empty() {
+                    true => "no event is named NAME_begin or NAME_end and has an id; region! and \
+                             reference_region! of the guest library make them, and --between takes \
+                             any two events"
+                        .into(),
+                    false => format!("there are {}", Vec::from_iter(known.clone()).join(", ")),
+                };
+                let has = |name: &String| {
+                    let begin = format!("{name}_begin");
+                    known.contains(name) || has_class(sessions, |class| *class.name == *begin)
+                };
+                if let Some(name) = self.name.iter().find(|name| !has(name)) {
+                    return Err(
+                        Usage(format!("no region is named {name}: {}", known_list())).into()
+                    );
+                }
+                if known.is_empty() && self.name.is_empty() {
+                    return Err(Usage(format!("no regions: {}", known_list())).into());
+                }
+                Select::Names(self.name.clone())
+            }
+        };
+        if let By::Field(field) = &by {
+            let has = |class: &Class| class.fields.iter().any(|known| **known == **field);
+            if !has_class(sessions, has) {
+                let why = format!("--by {field}: no event has a field of this name");
+                return Err(Usage(format!("{why}; client and vcpu need none")).into());
+            }
+        }
+        Ok(Options { select, by })
+    }
+
+    /// Returns what the user should know about the numbers.
+    fn warnings(
+        &self,
+        sessions: &[(Session, ClockMaps)],
+        traces: &[KernelTrace],
+        regions: &Regions,
+    ) -> Vec<String> {
+        let mut warnings: Vec<String> = traces.iter().flat_map(|trace| trace.warnings()).collect();
+        warnings.extend(regions.warnings.iter().cloned());
+        if !regions.has_kernel {
+            warnings.push(
+                "no kernel.dat: all time is unattributed; record the kernel's events beside the \
+                 session with `hypertrace run --kernel`, `demo --kernel` or `record`"
+                    .into(),
+            );
+        }
+        if regions.is_cut {
+            warnings.push(format!(
+                "more than {MOST_REGIONS} regions or {MOST_GROUPS} groups: the rest is left out; \
+                 choose with --name"
+            ));
+        }
+        for (session, _) in sessions {
+            if let Some(said) = unfinished(session) {
+                warnings.push(format!("{}: {said}", session.dir().display()));
+            }
+        }
+        warnings
+    }
+}
+
+fn has_class(sessions: &[(Session, ClockMaps)], is: impl Fn(&Class) -> bool) -> bool {
+    sessions.iter().flat_map(|(session, _)| session.classes().iter()).any(is)
+}

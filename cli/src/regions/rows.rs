@@ -1,0 +1,257 @@
+//! The numbers for scripts: JSON, and lines of comma-separated values.
+
+use crate::escape::{Escaped, JsonText};
+use anyhow::{Context, Result};
+use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Regions, Times};
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+/// Parts in the order of all outputs, with their names.
+pub const PARTS: [(Part, &str); 7] = [
+    (Part::Guest, "guest"),
+    (Part::Kernel, "kernel"),
+    (Part::Vmm, "vmm"),
+    (Part::Runnable, "runnable"),
+    (Part::Blocked, "blocked"),
+    (Part::Off, "off"),
+    (Part::Unattributed, "unattributed"),
+];
+
+/// Returns the name of a part: a program's own time is not that of a guest.
+pub fn part_name(name: &'static str, is_program: bool) -> &'static str {
+    if is_program && name == "guest" { "program" } else { name }
+}
+
+/// Regions, and options of their output.
+pub struct Shown<'a> {
+    pub regions: &'a Regions,
+    /// Name of the value by which they are grouped.
+    pub by: &'a str,
+    /// Whether the cost of an empty region is taken off durations.
+    pub subtract: bool,
+}
+
+/// Durations of a group, less the cost of an empty region if that is wanted.
+pub struct Durations {
+    /// In ascending order.
+    pub all: Vec<u64>,
+    pub min: u64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub max: u64,
+}
+
+impl Durations {
+    /// Returns names and values.
+    pub fn named(&self) -> [(&'static str, u64); 5] {
+        [
+            ("min", self.min),
+            ("p50", self.p50),
+            ("p90", self.p90),
+            ("p99", self.p99),
+            ("max", self.max),
+        ]
+    }
+
+    /// Counts durations in steps of 1, 2, 5, 10 and so on: from, to, number.
+    pub fn histogram(&self) -> Vec<(u64, u64, u64)> {
+        let mut steps = Vec::new();
+        let (mut from, mut at) = (0, 0);
+        // 1, 2 and 5 of 20 powers of ten.
+        for to in (0..20).flat_map(|power| [1, 2, 5].map(|n| n * 10u64.saturating_pow(power))) {
+            let end = self.all.partition_point(|duration| *duration < to);
+            if end > at || !steps.is_empty() {
+                steps.push((from, to, (end - at) as u64));
+            }
+            (from, at) = (to, end);
+            if at == self.all.len() {
+                break;
+            }
+        }
+        steps
+    }
+}
+
+impl Shown<'_> {
+    /// Returns a group's durations.
+    pub fn durations(&self, group: &Group) -> Durations {
+        let off = group.empty_ns.filter(|_| self.subtract).unwrap_or(0);
+        let of = |part| group.quantile_ns(part).saturating_sub(off);
+        Durations {
+            all: group.durations_ns().iter().map(|ns| ns.saturating_sub(off)).collect(),
+            min: of(0.0),
+            p50: of(0.5),
+            p90: of(0.9),
+            p99: of(0.99),
+            max: of(1.0),
+        }
+    }
+
+    pub fn json(&self, warnings: &[String]) -> String {
+        let groups: Vec<Value> = self.regions.groups.iter().map(|g| self.group(g)).collect();
+        let all = json!({ "regions": groups, "warnings": warnings });
+        format!("{}\n", JsonText(&all.to_string()))
+    }
+
+    fn group(&self, group: &Group) -> Value {
+        let durations = self.durations(group);
+        let histogram = durations
+            .histogram()
+            .into_iter()
+            .map(|(from, to, count)| json!({ "from_ns": from, "to_ns": to, "count": count }));
+        let kinds = Kind::ALL
+            .iter()
+            .map(|(kind, name)| ((*name).to_owned(), group.not_counted[*kind as usize].into()));
+        let by = group.value.as_ref().map(|value| json!({ "key": self.by, "value": value }));
+        let mut json = json!({
+            "name": group.name,
+            "by": by,
+            "count": group.count(),
+            "bound_ns": group.bound_ns,
+            "histogram": histogram.collect::<Vec<_>>(),
+            "not_counted": kinds.collect::<Map<_, _>>(),
+            "breakdown": {
+                "median": self.breakdown(group, group.median.as_ref()),
+                "p99": self.breakdown(group, group.p99.as_ref()),
+                "slowest": self.breakdown(group, group.slowest.as_ref()),
+            },
+            "total": self.breakdown(group, Some(&group.total)),
+            "empty_ns": group.empty_ns,
+        });
+        for (name, ns) in durations.named() {
+            json[format!("{name}_ns")] = (group.count() > 0).then_some(ns).into();
+        }
+        json
+    }
+
+    fn breakdown(&self, group: &Group, breakdown: Option<&Breakdown>) -> Value {
+        let Some(breakdown) = breakdown else { return Value::Null };
+        let parts = PARTS.iter().map(|(part, name)| {
+            let name = part_name(name, group.is_program);
+            (format!("{name}_ns"), breakdown.times.get(*part).into())
+        });
+        let exits = breakdown.exits.iter().map(|(reason, count, ns)| {
+            json!({ "reason": self.reason(*reason), "count": count, "ns": ns })
+        });
+        json!({
+            "duration_ns": breakdown.times.total(),
+            "regions": breakdown.regions,
+            "parts": parts.collect::<Map<_, _>>(),
+            "exits": exits.collect::<Vec<_>>(),
+            "exits_of": breakdown.exits_of,
+            "guest_includes_kvm": group.includes_kvm,
+        })
+    }
+
+    /// Returns the name of an exit's reason.
+    pub fn reason(&self, reason: u8) -> &str {
+        self.regions.reasons.get(usize::from(reason)).map_or("other", |name| name)
+    }
+
+    pub fn csv(&self) -> String {
+        let mut out =
+            "name,by,count,min_ns,p50_ns,p90_ns,p99_ns,max_ns,bound_ns,empty_ns".to_owned();
+        // Writing to a String does not fail.
+        for (_, name) in Kind::ALL {
+            let _ = write!(out, ",{name}");
+        }
+        out.push_str(&part_columns(self.is_program()));
+        out.push('\n');
+        for group in &self.regions.groups {
+            let _ = write!(out, "{},{}", quoted(&group.name), quoted(value(group)));
+            let _ = write!(out, ",{}", group.count());
+            for (_, ns) in self.durations(group).named() {
+                let _ = write!(out, ",{}", number((group.count() > 0).then_some(ns)));
+            }
+            let _ = write!(out, ",{},{}", number(group.bound_ns), number(group.empty_ns));
+            for (kind, _) in Kind::ALL {
+                let _ = write!(out, ",{}", group.not_counted[kind as usize]);
+            }
+            out.push_str(&part_values(&group.total.times));
+            out.push('\n');
+        }
+        out
+    }
+
+    /// Prints a line for each region.
+    pub fn samples(&self) -> Result<()> {
+        let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
+        let columns = part_columns(self.is_program());
+        let begin = "name,by,session,client,id,begin_ns,duration_ns";
+        writeln!(out, "{begin}{columns}").context("cannot write")?;
+        for sample in self.regions.samples() {
+            let Some(group) = self.regions.groups.get(sample.group as usize) else { continue };
+            let off = group.empty_ns.filter(|_| self.subtract).unwrap_or(0);
+            writeln!(
+                out,
+                "{},{},{},{},{},{},{}{}",
+                quoted(&group.name),
+                quoted(value(group)),
+                sample.session,
+                number(sample.client().map(u64::from)),
+                sample.id,
+                sample.begin_ns,
+                sample.duration_ns().saturating_sub(off),
+                part_values(&sample.times)
+            )
+            .context("cannot write")?;
+        }
+        out.flush().context("cannot write")
+    }
+
+    /// Returns whether all regions are of programs.
+    fn is_program(&self) -> bool {
+        self.regions.groups.iter().all(|group| group.is_program)
+    }
+}
+
+fn value(group: &Group) -> &str {
+    group.value.as_deref().unwrap_or_default()
+}
+
+fn number(number: Option<u64>) -> String {
+    number.map(|number| number.to_string()).unwrap_or_default()
+}
+
+/// Quotes a text for CSV, where it needs that. Dangerous characters are escaped.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./ ".contains(&byte);
+    match text.bytes().all(plain) {
+        true => text.to_owned(),
+        false => format!("\"{}\"", Escaped(text.as_bytes()).to_string().replace("\\\"", "\"\"")),
+    }
+}
+
+fn part_columns(is_program: bool) -> String {
+    PARTS
+        .iter()
+        .fold(String::new(), |out, (_, name)| format!("{out},{}_ns", part_name(name, is_program)))
+}
+
+fn part_values(times: &Times) -> String {
+    PARTS.iter().fold(String::new(), |out, (part, _)| format!("{out},{}", times.get(*part)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_of_a_histogram_hold_all_durations() {
+        let all = vec![0, 1, 9, 10, 49, 50, 2_000];
+        let durations = Durations { all, min: 0, p50: 10, p90: 2_000, p99: 2_000, max: 2_000 };
+        let steps = durations.histogram();
+        assert_eq!(steps[0], (0, 1, 1));
+        assert_eq!(steps.last(), Some(&(2_000, 5_000, 1)));
+        assert_eq!(steps.iter().map(|(.., count)| count).sum::<u64>(), 7);
+        assert!(steps.windows(2).all(|pair| pair[0].1 == pair[1].0));
+    }
+
+    #[test]
+    fn values_with_commas_are_quoted() {
+        assert_eq!(quoted("vmm/vcpu 0"), "vmm/vcpu 0");
+        assert_eq!(quoted("a,\"b\"\n"), "\"a,\"\"b\"\"\\n\"");
+    }
+}

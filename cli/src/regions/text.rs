@@ -1,0 +1,251 @@
+//! Regions as text for people, 80 columns wide.
+
+use super::rows::{Durations, PARTS, Shown, part_name};
+use crate::escape::Escaped;
+use crate::losses::grouped;
+use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part};
+use std::fmt::{self, Write as _};
+
+/// Columns of a histogram's longest bar.
+const BAR: u64 = 40;
+/// Most steps of a histogram that are shown; those in between have an `...`.
+const MOST_STEPS: usize = 16;
+
+/// Formats all groups.
+pub fn text(shown: &Shown<'_>) -> String {
+    let mut out = String::new();
+    for (number, group) in shown.regions.groups.iter().enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        // Writing to a String does not fail.
+        let _ = one(&mut out, shown, group);
+    }
+    if out.is_empty() {
+        out.push_str("no regions\n");
+    }
+    out
+}
+
+fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
+    write!(out, "{}", Escaped(group.name.as_bytes()))?;
+    if let Some(value) = &group.value {
+        write!(out, " [{}]", Escaped(value.as_bytes()))?;
+    }
+    let regions = if group.count() == 1 { "region" } else { "regions" };
+    writeln!(out, ": {} {regions}", grouped(group.count()))?;
+    if group.count() > 0 {
+        let durations = shown.durations(group);
+        out.push(' ');
+        for (name, ns) in durations.named() {
+            write!(out, " {name} {} ", time(ns))?;
+        }
+        out.truncate(out.trim_end().len());
+        out.push('\n');
+        for note in notes(shown, group) {
+            writeln!(out, "  {note}")?;
+        }
+        histogram(out, &durations)?;
+        breakdowns(out, shown, group)?;
+    }
+    let kinds = Kind::ALL.iter().filter(|(kind, _)| group.not_counted[*kind as usize] > 0);
+    for (number, (kind, name)) in kinds.enumerate() {
+        out.push_str(if number == 0 { "  not counted: " } else { ", " });
+        let count = grouped(group.not_counted[*kind as usize]);
+        write!(out, "{} {count}", name.replace('_', " "))?;
+    }
+    if group.not_counted.iter().any(|count| *count > 0) {
+        out.push('\n');
+    }
+    Ok(())
+}
+
+/// Returns what is to be known about durations.
+pub fn notes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
+    let bound = match group.bound_ns {
+        Some(0) => None,
+        Some(ns) => {
+            Some(format!("a duration is off by {} at most, by the guest's clock", time(ns)))
+        }
+        None => Some(
+            "how far durations are off is not known: the guest's clock has no bound".to_owned(),
+        ),
+    };
+    let empty = group.empty_ns.map(|ns| {
+        let ns = time(ns);
+        match shown.subtract {
+            true => format!("an empty region takes {ns}: taken off above, not below"),
+            false => format!("an empty region takes {ns}: included"),
+        }
+    });
+    bound.into_iter().chain(empty).collect()
+}
+
+/// Returns the breakdowns of a group that are shown, with their names.
+pub fn columns(group: &Group) -> Vec<(&'static str, &Breakdown)> {
+    let columns = [
+        ("median*", group.median.as_ref()),
+        ("p99", group.p99.as_ref()),
+        ("slowest", group.slowest.as_ref()),
+        ("all", Some(&group.total)),
+    ];
+    columns.into_iter().filter_map(|(name, breakdown)| Some((name, breakdown?))).collect()
+}
+
+/// Returns the notes below breakdowns.
+pub fn footnotes(group: &Group) -> Vec<String> {
+    let regions = match group.median.as_ref().map_or(0, |median| median.regions) {
+        1 => "* the region at the 50th percentile".into(),
+        n => format!("* mean of the {} regions from the 49th to the 51st percentile", grouped(n)),
+    };
+    let columns = columns(group);
+    let partial = columns.iter().find(|(_, b)| b.exits_of < b.regions);
+    let partial = partial.map(|(name, b)| {
+        let (of, all) = (grouped(b.exits_of), grouped(b.regions));
+        format!("exits of {name}: of {of} of the {all} regions")
+    });
+    [regions].into_iter().chain(partial).collect()
+}
+
+/// Returns the reasons of exits in breakdowns, the one with the most time first.
+pub fn reasons(columns: &[(&str, &Breakdown)]) -> Vec<u8> {
+    let mut reasons: Vec<(u8, u64)> = Vec::new();
+    for (reason, _, ns) in columns.iter().flat_map(|(_, b)| &b.exits) {
+        match reasons.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, most)) => *most = (*most).max(*ns),
+            None => reasons.push((*reason, *ns)),
+        }
+    }
+    reasons.sort_by_key(|(_, most)| std::cmp::Reverse(*most));
+    reasons.into_iter().map(|(reason, _)| reason).collect()
+}
+
+/// Formats a number of exits: a mean has a fraction.
+pub fn exit_count(count: f64) -> String {
+    match count.fract() {
+        0.0 => grouped(count as u64),
+        _ => format!("{count:.1}"),
+    }
+}
+
+fn histogram(out: &mut String, durations: &Durations) -> fmt::Result {
+    let steps = durations.histogram();
+    let most = steps.iter().map(|(.., count)| *count).max().unwrap_or(1).max(1);
+    let shown = steps.iter().filter(|(.., count)| *count > 0 || steps.len() <= MOST_STEPS);
+    let mut before = None;
+    for (from, to, count) in shown {
+        if before.is_some_and(|before| before != from) {
+            out.push_str("  ...\n");
+        }
+        before = Some(to);
+        let bar = "#".repeat((count * BAR).div_ceil(most) as usize);
+        let line =
+            format!("  {:>7} .. {:<7} {:>10} {bar}", time(*from), time(*to), grouped(*count));
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
+    let columns = columns(group);
+    write!(out, "  {:<22}", "")?;
+    for (name, _) in &columns {
+        write!(out, " {name:>13}")?;
+    }
+    out.push('\n');
+    row(out, "duration", columns.iter().map(|(_, b)| (b.times.total(), None)))?;
+    for (part, name) in PARTS {
+        let is_shown =
+            part == Part::Unattributed || columns.iter().any(|(_, b)| b.times.get(part) > 0);
+        if is_shown {
+            let share = |b: &Breakdown| {
+                let ns = b.times.get(part);
+                (ns, Some(ns as f64 * 100.0 / b.times.total().max(1) as f64))
+            };
+            let name = part_name(name, group.is_program);
+            let name = match part {
+                Part::Guest if group.includes_kvm => "guest with KVM",
+                Part::Off => "blocked or runnable",
+                _ => name,
+            };
+            row(out, name, columns.iter().map(|(_, b)| share(b)))?;
+        }
+        if part == Part::Kernel {
+            exits(out, shown, &columns)?;
+        }
+    }
+    for note in footnotes(group) {
+        writeln!(out, "  {note}")?;
+    }
+    Ok(())
+}
+
+/// Writes a row for each reason of exits.
+fn exits(out: &mut String, shown: &Shown<'_>, columns: &[(&str, &Breakdown)]) -> fmt::Result {
+    for reason in reasons(columns) {
+        let name = Escaped(shown.reason(reason).as_bytes()).to_string();
+        write!(out, "    {:<20}", name.chars().take(20).collect::<String>())?;
+        for (_, b) in columns {
+            let found = b.exits.iter().find(|(known, ..)| *known == reason);
+            let cell = found.map_or("-".into(), |(_, count, ns)| {
+                format!("{}x {}", exit_count(*count), time(*ns))
+            });
+            write!(out, " {cell:>13}")?;
+        }
+        out.push('\n');
+    }
+    Ok(())
+}
+
+/// Writes a row: times with their shares in per cent.
+fn row(
+    out: &mut String,
+    name: &str,
+    cells: impl Iterator<Item = (u64, Option<f64>)>,
+) -> fmt::Result {
+    write!(out, "  {name:<22}")?;
+    for (ns, share) in cells {
+        let share = share.map_or(String::new(), |share| format!(" {share:>3.0}%"));
+        write!(out, " {:>13}", format!("{}{share}", time(ns)))?;
+    }
+    out.push('\n');
+    Ok(())
+}
+
+/// Formats a time with three digits or more, in at most seven characters.
+pub fn time(ns: u64) -> String {
+    let (unit, name) = match ns {
+        0..1_000 => return format!("{ns}ns"),
+        1_000..1_000_000 => (1e3, "us"),
+        1_000_000..1_000_000_000 => (1e6, "ms"),
+        _ => (1e9, "s"),
+    };
+    let value = ns as f64 / unit;
+    let digits = match value {
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        for (ns, text) in [
+            (0, "0ns"),
+            (999, "999ns"),
+            (1_000, "1.00us"),
+            (51_684, "51.7us"),
+            (99_960, "100us"),
+            (26_012_345, "26.0ms"),
+            (1_500_000_000, "1.50s"),
+            (12_345_000_000_000, "12345s"),
+        ] {
+            assert_eq!(time(ns), text);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The arguments that name inputs: sessions, and traces of kernels with their offsets.
+
+use crate::Usage;
+use clap::{ArgMatches, Command, FromArgMatches};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Offset, Session};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Opens sessions with their clocks, on one anchor where they are of one boot.
+pub fn open_all(dirs: &[PathBuf]) -> anyhow::Result<Vec<(Session, ClockMaps)>> {
+    let with_maps = |session: Session| {
+        let maps = ClockMaps::of(&session)?;
+        Ok((session, maps))
+    };
+    for dir in dirs {
+        crate::kernel::complete_to_show(dir);
+    }
+    Session::open_all(dirs)?.into_iter().map(with_maps).collect()
+}
+
+/// Returns a line for a session whose place on the timeline of the first one is unknown.
+pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
+    let (a, b) = (first.counter().boot_id(), session.counter().boot_id());
+    if let Some(offset) = session.offset() {
+        let unknown = offset.bound_ns.is_none();
+        return unknown.then(|| "placed by --ts-offset, with unknown error".into());
+    }
+    let why = match (a, b) {
+        _ if session.is_placed_with(first) => return None,
+        (Some(a), Some(b)) if a != b => "recorded on another machine, or after another boot,",
+        (Some(_), Some(_)) => "recorded with a counter of another rate",
+        _ => "not known to be recorded in the same boot of the same machine",
+    };
+    let first = first.dir().display();
+    Some(format!(
+        "{why} as {first}: its events are placed by the system's clocks, with unknown error"
+    ))
+}
+
+/// Opens a session with its clocks.
+pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
+    crate::kernel::complete_to_show(dir);
+    let session = Session::open(dir)?;
+    let maps = ClockMaps::of(&session)?;
+    Ok((session, maps))
+}
+
+/// Inputs in their order.
+#[derive(Debug)]
+pub struct Inputs(Vec<Given>);
+
+/// An input, with the options after it.
+#[derive(Clone, Debug)]
+struct Given {
+    path: PathBuf,
+    offset: Option<Offset>,
+    /// Directory of the session whose guest recorded it.
+    guest_of: Option<PathBuf>,
+}
+
+const PATHS: &str = "inputs";
+const OFFSET: &str = "ts_offset";
+const GUEST_OF: &str = "guest_of";
+
+/// By hand, because an option belongs to the input before it.
+impl clap::Args for Inputs {
+    fn augment_args(command: Command) -> Command {
+        let path = clap::Arg::new(PATHS)
+            .value_name("DIR|FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .num_args(1..)
+            .required(true)
+            .help(
+                "Directories of sessions (those with session.json in them), with their \
+                 kernel.dat; or trace.dat files of trace-cmd",
+            );
+        let offset = clap::Arg::new(OFFSET)
+            .long("ts-offset")
+            .value_name("NS[+-BOUND]")
+            .value_parser(offset)
+            .action(clap::ArgAction::Append)
+            .allow_hyphen_values(true)
+            .help(
+                "Add this to the times of the session or of the trace.dat file before it: 1500, \
+                 -1500, 1.5us. With the bound on its error, 1500+-200, times get a bound, too",
+            );
+        let guest_of = clap::Arg::new(GUEST_OF)
+            .long("guest-of")
+            .value_name("DIR")
+            .value_parser(clap::value_parser!(PathBuf))
+            .action(clap::ArgAction::Append)
+            .help(
+                "Take the trace.dat file before it as recorded (with the clock x86-tsc) in the \
+                 guest of this session, whose reference points then give its times and their \
+                 bounds",
+            );
+        command.arg(path).arg(offset).arg(guest_of)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// Iterates over the values of an argument with their places on the command line.
+fn values<'a, T: Clone + Send + Sync + 'static>(
+    matches: &'a ArgMatches,
+    name: &str,
+) -> impl Iterator<Item = (usize, T)> + use<'a, T> {
+    let values = matches.get_many::<T>(name).into_iter().flatten().cloned();
+    matches.indices_of(name).into_iter().flatten().zip(values)
+}
+
+impl FromArgMatches for Inputs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Inputs, clap::Error> {
+        let given = |path| Given { path, offset: None, guest_of: None };
+        let mut inputs: Vec<(usize, Given)> =
+            values(matches, PATHS).map(|(at, path)| (at, given(path))).collect();
+        let mut before = |at: usize, option: &str, change: &mut dyn FnMut(&mut Given)| {
+            let found = inputs.iter_mut().filter(|(path_at, _)| *path_at < at);
+            let Some((_, given)) = found.max_by_key(|(path_at, _)| *path_at) else {
+                let why = format!("--{option} comes after the file that it is for\n");
+                return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, why));
+            };
+            change(given);
+            Ok(())
+        };
+        for (at, offset) in values::<Offset>(matches, OFFSET) {
+            before(at, "ts-offset", &mut |given| {
+                given.offset = Some(given.offset.map_or(offset, |sum| sum.and(offset)));
+            })?;
+        }
+        for (at, dir) in values::<PathBuf>(matches, GUEST_OF) {
+            before(at, "guest-of", &mut |given| given.guest_of = Some(dir.clone()))?;
+        }
+        Ok(Inputs(inputs.into_iter().map(|(_, given)| given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Inputs::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Inputs {
+    /// Opens all sessions and all traces, those of the sessions first.
+    #[expect(clippy::type_complexity, reason = "the two arguments of a timeline")]
+    pub fn open(&self) -> anyhow::Result<(Vec<(Session, ClockMaps)>, Vec<KernelTrace>)> {
+        let (files, dirs): (Vec<&Given>, Vec<&Given>) =
+            self.0.iter().partition(|given| is_trace(&given.path));
+        let paths: Vec<PathBuf> = dirs.iter().map(|given| given.path.clone()).collect();
+        let mut sessions = open_all(&paths)?;
+        let mut traces = Vec::new();
+        for (number, ((session, _), given)) in sessions.iter_mut().zip(&dirs).enumerate() {
+            if given.guest_of.is_some() {
+                let path = given.path.display();
+                return Err(Usage(format!("{path}: --guest-of is for trace.dat files")).into());
+            }
+            if let Some(offset) = given.offset {
+                session.add_offset(offset);
+            }
+            traces.extend(KernelTrace::of_session(number, session)?);
+        }
+        for given in files {
+            let path = &given.path;
+            // A link given by name is followed, unlike one in a session.
+            let mut trace = KernelTrace::open(&path.canonicalize().unwrap_or(path.clone()))?;
+            match &given.guest_of {
+                None => {
+                    for (number, (session, _)) in sessions.iter().enumerate() {
+                        trace.join(number, session);
+                    }
+                }
+                Some(dir) => {
+                    let is_it = |(session, _): &&(Session, ClockMaps)| session.dir() == dir;
+                    let Some((session, maps)) = sessions.iter().find(is_it) else {
+                        let dir = dir.display();
+                        let why = format!("--guest-of {dir}: give that session as an input, too");
+                        return Err(Usage(why).into());
+                    };
+                    trace.set_guest(session, maps)?;
+                }
+            }
+            if let Some(offset) = given.offset {
+                trace.add_offset(offset);
+            }
+            traces.push(trace);
+        }
+        KernelTrace::pair(&mut traces);
+        Ok((sessions, traces))
+    }
+}
+
+/// Returns whether a path is for the reader of traces: a file that is called so or begins so. Other
+/// files are refused as sessions.
+fn is_trace(path: &Path) -> bool {
+    let begins = || {
+        let mut magic = [0; 3];
+        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        read.is_ok() && magic == *b"\x17\x08\x44"
+    };
+    path.is_file() && (path.extension().is_some_and(|extension| extension == "dat") || begins())
+}
+
+/// Parses an offset: nanoseconds, or a time with a unit; and the bound on its error after `+-`.
+fn offset(text: &str) -> Result<Offset, String> {
+    let ns = |text: &str| text.parse().or_else(|_| time(text));
+    match text.split_once("+-").or(text.split_once('\u{b1}')) {
+        None => Ok(Offset::new(ns(text)?, None)),
+        Some((offset, bound)) => {
+            let bound = u64::try_from(ns(bound)?);
+            let bound = bound.map_err(|_| "expected a bound that is not negative".to_string())?;
+            Ok(Offset::new(ns(offset)?, Some(bound)))
+        }
+    }
+}
+
+/// Parses a time such as `1.5ms` to nanoseconds, exactly. Without a unit, it is seconds.
+pub fn time(text: &str) -> Result<i64, String> {
+    let number = text.trim_end_matches(|c: char| !c.is_ascii_digit() && c != '.');
+    let unit: u64 = match &text[number.len()..] {
+        "ns" => 1,
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ms" => 1_000_000,
+        "s" | "" => 1_000_000_000,
+        _ => return Err("expected a number with ns, us, ms or s, such as 1.5ms".into()),
+    };
+    let (sign, digits) = match number.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, number),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_number = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if digits.trim_matches('.').is_empty() || !is_number(whole) || !is_number(fraction) {
+        return Err("expected a number such as 1.5 before the unit".into());
+    }
+    let too_large = || "too large for a time".to_string();
+    let parse =
+        |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<i64>().map_err(|_| too_large()) };
+    let mut ns = parse(whole)?.checked_mul(unit as i64).ok_or_else(too_large)?;
+    let mut place = unit as i64;
+    for digit in fraction.bytes() {
+        place /= 10;
+        ns = ns.checked_add(place * i64::from(digit - b'0')).ok_or_else(too_large)?;
+    }
+    Ok(sign * ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_may_have_a_bound() {
+        assert_eq!(offset("-1500"), Ok(Offset::new(-1_500, None)));
+        assert_eq!(offset("1.5us"), Ok(Offset::new(1_500, None)));
+        assert_eq!(offset("-1500+-1us"), Ok(Offset::new(-1_500, Some(1_000))));
+        assert_eq!(offset("2ms\u{b1}0"), Ok(Offset::new(2_000_000, Some(0))));
+        for wrong in ["", "+-5", "5+-", "5+--1", "5+-x"] {
+            assert!(offset(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_exact() {
+        for (text, ns) in [
+            ("1.5ms", 1_500_000),
+            ("200us", 200_000),
+            ("2s", 2_000_000_000),
+            ("2", 2_000_000_000),
+            (".5", 500_000_000),
+            ("0.000000001", 1),
+            ("0.0000000019", 1),
+            ("17ns", 17),
+            ("-1.25us", -1_250),
+            ("3\u{b5}s", 3_000),
+        ] {
+            assert_eq!(time(text), Ok(ns), "{text}");
+        }
+        for text in ["", "s", "1h", "1.2.3s", "--1s", "1 s", "99999999999999999s", "1e3", ".", "x5"]
+        {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The lines of a report, for people and for scripts.
+
+use crate::escape::{Escaped, Json, JsonText};
+use crate::losses::{causes, grouped};
+use hypertrace_timeline::{
+    Array, ClockMaps, Domain, EventRef, KernelTrace, Lost, Name, Session, Thread, ValueRef,
+};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Formatter of lines, with one buffer for all.
+pub(crate) struct Lines {
+    buffer: String,
+    /// Time of the previous line.
+    last: Option<i64>,
+    /// Whether the time since the previous line is shown as `(+ns)`.
+    is_diff: bool,
+    /// The sources of the last lines, by the addresses of their names.
+    sources: Vec<Option<Source>>,
+    source_width: usize,
+    event_width: usize,
+}
+
+/// A source, escaped.
+struct Source {
+    name: Arc<str>,
+    shown: String,
+    width: usize,
+}
+
+impl Lines {
+    /// Largest width of a column.
+    const MOST: usize = 32;
+    /// Largest width of names of kernels' events, of which a file describes thousands:
+    /// `kvm:kvm_userspace_exit` has 22.
+    const MOST_KERNEL: usize = 22;
+    /// Slots for sources, by bits of their addresses.
+    const SLOTS: usize = 256;
+
+    pub(crate) fn new(sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> Lines {
+        let classes = sessions.iter().flat_map(|(s, _)| s.classes().iter());
+        // A lessee may appear later: a column may still grow.
+        let streams = sessions.iter().flat_map(|(s, _)| &s.json().streams);
+        let sources = streams.map(|s| {
+            let client = if s.domain == Domain::Guest { s.client.to_string().len() + 1 } else { 0 };
+            s.domain.name().len() + 1 + client + Escaped(s.name.as_bytes()).to_string().len()
+        });
+        let kernel = traces.iter().flat_map(|trace| trace.events()).map(|name| name.len());
+        let kernel = kernel.max().unwrap_or(0).min(Self::MOST_KERNEL);
+        let widest = classes.map(|c| c.name.len()).max().unwrap_or(0).min(Self::MOST);
+        Lines {
+            buffer: String::with_capacity(256),
+            last: None,
+            is_diff: false,
+            sources: std::iter::repeat_with(|| None).take(Self::SLOTS).collect(),
+            source_width: sources.max().unwrap_or(0).clamp(12, Self::MOST),
+            event_width: widest.max(kernel),
+        }
+    }
+
+    /// Shows the time since the previous line in nanoseconds, as `(+250)`.
+    pub(crate) fn diff(self, is_diff: bool) -> Lines {
+        Lines { is_diff, ..self }
+    }
+
+    pub(crate) fn text(&mut self, event: &EventRef<'_>, since: i64) -> &str {
+        self.times(since);
+        self.source(event.source);
+        let Lines { buffer, .. } = self;
+        buffer.push_str(event.name);
+        if !event.fields.is_empty() || event.reference.is_some() {
+            pad(buffer, event.name.len(), self.event_width);
+            buffer.push(' ');
+        }
+        event.fields.iter().for_each(|(name, value)| {
+            buffer.push(' ');
+            buffer.push_str(name);
+            buffer.push('=');
+            // Writing to a String does not fail.
+            let _ = text_value(buffer, &value);
+        });
+        if let Some(reference) = &event.reference {
+            let _ = write!(buffer, " @cpu{}#{}", reference.cpu, reference.seq);
+        }
+        if let Some(cpu) = event.thread.and_then(|thread| thread.cpu) {
+            buffer.push_str(" @cpu");
+            decimal(buffer, cpu.into());
+        }
+        buffer.push('\n');
+        buffer
+    }
+
+    /// Begins a line with the columns of times.
+    fn times(&mut self, since: i64) {
+        let Lines { buffer, .. } = self;
+        buffer.clear();
+        seconds(buffer, since, 3, "");
+        buffer.push_str("  ");
+        let step = since.saturating_sub(self.last.unwrap_or(since));
+        match self.is_diff {
+            true => nanoseconds(buffer, step),
+            false => seconds(buffer, step, 2, "+"),
+        }
+        self.last = Some(since);
+    }
+
+    /// Appends the column of sources.
+    fn source(&mut self, source: &Arc<str>) {
+        let Lines { buffer, .. } = self;
+        buffer.push_str("  ");
+        // Addresses differ by more than 16 bytes. A name in a slot keeps its address.
+        let slot = (Arc::as_ptr(source).cast::<u8>().addr() >> 4) % Self::SLOTS;
+        let slot = &mut self.sources[slot];
+        let known = slot.take().filter(|known| Arc::ptr_eq(&known.name, source));
+        let known = known.unwrap_or_else(|| {
+            let shown = Escaped(source.as_bytes()).to_string();
+            let width = shown.chars().count();
+            self.source_width = self.source_width.max(width.min(Self::MOST));
+            Source { name: source.clone(), shown, width }
+        });
+        buffer.push_str(&known.shown);
+        pad(buffer, known.width, self.source_width);
+        *slot = Some(known);
+        buffer.push_str("  ");
+    }
+
+    /// Formats the line above the columns.
+    pub(crate) fn header(&mut self) -> &str {
+        self.buffer.clear();
+        self.buffer.push_str("      seconds    since last");
+        self.source(&"source".into());
+        self.buffer.push_str("event\n");
+        &self.buffer
+    }
+
+    pub(crate) fn text_lost(&mut self, lost: &Lost, since: Option<i64>) -> &str {
+        let place = match since {
+            Some(since) => {
+                self.times(since);
+                "here"
+            }
+            None => {
+                self.buffer.clear();
+                self.buffer.push_str("            -             -");
+                "at an unknown time"
+            }
+        };
+        self.source(&lost.source);
+        let events = if lost.events == 1 { "event" } else { "events" };
+        // Writing to a String does not fail.
+        let _ = match lost.events {
+            0 => write!(self.buffer, "... an unknown number of events lost {place}"),
+            n => write!(self.buffer, "... {} {events} lost {place}", grouped(n)),
+        };
+        let causes: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
+        if !causes.is_empty() {
+            let _ = write!(self.buffer, " ({})", causes.join(", "));
+        }
+        self.buffer.push('\n');
+        &self.buffer
+    }
+
+    pub(crate) fn json_lost(&mut self, lost: &Lost) -> &str {
+        let why: Vec<&str> = causes(lost.causes).map(|(cause, _)| cause).collect();
+        let line = json!({
+            "type": "lost",
+            "ts_ns": lost.ts_ns,
+            "source": &*lost.source,
+            "client": lost.client,
+            "events": Some(lost.events).filter(|n| *n > 0),
+            "why": why,
+        });
+        self.buffer = format!("{}\n", JsonText(&line.to_string()));
+        &self.buffer
+    }
+
+    pub(crate) fn json(&mut self, event: &EventRef<'_>) -> &str {
+        self.buffer.clear();
+        // Writing to a String does not fail.
+        let _ = json_line(&mut self.buffer, event);
+        &self.buffer
+    }
+}
+
+fn pad(out: &mut String, width: usize, to: usize) {
+    const BLANKS: &str = "                                ";
+    out.push_str(&BLANKS[..to.saturating_sub(width).min(BLANKS.len())]);
+}
+
+/// Appends a time as `  0.001234567`: seconds with nine digits after the point.
+/// Sign and whole seconds are right-aligned to `width`.
+fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
+    let sign = if ns < 0 { "-" } else { plus };
+    let (whole, rest) = (ns.unsigned_abs() / 1_000_000_000, ns.unsigned_abs() % 1_000_000_000);
+    let digits = whole.checked_ilog10().unwrap_or(0) as usize + 1;
+    pad(out, sign.len() + digits, width);
+    out.push_str(sign);
+    decimal(out, whole);
+    out.push('.');
+    // Nine digits: those after a one.
+    out.push_str(&itoa::Buffer::new().format(1_000_000_000 + rest)[1..]);
+}
+
+/// Appends a number. Most of the output is numbers, for which `write!` would cost more than
+/// all the rest.
+fn decimal(out: &mut String, value: u64) {
+    out.push_str(itoa::Buffer::new().format(value));
+}
+
+/// Appends a time since the previous line: `       (+250)`.
+fn nanoseconds(out: &mut String, ns: i64) {
+    let digits = ns.unsigned_abs().checked_ilog10().unwrap_or(0) as usize + 1;
+    pad(out, digits + 3, 12);
+    out.push_str(if ns < 0 { "(-" } else { "(+" });
+    decimal(out, ns.unsigned_abs());
+    out.push(')');
+}
+
+/// Appends a number with its sign.
+fn signed(out: &mut String, value: i64) {
+    if value < 0 {
+        out.push('-');
+    }
+    decimal(out, value.unsigned_abs());
+}
+
+/// Appends `0x` and the digits of a number.
+fn hexadecimal(out: &mut String, mut value: u64) {
+    let mut digits = [b'0'; 16];
+    let mut at = digits.len();
+    // 16 turns at most.
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789abcdef"[(value & 15) as usize];
+        value >>= 4;
+        if value == 0 {
+            break;
+        }
+    }
+    out.push_str("0x");
+    out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
+}
+
+/// Appends a text if it is printable ASCII without quotes. Returns false if it is another text.
+fn plain(out: &mut String, bytes: &[u8]) -> bool {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    match std::str::from_utf8(bytes) {
+        Ok(text) if bytes.iter().all(is_plain) => out.push_str(text),
+        _ => return false,
+    }
+    true
+}
+
+/// Appends the names of a number, with quotes if `always` or if there is a blank in them.
+fn named(out: &mut String, name: &Name<'_>, always: bool) -> std::fmt::Result {
+    let begin = out.len();
+    write!(out, "{name}")?;
+    // They are printable ASCII without quotes.
+    if always || out[begin..].contains(' ') {
+        out.insert(begin, '"');
+        out.push('"');
+    }
+    Ok(())
+}
+
+fn array(out: &mut String, array: &Array<'_>) -> std::fmt::Result {
+    out.push('[');
+    for (i, number) in array.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        match (u64::try_from(number), i64::try_from(number)) {
+            (Ok(number), _) => decimal(out, number),
+            (_, Ok(number)) => signed(out, number),
+            _ => write!(out, "{number}")?,
+        }
+    }
+    out.push(']');
+    Ok(())
+}
+
+fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
+    match value {
+        ValueRef::Unsigned(v) => decimal(out, *v),
+        ValueRef::Signed(v) => signed(out, *v),
+        ValueRef::Float(v) => write!(out, "{v:?}")?,
+        ValueRef::Bool(v) => out.push_str(if *v { "true" } else { "false" }),
+        ValueRef::Hex(v) => hexadecimal(out, *v),
+        ValueRef::Str(bytes) => {
+            out.push('"');
+            if !plain(out, bytes) {
+                write!(out, "{}", Escaped(bytes))?;
+            }
+            out.push('"');
+        }
+        ValueRef::Words(words) => list(out, words),
+        ValueRef::Array(numbers) => array(out, numbers)?,
+        ValueRef::Name(name) => named(out, name, false)?,
+    }
+    Ok(())
+}
+
+fn list(out: &mut String, words: &[u64]) {
+    out.push('[');
+    for (i, word) in words.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        decimal(out, *word);
+    }
+    out.push(']');
+}
+
+fn json_line(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
+    write!(out, "{{\"ts_ns\":{},\"bound_ns\":", event.ts_ns)?;
+    match event.bound_ns {
+        Some(bound) => decimal(out, bound),
+        None => out.push_str("null"),
+    }
+    write!(out, ",\"source\":{}", Json(event.source.as_bytes()))?;
+    // Names of events and fields are identifiers.
+    write!(out, ",\"event\":\"{}\",\"fields\":{{", event.name)?;
+    for (i, (name, value)) in event.fields.iter().enumerate() {
+        out.push_str(if i > 0 { ",\"" } else { "\"" });
+        out.push_str(name);
+        out.push_str("\":");
+        match value {
+            ValueRef::Unsigned(v) | ValueRef::Hex(v) => decimal(out, v),
+            ValueRef::Signed(v) => signed(out, v),
+            ValueRef::Float(v) if v.is_finite() => write!(out, "{v:?}")?,
+            // JSON has no such numbers.
+            ValueRef::Float(_) => out.push_str("null"),
+            ValueRef::Bool(v) => out.push_str(if v { "true" } else { "false" }),
+            ValueRef::Str(bytes) => write!(out, "{}", Json(bytes))?,
+            ValueRef::Words(words) => list(out, words),
+            ValueRef::Array(numbers) => array(out, &numbers)?,
+            ValueRef::Name(name) => named(out, &name, true)?,
+        }
+    }
+    out.push('}');
+    if let Some(r) = &event.reference {
+        write!(
+            out,
+            ",\"reference\":{{\"client\":{},\"cpu\":{},\"seq\":{},\"guest_time\":{}}}",
+            r.client, r.cpu, r.seq, r.guest_time
+        )?;
+    }
+    if let Some(Thread { tid, cpu: Some(cpu), .. }) = &event.thread {
+        write!(out, ",\"thread\":{{\"tid\":{tid},\"cpu\":{cpu}}}")?;
+    }
+    out.push_str("}\n");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_aligned_and_signed() {
+        let shown = |ns, width, plus| {
+            let mut out = String::new();
+            seconds(&mut out, ns, width, plus);
+            out
+        };
+        assert_eq!(shown(1_234_567, 3, ""), "  0.001234567");
+        assert_eq!(shown(12_000_000_000, 3, ""), " 12.000000000");
+        assert_eq!(shown(-5, 3, ""), " -0.000000005");
+        assert_eq!(shown(-1_000_000_005, 2, "+"), "-1.000000005");
+        assert_eq!(shown(250, 2, "+"), "+0.000000250");
+        assert_eq!(shown(123_456_000_000_000, 3, ""), "123456.000000000");
+    }
+}

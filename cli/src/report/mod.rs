@@ -1,0 +1,220 @@
+//! `hypertrace report`: the timeline, line by line.
+
+mod inputs;
+mod lines;
+
+pub(crate) use inputs::{Inputs, open, open_all, unplaced};
+pub(crate) use lines::Lines;
+
+use crate::output::say;
+use crate::stat::unfinished;
+use anyhow::Context;
+use hypertrace_timeline::{ClockMaps, EntryRef, EventRef, KernelTrace, Lost, Session, Timeline};
+use hypertrace_trace::pattern::matches;
+use inputs::time;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+/// Show the events of one or several sessions in order of time
+///
+/// A line is: seconds since the session's start, seconds since the previous
+/// line, the source, the event, its fields. The source is guest/CLIENT and the
+/// name that the client gave itself, or vmm/THREAD, or host/THREAD where programs
+/// ran without a VMM. A reference point ends with the guest's CPU and the point's
+/// number: @cpu0#17. Where events were lost, a line of its own says how many,
+/// whatever the argument of --event: "... 1,234 events lost here (ring full)".
+/// Guests' clocks are mapped to the host's; --json has the error bound. Sessions of
+/// one machine and boot are merged exactly. Those of another machine or boot are
+/// placed by the system's clocks, and a message says so: their error is unknown.
+///
+/// Events of the host's kernel come from DIR/kernel.dat. Their source is
+/// kernel/THREAD-TID, their name SYSTEM:EVENT, and their line ends with the CPU:
+/// @cpu1. Numbers that the kernel has names for are shown by name. Files of
+/// trace-cmd (version 6 and 7) alone have times of their own clock: those that
+/// trace-cmd report shows. A guest's file given together with its host's is put on
+/// the host's clock if trace-cmd recorded the relation; if not, --guest-of does that by
+/// the reference points of a session, or --ts-offset by hand.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    inputs: Inputs,
+
+    /// One JSON object per line: ts_ns (Unix time), bound_ns (null: unknown),
+    /// source, event, fields; reference points also have reference, and events of a
+    /// kernel have thread. Where events were lost: type ("lost"), ts_ns (null: unknown),
+    /// source, client, events (the number; null: unknown), why
+    #[arg(long)]
+    json: bool,
+
+    /// Only events whose name matches this pattern with * (any text) and ? (any
+    /// character). May be given several times
+    #[arg(long, short, value_name = "GLOB")]
+    event: Vec<String>,
+
+    /// Only events of this client of the guest. May be given several times
+    #[arg(long, short, value_name = "N")]
+    client: Vec<u32>,
+
+    /// Only events from this time on, counted from the start: 1.5ms, 200us, 2s, 2
+    #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
+    from: Option<i64>,
+
+    /// Only events up to this time, counted from the start
+    #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
+    to: Option<i64>,
+
+    /// Show the time since the previous line in nanoseconds: (+250)
+    #[arg(long, conflicts_with = "json")]
+    ts_diff: bool,
+
+    /// Stop after this many events
+    #[arg(long, short = 'n', value_name = "N")]
+    limit: Option<u64>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hypertrace report S                            everything
+  hypertrace report S -e 'disk_*' -e vcpu_exit   disk events and exits
+  hypertrace report S -c 0 -c 1                  what guest clients 0 and 1 did
+  hypertrace report S --from 1.5ms --to 2ms      half a millisecond of it
+  hypertrace report S | less -S                  long lines, to scroll through
+  hypertrace report S --json | jq -c 'select(.bound_ns > 10000)'
+                                                 events placed worse than 10 us
+  hypertrace report S1 S2                        two sessions, merged
+  hypertrace report S -e 'kvm:*' -e 'disk_*'     a guest's disk events and KVM's
+  hypertrace report trace.dat                    a file of trace-cmd record
+  hypertrace report HOST.dat GUEST.dat --ts-offset -1500
+                                                 a guest's file, 1,500 ns earlier
+  hypertrace report S GUEST.dat --guest-of S     a guest's file, placed by the points in S
+
+Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
+
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let (sessions, traces) = args.inputs.open()?;
+    for warning in traces.iter().flat_map(|trace| trace.warnings()) {
+        say(warning);
+    }
+    let start = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
+    let mut lines = Lines::new(&sessions, &traces).diff(args.ts_diff);
+    let mut out = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let mut left = limit;
+
+    let mut timeline = Timeline::with_kernel(&sessions, &traces)?;
+    while left > 0
+        && let Some(entry) = timeline.read()
+    {
+        let line = match entry {
+            Ok(EntryRef::Event(event)) => {
+                let since = event.ts_ns.saturating_sub(start);
+                if args.to.is_some_and(|to| since > to) {
+                    break;
+                }
+                if !args.admits(&event, since) {
+                    continue;
+                }
+                left -= 1;
+                if args.json { lines.json(&event) } else { lines.text(&event, since) }
+            }
+            Ok(EntryRef::Lost(lost)) => {
+                let since = lost.ts_ns.map(|at| at.saturating_sub(start));
+                if !args.admits_lost(&lost, since) {
+                    continue;
+                }
+                if args.json { lines.json_lost(&lost) } else { lines.text_lost(&lost, since) }
+            }
+            Err(error) => {
+                // The events before the damage are shown.
+                out.flush().context("cannot write")?;
+                return Err(error.into());
+            }
+        };
+        out.write_all(line.as_bytes()).context("cannot write")?;
+    }
+    out.flush().context("cannot write")?;
+    if left == limit && limit > 0 && args.is_filtered() {
+        say(args.unmatched(&sessions, &traces));
+    }
+    for warning in timeline.warnings() {
+        say(warning);
+    }
+    let first = sessions.first().map(|(session, _)| session);
+    for (session, _) in sessions.iter().skip(1) {
+        if let Some(said) = first.and_then(|first| unplaced(first, session)) {
+            say(format_args!("{}: {said}", session.dir().display()));
+        }
+    }
+    for (session, _) in &sessions {
+        if let Some(said) = unfinished(session) {
+            say(format_args!("{}: {said}", session.dir().display()));
+        }
+    }
+    Ok(())
+}
+
+impl Args {
+    fn is_filtered(&self) -> bool {
+        let has_names = !self.event.is_empty() || !self.client.is_empty();
+        has_names || self.from.is_some() || self.to.is_some()
+    }
+
+    /// Formats the message that no event matched. For each name it adds whether a session has
+    /// an event of that name.
+    fn unmatched(&self, sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> String {
+        let mut text = "no event matched".to_owned();
+        for glob in &self.event {
+            let mut classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+            let mut kernel = traces.iter().flat_map(|trace| trace.events());
+            let is_known = classes.any(|class| matches(glob, &class.name))
+                || kernel.any(|name| matches(glob, &name));
+            // Writing to a String does not fail.
+            let _ = match is_known {
+                true => write!(text, "; {glob} is a known name, but no recorded event fits"),
+                false => write!(text, "; no event is named {glob}"),
+            };
+        }
+        text
+    }
+
+    fn admits(&self, event: &EventRef<'_>, since: i64) -> bool {
+        self.from.is_none_or(|from| since >= from)
+            && (self.event.is_empty() || self.event.iter().any(|g| matches(g, event.name)))
+            && (self.client.is_empty() || event.client.is_some_and(|c| self.client.contains(&c)))
+    }
+
+    /// Returns whether a loss is shown. Names do not matter: any event may be among
+    /// the lost ones.
+    fn admits_lost(&self, lost: &Lost, since: Option<i64>) -> bool {
+        since.is_none_or(|since| {
+            self.from.is_none_or(|from| since >= from) && self.to.is_none_or(|to| since <= to)
+        }) && (self.client.is_empty() || lost.client.is_some_and(|c| self.client.contains(&c)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_match_whole_names() {
+        for (glob, name, expected) in [
+            ("disk_read", "disk_read", true),
+            ("disk", "disk_read", false),
+            ("disk_*", "disk_read", true),
+            ("*read", "disk_read", true),
+            ("*_*", "disk_read", true),
+            ("d?sk*", "disk_read", true),
+            ("*a*d", "disk_read", true),
+            ("*x*", "disk_read", false),
+            ("*", "", true),
+            ("?", "", false),
+            ("a*b*c", "aXbXbXc", true),
+            ("a*b*c", "aXbXbXcd", false),
+        ] {
+            assert_eq!(matches(glob, name), expected, "{glob} {name}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! `hypertrace clock`, and sessions of one or several machines on one timeline.
+
+#[path = "../../timeline/tests/made/mod.rs"]
+mod made;
+#[path = "../../timeline/tests/made/trace_dat.rs"]
+mod trace_dat;
+
+use made::{
+    BOOT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, OTHER_BOOT, Packet, START_NS, VCPU_EXIT, clock,
+    clocks, json, with_boot,
+};
+use serde_json::Value;
+use std::process::{Command, Output};
+use trace_dat::{Page, TraceDat};
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hypertrace")).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn path(made: &Made) -> &str {
+    made.path().to_str().unwrap()
+}
+
+/// Makes a session of a host whose counter had the value `base` at this Unix time after the start, with
+/// events at these raw values.
+fn host(boot: Option<&str>, base: u64, unix_ns: i64, raw: &[u64]) -> Made {
+    let clocks = format!("[{}]", clock(0, "host", 0, GHZ, base, START_NS + unix_ns));
+    let made = Made::with_json(&with_boot(&json(&clocks, EVENTS, "[]"), boot));
+    let events = raw
+        .iter()
+        .fold(Packet::host(0), |packet, raw| packet.event(raw - base, VCPU_EXIT, &[*raw]));
+    made.stream("host-0", &[Packet::host(0), events])
+}
+
+/// Returns the raw values and the bounds of the events of a report, in its order.
+fn merged(sessions: &[&Made]) -> (Vec<(u64, Option<u64>)>, String) {
+    let mut args = vec!["report", "--json"];
+    args.extend(sessions.iter().map(|made| path(made)));
+    let out = run(&args);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let events = text(&out.stdout)
+        .lines()
+        .map(|line| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            (event["fields"]["reason"].as_u64().unwrap(), event["bound_ns"].as_u64())
+        })
+        .collect();
+    (events, text(&out.stderr))
+}
+
+#[test]
+fn sessions_of_one_boot_are_merged_by_raw_ticks_whatever_their_anchors_say() {
+    // The second anchor is 700 ns too early, and the events are 100 ns apart.
+    let first = host(Some(BOOT), 1_000, 0, &[2_000, 2_200, 2_400]);
+    let second = host(Some(BOOT), 1_500, 500 - 700, &[2_100, 2_300, 2_500]);
+    let expected = [2_000, 2_100, 2_200, 2_300, 2_400, 2_500].map(|raw| (raw, Some(0)));
+
+    for sessions in [[&first, &second], [&second, &first]] {
+        let (events, said) = merged(&sessions);
+        assert_eq!((&events[..], &*said), (&expected[..], ""));
+    }
+    let out = text(&run(&["clock", path(&first), path(&second)]).stdout);
+    assert!(out.contains(&format!("same machine and boot as {}", path(&first))), "{out}");
+    assert!(out.contains("would be off by 700 ns"), "{out}");
+}
+
+#[test]
+fn the_error_of_another_machine_or_boot_is_unknown() {
+    let first = host(Some(BOOT), 1_000, 0, &[2_000]);
+    for (boot, why) in [
+        (Some(OTHER_BOOT), "recorded on another machine, or after another boot"),
+        (None, "not known to be recorded in the same boot"),
+    ] {
+        let second = host(boot, 1_000, 0, &[2_100]);
+        let (events, said) = merged(&[&first, &second]);
+        assert_eq!(events, [(2_000, Some(0)), (2_100, None)]);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(why), "{said}");
+
+        let out = run(&["clock", path(&first), path(&second)]);
+        assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+        assert!(text(&out.stdout).contains(why), "{}", text(&out.stdout));
+        let out = run(&["clock", "--json", path(&first), path(&second)]);
+        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(found["sessions"][0]["is_placed"], true);
+        assert_eq!(found["sessions"][1]["is_placed"], false);
+    }
+    // The error of its kernel's events is not known either.
+    let second = host(Some(OTHER_BOOT), 1_000, 0, &[]);
+    let (id, data) = trace_dat::recorded(OTHER_BOOT, 0);
+    let dat = TraceDat::new("x86-tsc").cpu(&[Page::at(2_050).mmio(0, 7, 1)]).option(id, data);
+    std::fs::write(second.path().join("kernel.dat"), dat.version_7()).unwrap();
+    for (inputs, bound) in [(vec![&first, &second], "null"), (vec![&second], "0")] {
+        let paths = inputs.iter().map(|made| path(made));
+        let out = run(&["report", "--json"].into_iter().chain(paths).collect::<Vec<_>>());
+        let out = text(&out.stdout);
+        let mmio = out.lines().find(|line| line.contains("kvm_mmio")).unwrap();
+        assert!(mmio.contains(&format!("\"bound_ns\":{bound}")), "{mmio}");
+    }
+    // Two sessions that do not know their boots have nothing in common either.
+    let unknown = host(None, 1_000, 0, &[2_000]);
+    assert_eq!(merged(&[&unknown, &host(None, 1_000, 0, &[2_100])]).0[1].1, None);
+    // One alone is as exact as ever.
+    assert_eq!(merged(&[&unknown]), (vec![(2_000, Some(0))], String::new()));
+}
+
+#[test]
+fn an_offset_by_hand_places_a_session_with_the_bound_that_it_has() {
+    let first = host(Some(BOOT), 1_000, 0, &[2_000, 2_200]);
+    // 150 ns too early.
+    let second = host(Some(OTHER_BOOT), 1_000, -150, &[2_100]);
+    let report = |offset: &str| {
+        let out = run(&["report", "--json", path(&first), path(&second), "--ts-offset", offset]);
+        let shown = text(&out.stdout)
+            .lines()
+            .map(|line| {
+                let event: Value = serde_json::from_str(line).unwrap();
+                let ns = event["ts_ns"].as_i64().unwrap() - START_NS;
+                (ns, event["bound_ns"].as_u64())
+            })
+            .collect::<Vec<_>>();
+        (shown, text(&out.stderr))
+    };
+    let (events, said) = report("150+-30");
+    assert_eq!(events, [(1_000, Some(0)), (1_100, Some(30)), (1_200, Some(0))]);
+    assert_eq!(said, "");
+    let (events, said) = report("150");
+    assert_eq!(events, [(1_000, Some(0)), (1_100, None), (1_200, Some(0))]);
+    assert!(said.contains("placed by --ts-offset, with unknown error"), "{said}");
+    let out = run(&["report", path(&first), "--ts-offset", "5+-x"]);
+    assert_eq!(out.status.code(), Some(2));
+}
+
+/// Makes a session with a point every 100 us: the host sees each after 5 us, and the guest continues 5 us
+/// later. Its clock loses a millisecond after the 50th.
+fn stopped() -> Made {
+    let mut made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), Some(BOOT)));
+    let (mut ring, mut thread) = (Packet::guest(0), Packet::host(0));
+    for point in 0..100 {
+        let guest = 1_000_000 + point * 100_000;
+        let host = guest + if point < 50 { 0 } else { 1_000_000 };
+        thread = thread.point(host + 5_000, 0, point as u32, GUEST_BASE + guest, point);
+        ring = ring.event(guest + 10_000, DISK_READ, &[point, 0]);
+    }
+    made = made.stream("guest-0", &[Packet::guest(0), ring]);
+    made.stream("host-0", &[Packet::host(0), thread])
+}
+
+#[test]
+fn a_clock_is_described_in_words_with_its_jumps() {
+    let made = stopped();
+    let out = run(&["clock", path(&made)]);
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+    let out = text(&out.stdout);
+    for expected in [
+        "host: counter of 1,000,000,000 Hz, boot 36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d",
+        "guest TSC (clock 1), all clients",
+        "known from   200 readings around reference points",
+        "declared 1,000,000,000 Hz",
+        "1 found",
+        "the guest's clock lost at least ",
+        "of the session",
+    ] {
+        assert!(out.contains(expected), "{expected}: {out}");
+    }
+
+    let out = run(&["clock", "--json", path(&made)]);
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let session = &found["sessions"][0];
+    assert_eq!((&session["boot_id"], &session["is_placed"]), (&BOOT.into(), &true.into()));
+    let clock = &session["clocks"][0];
+    assert_eq!((&clock["readings"], &clock["jumps"]), (&200.into(), &1.into()));
+    // As much as is certain: 1 ms less twice the 5 us.
+    let jump = &clock["first_jumps"][0];
+    let least = jump["least_ns"].as_u64().unwrap();
+    assert!((985_000..=990_100).contains(&least), "{jump}");
+    assert_eq!(jump["ahead"], false);
+    let (before, after) = (jump["before"]["raw"].as_u64(), jump["after"]["raw"].as_u64());
+    let place = GUEST_BASE + 1_000_000 + 49 * 100_000;
+    assert!(
+        before < after && (before.unwrap()..after.unwrap() + 1).contains(&(place + 100_000)),
+        "{jump}"
+    );
+    let p50 = clock["bound_ns"]["p50"].as_u64().unwrap();
+    assert!((5_000..5_500).contains(&p50), "{clock}");
+    assert!(clock["bound_ns"]["max"].as_u64().unwrap() > 490_000, "{clock}");
+    // `stat` says it shortly.
+    assert!(text(&run(&["stat", path(&made)]).stdout).contains("; it jumped once"));
+}
+
+#[test]
+fn a_clock_without_points_has_no_error_to_show() {
+    let made = Made::new()
+        .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event(5, DISK_READ, &[1, 2])]);
+    let out = text(&run(&["clock", path(&made)]).stdout);
+    assert!(out.contains("offset unknown: there are no reference points"), "{out}");
+}
+
+#[test]
+fn bad_input_is_an_error_that_names_it() {
+    let made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), Some("no-uuid\\u001b")));
+    let out = run(&["clock", path(&made)]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(
+        text(&out.stderr).contains("session.json: expected a boot_id"),
+        "{}",
+        text(&out.stderr)
+    );
+    assert!(!text(&out.stderr).contains('\u{1b}'));
+    let out = run(&["clock", "/nonexistent"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert_eq!(run(&["clock"]).status.code(), Some(2));
+}

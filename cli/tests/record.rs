@@ -1,0 +1,599 @@
+//! `record`, `run --kernel` and `demo --kernel`: the kernel's events beside a session, as trace-cmd
+//! reads them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use hypertrace_abi::clock::ticks;
+use hypertrace_tests::command::{Demo, Hypertrace, Ran, run};
+use hypertrace_tests::interrupt::{send, with_default_signals};
+use hypertrace_tests::namespace::{self, Mount};
+use hypertrace_tests::trace_cmd::{self, Shown};
+use hypertrace_tests::{capability, kvm};
+use serde_json::Value;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Returns the number of events in the closing line, if the kernel's trace was used. Otherwise reports
+/// that it is missing.
+#[track_caller]
+fn recorded(ran: &Ran) -> Option<u64> {
+    let line = ran.stderr.lines().find(|line| {
+        line.contains(" kernel events (by ") && !line.contains("that was left incomplete")
+    });
+    let line = line.unwrap_or_else(|| panic!("no closing line: {ran:?}"));
+    // perf counts its losses since Linux 6.0.
+    let is_old = line.contains("(by perf)") && line.ends_with(", losses unknown");
+    assert!(line.ends_with(", none lost") || is_old, "{line}");
+    let count = line.trim_start_matches("hypertrace: ").split(' ').next().unwrap();
+    if line.contains("(by perf)") {
+        capability::missing("tracefs", ran.stderr.lines().nth(1).unwrap_or_default());
+        return None;
+    }
+    capability::used("tracefs");
+    Some(count.replace(',', "").parse().unwrap())
+}
+
+/// Returns a command that records a program into `dir`.
+fn record(dir: &Path, program: &[&str]) -> Command {
+    let mut command = HYPERTRACE.command(["record", "--out"]);
+    command.arg(dir).arg("--").args(program);
+    command
+}
+
+/// Returns the host's frequency from session.json.
+fn frequency(dir: &Path) -> u64 {
+    let json = fs::read(dir.join("session.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["finished"], true);
+    json["clocks"][0]["frequency"].as_u64().unwrap()
+}
+
+/// Asserts that the events happened between two readings of the counter.
+#[track_caller]
+fn check_times(dir: &Path, events: &[Shown], from: u64, to: u64) {
+    let frequency = u128::from(frequency(dir));
+    let ns = |ticks: u64| (u128::from(ticks) * 1_000_000_000 / frequency) as u64;
+    // trace-cmd's multiplier has 32 bits, so the times since the boot have a relative error below it.
+    let slack = ns(to) / 1_000_000_000 + 1_000;
+    let range = ns(from) - slack..=ns(to) + slack;
+    for event in events {
+        assert!(range.contains(&event.time), "{event:?} is outside {range:?}");
+    }
+    assert!(events.is_sorted_by_key(|event| event.time));
+}
+
+#[test]
+fn a_program_is_recorded_with_its_children_and_its_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let from = ticks();
+
+    let ran = run(&mut record(&out, &["sh", "-c", "sleep 0.001; sleep 0.001; exit 7"]));
+
+    let to = ticks();
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    let Some(count) = recorded(&ran) else { return };
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert_eq!(events.len() as u64, count);
+    check_times(&out, &events, from, to);
+    let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
+    assert!(names.contains(&"sched_switch") && names.contains(&"sched_wakeup"), "{names:?}");
+    let stat = run(HYPERTRACE.command(["stat"]).arg(&out)).ok();
+    assert!(stat.contains(" events, 0 lost") && !stat.contains("? lost"), "{stat}");
+    let forks = events.iter().filter(|event| event.name == "sched_wakeup_new").count();
+    assert!(forks >= 3, "the shell and two children: {forks}");
+    assert!(!out.join(".kernel").exists());
+}
+
+#[test]
+fn each_point_of_the_demo_has_an_exit() {
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+
+    let ran = run(HYPERTRACE.demo(&out, 2).arg("--kernel"));
+
+    let demo: Demo = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"));
+    let Some(count) = recorded(&ran) else { return };
+    capability::used("kvm");
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert_eq!(events.len() as u64, count);
+    assert_eq!((&*demo.mode, demo.reference_points), ("kvm", 2_000));
+    // Those that a breakdown needs, and none that only costs time.
+    let count_of = |name: &str| events.iter().filter(|event| event.name == name).count();
+    assert!(count_of("kvm_userspace_exit") >= 2_000 && count_of("kvm_fpu") >= 4_000);
+    assert_eq!(count_of("kvm_emulate_insn") + count_of("vcpu_match_mmio"), 0);
+    // Each vCPU's points are stores of 1 to 1,000 to the same register, the others' are other values.
+    for vcpu in ["vcpu0", "vcpu1"] {
+        let stores = events.iter().filter(|event| event.name == "kvm_mmio" && event.comm == vcpu);
+        let mut values: Vec<u64> = stores
+            .filter_map(|event| event.fields.rsplit_once("val 0x"))
+            .filter_map(|(_, value)| u64::from_str_radix(value, 16).ok())
+            .filter(|value| (1..=1_000).contains(value))
+            .collect();
+        values.sort_unstable();
+        values.dedup();
+        assert_eq!(values.len(), 1_000, "{vcpu}");
+    }
+}
+
+#[test]
+fn run_records_the_kernel_beside_its_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut command = HYPERTRACE.command(["run", "--kernel", "--out"]);
+
+    let ran = run(command.arg(&out).args(["--", "sh", "-c", "sleep 0.001; exit 3"]));
+
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    let Some(count) = recorded(&ran) else { return };
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert_eq!(events.len() as u64, count);
+    assert!(events.iter().any(|event| event.comm == "sleep"), "{events:?}");
+}
+
+/// Starts to record a process, and waits until it is recorded.
+fn start(dir: &Path, pid: u32) -> (Child, String) {
+    let mut command = HYPERTRACE.command(["record", "--out"]);
+    command.arg(dir).args(["--pid", &pid.to_string()]).stderr(Stdio::piped());
+    let mut child = with_default_signals(&mut command).spawn().unwrap();
+    let mut said = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    while !said.contains("recording the kernel's events") {
+        assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    child.stderr = Some(stderr.into_inner());
+    (child, said)
+}
+
+/// Returns the result of a command that was started.
+fn end(mut child: Child, mut said: String) -> Ran {
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    Ran { code: child.wait().unwrap().code(), stdout: String::new(), stderr: said }
+}
+
+/// Starts a shell that runs `true` when its stdin is closed.
+fn waiting_shell() -> Child {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "read line; /bin/true; /bin/true"]).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_running_process_joins_a_session_until_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let session =
+        run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+    assert_eq!(session.code, Some(0), "{session:?}");
+    let json = fs::read(out.join("session.json")).unwrap();
+    let mut shell = waiting_shell();
+
+    let (recorder, said) = start(&out, shell.id());
+    drop(shell.stdin.take());
+    // A process that nobody waited for has ended, too.
+    let ran = end(recorder, said);
+    shell.wait().unwrap();
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(fs::read(out.join("session.json")).unwrap(), json, "the session is as it was");
+    let Some(count) = recorded(&ran) else { return };
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert_eq!(events.len() as u64, count);
+    let born = |event: &&Shown| event.name == "sched_wakeup_new" && event.comm == "sh";
+    assert!(events.iter().filter(born).count() >= 1, "{events:?}");
+    assert!(events.iter().any(|event| event.thread == shell.id()));
+}
+
+#[test]
+fn an_interrupt_ends_it_and_keeps_what_was_recorded() {
+    // The last is a terminal's that is closed.
+    for signal in ["INT", "TERM", "HUP"] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("S");
+        let mut shell = waiting_shell();
+        let (recorder, said) = start(&out, shell.id());
+
+        send(signal, recorder.id().into());
+
+        let ran = end(recorder, said);
+        assert_eq!(ran.code, Some(0), "{signal}: {ran:?}");
+        recorded(&ran);
+        assert!(out.join("kernel.dat").exists());
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+    }
+}
+
+/// Shell commands after which the kernel's trace cannot be used by root: the folder for notes is
+/// another user's.
+const NO_TRACE: &str =
+    "mkdir -p /run/hypertrace && mount -t tmpfs -o uid=65534 none /run/hypertrace";
+
+#[test]
+fn perf_records_where_the_kernels_trace_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = HYPERTRACE.command(["record", "--out"]);
+    let Some(mut command) = namespace::inside(NO_TRACE, &record) else { return };
+
+    let ran = run(command.arg(dir.path().join("S")).args(["--", "sh", "-c", "exit 7"]));
+
+    if ran.stderr.contains("perf_event_open") {
+        return capability::missing("perf", ran.stderr);
+    }
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stderr.contains("(by perf)"), "{ran:?}");
+    for option in [["-e", "sched:*"], ["--buffer", "64"]] {
+        let mut command = namespace::inside(NO_TRACE, &record).unwrap();
+        let ran = run(command.arg(dir.path().join("T")).args(option).args(["--", "true"]));
+        let said = ran.failed(1);
+        assert!(said.contains("the kernel's tracing cannot be used: "), "{said}");
+        assert!(!dir.path().join("T/session.json").exists());
+    }
+}
+
+#[test]
+fn a_session_whose_kernel_events_cannot_be_recorded_is_not_made() {
+    // perf needs the list of CPUs.
+    let mounts = format!("{NO_TRACE} && mount -t tmpfs none /sys/devices/system/cpu");
+    for command in ["run", "demo"] {
+        let dir = tempfile::tempdir().unwrap();
+        let start = HYPERTRACE.command([command, "--kernel", "--out"]);
+        let Some(mut start) = namespace::inside(&mounts, &start) else { return };
+        start.arg(dir.path());
+        if command == "run" {
+            start.args(["--", "true"]);
+        }
+
+        let ran = run(&mut start);
+
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("cannot list the CPUs"), "{ran:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{ran:?}");
+    }
+}
+
+#[test]
+fn a_program_has_the_limit_of_files_that_it_had_without_a_recorder() {
+    for command in ["record", "run --kernel"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, limit) = (dir.path().join("S"), dir.path().join("limit"));
+        let script = format!(
+            "ulimit -Sn 256; exec {} {command} --quiet --out {} -- sh -c 'ulimit -Sn > {}'",
+            HYPERTRACE.0,
+            out.display(),
+            limit.display()
+        );
+
+        let ran = run(Command::new("sh").args(["-c", &script]));
+
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(fs::read_to_string(limit).unwrap().trim(), "256", "{command}");
+    }
+}
+
+#[test]
+fn another_user_records_the_scheduling_of_its_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let program = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &program).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let out = dir.path().join("S");
+    let mut command = Command::new(&program);
+    command.args(["record", "--out"]).arg(&out).args(["--", "sh", "-c", "sleep 0.01; exit 7"]);
+    if is_root {
+        command.uid(65534).gid(65534).current_dir("/");
+    }
+    let from = ticks();
+
+    let ran = run(&mut command);
+
+    let to = ticks();
+    if ran.stderr.contains("perf_event_open") {
+        capability::missing("perf", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    if ran.stderr.contains("(by tracefs)") {
+        // This machine lets all users trace.
+        return;
+    }
+    assert!(ran.stderr.contains("only root may use it"), "{ran:?}");
+    assert!(ran.stderr.contains("without exits of guests"), "{ran:?}");
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    check_times(&out, &events, from, to);
+    // The shell waits for its child, which sleeps.
+    for (comm, name, fields) in [
+        ("sh", "switch_out", "preempted=0"),
+        ("sleep", "switch_out", "preempted=0"),
+        ("sleep", "switch_in", "pid="),
+    ] {
+        let is_one = |e: &&Shown| e.comm == comm && e.name == name && e.fields.contains(fields);
+        assert!(events.iter().any(|event| is_one(&event)), "{comm} {name}: {events:?}");
+    }
+    // With named events, it does not record others instead.
+    let mut command = Command::new(&program);
+    command.args(["record", "-e", "kvm:*", "--out"]).arg(dir.path().join("T")).args(["--", "true"]);
+    if is_root {
+        command.uid(65534).gid(65534).current_dir("/");
+    }
+    let said = run(&mut command).failed(1);
+    assert!(said.contains("only root may use it"), "{said}");
+    assert!(!dir.path().join("T").join("session.json").exists());
+}
+
+#[test]
+fn in_a_pid_namespace_perf_records_as_the_kernels_trace_has_other_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let inside = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", HYPERTRACE.0, "record", "--out"]);
+        run(command.arg(&out).args(arguments))
+    };
+
+    let named = inside(&["-e", "sched:*", "--", "true"]);
+
+    if named.stderr.starts_with("unshare: ") {
+        return capability::missing("pid-namespace", named.stderr);
+    }
+    let said = named.failed(1);
+    assert!(said.contains("numbers of threads outside of this PID namespace"), "{said}");
+    capability::used("pid-namespace");
+    let ran = inside(&["--", "sh", "-c", "sleep 0.01; exit 7"]);
+    if ran.stderr.contains("perf_event_open") {
+        return capability::missing("perf", ran.stderr);
+    }
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.stderr.contains("(by perf)"), "{ran:?}");
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert!(events.iter().any(|event| event.comm == "sleep"), "{events:?}");
+}
+
+#[test]
+fn wrong_requests_are_refused_and_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let arguments = |more: &[&str]| {
+        let mut command = HYPERTRACE.command(["record", "--out"]);
+        command.arg(&out).args(more);
+        run(&mut command)
+    };
+
+    let said = arguments(&["--pid", "2147483647"]).failed(2);
+    assert!(said.contains("there is no process 2147483647"), "{said}");
+    let no_event = arguments(&["-e", "sched:no_such_event", "--", "true"]);
+    if no_event.stderr.contains("tracing cannot be used") {
+        capability::missing("tracefs", &no_event.stderr);
+    } else {
+        let said = no_event.failed(2);
+        assert!(said.contains("this kernel has no event \"sched:no_such_event\""), "{said}");
+    }
+    for event in ["sched_switch", "!sched:sched_switch", "sched:", "a:b c"] {
+        let ran = arguments(&["-e", event, "--", "true"]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains("an event is SYSTEM:EVENT"), "{ran:?}");
+    }
+    let said = arguments(&["--", "/no/such/program"]).failed(127);
+    assert!(said.contains("no such program"), "{said}");
+    // Each left the directory empty or did not make it.
+    let left = fs::read_dir(&out).map_or(0, Iterator::count);
+    assert_eq!(left, 0);
+
+    assert_eq!(arguments(&["--", "true"]).code, Some(0));
+    let said = arguments(&["--", "true"]).failed(2);
+    assert!(said.contains("has a kernel.dat already"), "{said}");
+    fs::write(dir.path().join("file"), "").unwrap();
+    let foreign = run(&mut record(dir.path(), &["true"])).failed(2);
+    assert!(foreign.contains("is not empty"), "{foreign}");
+}
+
+#[test]
+fn two_recordings_of_one_session_do_not_mix() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let mut shell = waiting_shell();
+    let (recorder, said) = start(&out, shell.id());
+
+    let second = run(&mut record(&out, &["true"])).failed(2);
+
+    assert!(second.contains("another process records into"), "{second}");
+    drop(shell.stdin.take());
+    assert_eq!(end(recorder, said).code, Some(0));
+    shell.wait().unwrap();
+    let _ = trace_cmd::read(&out.join("kernel.dat"));
+}
+
+#[test]
+fn a_full_disk_is_reported_with_what_is_missing() {
+    // Enough for the session, not for the descriptions of some hundred events.
+    let Some(disk) = Mount::new("tmpfs", "size=120k") else { return };
+    let out = disk.path().join("S");
+
+    let ran = run(&mut record(&out, &["sh", "-c", "exit 0"]));
+
+    if ran.stderr.contains("by perf") {
+        capability::missing("tracefs", ran.stderr);
+        return;
+    }
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
+}
+
+/// System calls of a flood.
+const CALLS: u64 = 100_000;
+
+/// Records a flood of system calls with buffers that do not hold it, while the recorder is stopped.
+/// Returns `None`, with a report, where the kernel's trace cannot be used.
+fn flood(dir: &Path) -> Option<Ran> {
+    let mut shell = Command::new("sh");
+    let dd = format!("read line; dd if=/dev/zero of=/dev/null bs=1 count={}", CALLS / 2);
+    shell.args(["-c", &dd]).stdin(Stdio::piped()).stderr(Stdio::null());
+    let mut shell = shell.spawn().unwrap();
+    let mut command = HYPERTRACE.command(["record", "--buffer", "64", "--out"]);
+    command.arg(dir).args(["-e", "raw_syscalls:sys_enter", "--pid", &shell.id().to_string()]);
+    let mut recorder = command.stderr(Stdio::piped()).spawn().unwrap();
+    let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
+    while !said.contains("recording the kernel's events") {
+        if stderr.read_line(&mut said).unwrap() == 0 {
+            assert!(said.contains("tracing cannot be used"), "{said}");
+            capability::missing("tracefs", said);
+            let _ = (shell.kill(), shell.wait(), recorder.wait());
+            return None;
+        }
+    }
+    recorder.stderr = Some(stderr.into_inner());
+    send("STOP", recorder.id().into());
+    drop(shell.stdin.take());
+    assert!(shell.wait().unwrap().success());
+    send("CONT", recorder.id().into());
+    Some(end(recorder, said))
+}
+
+/// Returns the number before a text.
+fn number_before(text: &str, line: &str) -> u64 {
+    let before = line.split_once(text).unwrap_or_else(|| panic!("{text:?}: {line}")).0;
+    before.rsplit(' ').next().unwrap().replace(',', "").parse().unwrap()
+}
+
+#[test]
+fn events_that_no_buffer_held_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+
+    let Some(ran) = flood(&out) else { return };
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let line = ran.stderr.lines().find(|line| line.contains(" lost: ")).unwrap();
+    assert!(line.contains("buffer full (raise --buffer, 64 KiB now)"), "{line}");
+    let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
+    assert!(events > 0 && events + lost >= CALLS, "{line}");
+    capability::used("tracefs");
+    let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
+    assert_eq!(read.events.len() as u64, events);
+    assert!(read.gaps > 0);
+}
+
+#[test]
+fn switches_that_no_ring_of_perf_held_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &program).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let as_user = |command: &mut Command| {
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command.current_dir(dir.path());
+    };
+    // Two processes that wait for each other, and at the end how often they did.
+    let turns = "mkfifo a b; read line
+        (while read l; do echo x; done; grep ^volun /proc/self/../$(exec sh -c 'echo $PPID')/status >&2) <a >b &
+        exec 3>a 4<b; i=0
+        while [ $i -lt 40000 ]; do echo x >&3; read l <&4; i=$((i+1)); done
+        exec 3>&-; wait; grep ^volun /proc/$$/status >&2";
+    let mut shell = Command::new("sh");
+    as_user(shell.args(["-c", turns]).stdin(Stdio::piped()).stderr(Stdio::piped()));
+    let mut shell = shell.spawn().unwrap();
+    let mut recorder = Command::new(&program);
+    recorder.args(["record", "--out", "S", "--pid", &shell.id().to_string()]);
+    as_user(recorder.stderr(Stdio::piped()));
+    let mut recorder = recorder.spawn().unwrap();
+    let (mut said, mut stderr) = (String::new(), BufReader::new(recorder.stderr.take().unwrap()));
+    while !said.contains("recording the kernel's events") {
+        if stderr.read_line(&mut said).unwrap() == 0 {
+            assert!(said.contains("perf_event_open"), "{said}");
+            capability::missing("perf", said);
+            let _ = (shell.kill(), shell.wait(), recorder.wait());
+            return;
+        }
+    }
+    recorder.stderr = Some(stderr.into_inner());
+    send("STOP", recorder.id().into());
+    drop(shell.stdin.take());
+    let shell = shell.wait_with_output().unwrap();
+    send("CONT", recorder.id().into());
+    let ran = end(recorder, said);
+
+    let counts = String::from_utf8(shell.stderr).unwrap();
+    let waits = counts.lines().map(|line| line.split_whitespace().last().unwrap().parse::<u64>());
+    let waits = waits.collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!((waits.len(), ran.code), (2, Some(0)), "{counts} {ran:?}");
+    if ran.stderr.contains("(by tracefs)") || ran.stderr.contains("losses unknown") {
+        // All users may trace, or a kernel before 6.0, whose perf counts no losses.
+        return capability::missing("perf", &ran.stderr);
+    }
+    let line = ran.stderr.lines().find(|line| line.contains(" lost: ")).unwrap_or(&ran.stderr);
+    let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
+    // A wait is two switches.
+    assert!(lost > 0 && events + lost >= 2 * waits.iter().sum::<u64>(), "{waits:?} {line}");
+    capability::used("perf");
+}
+
+#[test]
+fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
+    let Some(disk) = Mount::new("tmpfs", "size=4m") else { return };
+    let (out, ballast) = (disk.path().join("S"), disk.path().join("ballast"));
+    let session =
+        run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+    assert_eq!(session.code, Some(0), "{session:?}");
+    // A recording of the same event without a flood: descriptions, and a page or two of data.
+    let dir = tempfile::tempdir().unwrap();
+    let mut small = HYPERTRACE.command(["record", "-e", "raw_syscalls:sys_enter", "--out"]);
+    let ran = run(small.arg(dir.path()).args(["--", "true"]));
+    if ran.code != Some(0) {
+        capability::missing("tracefs", ran.stderr);
+        return;
+    }
+    let small = fs::metadata(dir.path().join("kernel.dat")).unwrap().len();
+    // The flood fills a buffer of 16 pages, of which a part fits, and no copy of it.
+    let room = small.next_multiple_of(4096) + 6 * 4096;
+    fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    let mut rest = fs::File::create(disk.path().join("rest")).unwrap();
+    while std::io::Write::write(&mut rest, &[1; 4096]).is_ok() {}
+    let length = rest.metadata().unwrap().len();
+    rest.set_len(length - room).unwrap();
+
+    let Some(ran) = flood(&out) else { return };
+
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
+    assert!(out.join(".kernel").exists() && !out.join("kernel.dat").exists(), "{ran:?}");
+    fs::remove_file(&ballast).unwrap();
+    let report = run(HYPERTRACE.command(["report"]).arg(&out));
+    assert_eq!(report.code, Some(0), "{report:?}");
+    assert!(!out.join(".kernel").exists(), "{report:?}");
+    // Also those that the buffers had when nothing could be written.
+    let line = report.stderr.lines().find(|line| line.contains(" lost: ")).unwrap_or_default();
+    let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
+    assert!(events + lost >= CALLS, "{report:?}");
+    let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
+    assert_eq!(read.events.len() as u64, events);
+}
+
+#[test]
+fn damage_in_the_files_of_a_killed_process_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let ran = run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(&out).args(["--", "true"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let state = out.join(".kernel");
+    fs::create_dir(&state).unwrap();
+    fs::write(state.join("recording.json"), "{\"version\": 9").unwrap();
+
+    let report = run(HYPERTRACE.command(["report"]).arg(&out));
+
+    assert_eq!(report.code, Some(0), "the rest is shown: {report:?}");
+    assert!(report.stderr.contains("recording.json is damaged"), "{report:?}");
+    // An empty one, of a process that was killed before it recorded, is removed.
+    fs::remove_file(state.join("recording.json")).unwrap();
+    run(HYPERTRACE.command(["report"]).arg(&out)).ok();
+    assert!(!state.exists());
+}

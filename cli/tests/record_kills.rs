@@ -1,0 +1,410 @@
+//! SIGKILL for `record`: after the next start, no instance is left in the kernel and each recording can
+//! be read. `HYPERTRACE_TEST_KILLS` is the number of kills.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::interrupt::{send, with_default_signals};
+use hypertrace_tests::random::Random;
+use hypertrace_tests::trace_cmd;
+use hypertrace_tests::tracefs::Instance;
+use hypertrace_tests::{capability, namespace};
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+fn kills() -> u64 {
+    std::env::var("HYPERTRACE_TEST_KILLS").map_or(5, |kills| kills.parse().unwrap())
+}
+
+/// Starts to record a process.
+fn record(dir: &Path, pid: u32) -> Child {
+    let mut command = HYPERTRACE.command(["record", "--out"]);
+    command.arg(dir).args(["--pid", &pid.to_string()]).stderr(Stdio::piped());
+    with_default_signals(&mut command).spawn().unwrap()
+}
+
+/// Removes what a test that was killed, or this one at its end, started.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Folder with the notes of instances, of a test alone: no other test completes what this one leaves.
+struct Notes(tempfile::TempDir);
+
+impl Notes {
+    fn new() -> Notes {
+        Notes(tempfile::tempdir().unwrap())
+    }
+
+    /// Returns a command that keeps its notes here. `None`, with a report, if that is not possible.
+    fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Option<Command> {
+        let place = "/run/hypertrace";
+        let mount = format!("mkdir -p {place} && mount --bind {} {place}", self.0.path().display());
+        namespace::inside(&mount, &HYPERTRACE.command(arguments))
+    }
+
+    /// Starts to record this process, and waits until it is recorded. `None`, with a report, if the
+    /// kernel's trace cannot be used.
+    fn recorder(&self, dir: &Path, more: &[&str]) -> Option<Killed> {
+        let mut command = self.command(["record", "--out"])?;
+        command.arg(dir).args(["--pid", &std::process::id().to_string()]).args(more);
+        let command = with_default_signals(&mut command);
+        let mut recorder = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut said = String::new();
+        let mut stderr = BufReader::new(recorder.0.stderr.take().unwrap());
+        while !said.contains("recording the kernel's events") {
+            if stderr.read_line(&mut said).unwrap() == 0 {
+                assert!(said.contains("perf_event_open"), "{said}");
+                capability::missing("tracefs", said);
+                return None;
+            }
+        }
+        recorder.0.stderr = Some(stderr.into_inner());
+        if said.contains("by perf") {
+            capability::missing("tracefs", said);
+            return None;
+        }
+        capability::used("tracefs");
+        Some(recorder)
+    }
+
+    /// Runs another recording, which looks for those that were left.
+    fn start_another(&self) -> Ran {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = self.command(["record", "--quiet", "--out"]).unwrap();
+        let ran = run(command.arg(dir.path()).args(["--", "true"]));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    }
+
+    /// Adds the remains of a recorder that was killed before it recorded: an instance, which is on, its
+    /// note, and an empty folder. Returns the instance.
+    fn remains(&self, own: &Instance, session: &Path) -> PathBuf {
+        let ran =
+            run(HYPERTRACE.command(["run", "--quiet", "--out"]).arg(session).args(["--", "true"]));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        fs::create_dir(session.join(".kernel")).unwrap();
+        let instance = instance_of_an_ended_process(own);
+        symlink(session, self.0.path().join(instance.file_name().unwrap())).unwrap();
+        instance
+    }
+}
+
+impl Drop for Notes {
+    fn drop(&mut self) {
+        // A test that failed leaves an instance, which nobody finds without its note.
+        if fs::read_dir(self.0.path()).is_ok_and(|mut notes| notes.next().is_some())
+            && let (Some(mut command), Ok(dir)) =
+                (self.command(["record", "--quiet", "--out"]), tempfile::tempdir())
+        {
+            let _ = command.arg(dir.path()).args(["--", "true"]).output();
+        }
+    }
+}
+
+/// Makes an instance as a recorder does that has ended.
+fn instance_of_an_ended_process(own: &Instance) -> PathBuf {
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let instance = own.dir().parent().unwrap().join(format!("hypertrace.{}.1.0", ended.id()));
+    fs::create_dir(&instance).unwrap();
+    instance
+}
+
+#[test]
+fn an_instance_without_a_note_is_another_users() {
+    let Some(own) = Instance::new() else { return };
+    let notes = Notes::new();
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let instance = instance_of_an_ended_process(&own);
+
+    notes.start_another();
+
+    assert_eq!(fs::read_to_string(instance.join("tracing_on")).unwrap().trim(), "1");
+    fs::remove_dir(&instance).unwrap();
+    capability::used("tracefs");
+}
+
+#[test]
+fn a_recording_whose_instance_is_gone_is_completed_by_the_next_start() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    let note = fs::read_dir(notes.0.path()).unwrap().next().unwrap().unwrap();
+    // As after a kill between the removal of the instance and the making of the file.
+    fs::remove_dir(own.dir().parent().unwrap().join(note.file_name())).unwrap();
+
+    let ran = notes.start_another();
+
+    assert!(ran.stderr.contains(", losses unknown"), "{ran:?}");
+    assert!(out.join("kernel.dat").exists() && !out.join(".kernel").exists(), "{ran:?}");
+    assert_eq!(fs::read_dir(notes.0.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn remains_in_another_users_folder_are_not_completed() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    for name in [".kernel", "session.json"] {
+        chown(out.join(name), Some(65534), None).unwrap();
+
+        let ran = run(notes.command(["report"]).unwrap().arg(&out));
+
+        assert!(ran.stderr.contains("belongs to user 65534"), "{name}: {ran:?}");
+        assert!(
+            !out.join("kernel.dat").exists() && out.join(".kernel").exists(),
+            "{name}: {ran:?}"
+        );
+        chown(out.join(name), Some(0), None).unwrap();
+    }
+    let ran = run(notes.command(["report"]).unwrap().arg(&out));
+    assert!(out.join("kernel.dat").exists(), "{ran:?}");
+}
+
+#[test]
+fn readers_are_told_about_a_recording_in_progress_and_cannot_hold_it_up() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(recorder) = notes.recorder(&out, &["--share", "all"]) else { return };
+
+    let owners = run(notes.command(["report"]).unwrap().arg(&out));
+
+    assert!(owners.stderr.contains("still being recorded, and are not shown yet"), "{owners:?}");
+    let program = dir.path().join("hypertrace");
+    fs::copy(HYPERTRACE.0, &program).unwrap();
+    let mut report = Command::new(program);
+    let readers = run(report.arg("report").arg(&out).uid(65534).gid(65534).current_dir("/"));
+    assert!(readers.stderr.contains("`hypertrace report` of user 0"), "{readers:?}");
+    // Nobody else can open the folder, and so not lock it.
+    let mode = fs::metadata(out.join(".kernel")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    drop(recorder);
+    notes.start_another();
+    assert_eq!(fs::metadata(out.join("kernel.dat")).unwrap().permissions().mode() & 0o777, 0o644);
+}
+
+#[test]
+fn the_instance_of_a_process_that_was_killed_before_it_recorded_is_removed() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let session = dir.path().join("S");
+    let instance = notes.remains(&own, &session);
+
+    let ran = notes.start_another();
+
+    assert!(!instance.exists(), "{ran:?}");
+    assert!(!session.join(".kernel").exists(), "{ran:?}");
+    assert_eq!(ran.stderr, "", "nothing was recorded, so nothing was dropped");
+    assert_eq!(fs::read_dir(notes.0.path()).unwrap().count(), 0);
+    capability::used("tracefs");
+}
+
+#[test]
+fn an_instance_whose_folder_cannot_be_read_stays_until_it_can() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    if notes.command(["--version"]).is_none() {
+        return;
+    }
+    let session = dir.path().join("S");
+    let instance = notes.remains(&own, &session);
+    let json = session.join(".kernel/recording.json");
+    fs::write(&json, "{\"version\": 9").unwrap();
+
+    let ran = notes.start_another();
+
+    assert!(instance.exists(), "{ran:?}");
+    assert!(ran.stderr.contains("recording.json is damaged"), "{ran:?}");
+    fs::remove_file(&json).unwrap();
+    let ran = notes.start_another();
+    assert!(!instance.exists(), "{ran:?}");
+    capability::used("tracefs");
+}
+
+#[test]
+fn pages_on_disk_that_cannot_be_opened_are_not_replaced() {
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(recorder) = notes.recorder(&out, &[]) else { return };
+    drop(recorder);
+    let file = out.join(".kernel/cpu0");
+    let pages = fs::read(&file).ok();
+    let _ = fs::remove_file(&file);
+    symlink(dir.path().join("elsewhere"), &file).unwrap();
+    let report = || run(notes.command(["report"]).unwrap().arg(&out));
+
+    let ran = report();
+
+    assert!(ran.stderr.contains("cpu0: it is not a regular file"), "{ran:?}");
+    assert!(out.join(".kernel").exists() && !out.join("kernel.dat").exists(), "{ran:?}");
+    fs::remove_file(&file).unwrap();
+    if let Some(pages) = pages {
+        fs::write(&file, pages).unwrap();
+    }
+    let ran = report();
+    assert!(ran.stderr.contains(", none lost"), "{ran:?}");
+    assert!(out.join("kernel.dat").exists(), "{ran:?}");
+}
+
+#[test]
+fn an_instance_that_another_program_has_open_is_removed_by_the_next_start() {
+    let Some(own) = Instance::new() else { return };
+    let (notes, dir) = (Notes::new(), tempfile::tempdir().unwrap());
+    let out = dir.path().join("S");
+    let Some(mut recorder) = notes.recorder(&out, &[]) else { return };
+    let prefix = format!("hypertrace.{}.", recorder.0.id());
+    let instances = fs::read_dir(own.dir().parent().unwrap()).unwrap();
+    let mut instances = instances.map(|entry| entry.unwrap());
+    let is_its = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    let instance = instances.find(is_its).unwrap().path();
+    let open = fs::File::open(instance.join("trace_pipe")).unwrap();
+
+    send("INT", recorder.0.id().into());
+
+    let mut said = String::new();
+    recorder.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(recorder.0.wait().unwrap().code(), Some(0), "{said}");
+    assert!(said.contains("another program has files of the kernel's trace instance"), "{said}");
+    assert!(said.contains(", none lost") && out.join("kernel.dat").exists(), "{said}");
+    drop(open);
+    assert_eq!(notes.start_another().stderr, "", "nothing was dropped");
+    assert!(!instance.exists());
+}
+
+#[test]
+fn a_killed_recording_is_completed_by_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = Random::seeded();
+    let busy = "while :; do /bin/true; done";
+    let busy = Killed(Command::new("sh").args(["-c", busy]).spawn().unwrap());
+    // Its mount is the one through which instances are seen here.
+    let Some(own) = Instance::new() else { return };
+    let instances = own.dir().parent().unwrap();
+    let mut pids = Vec::new();
+    let kills = kills();
+    for n in 0..kills {
+        let mut recorder = record(&dir.path().join(n.to_string()), busy.0.id());
+        pids.push(recorder.id());
+        // A third at any instant of the start, a third while it records, a third while it ends.
+        if n % 3 > 0 {
+            let mut lines = BufReader::new(recorder.stderr.take().unwrap()).lines();
+            let started = |line: &str| line.contains("recording the kernel's events");
+            assert!(lines.any(|line| started(&line.unwrap())));
+        }
+        if n % 3 == 2 {
+            thread::sleep(Duration::from_millis(random.below(30)));
+            send("INT", recorder.id().into());
+        }
+        thread::sleep(Duration::from_micros(random.below(60_000)));
+        // It may have ended.
+        let _ = recorder.kill();
+        recorder.wait().unwrap();
+    }
+
+    let out = dir.path().join("last");
+    let last = run(HYPERTRACE.command(["record", "--out"]).arg(&out).args(["--", "true"]));
+
+    assert_eq!(last.code, Some(0), "{last:?}");
+    let left: Vec<String> = fs::read_dir(instances)
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+        .filter(|name| pids.iter().any(|pid| name.starts_with(&format!("hypertrace.{pid}."))))
+        .collect();
+    assert_eq!(left, [""; 0], "{last:?}");
+    capability::used("tracefs");
+    let mut read = 0;
+    for n in 0..kills {
+        let session = dir.path().join(n.to_string());
+        assert!(!session.join(".kernel").exists(), "{n}: {last:?}");
+        let file = session.join("kernel.dat");
+        // Those killed at the start may have made none.
+        assert!(file.exists() || n % 3 == 0, "{n}: {last:?}");
+        if file.exists() {
+            let Some(events) = trace_cmd::read(&file) else { return };
+            assert!(events.is_sorted_by_key(|event| event.time), "{n}");
+            read += u64::from(!events.is_empty());
+            run(HYPERTRACE.command(["report"]).arg(&session)).reported();
+        }
+    }
+    assert!(read >= kills / 3, "{read} of {kills} have events");
+}
+
+/// System calls of a flood, and the bytes of an event of one at least.
+const CALLS: u64 = 40_000;
+const EVENT_BYTES: u64 = 60;
+
+#[test]
+fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let dd = format!("read line; dd if=/dev/zero of=/dev/null bs=1 count={}", CALLS / 2);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &dd]).stdin(Stdio::piped()).stderr(Stdio::null());
+    let mut shell = shell.spawn().unwrap();
+    let mut command = HYPERTRACE.command(["record", "-e", "raw_syscalls:sys_enter", "--out"]);
+    command.arg(&out).args([
+        "--pid",
+        &shell.id().to_string(),
+        "--pid",
+        &std::process::id().to_string(),
+    ]);
+    let mut recorder = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(recorder.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    // Recordings of the other test's processes may be completed first.
+    let said = |line: &String| {
+        line.contains("recording the kernel's events") || line.contains("cannot be used")
+    };
+    let said = lines.into_iter().find(said).unwrap();
+    if said.contains("cannot be used") {
+        capability::missing("tracefs", said);
+        let _ = (shell.kill(), shell.wait());
+        return;
+    }
+    drop(shell.stdin.take());
+    assert!(shell.wait().unwrap().success());
+    let on_disk = || -> u64 {
+        let files = fs::read_dir(out.join(".kernel")).unwrap().map(|entry| entry.unwrap());
+        let pages = files.filter(|file| file.file_name().to_string_lossy().starts_with("cpu"));
+        pages.map(|file| file.metadata().unwrap().len()).sum()
+    };
+    // The calls of this test itself are recorded, so some are always in the kernel's buffers.
+    while on_disk() < CALLS * EVENT_BYTES * 9 / 10 {
+        thread::sleep(Duration::from_millis(1));
+    }
+
+    drop(recorder);
+
+    let report = run(HYPERTRACE.command(["report"]).arg(&out));
+    assert_eq!(report.code, Some(0), "{report:?}");
+    capability::used("tracefs");
+    // Another test's recorder may complete it at the same time.
+    while out.join(".kernel").exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
+    assert!(events.len() as u64 >= CALLS * 9 / 10, "{}", events.len());
+    assert!(events.is_sorted_by_key(|event| event.time));
+}

@@ -1,0 +1,477 @@
+//! The parts of regions by `hypertrace regions`, against what the kernel and the program itself counted in
+//! the same run: in a guest under KVM, in a program in Rust and in one in C.
+//!
+//! Each program has regions that compute, that another part computes for (a VMM's handler), that sleep, and
+//! that wait for a CPU that another thread has. The other side of each comparison is measured, too, so other
+//! load on the machine changes both.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use hypertrace_abi::clock::ticks;
+use hypertrace_guest::{Args, Board, Program, layout, spend};
+use hypertrace_kernel::{Config, Recording, Source};
+use hypertrace_tests::c::{self, Linked};
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::host::{self, Host};
+use hypertrace_tests::truth::{self, Reading, Rival, Sample};
+use hypertrace_tests::{capability, kvm, traced};
+use hypertrace_trace::session_json;
+use kvm_vmm::{Answer, Machine, attach_window, record_in};
+use serde_json::Value;
+use vm_memory::{Bytes, GuestAddress};
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// Rounds of one region of each kind.
+const ROUNDS: u64 = 40;
+
+/// Time of a region that computes, nanoseconds.
+const COMPUTE: u64 = 2_000_000;
+/// Time of the other regions, nanoseconds.
+const OTHERS: u64 = 1_000_000;
+
+/// Names of the regions.
+const COMPUTED: &str = "computed";
+const HANDLED: &str = "handled";
+const SLEPT: &str = "slept";
+const COMPETED: &str = "competed";
+
+/// The regions of a program without a VMM.
+const NATIVE: [&str; 3] = [COMPETED, COMPUTED, SLEPT];
+
+/// Time that the readings at the ends of a part take in each region, nanoseconds: a file of procfs is
+/// read four times.
+const READING: i64 = 20_000;
+
+/// Address of the device that `Program::Spend` uses: neither memory nor another device.
+const DEVICE: u64 = 0xc000_0000;
+
+/// The device: it spends time in a known way, and takes readings of its vCPU's thread.
+struct Spender {
+    cpu: usize,
+    /// The regions so far: each round has the same ones in the same order.
+    regions: Vec<Sample>,
+    before: Option<Reading>,
+    after: Option<(Reading, u64)>,
+    part: Option<[Reading; 2]>,
+    rival: Rival,
+}
+
+impl Spender {
+    fn store(&mut self, register: u64, value: u64) {
+        let part = |act: &dyn Fn()| {
+            let before = Reading::now();
+            act();
+            Some([before, Reading::now()])
+        };
+        match register {
+            spend::BEFORE => {
+                truth::pin_to(self.cpu);
+                self.before = Some(Reading::now());
+            }
+            spend::COMPUTE => self.part = part(&|| truth::compute(OTHERS)),
+            spend::SLEEP => self.part = part(&|| thread::sleep(Duration::from_nanos(OTHERS))),
+            spend::COMPETE => self.part = part(&|| self.rival.compete(value)),
+            spend::AFTER => self.after = Some((Reading::now(), value)),
+            spend::BEGAN => {
+                let (before, (after, ended)) =
+                    self.before.take().zip(self.after.take()).expect("readings in order");
+                let (n, names) = (self.regions.len(), [COMPUTED, HANDLED, SLEPT, COMPETED]);
+                let name = names[n % names.len()];
+                self.regions.push(Sample {
+                    region: (name.to_owned(), (n / names.len()) as u64 + 1),
+                    inside: [value, ended],
+                    around: [before, after],
+                    part: self.part.take().unwrap_or([before, before]),
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Attaches the device. Returns its readings, which are complete when the machine has ended.
+fn attach_spender(machine: &mut Machine) -> Arc<Mutex<Spender>> {
+    let (vm, cpu) = (Arc::clone(machine.vm()), truth::first_cpu());
+    let result = layout::BOARD + (Board::results_offset(0) + 8 * spend::COMPETED) as u64;
+    let rival = Rival::start(cpu, OTHERS, move |turn| {
+        // ORDERING: the guest's load of this word decides about its own loop only.
+        vm.ram().store(turn, GuestAddress(result), Ordering::Relaxed).unwrap();
+    });
+    let (regions, before, after, part) = (Vec::new(), None, None, None);
+    let spender = Spender { cpu, regions, before, after, part, rival };
+    let spender = Arc::new(Mutex::new(spender));
+    let device = Arc::clone(&spender);
+    machine.bus_mut().add(
+        DEVICE..DEVICE + 0x1000,
+        |_, data| data.fill(0),
+        move |register, data| {
+            let value = data.try_into().map_or(0, u64::from_le_bytes);
+            device.lock().unwrap().store(register, value);
+        },
+    );
+    spender
+}
+
+/// Returns whether a recording is of the kernel's trace. Reports it.
+fn has_kernel_trace(source: Source, why: Option<&str>) -> bool {
+    match source {
+        Source::Tracefs => capability::used("tracefs"),
+        Source::Perf => capability::missing("tracefs", why.unwrap_or_default()),
+    }
+    source == Source::Tracefs
+}
+
+#[test]
+fn in_a_guest() {
+    let Some(mut machine) = kvm::machine(1) else { return };
+    if let Some(why) = truth::is_missing() {
+        return capability::missing("schedstat", why);
+    }
+    let host = Host::new(host::geometry(1));
+    let dir = host.dir().to_owned();
+    let mut config = Config::new(&dir);
+    config.pids = vec![std::process::id()];
+    let recording = match Recording::start(&config) {
+        Ok(recording) => recording,
+        Err(why) => return capability::missing("tracefs", why),
+    };
+    if !has_kernel_trace(recording.source(), recording.why_perf()) {
+        recording.finish().unwrap();
+        return;
+    }
+    let drain = host.drain();
+    machine.observe(record_in(host.session.clone()));
+    let base = layout::DEVICE;
+    attach_window(&mut machine, &host.chip, &host.doorbells, base, Answer::Device).unwrap();
+    let spender = attach_spender(&mut machine);
+    let frequency = host.session.host_frequency();
+    let ticks_of = |ns: u64| ns * (frequency / 1_000) / 1_000_000;
+    let params = [DEVICE, ticks_of(COMPUTE), ticks_of(20_000), 0];
+    let program = Args { device: base, events: ROUNDS, params, ..Args::new(Program::Spend) };
+
+    let outcome = kvm::run(machine, &program);
+
+    drain.finish();
+    let recorded = host.finish();
+    let kernel = recording.finish().unwrap();
+    assert_eq!((recorded.summary.lost, kernel.lost()), (0, 0));
+    let samples = std::mem::take(&mut spender.lock().unwrap().regions);
+    println!("taken by a hypervisor: {:?}", kernel.stolen);
+    let truth = Truth { of: Of::Guest, frequency, samples };
+    let measured = truth.check(recorded.dir(), &[COMPETED, COMPUTED, HANDLED, SLEPT]);
+    check_guests_readings(&truth, &outcome.results[0], &measured);
+}
+
+/// A program that spends its time as `Program::Spend` does, except in a VMM. Writes its readings to
+/// this file.
+fn spend_natively(file: &Path) {
+    let cpu = truth::first_cpu();
+    truth::pin_to(cpu);
+    let competed = Arc::new(AtomicU64::new(0));
+    let done = Arc::clone(&competed);
+    let rival = Rival::start(cpu, OTHERS, move |turn| done.store(turn, Ordering::Relaxed));
+    let mut samples = Vec::new();
+    let mut measure = |name: &str, id, region: &dyn Fn() -> ([u64; 2], Option<[Reading; 2]>)| {
+        let before = Reading::now();
+        let (inside, part) = region();
+        let around = [before, Reading::now()];
+        let part = part.unwrap_or([before, before]);
+        samples.push(Sample { region: (name.to_owned(), id), inside, around, part });
+    };
+    for round in 1..=ROUNDS {
+        measure(COMPUTED, round, &|| {
+            let _region = hypertrace::region!("computed", round);
+            let began = ticks();
+            truth::compute(COMPUTE);
+            ([began, ticks()], None)
+        });
+        measure(SLEPT, round, &|| {
+            let _region = hypertrace::region!("slept", round);
+            let began = ticks();
+            let before = Reading::now();
+            thread::sleep(Duration::from_nanos(OTHERS));
+            let part = [before, Reading::now()];
+            ([began, ticks()], Some(part))
+        });
+        measure(COMPETED, round, &|| {
+            let _region = hypertrace::region!("competed", round);
+            let began = ticks();
+            rival.compete(round);
+            while competed.load(Ordering::Relaxed) < round {
+                std::hint::spin_loop();
+            }
+            ([began, ticks()], None)
+        });
+    }
+    let mut text = String::new();
+    for sample in &samples {
+        writeln!(text, "{sample}").unwrap();
+    }
+    std::fs::write(file, text).unwrap();
+}
+
+/// Where regions are, and with it what is known of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Guest,
+    Program(Source),
+}
+
+/// Quantities that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Duration,
+    /// In the guest or the program, in the kernel for it, and in the VMM.
+    OnCpu,
+    Vmm,
+    Runnable,
+    Blocked,
+    OffCpu,
+    Unattributed,
+}
+
+/// Nanoseconds of each [`Kind`] in a region.
+type Spent = [i64; 7];
+
+/// Readings of a run that are independent of its trace.
+struct Truth {
+    of: Of,
+    /// Ticks a second.
+    frequency: u64,
+    samples: Vec<Sample>,
+}
+
+impl Truth {
+    /// Reads the file of a program that has ended.
+    #[track_caller]
+    fn of_program(source: Source, dir: &Path, readings: &Path) -> Truth {
+        let json = std::fs::read(dir.join(session_json::FILE)).unwrap();
+        let json: Value = serde_json::from_slice(&json).unwrap();
+        let frequency = json["clocks"][0]["frequency"].as_u64().unwrap();
+        let of = Of::Program(source);
+        Truth { of, frequency, samples: Sample::parse_all(readings) }
+    }
+
+    fn ns(&self, ticks: u64) -> i64 {
+        (i128::from(ticks) * 1_000_000_000 / i128::from(self.frequency)) as i64
+    }
+
+    /// Returns how a region was spent. The counter includes the time that a hypervisor took from the
+    /// CPU, as the trace does; a thread's own time does not.
+    fn spent(&self, sample: &Sample) -> Spent {
+        let between = |[from, to]: [Reading; 2]| {
+            let waited = to.waited - from.waited;
+            (self.ns(to.ticks - from.ticks), waited as i64, (to.ran - from.ran) as i64)
+        };
+        let wall = self.ns(sample.inside[1] - sample.inside[0]);
+        let (_, runnable, _) = between(sample.around);
+        let (part, waited, ran) = between(sample.part);
+        let (vmm, blocked) = match &*sample.region.0 {
+            HANDLED | COMPETED => (part - waited, 0),
+            SLEPT => (ran, part - waited - ran),
+            _ => (0, 0),
+        };
+        let vmm = if self.of == Of::Guest { vmm } else { 0 };
+        let off_cpu = runnable + blocked;
+        [wall, wall - off_cpu, vmm, runnable, blocked, off_cpu, 0]
+    }
+
+    /// Compares with `hypertrace regions` of this session. Returns its samples.
+    #[track_caller]
+    fn check(&self, dir: &Path, names: &[&str]) -> Measured {
+        let json: Value = run(HYPERTRACE.command(["regions", "--json"]).arg(dir)).json();
+        let lines = run(HYPERTRACE.command(["regions", "--samples"]).arg(dir)).ok();
+        let measured = measured(&lines);
+        let groups = json["regions"].as_array().unwrap();
+        let found: Vec<_> = groups.iter().map(|group| group["name"].as_str().unwrap()).collect();
+        assert_eq!(found, names, "{json:#}");
+        for group in groups {
+            let name = group["name"].as_str().unwrap();
+            assert_eq!(group["count"], ROUNDS, "{group:#}");
+            let not_counted = group["not_counted"].as_object().unwrap();
+            assert!(not_counted.values().all(|count| *count == 0), "{group:#}");
+            let parts = &group["total"]["parts"];
+            let total: i64 = parts.as_object().unwrap().values().filter_map(Value::as_i64).sum();
+            let duration = group["total"]["duration_ns"].as_i64().unwrap();
+            assert!((total - duration).abs() <= duration / 1_000, "{group:#}");
+            let bound = group["bound_ns"].as_i64().expect("a clock that is known");
+            assert!(self.of == Of::Guest || bound == 0, "{group:#}");
+            if self.of == Of::Program(Source::Perf) {
+                let kinds = [Kind::Duration, Kind::OnCpu, Kind::OffCpu];
+                self.compare(name, &measured, bound, &kinds);
+            } else {
+                assert_eq!(parts["off_ns"], 0, "{group:#}");
+                let kinds = [Kind::Duration, Kind::OnCpu, Kind::Vmm, Kind::Runnable, Kind::Blocked];
+                self.compare(name, &measured, bound, &kinds);
+            }
+        }
+        measured
+    }
+
+    /// Compares the regions of a name, in the half of the rounds whose readings are closest to them.
+    #[track_caller]
+    fn compare(&self, name: &str, measured: &Measured, bound: i64, kinds: &[Kind]) {
+        let mut samples: Vec<_> = self.samples.iter().filter(|s| s.region.0 == name).collect();
+        samples.sort_by_key(|sample| sample.slack());
+        assert_eq!(samples.len() as u64, ROUNDS);
+        // On a loaded machine, the kernel drops a few events without counting them: what such a region
+        // lacks is unattributed, and no more than that.
+        samples.retain(|sample| {
+            let spent = measured[&sample.region];
+            spent[Kind::Unattributed as usize] * 100 <= spent[Kind::Duration as usize]
+        });
+        assert!(samples.len() as u64 >= ROUNDS - ROUNDS / 10, "{name}: {} regions", samples.len());
+        let least = self.ns(samples[0].slack());
+        samples.truncate(samples.len() / 2);
+        let n = samples.len() as i64;
+        // Time off a CPU that may be between the readings and a region.
+        let outside: i64 = samples.iter().map(|sample| self.ns(sample.slack()) - least).sum();
+        println!("{name}: {n} regions, bound {bound} ns, {} ns beside each", outside / n);
+        let mut is_right = true;
+        for kind in kinds {
+            let found: i64 = samples.iter().map(|s| measured[&s.region][*kind as usize]).sum();
+            let truth: i64 = samples.iter().map(|s| self.spent(s)[*kind as usize]).sum();
+            let tolerance = (truth / 20).max(n * (bound + READING)) + outside;
+            let is_near = (found - truth).abs() <= tolerance;
+            let each = |ns: i64| ns as f64 / n as f64 / 1_000.0;
+            println!(
+                "  {kind:<8?} {:>9.1} us, truth {:>9.1} +- {:.1} {}",
+                each(found),
+                each(truth),
+                each(tolerance),
+                if is_near { "" } else { "WRONG" }
+            );
+            is_right &= is_near;
+        }
+        assert!(is_right, "{name}: a part is not what it was");
+    }
+}
+
+/// Regions by name and id, as `regions --samples` shows them.
+type Measured = BTreeMap<(String, u64), Spent>;
+
+/// Compares regions `computed` with what the guest itself saw: when it ran, and when it was away.
+#[track_caller]
+fn check_guests_readings(truth: &Truth, results: &[u64], measured: &Measured) {
+    let own = measured.iter().filter(|((name, _), _)| name == COMPUTED);
+    let sums = own.fold((0, 0), |(on_cpu, runnable), (_, spent)| {
+        (on_cpu + spent[Kind::OnCpu as usize], runnable + spent[Kind::Runnable as usize])
+    });
+    let ((on_cpu, runnable), n) = (sums, ROUNDS as i64);
+    let (ran, away) = (truth.ns(results[spend::RAN]), truth.ns(results[spend::AWAY]));
+    // While the guest's thread had a CPU: KVM's own part, interrupts, and the hypervisor below if this
+    // host is a guest.
+    let taken = (away - runnable).max(0);
+    let [ran_us, away_us, on_cpu_us, taken_us] =
+        [ran, away, on_cpu, taken].map(|ns| ns / n / 1_000);
+    println!("the guest's own readings of {COMPUTED}: ran {ran_us} us, away {away_us} us;");
+    println!("its thread was {on_cpu_us} us on a CPU, of which the guest was away {taken_us} us");
+    assert!(on_cpu >= ran - ran / 20, "a part of the guest's time is missing");
+    assert!(runnable <= away + away / 20 + n * READING, "the guest ran in time that is runnable");
+    assert!(on_cpu <= ran + ran / 20 + taken, "the guest did not run in a part of its time");
+}
+
+/// Parses the lines of `regions --samples`.
+#[track_caller]
+fn measured(lines: &str) -> Measured {
+    let mut lines = lines.lines();
+    let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let parse = |line: &str| {
+        let values: BTreeMap<&str, &str> = columns.iter().copied().zip(line.split(',')).collect();
+        let number = |column: &str| values[column].parse::<i64>().unwrap();
+        let own = if values.contains_key("guest_ns") { "guest_ns" } else { "program_ns" };
+        let on_cpu = number(own) + number("kernel_ns") + number("vmm_ns");
+        let (runnable, blocked) = (number("runnable_ns"), number("blocked_ns"));
+        let off_cpu = runnable + blocked + number("off_ns");
+        let (duration, unattributed) = (number("duration_ns"), number("unattributed_ns"));
+        let spent = [duration, on_cpu, number("vmm_ns"), runnable, blocked, off_cpu, unattributed];
+        ((values["name"].to_owned(), number("id") as u64), spent)
+    };
+    lines.map(parse).collect()
+}
+
+/// Runs a program with `run --kernel`, and compares its regions with its readings.
+/// Without the kernel's trace, what perf records is compared; `is_hidden` is true if that is on purpose.
+#[track_caller]
+fn check_program(command: &mut Command, place: &Path, is_hidden: bool) {
+    let ran = run(command);
+    if ran.stderr.contains("perf_event_open") {
+        return capability::missing("perf", ran.stderr);
+    }
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.stderr.lines().filter(|line| line.contains("a hypervisor")).for_each(|l| println!("{l}"));
+    let source = if ran.stderr.contains("(by tracefs)") { Source::Tracefs } else { Source::Perf };
+    let truth = Truth::of_program(source, &place.join("S"), &place.join("readings"));
+    truth.check(&place.join("S"), &NATIVE);
+    if !is_hidden {
+        has_kernel_trace(source, Some("sleep and wait for a CPU were not told apart"));
+    }
+}
+
+/// Returns the command `run --kernel` into `place`.
+fn run_kernel(hypertrace: &Path, place: &Path) -> Command {
+    let mut command = Command::new(hypertrace);
+    command.args(["run", "--kernel", "--out"]).arg(place.join("S"));
+    command
+}
+
+#[test]
+fn in_a_program() {
+    if let Some(place) = traced::argument() {
+        return spend_natively(&Path::new(&place).join("readings"));
+    }
+    if let Some(why) = truth::is_missing() {
+        return capability::missing("schedstat", why);
+    }
+    let place = tempfile::tempdir().unwrap();
+    let mut command = run_kernel(HYPERTRACE.0.as_ref(), place.path());
+    traced::program(&mut command, "in_a_program", place.path().to_str().unwrap());
+
+    check_program(&mut command, place.path(), false);
+}
+
+#[test]
+fn in_a_c_program() {
+    let Some(compiler) = c::compiler() else { return };
+    if let Some(why) = truth::is_missing() {
+        return capability::missing("schedstat", why);
+    }
+    let place = tempfile::tempdir().unwrap();
+    let program = compiler.program(&c::source("tests/c/spend.c"), Linked::Archive, place.path());
+    let mut command = run_kernel(HYPERTRACE.0.as_ref(), place.path());
+    command.arg("--").arg(program).arg(place.path().join("readings"));
+
+    check_program(&mut command, place.path(), false);
+}
+
+#[test]
+fn in_a_program_of_an_ordinary_user() {
+    let Some(compiler) = c::compiler() else { return };
+    if let Some(why) = truth::is_missing() {
+        return capability::missing("schedstat", why);
+    }
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
+    let hypertrace = place.path().join("hypertrace");
+    std::fs::copy(HYPERTRACE.0, &hypertrace).unwrap();
+    let program = compiler.program(&c::source("tests/c/spend.c"), Linked::Archive, place.path());
+    let mut command = run_kernel(&hypertrace, place.path());
+    command.arg("--").arg(program).arg(place.path().join("readings")).current_dir("/");
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        command.uid(65534).gid(65534);
+    }
+
+    check_program(&mut command, place.path(), is_root);
+}

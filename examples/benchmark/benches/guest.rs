@@ -1,0 +1,106 @@
+//! A benchmark in a guest, whose iterations are regions: a store that exits to the VMM. The guest has no
+//! operating system and measures with its own counter; criterion runs in the VMM and does the statistics.
+//!
+//! ```console
+//! $ HYPERTRACE_OUT=S hypertrace record --out K -- cargo bench -p hypertrace-benchmark --bench guest
+//! $ hypertrace regions S K
+//! ```
+//!
+//! The session is written to the new directory that `HYPERTRACE_OUT` names; without it, to a temporary
+//! one that is removed.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::Criterion;
+use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::{Chip, DrainWaker, Geometry, Memory};
+use hypertrace_guest::{Args, Program, layout};
+use hypertrace_trace::{Session, SessionConfig};
+use kvm_vmm::{Answer, Doorbells, Drain, Machine, Unusable, attach_window, record_in};
+use vmm_sys_util::eventfd::EventFd;
+
+/// Address of a device that does nothing.
+const NULL: u64 = 0xc000_0000;
+
+/// Longest time of a sample.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Index of the guest's result: the ticks that its regions took.
+const TICKS: usize = 0;
+
+/// The host of the guests: one session for all samples.
+struct Host {
+    session: Session,
+    doorbells: Doorbells,
+    chip: Arc<Chip<Session, EventFd>>,
+    drain: Drain,
+    /// Iterations so far: each has its own id.
+    done: u64,
+}
+
+impl Host {
+    fn new(dir: &Path) -> Result<Host, Box<dyn Error>> {
+        let session = Session::create(SessionConfig::new(dir))?;
+        session.set_events(&"*".parse()?, true)?;
+        let doorbells = Doorbells::new()?;
+        let config = doorbells.config(&session, 1);
+        let memory = Memory::anonymous(Geometry::default())?;
+        let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
+        let chip = Arc::new(chip);
+        let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
+        let kick = doorbells.kick.try_clone()?;
+        session.wake_by(move || kick.wake());
+        Ok(Host { session, doorbells, chip, drain, done: 0 })
+    }
+
+    /// Runs a guest that does this many iterations. Returns the time that it measured.
+    fn sample(&mut self, iterations: u64) -> Result<Duration, Box<dyn Error>> {
+        let mut machine = Machine::new(1)?;
+        machine.observe(record_in(self.session.clone()));
+        attach_window(&mut machine, &self.chip, &self.doorbells, layout::DEVICE, Answer::Device)?;
+        let args = Args {
+            device: layout::DEVICE,
+            events: iterations,
+            params: [NULL, self.done, 0, 0],
+            ..Args::new(Program::StoreRegions)
+        };
+        self.done += iterations;
+        let ticks = machine.run(&args, LIMIT)?.results[0][TICKS];
+        // The guest's counter is the host's.
+        let seconds = ticks as f64 / self.session.host_frequency() as f64;
+        Ok(Duration::from_secs_f64(seconds))
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    if let Err(kvm_vmm::Error::Unusable(why)) = Machine::new(1) {
+        return report_unusable(&why);
+    }
+    let temporary;
+    let dir = match std::env::var_os("HYPERTRACE_OUT") {
+        Some(dir) => dir.into(),
+        None => {
+            temporary = tempfile::tempdir()?;
+            temporary.path().to_owned()
+        }
+    };
+    let mut host = Host::new(&dir)?;
+    let mut criterion = Criterion::default().configure_from_args();
+    criterion.bench_function("store", |bencher| {
+        bencher.iter_custom(|iterations| host.sample(iterations).expect("a guest that ends"));
+    });
+    criterion.final_summary();
+    host.drain.finish();
+    let summary = host.session.finish()?;
+    eprintln!("{} records in {}, {} lost", summary.records, dir.display(), summary.lost);
+    Ok(())
+}
+
+/// Says why there is no guest. A machine without KVM has nothing to measure, which is no failure.
+fn report_unusable(why: &Unusable) -> Result<(), Box<dyn Error>> {
+    eprintln!("no benchmark in a guest: {why}");
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Benchmarks of a program without a VM, whose iterations are regions:
+//!
+//! ```console
+//! $ hypertrace run --kernel --out S -- cargo bench -p hypertrace-benchmark --bench native
+//! $ hypertrace regions S
+//! ```
+
+use std::hint::black_box;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use hypertrace::region;
+
+/// The cost of a region itself: `regions` shows it beside the others.
+fn empty(_: &mut Criterion) {
+    for id in 0..1_000 {
+        let _region = region!("empty", id);
+    }
+}
+
+/// A computation that waits for nothing.
+fn checksum(criterion: &mut Criterion) {
+    let data: Vec<u64> = (0..16_384).collect();
+    let mut id = 0;
+    criterion.bench_function("checksum", |bencher| {
+        bencher.iter(|| {
+            id += 1;
+            let _region = region!("checksum", id);
+            black_box(&data).iter().fold(0, |sum: u64, word| sum.rotate_left(5) ^ word)
+        });
+    });
+}
+
+/// A question to another thread, and its answer.
+fn round_trip(criterion: &mut Criterion) {
+    let (ask, questions): (Sender<u64>, Receiver<u64>) = channel();
+    let (answer, answers) = channel();
+    let worker = thread::spawn(move || {
+        for question in questions {
+            if answer.send(question + 1).is_err() {
+                break;
+            }
+        }
+    });
+    let mut id = 0;
+    criterion.bench_function("round_trip", |bencher| {
+        bencher.iter(|| {
+            id += 1;
+            let _region = region!("round_trip", id);
+            ask.send(id).expect("a worker that lives");
+            answers.recv().expect("an answer")
+        });
+    });
+    drop(ask);
+    worker.join().expect("a worker that ended");
+}
+
+criterion_group!(benches, empty, checksum, round_trip);
+criterion_main!(benches);

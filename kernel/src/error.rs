@@ -1,0 +1,103 @@
+//! Errors of recordings.
+
+use hypertrace_trace::SessionError;
+use std::io;
+use std::path::PathBuf;
+
+/// Error of a recording of the kernel's events.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] SessionError),
+    /// There is no session in the directory.
+    #[error("{} has no session.json: it is no session's directory", .0.display())]
+    NoSession(PathBuf),
+    /// The directory has a recording already.
+    #[error("{} has a kernel.dat already; record into another directory", .0.display())]
+    Recorded(PathBuf),
+    /// Another process records into the directory.
+    #[error("another process records into {} now; wait for its end, or use another directory", .0.display())]
+    Busy(PathBuf),
+    /// The kernel's tracing cannot be used.
+    #[error("the kernel's tracing cannot be used: {0}")]
+    NoTracefs(String),
+    /// The kernel's tracing refuses a setting.
+    #[error("the kernel's tracing does not take {value:?} as {file}")]
+    Setting {
+        /// File in the instance.
+        file: String,
+        /// The text that was written to it.
+        value: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// An event that the kernel does not have.
+    #[error(
+        "this kernel has no event {0:?}: `available_events` in /sys/kernel/tracing lists them, as SYSTEM:EVENT"
+    )]
+    NoEvent(String),
+    /// A process that does not exist.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    /// The scheduling of a thread cannot be recorded without tracefs.
+    #[error("perf_event_open of thread {thread} failed: {why}")]
+    Perf {
+        /// Its number.
+        thread: u32,
+        /// The reason, and the remedy.
+        why: String,
+    },
+    /// A file of the recording cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// The attempt.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of a killed recording is damaged.
+    #[error("{} is damaged: {why}; remove {} to give the recording up", path.display(), path.parent().unwrap_or(path).display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The damage, and its byte.
+        why: String,
+    },
+    /// A call of the system failed.
+    #[error("cannot {0}")]
+    System(&'static str, #[source] io::Error),
+}
+
+impl Error {
+    /// Returns true if the kernel's trace is at fault: there may be another source.
+    pub(crate) fn is_of_tracefs(&self) -> bool {
+        matches!(
+            self,
+            Error::NoTracefs(_) | Error::Setting { .. } | Error::NoEvent(_) | Error::System(..)
+        )
+    }
+
+    /// Returns true if the request is at fault, not the machine.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Error::Directory(error) => error.is_bad_input(),
+            Error::NoSession(_)
+            | Error::Recorded(_)
+            | Error::Busy(_)
+            | Error::NoEvent(_)
+            | Error::NoProcess(_)
+            | Error::Damaged { .. } => true,
+            Error::NoTracefs(_)
+            | Error::Setting { .. }
+            | Error::Perf { .. }
+            | Error::File { .. }
+            | Error::System(..) => false,
+        }
+    }
+}

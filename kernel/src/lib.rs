@@ -1,0 +1,54 @@
+//! Recordings of the host kernel's events, beside a session of hypertrace.
+//!
+//! ```no_run
+//! use hypertrace_kernel::{Config, Recording};
+//!
+//! # fn main() -> Result<(), hypertrace_kernel::Error> {
+//! let mut config = Config::new("session"); // a session that runs
+//! config.pids = vec![std::process::id()];
+//! let recording = Recording::start(&config)?;
+//! // ...
+//! let summary = recording.finish()?;
+//! println!("{} events in {}, {} lost", summary.events, summary.path.display(), summary.lost());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! As root, a [`Recording`] is a private instance of the kernel's trace (tracefs): its events,
+//! filtered to the threads of processes, stamped with the counter that stamps the session's own. As
+//! another user it is the scheduling of this user's threads, by perf_event_open(2). Both make
+//! `kernel.dat` in the session's directory, which trace-cmd(1) and KernelShark read.
+//!
+//! The data survive a kill at any instant: [`recover`] completes the recording of a killed process
+//! in a directory, [`sweep`] those of all, and removes their instances.
+//!
+//! It does not read `kernel.dat`: `hypertrace-timeline` does. It has no features.
+#![warn(missing_debug_implementations)]
+
+mod complete;
+mod error;
+mod instance;
+mod owner;
+mod page;
+mod pages;
+mod perf;
+mod processes;
+mod recording;
+mod recover;
+mod registry;
+mod source;
+mod state;
+mod stats;
+mod steal;
+mod threads;
+mod trace_dat;
+mod tracefs;
+mod worker;
+
+pub use complete::Summary;
+pub use error::Error;
+pub use recording::{Config, Recording};
+pub use recover::{Recovered, is_incomplete, recover, sweep};
+pub use source::Source;
+pub use state::FILE;
+pub use steal::stolen;

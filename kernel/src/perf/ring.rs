@@ -1,0 +1,217 @@
+//! A ring of perf records, shared with the kernel, and the events that write to it.
+//!
+//! Unsafe, because of perf_event_open(2) and mmap(2).
+#![allow(unsafe_code)]
+
+use hypertrace_trace::ctf::folder::retry;
+use rustix::param::page_size;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of records: a power of two.
+pub(super) const BYTES: usize = 512 << 10;
+
+// Places in the ring's first page (struct perf_event_mmap_page).
+const DATA_HEAD: usize = 1024;
+const DATA_TAIL: usize = 1032;
+
+/// struct perf_event_attr, up to the fields of its version 5; the kernel takes the rest as 0.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_watermark: u32,
+    breakpoint_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+const PERF_TYPE_SOFTWARE: u32 = 1;
+const PERF_COUNT_SW_DUMMY: u64 = 9;
+/// Fields after each record: pid and tid, time, CPU.
+const SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 7;
+/// A read gives the number of lost records, too (since Linux 6.0).
+const PERF_FORMAT_LOST: u64 = 1 << 4;
+
+// Bits of the flags.
+const INHERIT: u64 = 1 << 1;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HV: u64 = 1 << 6;
+const COMM: u64 = 1 << 9;
+const WATERMARK: u64 = 1 << 14;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const USE_CLOCKID: u64 = 1 << 25;
+const CONTEXT_SWITCH: u64 = 1 << 26;
+
+const PERF_FLAG_FD_CLOEXEC: u64 = 1 << 3;
+/// _IO('$', 1), _IO('$', 5)
+const PERF_EVENT_IOC_DISABLE: libc::c_ulong = 0x2401;
+const PERF_EVENT_IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
+
+fn attributes(flags: u64) -> Attributes {
+    Attributes {
+        kind: PERF_TYPE_SOFTWARE,
+        size: size_of::<Attributes>() as u32,
+        config: PERF_COUNT_SW_DUMMY,
+        sample_type: SAMPLE_TYPE,
+        flags: flags | EXCLUDE_KERNEL | EXCLUDE_HV | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID,
+        // Wakes a reader when a quarter is full.
+        wakeup_watermark: BYTES as u32 / 4,
+        clockid: libc::CLOCK_MONOTONIC_RAW,
+        ..Attributes::default()
+    }
+}
+
+/// Opens an event of a thread (0: the calling one) on a CPU.
+fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
+    let number = |n: u32| i32::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH));
+    // SAFETY: the kernel reads as many bytes of the attributes as they say they have, and writes
+    // nothing.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            std::ptr::from_ref(attributes),
+            number(thread)?,
+            number(cpu)?,
+            -1i32,
+            PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// An event of a thread, and of all that it starts, which records while it is open.
+#[derive(Debug)]
+pub(super) struct Event {
+    fd: OwnedFd,
+    counts_losses: bool,
+}
+
+impl Event {
+    /// Opens an event that writes the thread's switches on this CPU to the ring of another event.
+    pub fn open(thread: u32, cpu: u32, ring: RawFd) -> io::Result<Event> {
+        let without = attributes(INHERIT | COMM | CONTEXT_SWITCH);
+        let with = Attributes { read_format: PERF_FORMAT_LOST, ..without };
+        let (fd, counts_losses) = match open(&with, thread, cpu) {
+            // A kernel before 6.0.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                (open(&without, thread, cpu)?, false)
+            }
+            opened => (opened?, true),
+        };
+        // SAFETY: takes a descriptor by its number; one that is none of perf is refused.
+        let done = unsafe { libc::ioctl(fd.as_raw_fd(), PERF_EVENT_IOC_SET_OUTPUT, ring) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(Event { fd, counts_losses }) }
+    }
+
+    /// Ends it. Returns how many records found no room in the ring, of all its threads. `None` if the
+    /// kernel does not count them.
+    pub fn end(self) -> Option<u64> {
+        // SAFETY: without an argument.
+        let stopped = unsafe { libc::ioctl(self.fd.as_raw_fd(), PERF_EVENT_IOC_DISABLE, 0) };
+        // The event's own counter, and the losses.
+        let mut words = [[0; 8]; 2];
+        let read = retry(|| rustix::io::read(&self.fd, words.as_flattened_mut()));
+        let is_whole = stopped == 0 && self.counts_losses && read.is_ok_and(|bytes| bytes == 16);
+        is_whole.then(|| u64::from_ne_bytes(words[1]))
+    }
+}
+
+/// A ring.
+#[derive(Debug)]
+pub(super) struct Ring {
+    event: OwnedFd,
+    map: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, wherever it is moved.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Opens a ring of a CPU, with an event that records nothing.
+    pub fn new(cpu: u32) -> io::Result<Ring> {
+        let event = open(&attributes(0), 0, cpu)?;
+        let bytes = page_size() + BYTES;
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let map = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let map = NonNull::new(map.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Ring { event, map, bytes })
+    }
+
+    /// Returns the descriptor, which is readable when there are many records.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Returns a word of the first page.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: the first page is mapped as long as `self` lives; both words are in it and
+        // aligned. The kernel accesses them as whole words.
+        unsafe { self.map.add(at).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Passes all records to a function, in one or two parts, and frees their room. A part that the
+    /// function fails to write stays.
+    pub fn take(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let start = page_size();
+        // ORDERING: pairs with the kernel's barrier before it publishes data_head: the records
+        // before it are complete.
+        let head = self.word(DATA_HEAD).load(Ordering::Acquire);
+        let mut tail = self.word(DATA_TAIL).load(Ordering::Relaxed);
+        // Two turns: the part to the end of the ring, and the rest.
+        while tail != head {
+            let at = (tail % BYTES as u64) as usize;
+            let length = (head.wrapping_sub(tail) as usize).min(BYTES - at);
+            // SAFETY: these bytes are in the mapping. The kernel does not write records between tail
+            // and head until tail has passed them.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(self.map.add(start + at).as_ptr(), length) };
+            write(bytes)?;
+            tail = tail.wrapping_add(length as u64);
+            // ORDERING: pairs with the kernel's load of data_tail: it writes here only after these
+            // records were read.
+            self.word(DATA_TAIL).store(tail, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; no reference into it outlives `self`.
+        unsafe { libc::munmap(self.map.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,280 @@
+//! A recording, from its start to its file.
+
+use crate::complete::{Summary, Taken, complete, take};
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::owner::Owner;
+use crate::pages::{self, Pages};
+use crate::perf::Perf;
+use crate::processes::Processes;
+use crate::registry;
+use crate::source::Source;
+use crate::state::{RecordingJson, State, VERSION, boot_id, open_dir};
+use crate::steal::stolen;
+use crate::threads::{self, Names};
+use crate::tracefs;
+use crate::worker::Worker;
+use hypertrace_trace::Share;
+use hypertrace_trace::control::error_chain;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Largest default of a CPU's buffer, KiB, and the most for all CPUs together.
+const BUFFER_KIB: u32 = 8192;
+const BUFFERS_KIB: u32 = 512 << 10;
+/// Smallest default of a CPU's buffer, KiB.
+const SMALLEST_KIB: u32 = 512;
+
+/// Settings of a recording.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Directory of a session, which has `session.json`.
+    pub dir: PathBuf,
+    /// Events as `SYSTEM:EVENT`, with `*` and `?`. None: those that tell where time went: KVM's
+    /// entries and exits, `sched:sched_switch` and wake-ups.
+    pub events: Vec<String>,
+    /// Size of each CPU's buffer in the kernel, KiB (default: 8,192, less on machines with more than
+    /// 64 CPUs).
+    pub buffer_kib: Option<u32>,
+    /// Processes whose threads are recorded, with all that they start.
+    pub pids: Vec<u32>,
+    /// Users that may read the file.
+    pub share: Share,
+}
+
+impl Config {
+    /// Returns the defaults for a directory: the usual events, of no process yet.
+    pub fn new(dir: impl Into<PathBuf>) -> Config {
+        let (events, pids) = (Vec::new(), Vec::new());
+        Config { dir: dir.into(), events, buffer_kib: None, pids, share: Share::default() }
+    }
+}
+
+/// A recording in progress. [`Recording::finish`] ends it; without that, it continues until the process
+/// ends, and the next call of [`sweep`](crate::sweep) completes it.
+#[derive(Debug)]
+pub struct Recording {
+    state: State,
+    processes: Processes,
+    started: Started,
+    why_perf: Option<String>,
+}
+
+/// A source of events that runs, and its settings.
+#[derive(Debug)]
+struct Started {
+    by: By,
+    events: Vec<String>,
+    buffer_kib: u32,
+    threads: usize,
+}
+
+#[derive(Debug)]
+enum By {
+    Trace { instance: Instance, drain: Worker<Pages> },
+    Perf(Perf),
+}
+
+impl Recording {
+    /// Starts a recording. Where the kernel's trace cannot be used, it is of scheduling only, unless
+    /// events or the size of its buffers are named.
+    ///
+    /// # Errors
+    /// If the directory has no session, or has a recording; if an event or a process does not exist;
+    /// if the kernel lets this user record nothing.
+    pub fn start(config: &Config) -> Result<Recording, Error> {
+        let processes = Processes::open(&config.pids)?;
+        let state = State::create(open_dir(&config.dir, config.share)?)?;
+        let owner = next_owner();
+        let is_trace_wanted = !config.events.is_empty() || config.buffer_kib.is_some();
+        let mut why_perf = None;
+        let mut started = start_trace(&state, &owner, config);
+        if let Err(why) = &started
+            && why.is_of_tracefs()
+            && !is_trace_wanted
+        {
+            why_perf = Some(error_chain(why));
+            started = start_perf(&state, &owner, config);
+        }
+        match started {
+            Ok(started) => Ok(Recording { state, processes, started, why_perf }),
+            Err(why) => {
+                state.remove()?;
+                Err(why)
+            }
+        }
+    }
+
+    /// Records the calling thread, too, and with it the processes that it starts.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn follow_this_thread(&mut self) -> Result<(), Error> {
+        let thread = threads::current();
+        match &mut self.started.by {
+            By::Trace { instance, .. } => {
+                instance.follow_thread(thread)?;
+                instance.switch(true)?;
+            }
+            By::Perf(perf) => perf.follow(thread)?,
+        }
+        self.started.threads += 1;
+        Ok(())
+    }
+
+    /// Returns the source of the events.
+    pub fn source(&self) -> Source {
+        match self.started.by {
+            By::Trace { .. } => Source::Tracefs,
+            By::Perf(_) => Source::Perf,
+        }
+    }
+
+    /// Returns why perf is the source: the kernel's trace cannot be used.
+    pub fn why_perf(&self) -> Option<&str> {
+        self.why_perf.as_deref()
+    }
+
+    /// Returns the recorded events, as `SYSTEM:EVENT`.
+    pub fn events(&self) -> &[String] {
+        &self.started.events
+    }
+
+    /// Returns the number of threads at the start.
+    pub fn threads(&self) -> usize {
+        self.started.threads
+    }
+
+    /// Returns the size of a CPU's buffer, KiB.
+    pub fn buffer_kib(&self) -> u32 {
+        self.started.buffer_kib
+    }
+
+    /// Waits until all processes have ended, at most this long, or for a signal. Returns true if they
+    /// have.
+    pub fn wait(&mut self, time: Duration) -> bool {
+        self.processes.wait(time)
+    }
+
+    /// Ends the recording and writes its file.
+    ///
+    /// # Errors
+    /// If the file cannot be written. The data stay on the disk and in the kernel's buffers, and
+    /// [`recover`](crate::recover) completes it from another process.
+    pub fn finish(self) -> Result<Summary, Error> {
+        let Recording { state, processes, started, .. } = self;
+        let taken = match started.by {
+            By::Trace { instance, drain } => {
+                let mut panicked = None;
+                let pages = |instance: &Instance| match drain.stop() {
+                    Ok(pages) => Ok(pages),
+                    Err(why) => {
+                        panicked = Some(why);
+                        Pages::open(instance, state.folder.clone(), rustix::param::page_size())
+                    }
+                };
+                let taken = take(instance, pages, &state)?;
+                Taken { failure: panicked.or(taken.failure), ..taken }
+            }
+            By::Perf(perf) => Taken { failure: perf.finish(&state)?, ..Taken::default() },
+        };
+        let mut names = Names::default();
+        processes.pids().for_each(|pid| names.add_process(pid));
+        let nothing = Error::System("find the recording", std::io::ErrorKind::NotFound.into());
+        complete(state, names, taken, false)?.ok_or(nothing)
+    }
+}
+
+fn start_trace(state: &State, owner: &Owner, config: &Config) -> Result<Started, Error> {
+    let root = tracefs::find()?;
+    registry::add(owner, &config.dir)?;
+    let name = owner.to_string();
+    let instance = Instance::create(root, &name).inspect_err(|_| registry::remove(&name))?;
+    match prepare(state, owner, &instance, config) {
+        Ok((drain, events, buffer_kib, threads)) => {
+            Ok(Started { by: By::Trace { instance, drain }, events, buffer_kib, threads })
+        }
+        Err(why) => {
+            // With the note, the next start removes it.
+            if instance.remove().is_ok() {
+                registry::remove(&name);
+            }
+            Err(why)
+        }
+    }
+}
+
+/// Sets up an instance and starts it. Returns the thread that records, the events, the size of a
+/// buffer, and the number of threads that are recorded.
+fn prepare(
+    state: &State,
+    owner: &Owner,
+    instance: &Instance,
+    config: &Config,
+) -> Result<(Worker<Pages>, Vec<String>, u32, usize), Error> {
+    let cpus = instance.cpus()?;
+    let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
+    let default = (BUFFERS_KIB / count).clamp(SMALLEST_KIB, BUFFER_KIB);
+    let buffer_kib = config.buffer_kib.unwrap_or(default);
+    let events = instance.configure(&config.events, buffer_kib)?;
+    let json = json(owner, Source::Tracefs, cpus, &config.pids);
+    let description = instance.describe(&events, json.page_size as u32)?;
+    state.begin(&description.to_bytes(), &json)?;
+    let pages = Pages::open(instance, state.folder.clone(), json.page_size)?;
+    let drain = pages::drain(pages)?;
+    let follow = || {
+        let mut followed = 0;
+        for pid in &config.pids {
+            // The thread that records would record itself.
+            followed += threads::follow(*pid, drain.tid, |thread| instance.follow_thread(thread))?;
+        }
+        // Without a process, everything would be recorded.
+        if !config.pids.is_empty() {
+            instance.switch(true)?;
+        }
+        Ok(followed)
+    };
+    match follow() {
+        Ok(threads) => Ok((drain, events, buffer_kib, threads)),
+        Err(why) => {
+            let _ = drain.stop();
+            Err(why)
+        }
+    }
+}
+
+fn start_perf(state: &State, owner: &Owner, config: &Config) -> Result<Started, Error> {
+    let mut perf = Perf::start(state.folder.clone())?;
+    let json = json(owner, Source::Perf, perf.cpus(), &config.pids);
+    state.begin(&Perf::description(json.page_size as u32).to_bytes(), &json)?;
+    let mut threads = 0;
+    for pid in &config.pids {
+        threads += threads::follow(*pid, perf.tid(), |thread| perf.follow(thread))?;
+    }
+    let (events, buffer_kib) = (Perf::events(), Perf::BUFFER_KIB);
+    Ok(Started { by: By::Perf(perf), events, buffer_kib, threads })
+}
+
+fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> RecordingJson {
+    let mut names = Names::default();
+    pids.iter().for_each(|pid| names.add_process(*pid));
+    RecordingJson {
+        version: VERSION,
+        source,
+        owner: owner.to_string(),
+        boot_id: boot_id(),
+        trace_id: hypertrace_abi::clock::ticks(),
+        page_size: rustix::param::page_size(),
+        stolen_ms: stolen().map(|time| time.as_millis() as u64),
+        cpus,
+        names: names.to_lines(),
+    }
+}
+
+/// Returns this process as the owner of its next recording.
+fn next_owner() -> Owner {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    Owner::this(SERIAL.fetch_add(1, Relaxed))
+}

@@ -1,0 +1,252 @@
+//! Recordings of processes that were killed: found, completed, and their instances removed.
+
+use crate::complete::{Summary, Taken, complete, take};
+use crate::error::Error;
+use crate::instance::Instance;
+use crate::owner::Owner;
+use crate::pages::Pages;
+use crate::registry;
+use crate::source::Source;
+use crate::state::{RecordingJson, State, boot_id, open_dir};
+use crate::stats::Stats;
+use crate::threads::Names;
+use crate::tracefs::{self, Dir};
+use hypertrace_trace::Share;
+use hypertrace_trace::ctf::Folder;
+use std::path::{Path, PathBuf};
+
+/// A killed process's recording, found by [`sweep`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Recovered {
+    /// Name of its instance.
+    pub instance: String,
+    /// Directory of its data.
+    pub dir: PathBuf,
+    /// Its contents; `None` if it holds nothing, or the directory is gone.
+    pub summary: Result<Option<Summary>, Error>,
+    /// Events that were removed with the instance, as there was no recording to add them to.
+    pub dropped: u64,
+}
+
+/// Completes the recording that a killed process left in a session's directory. `None`: there is
+/// none.
+///
+/// # Errors
+/// [`Error::Busy`] if its process lives. If the directory is another user's, or the files cannot be
+/// read or written.
+pub fn recover(dir: &Path) -> Result<Option<Summary>, Error> {
+    let dir = open_dir(dir, Share::Owner)?;
+    State::left(shared_as_is(dir))?.map_or(Ok(None), finish)
+}
+
+/// Returns true if a killed process, or one that records now, has left files in this directory.
+pub fn is_incomplete(dir: &Path) -> bool {
+    dir.join(crate::state::FOLDER).is_dir()
+}
+
+/// Completes the recordings of all killed processes of this user, and removes their instances.
+pub fn sweep() -> Vec<Recovered> {
+    // Without it, there are no instances to remove, and their processes may be outside of this PID namespace.
+    let Ok(root) = tracefs::find() else { return Vec::new() };
+    registry::orphans().iter().filter_map(|name| one(&root, name)).collect()
+}
+
+fn one(root: &Dir, name: &str) -> Option<Recovered> {
+    let dir = registry::find(name)?;
+    let mut dropped = 0;
+    let mut recovered = || {
+        let state = left(&dir, name)?;
+        let summary = state.map_or(Ok(None), finish)?;
+        // Killed before it had an identity or after its file was made, or the directory is gone.
+        if summary.is_none() {
+            dropped = forget(root, name)?;
+        }
+        Ok(summary)
+    };
+    match recovered() {
+        // Another process completes it at this moment.
+        Err(Error::Busy(_)) => None,
+        summary => Some(Recovered { instance: name.to_owned(), dir, summary, dropped }),
+    }
+}
+
+/// Opens the folder of an instance's recording. `None` if there is none.
+fn left(dir: &Path, name: &str) -> Result<Option<State>, Error> {
+    let dir = match open_dir(dir, Share::Owner) {
+        Err(Error::NoSession(_)) => return Ok(None),
+        opened => opened?,
+    };
+    let Some(state) = State::left(shared_as_is(dir))? else { return Ok(None) };
+    // Another recording may have been made there since.
+    let is_others = state.json()?.is_some_and(|json| json.owner != name);
+    Ok(Some(state).filter(|_| !is_others))
+}
+
+/// Completes a recording, with what is left in the kernel's buffers if its instance exists.
+fn finish(state: State) -> Result<Option<Summary>, Error> {
+    let mut taken = Taken::default();
+    if let Some(json) = state.json()?
+        && let Some(instance) = instance_of(&json)?
+    {
+        let pages =
+            |instance: &Instance| Pages::open(instance, state.folder.clone(), json.page_size);
+        taken = take(instance, pages, &state)?;
+    }
+    complete(state, Names::default(), taken, true)
+}
+
+/// Opens the instance of a recording whose process has ended. `None` if there is none any more.
+///
+/// # Errors
+/// If that cannot be known: without the pages in its buffers, the recording would lack events.
+fn instance_of(json: &RecordingJson) -> Result<Option<Instance>, Error> {
+    let is_possible = json.source == Source::Tracefs
+        && json.boot_id == boot_id()
+        && Owner::parse(&json.owner).is_some_and(|owner| owner.is_gone());
+    if is_possible { Instance::find(tracefs::find()?, &json.owner) } else { Ok(None) }
+}
+
+/// Removes an instance, if there is one, and its note. Returns the events that were in its buffers.
+fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
+    let mut dropped = 0;
+    if let Some(instance) = Instance::find(root.clone(), name)? {
+        instance.switch(false)?;
+        let stats = instance.stats()?;
+        dropped = stats.iter().map(Stats::unread).fold(0, u64::saturating_add);
+        instance
+            .remove()
+            .map_err(|e| Error::System("remove an instance of the kernel's trace", e))?;
+    }
+    registry::remove(name);
+    Ok(dropped)
+}
+
+/// Returns the directory with its present modes for new files.
+fn shared_as_is(dir: Folder) -> Folder {
+    let mode = dir.stat().map_or(0, |stat| stat.st_mode);
+    let share = match mode & 0o055 {
+        0o055 => Share::All,
+        0o050 => Share::Group,
+        _ => Share::Owner,
+    };
+    dir.shared(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{EndJson, FILE, FOLDER, VERSION, cpu_file};
+    use crate::trace_dat::Description;
+    use std::fs;
+
+    /// Returns the identity of a recording by the kernel's trace, on another boot: it has no instance.
+    fn json() -> RecordingJson {
+        RecordingJson {
+            version: VERSION,
+            source: Source::Tracefs,
+            owner: "hypertrace.1.2.3".into(),
+            boot_id: "another".into(),
+            trace_id: 1,
+            stolen_ms: None,
+            page_size: 4096,
+            cpus: vec![0, 1],
+            names: String::new(),
+        }
+    }
+
+    /// Makes a session with the remains of a recording: two pages of CPU 0, one of CPU 1.
+    fn remains(json: &RecordingJson) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let session = hypertrace_trace::SessionConfig::new(dir.path());
+        hypertrace_trace::Session::create(session).unwrap().finish().unwrap();
+        let folder = dir.path().join(FOLDER);
+        fs::create_dir(&folder).unwrap();
+        let head = Description { page_size: 4096, ..Description::default() }.to_bytes();
+        fs::write(folder.join("head"), head).unwrap();
+        fs::write(folder.join("recording.json"), serde_json::to_vec(json).unwrap()).unwrap();
+        let mut page = vec![0; 4096];
+        // A time, 8 bytes of events, and an event of two words.
+        page[..8].copy_from_slice(&9u64.to_ne_bytes());
+        page[8..16].copy_from_slice(&8u64.to_ne_bytes());
+        page[16..20].copy_from_slice(&1u32.to_ne_bytes());
+        fs::write(folder.join(cpu_file(0)), page.repeat(2)).unwrap();
+        fs::write(folder.join(cpu_file(1)), &page).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_kill_while_the_remains_are_removed_leaves_the_file_as_it_is() {
+        let dir = remains(&json());
+        let folder = dir.path().join(FOLDER);
+        // The removal fails at a folder, wherever that is in the order of names.
+        fs::create_dir(folder.join("obstacle")).unwrap();
+        assert!(matches!(recover(dir.path()), Err(Error::File { action: "remove", .. })));
+        assert!(!folder.join("recording.json").exists(), "what is left is no recording");
+        let whole = fs::read(dir.path().join(FILE)).unwrap();
+        fs::remove_dir(folder.join("obstacle")).unwrap();
+        // A kill before the identity was removed, when a part of the pages was.
+        fs::write(folder.join("recording.json"), serde_json::to_vec(&json()).unwrap()).unwrap();
+        fs::write(folder.join("head"), "").unwrap();
+
+        assert_eq!(recover(dir.path()).unwrap(), None);
+
+        assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), whole);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn losses_are_known_although_the_instance_is_gone() {
+        let dir = remains(&json());
+        let stats = "entries: 0\noverrun: 7\ncommit overrun: 0\nread events: 5\n";
+        let stats = vec![Stats { cpu: 0, text: stats.into() }];
+        let end = EndJson { stats, names: "12 vcpu0\n".into() };
+        let text = serde_json::to_vec(&end).unwrap();
+        fs::write(dir.path().join(FOLDER).join("end.json"), text).unwrap();
+
+        let summary = recover(dir.path()).unwrap().unwrap();
+
+        // CPU 0 has two events, and the kernel gave five.
+        let counts = (summary.events, summary.overwritten, summary.unwritten);
+        assert_eq!((counts, summary.losses_known), ((3, 7, 3), true));
+    }
+
+    #[test]
+    fn without_the_kernels_counters_losses_are_unknown() {
+        let dir = remains(&json());
+        let summary = recover(dir.path()).unwrap().unwrap();
+        assert_eq!((summary.events, summary.losses_known), (3, false));
+    }
+
+    #[test]
+    fn forged_numbers_of_cpus_are_damage() {
+        for cpus in [vec![u32::MAX], vec![8192], vec![0; 20], vec![1, 0]] {
+            let dir = remains(&RecordingJson { cpus: cpus.clone(), ..json() });
+            assert!(matches!(recover(dir.path()), Err(Error::Damaged { .. })), "{cpus:?}");
+        }
+    }
+
+    #[test]
+    fn a_hole_in_a_file_of_pages_is_not_copied() {
+        let dir = remains(&json());
+        let file = dir.path().join(FOLDER).join(cpu_file(1));
+        fs::OpenOptions::new().write(true).open(file).unwrap().set_len(1 << 30).unwrap();
+
+        let summary = recover(dir.path()).unwrap().unwrap();
+
+        assert_eq!((summary.events, summary.damage.len()), (3, 1), "{summary:?}");
+        assert!(fs::metadata(summary.path).unwrap().len() < 1 << 16);
+    }
+
+    #[test]
+    fn a_session_without_the_hosts_clock_is_an_error() {
+        let dir = remains(&json());
+        let session = dir.path().join("session.json");
+        let mut text: serde_json::Value =
+            serde_json::from_slice(&fs::read(&session).unwrap()).unwrap();
+        text["clocks"] = serde_json::json!([]);
+        fs::write(&session, text.to_string()).unwrap();
+
+        assert!(matches!(recover(dir.path()), Err(Error::File { action: "use", .. })));
+    }
+}

@@ -1,0 +1,121 @@
+//! Threads of processes, as `/proc` lists them.
+
+use crate::error::Error;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Returns the threads of a process.
+///
+/// # Errors
+/// If there is no such process.
+pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
+    let listed = std::fs::read_dir(format!("/proc/{pid}/task")).and_then(|entries| {
+        let mut threads: Vec<u32> = Vec::new();
+        // As many as the kernel lets a process have.
+        for entry in entries {
+            threads.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+        Ok(threads)
+    });
+    match listed {
+        Ok(threads) => Ok(threads),
+        // The second while the list is read.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+            Err(Error::NoProcess(pid))
+        }
+        Err(error) => Err(Error::System("list a process's threads", error)),
+    }
+}
+
+/// Most passes over the threads of a process that starts threads all the time.
+const MOST_PASSES: u32 = 100;
+
+/// Passes each thread of a process to a function that follows it, from then on with the threads that
+/// it starts; but for the thread `except`. Returns how many there are.
+///
+/// # Errors
+/// If there is no such process, or a thread cannot be followed.
+pub(crate) fn follow(
+    pid: u32,
+    except: u32,
+    mut follow: impl FnMut(u32) -> Result<(), Error>,
+) -> Result<usize, Error> {
+    let mut known = BTreeSet::from([except]);
+    // A thread that one started before it was followed is found by the next pass.
+    for _ in 0..MOST_PASSES {
+        let threads = of(pid)?.into_iter();
+        let fresh: Vec<u32> = threads.filter(|thread| known.insert(*thread)).collect();
+        if fresh.is_empty() {
+            break;
+        }
+        fresh.into_iter().try_for_each(&mut follow)?;
+    }
+    Ok(known.len() - 1)
+}
+
+/// Returns the calling thread.
+pub(crate) fn current() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Names of threads by their numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names(BTreeMap<u32, String>);
+
+/// Most threads whose names are kept.
+const MOST_NAMES: usize = 1 << 16;
+
+impl Names {
+    /// Adds the names that a process's threads have now.
+    pub fn add_process(&mut self, pid: u32) {
+        for thread in of(pid).unwrap_or_default() {
+            if let Ok(name) = std::fs::read(format!("/proc/{pid}/task/{thread}/comm")) {
+                self.add(thread, &String::from_utf8_lossy(&name));
+            }
+        }
+    }
+
+    /// Adds the names that the kernel noted, a line `PID NAME` each.
+    pub fn add_lines(&mut self, lines: &str) {
+        for line in lines.lines() {
+            if let Some((thread, name)) = line.trim_start().split_once(' ')
+                && let Ok(thread) = thread.parse()
+            {
+                self.add(thread, name);
+            }
+        }
+    }
+
+    /// Adds one; a later name replaces an earlier one.
+    pub fn add(&mut self, thread: u32, name: &str) {
+        // A program chooses its threads' names: a line end would begin another entry.
+        let name = name.trim_end_matches('\n').replace(|c: char| c.is_control(), "?");
+        if self.0.len() < MOST_NAMES && !name.is_empty() && name != "<...>" {
+            self.0.insert(thread, name);
+        }
+    }
+
+    /// Returns the lines that a trace.dat has of them.
+    pub fn to_lines(&self) -> String {
+        self.0.iter().map(|(thread, name)| format!("{thread} {name}\n")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_line_whatever_the_program_chose() {
+        let mut names = Names::default();
+        names.add_lines("12 vcpu 0\nnoise\n13 <...>\n");
+        names.add(12, "evil\n1 init\n");
+        names.add(14, "\n");
+        assert_eq!(names.to_lines(), "12 evil?1 init\n");
+    }
+
+    #[test]
+    fn threads_of_a_process_are_listed_and_an_ended_one_is_named() {
+        assert!(of(std::process::id()).unwrap().contains(&current()));
+        assert!(matches!(of(u32::MAX), Err(Error::NoProcess(u32::MAX))));
+    }
+}

@@ -1,0 +1,328 @@
+//! Writer of trace.dat, version 7: the file of trace-cmd(1) and KernelShark.
+//!
+//! A file is a head, sections, and options that name the sections. trace-cmd.dat.v7(5) describes
+//! them; where it differs from what trace-cmd 3.1 to 3.3 read, this follows the programs: a
+//! section's size has 64 bits, and BUFFER has the size of a page.
+
+use crate::error::Error;
+use crate::page;
+use crate::state::cpu_file;
+use hypertrace_trace::ctf::Folder;
+use hypertrace_trace::ctf::folder::{check_size, read_at, write_at};
+use rustix::fs::OFlags;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+const MAGIC: &[u8] = b"\x17\x08\x44tracing7\0";
+
+/// Ids of sections and of the options that have their offsets, and of options alone.
+mod id {
+    pub const OPTIONS: u16 = 0;
+    pub const CPUSTAT: u16 = 2;
+    pub const BUFFER: u16 = 3;
+    pub const TRACECLOCK: u16 = 4;
+    pub const UNAME: u16 = 5;
+    pub const CPUCOUNT: u16 = 8;
+    pub const VERSION: u16 = 9;
+    pub const TRACEID: u16 = 11;
+    pub const TSC2NSEC: u16 = 14;
+    pub const HEADER_INFO: u16 = 16;
+    pub const FTRACE_EVENTS: u16 = 17;
+    pub const EVENT_FORMATS: u16 = 18;
+    pub const PRINTK: u16 = 20;
+    pub const CMDLINES: u16 = 21;
+}
+
+/// Bytes of a section's header: id, flags, name, size.
+const SECTION: usize = 2 + 2 + 4 + 8;
+
+/// Bytes that are copied at a time: whole pages of every page size.
+const CHUNK: usize = 1 << 20;
+
+/// The clock of the events.
+const CLOCK: &str = "x86-tsc";
+
+/// Formats of events by their system and name.
+pub(crate) type Formats = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
+
+/// Descriptions of a recording's data: everything before the data in a file.
+#[derive(Debug, Default)]
+pub(crate) struct Description {
+    pub header_page: Vec<u8>,
+    pub header_event: Vec<u8>,
+    /// Events of the tracer itself, such as markers
+    pub ftrace: Vec<Vec<u8>>,
+    pub events: Formats,
+    pub printk: Vec<u8>,
+    pub page_size: u32,
+}
+
+impl Description {
+    /// Returns the beginning of a file: the head, and the sections of the descriptions.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.push(u8::from(cfg!(target_endian = "big")));
+        out.push(size_of::<std::ffi::c_long>() as u8);
+        out.extend(self.page_size.to_ne_bytes());
+        out.extend(b"none\0\0");
+        // Place of the options; known at the end.
+        out.extend(0u64.to_ne_bytes());
+
+        let sized = |body: &mut Vec<u8>, text: &[u8]| {
+            body.extend((text.len() as u64).to_ne_bytes());
+            body.extend(text);
+        };
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_ne_bytes();
+        let mut body = b"header_page\0".to_vec();
+        sized(&mut body, &self.header_page);
+        body.extend(b"header_event\0");
+        sized(&mut body, &self.header_event);
+        section(&mut out, id::HEADER_INFO, &body);
+
+        let mut body = count(self.ftrace.len()).to_vec();
+        self.ftrace.iter().for_each(|format| sized(&mut body, format));
+        section(&mut out, id::FTRACE_EVENTS, &body);
+
+        let mut body = count(self.events.len()).to_vec();
+        for (system, events) in &self.events {
+            body.extend(system.bytes().chain([0]));
+            body.extend(count(events.len()));
+            events.values().for_each(|format| sized(&mut body, format));
+        }
+        section(&mut out, id::EVENT_FORMATS, &body);
+
+        let mut body = count(self.printk.len()).to_vec();
+        body.extend(&self.printk);
+        section(&mut out, id::PRINTK, &body);
+        out
+    }
+}
+
+fn section(out: &mut Vec<u8>, id: u16, body: &[u8]) {
+    out.extend(section_header(id, body.len() as u64));
+    out.extend(body);
+}
+
+fn section_header(id: u16, bytes: u64) -> [u8; SECTION] {
+    let mut header = [0; SECTION];
+    header[..2].copy_from_slice(&id.to_ne_bytes());
+    header[8..].copy_from_slice(&bytes.to_ne_bytes());
+    header
+}
+
+/// Facts that are known at the end of a recording.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// CPUs of the machine
+    pub cpus: Vec<u32>,
+    /// Counters of each CPU's buffer, as the kernel prints them
+    pub stats: Vec<(u32, String)>,
+    /// Lines of threads' numbers and names
+    pub names: String,
+    /// Ticks of the clock per second
+    pub frequency: u64,
+    /// Identity of the recording
+    pub trace_id: u64,
+    /// Origin of the data: `KEY=VALUE`, separated by `; `
+    pub origin: String,
+    pub page_size: usize,
+}
+
+/// Place of a CPU's pages in the file.
+#[derive(Debug)]
+struct Place {
+    cpu: u32,
+    offset: u64,
+    bytes: u64,
+}
+
+/// Contents of a completed file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// Events by CPU
+    pub events: BTreeMap<u32, u64>,
+    /// Damage that was left out
+    pub damage: Vec<String>,
+}
+
+/// Writes a file from its first part and the CPUs' files in a folder.
+pub(crate) fn write(
+    out: &OwnedFd,
+    first: &[u8],
+    from: &Folder,
+    ending: &Ending,
+) -> Result<Contents, Error> {
+    let place_of_options = MAGIC.len() + 2 + 4 + 6;
+    let mut options = Vec::new();
+    let mut bytes = first.to_vec();
+    let damaged = |at: usize| Error::Damaged {
+        path: from.path().join(crate::state::HEAD),
+        why: format!("no section at byte {at}"),
+    };
+    if !first.starts_with(MAGIC) || first.len() < place_of_options + 8 {
+        return Err(damaged(0));
+    }
+    // Each turn passes a section.
+    let mut at = place_of_options + 8;
+    while at < first.len() {
+        let header = first.get(at..at + SECTION).ok_or_else(|| damaged(at))?;
+        let id = u16::from_ne_bytes([header[0], header[1]]);
+        let size = header[8..].try_into().map(u64::from_ne_bytes).ok();
+        option(&mut options, id, &(at as u64).to_ne_bytes());
+        let next = size.and_then(|size| usize::try_from(size).ok());
+        let next = next.and_then(|size| at.checked_add(SECTION)?.checked_add(size));
+        at = next.filter(|next| *next <= first.len()).ok_or_else(|| damaged(at))?;
+    }
+    option(&mut options, id::CMDLINES, &(bytes.len() as u64).to_ne_bytes());
+    let mut body = (ending.names.len() as u64).to_ne_bytes().to_vec();
+    body.extend(ending.names.bytes());
+    section(&mut bytes, id::CMDLINES, &body);
+
+    let buffer = bytes.len() as u64;
+    let page_size = ending.page_size as u64;
+    let start = (buffer + SECTION as u64).next_multiple_of(page_size);
+    let (places, contents, end) = copy(out, from, ending, start)?;
+    bytes.extend(section_header(id::BUFFER, end - buffer - SECTION as u64));
+
+    // An instance without a name is the one that a reader shows first.
+    let mut data = buffer.to_ne_bytes().to_vec();
+    data.extend(format!("\0{CLOCK}\0").bytes());
+    data.extend(u32::try_from(page_size).unwrap_or(4096).to_ne_bytes());
+    data.extend((places.len() as u32).to_ne_bytes());
+    for place in &places {
+        data.extend(place.cpu.to_ne_bytes());
+        data.extend(place.offset.to_ne_bytes());
+        data.extend(place.bytes.to_ne_bytes());
+    }
+    option(&mut options, id::BUFFER, &data);
+    for (cpu, text) in &ending.stats {
+        option(&mut options, id::CPUSTAT, format!("CPU: {cpu}\n{text}\0").as_bytes());
+    }
+    option(&mut options, id::TRACECLOCK, format!("[{CLOCK}]\0").as_bytes());
+    let name = rustix::system::uname();
+    let parts = [name.sysname(), name.nodename(), name.release(), name.machine()];
+    let parts = parts.map(|part| part.to_string_lossy().into_owned());
+    option(&mut options, id::UNAME, format!("{}\0", parts.join(" ")).as_bytes());
+    let cpus = ending.cpus.iter().max().map_or(0, |last| last + 1);
+    option(&mut options, id::CPUCOUNT, &cpus.to_ne_bytes());
+    option(&mut options, id::VERSION, format!("{}\0", ending.origin).as_bytes());
+    option(&mut options, id::TRACEID, &ending.trace_id.to_ne_bytes());
+    let (mult, shift) = scale(ending.frequency);
+    let mut data = mult.to_ne_bytes().to_vec();
+    data.extend(shift.to_ne_bytes());
+    data.extend(0u64.to_ne_bytes());
+    option(&mut options, id::TSC2NSEC, &data);
+    // The last: no more options elsewhere.
+    option(&mut options, 0, &0u64.to_ne_bytes());
+
+    bytes[place_of_options..place_of_options + 8].copy_from_slice(&end.to_ne_bytes());
+    let mut last = Vec::new();
+    section(&mut last, id::OPTIONS, &options);
+    let failed = |source| writing(from, source);
+    check_size(end + last.len() as u64).map_err(failed)?;
+    write_at(out, &bytes, 0).map_err(failed)?;
+    write_at(out, &last, end).map_err(failed)?;
+    Ok(contents)
+}
+
+fn option(options: &mut Vec<u8>, id: u16, data: &[u8]) {
+    options.extend(id.to_ne_bytes());
+    options.extend((data.len() as u32).to_ne_bytes());
+    options.extend(data);
+}
+
+fn writing(from: &Folder, source: std::io::Error) -> Error {
+    let dir = from.path().parent().unwrap_or(from.path());
+    Error::File { action: "write", path: dir.join(crate::state::FILE), source }
+}
+
+/// Copies the CPUs' pages to the file, from this offset on. Counts their events; a page that is not
+/// one ends its CPU's pages.
+fn copy(
+    out: &OwnedFd,
+    from: &Folder,
+    ending: &Ending,
+    start: u64,
+) -> Result<(Vec<Place>, Contents, u64), Error> {
+    let (mut places, mut contents, mut end) = (Vec::new(), Contents::default(), start);
+    let page_size = ending.page_size;
+    let mut chunk = vec![0; CHUNK.next_multiple_of(page_size)];
+    for &cpu in &ending.cpus {
+        let name = cpu_file(cpu);
+        let mut place = Place { cpu, offset: end, bytes: 0 };
+        let file = match from.file(&name, OFlags::RDONLY) {
+            Ok((file, _)) => Some(file),
+            // Nothing happened on this CPU.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(source) => {
+                return Err(Error::File { action: "open", path: from.path().join(name), source });
+            }
+        };
+        let mut events = 0;
+        // Each turn copies a chunk, until the end of the file.
+        while let Some(file) = &file {
+            let read = read_at(file, &mut chunk, place.bytes);
+            let read = read.map_err(|source| {
+                let path = from.path().join(&name);
+                Error::File { action: "read", path, source }
+            })?;
+            // A page that was being written when its writer was killed is cut off.
+            let mut whole = read - read % page_size;
+            for (at, page) in (0..).step_by(page_size).zip(chunk[..whole].chunks(page_size)) {
+                match page::count(page) {
+                    Ok(n) => events += n,
+                    Err(offset) => {
+                        let byte = place.bytes + (at + offset) as u64;
+                        let path = from.path().join(&name);
+                        contents.damage.push(format!(
+                            "{}: byte {byte} begins no event; the file was used up to its page",
+                            path.display()
+                        ));
+                        whole = at;
+                        break;
+                    }
+                }
+            }
+            let written = check_size(end + whole as u64);
+            let written = written.and_then(|()| write_at(out, &chunk[..whole], end));
+            written.map_err(|source| writing(from, source))?;
+            place.bytes += whole as u64;
+            end += whole as u64;
+            if whole < chunk.len() {
+                break;
+            }
+        }
+        contents.events.insert(cpu, events);
+        places.push(place);
+    }
+    Ok((places, contents, end))
+}
+
+/// Returns the multiplier and shift that make nanoseconds of ticks, as exact as 32 bits can be.
+fn scale(frequency: u64) -> (u32, u32) {
+    // From the longest shift, at which the multiplier may not fit.
+    for shift in (0..=32).rev() {
+        let mult = ((1_000_000_000u128 << shift) + u128::from(frequency) / 2)
+            / u128::from(frequency.max(1));
+        if let Ok(mult) = u32::try_from(mult) {
+            return (mult, shift);
+        }
+    }
+    (u32::MAX, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_scaled_within_a_part_in_a_thousand_million() {
+        for frequency in [24_000_000u64, 999_999_999, 1_000_000_000, 2_596_138_123, 5_000_000_000] {
+            let (mult, shift) = scale(frequency);
+            let hour = 3600 * u128::from(frequency);
+            let ns = (hour * u128::from(mult)) >> shift;
+            let error = ns.abs_diff(3_600_000_000_000);
+            assert!(error < 3_600, "{frequency}: {error} ns in an hour");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! trace-cmd, which checks that a kernel.dat is a valid trace.dat.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::capability;
+
+/// Releases that read a file differently.
+const PROGRAMS: [&str; 2] = ["trace-cmd", "trace-cmd-3.3"];
+
+/// Event, as a line of `trace-cmd report` shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shown {
+    /// Name of the thread.
+    pub comm: String,
+    /// Its number.
+    pub thread: u32,
+    /// Nanoseconds.
+    pub time: u64,
+    /// Name of the event.
+    pub name: String,
+    /// The fields, as the event's format prints them.
+    pub fields: String,
+}
+
+/// Contents of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contents {
+    /// In order of time.
+    pub events: Vec<Shown>,
+    /// Places between them where some are missing; the kernel does not always say how many.
+    pub gaps: usize,
+}
+
+/// Reads a file that lacks no events, as [`contents`] does.
+#[track_caller]
+pub fn read(file: &Path) -> Option<Vec<Shown>> {
+    let read = contents(file)?;
+    assert_eq!(read.gaps, 0, "{}", file.display());
+    Some(read.events)
+}
+
+/// Reads a file with each release of trace-cmd that is here, without complaints. Returns what they agree
+/// on; `None`, with a report, if none is here.
+#[track_caller]
+pub fn contents(file: &Path) -> Option<Contents> {
+    let mut read: Option<Contents> = None;
+    for name in PROGRAMS {
+        let Some(program) = capability::program(name) else { continue };
+        // -t: nanoseconds; -N: formats of the file, not of plugins.
+        let out = Command::new(program).args(["report", "-t", "-N"]).arg(file).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success() && said.is_empty(), "{name} {}: {said}", file.display());
+        let text = String::from_utf8_lossy(&out.stdout);
+        let (gaps, lines): (Vec<&str>, Vec<&str>) = text
+            .lines()
+            .filter(|line| !line.starts_with("cpus="))
+            // `CPU:0 [1234 EVENTS DROPPED]` or `CPU:0 [EVENTS DROPPED]`
+            .partition(|line| line.ends_with("EVENTS DROPPED]"));
+        let events: Vec<Shown> = lines
+            .iter()
+            .map(|line| {
+                parse(line).unwrap_or_else(|| panic!("{name} {}: {line:?}", file.display()))
+            })
+            .collect();
+        capability::used(name);
+        let contents = Contents { events, gaps: gaps.len() };
+        if let Some(other) = &read {
+            assert_eq!(other, &contents, "{name} reads something else");
+        }
+        read = Some(contents);
+    }
+    read
+}
+
+/// Parses `   vcpu0-123   [000] d..2. 12.345678901: kvm_mmio:   mmio write len 8`.
+fn parse(line: &str) -> Option<Shown> {
+    let (task, rest) = line.split_once(" [")?;
+    let (comm, thread) = task.trim().rsplit_once('-')?;
+    let (_, rest) = rest.split_once("] ")?;
+    let (head, rest) = rest.split_once(": ")?;
+    let (seconds, ns) = head.split_whitespace().last()?.split_once('.')?;
+    let (name, fields) = rest.trim_start().split_once(':')?;
+    Some(Shown {
+        comm: comm.to_owned(),
+        thread: thread.parse().ok()?,
+        time: seconds.parse::<u64>().ok()? * 1_000_000_000 + ns.parse::<u64>().ok()?,
+        name: name.to_owned(),
+        fields: fields.trim().to_owned(),
+    })
+}

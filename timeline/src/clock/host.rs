@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The host's raw counter, and the one map to Unix time that all recordings of a boot share.
+//!
+//! A recording has an *anchor*: one reading of the raw counter together with Unix time. Each
+//! anchor has its own error, and the system's clock may be set between two of them, but the
+//! counter itself is one for the whole boot. So recordings of one boot are put on one anchor,
+//! and their events are merged by raw ticks. Recordings of different boots, or of unknown ones,
+//! have no counter in common: nothing is known about the difference between their anchors.
+//!
+//! The counter must be the same on all CPUs, and must not stop within a boot: the kernel checks
+//! the first (`tsc` is then its clock source), and a machine that was suspended may break the
+//! second.
+
+use super::FRACTION;
+
+/// Frequencies that a counter may have, ticks per second.
+pub const FREQUENCIES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000;
+
+/// The host's raw counter during one boot, mapped to Unix time by one anchor and one rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCounter {
+    boot_id: Option<u128>,
+    /// Raw ticks at the anchor.
+    raw: u64,
+    /// Unix time at the anchor, nanoseconds.
+    unix_ns: i64,
+    /// Ticks per second.
+    frequency: u64,
+    /// Units per tick, rounded down, with [`BITS`] fraction bits.
+    units: u128,
+}
+
+/// Units of a second.
+const SECOND: u128 = 1_000_000_000 * FRACTION as u128;
+const BITS: u32 = 40;
+
+impl HostCounter {
+    /// Makes a counter that had the value `raw` at Unix time `unix_ns`. `boot_id` is the
+    /// number in `/proc/sys/kernel/random/boot_id`, see [`uuid`]; `None` if the recording does
+    /// not have it. A frequency outside of [`FREQUENCIES`] counts as the nearer end.
+    pub fn new(boot_id: Option<u128>, raw: u64, unix_ns: i64, frequency: u64) -> HostCounter {
+        let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
+        let units = (SECOND << BITS) / u128::from(frequency);
+        HostCounter { boot_id, raw, unix_ns, frequency, units }
+    }
+
+    /// Returns the boot; `None` if it is unknown.
+    pub fn boot_id(&self) -> Option<u128> {
+        self.boot_id
+    }
+
+    /// Returns the anchor: raw ticks, and Unix time in nanoseconds.
+    pub fn anchor(&self) -> (u64, i64) {
+        (self.raw, self.unix_ns)
+    }
+
+    /// Returns the ticks per second.
+    pub fn frequency(&self) -> u64 {
+        self.frequency
+    }
+
+    /// Returns the Unix time of a raw reading, in 1/[`FRACTION`] ns, rounded down.
+    pub fn unix(&self, raw: impl Into<i128>) -> i128 {
+        let ticks = raw.into() - i128::from(self.raw);
+        let start = i128::from(self.unix_ns) * i128::from(FRACTION);
+        let Ok(ticks) = u64::try_from(ticks) else {
+            // 2^65 ticks x 2^38 fit in 128 bits.
+            return start + (ticks * SECOND as i128).div_euclid(self.frequency.into());
+        };
+        // Without a division of 128 bits: the rest is below 10^12, so the estimate is
+        // too low by at most 1.
+        let (seconds, rest) = (ticks / self.frequency, u128::from(ticks % self.frequency));
+        let mut units = (rest * self.units) >> BITS;
+        if (units + 1) * u128::from(self.frequency) <= rest * SECOND {
+            units += 1;
+        }
+        start + (u128::from(seconds) * SECOND + units) as i128
+    }
+
+    /// Returns the counter whose Unix times are later by so many nanoseconds.
+    pub fn later(&self, ns: i64) -> HostCounter {
+        HostCounter { unix_ns: self.unix_ns.saturating_add(ns), ..*self }
+    }
+
+    /// Returns whether both are readings of one counter: of the same known boot. Rates that differ by
+    /// more than 1,000 ppm are not of one counter, whatever the boots are: a restored copy of a
+    /// machine has the boot of the original.
+    pub fn is_same(&self, other: &HostCounter) -> bool {
+        let slower = self.frequency.min(other.frequency);
+        self.boot_id.is_some()
+            && self.boot_id == other.boot_id
+            && self.frequency.abs_diff(other.frequency) <= slower / 1000
+    }
+}
+
+/// Puts all counters of one boot on the anchor and rate of the one with the earliest anchor.
+/// Counters of unknown boots do not change.
+pub fn share(counters: &mut [HostCounter]) {
+    let mut by_age = counters.to_vec();
+    by_age.sort_by_key(|counter| counter.raw);
+    for counter in counters {
+        if let Some(first) = by_age.iter().find(|first| first.is_same(counter)) {
+            *counter = *first;
+        }
+    }
+}
+
+/// Parses a number of 8-4-4-4-12 hexadecimal digits.
+pub fn uuid(text: &str) -> Option<u128> {
+    let groups: Vec<&str> = text.split('-').collect();
+    let digits = groups.concat();
+    let is_uuid = groups.iter().map(|g| g.len()).eq([8, 4, 4, 4, 12])
+        && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u128::from_str_radix(&digits, 16).ok().filter(|_| is_uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_counters_time_is_the_exact_one_rounded_down(
+            frequency in 1_000u64..=1_000_000_000_000,
+            base: u64,
+            tick: u64,
+        ) {
+            let counter = HostCounter::new(None, base, 0, frequency);
+            let ticks = i128::from(tick) - i128::from(base);
+            let exact = (ticks * SECOND as i128).div_euclid(frequency.into());
+            prop_assert_eq!(counter.unix(tick), exact);
+        }
+    }
+
+    const GHZ: u64 = 1_000_000_000;
+
+    #[test]
+    fn counters_of_one_boot_get_the_earliest_anchor_and_others_stay() {
+        // The second anchor is 300 ns off, the third is of another boot.
+        let mut counters = [
+            HostCounter::new(Some(7), 5_000, 1_000_000_300, GHZ + 10),
+            HostCounter::new(Some(7), 1_000, 999_996_000, GHZ),
+            HostCounter::new(Some(8), 2_000, 5, GHZ),
+            HostCounter::new(None, 1, 6, GHZ),
+            HostCounter::new(None, 0, 6, GHZ),
+        ];
+        let before = counters;
+
+        share(&mut counters);
+
+        assert_eq!(counters[0], before[1]);
+        assert_eq!(counters[1..], before[1..]);
+        assert_eq!(counters[0].unix(5_001), 1_000_000_001 * 256);
+        assert_eq!(counters[0].unix(999), 999_995_999 * 256);
+    }
+
+    #[test]
+    fn a_copy_of_a_machine_with_another_rate_is_another_counter() {
+        let counter = |frequency| HostCounter::new(Some(7), 0, 0, frequency);
+        assert!(counter(GHZ).is_same(&counter(GHZ + GHZ / 1000)));
+        assert!(!counter(GHZ).is_same(&counter(GHZ + GHZ / 900)));
+        assert!(!HostCounter::new(None, 0, 0, GHZ).is_same(&HostCounter::new(None, 0, 0, GHZ)));
+    }
+
+    #[test]
+    fn the_extremes_of_a_counter_have_a_time() {
+        for frequency in [0, 1_000, 1_000_000_000_000, u64::MAX] {
+            for raw in [0, u64::MAX] {
+                let counter = HostCounter::new(None, raw, i64::MIN, frequency);
+                assert!(counter.unix(0) <= counter.unix(u64::MAX));
+            }
+        }
+    }
+
+    #[test]
+    fn only_uuids_are_parsed() {
+        let text = "36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d";
+        assert_eq!(uuid(text), Some(0x36d0_0ed1_e68a_4dcf_9f57_8bb3_a1fe_d66d));
+        for wrong in ["", "36d00ed1", "36d00ed1-e68a-4dcf-9f57-8bb3a1fed66g", &text.repeat(2)] {
+            assert_eq!(uuid(wrong), None, "{wrong}");
+        }
+        assert_eq!(uuid("+6d00ed1-e68a-4dcf-9f57-8bb3a1fed66d"), None);
+    }
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! One sweep over constrained readings: how far each reading's limits reach, under the limits
+//! of the slope alone, and where they contradict each other.
+//!
+//! Everything is integer arithmetic, rounded away from the inside: a limit never becomes
+//! tighter than it is.
+
+/// Largest absolute coordinate. The product of a difference and a rate then fits an `i128`.
+pub const LIMIT: i64 = 1 << 62;
+
+/// No limit above; its negative: no limit below.
+pub(super) const NONE: i64 = i64::MAX;
+
+/// Fraction bits of rates. The slowest clock's rate is below 2^28 units a tick.
+const BITS: u32 = 32;
+
+/// A point: guest ticks, host time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Guest ticks, `0..LIMIT`.
+    pub x: i64,
+    /// Host time, `-LIMIT..LIMIT`.
+    pub y: i64,
+}
+
+/// A rate in host units a tick, with [`BITS`] fraction bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rate(i64);
+
+impl Rate {
+    /// Makes the rate `rise / run`, rounded down; 0 at least. `run` is positive.
+    pub fn floor(rise: i128, run: i128) -> Rate {
+        // Differences of coordinates have 63 bits, so the shift fits.
+        Rate(((rise << BITS) / run).clamp(0, LIMIT.into()) as i64)
+    }
+
+    /// Returns the rates of all clocks whose frequency is within so many parts per thousand of this
+    /// one's, rounded away from it.
+    pub fn around(self, per_mille: i64) -> Rates {
+        let by = |thousandths: i64| i128::from(self.0) * 1000 / i128::from(thousandths);
+        let rate = |rate: i128| Rate(rate.clamp(0, LIMIT.into()) as i64);
+        // The rate itself was rounded down.
+        let fastest = i128::from(self.0 + 1) * 1000 / i128::from(1000 - per_mille) + 1;
+        Rates { min: rate(by(1000 + per_mille)), max: rate(fastest) }
+    }
+
+    /// Returns the rate in the middle between two.
+    pub fn between(self, other: Rate) -> Rate {
+        Rate(self.0 / 2 + other.0 / 2)
+    }
+
+    /// Returns the ticks per second of a clock of this rate; for people.
+    pub fn frequency(self) -> f64 {
+        let units = self.0.max(1) as f64 / (1_u64 << BITS) as f64;
+        1e9 * super::FRACTION as f64 / units
+    }
+
+    /// Returns the rise over a distance, rounded down.
+    pub fn rise(self, dx: i64) -> i128 {
+        (i128::from(self.0) * i128::from(dx)) >> BITS
+    }
+
+    /// Returns the rise over a distance, rounded up.
+    fn rise_up(self, dx: i64) -> i128 {
+        -((i128::from(-self.0) * i128::from(dx)) >> BITS)
+    }
+}
+
+/// The limits of a clock's rate, as host units a guest tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rates {
+    pub min: Rate,
+    pub max: Rate,
+}
+
+impl Rates {
+    /// Returns whether both ranges together are within one per cent.
+    pub fn is_near(self, other: Rates) -> bool {
+        let (min, max) = (self.min.min(other.min), self.max.max(other.max));
+        max.0 - min.0 <= max.0 / 100
+    }
+}
+
+/// Limits of the host time of one guest reading; [`NONE`] where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub low: i64,
+    pub high: i64,
+}
+
+impl Span {
+    pub const ALL: Span = Span { low: -NONE, high: NONE };
+
+    /// Returns what these limits mean `dx` ticks later. Each of the two readings may have been
+    /// anywhere within its tick.
+    pub fn later(self, rates: Rates, dx: i64) -> Span {
+        Span {
+            low: add(self.low, rates.min.rise(dx - 1)),
+            high: add(self.high, rates.max.rise_up(dx + 1)),
+        }
+    }
+
+    /// Returns what these limits mean `dx` ticks earlier.
+    pub fn earlier(self, rates: Rates, dx: i64) -> Span {
+        Span {
+            low: add(self.low, -rates.max.rise_up(dx + 1)),
+            high: add(self.high, -rates.min.rise(dx - 1)),
+        }
+    }
+
+    /// Returns the distance between the limits.
+    pub fn width(self) -> Option<u64> {
+        let width = i128::from(self.high) - i128::from(self.low);
+        (self.low > -NONE && self.high < NONE).then_some(width.max(0) as u64)
+    }
+
+    /// Returns the limits that satisfy both; `low` is above `high` if none do.
+    pub fn both(self, other: Span) -> Span {
+        Span { low: self.low.max(other.low), high: self.high.min(other.high) }
+    }
+
+    /// Returns the limits that also hold if a jump of at most `usual` is on one side, which nobody
+    /// found: the time satisfies one of both limits, and the other as far as the jump may have moved
+    /// it. A limit that only one of them has is kept.
+    pub fn with_jumps(self, other: Span, usual: i64) -> Span {
+        let both = self.both(other);
+        let usual = i128::from(usual);
+        let low = match self.low.min(other.low) {
+            low if low == -NONE => both.low,
+            low => low.max(add(both.low, -usual)),
+        };
+        let high = match self.high.max(other.high) {
+            NONE => both.high,
+            high => high.min(add(both.high, usual)),
+        };
+        Span { low, high }
+    }
+}
+
+/// Adds to a limit, which stays within the coordinates, or none.
+fn add(limit: i64, rise: i128) -> i64 {
+    if limit.abs() == NONE {
+        return limit;
+    }
+    (i128::from(limit) + rise).clamp(-i128::from(LIMIT), LIMIT.into()) as i64
+}
+
+/// The constraints on one guest reading.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub x: i64,
+    pub span: Span,
+}
+
+impl Reading {
+    /// Returns the reading turned by 180 degrees, which turns a sweep to the left into one
+    /// to the right. Slopes stay the same.
+    fn turned(self) -> Reading {
+        Reading { x: -self.x, span: self.span.turned() }
+    }
+}
+
+impl Span {
+    fn turned(self) -> Span {
+        Span { low: -self.high, high: -self.low }
+    }
+}
+
+/// Two constraints that no rate within the limits connects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contradiction {
+    pub before: Point,
+    pub after: Point,
+    /// How far apart they are, at least.
+    pub by: i64,
+    /// Whether host time is less than it should be: the guest's clock went ahead.
+    pub ahead: bool,
+}
+
+impl Contradiction {
+    /// Returns the guest times between which the jump was.
+    pub fn range(&self) -> (i64, i64) {
+        let (a, b) = (self.before.x, self.after.x);
+        (a.min(b), a.max(b))
+    }
+
+    fn turned(self) -> Contradiction {
+        let turn = |p: Point| Point { x: -p.x, y: -p.y };
+        Contradiction { before: turn(self.after), after: turn(self.before), ..self }
+    }
+}
+
+/// A limit that reaches to the right: its value somewhere, and its constraint.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    at: Point,
+    from: Point,
+}
+
+/// The limits from all readings so far since the last contradiction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct State {
+    low: Option<Reach>,
+    high: Option<Reach>,
+}
+
+impl State {
+    /// Returns the limits at `x`, which is not to the left of the state's readings.
+    fn at(&self, x: i64, rates: Rates) -> Span {
+        // From where each limit began, so that rounding does not add up.
+        let later = |r: Reach| Span { low: r.at.y, high: r.at.y }.later(rates, x - r.at.x);
+        Span {
+            low: self.low.map_or(-NONE, |r| later(r).low),
+            high: self.high.map_or(NONE, |r| later(r).high),
+        }
+    }
+
+    /// Takes the next reading. Returns the limits there, and how the reading contradicts
+    /// what was before. After a contradiction, nothing from before it counts.
+    pub fn step(&mut self, reading: &Reading, rates: Rates) -> (Span, Option<Contradiction>) {
+        let (so_far, own) = (self.at(reading.x, rates), reading.span);
+        let found = self.contradiction(so_far, reading);
+        if found.is_some() {
+            *self = State::default();
+        }
+        let own_reach = |y: i64| {
+            let at = Point { x: reading.x, y };
+            Some(Reach { at, from: at })
+        };
+        if own.low > -NONE && (self.low.is_none() || own.low >= so_far.low) {
+            self.low = own_reach(own.low);
+        }
+        if own.high < NONE && (self.high.is_none() || own.high <= so_far.high) {
+            self.high = own_reach(own.high);
+        }
+        (if found.is_some() { own } else { so_far.both(own) }, found)
+    }
+
+    fn contradiction(&self, so_far: Span, reading: &Reading) -> Option<Contradiction> {
+        let Reading { x, span: own } = *reading;
+        let found = |reach: Option<Reach>, y: i64, by: i128, ahead: bool| {
+            let by = by.min(LIMIT.into()) as i64;
+            Some(Contradiction { before: reach?.from, after: Point { x, y }, by, ahead })
+        };
+        let gap = |low: i64, high: i64| i128::from(low) - i128::from(high);
+        if so_far.low > own.high {
+            found(self.low, own.high, gap(so_far.low, own.high), true)
+        } else if own.low > so_far.high {
+            found(self.high, own.low, gap(own.low, so_far.high), false)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the state turned by 180 degrees, at `x` of the turned axis.
+    fn turned(&self, x: i64, rates: Rates) -> State {
+        let span = self.at(-x, rates).turned();
+        let turn = |r: Reach, y: i64| Reach {
+            at: Point { x, y },
+            from: Point { x: -r.from.x, y: -r.from.y },
+        };
+        State {
+            low: self.high.map(|r| turn(r, span.low)),
+            high: self.low.map(|r| turn(r, span.high)),
+        }
+    }
+}
+
+/// Sweeps to the right over all readings. Calls `each` with the limits at each of them and the
+/// contradiction found there.
+///
+/// `ends` readings at the left are looked at in the other direction first: the sweep begins with
+/// what they say about its start.
+pub(super) fn forward(
+    readings: &[Reading],
+    rates: Rates,
+    ends: usize,
+    each: impl FnMut(Span, Option<Contradiction>),
+) {
+    let head = readings.iter().take(ends).rev().map(|r| r.turned());
+    sweep(head, readings.iter().copied(), rates, each);
+}
+
+/// Sweeps to the left, like [`forward`]: from the last reading to the first.
+pub(super) fn backward(
+    readings: &[Reading],
+    rates: Rates,
+    ends: usize,
+    mut each: impl FnMut(Span, Option<Contradiction>),
+) {
+    let tail = &readings[readings.len().saturating_sub(ends)..];
+    let all = readings.iter().rev().map(|r| r.turned());
+    sweep(tail.iter().copied(), all, rates, |span, found| {
+        each(span.turned(), found.map(Contradiction::turned));
+    });
+}
+
+fn sweep(
+    ends: impl Iterator<Item = Reading>,
+    all: impl Iterator<Item = Reading>,
+    rates: Rates,
+    mut each: impl FnMut(Span, Option<Contradiction>),
+) {
+    let mut state = State::default();
+    let mut start = 0;
+    for reading in ends {
+        state.step(&reading, rates);
+        start = -reading.x;
+    }
+    state = state.turned(start, rates);
+    for reading in all {
+        let (span, found) = state.step(&reading, rates);
+        each(span, found);
+    }
+}

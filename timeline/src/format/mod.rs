@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Event formats of Linux: the fields of an event, and the names of their values.
+//!
+//! The kernel describes each event in a text, `events/SYSTEM/EVENT/format` of tracefs:
+//! a line for each field with its place, and the code of a `printf` (`print fmt`), of
+//! which [`print`] takes the names.
+
+mod print;
+
+use crate::value::{Array, Name, Part, ValueRef, number, signed_number};
+use print::{Expr, Found, Print};
+use std::sync::Arc;
+
+/// Most fields of an event: a system call has 8, the largest event of Linux 6.18 has 54.
+const MOST_FIELDS: usize = 256;
+/// Largest offset or size of a field: records are smaller than a page.
+const MOST_BYTES: usize = 1 << 16;
+
+/// Bytes of the fields of all events: u16 id, u8 flags, u8 depth, i32 thread.
+pub(crate) const COMMON: usize = 8;
+
+/// The format of an event.
+#[derive(Debug)]
+pub(crate) struct Format {
+    /// `SYSTEM:EVENT`
+    pub name: Arc<str>,
+    /// The fields of all events first.
+    fields: Vec<Field>,
+    /// Number of fields that all events have.
+    common: usize,
+    /// Bytes of a record that has all fields.
+    pub least: usize,
+}
+
+#[derive(Debug)]
+struct Field {
+    name: Arc<str>,
+    at: usize,
+    size: usize,
+    shape: Shape,
+    /// Names of its values.
+    names: Vec<Expr>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Unsigned,
+    Signed,
+    Hex,
+    Bool,
+    /// A text that ends at its first NUL, or with the field.
+    Text,
+    Array(Element),
+    /// The place of an array within the record: u16 offset, u16 bytes. The offset
+    /// counts from the field's end if `relative`.
+    Located {
+        relative: bool,
+        element: Element,
+    },
+    /// The rest of the record.
+    Rest(Element),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Element {
+    Character,
+    Number { width: usize, signed: bool },
+}
+
+impl Element {
+    fn value(self, bytes: &[u8]) -> ValueRef<'_> {
+        match self {
+            Element::Character => ValueRef::Str(text(bytes)),
+            Element::Number { width, signed } => ValueRef::Array(Array { bytes, width, signed }),
+        }
+    }
+}
+
+/// Returns the id in a format's text.
+pub(crate) fn id(text: &str) -> Option<u16> {
+    // The second line; a few more cost nothing.
+    text.lines().take(8).find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()
+}
+
+/// Returns whether a name can be shown without escapes.
+fn is_identifier(name: &str) -> bool {
+    let known = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.');
+    !name.is_empty() && name.len() <= 128 && name.bytes().all(known)
+}
+
+impl Format {
+    /// Parses a format's text.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(system: &str, text: &str) -> Result<Format, String> {
+        let name = text.lines().find_map(|line| line.strip_prefix("name:")).unwrap_or("").trim();
+        if !is_identifier(name) || !is_identifier(system) {
+            return Err(format!("expected a name of an event, found {system:?}:{name:?}"));
+        }
+        let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("field:"));
+        let mut fields = Vec::new();
+        for line in lines {
+            if fields.len() == MOST_FIELDS {
+                return Err(format!("{name}: more than {MOST_FIELDS} fields"));
+            }
+            let field = Field::parse(line);
+            fields.push(field.ok_or_else(|| format!("{name}: a field like {line:?}"))?);
+        }
+        let common = fields.iter().take_while(|f: &&Field| f.name.starts_with("common_")).count();
+        // The reader takes the id and the thread from there without the format.
+        for (field, place) in [("common_type", (0, 2)), ("common_pid", (4, 4))] {
+            let is = |f: &&Field| &*f.name == field && (f.at, f.size) == place;
+            if !fields.iter().any(|f| is(&f)) {
+                let (at, size) = place;
+                return Err(format!("{name}: expected {field} at {at} with {size} bytes"));
+            }
+        }
+        if let Some(code) = text.lines().find_map(|line| line.strip_prefix("print fmt:")) {
+            let index = |name: &str| fields.iter().position(|f| &*f.name == name);
+            let Print { names, hex } = print::parse(code, &index);
+            for field in hex {
+                fields[field].show_hex();
+            }
+            for (field, expr) in names {
+                fields[field].names.push(expr);
+            }
+        }
+        let least = fields.iter().map(|f| f.at + f.size).max().unwrap_or(0);
+        Ok(Format { name: format!("{system}:{name}").into(), fields, common, least })
+    }
+
+    /// Makes the format of events whose own format is missing: their id and bytes.
+    pub fn unknown() -> Format {
+        let bytes = Element::Number { width: 1, signed: false };
+        let field = |name: &str, at, size, shape| Field {
+            name: name.into(),
+            at,
+            size,
+            shape,
+            names: Vec::new(),
+        };
+        let fields =
+            vec![field("id", 0, 2, Shape::Unsigned), field("bytes", COMMON, 0, Shape::Rest(bytes))];
+        Format { name: "unknown".into(), fields, common: 0, least: COMMON }
+    }
+}
+
+impl Format {
+    /// Returns the index of a field.
+    pub fn field(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|field| &*field.name == name)
+    }
+}
+
+impl Field {
+    /// Parses `unsigned short common_type; offset:0; size:2; signed:0;`.
+    fn parse(line: &str) -> Option<Field> {
+        let mut parts = line.split(';').map(str::trim);
+        let declaration = parts.next()?;
+        let (mut at, mut size, mut signed) = (None, None, false);
+        for part in parts {
+            match part.split_once(':') {
+                Some(("offset", n)) => at = n.parse().ok(),
+                Some(("size", n)) => size = n.parse().ok(),
+                Some(("signed", n)) => signed = n == "1",
+                _ => {}
+            }
+        }
+        let (at, size): (usize, usize) = (at?, size?);
+        if at > MOST_BYTES || size > MOST_BYTES {
+            return None;
+        }
+        let (name, shape) = shape(declaration, size, signed)?;
+        is_identifier(name).then(|| Field { name: name.into(), at, size, shape, names: Vec::new() })
+    }
+
+    fn show_hex(&mut self) {
+        if matches!(self.shape, Shape::Unsigned | Shape::Signed) {
+            self.shape = Shape::Hex;
+        }
+    }
+
+    /// Returns the field's number, if it is one.
+    fn number(&self, bytes: &[u8]) -> Option<i64> {
+        let number = number(bytes.get(self.at..self.at + self.size)?);
+        match self.shape {
+            Shape::Signed => Some(signed_number(number, self.size)),
+            Shape::Unsigned | Shape::Hex | Shape::Bool => Some(number as i64),
+            _ => None,
+        }
+    }
+
+    fn value<'a>(&'a self, bytes: &'a [u8]) -> Option<ValueRef<'a>> {
+        let own = bytes.get(self.at..self.at + self.size)?;
+        Some(match self.shape {
+            Shape::Unsigned => ValueRef::Unsigned(number(own)),
+            Shape::Signed => ValueRef::Signed(signed_number(number(own), self.size)),
+            Shape::Hex => ValueRef::Hex(number(own)),
+            Shape::Bool => ValueRef::Bool(number(own) != 0),
+            Shape::Text => ValueRef::Str(text(own)),
+            Shape::Array(element) => element.value(own),
+            Shape::Rest(element) => element.value(bytes.get(self.at..)?),
+            Shape::Located { relative, element } => {
+                let place = number(own);
+                let from =
+                    (place & 0xffff) as usize + if relative { self.at + self.size } else { 0 };
+                element.value(bytes.get(from..from + (place >> 16 & 0xffff) as usize)?)
+            }
+        })
+    }
+}
+
+impl Format {
+    /// Returns whether a record holds all fields, and the arrays that they locate.
+    pub fn fits(&self, bytes: &[u8]) -> bool {
+        let mut located = self.fields.iter().filter(|f| matches!(f.shape, Shape::Located { .. }));
+        bytes.len() >= self.least && located.all(|field| field.value(bytes).is_some())
+    }
+}
+
+/// Returns the part before the first NUL.
+fn text(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// Returns the name and the shape of a declaration in C.
+fn shape(declaration: &str, size: usize, signed: bool) -> Option<(&str, Shape)> {
+    let located = ["__data_loc ", "__rel_loc "].iter().find(|word| declaration.starts_with(**word));
+    if let Some(word) = located {
+        // `__data_loc char[] name`
+        let (kind, name) = declaration[word.len()..].trim().rsplit_once(char::is_whitespace)?;
+        let element = element(kind.trim_end().strip_suffix("[]").unwrap_or(kind), signed, None);
+        let relative = *word == "__rel_loc ";
+        return (size == 4).then_some((name, Shape::Located { relative, element }));
+    }
+    if let Some((before, count)) = declaration.strip_suffix(']').and_then(|d| d.rsplit_once('[')) {
+        // `char comm[16]`, `char buf[]`
+        let (kind, name) = before.trim_end().rsplit_once(char::is_whitespace)?;
+        let count: Option<usize> = count.trim().parse().ok().filter(|n| *n > 0);
+        let element = element(kind, signed, count.map(|count| size / count));
+        let shape = match element {
+            _ if size == 0 => Shape::Rest(element),
+            Element::Character => Shape::Text,
+            _ => Shape::Array(element),
+        };
+        return Some((name.trim_start_matches('*'), shape));
+    }
+    let (kind, name) = declaration.trim_end().rsplit_once(char::is_whitespace)?;
+    let shape = match size {
+        1 | 2 | 4 | 8 if kind.contains('*') || name.starts_with('*') => Shape::Hex,
+        1 if matches!(kind.trim(), "bool" | "_Bool") => Shape::Bool,
+        1 | 2 | 4 | 8 if signed => Shape::Signed,
+        1 | 2 | 4 | 8 => Shape::Unsigned,
+        _ => Shape::Array(Element::Number { width: 1, signed: false }),
+    };
+    Some((name.trim_start_matches('*'), shape))
+}
+
+/// Returns the kind of an array's elements, of `width` bytes if that is known.
+fn element(kind: &str, signed: bool, width: Option<usize>) -> Element {
+    let kind = kind.trim().trim_start_matches("const ").trim();
+    if kind == "char" {
+        return Element::Character;
+    }
+    let by_name = match kind {
+        "short" | "unsigned short" | "u16" | "s16" | "__u16" | "__s16" | "__le16" | "__be16" => 2,
+        "int" | "unsigned int" | "unsigned" | "u32" | "s32" | "__u32" | "__s32" | "__le32"
+        | "__be32" | "pid_t" | "gid_t" | "uid_t" => 4,
+        "long" | "unsigned long" | "long long" | "unsigned long long" | "u64" | "s64" | "__u64"
+        | "__s64" | "__le64" | "__be64" | "size_t" | "dma_addr_t" => 8,
+        _ if kind.ends_with('*') => 8,
+        _ => 1,
+    };
+    let width = width.filter(|w| (1..=8).contains(w)).unwrap_or(by_name);
+    Element::Number { width, signed }
+}
+
+/// The fields of a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<'a> {
+    pub format: &'a Format,
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    /// Returns the number in a field of the event's format, see [`Format::field`].
+    pub fn number(self, field: usize) -> Option<i64> {
+        self.format.fields.get(field)?.number(self.bytes)
+    }
+
+    /// Returns the name of the number in a field, or the number.
+    pub fn shown(self, field: usize) -> Option<String> {
+        let field = self.format.fields.get(field)?;
+        match self.name(field) {
+            Some(name) => Some(name.to_string()),
+            None => Some(field.number(self.bytes)?.to_string()),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.format.fields.len() == self.format.common
+    }
+
+    /// Iterates over the event's own fields. Leaves out those that are not in the record.
+    pub fn iter(self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
+        let Fields { format, bytes } = self;
+        format.fields[format.common..].iter().filter_map(move |field| {
+            let name = (!field.names.is_empty()).then(|| self.name(field)).flatten();
+            let value = name.map(ValueRef::Name).or_else(|| field.value(bytes))?;
+            Some((&field.name, value))
+        })
+    }
+
+    /// Returns the names of a field's value.
+    fn name(self, field: &'a Field) -> Option<Name<'a>> {
+        let get = |index: usize| self.format.fields.get(index)?.number(self.bytes);
+        let mut parts = field.names.iter().filter_map(|expr| match expr.value(&get)? {
+            Found::Text("") | Found::Number(_) | Found::Part(Part::Flags(0, ..)) => None,
+            Found::Text(text) => Some(Part::Text(text)),
+            Found::Part(part) => Some(part),
+        });
+        Some(Name { first: parts.next()?, second: parts.next() })
+    }
+}

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Names of values in the `print fmt` of an event's format.
+//!
+//! That is a `printf` in C: a format string and arguments such as `REC->len` or
+//! `(REC->isa == 1) ? __print_symbolic(REC->reason & 0xffff, { 0, "NMI" }, ..) : ..`.
+//! An argument with `__print_symbolic` or `__print_flags` names the values of the field
+//! that is the first one in that call's first argument. It is evaluated for each event.
+//! Arguments with anything unknown (functions, sizes of types, constants that the
+//! kernel did not replace by numbers) name nothing: the field is shown as a number.
+
+use crate::value::Part;
+
+/// Most levels of parentheses and operators within each other. Linux 6.18 has 14.
+const MOST_DEPTH: u32 = 64;
+/// Most nodes of an argument, which bounds the recursion of its evaluation.
+const MOST_NODES: u32 = 256;
+/// Most arguments with names for the same field: one for a number, one for flags.
+const MOST_NAMES: usize = 2;
+
+/// Facts of a `print fmt`, by the fields' indexes.
+#[derive(Debug, Default)]
+pub(super) struct Print {
+    /// Names of the fields' values.
+    pub names: Vec<(usize, Expr)>,
+    /// Fields that are printed in hexadecimal.
+    pub hex: Vec<usize>,
+}
+
+/// An expression over the numbers of an event.
+#[derive(Debug)]
+pub(super) enum Expr {
+    Number(i64),
+    Field(usize),
+    Text(Box<str>),
+    Unary(u8, Box<Expr>),
+    Binary(Operator, Box<Expr>, Box<Expr>),
+    If(Box<[Expr; 3]>),
+    /// The name of a number; sorted by number.
+    Symbol(Box<Expr>, Names),
+    /// The names of a number's flags, with a delimiter.
+    Flags(Box<Expr>, Box<str>, Names),
+}
+
+type Names = Box<[(u64, Box<str>)]>;
+
+/// The result of an expression.
+#[derive(Debug)]
+pub(super) enum Found<'a> {
+    Number(i64),
+    Text(&'a str),
+    Part(Part<'a>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operator {
+    Times,
+    Over,
+    Rest,
+    Plus,
+    Minus,
+    Left,
+    Right,
+    Less,
+    NotMore,
+    More,
+    NotLess,
+    Equal,
+    Different,
+    And,
+    Xor,
+    Or,
+    Both,
+    Either,
+}
+
+/// Operators with their precedence, longer ones first.
+const OPERATORS: [(&str, Operator, u8); 18] = [
+    ("||", Operator::Either, 1),
+    ("&&", Operator::Both, 2),
+    ("==", Operator::Equal, 6),
+    ("!=", Operator::Different, 6),
+    ("<<", Operator::Left, 8),
+    (">>", Operator::Right, 8),
+    ("<=", Operator::NotMore, 7),
+    (">=", Operator::NotLess, 7),
+    ("<", Operator::Less, 7),
+    (">", Operator::More, 7),
+    ("|", Operator::Or, 3),
+    ("^", Operator::Xor, 4),
+    ("&", Operator::And, 5),
+    ("+", Operator::Plus, 9),
+    ("-", Operator::Minus, 9),
+    ("*", Operator::Times, 10),
+    ("/", Operator::Over, 10),
+    ("%", Operator::Rest, 10),
+];
+
+impl Operator {
+    fn apply(self, a: i64, b: i64) -> Option<i64> {
+        Some(match self {
+            Operator::Times => a.wrapping_mul(b),
+            Operator::Over => a.checked_div(b)?,
+            Operator::Rest => a.checked_rem(b)?,
+            Operator::Plus => a.wrapping_add(b),
+            Operator::Minus => a.wrapping_sub(b),
+            Operator::Left => a.checked_shl(b.try_into().ok()?)?,
+            Operator::Right => (a as u64).checked_shr(b.try_into().ok()?)? as i64,
+            Operator::Less => (a < b).into(),
+            Operator::NotMore => (a <= b).into(),
+            Operator::More => (a > b).into(),
+            Operator::NotLess => (a >= b).into(),
+            Operator::Equal => (a == b).into(),
+            Operator::Different => (a != b).into(),
+            Operator::And => a & b,
+            Operator::Xor => a ^ b,
+            Operator::Or => a | b,
+            Operator::Both => (a != 0 && b != 0).into(),
+            Operator::Either => (a != 0 || b != 0).into(),
+        })
+    }
+}
+
+fn unary(operator: u8, a: i64) -> i64 {
+    match operator {
+        b'-' => a.wrapping_neg(),
+        b'~' => !a,
+        _ => (a == 0).into(),
+    }
+}
+
+impl Expr {
+    /// Evaluates the expression with the numbers of an event's fields.
+    pub fn value<'a>(&'a self, field: &impl Fn(usize) -> Option<i64>) -> Option<Found<'a>> {
+        let number = match self {
+            Expr::Number(n) => *n,
+            Expr::Field(index) => field(*index)?,
+            Expr::Text(text) => return Some(Found::Text(text)),
+            Expr::Unary(operator, a) => unary(*operator, a.number(field)?),
+            Expr::Binary(operator, a, b) => operator.apply(a.number(field)?, b.number(field)?)?,
+            Expr::If(parts) => {
+                let [condition, yes, no] = &**parts;
+                return if condition.number(field)? != 0 { yes } else { no }.value(field);
+            }
+            Expr::Symbol(of, names) => {
+                let number = of.number(field)?;
+                let found = names.binary_search_by_key(&(number as u64), |(n, _)| *n);
+                return found.ok().map(|at| Found::Text(&names[at].1));
+            }
+            Expr::Flags(of, delimiter, names) => {
+                let number = of.number(field)? as u64;
+                let zero = names.iter().find(|(flag, _)| number == 0 && *flag == 0);
+                return Some(match zero {
+                    Some((_, name)) => Found::Text(name),
+                    None => Found::Part(Part::Flags(number, delimiter, names)),
+                });
+            }
+        };
+        Some(Found::Number(number))
+    }
+
+    fn number(&self, field: &impl Fn(usize) -> Option<i64>) -> Option<i64> {
+        match self.value(field)? {
+            Found::Number(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// Returns the first field in an expression.
+    fn subject(&self) -> Option<usize> {
+        match self {
+            Expr::Field(index) => Some(*index),
+            Expr::Unary(_, a) => a.subject(),
+            Expr::Binary(_, a, b) => a.subject().or_else(|| b.subject()),
+            _ => None,
+        }
+    }
+
+    /// Returns the field that is named.
+    fn named(&self) -> Option<usize> {
+        match self {
+            Expr::Symbol(of, _) | Expr::Flags(of, ..) => of.subject(),
+            Expr::If(parts) => parts[1].named().or_else(|| parts[2].named()),
+            _ => None,
+        }
+    }
+}
+
+/// Parses the code after `print fmt:`, with the index of a field's name.
+pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<usize>) -> Print {
+    let mut print = Print::default();
+    let mut arguments = split(code.as_bytes()).into_iter();
+    let parser = |code| Parser { code, at: 0, nodes: 0, field };
+    let Some(format) = arguments.next().and_then(|code| parser(code).text()) else {
+        return print;
+    };
+    // As many as there are arguments: both end.
+    for (code, conversion) in arguments.zip(conversions(&format)) {
+        let mut parser = parser(code);
+        let parsed = parser.expression(0).filter(|_| parser.next() == 0);
+        match parsed {
+            Some(Expr::Field(index)) if matches!(conversion, b'x' | b'X' | b'p') => {
+                print.hex.push(index);
+            }
+            Some(expr) => {
+                let Some(index) = expr.named() else { continue };
+                if print.names.iter().filter(|(i, _)| *i == index).count() < MOST_NAMES {
+                    print.names.push((index, expr));
+                }
+            }
+            None => {}
+        }
+    }
+    print
+}
+
+/// Splits at the commas that are outside of parentheses, braces and strings.
+fn split(code: &[u8]) -> Vec<&[u8]> {
+    let (mut parts, mut begin, mut depth, mut at) = (Vec::new(), 0, 0i32, 0);
+    while let Some(byte) = code.get(at) {
+        match byte {
+            b'"' | b'\'' => at = end_of_quote(code, at),
+            b'(' | b'{' | b'[' => depth += 1,
+            b')' | b'}' | b']' => depth -= 1,
+            b',' if depth == 0 => {
+                parts.push(&code[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    parts.push(&code[begin..]);
+    parts
+}
+
+/// Returns the place of the quote that ends the one at `at`, or of the end.
+fn end_of_quote(code: &[u8], at: usize) -> usize {
+    let mut end = at + 1;
+    while let Some(byte) = code.get(end) {
+        match byte {
+            b'\\' => end += 1,
+            byte if *byte == code[at] => return end,
+            _ => {}
+        }
+        end += 1;
+    }
+    code.len()
+}
+
+/// Returns the letter of each conversion of a format string, one for each argument.
+fn conversions(format: &str) -> impl Iterator<Item = u8> + '_ {
+    let (mut rest, mut inside) = (format.as_bytes(), false);
+    std::iter::from_fn(move || {
+        // Each turn takes a byte at least.
+        loop {
+            if !inside {
+                let at = rest.iter().position(|byte| *byte == b'%')?;
+                rest = &rest[at + 1..];
+            }
+            let end = rest.iter().position(|byte| !b"0123456789.-+ #hlLzjt".contains(byte))?;
+            let letter = rest[end];
+            rest = &rest[end + 1..];
+            // A width by an argument of its own: the conversion continues.
+            inside = letter == b'*';
+            if letter != b'%' {
+                return Some(letter);
+            }
+        }
+    })
+}
+
+struct Parser<'a> {
+    code: &'a [u8],
+    at: usize,
+    nodes: u32,
+    field: &'a dyn Fn(&str) -> Option<usize>,
+}
+
+impl<'a> Parser<'a> {
+    /// Returns the next byte that is not blank, or 0 at the end.
+    fn next(&mut self) -> u8 {
+        while self.code.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+        self.code.get(self.at).copied().unwrap_or(0)
+    }
+
+    fn accept(&mut self, text: &str) -> bool {
+        self.next();
+        let found = self.code[self.at..].starts_with(text.as_bytes());
+        self.at += if found { text.len() } else { 0 };
+        found
+    }
+
+    /// Counts a node that remains.
+    fn node(&mut self, expr: Expr) -> Option<Expr> {
+        self.nodes += 1;
+        (self.nodes <= MOST_NODES).then_some(expr)
+    }
+
+    fn expression(&mut self, depth: u32) -> Option<Expr> {
+        let condition = self.binary(0, depth)?;
+        if !self.accept("?") {
+            return Some(condition);
+        }
+        let yes = self.expression(depth + 1)?;
+        let no = self.accept(":").then(|| self.expression(depth + 1))??;
+        self.node(Expr::If(Box::new([condition, yes, no])))
+    }
+
+    /// Parses operators of a higher precedence than `above`.
+    fn binary(&mut self, above: u8, depth: u32) -> Option<Expr> {
+        let mut a = self.primary(depth)?;
+        loop {
+            // Most numbers have no operator after them.
+            if !b"|&=!<>^+-*/%".contains(&self.next()) {
+                return Some(a);
+            }
+            let rest = &self.code[self.at..];
+            let found = OPERATORS.iter().find(|(text, ..)| rest.starts_with(text.as_bytes()));
+            let Some((text, operator, precedence)) = found.filter(|(.., p)| *p > above) else {
+                return Some(a);
+            };
+            self.at += text.len();
+            let b = self.binary(*precedence, depth + 1)?;
+            a = match (a, b) {
+                (Expr::Number(a), Expr::Number(b)) => Expr::Number(operator.apply(a, b)?),
+                (a, b) => self.node(Expr::Binary(*operator, Box::new(a), Box::new(b)))?,
+            };
+        }
+    }
+
+    fn primary(&mut self, depth: u32) -> Option<Expr> {
+        if depth > MOST_DEPTH {
+            return None;
+        }
+        match self.next() {
+            operator @ (b'-' | b'~' | b'!') => {
+                self.at += 1;
+                match self.primary(depth + 1)? {
+                    Expr::Number(a) => Some(Expr::Number(unary(operator, a))),
+                    a => self.node(Expr::Unary(operator, Box::new(a))),
+                }
+            }
+            b'(' => {
+                self.at += 1;
+                if self.cast() {
+                    return self.primary(depth + 1);
+                }
+                let inner = self.expression(depth + 1)?;
+                self.accept(")").then_some(inner)
+            }
+            b'"' => {
+                let text = self.text()?;
+                self.node(Expr::Text(text.into()))
+            }
+            b'0'..=b'9' => self.constant().map(Expr::Number),
+            _ => match self.word() {
+                "REC" => {
+                    let name = self.accept("->").then(|| self.word())?;
+                    let index = (self.field)(name)?;
+                    self.node(Expr::Field(index))
+                }
+                "__print_symbolic" | "__print_symbolic64" => {
+                    let of = self.accept("(").then(|| self.expression(depth + 1))??;
+                    let mut names = self.names(depth + 1)?;
+                    // The first of several names is valid: the sort is stable.
+                    names.sort_by_key(|(number, _)| *number);
+                    names.dedup_by_key(|(number, _)| *number);
+                    self.node(Expr::Symbol(Box::new(of), names.into()))
+                }
+                "__print_flags" | "__print_flags_u64" | "__print_flags64" => {
+                    let of = self.accept("(").then(|| self.expression(depth + 1))??;
+                    let delimiter = self.accept(",").then(|| self.text())??;
+                    let names = self.names(depth + 1)?;
+                    self.node(Expr::Flags(Box::new(of), delimiter.into(), names.into()))
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// Skips the rest of a cast after its parenthesis: `void *)`.
+    fn cast(&mut self) -> bool {
+        let begin = self.at;
+        let mut words = 0;
+        // Each turn takes a word, or is the last.
+        loop {
+            match self.word() {
+                "" => break,
+                "REC" => words = -1000,
+                _ => words += 1,
+            }
+        }
+        while self.accept("*") {}
+        let is_cast = words > 0 && self.accept(")");
+        if !is_cast {
+            self.at = begin;
+        }
+        is_cast
+    }
+
+    /// Parses `, { number, "name" }, ..)`. Some lists end with an entry without a name.
+    fn names(&mut self, depth: u32) -> Option<Vec<(u64, Box<str>)>> {
+        let mut names = Vec::new();
+        while self.accept(",") {
+            let number = self.accept("{").then(|| self.expression(depth + 1))??;
+            let Expr::Number(number) = number else { return None };
+            if !self.accept(",") {
+                return None;
+            }
+            if self.accept("((void *)0)") || self.accept("NULL") {
+                self.accept("}").then_some(())?;
+                continue;
+            }
+            let name = self.text()?;
+            names.push((number as u64, name.into()));
+            self.accept("}").then_some(())?;
+        }
+        self.accept(")").then_some(names)
+    }
+
+    fn word(&mut self) -> &'a str {
+        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        if !self.next().is_ascii_alphabetic() && self.next() != b'_' {
+            return "";
+        }
+        let rest = &self.code[self.at..];
+        let len = rest.iter().position(|byte| !is_word(byte)).unwrap_or(rest.len());
+        self.at += len;
+        std::str::from_utf8(&rest[..len]).unwrap_or("")
+    }
+
+    /// Parses a number: decimal, hexadecimal or octal, with a suffix.
+    fn constant(&mut self) -> Option<i64> {
+        let rest = &self.code[self.at..];
+        let len = rest.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        let text = std::str::from_utf8(&rest[..len]).ok()?;
+        self.at += len;
+        let digits = text.trim_end_matches(['u', 'U', 'l', 'L']);
+        let parsed = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+            Some(hex) => u64::from_str_radix(hex, 16),
+            None if digits.len() > 1 && digits.starts_with('0') => u64::from_str_radix(digits, 8),
+            None => digits.parse(),
+        };
+        parsed.ok().map(|n| n as i64)
+    }
+
+    /// Parses strings that follow each other. They have to be printable.
+    fn text(&mut self) -> Option<String> {
+        let mut text = String::new();
+        if self.next() != b'"' {
+            return None;
+        }
+        while self.next() == b'"' {
+            let end = end_of_quote(self.code, self.at);
+            let mut inside = self.code.get(self.at + 1..end)?.iter();
+            self.at = (end + 1).min(self.code.len());
+            while let Some(byte) = inside.next() {
+                match byte {
+                    b'\\' => match inside.next()? {
+                        b'n' | b't' => text.push(' '),
+                        b'"' => text.push('\''),
+                        _ => return None,
+                    },
+                    b' '..=b'~' => text.push(char::from(*byte)),
+                    _ => return None,
+                }
+            }
+        }
+        Some(text)
+    }
+}

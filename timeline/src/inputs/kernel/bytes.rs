@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Reading the parts of a file, with the place of what is wrong.
+
+use crate::error::{Error, Result};
+use crate::inputs::regular::{Opened, read_at};
+use crate::value::number;
+use std::path::Path;
+
+/// Largest part of a file that is read at once: the formats of all events of Linux 6.18 have
+/// 4 MiB, the names of its functions 12 MiB.
+pub(crate) const MOST: u64 = 64 << 20;
+
+/// Bytes of a file, and the position of the next one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes<'a> {
+    path: &'a Path,
+    bytes: &'a [u8],
+    /// Place of `bytes` in the file.
+    base: u64,
+    at: usize,
+    /// Whether the bytes are those of the file. If not, they were compressed.
+    plain: bool,
+}
+
+impl<'a> Bytes<'a> {
+    pub fn new(path: &'a Path, bytes: &'a [u8], base: u64, plain: bool) -> Bytes<'a> {
+        Bytes { path, bytes, base, at: 0, plain }
+    }
+
+    /// Returns the place of the next byte in the file, or that of the compressed part.
+    pub fn offset(&self) -> u64 {
+        self.base + if self.plain { self.at as u64 } else { 0 }
+    }
+
+    /// Returns these next bytes as a part of its own.
+    pub fn part(&self, bytes: &'a [u8]) -> Bytes<'a> {
+        Bytes { path: self.path, bytes, base: self.offset(), at: 0, plain: self.plain }
+    }
+
+    /// Returns the number of the bytes that are left.
+    pub fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// Returns an error at the next byte.
+    pub fn damaged(&self, expected: &str, found: impl std::fmt::Display) -> Error {
+        let inside = if self.plain { String::new() } else { format!(" at its byte {}", self.at) };
+        Error::damaged(self.path, self.offset(), expected, format!("{found}{inside}"))
+    }
+
+    pub fn take(&mut self, len: u64, what: &str) -> Result<&'a [u8]> {
+        if len > self.left() as u64 {
+            let expected = format!("{what}, {len} bytes");
+            return Err(self.damaged(&expected, format_args!("{} bytes", self.left())));
+        }
+        let taken = &self.bytes[self.at..self.at + len as usize];
+        self.at += len as usize;
+        Ok(taken)
+    }
+
+    pub fn number(&mut self, len: u64, what: &str) -> Result<u64> {
+        self.take(len, what).map(number)
+    }
+
+    pub fn u32(&mut self, what: &str) -> Result<u32> {
+        Ok(self.number(4, what)? as u32)
+    }
+
+    pub fn u64(&mut self, what: &str) -> Result<u64> {
+        self.number(8, what)
+    }
+
+    /// Returns the text up to the next NUL.
+    pub fn text(&mut self, what: &str) -> Result<&'a [u8]> {
+        let rest = &self.bytes[self.at..];
+        let Some(len) = rest.iter().position(|byte| *byte == 0) else {
+            return Err(self.damaged(&format!("{what}, a text with a NUL"), "none"));
+        };
+        self.at += len + 1;
+        Ok(&rest[..len])
+    }
+}
+
+/// Reads a part of a file. It has to be there, and at most [`MOST`] bytes.
+pub(crate) fn read(path: &Path, file: &Opened, at: u64, len: u64, what: &str) -> Result<Vec<u8>> {
+    let end = at.checked_add(len);
+    if end.is_none_or(|end| end > file.len) {
+        let found = format!("the end of the file at {}", file.len);
+        return Err(Error::damaged(path, at, format!("{what}, {len} bytes"), found));
+    }
+    if len > MOST {
+        let found = format!("{len} bytes");
+        return Err(Error::damaged(path, at, format!("{what} of at most {MOST} bytes"), found));
+    }
+    // Bounded by MOST and by the file's length.
+    let mut bytes = vec![0; len as usize];
+    let read = read_at(&file.file, &mut bytes, at).map_err(Error::io(path))?;
+    if read < bytes.len() {
+        let expected = format!("{what}, {len} bytes");
+        return Err(Error::damaged(path, at + read as u64, expected, "the end of the file"));
+    }
+    Ok(bytes)
+}

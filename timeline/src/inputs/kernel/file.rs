@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The parts of a trace.dat of trace-cmd: versions 6 and 7.
+//!
+//! Both begin with magic bytes, the version, the byte order and the page size. Version 6
+//! has all parts one after the other. Version 7 has sections, which options name, and
+//! may compress them. `trace-cmd.dat.v6(5)` and `trace-cmd.dat.v7(5)` describe them;
+//! their writers also have an u64 as a section's size, the page size in the option
+//! BUFFER, and fraction bits in TIME_SHIFT.
+
+use super::bytes::{Bytes, MOST, read};
+use super::formats::Formats;
+use super::options::{Options, id};
+use super::zstd::decompress;
+use crate::error::{Error, Result};
+use crate::inputs::regular::{self, Opened};
+use ruzstd::decoding::FrameDecoder;
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
+/// Longest version, with its NUL.
+const VERSION: &str = "the version 6 or 7";
+/// Bytes before the first section of version 7: 64 are enough.
+const BEGIN: u64 = 64;
+/// Bytes that version 6 is tried with: most files need no more, all need at most [`MOST`].
+const TRIES: [u64; 3] = [1 << 20, 8 << 20, MOST];
+/// Most sections of options. trace-cmd writes one or two.
+const MOST_SECTIONS: u32 = 64;
+/// Most bytes of a section of options.
+const MOST_OPTIONS: u64 = 16 << 20;
+/// Most CPUs of all buffers: Linux has at most 8,192.
+const MOST_CPUS: usize = 8192;
+/// Sizes of a page of the ring buffer.
+const PAGE_SIZES: std::ops::RangeInclusive<u32> = 512..=1 << 20;
+/// Flag of a compressed section.
+const COMPRESSED: u64 = 1;
+
+/// An open trace.dat, without its events.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    pub path: PathBuf,
+    pub file: Opened,
+    pub formats: Formats,
+    pub options: Options,
+    pub buffers: Vec<Buffer>,
+    /// Names of threads, in order of their numbers.
+    comms: Vec<(u32, Box<str>)>,
+    /// Missing or wrong parts, where the rest can be read.
+    pub warnings: Vec<String>,
+}
+
+/// The buffers of an instance.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub clock: String,
+    pub page_size: usize,
+    pub is_compressed: bool,
+    pub cpus: Vec<Cpu>,
+}
+
+/// The pages of a CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cpu {
+    pub number: u32,
+    pub at: u64,
+    pub len: u64,
+}
+
+/// The first bytes of both versions.
+struct Begin {
+    version: u8,
+    page_size: u32,
+}
+
+impl TraceFile {
+    /// Reads everything but the pages.
+    ///
+    /// # Errors
+    /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
+    pub fn open(path: &Path) -> Result<TraceFile> {
+        let file = regular::open_stream(path)?;
+        let mut trace = TraceFile {
+            path: path.to_owned(),
+            file,
+            formats: Formats::new(),
+            options: Options::default(),
+            buffers: Vec::new(),
+            comms: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let begin = trace.read(0, BEGIN.min(trace.file.len), "the begin of a trace.dat")?;
+        let mut bytes = Bytes::new(path, &begin, 0, true);
+        let begin = begin_of(&mut bytes)?;
+        match begin.version {
+            6 => trace.version_6(begin.page_size)?,
+            _ => trace.version_7(&mut bytes, begin.page_size)?,
+        }
+        trace.check_buffers()?;
+        Ok(trace)
+    }
+
+    fn read(&self, at: u64, len: u64, what: &str) -> Result<Vec<u8>> {
+        read(&self.path, &self.file, at, len, what)
+    }
+
+    /// Returns the name of a thread.
+    pub fn comm(&self, tid: u32) -> Option<&str> {
+        let at = self.comms.binary_search_by_key(&tid, |(tid, _)| *tid).ok()?;
+        Some(&self.comms[at].1)
+    }
+
+    fn version_6(&mut self, page_size: u32) -> Result<()> {
+        let path = self.path.clone();
+        // Each try has more bytes.
+        for most in TRIES {
+            let all = self.read(0, self.file.len.min(most), "a trace.dat")?;
+            let mut bytes = Bytes::new(&path, &all, 0, true);
+            self.formats = Formats::new();
+            self.options = Options::default();
+            match self.parts_6(&mut bytes, page_size) {
+                Ok(()) => return Ok(()),
+                Err(error) if self.file.len <= most || most == MOST => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn parts_6(&mut self, bytes: &mut Bytes<'_>, page_size: u32) -> Result<()> {
+        begin_of(bytes)?;
+        header_info(bytes)?;
+        self.formats.take_ftrace(bytes)?;
+        self.formats.take(bytes)?;
+        for what in ["the addresses of functions", "the formats of printk"] {
+            let len = bytes.u32(what)?;
+            bytes.take(len.into(), what)?;
+        }
+        self.comms = comms(bytes)?;
+        let cpus = bytes.u32("a number of CPUs")?;
+        if cpus as usize > MOST_CPUS {
+            return Err(bytes.damaged(&format!("at most {MOST_CPUS} CPUs"), cpus));
+        }
+        let mut kind = bytes.take(10, "the kind of the data")?;
+        let mut instances = Vec::new();
+        if kind == b"options  \0" {
+            // Each option takes 2 bytes at least.
+            loop {
+                let option = bytes.number(2, "an option")? as u16;
+                if option == id::DONE {
+                    break;
+                }
+                let mut data = option_data(bytes)?;
+                if option == id::BUFFER {
+                    instances.push(data.u64("the offset of an instance's buffers")?);
+                    // Each has as many CPUs as the trace.
+                    self.check_cpus((instances.len() + 1).saturating_mul(cpus as usize))?;
+                } else {
+                    self.options.take(option, &mut data)?;
+                }
+            }
+            kind = bytes.take(10, "the kind of the data")?;
+        }
+        if kind != b"flyrecord\0" {
+            let found = String::from_utf8_lossy(kind).trim_end_matches(['\0', ' ']).to_owned();
+            return Err(bytes.damaged("pages of the ring buffer (flyrecord)", found));
+        }
+        self.buffers = vec![self.buffer_6(bytes, cpus, page_size)?];
+        for at in instances {
+            // The kind, then 16 bytes for each CPU, at most 128 KiB.
+            let table = self.read(at, 10 + u64::from(cpus) * 16, "an instance's buffers")?;
+            let path = self.path.clone();
+            let mut bytes = Bytes::new(&path, &table, at, true);
+            bytes.take(10, "the kind of the data")?;
+            let buffer = self.buffer_6(&mut bytes, cpus, page_size)?;
+            self.buffers.push(buffer);
+        }
+        Ok(())
+    }
+
+    fn buffer_6(&self, bytes: &mut Bytes<'_>, cpus: u32, page_size: u32) -> Result<Buffer> {
+        let cpu = |number| {
+            let at = bytes.u64("the offset of a CPU's pages")?;
+            Ok(Cpu { number, at, len: bytes.u64("the bytes of a CPU's pages")? })
+        };
+        Ok(Buffer {
+            clock: self.options.clock.clone(),
+            page_size: page_size as usize,
+            is_compressed: false,
+            cpus: (0..cpus).map(cpu).collect::<Result<_>>()?,
+        })
+    }
+
+    fn version_7(&mut self, begin: &mut Bytes<'_>, page_size: u32) -> Result<()> {
+        let name = begin.text("the name of a compression")?;
+        match name {
+            b"none" | b"zstd" => {}
+            _ => {
+                let found = String::from_utf8_lossy(name);
+                let what = "the compression none or zstd (`trace-cmd convert -i FILE -o OUT \
+                            --compression zstd` makes it)";
+                return Err(begin.damaged(what, format_args!("{found:?}")));
+            }
+        }
+        begin.text("the version of a compression")?;
+        let path = self.path.clone();
+        let mut next = begin.u64("the offset of the options")?;
+        let (mut sections, mut parts) = (0, Vec::new());
+        while next != 0 {
+            sections += 1;
+            if sections > MOST_SECTIONS {
+                let expected = format!("at most {MOST_SECTIONS} sections of options");
+                return Err(Error::damaged(&path, next, expected, "one more"));
+            }
+            let section = self.section(next, id::DONE, MOST_OPTIONS)?;
+            next = 0;
+            let mut bytes = section.bytes(&path);
+            // Each option takes 6 bytes at least.
+            while bytes.left() > 0 {
+                let option = bytes.number(2, "an option")? as u16;
+                let mut data = option_data(&mut bytes)?;
+                match option {
+                    id::DONE => {
+                        next = data.u64("the offset of the next options")?;
+                        break;
+                    }
+                    id::BUFFER => {
+                        let buffer = self.buffer_7(&mut data, page_size)?;
+                        self.buffers.push(buffer);
+                        self.check_cpus(self.buffers.iter().map(|b| b.cpus.len()).sum())?;
+                    }
+                    id::HEADER_INFO | id::FTRACE_EVENTS | id::EVENT_FORMATS | id::CMDLINES => {
+                        // Each is there once, so their sizes bound the memory that they need.
+                        if parts.contains(&option) {
+                            return Err(data.damaged("one section of each kind", option));
+                        }
+                        parts.push(option);
+                        self.part_7(option, data.u64("a section's offset")?)?
+                    }
+                    _ => self.options.take(option, &mut data)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_cpus(&self, count: usize) -> Result<()> {
+        let expected = || format!("at most {MOST_CPUS} CPUs in all buffers");
+        match count <= MOST_CPUS {
+            true => Ok(()),
+            false => Err(Error::damaged(&self.path, 0, expected(), count)),
+        }
+    }
+
+    fn part_7(&mut self, option: u16, at: u64) -> Result<()> {
+        let path = self.path.clone();
+        let section = self.section(at, option, MOST)?;
+        let mut bytes = section.bytes(&path);
+        match option {
+            id::HEADER_INFO => header_info(&mut bytes)?,
+            id::FTRACE_EVENTS => self.formats.take_ftrace(&mut bytes)?,
+            id::EVENT_FORMATS => self.formats.take(&mut bytes)?,
+            _ => self.comms = comms(&mut bytes)?,
+        }
+        Ok(())
+    }
+
+    fn buffer_7(&self, data: &mut Bytes<'_>, default: u32) -> Result<Buffer> {
+        let at = data.u64("the offset of a buffer's section")?;
+        data.text("an instance's name")?;
+        let clock = String::from_utf8_lossy(data.text("a clock's name")?).into_owned();
+        let page_size = match data.u32("a page size")? {
+            0 => default,
+            size => check_page_size(data, size)?,
+        };
+        let count = data.u32("a number of CPUs")?;
+        let cpu = |_| {
+            let number = data.u32("a CPU's number")?;
+            let at = data.u64("the offset of a CPU's pages")?;
+            Ok(Cpu { number, at, len: data.u64("the bytes of a CPU's pages")? })
+        };
+        // Each takes 20 bytes of the option.
+        let cpus = (0..count).map(cpu).collect::<Result<Vec<Cpu>>>()?;
+        // A file that was cut may end before the pages.
+        let is_compressed = match self.read(at, 16, "a section's header") {
+            Ok(header) => crate::value::number(&header[2..4]) & COMPRESSED != 0,
+            Err(error) if cpus.iter().all(|cpu| cpu.len == 0) => return Err(error),
+            Err(_) => false,
+        };
+        Ok(Buffer { clock, page_size: page_size as usize, is_compressed, cpus })
+    }
+
+    /// Reads a section, decompressed.
+    fn section(&self, at: u64, id: u16, most: u64) -> Result<Section> {
+        let path = &self.path;
+        let header = self.read(at, 16, "a section's header")?;
+        let mut bytes = Bytes::new(path, &header, at, true);
+        let found = bytes.number(2, "a section's id")? as u16;
+        if found != id {
+            return Err(Error::damaged(path, at, format!("a section of id {id}"), found));
+        }
+        let flags = bytes.number(2, "a section's flags")?;
+        bytes.take(4, "a section's name")?;
+        let len = bytes.u64("a section's size")?;
+        if len > most {
+            let expected = format!("a section of at most {most} bytes");
+            return Err(Error::damaged(path, at + 8, expected, len));
+        }
+        let at = at + 16;
+        let content = self.read(at, len, "a section")?;
+        if flags & COMPRESSED == 0 {
+            return Ok(Section { at, content, plain: true });
+        }
+        let mut bytes = Bytes::new(path, &content, at, true);
+        let packed = bytes.u32("the length of compressed data")?;
+        let len = bytes.u32("the length of decompressed data")?;
+        if u64::from(len) > most {
+            let expected = format!("at most {most} bytes of decompressed data");
+            return Err(Error::damaged(path, at + 4, expected, len));
+        }
+        let packed = bytes.take(packed.into(), "compressed data")?;
+        let mut out = Vec::new();
+        decompress(&mut FrameDecoder::new(), packed, len as usize, &mut out)
+            .map_err(|why| Error::damaged(path, at + 8, "compressed data of zstd", why))?;
+        Ok(Section { at, content: out, plain: false })
+    }
+
+    /// Checks the places of all pages, and cuts them at the file's end. Pages of two CPUs have no byte
+    /// in common: so their windows need no more memory than the file has bytes.
+    fn check_buffers(&mut self) -> Result<()> {
+        let cpus = self.buffers.iter().flat_map(|buffer| &buffer.cpus);
+        let mut places: Vec<(u64, u64)> = cpus.map(|c| (c.at, c.len)).filter(|p| p.1 > 0).collect();
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            if let [(at, len), (next, _)] = *pair
+                && at.saturating_add(len) > next
+            {
+                let expected = "pages of a CPU after those of the one before";
+                return Err(Error::damaged(&self.path, next, expected, "pages of both"));
+            }
+        }
+        let len = self.file.len;
+        for cpu in self.buffers.iter_mut().flat_map(|buffer| &mut buffer.cpus) {
+            let there = cpu.len.min(len.saturating_sub(cpu.at));
+            if there < cpu.len {
+                self.warnings.push(format!(
+                    "cut at byte {len}: {} of {} bytes of CPU {} are missing",
+                    cpu.len - there,
+                    cpu.len,
+                    cpu.number
+                ));
+                cpu.len = there;
+            }
+        }
+        if self.buffers.is_empty() {
+            self.warnings.push("no buffers: it has no events".into());
+        }
+        Ok(())
+    }
+}
+
+/// A section's content.
+struct Section {
+    at: u64,
+    content: Vec<u8>,
+    plain: bool,
+}
+
+impl Section {
+    fn bytes<'a>(&'a self, path: &'a Path) -> Bytes<'a> {
+        Bytes::new(path, &self.content, self.at, self.plain)
+    }
+}
+
+/// Reads what both versions begin with.
+fn begin_of(bytes: &mut Bytes<'_>) -> Result<Begin> {
+    let at_begin = *bytes;
+    let magic = bytes.take(MAGIC.len() as u64, "the magic of a trace.dat")?;
+    if magic != MAGIC {
+        let found = magic.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let expected = "17084474726163696e67, the magic of a trace.dat of trace-cmd";
+        return Err(at_begin.damaged(expected, found));
+    }
+    let at_version = *bytes;
+    let version = match bytes.text(VERSION)? {
+        b"6" => 6,
+        b"7" => 7,
+        other => {
+            let found = String::from_utf8_lossy(&other[..other.len().min(8)]).into_owned();
+            return Err(at_version.damaged(VERSION, format_args!("{found:?}")));
+        }
+    };
+    let order = bytes.number(1, "a byte order")?;
+    if order != 0 {
+        return Err(bytes.damaged("little endian (0) before it", order));
+    }
+    let long = bytes.number(1, "the size of long")?;
+    if long != 8 {
+        return Err(bytes.damaged("8 bytes in a long before it", long));
+    }
+    let page_size = bytes.u32("a page size")?;
+    Ok(Begin { version, page_size: check_page_size(bytes, page_size)? })
+}
+
+fn check_page_size(bytes: &Bytes<'_>, size: u32) -> Result<u32> {
+    if PAGE_SIZES.contains(&size) && size.is_power_of_two() {
+        return Ok(size);
+    }
+    let expected =
+        format!("a page size of {} to {} before it", PAGE_SIZES.start(), PAGE_SIZES.end());
+    Err(bytes.damaged(&expected, size))
+}
+
+/// Takes an option's data.
+fn option_data<'a>(bytes: &mut Bytes<'a>) -> Result<Bytes<'a>> {
+    let len = bytes.u32("an option's length")?;
+    let at = *bytes;
+    let data = bytes.take(len.into(), "an option")?;
+    Ok(at.part(data))
+}
+
+/// Checks the layout of pages, which is the same in every 64-bit kernel.
+fn header_info(bytes: &mut Bytes<'_>) -> Result<()> {
+    for name in [&b"header_page"[..], b"header_event"] {
+        let at = *bytes;
+        if bytes.text("the description of pages")? != name {
+            let expected = format!("the text {:?}", String::from_utf8_lossy(name));
+            return Err(at.damaged(&expected, "another"));
+        }
+        let len = bytes.u64("the length of a description")?;
+        let at = *bytes;
+        let text = bytes.take(len, "the description of pages")?;
+        if name == b"header_page" {
+            let text = String::from_utf8_lossy(text).replace(['\t', ' '], "");
+            for place in
+                ["timestamp;offset:0;size:8;", "commit;offset:8;size:8;", "data;offset:16;"]
+            {
+                if !text.contains(place) {
+                    let expected = format!("pages of a 64-bit kernel, with {place}");
+                    return Err(at.damaged(&expected, "another layout"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads the names of threads: lines of a number and a name.
+fn comms(bytes: &mut Bytes<'_>) -> Result<Vec<(u32, Box<str>)>> {
+    let len = bytes.u64("the length of the threads' names")?;
+    let text = String::from_utf8_lossy(bytes.take(len, "the threads' names")?);
+    let line = |line: &str| {
+        let (tid, name) = line.trim_start().split_once(' ')?;
+        Some((tid.parse().ok()?, name.into()))
+    };
+    let mut comms: Vec<(u32, Box<str>)> = text.lines().filter_map(line).collect();
+    comms.sort_by_key(|(tid, _)| *tid);
+    Ok(comms)
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The event formats in a file, parsed when an event needs them.
+
+use super::bytes::Bytes;
+use crate::error::Result;
+use crate::format::{self, Format};
+use std::sync::OnceLock;
+
+#[derive(Debug)]
+pub(crate) struct Formats {
+    texts: Vec<Text>,
+    /// Number of the text in `texts`, counted from 1, by event id.
+    by_id: Vec<u32>,
+    /// For events without a format.
+    unknown: Format,
+}
+
+#[derive(Debug)]
+struct Text {
+    system: Box<str>,
+    text: Box<str>,
+    format: OnceLock<std::result::Result<Format, String>>,
+}
+
+impl Formats {
+    pub fn new() -> Formats {
+        Formats { texts: Vec::new(), by_id: vec![0; 1 << 16], unknown: Format::unknown() }
+    }
+
+    /// Takes the formats of ftrace itself: a number, and that many texts.
+    pub fn take_ftrace(&mut self, bytes: &mut Bytes<'_>) -> Result<()> {
+        self.take_system("ftrace", bytes)
+    }
+
+    /// Takes the formats of all other systems, with their names.
+    pub fn take(&mut self, bytes: &mut Bytes<'_>) -> Result<()> {
+        let systems = bytes.u32("a number of systems of events")?;
+        // Each takes 5 bytes at least.
+        for _ in 0..systems {
+            let system = String::from_utf8_lossy(bytes.text("a system's name")?);
+            self.take_system(&system, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn take_system(&mut self, system: &str, bytes: &mut Bytes<'_>) -> Result<()> {
+        let events = bytes.u32("a number of event formats")?;
+        // Each takes 8 bytes at least.
+        for _ in 0..events {
+            let len = bytes.u64("the length of an event format")?;
+            let text = String::from_utf8_lossy(bytes.take(len, "an event format")?);
+            // An event of this id is shown without a name.
+            let Some(id) = format::id(&text).map(usize::from) else { continue };
+            let (system, text) = (system.into(), text.into());
+            self.texts.push(Text { system, text, format: OnceLock::new() });
+            self.by_id[id] = self.texts.len() as u32;
+        }
+        Ok(())
+    }
+
+    /// Returns the format of an event, or the one of unknown events with the reason.
+    pub fn get(&self, id: u16) -> (&Format, Option<&str>) {
+        let number = self.by_id[usize::from(id)] as usize;
+        let Some(text) = number.checked_sub(1).and_then(|index| self.texts.get(index)) else {
+            return (&self.unknown, Some("the file has no format of its id"));
+        };
+        let parse = || Format::parse(&text.system, &text.text);
+        match text.format.get_or_init(parse) {
+            Ok(format) => (format, None),
+            Err(why) => (&self.unknown, Some(why)),
+        }
+    }
+
+    /// Iterates over the names of all events with a format, as far as they can be read.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        self.texts.iter().filter_map(|t| {
+            let name = t.text.lines().find_map(|line| line.strip_prefix("name:"))?;
+            Some(format!("{}:{}", t.system, name.trim()))
+        })
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The input of a CPU's pages.
+
+use super::file::{Buffer, Cpu, TraceFile};
+use super::page::{Page, Wrong};
+use super::pages::Pages;
+use super::times::Times;
+use crate::error::Result;
+use crate::event::{Encoded, EntryRef, EventRef, Fields, Kind, Lost, Thread};
+use crate::format::{self, COMMON, Format};
+use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds, nanoseconds_up};
+use crate::inputs::names::Names;
+use crate::value::number;
+use hypertrace_abi::ring::Losses;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most threads whose names are kept: as many as a default Linux has.
+const MOST_NAMES: usize = 1 << 15;
+
+/// A CPU and its next entry.
+#[derive(Debug)]
+pub(crate) struct Lane<'a> {
+    file: &'a TraceFile,
+    times: Times,
+    session: usize,
+    prefix: String,
+    cpu: u32,
+    pages: Pages<'a>,
+    page: Page,
+    /// The event that was read last, until it was taken.
+    event: Option<Event<'a>>,
+    /// Number of lost events before it, as far as the kernel counted them.
+    missed: u64,
+    /// Whether others were lost there that it did not count.
+    has_uncounted: bool,
+    /// Time of the last event: times never decrease.
+    time: Time,
+    /// Bound on the error of the event's time.
+    bound: Option<u64>,
+    sources: HashMap<u32, Arc<str>>,
+    /// The source of the last event.
+    source: (u32, Arc<str>),
+    faults: Faults,
+}
+
+#[derive(Debug)]
+struct Event<'a> {
+    format: &'a Format,
+    place: Range<usize>,
+    tid: u32,
+}
+
+/// Faults of events that could be read: number, and the first one.
+#[derive(Debug, Default)]
+struct Faults {
+    unknown: Option<(u64, String)>,
+    short: Option<(u64, String)>,
+    backwards: Option<(u64, String)>,
+    cut: Option<String>,
+}
+
+impl<'a> Lane<'a> {
+    pub fn new(
+        file: &'a TraceFile,
+        times: &'a Times,
+        session: usize,
+        prefix: &str,
+        (buffer, cpu): (&Buffer, Cpu),
+    ) -> Lane<'a> {
+        Lane {
+            file,
+            times: times.clone(),
+            session,
+            prefix: prefix.to_owned(),
+            cpu: cpu.number,
+            pages: Pages::new(file, buffer, cpu),
+            page: Page::default(),
+            event: None,
+            missed: 0,
+            has_uncounted: false,
+            time: Time::MIN,
+            bound: None,
+            sources: HashMap::new(),
+            source: (u32::MAX, Arc::default()),
+            faults: Faults::default(),
+        }
+    }
+
+    /// Reads the next event, if there is one, and the losses before it.
+    pub fn read(&mut self) -> Result<bool> {
+        // Each turn takes a record or a page.
+        loop {
+            let bytes = self.pages.page();
+            match self.page.next(bytes) {
+                Ok(Some(place)) => return self.event(place).map(|()| true),
+                Ok(None) => {}
+                Err(wrong) => return self.wrong(wrong).map(|()| false),
+            }
+            if !self.pages.next()? {
+                return Ok(false);
+            }
+            match Page::open(self.pages.page()) {
+                Ok((page, missed)) => {
+                    self.page = page;
+                    self.add_missed(missed);
+                }
+                Err(wrong) => return self.wrong(wrong).map(|()| false),
+            }
+        }
+    }
+
+    fn add_missed(&mut self, missed: Option<u64>) {
+        self.missed = self.missed.saturating_add(missed.unwrap_or(0));
+        self.has_uncounted |= missed == Some(0);
+    }
+
+    /// Returns the number of lost events before the one that was read last, once; then 0 if there are others
+    /// that were not counted.
+    pub fn take_missed(&mut self) -> Option<u64> {
+        match std::mem::take(&mut self.missed) {
+            0 => std::mem::take(&mut self.has_uncounted).then_some(0),
+            missed => Some(missed),
+        }
+    }
+
+    /// Returns the name of the event that was read last.
+    pub fn name(&self) -> Option<&'a Arc<str>> {
+        self.event.as_ref().map(|event| &event.format.name)
+    }
+
+    /// Returns the time of the event that was read last, or of its page, in nanoseconds.
+    pub fn last(&mut self) -> Option<i64> {
+        let page = (self.page.time > 0).then(|| self.times.at(self.cpu, self.page.time).0);
+        page.max((self.time > Time::MIN).then_some(self.time)).map(nanoseconds)
+    }
+
+    /// Ends at a wrong value: with a warning if the page was cut.
+    fn wrong(&mut self, wrong: Wrong) -> Result<()> {
+        self.page = Page::default();
+        let Wrong { at, expected, found } = wrong;
+        let error = self.pages.damaged(at, &expected, found);
+        if self.pages.is_whole() {
+            return Err(error);
+        }
+        self.faults.cut = Some(format!("the last page of CPU {} is cut: {error}", self.cpu));
+        Ok(())
+    }
+
+    fn event(&mut self, place: Range<usize>) -> Result<()> {
+        let bytes = self.pages.page();
+        let data = &bytes[place.clone()];
+        let (Some(id), Some(tid)) = (data.get(..2), data.get(4..COMMON)) else {
+            let found = format_args!("{} bytes", data.len()).to_string();
+            return Err(self.pages.damaged(place.start, "an event of at least 8 bytes", found));
+        };
+        let (id, tid) = (number(id) as u16, number(tid) as u32);
+        let (format, unknown) = self.file.formats.get(id);
+        let here = || self.pages.place(place.start);
+        if let Some(why) = unknown {
+            count(&mut self.faults.unknown, || {
+                format!("the first, of id {id}, at {}: {why}", here())
+            });
+        } else if !format.fits(data) {
+            count(&mut self.faults.short, || format!("the first, {}, at {}", format.name, here()));
+        }
+        let (time, bound) = self.times.at(self.cpu, self.page.time);
+        if time < self.time {
+            count(&mut self.faults.backwards, || format!("the first at {}", here()));
+        }
+        self.time = time.max(self.time);
+        let late = nanoseconds_up(self.time - time);
+        self.bound = bound.map(|bound| bound.saturating_add(late));
+        self.event = Some(Event { format, place, tid });
+        Ok(())
+    }
+
+    /// Sets the source to a thread's.
+    fn set_source(&mut self, tid: u32) {
+        if self.sources.len() >= MOST_NAMES {
+            self.sources.clear();
+        }
+        let (prefix, file) = (&self.prefix, self.file);
+        let source = self.sources.entry(tid).or_insert_with(|| {
+            let source = match (tid, file.comm(tid)) {
+                (0, _) => format!("{prefix}kernel/idle"),
+                (_, Some(comm)) => format!("{prefix}kernel/{comm}-{tid}"),
+                (_, None) => format!("{prefix}kernel/{tid}"),
+            };
+            source.into()
+        });
+        self.source = (tid, source.clone());
+    }
+}
+
+fn count(fault: &mut Option<(u64, String)>, first: impl FnOnce() -> String) {
+    match fault {
+        Some((n, _)) => *n += 1,
+        None => *fault = Some((1, first())),
+    }
+}
+
+impl Input for Lane<'_> {
+    fn advance(&mut self) -> Result<Option<Time>> {
+        let there = self.event.is_some() || self.read()?;
+        if !there && self.missed == 0 && !self.has_uncounted {
+            return Ok(None);
+        }
+        // Without any event, losses have no place; after the last one, they have its time.
+        Ok(Some(if self.time == Time::MIN { UNPLACED } else { self.time }))
+    }
+
+    fn take<'s>(&'s mut self, _: &'s mut Names) -> Option<EntryRef<'s>> {
+        if let Some(events) = self.take_missed() {
+            return Some(EntryRef::Lost(Lost {
+                ts_ns: (self.time != Time::MIN).then(|| nanoseconds(self.time)),
+                session: self.session,
+                source: format!("{}kernel/cpu{}", self.prefix, self.cpu).into(),
+                client: None,
+                cpu: Some(self.cpu),
+                events,
+                causes: Losses { overwritten: events, ..Losses::default() },
+            }));
+        }
+        let Event { format, place, tid } = self.event.take()?;
+        if tid != self.source.0 {
+            self.set_source(tid);
+        }
+        let bytes = &self.pages.page()[place];
+        Some(EntryRef::Event(EventRef {
+            ts_ns: nanoseconds(self.time),
+            bound_ns: self.bound,
+            session: self.session,
+            source: &self.source.1,
+            name: &format.name,
+            fields: Fields(Encoded::Kernel(format::Fields { format, bytes })),
+            flags: 0,
+            client: None,
+            kind: Kind::Kernel,
+            reference: None,
+            thread: Some(Thread { tid, cpu: Some(self.cpu) }),
+        }))
+    }
+
+    fn is_host(&self) -> bool {
+        true
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let Faults { unknown, short, backwards, cut } = &self.faults;
+        let counted = [
+            (unknown, "events without a readable format"),
+            (short, "events that do not hold what their format says"),
+            (backwards, "events with a time before the one before them, shown at that one's"),
+        ];
+        let path = self.file.path.display();
+        let counted = counted.into_iter().filter_map(|(fault, what)| {
+            let (n, first) = fault.as_ref()?;
+            Some(format!("{path}: {n} {what} on CPU {}; {first}", self.cpu))
+        });
+        counted.chain(cut.clone()).collect()
+    }
+}

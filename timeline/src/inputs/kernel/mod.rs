@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Traces of a kernel: `kernel.dat` of a session, and any trace.dat of trace-cmd.
+//!
+//! ```text
+//! lane     the input of a CPU: its next event or loss
+//! pages    the pages of a CPU, through a window
+//! page     the records of a page
+//! times    from ticks to Unix time
+//! file     the parts of a trace.dat, versions 6 and 7
+//! formats  the event formats in it
+//! options  what both versions say about the trace
+//! shift    the map from a guest's clock to its host's
+//! zstd     decompression with a bound
+//! bytes    reading with the place of what is wrong
+//! ```
+
+mod bytes;
+mod file;
+mod formats;
+mod lane;
+mod options;
+mod page;
+mod pages;
+mod shift;
+mod times;
+mod zstd;
+
+use crate::clock::host::HostCounter;
+use crate::error::{Error, Result};
+use crate::inputs::ctf::{ClockMaps, Domain, Offset, Session};
+use crate::inputs::input::Input;
+use crate::inputs::names::Names;
+use file::TraceFile;
+use lane::Lane;
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use times::{Scale, Times};
+
+/// Name of the kernel's trace in a session's directory.
+const FILE: &str = "kernel.dat";
+
+/// Name of the kernel's clock that is the raw TSC.
+const TSC: &str = "x86-tsc";
+
+/// A trace of a kernel: a trace.dat of version 6 or 7, compressed with zstd or not.
+///
+/// Memory: the formats of its events, the names of its threads and a window of 16 KiB
+/// (or a chunk, if compressed) for each CPU. A fault of a part is a
+/// [warning](KernelTrace::warnings) if the rest can be read.
+#[derive(Debug)]
+pub struct KernelTrace {
+    file: TraceFile,
+    /// Index of the session that it belongs to.
+    session: Option<usize>,
+    /// Name of the guest that it is of, by its host's trace.
+    guest: Option<String>,
+    /// Times of each buffer.
+    times: Vec<Times>,
+}
+
+/// Counts of a kernel's trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelStat {
+    /// Counts by CPU.
+    pub cpus: Vec<CpuStat>,
+    /// False if events after the last page of a CPU may be lost, too: the kernel's counters are missing.
+    pub losses_known: bool,
+    /// Faults of the trace, although it could be read.
+    pub warnings: Vec<String>,
+}
+
+/// Counts of a CPU in a kernel's trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CpuStat {
+    /// Number of the CPU.
+    pub cpu: u32,
+    /// Events in its pages.
+    pub events: u64,
+    /// Events that were overwritten before they were read, as far as the kernel counted them.
+    pub lost: u64,
+    /// Places where events were overwritten and not counted.
+    pub uncounted: u64,
+}
+
+impl KernelTrace {
+    /// Opens a trace. Its times are nanoseconds of its own clock: without a known relation to
+    /// Unix time, and without a bound.
+    ///
+    /// # Errors
+    /// If it is no trace.dat of a 64-bit little-endian machine, or is damaged.
+    pub fn open(path: &Path) -> Result<KernelTrace> {
+        let file = TraceFile::open(path)?;
+        // Whatever the clock is, as in trace-cmd's reader.
+        let scale = file.options.tsc.map_or(Scale::Nanoseconds, Scale::Tsc);
+        let own_bound = file.options.clock_bound_ns;
+        let times = Times { scale, shift: None, offset: None, bound: None, own_bound };
+        let times = file.buffers.iter().map(|_| times.clone());
+        Ok(KernelTrace { times: times.collect(), session: None, guest: None, file })
+    }
+
+    /// Opens `kernel.dat` of a session with this index, if it has one. Its counter is the
+    /// session's, so set that first ([`Session::open_all`]).
+    ///
+    /// # Errors
+    /// As for [`KernelTrace::open`].
+    pub fn of_session(number: usize, session: &Session) -> Result<Option<KernelTrace>> {
+        let path = session.dir().join(FILE);
+        if !path.try_exists().unwrap_or(true) {
+            return Ok(None);
+        }
+        let mut trace = KernelTrace::open(&path)?;
+        trace.session = Some(number);
+        trace.set_counter(&session.counter(), is_tsc(session))?;
+        Ok(Some(trace))
+    }
+
+    /// Takes raw ticks as those of a counter, if that is the TSC. Times have a bound if the boot is the same.
+    ///
+    /// # Errors
+    /// If the trace is of another boot.
+    fn set_counter(&mut self, counter: &HostCounter, is_tsc: bool) -> Result<()> {
+        let boots = (self.file.options.boot_id, counter.boot_id());
+        let bound = match boots {
+            (Some(own), Some(boot)) if own != boot => {
+                return Err(Error::AnotherBoot { path: self.file.path.clone() });
+            }
+            (Some(_), Some(_)) => Some(self.file.options.clock_bound_ns),
+            (own, _) => {
+                let whose = if own.is_none() { "it" } else { "the session" };
+                self.file.warnings.push(format!(
+                    "{whose} does not say in which boot it was recorded: the error of its times is \
+                     unknown"
+                ));
+                None
+            }
+        };
+        for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
+            if is_tsc && buffer.clock == TSC {
+                (times.scale, times.bound) = (Scale::Counter(*counter), bound);
+            } else {
+                self.file.warnings.push(format!(
+                    "its clock {:?} is not the session's: its events have unknown times; record \
+                     with the clock x86-tsc",
+                    buffer.clock
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the trace as one of the session with this index if both are of one boot: raw ticks are those
+    /// of its counter. Does nothing if they are not known to be.
+    pub fn join(&mut self, number: usize, session: &Session) {
+        let counter = session.counter();
+        let options = &self.file.options;
+        if options.boot_id.is_none() || options.boot_id != counter.boot_id() || !is_tsc(session) {
+            return;
+        }
+        self.session = Some(number);
+        for (buffer, times) in self.file.buffers.iter().zip(&mut self.times) {
+            if buffer.clock == TSC {
+                times.scale = Scale::Counter(counter);
+                times.bound = Some(options.clock_bound_ns);
+            }
+        }
+    }
+
+    /// Moves all events of the trace.
+    pub fn add_offset(&mut self, offset: Offset) {
+        for times in &mut self.times {
+            times.offset = Some(times.offset.map_or(offset, |before| before.and(offset)));
+        }
+    }
+
+    /// Takes raw ticks as those of the guest's TSC in a session, which its reference points relate to
+    /// the host's clock.
+    ///
+    /// # Errors
+    /// If the clock of the trace or of the guest is another one, or not known.
+    pub fn set_guest(&mut self, session: &Session, maps: &ClockMaps) -> Result<()> {
+        let failed = |why: &str| Error::NoGuestClock {
+            path: self.file.path.clone(),
+            session: session.dir().to_owned(),
+            why: why.into(),
+        };
+        let clock = maps.guest(session).map_err(failed)?;
+        if let Some(buffer) = self.file.buffers.iter().find(|buffer| buffer.clock != TSC) {
+            let found = format!("the trace has the clock {:?}; record with x86-tsc", buffer.clock);
+            return Err(failed(&found));
+        }
+        for times in &mut self.times {
+            times.scale = Scale::Guest(Box::new(clock.clone()));
+        }
+        Ok(())
+    }
+
+    /// Puts guests' traces on the clock of their host, where the host's trace is one of these
+    /// and the guest's has the corrections.
+    pub fn pair(traces: &mut [KernelTrace]) {
+        // Each guest is compared with all others: a few files.
+        for guest in 0..traces.len() {
+            let options = &traces[guest].file.options;
+            let (id, shift) = (options.trace, options.shift.clone());
+            let host_of = |trace: &&KernelTrace| {
+                shift.as_ref().is_some_and(|shift| trace.file.options.trace == Some(shift.peer))
+            };
+            let mut others = traces.iter().enumerate().filter(|(n, _)| *n != guest);
+            let host = others.clone().map(|(_, trace)| trace).find(host_of);
+            let scale = host.and_then(|host| Some(host.times.first()?.scale.clone()));
+            let name = others.find_map(|(_, trace)| {
+                let mut guests = trace.file.options.guests.iter();
+                Some(guests.find(|guest| Some(guest.trace) == id)?.name.clone())
+            });
+            let trace = &mut traces[guest];
+            trace.guest = name.or(trace.guest.take());
+            for times in &mut trace.times {
+                if let Some(scale) = &scale {
+                    (times.scale, times.shift) = (scale.clone(), shift.clone());
+                    times.bound = None;
+                }
+            }
+        }
+    }
+
+    /// Returns the trace's file.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// Returns the index of the session that it belongs to.
+    pub fn session(&self) -> Option<usize> {
+        self.session
+    }
+
+    /// Returns the faults of the file, although it could be opened.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        let path = self.file.path.display();
+        self.file.warnings.iter().map(move |warning| format!("{path}: {warning}"))
+    }
+
+    /// Iterates over the names of the events that the file describes: `SYSTEM:EVENT`.
+    pub fn events(&self) -> impl Iterator<Item = String> {
+        self.file.formats.names()
+    }
+
+    /// Returns the name of the guest, or of the file.
+    pub(crate) fn name(&self) -> String {
+        let file = || self.file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.guest.clone().unwrap_or_else(file)
+    }
+
+    /// Counts all events.
+    ///
+    /// # Errors
+    /// If a page is damaged.
+    pub fn stat(&self) -> Result<KernelStat> {
+        let losses_known = self.file.options.has_counters;
+        let warnings = self.warnings().collect();
+        let mut stat = KernelStat { losses_known, warnings, ..KernelStat::default() };
+        for (cpu, mut lane) in self.lanes(0, "") {
+            let mut counts = CpuStat { cpu, ..CpuStat::default() };
+            while lane.read()? {
+                counts.events += 1;
+                counts.add_lost(&mut lane);
+            }
+            counts.add_lost(&mut lane);
+            stat.warnings.extend(lane.warnings());
+            stat.cpus.push(counts);
+        }
+        Ok(stat)
+    }
+
+    /// Returns the names of the first events of each CPU: at most `most` of them.
+    ///
+    /// # Errors
+    /// If a page is damaged.
+    pub(crate) fn first_names(&self, most: usize) -> Result<HashSet<Arc<str>>> {
+        let mut names = HashSet::new();
+        for (_, mut lane) in self.lanes(0, "") {
+            let mut read = 0;
+            while read < most && lane.read()? {
+                read += 1;
+                if let Some(name) = lane.name().filter(|name| !names.contains(*name)) {
+                    names.insert(name.clone());
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns the time of the last event, in nanoseconds.
+    ///
+    /// # Errors
+    /// If a page is damaged.
+    pub(crate) fn end(&self) -> Result<Option<i64>> {
+        let mut end = None;
+        for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
+            for cpu in buffer.cpus.iter().filter(|cpu| cpu.len > 0) {
+                let mut last = *cpu;
+                if !buffer.is_compressed {
+                    let page = buffer.page_size as u64;
+                    let before = (cpu.len - 1) / page * page;
+                    (last.at, last.len) = (cpu.at + before, cpu.len - before);
+                }
+                let mut lane = Lane::new(&self.file, times, 0, "", (buffer, last));
+                while lane.read()? {}
+                end = end.max(lane.last());
+            }
+        }
+        Ok(end)
+    }
+
+    /// Returns the input of each CPU that has pages.
+    fn lanes<'a>(&'a self, session: usize, prefix: &str) -> impl Iterator<Item = (u32, Lane<'a>)> {
+        let buffers = self.file.buffers.iter().zip(&self.times);
+        buffers.flat_map(move |(buffer, times)| {
+            let cpus = buffer.cpus.iter().filter(|cpu| cpu.len > 0);
+            cpus.map(move |cpu| {
+                (cpu.number, Lane::new(&self.file, times, session, prefix, (buffer, *cpu)))
+            })
+        })
+    }
+}
+
+impl CpuStat {
+    fn add_lost(&mut self, lane: &mut Lane<'_>) {
+        while let Some(missed) = lane.take_missed() {
+            self.lost = self.lost.saturating_add(missed);
+            self.uncounted += u64::from(missed == 0);
+        }
+    }
+}
+
+/// Returns whether the clock of a session's host is the TSC.
+fn is_tsc(session: &Session) -> bool {
+    let mut clocks = session.json().clocks.iter();
+    clocks.any(|clock| clock.domain == Domain::Host && clock.kind == "tsc")
+}
+
+/// Returns the inputs of a trace.
+pub(crate) fn inputs<'a>(
+    session: usize,
+    trace: &'a KernelTrace,
+    names: &Names,
+) -> Vec<Box<dyn Input + 'a>> {
+    let lanes = trace.lanes(session, names.prefix(session));
+    lanes.map(|(_, lane)| Box::new(lane) as Box<dyn Input>).collect()
+}

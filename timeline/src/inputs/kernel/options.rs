@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Options of a trace.dat that versions 6 and 7 have in common.
+
+use super::bytes::Bytes;
+use super::shift::{Sample, TimeShift};
+use crate::clock::host::uuid;
+use crate::error::Result;
+
+/// Ids of options. Those that are not here say nothing about events.
+pub(crate) mod id {
+    pub const DONE: u16 = 0;
+    pub const CPUSTAT: u16 = 2;
+    pub const BUFFER: u16 = 3;
+    pub const TRACECLOCK: u16 = 4;
+    pub const VERSION: u16 = 9;
+    pub const TRACEID: u16 = 11;
+    pub const TIME_SHIFT: u16 = 12;
+    pub const GUEST: u16 = 13;
+    pub const TSC2NSEC: u16 = 14;
+    pub const HEADER_INFO: u16 = 16;
+    pub const FTRACE_EVENTS: u16 = 17;
+    pub const EVENT_FORMATS: u16 = 18;
+    pub const CMDLINES: u16 = 21;
+}
+
+/// Most guests of a host's trace.
+const MOST_GUESTS: usize = 1024;
+
+/// A guest that was traced together with this host.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    pub name: String,
+    /// Id of the guest's trace.
+    pub trace: u64,
+}
+
+/// Map from ticks to nanoseconds: `ticks * mult >> shift`. trace-cmd does not add the
+/// option's third number, an offset, either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TscToNs {
+    pub mult: u32,
+    pub shift: u32,
+}
+
+/// Contents of the options.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    /// Name of the clock, in version 6.
+    pub clock: String,
+    pub trace: Option<u64>,
+    pub shift: Option<TimeShift>,
+    pub guests: Vec<Guest>,
+    /// It has the kernel's counters at the end of the recording.
+    pub has_counters: bool,
+    pub tsc: Option<TscToNs>,
+    /// The boot in which it was recorded; recordings of hypertrace have it.
+    pub boot_id: Option<u128>,
+    /// Bound on the error of times that were converted to ticks, in nanoseconds.
+    pub clock_bound_ns: u64,
+}
+
+impl Options {
+    /// Takes an option, if it is one of those of both versions.
+    pub fn take(&mut self, option: u16, data: &mut Bytes<'_>) -> Result<()> {
+        match option {
+            id::CPUSTAT => self.has_counters = true,
+            id::TRACECLOCK => {
+                let text = String::from_utf8_lossy(data.text("a clock's name")?).into_owned();
+                // The contents of the file `trace_clock`, which lists all clocks.
+                let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+                self.clock = chosen.map_or(text.trim(), |(clock, _)| clock).to_owned();
+            }
+            id::VERSION => {
+                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N`. Others
+                // write only their version.
+                let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
+                let words = || text.split("; ").filter_map(|word| word.split_once('='));
+                let find = |name| words().find(|(key, _)| *key == name).map(|(_, value)| value);
+                self.boot_id = find("boot_id").and_then(uuid);
+                self.clock_bound_ns =
+                    find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
+            }
+            id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
+            id::TIME_SHIFT => self.shift = Some(time_shift(data)?),
+            id::GUEST => {
+                let name = String::from_utf8_lossy(data.text("a guest's name")?).into_owned();
+                let trace = data.u64("a trace's id")?;
+                if self.guests.len() == MOST_GUESTS {
+                    return Err(data.damaged(&format!("at most {MOST_GUESTS} guests"), "one more"));
+                }
+                self.guests.push(Guest { name, trace });
+            }
+            id::TSC2NSEC => {
+                let tsc = TscToNs { mult: data.u32("a factor")?, shift: data.u32("a shift")? };
+                if tsc.mult == 0 || tsc.shift > 63 {
+                    let found = format_args!("{} and {}", tsc.mult, tsc.shift).to_string();
+                    return Err(data.damaged("a factor above 0 and a shift of at most 63", found));
+                }
+                self.tsc = Some(tsc);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn time_shift(data: &mut Bytes<'_>) -> Result<TimeShift> {
+    let peer = data.u64("the peer's id")?;
+    let flags = data.u32("flags")?;
+    let cpus = data.u32("a number of CPUs")?;
+    let mut shift = TimeShift { peer, interpolated: flags & 1 != 0, cpus: Vec::new() };
+    // Each CPU takes 4 bytes of the option at least.
+    for _ in 0..cpus {
+        let count = data.u32("a number of time corrections")?;
+        let mut list = |what| data.take(u64::from(count) * 8, what);
+        let lists = [list("times")?, list("time offsets")?, list("time ratios")?];
+        let numbers = lists.map(|list| list.chunks_exact(8).map(crate::value::number));
+        let [times, offsets, ratios] = numbers;
+        let samples = times.zip(offsets).zip(ratios).map(|((time, offset), ratio)| Sample {
+            time,
+            offset: offset as i64,
+            ratio,
+            fraction: 0,
+        });
+        let mut samples: Vec<Sample> = samples.collect();
+        samples.sort_by_key(|sample| sample.time);
+        shift.cpus.push(samples);
+    }
+    // Older writers have no fractions.
+    if data.left() > 0 {
+        for samples in &mut shift.cpus {
+            let fraction = data.u64("a number of fraction bits")?;
+            if fraction > 60 {
+                return Err(data.damaged("at most 60 fraction bits", fraction));
+            }
+            samples.iter_mut().for_each(|sample| sample.fraction = fraction as u32);
+        }
+    }
+    Ok(shift)
+}

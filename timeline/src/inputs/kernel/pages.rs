@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The pages of a CPU, one after the other, through a window.
+
+use super::file::{Buffer, Cpu, TraceFile};
+use super::zstd::decompress;
+use crate::error::{Error, Result};
+use crate::inputs::regular::read_at;
+use crate::value::number;
+use ruzstd::decoding::FrameDecoder;
+use std::fmt;
+
+/// Bytes of the window, or those of a page if that is more.
+const WINDOW: usize = 16 << 10;
+/// Most bytes of a compressed chunk, and of its content, for all CPUs together. trace-cmd's chunks
+/// have 10 pages.
+const MOST_CHUNKS: u64 = 1 << 30;
+/// The same, for one CPU.
+const MOST_CHUNK: u64 = 16 << 20;
+
+/// Position in the pages of a CPU.
+pub(crate) struct Pages<'a> {
+    file: &'a TraceFile,
+    page_size: usize,
+    /// Place in the file of what follows the window, and bytes there.
+    at: u64,
+    left: u64,
+    window: Vec<u8>,
+    /// Place of the window, or of the chunk that it was.
+    base: u64,
+    /// The page in the window.
+    from: usize,
+    to: usize,
+    chunks: Option<Chunks>,
+}
+
+/// Chunks of compressed pages.
+struct Chunks {
+    /// Number of chunks to come; `None` before the first.
+    left: Option<u32>,
+    packed: Vec<u8>,
+    decoder: Box<FrameDecoder>,
+}
+
+impl fmt::Debug for Pages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("at", &self.at).field("left", &self.left).finish()
+    }
+}
+
+impl<'a> Pages<'a> {
+    pub fn new(file: &'a TraceFile, buffer: &Buffer, cpu: Cpu) -> Pages<'a> {
+        let is_compressed = buffer.is_compressed && cpu.len > 0;
+        let decoder = || Box::new(FrameDecoder::new());
+        let chunks = || Chunks { left: None, packed: Vec::new(), decoder: decoder() };
+        // trace-cmd 3.1 does not count the four bytes of the number of chunks.
+        let there = file.file.len.saturating_sub(cpu.at);
+        let left = if is_compressed { (cpu.len + 4).min(there) } else { cpu.len };
+        Pages {
+            file,
+            page_size: buffer.page_size,
+            at: cpu.at,
+            left,
+            window: Vec::new(),
+            base: cpu.at,
+            from: 0,
+            to: 0,
+            chunks: is_compressed.then(chunks),
+        }
+    }
+
+    /// Returns the page that was read last. The last one of a file that was cut may be shorter
+    /// than others.
+    pub fn page(&self) -> &[u8] {
+        &self.window[self.from..self.to]
+    }
+
+    /// Returns whether the page is as long as it should be.
+    pub fn is_whole(&self) -> bool {
+        self.to - self.from == self.page_size
+    }
+
+    /// Returns the place of a byte of the page, in words.
+    pub fn place(&self, at: usize) -> String {
+        match self.chunks {
+            None => format!("byte {}", self.base + (self.from + at) as u64),
+            Some(_) => format!("byte {} of the chunk at byte {}", self.from + at, self.base),
+        }
+    }
+
+    /// Returns an error at a byte of the page.
+    pub fn damaged(&self, at: usize, expected: &str, found: impl fmt::Display) -> Error {
+        let path = &self.file.path;
+        if self.chunks.is_none() {
+            return Error::damaged(path, self.base + (self.from + at) as u64, expected, found);
+        }
+        let found = format!("{found} at byte {} of the decompressed chunk", self.from + at);
+        Error::damaged(path, self.base, expected, found)
+    }
+
+    /// Reads the next page. Returns whether there is one.
+    pub fn next(&mut self) -> Result<bool> {
+        self.from = self.to;
+        if self.from == self.window.len() && !self.fill()? {
+            return Ok(false);
+        }
+        self.to = self.window.len().min(self.from + self.page_size);
+        Ok(true)
+    }
+
+    /// Fills the window.
+    fn fill(&mut self) -> Result<bool> {
+        (self.from, self.to) = (0, 0);
+        self.base = self.at;
+        match self.chunks.take() {
+            Some(mut chunks) => {
+                let filled = self.fill_from(&mut chunks);
+                self.chunks = Some(chunks);
+                filled
+            }
+            None => {
+                let len = self.left.min(WINDOW.max(self.page_size) as u64) as usize;
+                let mut window = std::mem::take(&mut self.window);
+                if window.len() < len {
+                    window = vec![0; len];
+                }
+                window.truncate(len);
+                let read = self.read(&mut window);
+                self.window = window;
+                read.map(|()| len > 0)
+            }
+        }
+    }
+
+    /// Decompresses the next chunk.
+    fn fill_from(&mut self, chunks: &mut Chunks) -> Result<bool> {
+        self.window.clear();
+        let left = match chunks.left {
+            Some(left) => left,
+            None => self.u32()?,
+        };
+        let Some(more) = left.checked_sub(1) else { return Ok(false) };
+        chunks.left = Some(more);
+        self.base = self.at;
+        let path = &self.file.path;
+        let (packed, len) = (u64::from(self.u32()?), u64::from(self.u32()?));
+        let cpus: usize = self.file.buffers.iter().map(|buffer| buffer.cpus.len()).sum();
+        let most = (MOST_CHUNKS / cpus.max(1) as u64).min(MOST_CHUNK);
+        for (at, len) in [(self.base, packed), (self.base + 4, len)] {
+            if len == 0 || len > most {
+                let expected = format!("a chunk of 1 to {most} bytes");
+                return Err(Error::damaged(path, at, expected, len));
+            }
+        }
+        if packed > self.left {
+            let expected = format!("{packed} bytes of a compressed chunk");
+            return Err(Error::damaged(path, self.at, expected, format!("{}", self.left)));
+        }
+        chunks.packed.resize(packed as usize, 0);
+        self.read(&mut chunks.packed)?;
+        decompress(&mut chunks.decoder, &chunks.packed, len as usize, &mut self.window)
+            .map_err(|why| Error::damaged(path, self.base + 8, "compressed data of zstd", why))?;
+        Ok(true)
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        let mut bytes = [0; 4];
+        if self.left < 4 {
+            let path = &self.file.path;
+            return Err(Error::damaged(path, self.at, "4 bytes of a chunk's header", self.left));
+        }
+        self.read(&mut bytes)?;
+        Ok(number(&bytes) as u32)
+    }
+
+    /// Reads from the file. The bytes were there when it was opened.
+    fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
+        let path = &self.file.path;
+        let read = read_at(&self.file.file.file, bytes, self.at).map_err(Error::io(path))?;
+        if read < bytes.len() {
+            let at = self.at + read as u64;
+            return Err(Error::damaged(path, at, "more pages", "the end of the file"));
+        }
+        self.at += read as u64;
+        self.left -= read as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! From the ticks of a trace's clock to the timeline's time.
+
+use super::options::TscToNs;
+use super::shift::TimeShift;
+use crate::clock::FRACTION;
+use crate::clock::host::HostCounter;
+use crate::inputs::ctf::{GuestClock, Offset};
+use crate::inputs::input::Time;
+
+/// Times of a trace.
+#[derive(Clone, Debug)]
+pub(crate) struct Times {
+    pub scale: Scale,
+    /// Map to the clock of the host, whose scale it is then.
+    pub shift: Option<TimeShift>,
+    /// Added to each time.
+    pub offset: Option<Offset>,
+    /// Bound on the error of all times against the timeline's host, in nanoseconds.
+    pub bound: Option<u64>,
+    /// Bound on the error against the trace's own clock, in nanoseconds.
+    pub own_bound: u64,
+}
+
+/// From ticks to nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) enum Scale {
+    /// Ticks of a counter whose Unix time is known.
+    Counter(HostCounter),
+    /// Ticks of a guest's counter, whose reference points relate it to the host's.
+    Guest(Box<GuestClock>),
+    Tsc(TscToNs),
+    Nanoseconds,
+}
+
+impl Times {
+    /// Returns the time of an event of a CPU, and the bound on its error in nanoseconds.
+    pub fn at(&mut self, cpu: u32, raw: u64) -> (Time, Option<u64>) {
+        let ticks = match &self.shift {
+            Some(shift) => shift.host(cpu, raw),
+            None => raw.into(),
+        };
+        let bound = self.bound.filter(|_| self.shift.is_none());
+        let (time, bound) = match &mut self.scale {
+            Scale::Counter(counter) => (counter.unix(ticks), bound),
+            Scale::Guest(clock) => {
+                let (time, units) = clock.at(raw);
+                // The error also has the part of a nanosecond that is not shown.
+                let bound = units.map(|units| units.div_ceil(FRACTION as u64) + 1 + self.own_bound);
+                (time, bound)
+            }
+            // 65 bits, 32 and 8: within 128.
+            Scale::Tsc(tsc) => {
+                ((ticks * Time::from(tsc.mult) * Time::from(FRACTION)) >> tsc.shift, bound)
+            }
+            Scale::Nanoseconds => (ticks * Time::from(FRACTION), bound),
+        };
+        match self.offset {
+            None => (time, bound),
+            Some(Offset { ns, bound_ns, .. }) => {
+                let own = bound.unwrap_or(self.own_bound);
+                let bound = bound_ns.map(|stated| stated.saturating_add(own));
+                (time + Time::from(ns) * Time::from(FRACTION), bound)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_scaled_as_trace_cmd_does() {
+        let scale = Scale::Tsc(TscToNs { mult: 3, shift: 2 });
+        let mut times = Times { scale, shift: None, offset: None, bound: None, own_bound: 3 };
+        assert_eq!(times.at(0, 1_001), ((1_001 * 3 * 256) >> 2, None));
+        times.offset = Some(Offset::new(-5, None));
+        assert_eq!(times.at(0, 1_001), (((1_001 * 3 * 256) >> 2) - 5 * 256, None));
+        times.offset = Some(Offset::new(-5, Some(10)));
+        assert_eq!(times.at(0, 1_001).1, Some(13), "of the offset, and of the trace's clock");
+    }
+}

@@ -1,0 +1,1087 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! One pass over the timeline: it keeps the accounts of threads, and the open regions of
+//! clients.
+
+use super::lanes::{Lanes, Window, Windows};
+use super::marks::{Kernel, Kinds, Reasons, is_run, of_kvm};
+use super::pairs::{Cut, Open, Pairs};
+use super::parts::{Account, Mark, Part, Sums, Times, Why};
+use super::store::{Detail, NO_CLIENT, Sample, Store};
+use super::summary::Group;
+use super::{By, Kind, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, unix_ns};
+use crate::clock::SLACK_PER_MILLE;
+use crate::error::Result;
+use crate::event::{EntryRef, EventRef, Kind as EventKind, Lost};
+use crate::inputs::ctf::{ClockMaps, Domain, Session};
+use crate::inputs::kernel::KernelTrace;
+use crate::merge::Timeline;
+use crate::value::ValueRef;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// Name of the region whose duration is the cost of a region.
+const EMPTY: &str = "empty";
+/// Events of each CPU that are read before the merge, to see which kinds there are.
+const FIRST_EVENTS: usize = 1 << 12;
+/// Most threads of a session that have an account.
+const MOST_THREADS: usize = 1 << 15;
+/// Most begins and ends without the other that are compared with those of other clients.
+const MOST_STRAYS: usize = 1 << 16;
+/// Slots for the numbers of threads.
+const TID_SLOTS: usize = 4096;
+/// Most clients, more than any session has.
+const MOST_CLIENTS: usize = 4096;
+/// Slots for the roles of events, by bits of their names' addresses.
+const SLOTS: usize = 256;
+
+/// Returns the names of the regions that sessions have events for, and whether an id is with
+/// them.
+pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
+    let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    let with_id = classes.filter(|class| class.fields.iter().any(|field| &**field == "id"));
+    let of = |name: &str| {
+        let name = name.strip_suffix("_begin").or_else(|| name.strip_suffix("_end"))?;
+        Some(name.to_owned())
+    };
+    with_id.filter_map(|class| of(&class.name)).collect()
+}
+
+/// Meaning of an event for regions, by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Role {
+    /// Region that it begins.
+    begins: Option<u32>,
+    /// Region that it ends.
+    ends: Option<u32>,
+    /// Field with the region's id.
+    id: Option<u16>,
+    /// Field of the value that regions are grouped by.
+    by: Option<u16>,
+    /// Whether it is the VMM's event before it enters the guest.
+    is_run: bool,
+}
+
+/// A session while it is read.
+#[derive(Debug)]
+struct Host {
+    is_program: bool,
+    kinds: Kinds,
+    runs: bool,
+    /// Time of the kernel's last event; `None` without a kernel's trace.
+    end: Option<i64>,
+    threads: Vec<Thread>,
+    by_tid: HashMap<u32, usize>,
+    /// Indices of threads counted from 1, by bits of their numbers: they find most threads, and
+    /// rule out most others.
+    slots: Box<[u32; TID_SLOTS]>,
+    /// By number.
+    clients: Vec<Client>,
+    /// Regions between two events of the VMM, by thread.
+    vmm: HashMap<u32, Pairs>,
+    /// Time of the last event of each CPU.
+    cpus: Vec<i64>,
+    /// Jumps of clocks: of one client, or of all.
+    jumps: Vec<(Option<u32>, i64, i64)>,
+}
+
+/// A thread of the host.
+#[derive(Debug)]
+struct Thread {
+    tid: u32,
+    name: Option<Arc<str>>,
+    account: Account,
+    /// Whether the kernel's trace has an event of it already: before that, it may not have been traced.
+    is_covered: bool,
+}
+
+/// A client of the guest.
+#[derive(Debug, Default)]
+struct Client {
+    pairs: Pairs,
+    /// The threads that served it, each from a time on, and the last time of the one before.
+    seats: Vec<(i64, i64, usize)>,
+    seat: usize,
+    /// Thread of a program.
+    thread: Option<usize>,
+    /// Process of a program, 0 if unknown.
+    pid: u32,
+}
+
+/// A region whose end waits for the account.
+#[derive(Debug)]
+struct Closing {
+    open: Open,
+    session: usize,
+    client: u32,
+    end: i64,
+    cut: Cut,
+}
+
+/// Hash of our own numbers, which are dense.
+#[derive(Debug, Default)]
+struct Number(u64);
+
+impl Hasher for Number {
+    fn finish(&self) -> u64 {
+        // The table takes the upper bits, too.
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
+/// A begin or an end without the other.
+#[derive(Clone, Copy, Debug)]
+struct Stray {
+    session: usize,
+    client: u32,
+    pid: u32,
+    name: u32,
+    id: u64,
+    time: i64,
+    group: u32,
+    is_begin: bool,
+}
+
+/// The pass.
+struct Pass<'a> {
+    options: &'a Options,
+    hosts: Vec<Host>,
+    roles: HashMap<usize, Role>,
+    cache: Vec<(usize, Role)>,
+    kernel_cache: Vec<(usize, Kernel)>,
+    names: Vec<String>,
+    reasons: Reasons,
+    groups: Vec<Group>,
+    /// Groups by name and value.
+    by_value: HashMap<(u32, String), u32>,
+    store: Store,
+    windows: Windows,
+    cuts: u64,
+    closing: Vec<Closing>,
+    known: HashMap<u64, Box<Sums>, BuildHasherDefault<Number>>,
+    strays: Vec<Stray>,
+    is_cut: bool,
+}
+
+/// Reads everything. See [`Regions::of`].
+pub(super) fn collect(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    options: &Options,
+) -> Result<Regions> {
+    let (pass, warnings) = read(sessions, traces, options, &[])?;
+    Ok(pass.finish(warnings))
+}
+
+/// Reads everything up to the end of some windows. See [`super::lanes`].
+pub(super) fn lanes(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    windows: &[Window],
+) -> Result<(Vec<Lanes>, Vec<String>)> {
+    // No event has an empty name.
+    let select = Select::Names(vec![String::new()]);
+    let options = Options { select, by: By::Nothing };
+    let (mut pass, _) = read(sessions, traces, &options, windows)?;
+    pass.end_windows(i64::MAX);
+    pass.end_accounts();
+    Ok((pass.windows.into_lanes(), pass.reasons.names().to_vec()))
+}
+
+/// Reads everything; if there are windows, only until all are known.
+fn read<'a>(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    options: &'a Options,
+    windows: &[Window],
+) -> Result<(Pass<'a>, Vec<String>)> {
+    let mut warnings = Vec::new();
+    let mut hosts: Vec<Host> = sessions.iter().map(|(s, maps)| Host::new(s, maps)).collect();
+    for trace in traces {
+        match session_of(trace, sessions.len()) {
+            Some(session) => {
+                let host = &mut hosts[session];
+                host.kinds = Kinds::of(&trace.first_names(FIRST_EVENTS)?);
+                host.end = host.end.max(trace.end()?);
+                host.set_exactness();
+            }
+            None => warnings.push(format!(
+                "{}: of which session it is, is not known: it is left out",
+                trace.path().display()
+            )),
+        }
+    }
+    let mut pass = Pass::new(sessions, options, hosts);
+    pass.windows = Windows::new(windows);
+    let mut timeline = Timeline::with_kernel(sessions, traces)?;
+    while let Some(entry) = timeline.read() {
+        match entry? {
+            EntryRef::Event(event) if event.kind == EventKind::Kernel => pass.kernel(&event),
+            EntryRef::Event(event) => pass.event(&event),
+            EntryRef::Lost(lost) => pass.lost(&lost),
+        }
+        if !windows.is_empty() && pass.windows.is_done() {
+            break;
+        }
+    }
+    warnings.extend(timeline.warnings());
+    Ok((pass, warnings))
+}
+
+/// Returns the session of a trace: that of its directory, or the only one.
+fn session_of(trace: &KernelTrace, sessions: usize) -> Option<usize> {
+    trace.session().or((sessions == 1).then_some(0))
+}
+
+impl Host {
+    fn new(session: &Session, maps: &ClockMaps) -> Host {
+        let json = session.json();
+        let jumps = maps.iter().flat_map(|(_, client, map)| {
+            map.jumps().iter().map(move |jump| {
+                let (a, b) = (unix_ns(session, jump.before.y), unix_ns(session, jump.after.y));
+                (client, a.min(b), a.max(b))
+            })
+        });
+        let is_vmm = |s: &&crate::inputs::ctf::Stream| s.domain == Domain::Host;
+        let mut host = Host {
+            is_program: json.programs,
+            kinds: Kinds::default(),
+            runs: !json.programs
+                && session.streams().iter().any(|s| is_vmm(&s))
+                && session.classes().iter().any(|class| is_run(&class.name)),
+            end: None,
+            threads: Vec::new(),
+            by_tid: HashMap::new(),
+            slots: Box::new([0; TID_SLOTS]),
+            clients: Vec::new(),
+            vmm: HashMap::new(),
+            cpus: Vec::new(),
+            jumps: jumps.collect(),
+        };
+        let streams = session.streams().iter().filter(|s| s.domain == Domain::Guest);
+        let clients = streams.map(|s| s.client).chain(maps.served());
+        for number in clients.collect::<BTreeSet<u32>>() {
+            let mut client = Client::default();
+            // The threads of a program's host serve it and do not run it.
+            let seats = if json.programs { &[] } else { maps.seats(number) };
+            let mut before = i64::MIN;
+            for seat in seats {
+                let Some(thread) = host.thread(seat.tid) else { break };
+                client.seats.push((unix_ns(session, seat.first), before, thread));
+                before = unix_ns(session, seat.last);
+            }
+            if let Some(place) = host.client(number) {
+                *place = client;
+            }
+        }
+        host
+    }
+
+    /// Returns a client; `None` if its number is too large.
+    fn client(&mut self, number: u32) -> Option<&mut Client> {
+        let number = number as usize;
+        if number >= self.clients.len() && number < MOST_CLIENTS {
+            self.clients.resize_with(number + 1, Client::default);
+        }
+        self.clients.get_mut(number)
+    }
+
+    /// Returns the process of a client, 0 if it is unknown.
+    fn pid(&self, client: u32) -> u32 {
+        self.clients.get(client as usize).map_or(0, |client| client.pid)
+    }
+
+    /// Returns a thread, which gets an account if it has none.
+    fn thread(&mut self, tid: u32) -> Option<usize> {
+        if let Some(thread) = self.by_tid.get(&tid) {
+            return Some(*thread);
+        }
+        if self.threads.len() == MOST_THREADS || tid == 0 {
+            return None;
+        }
+        let account = Account::new(self.kinds.exactness(self.runs));
+        self.threads.push(Thread { tid, name: None, account, is_covered: false });
+        self.by_tid.insert(tid, self.threads.len() - 1);
+        self.slots[tid as usize % TID_SLOTS] = self.threads.len() as u32;
+        Some(self.threads.len() - 1)
+    }
+
+    /// Returns a thread that has an account; in a session of programs, any thread.
+    fn traced(&mut self, tid: i64) -> Option<usize> {
+        let tid = u32::try_from(tid).ok()?;
+        let slot = self.slots[tid as usize % TID_SLOTS] as usize;
+        if self.threads.get(slot.wrapping_sub(1)).is_some_and(|thread| thread.tid == tid) {
+            return Some(slot - 1);
+        }
+        match self.is_program {
+            true => self.thread(tid),
+            // Another thread has its slot.
+            false => self.by_tid.get(&tid).copied().filter(|_| slot > 0),
+        }
+    }
+
+    fn set_exactness(&mut self) {
+        let exactness = self.kinds.exactness(self.runs);
+        self.threads.iter_mut().for_each(|t| t.account.set_exactness(exactness));
+    }
+
+    /// Returns whether nothing is known of a thread now. If so, its time so far is unattributed.
+    fn is_unknown(&mut self, thread: usize, time: i64) -> bool {
+        let thread = &mut self.threads[thread];
+        let is_unknown = !thread.is_covered || self.end.is_none_or(|end| time > end);
+        if is_unknown {
+            thread.account.skip(time);
+        }
+        is_unknown
+    }
+
+    /// Passes a kernel's mark to a thread's account.
+    fn mark(&mut self, thread: Option<usize>, time: i64, mark: Mark) {
+        let Some(thread) = thread.and_then(|thread| self.threads.get_mut(thread)) else { return };
+        if !std::mem::replace(&mut thread.is_covered, true) {
+            thread.account.skip(time);
+        }
+        thread.account.mark(time, mark);
+    }
+}
+
+impl Client {
+    /// Returns the thread that runs the client at a time.
+    fn thread(&mut self, time: i64) -> Option<usize> {
+        if self.seats.is_empty() {
+            return self.thread;
+        }
+        while self.seats.get(self.seat + 1).is_some_and(|(from, ..)| time >= *from) {
+            self.seat += 1;
+        }
+        Some(self.seats[self.seat].2)
+    }
+
+    /// Returns whether the thread changed in a time, as far as its reference points show.
+    fn moved(&self, from: i64, to: i64) -> bool {
+        // Few; those before the time are skipped.
+        let changes = self.seats.get(1..).unwrap_or_default();
+        let first = changes.partition_point(|(first, ..)| *first < from);
+        changes.get(first).is_some_and(|(_, before, _)| *before <= to)
+    }
+}
+
+impl<'a> Pass<'a> {
+    fn new(sessions: &[(Session, ClockMaps)], options: &'a Options, hosts: Vec<Host>) -> Pass<'a> {
+        let names = match &options.select {
+            Select::Names(wanted) if wanted.is_empty() => names(sessions).into_iter().collect(),
+            Select::Names(wanted) => {
+                wanted.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect()
+            }
+            Select::Between(a, b) => vec![format!("{a} to {b}")],
+        };
+        let mut pass = Pass {
+            options,
+            hosts,
+            roles: HashMap::new(),
+            cache: vec![(0, Role::default()); SLOTS],
+            kernel_cache: vec![(0, Kernel::Other); SLOTS],
+            names,
+            reasons: Reasons::new(),
+            groups: Vec::new(),
+            by_value: HashMap::new(),
+            store: Store::new(),
+            windows: Windows::new(&[]),
+            cuts: 0,
+            closing: Vec::new(),
+            known: HashMap::default(),
+            strays: Vec::new(),
+            is_cut: false,
+        };
+        for class in sessions.iter().flat_map(|(session, _)| session.classes().iter()) {
+            let role = pass.role_of(&class.name, &class.fields);
+            pass.roles.insert(address(&class.name), role);
+        }
+        pass
+    }
+
+    fn role_of(&self, name: &str, fields: &[Arc<str>]) -> Role {
+        let number = |suffix| {
+            let name = name.strip_suffix(suffix)?;
+            Some(self.names.iter().position(|known| known == name)? as u32)
+        };
+        let field = |name: &str| {
+            let at = fields.iter().position(|field| &**field == name)?;
+            u16::try_from(at).ok()
+        };
+        let (begins, ends, id) = match &self.options.select {
+            Select::Names(_) => (number("_begin"), number("_end"), field("id")),
+            Select::Between(a, b) => ((name == a).then_some(0), (name == b).then_some(0), None),
+        };
+        let by = match &self.options.by {
+            By::Field(name) => field(name),
+            _ => None,
+        };
+        Role { begins, ends, id, by, is_run: is_run(name) }
+    }
+
+    fn role(&mut self, event: &EventRef<'_>) -> Role {
+        let address = address(event.name);
+        let find = || self.roles.get(&address).copied().unwrap_or_default();
+        look_up(&mut self.cache, address, find)
+    }
+
+    /// Takes an event of a kernel.
+    fn kernel(&mut self, event: &EventRef<'_>) {
+        if self.windows.has_ended(event.ts_ns) {
+            self.end_windows(event.ts_ns);
+        }
+        let session = event.session.min(self.hosts.len().wrapping_sub(1));
+        let is_only = self.hosts.len() == 1;
+        let Some(host) = self.hosts.get_mut(session) else { return };
+        if event.session != session && !is_only {
+            return;
+        }
+        let address = address(event.name);
+        let kernel = look_up(&mut self.kernel_cache, address, || Kernel::of(event));
+        let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
+        let time = event.ts_ns;
+        if let Some(cpu) = running.cpu.map(|cpu| cpu as usize).filter(|cpu| *cpu < 1 << 13) {
+            if host.cpus.len() <= cpu {
+                host.cpus.resize(cpu + 1, i64::MIN);
+            }
+            host.cpus[cpu] = time;
+        }
+        if kernel == Kernel::Other {
+            return;
+        }
+        if host.kinds.add(kernel) {
+            host.set_exactness();
+        }
+        let tid = |field| fields.number(field).unwrap_or(-1);
+        let (first, second) = match kernel {
+            Kernel::Switch { prev, state, next } => {
+                let out = Mark::Out(host.kinds.why(tid(state)));
+                let prev = host.traced(tid(prev));
+                host.mark(prev, time, out);
+                let next = host.traced(tid(next));
+                host.mark(next, time, Mark::In);
+                (prev, next)
+            }
+            Kernel::Wakeup { tid: field } => {
+                let thread = host.traced(tid(field));
+                host.mark(thread, time, Mark::Wakeup);
+                (thread, None)
+            }
+            Kernel::SwitchIn { tid: field } => {
+                let thread = host.traced(tid(field));
+                host.mark(thread, time, Mark::In);
+                (thread, None)
+            }
+            Kernel::SwitchOut { tid: field, preempted } => {
+                let why = if tid(preempted) == 1 { Why::Preempted } else { Why::Unknown };
+                let thread = host.traced(tid(field));
+                host.mark(thread, time, Mark::Out(why));
+                (thread, None)
+            }
+            _ => {
+                let thread = host.traced(running.tid.into());
+                if let Some(thread) = thread {
+                    let last = host.threads[thread].account.reason();
+                    let mark = of_kvm(kernel, host.kinds, fields, &mut self.reasons, last);
+                    if let Some((mark, reason)) = mark {
+                        let thread = &mut host.threads[thread];
+                        if !std::mem::replace(&mut thread.is_covered, true) {
+                            thread.account.skip(time);
+                        }
+                        thread.account.exit(time, mark, reason);
+                    }
+                }
+                (thread, None)
+            }
+        };
+        for thread in [first, second].into_iter().flatten() {
+            self.release(session, thread);
+        }
+    }
+
+    /// Takes an event of a session.
+    fn event(&mut self, event: &EventRef<'_>) {
+        if self.windows.has_ended(event.ts_ns) {
+            self.end_windows(event.ts_ns);
+        }
+        let role = self.role(event);
+        let session = event.session;
+        let Some(host) = self.hosts.get_mut(session) else { return };
+        let time = event.ts_ns;
+        if event.kind == EventKind::Lease {
+            lease(host, event, !self.windows.is_empty());
+        }
+        // The thread of a VMM, with its own event or as it serves a point.
+        let of_vmm = event.thread.filter(|_| !host.is_program);
+        let served = of_vmm.and_then(|thread| host.traced(thread.tid.into()));
+        let mut thread = served;
+        if let Some(thread) = served
+            && !host.is_unknown(thread, time)
+        {
+            let mark = if role.is_run { Mark::Run } else { Mark::Vmm };
+            host.threads[thread].account.mark(time, mark);
+        }
+        if let (Some(client), None) = (event.client, of_vmm) {
+            thread = host.client(client).and_then(|client| client.thread(time));
+            if let Some(thread) = thread
+                && !host.is_unknown(thread, time)
+            {
+                host.threads[thread].account.guest(time, event.bound_ns);
+            }
+        }
+        if let Some(thread) = thread {
+            self.release(session, thread);
+        }
+        if let Some(name) = role.ends {
+            self.end(event, role, name, thread);
+        }
+        if let Some(name) = role.begins {
+            self.begin(event, role, name, thread);
+        }
+    }
+
+    fn pairs(&mut self, event: &EventRef<'_>) -> Option<&mut Pairs> {
+        let host = &mut self.hosts[event.session];
+        match (event.client, event.thread) {
+            (Some(client), _) => host.client(client).map(|client| &mut client.pairs),
+            (None, Some(thread)) => Some(host.vmm.entry(thread.tid).or_default()),
+            (None, None) => None,
+        }
+    }
+
+    fn begin(&mut self, event: &EventRef<'_>, role: Role, name: u32, thread: Option<usize>) {
+        let Some(group) = self.group(event, role, name, thread) else { return };
+        let cut = thread.map(|thread| (thread, self.cut(event.session, thread, event.ts_ns)));
+        let open = Open {
+            name,
+            id: id(event, role),
+            group,
+            begin: event.ts_ns,
+            bound: event.bound_ns,
+            is_point: event.kind == EventKind::ReferencePoint,
+            thread: cut,
+            wrong: None,
+        };
+        let old = self.pairs(event).and_then(|pairs| pairs.begin(open));
+        if let Some(old) = old {
+            self.stray_begin(event.session, event.client.unwrap_or(NO_CLIENT), &old);
+        }
+    }
+
+    fn end(&mut self, event: &EventRef<'_>, role: Role, name: u32, thread: Option<usize>) {
+        let (session, end, id) = (event.session, event.ts_ns, id(event, role));
+        let client = event.client.unwrap_or(NO_CLIENT);
+        let Some(mut open) = self.pairs(event).and_then(|pairs| pairs.end(name, id)) else {
+            if matches!(self.options.select, Select::Names(_)) {
+                let Some(group) = self.group(event, role, name, thread) else { return };
+                let pid = self.hosts[session].pid(client);
+                let stray =
+                    Stray { session, client, pid, name, id, time: end, group, is_begin: false };
+                self.stray(stray);
+            }
+            return;
+        };
+        // Between two readings of one clock, neither its rate nor the map's is off by more than
+        // the limit.
+        let of_rate = match open.is_point || event.kind == EventKind::ReferencePoint {
+            true => u64::MAX,
+            false => end.abs_diff(open.begin) / 1000 * 2 * SLACK_PER_MILLE.unsigned_abs() + 2,
+        };
+        let sum = open.bound.zip(event.bound_ns).map(|(a, b)| a.saturating_add(b));
+        open.bound = sum.map(|sum| sum.min(of_rate));
+        let host = &self.hosts[session];
+        let moved = |client: &Client| client.moved(open.begin, end);
+        let has_moved = host.clients.get(client as usize).is_some_and(moved);
+        if open.thread.as_ref().map(|(thread, _)| *thread) != thread || has_moved {
+            open.wrong.get_or_insert(Kind::Migration);
+        }
+        let jumped = |(of, from, to): &(Option<u32>, i64, i64)| {
+            of.is_none_or(|of| of == client) && *from <= end && *to >= open.begin
+        };
+        if client != NO_CLIENT && host.jumps.iter().any(jumped) {
+            open.wrong.get_or_insert(Kind::ClockJump);
+        }
+        let cut = match thread {
+            Some(thread) if open.wrong.is_none() => self.cut(session, thread, end),
+            _ => Cut::Known(Box::default()),
+        };
+        let closing = Closing { open, session, client, end, cut };
+        self.close(closing);
+    }
+
+    /// Notes the sums of a thread.
+    fn cut(&mut self, session: usize, thread: usize, time: i64) -> Cut {
+        self.cuts += 1;
+        let known = self.hosts[session].threads[thread].account.cut(time, self.cuts);
+        known.map_or(Cut::Waiting(self.cuts), Cut::Known)
+    }
+
+    /// Takes the sums that a thread's account knows now.
+    fn release(&mut self, session: usize, thread: usize) {
+        let account = &mut self.hosts[session].threads[thread].account;
+        if !account.has_known() {
+            return;
+        }
+        if self.windows.is_empty() {
+            self.known.extend(account.known());
+        } else {
+            let known: Vec<_> = account.known().collect();
+            for (number, _) in known {
+                self.windows.settle(number, account);
+            }
+        }
+        for closing in std::mem::take(&mut self.closing) {
+            self.close(closing);
+        }
+    }
+
+    /// Begins the lanes of the windows that end at this time or earlier.
+    fn end_windows(&mut self, time: i64) {
+        while let Some((index, window)) = self.windows.ended(time) {
+            let Some(host) = self.hosts.get_mut(window.session) else { continue };
+            let client = window.client.and_then(|client| host.clients.get_mut(client as usize));
+            let own = client.and_then(|client| client.thread(window.end));
+            let others = (0..host.threads.len()).filter(|thread| Some(*thread) != own);
+            for at in own.into_iter().chain(others) {
+                let thread = &mut host.threads[at];
+                let is_own = Some(at) == own;
+                if !thread.is_covered || thread.name.is_none() && !is_own {
+                    continue;
+                }
+                self.cuts += 1;
+                let name = thread.name.as_deref().unwrap_or("thread").to_owned();
+                if !self.windows.owe(index, name, thread.tid, self.cuts) {
+                    continue;
+                }
+                if is_own {
+                    self.windows.set_own(index);
+                }
+                if thread.account.cut(window.to(), self.cuts).is_some() {
+                    self.windows.settle(self.cuts, &thread.account);
+                }
+            }
+        }
+    }
+
+    /// Counts a region that has ended, or keeps it until its parts are known.
+    fn close(&mut self, mut closing: Closing) {
+        let Closing { open, session, client, end, .. } = &closing;
+        if let Some(why) = open.wrong {
+            self.groups[open.group as usize].not_counted[why as usize] += 1;
+            if let Some((_, Cut::Waiting(number))) = open.thread {
+                self.known.remove(&number);
+            }
+            return;
+        }
+        let (sums, details) = match &open.thread {
+            Some((thread, begin)) => {
+                let (Some(before), Some(after)) = (self.known(begin), self.known(&closing.cut))
+                else {
+                    self.closing.push(closing);
+                    return;
+                };
+                let account = &self.hosts[*session].threads[*thread].account;
+                (after.since(before), Some(account))
+            }
+            None => {
+                let mut times = Times::default();
+                times.0[Part::Unattributed as usize] = end.abs_diff(open.begin);
+                (Sums { times, ..Sums::default() }, None)
+            }
+        };
+        if self.store.len() == MOST_REGIONS {
+            self.is_cut = true;
+            return;
+        }
+        let index = self.store.push(Sample {
+            id: open.id,
+            begin_ns: open.begin,
+            times: sums.times,
+            group: open.group,
+            client: *client,
+            session: u16::try_from(*session).unwrap_or(u16::MAX),
+            is_dropped: false,
+        });
+        let group = &mut self.groups[open.group as usize];
+        group.is_point = open.is_point;
+        let host = &self.hosts[*session];
+        group.is_program |= host.is_program;
+        group.includes_kvm |= !host.is_program && host.kinds.includes_kvm();
+        group.bound_ns = group.bound_ns.zip(open.bound).map(|(a, b)| a.max(b));
+        group.exits.iter_mut().zip(sums.exits).for_each(|(sum, exits)| {
+            sum.count += exits.count;
+            sum.time += exits.time;
+        });
+        let duration = sums.times.total();
+        let is_longest = group.longest.as_ref().is_none_or(|(longest, _)| duration >= *longest);
+        let is_kept = self.store.wants(index);
+        if is_longest || is_kept {
+            let all = details.map(|account| account.intervals(open.begin, *end));
+            let detail = Detail::new(index, &sums, all.unwrap_or_default());
+            if is_longest {
+                group.longest = Some((duration, detail.clone()));
+            }
+            if is_kept {
+                self.store.keep(detail);
+            }
+        }
+        for cut in [closing.open.thread.take().map(|(_, cut)| cut), Some(closing.cut)] {
+            if let Some(Cut::Waiting(number)) = cut {
+                self.known.remove(&number);
+            }
+        }
+    }
+
+    /// Returns the sums of a thread, if they are known.
+    fn known<'s>(&'s self, cut: &'s Cut) -> Option<&'s Sums> {
+        match cut {
+            Cut::Known(sums) => Some(sums),
+            Cut::Waiting(number) => self.known.get(number).map(|sums| &**sums),
+        }
+    }
+
+    /// Returns the group of an event's region; `None` if there are too many.
+    fn group(
+        &mut self,
+        event: &EventRef<'_>,
+        role: Role,
+        name: u32,
+        thread: Option<usize>,
+    ) -> Option<u32> {
+        let value = match &self.options.by {
+            By::Nothing => None,
+            By::Client => Some(event.client.map_or("none".into(), |client| client.to_string())),
+            By::Vcpu => {
+                let thread = thread.map(|thread| &self.hosts[event.session].threads[thread]);
+                Some(thread.map_or("unknown".into(), |thread| match &thread.name {
+                    Some(name) => name.to_string(),
+                    None => format!("thread {}", thread.tid),
+                }))
+            }
+            By::Field(_) => {
+                let value = role.by.and_then(|field| event.fields.iter().nth(field.into()));
+                Some(value.map_or_else(|| "none".into(), |(_, value)| shown(&value)))
+            }
+        };
+        let key = (name, value.unwrap_or_default());
+        if let Some(group) = self.by_value.get(&key) {
+            return Some(*group);
+        }
+        if self.groups.len() == MOST_GROUPS {
+            self.is_cut = true;
+            return None;
+        }
+        let value = (self.options.by != By::Nothing).then(|| key.1.clone());
+        let name = self.names[name as usize].clone();
+        self.groups.push(Group { name, value, bound_ns: Some(0), ..Group::default() });
+        let group = (self.groups.len() - 1) as u32;
+        self.by_value.insert(key, group);
+        Some(group)
+    }
+
+    /// Takes a place where events were lost.
+    fn lost(&mut self, lost: &Lost) {
+        let is_only = self.hosts.len() == 1;
+        let session = if is_only { 0 } else { lost.session };
+        let Some(host) = self.hosts.get_mut(session) else { return };
+        match lost.client {
+            Some(client) => {
+                if let Some(client) = host.clients.get_mut(client as usize) {
+                    client.pairs.spoil(Kind::LostEvents);
+                }
+                return;
+            }
+            None => {
+                host.clients.iter_mut().for_each(|client| client.pairs.spoil(Kind::LostEvents));
+                host.vmm.values_mut().for_each(|pairs| pairs.spoil(Kind::LostEvents));
+            }
+        }
+        let (Some(cpu), Some(time)) = (lost.cpu, lost.ts_ns) else { return };
+        // The gap began after the last event of that CPU.
+        let from = host.cpus.get(cpu as usize).copied().unwrap_or(i64::MIN);
+        for thread in host.threads.iter_mut().filter(|thread| thread.is_covered) {
+            thread.account.skip(time);
+        }
+        for thread in 0..host.threads.len() {
+            self.release(session, thread);
+        }
+        for closing in self.closing.iter_mut().filter(|c| c.session == session && c.end >= from) {
+            closing.open.wrong = Some(Kind::LostEvents);
+        }
+        // In the order of their ends: those in the gap are the last ones.
+        for index in (0..self.store.len() as u32).rev() {
+            let sample = self.store.get(index);
+            if sample.end_ns() < from {
+                break;
+            }
+            if usize::from(sample.session) == session && !sample.is_dropped {
+                self.drop_sample(index, Kind::LostEvents);
+            }
+        }
+    }
+
+    /// Takes a region that was counted out again.
+    fn drop_sample(&mut self, index: u32, why: Kind) {
+        let sample = self.store.get_mut(index);
+        sample.is_dropped = true;
+        let group = &mut self.groups[sample.group as usize];
+        group.not_counted[why as usize] += 1;
+        if let Some(detail) = self.store.detail(index) {
+            for (reason, exits) in &detail.exits {
+                let sum = &mut group.exits[usize::from(*reason)];
+                sum.count = sum.count.saturating_sub(exits.count);
+                sum.time = sum.time.saturating_sub(exits.time);
+            }
+        }
+    }
+
+    fn stray_begin(&mut self, session: usize, client: u32, open: &Open) {
+        if let Some(why) = open.wrong {
+            self.groups[open.group as usize].not_counted[why as usize] += 1;
+            return;
+        }
+        let pid = self.hosts[session].pid(client);
+        self.stray(Stray {
+            session,
+            client,
+            pid,
+            name: open.name,
+            id: open.id,
+            time: open.begin,
+            group: open.group,
+            is_begin: true,
+        });
+    }
+
+    fn stray(&mut self, stray: Stray) {
+        if self.strays.len() < MOST_STRAYS {
+            self.strays.push(stray);
+        } else {
+            self.count(&stray, None);
+        }
+    }
+
+    fn count(&mut self, stray: &Stray, why: Option<Kind>) {
+        let own = if stray.is_begin { Kind::BeginWithoutEnd } else { Kind::EndWithoutBegin };
+        let why = why.unwrap_or(own);
+        self.groups[stray.group as usize].not_counted[why as usize] += 1;
+    }
+
+    /// Ends the accounts: what is not known until now never will be.
+    fn end_accounts(&mut self) {
+        for session in 0..self.hosts.len() {
+            for thread in 0..self.hosts[session].threads.len() {
+                self.hosts[session].threads[thread].account.end();
+                self.release(session, thread);
+            }
+        }
+    }
+
+    /// Ends all that is open, and sums up.
+    fn finish(mut self, warnings: Vec<String>) -> Regions {
+        self.end_accounts();
+        for session in 0..self.hosts.len() {
+            let clients = (0..).zip(&mut self.hosts[session].clients);
+            let mut open: Vec<(u32, Open)> = clients
+                .flat_map(|(number, client)| client.pairs.take().map(move |open| (number, open)))
+                .collect();
+            let vmm = self.hosts[session].vmm.values_mut();
+            open.extend(vmm.flat_map(|pairs| pairs.take().map(|open| (NO_CLIENT, open))));
+            for (client, open) in open {
+                self.stray_begin(session, client, &open);
+            }
+        }
+        self.match_strays();
+        let mut orders = vec![Vec::new(); self.groups.len()];
+        for index in 0..self.store.len() as u32 {
+            let sample = self.store.get(index);
+            if !sample.is_dropped {
+                orders[sample.group as usize].push(index);
+            }
+        }
+        for (group, order) in self.groups.iter_mut().zip(orders) {
+            group.finish(&self.store, order);
+            if group.count() == 0 {
+                group.bound_ns = None;
+            }
+        }
+        let is_empty = |group: &&Group| group.name == EMPTY && group.count() > 0;
+        let empty: Vec<(bool, u64)> = self
+            .groups
+            .iter()
+            .filter(is_empty)
+            .map(|group| (group.is_point, group.quantile_ns(0.5)))
+            .collect();
+        for group in &mut self.groups {
+            // With --by, there are several.
+            let own = empty.iter().filter(|(is_point, _)| *is_point == group.is_point);
+            group.empty_ns = own.map(|(_, ns)| *ns).min();
+        }
+        // Sorted by an index, as the samples have the groups' numbers.
+        let mut order: Vec<usize> = (0..self.groups.len()).collect();
+        order.sort_by(|a, b| key(&self.groups[*a]).cmp(&key(&self.groups[*b])));
+        let mut places = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(place, group)| places[*group] = place as u32);
+        for index in 0..self.store.len() as u32 {
+            let sample = self.store.get_mut(index);
+            sample.group = places[sample.group as usize];
+        }
+        let mut groups: Vec<Option<Group>> = self.groups.into_iter().map(Some).collect();
+        Regions {
+            groups: order.into_iter().filter_map(|at| groups[at].take()).collect(),
+            reasons: self.reasons.names().to_vec(),
+            warnings,
+            is_cut: self.is_cut,
+            has_kernel: self.hosts.iter().any(|host| host.end.is_some()),
+            store: self.store,
+        }
+    }
+
+    /// Finds out which begins and ends without the other are of a region that moved to another
+    /// client, or was in two processes.
+    fn match_strays(&mut self) {
+        let strays = std::mem::take(&mut self.strays);
+        let mut ends: HashMap<(usize, u32, u64), Vec<usize>> = HashMap::new();
+        for (at, stray) in strays.iter().enumerate().filter(|(_, stray)| !stray.is_begin) {
+            ends.entry((stray.session, stray.name, stray.id)).or_default().push(at);
+        }
+        let mut kinds: Vec<Option<Option<Kind>>> = vec![None; strays.len()];
+        for (at, begin) in strays.iter().enumerate().filter(|(_, stray)| stray.is_begin) {
+            let others = ends.get(&(begin.session, begin.name, begin.id)).into_iter().flatten();
+            let mut others = others.filter(|end| kinds[**end].is_none());
+            let moved = others.find(|end| {
+                let end = &strays[**end];
+                end.client != begin.client && end.time >= begin.time
+            });
+            if let Some(end) = moved.copied() {
+                // One region: its end is not counted again.
+                kinds[at] = Some(Some(Kind::Migration));
+                kinds[end] = Some(None);
+            }
+        }
+        // Ends by a child process of a region that its parent ended, too.
+        let is_of_child = |sample: &Sample, hosts: &[Host], groups: &[Group], end: &Stray| {
+            let parent = hosts[end.session].pid(sample.client);
+            let is_same = groups[sample.group as usize].name == groups[end.group as usize].name;
+            let other = parent != 0 && end.pid != 0 && parent != end.pid;
+            is_same && other && sample.begin_ns <= end.time
+        };
+        if ends.is_empty() {
+            return self.count_all(&strays, &kinds);
+        }
+        let ids: HashMap<(usize, u64), Vec<usize>> =
+            ends.iter().fold(HashMap::new(), |mut ids, ((session, _, id), all)| {
+                ids.entry((*session, *id)).or_insert_with(Vec::new).extend(all);
+                ids
+            });
+        for index in 0..self.store.len() as u32 {
+            let sample = *self.store.get(index);
+            let Some(all) = ids.get(&(sample.session.into(), sample.id)) else { continue };
+            let is_end = |end: &&usize| {
+                is_of_child(&sample, &self.hosts, &self.groups, &strays[**end])
+                    && kinds[**end].is_none_or(|kind| kind == Some(Kind::Fork))
+            };
+            if let Some(end) = all.iter().find(is_end).copied()
+                && !sample.is_dropped
+            {
+                kinds[end] = Some(Some(Kind::Fork));
+                self.drop_sample(index, Kind::Fork);
+            }
+        }
+        self.count_all(&strays, &kinds);
+    }
+
+    fn count_all(&mut self, strays: &[Stray], kinds: &[Option<Option<Kind>>]) {
+        for (stray, kind) in strays.iter().zip(kinds) {
+            match kind {
+                None => self.count(stray, None),
+                Some(Some(kind)) => self.count(stray, Some(*kind)),
+                Some(None) => {}
+            }
+        }
+    }
+}
+
+/// Takes a lease record: who holds a ring of the VMM, or a client of a program.
+///
+/// For lanes, all threads of the VMM that have a ring get an account.
+fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: bool) {
+    let thread = event.thread.and_then(|thread| match (event.client, host.is_program) {
+        (Some(_), true) => host.thread(thread.tid),
+        (None, _) if for_lanes => host.thread(thread.tid),
+        _ => host.traced(thread.tid.into()),
+    });
+    if let Some(thread) = thread {
+        host.threads[thread].name = Some(event.source.clone());
+    }
+    let Some(number) = event.client.filter(|_| host.is_program) else { return };
+    let mut fields = event.fields.iter();
+    let pid = fields.find_map(|(name, value)| match value {
+        ValueRef::Unsigned(pid) if &**name == "pid" => u32::try_from(pid).ok(),
+        _ => None,
+    });
+    if let Some(client) = host.client(number) {
+        (client.thread, client.pid) = (thread, pid.unwrap_or(0));
+    }
+}
+
+fn key(group: &Group) -> (&str, Option<u64>, Option<&str>) {
+    // Numbers by their size.
+    let value = group.value.as_deref();
+    (&group.name, value.and_then(|value| value.parse().ok()), value)
+}
+
+/// Returns what is known of a name with this address; finds it out the first time.
+fn look_up<T: Copy>(slots: &mut [(usize, T)], address: usize, find: impl FnOnce() -> T) -> T {
+    // Names that would have the same slot are in the next ones.
+    let first = address >> 4;
+    for slot in first..first + 8 {
+        let slot = &slots[slot % SLOTS];
+        if slot.0 == address {
+            return slot.1;
+        }
+        if slot.0 == 0 {
+            break;
+        }
+    }
+    let free = (first..first + 8).find(|slot| slots[slot % SLOTS].0 == 0).unwrap_or(first);
+    let found = find();
+    slots[free % SLOTS] = (address, found);
+    found
+}
+
+fn address(name: &Arc<str>) -> usize {
+    Arc::as_ptr(name).cast::<u8>().addr()
+}
+
+fn id(event: &EventRef<'_>, role: Role) -> u64 {
+    let field = role.id.and_then(|field| event.fields.iter().nth(field.into()));
+    match field.map(|(_, value)| value) {
+        Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
+        Some(ValueRef::Signed(id)) => id as u64,
+        _ => 0,
+    }
+}
+
+fn shown(value: &ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Unsigned(n) => n.to_string(),
+        ValueRef::Hex(n) => format!("{n:#x}"),
+        ValueRef::Signed(n) => n.to_string(),
+        ValueRef::Float(n) => n.to_string(),
+        ValueRef::Bool(b) => b.to_string(),
+        ValueRef::Str(text) => String::from_utf8_lossy(text).into_owned(),
+        ValueRef::Words(_) | ValueRef::Array(_) => "a list".into(),
+        ValueRef::Name(name) => name.to_string(),
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which events are marks of which threads: by their names, each looked up once.
+
+use super::parts::{Exactness, Mark, REASONS, Reason, Why};
+use crate::event::EventRef;
+use crate::format;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The first names of reasons.
+const ACCESSES: [&str; 5] = ["other", "mmio write", "mmio read", "pio write", "pio read"];
+const MMIO_WRITE: Reason = 1;
+const MMIO_READ: Reason = 2;
+const PIO_WRITE: Reason = 3;
+const PIO_READ: Reason = 4;
+
+/// Name of the VMM's event right before it enters the guest.
+const RUN: &str = "vcpu_run";
+/// States of a thread that was switched out although it could run: `TASK_RUNNING`, and the
+/// bit above all that the kernel reports, which it sets for a preempted thread.
+const PREEMPTED: i64 = 1 << 8;
+/// The states that the kernel reports: `TASK_REPORT`, and the idle state above.
+const REPORTED: i64 = PREEMPTED - 1;
+
+/// Kind of a kernel's event, with the indices of the fields that it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kernel {
+    /// None that is a mark.
+    Other,
+    Exit {
+        reason: usize,
+    },
+    Emulation,
+    Mmio {
+        kind: usize,
+    },
+    Pio {
+        write: usize,
+    },
+    Fpu {
+        load: usize,
+    },
+    UserspaceExit {
+        reason: usize,
+    },
+    Entry,
+    Switch {
+        prev: usize,
+        state: usize,
+        next: usize,
+    },
+    Wakeup {
+        tid: usize,
+    },
+    SwitchIn {
+        tid: usize,
+    },
+    SwitchOut {
+        tid: usize,
+        preempted: usize,
+    },
+}
+
+impl Kernel {
+    /// Returns the kind of an event, by its name and its format.
+    pub fn of(event: &EventRef<'_>) -> Kernel {
+        let Some(fields) = event.fields.kernel() else { return Kernel::Other };
+        Kernel::named(event.name, |name| fields.format.field(name)).unwrap_or(Kernel::Other)
+    }
+
+    /// Returns `None` if it lacks a field.
+    fn named(name: &str, field: impl Fn(&str) -> Option<usize>) -> Option<Kernel> {
+        Some(match name {
+            "kvm:kvm_exit" => Kernel::Exit { reason: field("exit_reason")? },
+            "kvm:kvm_emulate_insn" => Kernel::Emulation,
+            "kvm:kvm_mmio" => Kernel::Mmio { kind: field("type")? },
+            "kvm:kvm_pio" => Kernel::Pio { write: field("rw")? },
+            "kvm:kvm_fpu" => Kernel::Fpu { load: field("load")? },
+            "kvm:kvm_userspace_exit" => Kernel::UserspaceExit { reason: field("reason")? },
+            "kvm:kvm_entry" => Kernel::Entry,
+            "sched:sched_switch" => Kernel::Switch {
+                prev: field("prev_pid")?,
+                state: field("prev_state")?,
+                next: field("next_pid")?,
+            },
+            "sched:sched_wakeup" | "sched:sched_wakeup_new" => {
+                Kernel::Wakeup { tid: field("pid")? }
+            }
+            "perf:switch_in" => Kernel::SwitchIn { tid: field("tid")? },
+            "perf:switch_out" => {
+                Kernel::SwitchOut { tid: field("tid")?, preempted: field("preempted")? }
+            }
+            _ => Kernel::Other,
+        })
+    }
+}
+
+/// Kinds of events that a trace of a kernel has, of those whose absence matters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kinds {
+    exits: bool,
+    emulations: bool,
+    entries: bool,
+    registers: bool,
+    wakeups: bool,
+}
+
+impl Kinds {
+    /// Returns the kinds of events of these names.
+    pub fn of(names: &HashSet<Arc<str>>) -> Kinds {
+        let has = |name: &str| names.contains(name);
+        Kinds {
+            exits: has("kvm:kvm_exit"),
+            emulations: has("kvm:kvm_emulate_insn"),
+            entries: has("kvm:kvm_entry"),
+            registers: has("kvm:kvm_fpu"),
+            wakeups: has("sched:sched_wakeup"),
+        }
+    }
+
+    /// Adds the kind of an event. Returns whether it is new.
+    pub fn add(&mut self, kernel: Kernel) -> bool {
+        let kind = match kernel {
+            Kernel::Exit { .. } => &mut self.exits,
+            Kernel::Emulation => &mut self.emulations,
+            Kernel::Entry => &mut self.entries,
+            Kernel::Fpu { .. } => &mut self.registers,
+            Kernel::Wakeup { .. } => &mut self.wakeups,
+            _ => return false,
+        };
+        !std::mem::replace(kind, true)
+    }
+
+    /// Returns what they say about a thread's account. `runs`: see [`Exactness`].
+    pub fn exactness(self, runs: bool) -> Exactness {
+        Exactness {
+            exits: self.exits || self.emulations,
+            entries: self.entries,
+            registers: self.registers,
+            runs,
+        }
+    }
+
+    /// Returns whether the guest's time includes KVM's own.
+    pub fn includes_kvm(self) -> bool {
+        !(self.entries && self.exits)
+    }
+
+    /// Returns why a thread was switched out in this state.
+    pub fn why(self, state: i64) -> Why {
+        match state {
+            _ if state & REPORTED == 0 || state & PREEMPTED != 0 => Why::Preempted,
+            // Nothing would say when it was woken.
+            _ if !self.wakeups => Why::Unknown,
+            _ => Why::Blocked,
+        }
+    }
+
+    /// Returns whether the beginning of an emulation begins an exit.
+    pub fn emulation_begins(self) -> bool {
+        !self.exits
+    }
+}
+
+/// Returns whether an event of the VMM is the one before it enters the guest.
+pub(super) fn is_run(name: &str) -> bool {
+    name == RUN
+}
+
+/// Returns the mark of an event in the thread that recorded it, if it is one of KVM's.
+pub(super) fn of_kvm(
+    kernel: Kernel,
+    kinds: Kinds,
+    fields: format::Fields<'_>,
+    reasons: &mut Reasons,
+    last: Reason,
+) -> Option<(Mark, Reason)> {
+    let number = |field| fields.number(field).unwrap_or(-1);
+    Some(match kernel {
+        Kernel::Exit { reason } => (Mark::Exit, reasons.get(fields, reason)),
+        Kernel::Emulation if kinds.emulation_begins() => (Mark::Exit, 0),
+        Kernel::Mmio { kind } => {
+            (Mark::Access, if number(kind) == 2 { MMIO_WRITE } else { MMIO_READ })
+        }
+        Kernel::Pio { write } => {
+            (Mark::Port, if number(write) == 0 { PIO_READ } else { PIO_WRITE })
+        }
+        Kernel::Fpu { load } if number(load) == 0 => (Mark::Unload, last),
+        Kernel::Fpu { .. } => (Mark::Load, last),
+        Kernel::UserspaceExit { reason } => {
+            // The access says more, and so does the exit's own reason.
+            (Mark::UserspaceExit, if last == 0 { reasons.shown(fields, reason) } else { last })
+        }
+        Kernel::Entry => (Mark::Entry, last),
+        _ => return None,
+    })
+}
+
+/// Names of exits' reasons.
+#[derive(Debug)]
+pub(super) struct Reasons {
+    names: Vec<String>,
+    /// Known numbers of reasons, by the address of the event's format.
+    known: Vec<(usize, i64, Reason)>,
+}
+
+impl Reasons {
+    pub fn new() -> Reasons {
+        Reasons { names: ACCESSES.map(Into::into).to_vec(), known: Vec::new() }
+    }
+
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Returns the number of a name; 0 if there are too many.
+    fn named(&mut self, name: &str) -> Reason {
+        let known = self.names.iter().position(|known| known == name);
+        known.unwrap_or_else(|| {
+            if self.names.len() == REASONS {
+                return 0;
+            }
+            self.names.push(name.into());
+            self.names.len() - 1
+        }) as Reason
+    }
+
+    /// Returns the number of the name that the kernel has for a field's number.
+    fn get(&mut self, fields: format::Fields<'_>, field: usize) -> Reason {
+        let format = std::ptr::from_ref(fields.format).addr();
+        let number = fields.number(field).unwrap_or(-1);
+        let mut known = self.known.iter();
+        if let Some((.., reason)) = known.find(|(f, n, _)| (*f, *n) == (format, number)) {
+            return *reason;
+        }
+        let reason = self.shown(fields, field);
+        // More numbers than there are reasons are of a damaged file, and looked up again.
+        if self.known.len() < 256 {
+            self.known.push((format, number, reason));
+        }
+        reason
+    }
+
+    /// Returns the number of the name that the kernel shows for a field.
+    fn shown(&mut self, fields: format::Fields<'_>, field: usize) -> Reason {
+        let name = fields.shown(field).unwrap_or_default();
+        self.named(&name.strip_prefix("KVM_EXIT_").unwrap_or(&name).to_ascii_lowercase())
+    }
+}

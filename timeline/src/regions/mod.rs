@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Regions of interest: the time between two events of a client, and where it went.
+//!
+//! ```text
+//! collect  one pass over the timeline: who runs, which regions are open
+//! pairs    a client's open regions
+//! marks    the events that say what a thread does
+//! parts    how a host thread's time divides into parts
+//! store    the regions that were found
+//! lanes    what all threads did around chosen regions
+//! summary  quantiles, and breakdowns of single regions
+//! ```
+//!
+//! ```no_run
+//! # fn main() -> Result<(), hypertrace_timeline::Error> {
+//! use hypertrace_timeline::regions::{Options, Part, Regions};
+//! use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+//!
+//! let session = Session::open("session".as_ref())?;
+//! let maps = ClockMaps::of(&session)?;
+//! let traces = Vec::from_iter(KernelTrace::of_session(0, &session)?);
+//! let regions = Regions::of(&[(session, maps)], &traces, &Options::default())?;
+//! for group in &regions.groups {
+//!     if let Some(slowest) = &group.slowest {
+//!         println!("{}: {} ns blocked", group.name, slowest.times.get(Part::Blocked));
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod collect;
+mod lanes;
+mod marks;
+mod pairs;
+mod parts;
+mod store;
+mod summary;
+
+pub use collect::names;
+pub use lanes::{Lane, Lanes, MOST_WINDOWS, Window};
+pub use parts::{Exits, Interval, PARTS, Part, Reason, Times};
+pub use store::Sample;
+pub use summary::{Breakdown, Example, Group};
+
+use crate::clock::FRACTION;
+use crate::error::Result;
+use crate::inputs::ctf::{ClockMaps, Session};
+use crate::inputs::kernel::KernelTrace;
+
+/// Most regions: their times are kept, 100 bytes each.
+pub const MOST_REGIONS: usize = 10_000_000;
+/// Most groups.
+pub const MOST_GROUPS: usize = 10_000;
+
+/// Which regions are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Events that begin and end a region.
+    pub select: Select,
+    /// Value by which the regions of a name are grouped.
+    pub by: By,
+}
+
+/// Events that begin and end a region.
+#[derive(Clone, Debug)]
+pub enum Select {
+    /// Events `NAME_begin` and `NAME_end` with one `id`, of these names; of all if there is none.
+    Names(Vec<String>),
+    /// An event of the first name, and the next one of the second name by the same client or
+    /// thread of the VMM.
+    Between(String, String),
+}
+
+impl Default for Select {
+    fn default() -> Select {
+        Select::Names(Vec::new())
+    }
+}
+
+/// Value by which the regions of a name are grouped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// All together.
+    #[default]
+    Nothing,
+    /// The client of the guest.
+    Client,
+    /// The thread of the host that ran the client.
+    Vcpu,
+    /// A field of the event that begins the region.
+    Field(String),
+}
+
+/// Why a region is not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Kind {
+    /// No event ended it.
+    BeginWithoutEnd,
+    /// No event began it.
+    EndWithoutBegin,
+    /// A second one of the same client and id began before it ended.
+    IdTwice,
+    /// Another one of the same client and name was open at the same time.
+    Nested,
+    /// Events of its client, its VMM or its kernel were lost in it.
+    LostEvents,
+    /// The client's clock jumped in it.
+    ClockJump,
+    /// It ended on another client or thread of the host than it began on.
+    Migration,
+    /// A child process of the one that began it ended it, too.
+    Fork,
+}
+
+impl Kind {
+    /// All kinds, with their names.
+    pub const ALL: [(Kind, &str); 8] = [
+        (Kind::BeginWithoutEnd, "begin_without_end"),
+        (Kind::EndWithoutBegin, "end_without_begin"),
+        (Kind::IdTwice, "id_twice"),
+        (Kind::Nested, "nested"),
+        (Kind::LostEvents, "lost_events"),
+        (Kind::ClockJump, "clock_jump"),
+        (Kind::Migration, "migration"),
+        (Kind::Fork, "fork"),
+    ];
+}
+
+/// The regions of sessions.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Regions {
+    /// By name, then by value.
+    pub groups: Vec<Group>,
+    /// Names of exits' reasons, by [`Interval::reason`].
+    pub reasons: Vec<String>,
+    /// Faults of the inputs, although they could be read, and what could not be known.
+    pub warnings: Vec<String>,
+    /// Whether there are more than [`MOST_REGIONS`] regions or [`MOST_GROUPS`] groups: those
+    /// after them are missing.
+    pub is_cut: bool,
+    /// Whether a kernel's trace says what a thread of a region did.
+    pub has_kernel: bool,
+    store: store::Store,
+}
+
+impl Regions {
+    /// Reads sessions and the traces of their kernels.
+    ///
+    /// # Errors
+    /// If a stream or a trace is damaged.
+    pub fn of(
+        sessions: &[(Session, ClockMaps)],
+        traces: &[KernelTrace],
+        options: &Options,
+    ) -> Result<Regions> {
+        collect::collect(sessions, traces, options)
+    }
+
+    /// Iterates over all counted regions, in the order of their ends.
+    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.store.iter()
+    }
+
+    /// Iterates over the regions of a group, the slowest first, with their exits by reason:
+    /// `None` where these are not kept, as there are too many regions.
+    pub fn slowest<'a>(
+        &'a self,
+        group: &'a Group,
+    ) -> impl Iterator<Item = (&'a Sample, Option<&'a [(Reason, Exits)]>)> {
+        group.order.iter().rev().map(|index| {
+            let detail = self.store.detail(*index).or_else(|| {
+                group.longest.as_ref().map(|(_, detail)| detail).filter(|d| d.index == *index)
+            });
+            (self.store.get(*index), detail.map(|detail| &*detail.exits))
+        })
+    }
+}
+
+/// Reads sessions again, for what their threads did in some windows. Only the first
+/// [`MOST_WINDOWS`] are read. The result has the lanes of each, and the names of exits' reasons.
+///
+/// # Errors
+/// If a stream or a trace is damaged.
+pub fn lanes(
+    sessions: &[(Session, ClockMaps)],
+    traces: &[KernelTrace],
+    windows: &[Window],
+) -> Result<(Vec<Lanes>, Vec<String>)> {
+    collect::lanes(sessions, traces, windows)
+}
+
+/// Returns host units as nanoseconds of Unix time.
+fn unix_ns(session: &Session, host: i64) -> i64 {
+    let ns = (session.origin() + i128::from(host)).div_euclid(FRACTION.into());
+    ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}

@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! How a host thread's time divides into parts, proven by its events.
+//!
+//! A thread's events are *marks*. Time counts for a part only between two marks that prove
+//! it together: the first says what began, the second that nothing else came between. For
+//! example, a guest's own event and the emulated store after it prove that the guest ran;
+//! a guest's event and the return to the VMM do not, as the exit is missing. Then the time
+//! is *unattributed*. So an event that is missing makes unattributed time, and never more of
+//! another part. (Two events that are missing together, a switch away from the thread and
+//! the next one back, leave no trace. The kernel reports such losses.)
+//!
+//! While a thread is on a CPU it is in a *mode*. Every mark that ends a mode confirms it, also
+//! across the time in which the thread was switched out: that time has its own proof, the
+//! switches and the wake-up.
+//!
+//! | mark | ends | begins |
+//! |---|---|---|
+//! | guest event | guest; entry¹, access¹ (as the guest's time) | guest |
+//! | exit begins | guest; access¹ (as the guest's time) | exit |
+//! | access (`kvm_mmio`) | exit; guest¹ | access |
+//! | access (`kvm_pio`) | exit, where `kvm_exit` fires; guest, where not | access |
+//! | unload of the guest's registers | exit, access | leave |
+//! | `kvm_userspace_exit` | leave; exit¹, access¹ | return |
+//! | VMM event | return, VMM | VMM |
+//! | VMM enters the guest | VMM | entry |
+//! | load of the guest's registers | entry; VMM², return² (as the VMM's time) | guest; entry, where `kvm_entry` follows |
+//! | `kvm_entry` | entry, exit, access | guest |
+//!
+//! ¹ Only where the kernel has no event that is more exact: see [`Exactness`].
+//! ² Only where the VMM has no event before it enters the guest.
+//!
+//! A guest's own event is placed by a map of its clock, with a bound on the error. It proves
+//! nothing where the kernel's events say when the guest began and ended. Where they do not, it
+//! is no mark on the way out of the guest, in the VMM and on the way back, which other events
+//! end, nor if it contradicts the others by no more than its bound. A region begins and ends
+//! at the mapped times, in whatever part they are.
+
+use std::collections::VecDeque;
+
+/// Parts of a thread's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Part {
+    /// In the guest; with KVM's own part where the kernel does not trace entries and exits.
+    Guest,
+    /// In the host's kernel, for an exit of the guest, and on the way to and from the VMM.
+    Kernel,
+    /// In the VMM: its code and its system calls.
+    Vmm,
+    /// Ready to run, but another thread had the CPU.
+    Runnable,
+    /// Asleep, until it was woken.
+    Blocked,
+    /// Off the CPU: asleep or ready, which is not known.
+    Off,
+    /// Not proven to be any of the others.
+    Unattributed,
+}
+
+/// Number of parts.
+pub const PARTS: usize = 7;
+
+/// Time in each part, in units of the timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times(pub [u64; PARTS]);
+
+impl Times {
+    /// Returns the time in a part.
+    pub fn get(&self, part: Part) -> u64 {
+        self.0[part as usize]
+    }
+
+    /// Returns the time in all parts.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Returns what was added since `before`.
+    pub fn since(&self, before: &Times) -> Times {
+        Times(std::array::from_fn(|part| self.0[part] - before.0[part]))
+    }
+}
+
+/// A state of a thread on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Guest,
+    Exit,
+    /// The exit's access to memory or a port is known.
+    Access,
+    Leave,
+    Return,
+    Vmm,
+    Entry,
+}
+
+/// Number of reasons of exits that have a name.
+pub const REASONS: usize = 16;
+
+/// Number of a reason: the first is that of exits whose reason is not known.
+pub type Reason = u8;
+
+/// Most intervals that are kept of a thread.
+const MOST_INTERVALS: usize = 1024;
+
+/// Exits for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exits {
+    /// Exits that began.
+    pub count: u64,
+    /// Time in the kernel for them, in units of the timeline.
+    pub time: u64,
+}
+
+/// Sums of a thread since its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// By part.
+    pub times: Times,
+    /// By reason. Their times add up to the kernel's.
+    pub exits: [Exits; REASONS],
+}
+
+impl Sums {
+    /// Returns what was added since `before`.
+    pub fn since(&self, before: &Sums) -> Sums {
+        let exits = |reason: usize| Exits {
+            count: self.exits[reason].count - before.exits[reason].count,
+            time: self.exits[reason].time - before.exits[reason].time,
+        };
+        Sums { times: self.times.since(&before.times), exits: std::array::from_fn(exits) }
+    }
+
+    fn add(&mut self, part: Part, reason: Reason, time: u64) {
+        self.times.0[part as usize] += time;
+        if part == Part::Kernel {
+            self.exits[usize::from(reason)].time += time;
+        }
+    }
+}
+
+/// An interval of a thread's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// Beginning, in units of the timeline.
+    pub from: i64,
+    /// End.
+    pub to: i64,
+    /// `None` until it is known.
+    pub part: Option<Part>,
+    /// Reason of the exit, in the kernel: an index of [`Regions::reasons`](super::Regions::reasons).
+    pub reason: Reason,
+}
+
+/// The beginning or the end of a region.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    number: u64,
+    sums: Sums,
+    /// Time before it that waits for the end of its mode.
+    pending: u64,
+    /// Time since the mark before it.
+    open: u64,
+}
+
+impl Mode {
+    fn part(self) -> Part {
+        match self {
+            Mode::Guest => Part::Guest,
+            Mode::Exit | Mode::Access | Mode::Leave | Mode::Return | Mode::Entry => Part::Kernel,
+            Mode::Vmm => Part::Vmm,
+        }
+    }
+}
+
+/// An event of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The guest's own event on this thread's vCPU.
+    Guest,
+    /// `kvm_exit`, or `kvm_emulate_insn`.
+    Exit,
+    /// `kvm_mmio`.
+    Access,
+    /// `kvm_pio`.
+    Port,
+    /// `kvm_fpu` with unload.
+    Unload,
+    /// `kvm_userspace_exit`.
+    UserspaceExit,
+    /// An event of the VMM, or a reference point's time in the VMM.
+    Vmm,
+    /// The VMM's event that it is about to enter the guest.
+    Run,
+    /// `kvm_fpu` with load.
+    Load,
+    /// `kvm_entry`.
+    Entry,
+    /// `sched_switch` away from the thread.
+    Out(Why),
+    /// `sched_switch` to the thread.
+    In,
+    /// `sched_wakeup` of the thread.
+    Wakeup,
+}
+
+/// Reason why a thread was switched out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Another thread took the CPU.
+    Preempted,
+    /// It waits for something.
+    Blocked,
+    /// One of both.
+    Unknown,
+}
+
+/// Kinds of events that the kernel's trace of a thread has at all. Where it has a kind, the
+/// absence of one such event proves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exactness {
+    /// Beginnings of exits.
+    pub exits: bool,
+    /// `kvm_entry`.
+    pub entries: bool,
+    /// `kvm_fpu`.
+    pub registers: bool,
+    /// The VMM's event before it enters the guest.
+    pub runs: bool,
+}
+
+/// Whether the thread has a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cpu {
+    On,
+    Out(Why),
+    Woken,
+}
+
+/// The account of a thread: give it all marks in order of time.
+#[derive(Debug)]
+pub struct Account {
+    exactness: Exactness,
+    mode: Option<Mode>,
+    cpu: Cpu,
+    /// Time of the last mark of any kind; `None` before the first one.
+    last: Option<i64>,
+    /// Time of the mark that began the mode.
+    begun: i64,
+    /// Time on a CPU since the mark that began the mode: its part is not confirmed yet.
+    pending: u64,
+    sums: Sums,
+    /// Reason of the last exit, and whether that is to be counted.
+    reason: Reason,
+    is_new: bool,
+    waiting: Vec<Cut>,
+    /// Cuts whose sums are known now.
+    known: Vec<(u64, Box<Sums>)>,
+    /// The last intervals, and how many of them may wait for their part.
+    intervals: VecDeque<Interval>,
+    unconfirmed: usize,
+}
+
+impl Account {
+    /// Makes the account of a thread whose trace has these kinds of events.
+    pub fn new(exactness: Exactness) -> Account {
+        Account {
+            exactness,
+            mode: None,
+            cpu: Cpu::On,
+            last: None,
+            begun: 0,
+            pending: 0,
+            sums: Sums::default(),
+            reason: 0,
+            is_new: false,
+            waiting: Vec::new(),
+            known: Vec::new(),
+            intervals: VecDeque::new(),
+            unconfirmed: 0,
+        }
+    }
+
+    /// Changes the kinds of events that the trace has.
+    pub fn set_exactness(&mut self, exactness: Exactness) {
+        self.exactness = exactness;
+    }
+
+    /// Takes the next mark. Marks in the guest or the VMM leave nothing pending.
+    pub fn mark(&mut self, time: i64, mark: Mark) {
+        if (mark, self.cpu) == (Mark::Wakeup, Cpu::On) {
+            // Before it was switched out, or after a switch that is missing: the next mark shows.
+            return;
+        }
+        let last = self.last.replace(time).unwrap_or(time);
+        let since = (last, time);
+        match (mark, self.cpu) {
+            (Mark::Wakeup, Cpu::Out(Why::Blocked)) => self.off(Part::Blocked, since, Cpu::Woken),
+            (Mark::Wakeup, Cpu::Out(Why::Unknown)) => self.off(Part::Off, since, Cpu::Woken),
+            // Of a thread that is ready already: the event before it is missing.
+            (Mark::Wakeup, _) => self.off(Part::Unattributed, since, Cpu::Woken),
+            (Mark::Out(why), Cpu::On) => {
+                self.pending += between(since);
+                self.push(since, None, 0);
+                for cut in &mut self.waiting {
+                    cut.pending += std::mem::take(&mut cut.open);
+                }
+                self.cpu = Cpu::Out(why);
+            }
+            (Mark::Out(why), _) => self.off(Part::Unattributed, since, Cpu::Out(why)),
+            (Mark::In, Cpu::Woken | Cpu::Out(Why::Preempted)) => {
+                self.off(Part::Runnable, since, Cpu::On);
+            }
+            (Mark::In, Cpu::Out(Why::Unknown)) => self.off(Part::Off, since, Cpu::On),
+            (Mark::In, _) => self.off(Part::Unattributed, since, Cpu::On),
+            (_, Cpu::On) => self.change(since, mark),
+            (..) => {
+                self.off(Part::Unattributed, since, Cpu::On);
+                self.change((time, time), mark);
+            }
+        }
+    }
+
+    /// Takes a guest's own event, whose time has a bound on its error: `None` if that is unknown.
+    pub fn guest(&mut self, time: i64, bound: Option<u64>) {
+        if bound != Some(0) {
+            // The kernel's events say when the guest began and ended, without an error.
+            if self.exactness.exits || self.cpu != Cpu::On {
+                return;
+            }
+            let far = || bound.is_some_and(|bound| between((self.begun, time)) > bound);
+            let (ends, _) = self.modes(Mark::Guest);
+            // Another event ends these modes before the guest runs again: it did this before they
+            // began, or after an end that is not known yet.
+            let is_out = |mode| {
+                let modes = [Mode::Leave, Mode::Return, Mode::Vmm, Mode::Entry];
+                modes.contains(&mode) && !ends.contains(&mode)
+            };
+            if self.mode.is_some_and(|mode| mode != Mode::Guest && (is_out(mode) || !far())) {
+                return;
+            }
+        }
+        self.mark(time, Mark::Guest);
+    }
+
+    /// Takes the beginning of an exit, or a mark that says more about it.
+    pub fn exit(&mut self, time: i64, mark: Mark, reason: Reason) {
+        self.reason = reason;
+        self.mark(time, mark);
+    }
+
+    /// Returns the reason of the last exit.
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// Takes all time up to now as unattributed: nothing is known of the thread until then.
+    pub fn skip(&mut self, time: i64) {
+        let last = self.last.replace(time).unwrap_or(time);
+        self.confirm(Part::Unattributed);
+        self.add((last, time), Part::Unattributed);
+        self.settle(Part::Unattributed);
+        (self.mode, self.cpu, self.is_new) = (None, Cpu::On, false);
+    }
+
+    /// Ends the account: what is not known until now never will be.
+    pub fn end(&mut self) {
+        if let Some(last) = self.last {
+            self.skip(last);
+        }
+    }
+
+    /// Returns the sums up to now, or notes the number if they are not known yet: then
+    /// [`Account::known`] has them later.
+    pub fn cut(&mut self, time: i64, number: u64) -> Option<Box<Sums>> {
+        let since = between((*self.last.get_or_insert(time), time));
+        if (self.pending, since) == (0, 0) {
+            return Some(Box::new(self.sums));
+        }
+        self.waiting.push(Cut { number, sums: self.sums, pending: self.pending, open: since });
+        None
+    }
+
+    /// Returns whether there are cuts whose sums became known.
+    pub fn has_known(&self) -> bool {
+        !self.known.is_empty()
+    }
+
+    /// Takes the cuts whose sums became known: their numbers and sums.
+    pub fn known(&mut self) -> impl Iterator<Item = (u64, Box<Sums>)> {
+        self.known.drain(..)
+    }
+
+    /// Returns the sums so far. Time that is not confirmed yet is in none.
+    #[cfg(test)]
+    pub fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    /// Returns the last intervals within a time, and whether they are all of it.
+    pub fn intervals(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
+        let begin = self.intervals.partition_point(|interval| interval.to <= from);
+        let within = self.intervals.range(begin..).take_while(|interval| interval.from < to);
+        let cut = |interval: &Interval| Interval {
+            from: interval.from.max(from),
+            to: interval.to.min(to),
+            ..*interval
+        };
+        let is_whole = self.intervals.front().is_some_and(|first| first.from <= from);
+        (within.map(cut).collect(), is_whole)
+    }
+
+    /// Ends a time off the CPU.
+    fn off(&mut self, part: Part, since: (i64, i64), cpu: Cpu) {
+        let time = between(since);
+        self.sums.add(part, 0, time);
+        self.push(since, Some(part), 0);
+        self.cpu = cpu;
+        if !self.waiting.is_empty() {
+            for cut in &mut self.waiting {
+                cut.sums.add(part, 0, std::mem::take(&mut cut.open));
+            }
+            self.release();
+        }
+    }
+
+    /// Takes a mark that begins a mode, and confirms the one before.
+    fn change(&mut self, since: (i64, i64), mark: Mark) {
+        let (ends, begins) = self.modes(mark);
+        let part = match self.mode.filter(|mode| ends.contains(mode)) {
+            // The guest has run on, after an unknown part of this time.
+            Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => Part::Guest,
+            Some(Mode::Access) if mark == Mark::Exit => Part::Guest,
+            // The VMM ran, and the kernel on the way there and back.
+            Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
+            Some(mode) => mode.part(),
+            None => Part::Unattributed,
+        };
+        if part == Part::Kernel && std::mem::take(&mut self.is_new) {
+            self.sums.exits[usize::from(self.reason)].count += 1;
+        }
+        self.confirm(part);
+        self.add(since, part);
+        self.settle(part);
+        if begins != Mode::Guest || self.mode != Some(Mode::Guest) {
+            self.begun = since.1;
+        }
+        if begins == Mode::Exit || begins == Mode::Access && self.mode == Some(Mode::Guest) {
+            self.is_new = true;
+        }
+        self.mode = Some(begins);
+    }
+
+    /// Adds the time that was pending to a part.
+    fn confirm(&mut self, part: Part) {
+        if self.unconfirmed > 0 {
+            let last = self.intervals.iter_mut().rev().take(self.unconfirmed);
+            for interval in last.filter(|interval| interval.part.is_none()) {
+                (interval.part, interval.reason) = (Some(part), self.reason);
+            }
+            self.unconfirmed = 0;
+        }
+        self.sums.add(part, self.reason, std::mem::take(&mut self.pending));
+    }
+
+    /// Adds a time on the CPU to a part.
+    fn add(&mut self, since: (i64, i64), part: Part) {
+        self.sums.add(part, self.reason, between(since));
+        self.push(since, Some(part), self.reason);
+    }
+
+    /// Adds the time before cuts to a part.
+    fn settle(&mut self, part: Part) {
+        if !self.waiting.is_empty() {
+            for cut in &mut self.waiting {
+                let time = std::mem::take(&mut cut.pending) + std::mem::take(&mut cut.open);
+                cut.sums.add(part, self.reason, time);
+            }
+            self.release();
+        }
+    }
+
+    /// Moves cuts that wait for nothing more.
+    fn release(&mut self) {
+        let is_known = |cut: &Cut| (cut.pending, cut.open) == (0, 0);
+        let known = self.waiting.iter().filter(|cut| is_known(cut));
+        self.known.extend(known.map(|cut| (cut.number, Box::new(cut.sums))));
+        self.waiting.retain(|cut| !is_known(cut));
+    }
+
+    fn push(&mut self, (from, to): (i64, i64), part: Option<Part>, reason: Reason) {
+        if to <= from {
+            return;
+        }
+        let reason = if part == Some(Part::Kernel) { reason } else { 0 };
+        if let Some(last) = self.intervals.back_mut()
+            && (last.to, last.part, last.reason) == (from, part, reason)
+            && part.is_some()
+        {
+            last.to = to;
+            return;
+        }
+        if self.intervals.len() == MOST_INTERVALS {
+            self.intervals.pop_front();
+        }
+        self.intervals.push_back(Interval { from, to, part, reason });
+        if part.is_none() || self.unconfirmed > 0 {
+            self.unconfirmed = (self.unconfirmed + 1).min(MOST_INTERVALS);
+        }
+    }
+
+    /// Returns the modes that a mark can end, and the one that it begins.
+    fn modes(&self, mark: Mark) -> (&'static [Mode], Mode) {
+        use Mode::*;
+        let Exactness { exits, entries, registers, runs } = self.exactness;
+        match mark {
+            Mark::Guest if entries => (&[Guest], Guest),
+            Mark::Guest if registers => (&[Guest, Access], Guest),
+            Mark::Guest => (&[Guest, Access, Entry], Guest),
+            Mark::Exit if entries || !registers => (&[Guest], Exit),
+            Mark::Exit => (&[Guest, Access], Exit),
+            Mark::Access if exits => (&[Exit], Access),
+            Mark::Port if entries => (&[Exit], Access),
+            Mark::Access | Mark::Port => (&[Guest], Access),
+            Mark::Unload => (&[Exit, Access], Leave),
+            Mark::UserspaceExit if registers => (&[Leave], Return),
+            Mark::UserspaceExit => (&[Exit, Access], Return),
+            Mark::Vmm => (&[Return, Vmm], Vmm),
+            Mark::Run => (&[Vmm], Entry),
+            Mark::Load if runs => (&[Entry], if entries { Entry } else { Guest }),
+            Mark::Load => (&[Entry, Vmm, Return], if entries { Entry } else { Guest }),
+            Mark::Entry => (&[Entry, Exit, Access], Guest),
+            Mark::Out(_) | Mark::In | Mark::Wakeup => (&[], Guest),
+        }
+    }
+}
+
+/// Returns the time between two times, 0 if the second is before the first.
+fn between((from, to): (i64, i64)) -> u64 {
+    u64::try_from(to.saturating_sub(from)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

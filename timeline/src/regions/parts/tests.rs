@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+use super::*;
+use Mark::{Access, Entry, Exit, Guest, In, Load, Out, Run, Unload, UserspaceExit, Vmm, Wakeup};
+use Why::{Blocked, Preempted};
+use proptest::prelude::*;
+
+/// A kernel without `kvm_entry` and `kvm_exit`, as under a nested hypervisor.
+const NESTED: Exactness = Exactness { exits: true, entries: false, registers: true, runs: true };
+/// A kernel on hardware.
+const HARDWARE: Exactness = Exactness { exits: true, entries: true, registers: true, runs: true };
+/// Only the scheduler is traced.
+const SCHEDULER: Exactness =
+    Exactness { exits: false, entries: false, registers: false, runs: true };
+
+fn account(exactness: Exactness, marks: &[(u64, Mark)]) -> Times {
+    let mut account = Account::new(exactness);
+    for (time, mark) in marks {
+        account.mark(*time as i64, *mark);
+    }
+    account.sums().times
+}
+
+fn times(parts: &[(Part, u64)]) -> Times {
+    let mut times = Times::default();
+    parts.iter().for_each(|(part, time)| times.0[*part as usize] += time);
+    times
+}
+
+/// A reference point, whose parts are all proven.
+const POINT: [(u64, Mark); 10] = [
+    (0, Guest),
+    (100, Exit),
+    (101, Access),
+    (110, Unload),
+    (115, UserspaceExit),
+    (120, Vmm),
+    (122, Vmm),
+    (124, Run),
+    (130, Load),
+    (140, Guest),
+];
+
+#[test]
+fn the_time_of_a_reference_point_is_divided_completely() {
+    let expected = times(&[(Part::Guest, 110), (Part::Kernel, 26), (Part::Vmm, 4)]);
+    assert_eq!(account(NESTED, &POINT), expected);
+}
+
+#[test]
+fn a_thread_that_is_switched_out_keeps_its_mode() {
+    let marks = [
+        (0, Guest),
+        (10, Out(Preempted)),
+        (30, In),
+        (35, Out(Blocked)),
+        (40, Wakeup),
+        (47, In),
+        (50, Guest),
+    ];
+    let expected = [(Part::Guest, 18), (Part::Runnable, 27), (Part::Blocked, 5)];
+    assert_eq!(account(NESTED, &marks), times(&expected));
+}
+
+#[test]
+fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
+    let without_exits = Exactness { exits: false, ..NESTED };
+    // In a VMM that takes 1,000: the guest's event before it is too late, those after it are too early.
+    let cases = [NESTED, without_exits].map(|known| [118, 1_118, 1_127].map(|at| (known, at)));
+    for (exactness, guest) in cases.into_iter().flatten() {
+        // The exit itself takes 1.
+        let (in_guest, kernel) = if exactness.exits { (110, 26) } else { (111, 25) };
+        let expected =
+            times(&[(Part::Guest, in_guest), (Part::Kernel, kernel), (Part::Vmm, 1_004)]);
+        let mut account = Account::new(exactness);
+        let later = POINT[6..].iter().map(|(time, mark)| (time + 1_000, *mark));
+        let marks = POINT[..6].iter().copied().chain(later);
+        let marks = marks.filter(|(_, mark)| exactness.exits || *mark != Exit);
+        let mut cut = None;
+        for (time, mark) in marks {
+            let time = time as i64;
+            if cut.is_none() && time > guest {
+                account.guest(guest, Some(20));
+                cut = Some(account.cut(guest, 1));
+            }
+            account.mark(time, mark);
+        }
+        assert_eq!(account.sums().times, expected, "{guest}");
+        let sums = match cut.unwrap() {
+            Some(sums) => sums,
+            None => account.known().next().unwrap().1,
+        };
+        assert_eq!(sums.times.total(), guest as u64, "{guest}");
+        assert_eq!(sums.times.get(Part::Unattributed), 0, "{guest}");
+    }
+}
+
+#[test]
+fn what_is_not_proven_is_unattributed() {
+    for (marks, expected) in [
+        // No wake-up, no switch back, no switch away, a first mark that is none of the mode.
+        (
+            &[(0, Guest), (1, Out(Blocked)), (9, In), (10, Guest)][..],
+            [(Part::Guest, 2), (Part::Unattributed, 8)],
+        ),
+        (
+            &[(0, Guest), (1, Out(Preempted)), (10, Guest)],
+            [(Part::Guest, 1), (Part::Unattributed, 9)],
+        ),
+        (&[(0, Guest), (9, In), (10, Guest)], [(Part::Guest, 1), (Part::Unattributed, 9)]),
+        (&[(0, Guest), (10, Vmm)], [(Part::Guest, 0), (Part::Unattributed, 10)]),
+    ] {
+        assert_eq!(account(NESTED, marks), times(&expected), "{marks:?}");
+    }
+}
+
+#[test]
+fn the_kernel_of_hardware_separates_the_guest_from_kvm() {
+    let marks = [(0, Guest), (50, Exit), (58, Entry), (60, Guest)];
+    assert_eq!(account(HARDWARE, &marks), times(&[(Part::Guest, 52), (Part::Kernel, 8)]));
+    // Without the entry nothing says when the guest went on.
+    let marks = [(0, Guest), (50, Exit), (60, Guest)];
+    assert_eq!(account(HARDWARE, &marks), times(&[(Part::Guest, 50), (Part::Unattributed, 10)]));
+}
+
+/// The marks of a thread: what the guest, KVM and the VMM do, and switches in between.
+fn life(exactness: Exactness) -> impl Strategy<Value = Vec<(u64, Mark)>> {
+    let turn = (0..3usize, any::<bool>(), prop::collection::vec((1..200u64, 0..8u8), 24));
+    prop::collection::vec(turn, 1..12).prop_map(move |turns| {
+        let (mut marks, mut now) = (vec![(0, Guest)], 0);
+        for (events, to_vmm, times) in turns {
+            let mut turn = vec![Guest; events];
+            turn.extend(exactness.exits.then_some(Exit));
+            turn.extend(exactness.registers.then_some(Access));
+            if to_vmm {
+                turn.extend(exactness.registers.then_some(Unload));
+                turn.extend(exactness.exits.then_some(UserspaceExit));
+                turn.extend([Vmm, Vmm, Run]);
+                turn.extend(exactness.registers.then_some(Load));
+            }
+            turn.extend(exactness.entries.then_some(Entry));
+            turn.push(Guest);
+            for (mark, (time, switch)) in turn.into_iter().zip(times) {
+                let switches: &[Mark] = match switch {
+                    0 => &[Out(Preempted), In],
+                    1 => &[Out(Blocked), Wakeup, In],
+                    _ => &[],
+                };
+                for switch in switches {
+                    now += time;
+                    marks.push((now, *switch));
+                }
+                now += time;
+                marks.push((now, mark));
+            }
+        }
+        marks
+    })
+}
+
+fn of_kernel(mark: Mark) -> bool {
+    !matches!(mark, Guest | Vmm | Run)
+}
+
+proptest! {
+    #[test]
+    fn a_missing_event_of_the_kernel_makes_unattributed_time_only(
+        (exactness, marks) in prop::sample::select(vec![NESTED, HARDWARE, SCHEDULER])
+            .prop_flat_map(|exactness| (Just(exactness), life(exactness)))
+    ) {
+        let complete = account(exactness, &marks);
+        let (from, to) = (marks[0].0, marks[marks.len() - 1].0);
+        prop_assert_eq!(complete.total(), to - from);
+        if exactness != SCHEDULER {
+            prop_assert_eq!(complete.get(Part::Unattributed), 0);
+        }
+        for missing in (0..marks.len()).filter(|n| of_kernel(marks[*n].1)) {
+            let mut rest = marks.clone();
+            let (_, mark) = rest.remove(missing);
+            let times = account(exactness, &rest);
+            prop_assert_eq!(times.total(), to - from);
+            for part in 0..PARTS - 1 {
+                let (with, without) = (complete.0[part], times.0[part]);
+                prop_assert!(without <= with, "{part}: {with} {without}, {mark:?} at {missing}");
+            }
+        }
+    }
+}

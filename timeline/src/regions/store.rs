@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The regions that were found: 88 bytes each, and for as many as fit a limit, their exits
+//! and intervals.
+
+use super::parts::{Exits, Interval, REASONS, Reason, Sums, Times};
+
+/// Regions in a chunk: no growth copies them.
+const CHUNK: usize = 1 << 14;
+/// Most bytes of details.
+const MOST_DETAILS: usize = 24 << 20;
+
+/// A region that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sample {
+    /// Its id; 0 between two events.
+    pub id: u64,
+    /// Unix time of its beginning, nanoseconds.
+    pub begin_ns: i64,
+    /// Time in each part, nanoseconds.
+    pub times: Times,
+    /// Index of its group.
+    pub group: u32,
+    /// Client; `None` between two events of the VMM.
+    pub(crate) client: u32,
+    /// Index of the session.
+    pub session: u16,
+    pub(super) is_dropped: bool,
+}
+
+/// Client of a region between two events of the VMM.
+pub(super) const NO_CLIENT: u32 = u32::MAX;
+
+impl Sample {
+    /// Returns how long it took, in nanoseconds: the sum of its parts.
+    pub fn duration_ns(&self) -> u64 {
+        self.times.total()
+    }
+
+    /// Returns the Unix time of its end, nanoseconds.
+    pub fn end_ns(&self) -> i64 {
+        self.begin_ns.saturating_add_unsigned(self.duration_ns())
+    }
+
+    /// Returns the client of the guest; `None` between two events of the VMM.
+    pub fn client(&self) -> Option<u32> {
+        Some(self.client).filter(|client| *client != NO_CLIENT)
+    }
+}
+
+/// Details of a region.
+#[derive(Clone, Debug)]
+pub(super) struct Detail {
+    pub index: u32,
+    pub exits: Box<[(Reason, Exits)]>,
+    pub intervals: Box<[Interval]>,
+    /// Whether the intervals are all of its time.
+    pub is_whole: bool,
+}
+
+impl Detail {
+    pub fn new(index: u32, sums: &Sums, (intervals, is_whole): (Vec<Interval>, bool)) -> Detail {
+        let exits = (0..REASONS).map(|reason| (reason as Reason, sums.exits[reason]));
+        let exits = exits.filter(|(_, exits)| *exits != Exits::default());
+        Detail { index, exits: exits.collect(), intervals: intervals.into(), is_whole }
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Detail>() + size_of_val(&*self.exits) + size_of_val(&*self.intervals)
+    }
+}
+
+/// All regions.
+#[derive(Debug)]
+pub(super) struct Store {
+    chunks: Vec<Vec<Sample>>,
+    len: usize,
+    /// Details of regions whose index is a multiple of `stride`, in order.
+    details: Vec<Detail>,
+    stride: u32,
+    bytes: usize,
+}
+
+impl Store {
+    pub fn new() -> Store {
+        Store { chunks: Vec::new(), len: 0, details: Vec::new(), stride: 1, bytes: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a region. Returns its index.
+    pub fn push(&mut self, sample: Sample) -> u32 {
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk.push(sample);
+        }
+        self.len += 1;
+        (self.len - 1) as u32
+    }
+
+    pub fn get(&self, index: u32) -> &Sample {
+        &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+
+    pub fn get_mut(&mut self, index: u32) -> &mut Sample {
+        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+
+    /// Iterates over the regions that are counted.
+    pub fn iter(&self) -> impl Iterator<Item = &Sample> {
+        self.chunks.iter().flatten().filter(|sample| !sample.is_dropped)
+    }
+
+    /// Returns whether the details of a region are kept.
+    pub fn wants(&self, index: u32) -> bool {
+        index.is_multiple_of(self.stride)
+    }
+
+    /// Keeps details. If they are too many, half of all are dropped.
+    pub fn keep(&mut self, detail: Detail) {
+        self.bytes += detail.bytes();
+        self.details.push(detail);
+        // The stride's 32 bits.
+        while self.bytes > MOST_DETAILS && self.details.len() > 1 {
+            self.stride = self.stride.saturating_mul(2);
+            self.details.retain(|detail| detail.index.is_multiple_of(self.stride));
+            self.bytes = self.details.iter().map(Detail::bytes).sum();
+        }
+    }
+
+    pub fn detail(&self, index: u32) -> Option<&Detail> {
+        let at = self.details.binary_search_by_key(&index, |detail| detail.index).ok()?;
+        Some(&self.details[at])
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Quantiles of groups, and breakdowns of single regions.
+
+use super::parts::{Exits, Interval, PARTS, Part, REASONS, Reason, Times};
+use super::store::{Detail, Sample, Store};
+
+/// Regions with a name, and with a value if there is a [`By`](super::By).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Group {
+    /// Name of the region; `A to B` between two events.
+    pub name: String,
+    /// Value that its regions have in common. Chosen by guests: escape it.
+    pub value: Option<String>,
+    /// Largest bound on the error of a duration, nanoseconds; `None` if one is unknown.
+    pub bound_ns: Option<u64>,
+    /// Number of regions that are not counted, by [`Kind`](super::Kind).
+    pub not_counted: [u64; 8],
+    /// Whether they are of programs of the host: the part "guest" is the program then.
+    pub is_program: bool,
+    /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
+    pub includes_kvm: bool,
+    /// Median of the regions `empty` of the same kind (events in a ring, or reference points);
+    /// `None` if there are none.
+    pub empty_ns: Option<u64>,
+    /// Mean of the regions from the 49th to the 51st percentile.
+    pub median: Option<Breakdown>,
+    /// The region at the 99th percentile.
+    pub p99: Option<Breakdown>,
+    /// The slowest region.
+    pub slowest: Option<Breakdown>,
+    /// Sum of all regions.
+    pub total: Breakdown,
+    /// Whether they begin with a reference point.
+    pub(super) is_point: bool,
+    /// The regions' indices in order of their durations.
+    pub(super) order: Vec<u32>,
+    /// Durations in the same order.
+    pub(super) durations: Vec<u64>,
+    /// Exits by reason, while regions are added.
+    pub(super) exits: [Exits; REASONS],
+    /// Details of the slowest one so far.
+    pub(super) longest: Option<(u64, Detail)>,
+}
+
+/// How the time of one or several regions divides.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Breakdown {
+    /// Number of regions.
+    pub regions: u64,
+    /// Their mean; of the total: their sum. The parts add up to the duration.
+    pub times: Times,
+    /// Exits by reason: an index of [`Regions::reasons`](super::Regions::reasons), their number, and
+    /// their part of the kernel's time in nanoseconds.
+    pub exits: Vec<(u8, f64, u64)>,
+    /// Number of regions that the exits are of: details of some regions are dropped where
+    /// there are too many.
+    pub exits_of: u64,
+    /// One of the regions.
+    pub example: Option<Example>,
+}
+
+/// A single region with its intervals, for a picture.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Example {
+    /// The region.
+    pub sample: Sample,
+    /// Intervals of its thread, in order. Times are Unix times in nanoseconds.
+    pub intervals: Vec<Interval>,
+    /// Whether the intervals are all of it: only the last ones of a thread are kept.
+    pub is_whole: bool,
+}
+
+impl Group {
+    /// Returns the number of regions.
+    pub fn count(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    /// Returns all durations in ascending order, nanoseconds.
+    pub fn durations_ns(&self) -> &[u64] {
+        &self.durations
+    }
+
+    /// Returns the least duration that this part of all regions does not exceed, nanoseconds;
+    /// 0 if there are none.
+    pub fn quantile_ns(&self, part: f64) -> u64 {
+        self.durations.get(rank(self.durations.len(), part)).copied().unwrap_or(0)
+    }
+
+    /// Sorts the regions of the group, and chooses those to show.
+    pub(super) fn finish(&mut self, store: &Store, mut order: Vec<u32>) {
+        order.sort_unstable_by_key(|index| (store.get(*index).duration_ns(), *index));
+        self.durations = order.iter().map(|index| store.get(*index).duration_ns()).collect();
+        let exits = |exits: &[Exits; REASONS]| {
+            let all = exits.iter().enumerate().filter(|(_, exits)| **exits != Exits::default());
+            all.map(|(reason, e)| (reason as Reason, e.count as f64, e.time)).collect()
+        };
+        self.total = Breakdown {
+            regions: order.len() as u64,
+            times: mean(order.iter().map(|index| &store.get(*index).times), 1),
+            exits: exits(&self.exits),
+            exits_of: order.len() as u64,
+            example: None,
+        };
+        let at = |part| rank(order.len(), part);
+        if let Some(last) = order.last().copied() {
+            self.median = Some(around(store, &order, at(0.49)..=at(0.51), at(0.5)));
+            let p99 = nearest(store, &order, at(0.99));
+            self.p99 = Some(around(store, &order, p99..=p99, p99));
+            let mut slowest = around(store, &order[order.len() - 1..], 0..=0, 0);
+            let detail = self.longest.as_ref().map(|(_, detail)| detail);
+            if let Some(detail) = detail.filter(|detail| detail.index == last) {
+                slowest.exits = detail.exits.iter().map(one).collect();
+                slowest.exits_of = 1;
+                slowest.example = Some(example(store, detail));
+            }
+            self.slowest = Some(slowest);
+        }
+        self.order = order;
+    }
+}
+
+/// Returns the index of a quantile among `len` sorted values.
+fn rank(len: usize, part: f64) -> usize {
+    ((len as f64 * part).ceil() as usize).clamp(1, len.max(1)) - 1
+}
+
+/// Returns the rank nearest to this one whose region has details, within a thousandth of all.
+fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
+    let most = order.len() / 1000;
+    let has = |at: &usize| order.get(*at).is_some_and(|index| store.detail(*index).is_some());
+    let around = (0..=most).flat_map(|far| [rank + far, rank.saturating_sub(far)]);
+    around.into_iter().find(has).unwrap_or(rank)
+}
+
+/// Returns the mean of the regions of some ranks, with one as example.
+fn around(
+    store: &Store,
+    order: &[u32],
+    ranks: std::ops::RangeInclusive<usize>,
+    example_rank: usize,
+) -> Breakdown {
+    let chosen = &order[ranks];
+    let regions = chosen.len() as u64;
+    let times = mean(chosen.iter().map(|index| &store.get(*index).times), regions);
+    let details = chosen.iter().filter_map(|index| store.detail(*index));
+    let exits_of = details.clone().count() as u64;
+    let mut sums = [Exits::default(); REASONS];
+    for (reason, exits) in details.flat_map(|detail| &detail.exits) {
+        sums[usize::from(*reason)].count += exits.count;
+        sums[usize::from(*reason)].time += exits.time;
+    }
+    // Their means add up to the rounded mean of the kernel's time, if the exits of all are known.
+    let all: u128 = sums.iter().map(|exits| u128::from(exits.time)).sum();
+    let kernel = match exits_of == regions {
+        true => times.get(Part::Kernel).into(),
+        false => all / u128::from(exits_of.max(1)),
+    };
+    let (mut sum, mut shared) = (0, 0);
+    let mut share = |time: u64| {
+        sum += u128::from(time);
+        let part = sum * kernel / all.max(1) - shared;
+        shared += part;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    };
+    let exits = sums.iter().enumerate().filter(|(_, e)| **e != Exits::default());
+    let exits = exits.map(|(reason, exits)| {
+        (reason as Reason, exits.count as f64 / exits_of as f64, share(exits.time))
+    });
+    let exits = exits.collect();
+    let detail = order.get(nearest(store, order, example_rank));
+    let detail = detail.and_then(|index| store.detail(*index));
+    Breakdown { regions, times, exits, exits_of, example: detail.map(|d| example(store, d)) }
+}
+
+fn one((reason, exits): &(Reason, Exits)) -> (Reason, f64, u64) {
+    (*reason, exits.count as f64, exits.time)
+}
+
+fn example(store: &Store, detail: &Detail) -> Example {
+    Example {
+        sample: *store.get(detail.index),
+        intervals: detail.intervals.to_vec(),
+        is_whole: detail.is_whole,
+    }
+}
+
+/// Returns the sums divided by a number, rounded so that they add up to the rounded mean.
+fn mean<'a>(all: impl Iterator<Item = &'a Times>, by: u64) -> Times {
+    let mut sums = [0u128; PARTS];
+    for times in all {
+        sums.iter_mut().zip(times.0).for_each(|(sum, time)| *sum += u128::from(time));
+    }
+    let (mut sum, mut shared) = (0, 0);
+    Times(sums.map(|time| {
+        sum += time;
+        let part = sum / u128::from(by.max(1)) - shared;
+        shared += part;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_nearest_rank() {
+        for (len, part, expected) in
+            [(1, 0.5, 0), (2, 0.5, 0), (3, 0.5, 1), (100, 0.99, 98), (101, 0.99, 99), (0, 0.5, 0)]
+        {
+            assert_eq!(rank(len, part), expected, "{len} {part}");
+        }
+    }
+
+    #[test]
+    fn rounded_means_add_up() {
+        let all = [Times([1, 1, 1, 0, 0, 0, 0]), Times([1, 0, 0, 0, 0, 0, 0])];
+        let mean = mean(all.iter(), 2);
+        assert_eq!(mean.total(), 2);
+        assert_eq!(mean.0, [1, 0, 1, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Values of events' fields.
+
+use hypertrace_abi::schema;
+use std::fmt;
+
+/// A value of an event's field.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A value of type u8 to u64.
+    Unsigned(u64),
+    /// A value of type i8 to i64.
+    Signed(i64),
+    /// A value of type f64.
+    Float(f64),
+    /// A value of type bool.
+    Bool(bool),
+    /// A u64 that reports show in hexadecimal.
+    Hex(u64),
+    /// Bytes as the guest wrote them. They may not be UTF-8, and may contain terminal
+    /// control sequences: escape them.
+    Str(Box<[u8]>),
+    /// An array of words.
+    Words(Box<[u64]>),
+    /// Name of a number, or names of flags joined by a delimiter, by the kernel's
+    /// `__print_symbolic` or `__print_flags`. Printable ASCII.
+    Name(Box<str>),
+}
+
+/// A value of an event's field, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueRef<'a> {
+    /// A value of type u8 to u64.
+    Unsigned(u64),
+    /// A value of type i8 to i64.
+    Signed(i64),
+    /// A value of type f64.
+    Float(f64),
+    /// A value of type bool.
+    Bool(bool),
+    /// A u64 that reports show in hexadecimal.
+    Hex(u64),
+    /// Bytes as the guest or a program wrote them: escape them.
+    Str(&'a [u8]),
+    /// An array of words.
+    Words(&'a [u64]),
+    /// An array of numbers in a kernel's event.
+    Array(Array<'a>),
+    /// Name of a number or of flags, in a kernel's event.
+    Name(Name<'a>),
+}
+
+impl Value {
+    /// Returns the value without a copy.
+    pub(crate) fn borrow(&self) -> ValueRef<'_> {
+        match self {
+            Value::Unsigned(v) => ValueRef::Unsigned(*v),
+            Value::Signed(v) => ValueRef::Signed(*v),
+            Value::Float(v) => ValueRef::Float(*v),
+            Value::Bool(v) => ValueRef::Bool(*v),
+            Value::Hex(v) => ValueRef::Hex(*v),
+            Value::Str(v) => ValueRef::Str(v),
+            Value::Words(v) => ValueRef::Words(v),
+            Value::Name(v) => ValueRef::Name(Name { first: Part::Text(v), second: None }),
+        }
+    }
+}
+
+impl ValueRef<'_> {
+    /// Returns a copy to keep. Signed numbers of an array are sign-extended.
+    pub fn to_value(&self) -> Value {
+        match self {
+            ValueRef::Unsigned(v) => Value::Unsigned(*v),
+            ValueRef::Signed(v) => Value::Signed(*v),
+            ValueRef::Float(v) => Value::Float(*v),
+            ValueRef::Bool(v) => Value::Bool(*v),
+            ValueRef::Hex(v) => Value::Hex(*v),
+            ValueRef::Str(v) => Value::Str((*v).into()),
+            ValueRef::Words(v) => Value::Words((*v).into()),
+            ValueRef::Array(array) => Value::Words(array.iter().map(|n| n as u64).collect()),
+            ValueRef::Name(name) => Value::Name(name.to_string().into()),
+        }
+    }
+}
+
+impl<'a> From<schema::Value<'a>> for ValueRef<'a> {
+    fn from(value: schema::Value<'a>) -> ValueRef<'a> {
+        match value {
+            schema::Value::Unsigned(v) => ValueRef::Unsigned(v),
+            schema::Value::Signed(v) => ValueRef::Signed(v),
+            schema::Value::Float(v) => ValueRef::Float(v),
+            schema::Value::Bool(v) => ValueRef::Bool(v),
+            schema::Value::Hex(v) => ValueRef::Hex(v),
+            schema::Value::Str(v) => ValueRef::Str(v),
+            schema::Value::Words(v) => ValueRef::Words(v),
+        }
+    }
+}
+
+/// An array of little-endian numbers in a kernel's event.
+#[derive(Clone, Copy, Debug)]
+pub struct Array<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Bytes of a number, 1 to 8.
+    pub(crate) width: usize,
+    pub(crate) signed: bool,
+}
+
+impl<'a> Array<'a> {
+    /// Iterates over the numbers. They fit an `i128` whether they have a sign or not.
+    pub fn iter(&self) -> impl Iterator<Item = i128> + use<'a> {
+        let Array { bytes, width, signed } = *self;
+        bytes.chunks_exact(width.clamp(1, 8)).map(move |chunk| {
+            let number = number(chunk);
+            if signed { signed_number(number, chunk.len()).into() } else { number.into() }
+        })
+    }
+}
+
+/// Returns the little-endian number of up to 8 bytes.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    match *bytes {
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => bytes.iter().take(8).rev().fold(0, |number, byte| number << 8 | u64::from(*byte)),
+    }
+}
+
+/// Returns a number of `bytes` bytes with its sign.
+pub(crate) fn signed_number(number: u64, bytes: usize) -> i64 {
+    let unused = 64 - 8 * bytes.clamp(1, 8) as u32;
+    (number << unused) as i64 >> unused
+}
+
+/// Names of a number in a kernel's event. [`Display`](fmt::Display) joins them.
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a> {
+    pub(crate) first: Part<'a>,
+    /// Added to the first after a `|`.
+    pub(crate) second: Option<Part<'a>>,
+}
+
+/// A part of a name. All texts are printable ASCII.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part<'a> {
+    Text(&'a str),
+    /// The names of all flags of a number, with this delimiter.
+    Flags(u64, &'a str, &'a [(u64, Box<str>)]),
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.first.fmt(f)?;
+        if let Some(second) = &self.second {
+            f.write_str("|")?;
+            second.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Part<'_> {
+    /// Writes flags as the kernel does: those without a name as a number at the end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut left, delimiter, names) = match *self {
+            Part::Text(text) => return f.write_str(text),
+            Part::Flags(value, delimiter, names) => (value, delimiter, names),
+        };
+        let mut between = "";
+        for (flag, name) in names {
+            if *flag != 0 && left & flag == *flag {
+                left &= !flag;
+                f.write_str(between)?;
+                f.write_str(name)?;
+                between = delimiter;
+            }
+        }
+        if left != 0 { write!(f, "{between}{left:#x}") } else { Ok(()) }
+    }
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The truth about bounds: sessions of simulated machines with clocks of all kinds. The true time
+//! of each event is known, but not to the reader.
+
+mod made;
+
+use hypertrace_timeline::{ClockMaps, Domain, Session, Timeline, Value};
+use made::*;
+
+/// Random numbers from a fixed seed (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Returns a number in `from..to`.
+    fn in_range(&mut self, from: i64, to: i64) -> i64 {
+        from + (self.next() % (to - from) as u64) as i64
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.next().is_multiple_of(n)
+    }
+}
+
+/// Ways in which a clock differs from the host's, besides a random offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Steady,
+    /// The rate changes evenly.
+    Drift,
+    /// +300 ppm from half-way.
+    Step,
+    /// The rate oscillates by 200 ppm.
+    Wobble,
+    /// Runs at 2.1 GHz, declared as 2.6.
+    Scaled,
+    /// Another offset, and rate, for each vCPU.
+    PerVcpu,
+    /// A jump by about 20 us, ahead or back.
+    SmallJump,
+    /// A jump by about 1 ms.
+    LargeJump,
+    /// Pauses of up to 100 ms in which there are events but no points.
+    Pauses,
+    /// The same, with a jump at the begin of one that is too small to be found.
+    JumpInPause,
+    /// The guest is stopped again and again, for a moment.
+    Stops,
+    /// Events up to ten minutes after the last point, at the limit of the rate.
+    Late,
+}
+
+const KINDS: [Kind; 12] = [
+    Kind::Steady,
+    Kind::Drift,
+    Kind::Step,
+    Kind::Wobble,
+    Kind::Scaled,
+    Kind::PerVcpu,
+    Kind::SmallJump,
+    Kind::LargeJump,
+    Kind::Pauses,
+    Kind::JumpInPause,
+    Kind::Stops,
+    Kind::Late,
+];
+
+/// Ticks are counted in 2^-32 here.
+const PART: u32 = 32;
+
+/// Length of a piece of constant rate, ns.
+const STEP: i64 = 50_000;
+
+/// A guest's counter: pieces of constant rate.
+#[derive(Clone, Debug)]
+struct Counter {
+    /// From when (ns), ticks then, and ticks a nanosecond, both in 2^-32.
+    pieces: Vec<(i64, i128, i128)>,
+    /// Times in which the guest is stopped, together with its counter.
+    stops: Vec<(i64, i64)>,
+}
+
+impl Counter {
+    /// Makes the counter of a rate in parts per billion, for `until` nanoseconds. Jumps are in order:
+    /// from when, and by how much the guest is late from then on.
+    fn new(
+        hz: i64,
+        start: i128,
+        until: i64,
+        ppb: impl Fn(i64) -> i64,
+        jumps: &[(i64, i64)],
+    ) -> Counter {
+        let (mut pieces, mut ticks) = (Vec::new(), start << PART);
+        let mut left = jumps.iter().peekable();
+        for from in (0..until).step_by(STEP as usize) {
+            let ppb = ppb(from).clamp(-1_000_000, 1_000_000);
+            let rate = ((i128::from(hz) << PART) * i128::from(1_000_000_000 + ppb))
+                / 1_000_000_000_000_000_000;
+            if let Some((_, by)) = left.next_if(|(at, _)| *at < from) {
+                // Stopped: the ticks of that time are missing. Ahead: they are more.
+                ticks -= rate * i128::from(*by);
+            }
+            pieces.push((from, ticks, rate));
+            ticks += rate * i128::from(STEP);
+        }
+        // Where a jump is within a piece, the piece before it ends there.
+        let stops = jumps.iter().filter(|(_, by)| *by > 0);
+        Counter { pieces, stops: stops.map(|(at, by)| (*at, at + by + STEP)).collect() }
+    }
+
+    /// Returns the next time at which the counter can be read: now, if it is not stopped.
+    fn readable(&self, now: i64) -> i64 {
+        let stop = self.stops.iter().find(|(from, to)| (*from..=*to).contains(&now));
+        stop.map_or(now, |(_, to)| to + 1)
+    }
+
+    fn at(&self, ns: i64) -> u64 {
+        let piece = self.pieces.partition_point(|p| p.0 <= ns) - 1;
+        let (from, ticks, rate) = self.pieces[piece];
+        ((ticks + rate * i128::from(ns - from)) >> PART) as u64
+    }
+}
+
+/// A vCPU's true times.
+struct Vcpu {
+    counter: Counter,
+    /// Constraints: guest ticks and host ns.
+    not_after: Vec<(u64, i64)>,
+    not_before: Vec<(u64, i64)>,
+    /// True time of each event, by its number; and its ticks.
+    events: Vec<(i64, u64)>,
+}
+
+struct Machine {
+    made: Made,
+    hz: i64,
+    vcpus: Vec<Vcpu>,
+}
+
+/// Waiting time with a floor, mostly little more, seldom much more.
+fn delay(random: &mut Random, floor: i64) -> i64 {
+    let usual = random.in_range(0, 1 + floor / 2);
+    let rare = if random.one_in(40) { random.in_range(0, 300_000) } else { 0 };
+    floor + usual.min(random.in_range(0, 1 + floor)) + rare
+}
+
+fn machine(kind: Kind, seed: u64) -> Machine {
+    let mut random = Random(seed);
+    let r = &mut random;
+    // As recorded there is a point every 0.1 ms or so. A rate that must be measured takes longer.
+    let points = r.in_range(60, 160) * if kind == Kind::Scaled { 4 } else { 1 };
+    let pause = r.in_range(100_000, 500_000);
+    let (out, back) = (r.in_range(500, 20_000), r.in_range(500, 20_000));
+    let until = points * (pause / 2 + out + back);
+    let declared: i64 =
+        if kind == Kind::Scaled { 2_600_000_000 } else { r.in_range(1_000_000_000, 4_000_000_000) };
+    let hz = if kind == Kind::Scaled { 2_100_000_000 } else { declared };
+    let start = r.in_range(1_000_000_000, 10_000_000_000_000);
+    let swing = r.in_range(1_000_000, 300_000_000);
+    let base_ppb = r.in_range(-800_000, 800_001);
+    let end_ppb = r.in_range(-1_000_000, 1_000_001);
+    let edge_ppb = if r.one_in(2) { 1_000_000 } else { -1_000_000 };
+    let ppb = |kind: Kind, base: i64, t: i64| match kind {
+        Kind::Steady if seed.is_multiple_of(3) => edge_ppb,
+        Kind::Late => edge_ppb,
+        Kind::Stops => 0,
+        Kind::Drift => base + ((end_ppb - base) as i128 * t as i128 / until as i128) as i64,
+        Kind::Step if t > until / 2 => base + 300_000,
+        Kind::Wobble => {
+            base + (200_000.0 * (t as f64 / swing as f64 * std::f64::consts::TAU).sin()) as i64
+        }
+        _ => base,
+    };
+    let size = match kind {
+        Kind::SmallJump => r.in_range(15_000, 25_000),
+        Kind::LargeJump => r.in_range(900_000, 1_100_000),
+        _ => 0,
+    };
+    let sign = if r.one_in(2) { 1 } else { -1 };
+    // Pieces begin at multiples of their length; a jump is at the first one after this.
+    let on_piece = |at: i64| at / STEP * STEP;
+    let mut jumps: Vec<(i64, i64)> = match kind {
+        Kind::SmallJump | Kind::LargeJump => {
+            vec![(on_piece(until * r.in_range(2, 5) / 10), sign * size)]
+        }
+        Kind::Stops => {
+            let period = r.in_range(10_000_000, 40_000_000);
+            (1..4 * until / period).map(|n| (on_piece(n * period), (out + back) * 3 / 2)).collect()
+        }
+        _ => Vec::new(),
+    };
+    // A pause begins this long after the start and after the end of the one before it.
+    let has_pauses = matches!(kind, Kind::Pauses | Kind::JumpInPause);
+    let (every, long) = (until / 4, r.in_range(10_000_000, 100_000_000));
+    if kind == Kind::JumpInPause {
+        let size = (out + back) * 9 / 10;
+        jumps.push((on_piece(2 * every + long + 1_000_000), sign * size));
+    }
+    let guest_base = start as u64 - 1_000_000;
+    let host = clock(0, "host", 0, GHZ, 0, START_NS);
+    let guess = r.in_range(-1_000_000, 1_000_000);
+    let guest = clock(1, "guest", 0, declared as u64, guest_base, START_NS + guess);
+    let mut made = Made::with_json(&json(&format!("[{host},{guest}]"), EVENTS, "[]"));
+    let mut vcpus = Vec::new();
+    for number in 0..r.in_range(1, 4) as u32 {
+        let (mut first, mut base) = (i128::from(start), base_ppb);
+        if kind == Kind::PerVcpu {
+            let most = if r.one_in(2) { 60_000 } else { 500_000 };
+            first += i128::from(r.in_range(0, most));
+            if r.one_in(2) {
+                base = r.in_range(-800_000, 800_001);
+            }
+        }
+        let all = 4 * until + 10_000_000 + if has_pauses { 4 * long } else { 0 };
+        let counter = Counter::new(hz, first, all, |t| ppb(kind, base, t), &jumps);
+        let mut vcpu =
+            Vcpu { counter, not_after: Vec::new(), not_before: Vec::new(), events: Vec::new() };
+        let (mut ring, mut thread) = (Packet::guest(number), Packet::host(number));
+        let mut now = r.in_range(1_000, 100_000);
+        let mut owed = None;
+        // Reads the counter, in order and never while it is stopped.
+        let read = |vcpu: &mut Vcpu, now: &mut i64| {
+            *now += 2;
+            *now = vcpu.counter.readable(*now);
+            let ticks = vcpu.counter.at(*now);
+            vcpu.events.push((*now, ticks));
+            ticks
+        };
+        let mut next_pause = if has_pauses { every } else { i64::MAX };
+        for _ in 0..points {
+            if now > next_pause {
+                let end = now + long;
+                while now < end {
+                    now += r.in_range(1, long / 8);
+                    let ticks = read(&mut vcpu, &mut now);
+                    if let Some(h) = owed.take() {
+                        vcpu.not_before.push((ticks, h));
+                    }
+                    let n = vcpu.events.len() as u64 - 1;
+                    ring = ring.event(ticks - guest_base, DISK_READ, &[n, 0]);
+                }
+                next_pause = now + every;
+            }
+            for turn in 0..r.in_range(0, 5) {
+                // Nearly always the guest reads its clock as soon as it continues.
+                let most = if turn == 0 && !r.one_in(8) { 500 } else { pause / 3 };
+                now += r.in_range(1, 1 + most);
+                let ticks = read(&mut vcpu, &mut now);
+                if let Some(h) = owed.take() {
+                    vcpu.not_before.push((ticks, h));
+                }
+                let n = vcpu.events.len() as u64 - 1;
+                ring = ring.event(ticks - guest_base, DISK_READ, &[n, 0]);
+            }
+            now += r.in_range(1, 1 + pause / 3);
+            let ticks = read(&mut vcpu, &mut now);
+            if let Some(h) = owed.take() {
+                vcpu.not_before.push((ticks, h));
+            }
+            now += delay(r, out);
+            vcpu.not_after.push((ticks, now));
+            let n = vcpu.events.len() as u64 - 1;
+            thread = thread.point(now as u64, number, n as u32, ticks, n);
+            owed = Some(now);
+            now += delay(r, back);
+        }
+        for _ in 0..if kind == Kind::Late { 4 } else { 0 } {
+            now += r.in_range(1_000_000, 150_000_000_000);
+            let ticks = read(&mut vcpu, &mut now);
+            let n = vcpu.events.len() as u64 - 1;
+            ring = ring.event(ticks - guest_base, DISK_READ, &[n, 0]);
+        }
+        made = made
+            .stream(&format!("guest-{number}"), &[Packet::guest(number), ring])
+            .stream(&format!("host-{number}"), &[Packet::host(number), thread]);
+        vcpus.push(vcpu);
+    }
+    Machine { made, hz, vcpus }
+}
+
+/// Returns the middle of the envelope's half-widths, at each of some events, by all pairs: half of the
+/// distance of the lowest upper to the highest lower limit of all constraints, for a clock whose
+/// frequency is within 1,000 ppm of this.
+fn envelope(vcpu: &Vcpu, hz: i64) -> Vec<f64> {
+    let (min, max) = (1e9 / (1.001 * hz as f64), 1e9 / (0.999 * hz as f64));
+    let half = |x: u64| {
+        let high = vcpu.not_after.iter().map(|(g, h)| {
+            let dx = x as f64 - *g as f64;
+            *h as f64 + if dx > 0.0 { dx * max } else { dx * min }
+        });
+        let low = vcpu.not_before.iter().map(|(g, h)| {
+            let dx = x as f64 - *g as f64;
+            *h as f64 + if dx > 0.0 { dx * min } else { dx * max }
+        });
+        (high.fold(f64::MAX, f64::min) - low.fold(f64::MIN, f64::max)) / 2.0
+    };
+    vcpu.events.iter().step_by(4).map(|(_, x)| half(*x)).collect()
+}
+
+fn quantile(values: &mut [f64], q: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * q) as usize]
+}
+
+#[derive(Debug, Default)]
+struct Outcome {
+    clocks: usize,
+    events: usize,
+    outside: usize,
+    unknown: usize,
+    out_of_order: usize,
+    jumps: usize,
+    /// Farthest outside of the bound, ns.
+    worst: i64,
+    errors: Vec<f64>,
+    bounds: Vec<f64>,
+    /// Bounds over the envelope of the clock's points, at these quantiles of both.
+    ratios: Vec<(f64, f64)>,
+}
+
+impl Outcome {
+    fn ratios_at(&self, q: f64) -> Vec<f64> {
+        self.ratios.iter().filter(|(at, _)| *at == q).map(|(_, ratio)| *ratio).collect()
+    }
+}
+
+fn check(kind: Kind, seed: u64, outcome: &mut Outcome) {
+    let machine = machine(kind, seed);
+    let session = Session::open(machine.made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    outcome.clocks += 1;
+    outcome.jumps += maps.iter().map(|(_, _, map)| map.segments() - 1).sum::<usize>();
+    let sessions = [(session, maps)];
+    let mut bounds = Vec::new();
+    let mut next = vec![0; machine.vcpus.len()];
+    for event in Timeline::new(&sessions).unwrap() {
+        let event = event.unwrap();
+        let vcpu = event.client.unwrap() as usize;
+        let Value::Unsigned(n) = event.fields[0].1 else { panic!() };
+        // A reader of all streams sees the events of a vCPU in the order in which it made them.
+        outcome.out_of_order += usize::from(next[vcpu] != n);
+        next[vcpu] = n + 1;
+        if event.reference.is_some() {
+            continue;
+        }
+        outcome.events += 1;
+        let (truth, _) = machine.vcpus[vcpu].events[n as usize];
+        let error = (event.ts_ns - START_NS - truth).abs();
+        let Some(bound) = event.bound_ns else {
+            outcome.unknown += 1;
+            continue;
+        };
+        outcome.outside += usize::from(error > bound as i64);
+        outcome.worst = outcome.worst.max(error - bound as i64);
+        outcome.errors.push(error as f64);
+        bounds.push(bound as f64);
+    }
+    assert!(sessions[0].0.streams().iter().any(|s| s.domain == Domain::Guest));
+    outcome.bounds.extend(&bounds);
+    if !matches!(kind, Kind::SmallJump | Kind::LargeJump | Kind::JumpInPause | Kind::Stops) {
+        let mut least: Vec<f64> =
+            machine.vcpus.iter().flat_map(|vcpu| envelope(vcpu, machine.hz)).collect();
+        for q in [0.5, 0.99] {
+            let ratio = quantile(&mut bounds, q) / quantile(&mut least, q);
+            outcome.ratios.push((q, ratio));
+        }
+    }
+}
+
+#[test]
+fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
+    let mut all = Vec::new();
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        let mut outcome = Outcome::default();
+        for number in 0..84 {
+            check(kind, 1000 * index as u64 + number, &mut outcome);
+        }
+        let Outcome { clocks, events, outside, unknown, worst, jumps, out_of_order, .. } = outcome;
+        let ns = |values: &mut Vec<f64>, q| quantile(values, q) as i64;
+        println!(
+            "{kind:?}: {clocks} clocks, {events} events, {outside} outside of their bounds (by {worst} ns at \
+             most), {unknown} unknown, {out_of_order} out of order, {jumps} jumps found; error p50/p99 {}/{} ns, \
+             bound p50/p99 {}/{} ns",
+            ns(&mut outcome.errors, 0.5),
+            ns(&mut outcome.errors, 0.99),
+            ns(&mut outcome.bounds, 0.5),
+            ns(&mut outcome.bounds, 0.99),
+        );
+        for q in [0.5, 0.99] {
+            let mut ratios = outcome.ratios_at(q);
+            if !ratios.is_empty() {
+                println!(
+                    "    p{:.0} of the bounds over that of the envelope: {} above 1.5, median {:.2}, most {:.2}",
+                    100.0 * q,
+                    ratios.iter().filter(|ratio| **ratio > 1.5).count(),
+                    quantile(&mut ratios, 0.5),
+                    quantile(&mut ratios, 1.0)
+                );
+            }
+        }
+        all.push((kind, outcome));
+    }
+    for (kind, outcome) in all {
+        assert_eq!((outcome.outside, outcome.unknown, outcome.out_of_order), (0, 0, 0), "{kind:?}");
+        for ratio in outcome.ratios_at(0.5) {
+            assert!(ratio <= 1.5, "{kind:?}: {ratio}");
+        }
+        // Where points are far apart, a bound has room for a jump, and the envelope has none.
+        if !matches!(kind, Kind::Pauses | Kind::Late) {
+            let mut ratios = outcome.ratios_at(0.99);
+            let large = ratios.iter().filter(|ratio| **ratio > 1.5).count();
+            assert!(large * 16 <= ratios.len(), "{kind:?}: {large} of {}", ratios.len());
+            assert!(ratios.is_empty() || quantile(&mut ratios, 1.0) <= 2.0, "{kind:?}");
+        }
+    }
+}

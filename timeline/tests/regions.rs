@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Regions of sessions made event by event: pairing, and where their time went.
+
+mod made;
+#[path = "made/trace_dat.rs"]
+mod trace_dat;
+#[path = "made/vcpu.rs"]
+mod vcpu;
+
+use hypertrace_timeline::regions::{
+    self, By, Kind, MOST_WINDOWS, Options, Part, Regions, Select, Window, lanes,
+};
+use hypertrace_timeline::{ClockMaps, KernelTrace, Session};
+use made::{Made, Packet};
+use vcpu::{Vcpu, What};
+
+/// Reads a session with its kernel.dat.
+fn read(made: &Made, options: &Options) -> Regions {
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
+    Regions::of(&[(session, maps)], &traces, options).unwrap()
+}
+
+fn all(made: &Made) -> Regions {
+    read(made, &Options::default())
+}
+
+fn with_kernel(vcpus: &[Vcpu], keep: impl Fn(usize) -> bool) -> Made {
+    let made = vcpu::session(vcpus);
+    std::fs::write(made.path().join("kernel.dat"), vcpu::trace(vcpus, keep).version_7()).unwrap();
+    made
+}
+
+const PARTS: [Part; 5] = [Part::Guest, Part::Kernel, Part::Vmm, Part::Runnable, Part::Blocked];
+
+#[test]
+fn the_parts_are_those_of_the_machine() {
+    let vcpus = [Vcpu::rounds(0, 300, 50), Vcpu::rounds(1, 200, 20)];
+
+    let regions = all(&with_kernel(&vcpus, |_| true));
+
+    let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+    assert_eq!((group.name.as_str(), group.count()), ("batch", 500));
+    assert_eq!(group.not_counted, [0; 8]);
+    let times = group.total.times;
+    assert_eq!(times.get(Part::Unattributed), 0);
+    for (number, part) in PARTS.into_iter().enumerate().skip(1) {
+        let truth: u64 = vcpus.iter().map(|vcpu| vcpu.truth[number]).sum();
+        assert_eq!(times.get(part), truth, "{part:?}");
+    }
+    // A region begins and ends in the guest, whose times have a bound.
+    let guest: u64 = vcpus.iter().map(|vcpu| vcpu.truth[0]).sum();
+    let off = times.get(Part::Guest).abs_diff(guest);
+    assert!(off <= guest / 500 + 500, "{off} of {guest}");
+    let kernel: u64 = group.total.exits.iter().map(|(_, _, ns)| ns).sum();
+    assert_eq!(kernel, times.get(Part::Kernel));
+    let reason = &regions.reasons[usize::from(group.total.exits[0].0)];
+    assert_eq!((reason.as_str(), group.total.exits[0].1), ("mmio write", 550.0));
+    for sample in regions.samples() {
+        assert_eq!(sample.times.total(), sample.duration_ns());
+    }
+    let slowest = group.slowest.as_ref().unwrap();
+    let example = slowest.example.as_ref().unwrap();
+    assert!(example.is_whole);
+    let within: u64 = example.intervals.iter().map(|i| (i.to - i.from) as u64).sum();
+    assert_eq!(within, slowest.times.total());
+    assert_eq!(slowest.times.total(), *group.durations_ns().last().unwrap());
+}
+
+#[test]
+fn a_hundredth_of_the_kernels_events_missing_makes_unattributed_time_only() {
+    let vcpus = [Vcpu::rounds(0, 120, 20)];
+    let whole = all(&with_kernel(&vcpus, |_| true));
+    let mut unattributed = 0;
+    for phase in 0..100 {
+        let regions = all(&with_kernel(&vcpus, |number| number % 100 != phase));
+
+        let pairs = regions.samples().zip(whole.samples());
+        for (sample, complete) in pairs {
+            assert_eq!(sample.duration_ns(), complete.duration_ns());
+            for part in PARTS.into_iter().chain([Part::Off]) {
+                let (with, without) = (complete.times.get(part), sample.times.get(part));
+                assert!(
+                    without <= with,
+                    "{phase} {part:?}: {with} {without}, {complete:?} {sample:?}"
+                );
+            }
+        }
+        assert_eq!(regions.samples().count(), whole.samples().count());
+        unattributed += regions.groups[0].total.times.get(Part::Unattributed);
+    }
+    assert!(unattributed > 100_000, "{unattributed}");
+}
+
+#[test]
+fn without_a_kernels_trace_all_time_is_unattributed() {
+    let vcpus = [Vcpu::rounds(0, 20, 5)];
+
+    let regions = all(&vcpu::session(&vcpus));
+
+    assert!(!regions.has_kernel);
+    let total = regions.groups[0].total.times;
+    assert_eq!((regions.groups[0].count(), total.get(Part::Unattributed)), (20, total.total()));
+}
+
+#[test]
+fn regions_are_grouped_by_client_thread_and_field() {
+    let vcpus = [Vcpu::rounds(0, 30, 5), Vcpu::rounds(1, 20, 5)];
+    let made = with_kernel(&vcpus, |_| true);
+    let by = |by| {
+        let regions = read(&made, &Options { by, ..Options::default() });
+        let groups = regions.groups.iter();
+        groups.map(|g| (g.value.clone().unwrap(), g.count())).collect::<Vec<_>>()
+    };
+    let expected = |all: &[(&str, u64)]| -> Vec<(String, u64)> {
+        all.iter().map(|(value, count)| ((*value).into(), *count)).collect()
+    };
+    assert_eq!(by(By::Client), expected(&[("0", 30), ("1", 20)]));
+    assert_eq!(by(By::Vcpu), expected(&[("vmm/vcpu0", 30), ("vmm/vcpu1", 20)]));
+    // The id modulo 3.
+    assert_eq!(by(By::Field("kind".into())), expected(&[("0", 17), ("1", 17), ("2", 16)]));
+}
+
+#[test]
+fn between_two_events_regions_need_no_id() {
+    let vcpus = [Vcpu::rounds(0, 30, 5)];
+    let made = with_kernel(&vcpus, |_| true);
+    let between = |a: &str, b: &str| {
+        let select = Select::Between(a.into(), b.into());
+        read(&made, &Options { select, ..Options::default() })
+    };
+    let vmm = between("vcpu_exit", "vcpu_run");
+    assert_eq!((vmm.groups[0].name.as_str(), vmm.groups[0].count()), ("vcpu_exit to vcpu_run", 32));
+    let times = vmm.groups[0].total.times;
+    let off = [Part::Runnable, Part::Blocked].map(|part| times.get(part)).iter().sum::<u64>();
+    assert_eq!(times.get(Part::Vmm) + off, times.total());
+    assert_eq!(vmm.samples().next().unwrap().client(), None);
+    let points = between("done", "done");
+    assert_eq!(points.groups[0].count(), 31);
+    assert_eq!(points.groups[0].bound_ns, Some(0), "both are on the host's clock");
+    assert_eq!(points.groups[0].not_counted[Kind::BeginWithoutEnd as usize], 1);
+}
+
+/// Returns the number of counted regions, and those of the kinds that are not.
+fn counts(regions: &Regions) -> (u64, Vec<(&'static str, u64)>) {
+    let mut kinds = Vec::new();
+    for (kind, name) in Kind::ALL {
+        let count: u64 = regions.groups.iter().map(|g| g.not_counted[kind as usize]).sum();
+        if count > 0 {
+            kinds.push((name, count));
+        }
+    }
+    (regions.groups.iter().map(|group| group.count()).sum(), kinds)
+}
+
+const B: u32 = vcpu::BEGIN;
+const E: u32 = vcpu::END;
+
+/// Makes vCPUs' events of regions: client, time, id of the event, id of the region.
+fn events(events: &[(u32, u64, u32, u64)]) -> Vec<Vcpu> {
+    let clients = events.iter().map(|(client, ..)| client + 1).max().unwrap_or(0);
+    let mut vcpus: Vec<Vcpu> = (0..clients).map(|number| Vcpu::new(number, 1)).collect();
+    for (client, time, event, id) in events {
+        let fields: &[u64] = if *event == B { &[*id, 0] } else { &[*id] };
+        vcpus[*client as usize].events.push((*time, What::Guest(*event, fields.to_vec())));
+    }
+    vcpus
+}
+
+#[test]
+fn what_is_no_pair_is_counted_by_its_kind() {
+    /// Events, the number of counted regions, and those of the kinds that are not.
+    type Case = (&'static [(u32, u64, u32, u64)], u64, &'static [(&'static str, u64)]);
+    let cases: [Case; 9] = [
+        (&[(0, 10, B, 1), (0, 20, E, 1), (0, 30, B, 1), (0, 40, E, 1)], 2, &[]),
+        (&[(0, 10, B, 1), (1, 15, B, 1), (0, 20, E, 1), (1, 30, E, 1)], 2, &[]),
+        (&[(0, 10, B, 1)], 0, &[("begin_without_end", 1)]),
+        (&[(0, 10, E, 1)], 0, &[("end_without_begin", 1)]),
+        (&[(0, 10, B, 1), (0, 20, B, 1), (0, 30, E, 1)], 0, &[("id_twice", 1)]),
+        (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (0, 4, E, 1)], 0, &[("nested", 2)]),
+        (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 1), (0, 4, E, 2)], 0, &[("nested", 2)]),
+        // On another client.
+        (&[(0, 10, B, 1), (1, 20, E, 1)], 0, &[("migration", 1)]),
+        (&[(0, 10, E, 1), (1, 20, B, 1)], 0, &[("begin_without_end", 1), ("end_without_begin", 1)]),
+    ];
+    for (made, count, kinds) in cases {
+        let regions = all(&vcpu::session(&events(made)));
+        assert_eq!(counts(&regions), (count, kinds.to_vec()), "{made:?}");
+    }
+}
+
+#[test]
+fn ids_of_two_sessions_are_not_the_same() {
+    let made = [(); 2].map(|()| vcpu::session(&events(&[(0, 10, B, 1), (0, 20, E, 1)])));
+    let dirs = made.each_ref().map(|made| made.path());
+    let sessions = Session::open_all(&dirs).unwrap().into_iter();
+    let sessions = sessions.map(|session| {
+        let maps = ClockMaps::of(&session).unwrap();
+        (session, maps)
+    });
+
+    let regions = Regions::of(&Vec::from_iter(sessions), &[], &Options::default()).unwrap();
+
+    assert_eq!(counts(&regions), (2, vec![]));
+    assert_eq!(regions.samples().map(|s| s.session).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn a_begin_that_never_ends_is_not_kept_forever() {
+    let mut made: Vec<_> = (0..3_000).map(|n| (0, 10 + n, B, n)).collect();
+    made.push((0, 4_000, E, 2_999));
+    made.push((0, 4_001, E, 0));
+
+    let regions = all(&vcpu::session(&events(&made)));
+
+    // They are nested; the first one's end came too late.
+    assert_eq!(counts(&regions), (0, vec![("end_without_begin", 1), ("nested", 3_000)]));
+}
+
+#[test]
+fn a_region_over_lost_events_of_its_client_is_not_counted() {
+    let first = Packet::guest(0).event(10, B, &[1, 0]).event(20, E, &[1]);
+    // 5 events were dropped, after this packet's.
+    let second = Packet::guest(0).after(&first).with64(56, 5).event(30, B, &[2, 0]);
+    let third = Packet::guest(0).after(&second).event(40, E, &[2]);
+    let third = third.event(50, B, &[3, 0]).event(60, E, &[3]);
+    let made = vcpu::session(&[]);
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), first, second, third]);
+
+    let regions = all(&made);
+
+    assert_eq!(counts(&regions), (2, vec![("lost_events", 1)]));
+    assert_eq!(regions.samples().map(|sample| sample.id).collect::<Vec<_>>(), [1, 3]);
+}
+
+#[test]
+fn regions_over_lost_events_of_the_kernel_are_not_counted() {
+    let vcpus = [Vcpu::rounds(0, 40, 5)];
+    let made = vcpu::session(&vcpus);
+    let mut kernel = Vec::new();
+    for (time, what) in &vcpus[0].events {
+        if let What::Kernel(id, payload) = what {
+            kernel.push((vcpu::HOST_BASE + time, *id, 100, payload.clone()));
+        }
+    }
+    let half = kernel.len() / 2;
+    let (before, after) = (kernel[half - 20].0, kernel[half + 20].0);
+    let mut pages = trace_dat::Page::all(&kernel[..half - 19]);
+    let mut rest = trace_dat::Page::all(&kernel[half + 20..]);
+    rest[0] = std::mem::take(&mut rest[0]).missed(true);
+    pages.extend(rest);
+    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&pages);
+    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+
+    let regions = all(&made);
+
+    // Those that have a part of the gap.
+    let mut within = 0;
+    let mut begun = None;
+    for (time, what) in &vcpus[0].events {
+        match what {
+            What::Guest(B, _) => begun = Some(vcpu::HOST_BASE + time),
+            What::Guest(E, _) => {
+                within += u64::from(begun.unwrap() <= after && vcpu::HOST_BASE + time >= before);
+            }
+            _ => {}
+        }
+    }
+    assert!(within >= 2, "{within}");
+    assert_eq!(counts(&regions), (40 - within, vec![("lost_events", within)]));
+    assert_eq!(regions.groups[0].total.times.get(Part::Unattributed), 0);
+}
+
+#[test]
+fn a_region_over_a_jump_of_the_clock_is_not_counted() {
+    let vcpus = [Vcpu::rounds(0, 60, 5)];
+    let mut made = vcpu::session(&vcpus);
+    // From the middle of the region 30 on, the guest's clock is a millisecond ahead.
+    let at = vcpus[0].events.iter().position(|(_, what)| *what == What::Guest(B, vec![30, 0]));
+    let from = vcpus[0].events[at.unwrap()].0 + 1;
+    let ahead = |time: u64| if time >= from { time + 1_000_000 } else { time };
+    let (mut guest, mut host) = (Packet::guest(0), Packet::host(0));
+    for (time, what) in &vcpus[0].events {
+        match what {
+            What::Guest(id, fields) => guest = guest.event(ahead(*time), *id, fields),
+            What::Vmm(id, fields) => host = host.event(*time, *id, fields),
+            What::Point(at) => {
+                let payload = [0, 0, 1, made::GUEST_BASE + ahead(*at), *time];
+                host = host.flagged(*time, vcpu::POINT, 1, &payload, 0);
+            }
+            What::Kernel(..) => {}
+        }
+    }
+    made = made.stream("guest-000-0000", &[Packet::guest(0), guest]);
+    made = made.stream("host-000-0000", &[Packet::host(0), host]);
+
+    let (count, kinds) = counts(&all(&made));
+
+    assert_eq!(kinds, [("clock_jump", 60 - count)]);
+    // The one with the jump, and those next to it where two constraints do not say on which side it is.
+    assert!((57..60).contains(&count), "{count}");
+}
+
+#[test]
+fn a_client_that_moves_to_another_thread_in_a_region_is_not_counted() {
+    let at = |time: u64| 10_000 + time;
+    let regions = [(100, B, 1), (200, E, 1), (300, B, 2), (600, E, 2), (700, B, 3), (800, E, 3)];
+    let mut vcpus = events(&regions.map(|(time, event, id)| (0, at(time), event, id)));
+    let points = [50, 250, 350].map(|time| (at(time), What::Point(at(time) - 5)));
+    vcpus[0].events.extend(points);
+    vcpus[0].events.sort_by_key(|(time, _)| *time);
+    let made = vcpu::session(&vcpus);
+    // Another thread serves the client from the middle of the region 2 on.
+    let host = Packet::host(1).with64(80, 10).event_str(1, 1, &[10, 42, 101, 0], b"vcpu1");
+    let payload = |time: u64| [0, 0, 1, made::GUEST_BASE + at(time) - 5, at(time)];
+    let host = host.flagged(at(500), vcpu::POINT, 1, &payload(500), 0);
+    let host = host.flagged(at(900), vcpu::POINT, 1, &payload(900), 0);
+    let made = made.stream("host-001-0000", &[Packet::host(1), host]);
+
+    let (count, kinds) = counts(&all(&made));
+
+    assert_eq!((count, kinds), (2, vec![("migration", 1)]));
+}
+
+#[test]
+fn a_region_that_a_child_process_ends_too_is_not_counted() {
+    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
+    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
+    let lease = |client: u32, pid: u64| {
+        let fields = [pid, pid, pid, 0];
+        Packet::new(1, client, 0).with64(80, pid).event_str(1, 1, &fields, b"program")
+    };
+    let parent = lease(0, 50).event(10, B, &[1, 0]).event(30, E, &[1]);
+    let parent = parent.event(40, B, &[2, 0]).event(50, E, &[2]);
+    let child = lease(1, 51).event(20, E, &[1]);
+    let made = Made::with_json(&json)
+        .stream("guest-000-0000", &[Packet::new(1, 0, 0), parent])
+        .stream("guest-001-0000", &[Packet::new(1, 1, 0), child]);
+
+    let regions = all(&made);
+
+    // The child's end, and the region of the parent.
+    assert_eq!(counts(&regions), (1, vec![("fork", 2)]));
+    assert!(regions.groups[0].is_program);
+}
+
+#[test]
+fn a_programs_time_is_its_own_while_it_has_a_cpu() {
+    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
+    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
+    let fields = [9, 50, 100, 0];
+    let program = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &fields, b"program");
+    let program = program.event(1_000, B, &[1, 0]).event(9_000, E, &[1]).event(9_500, B, &[2, 0]);
+    let program = program.event(9_600, E, &[2]);
+    let made = Made::with_json(&json).stream("guest-000-0000", &[Packet::new(1, 0, 0), program]);
+    let (program, other) = ((100, "program"), (9, "other"));
+    let at = |time: u64, id, payload| (vcpu::HOST_BASE + time, id, 100, payload);
+    let switch = |from, state, to| trace_dat::switch(from, state, to);
+    let kernel = [
+        at(500, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
+        at(2_000, trace_dat::SCHED_SWITCH_ID, switch(program, 0x100, other)),
+        at(2_500, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
+        at(4_000, trace_dat::SCHED_SWITCH_ID, switch(program, 1, other)),
+        at(7_000, trace_dat::SCHED_WAKEUP_ID, trace_dat::wakeup(100, "program")),
+        at(7_100, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
+        at(9_200, trace_dat::SCHED_SWITCH_ID, switch(program, 0x100, other)),
+        at(9_300, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
+    ];
+    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel));
+    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+
+    let samples: Vec<_> = all(&made).samples().map(|sample| sample.times.0).collect();
+
+    // program, kernel, vmm, runnable, blocked, off, unattributed; after the kernel's last event,
+    // nothing is known.
+    assert_eq!(samples, [[4_400, 0, 0, 600, 3_000, 0, 0], [0, 0, 0, 0, 0, 0, 100]]);
+}
+
+#[test]
+fn the_lanes_of_a_window_are_what_its_threads_did() {
+    let vcpus = [Vcpu::rounds(0, 60, 20), Vcpu::rounds(1, 60, 20)];
+    let made = with_kernel(&vcpus, |_| true);
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+    let traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
+    let sessions = [(session, maps)];
+    let regions = Regions::of(&sessions, &traces, &Options::default()).unwrap();
+    let samples: Vec<_> = regions.samples().copied().collect();
+    let window = |sample: &regions::Sample| Window {
+        session: 0,
+        client: sample.client(),
+        begin: sample.begin_ns,
+        end: sample.end_ns(),
+        around: 0,
+    };
+    let windows: Vec<Window> = samples.iter().map(window).take(MOST_WINDOWS).collect();
+
+    let (all, reasons) = lanes(&sessions, &traces, &windows).unwrap();
+
+    assert_eq!(all.len(), MOST_WINDOWS);
+    assert!(reasons.iter().any(|reason| reason == "mmio write"), "{reasons:?}");
+    for ((lanes, window), sample) in all.iter().zip(&windows).zip(&samples) {
+        let client = sample.client().unwrap();
+        let own = &lanes.lanes[0];
+        assert!(lanes.has_own && own.is_whole, "{lanes:?}");
+        assert_eq!((own.tid, own.name.as_str()), (100 + client, &*format!("vmm/vcpu{client}")));
+        assert_eq!((lanes.lanes.len(), lanes.left_out), (2, 0));
+        let mut times = [0; 7];
+        for interval in &own.intervals {
+            assert!(window.begin <= interval.from && interval.to <= window.end, "{interval:?}");
+            times[interval.part.unwrap() as usize] += (interval.to - interval.from) as u64;
+        }
+        assert_eq!(times, sample.times.0, "the region's parts");
+        for lane in &lanes.lanes {
+            assert!(lane.intervals.windows(2).all(|pair| pair[0].to == pair[1].from), "{lane:?}");
+        }
+    }
+}
