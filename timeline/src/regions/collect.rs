@@ -3,36 +3,32 @@
 //! One pass over the timeline: it keeps the accounts of threads, and the open regions of
 //! clients.
 
+mod strays;
+
+use super::host::{Client, Closing, Host, lease};
 use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, is_run, of_kvm};
 use super::pairs::{Cut, Open, Pairs};
-use super::parts::{Account, Mark, Part, Sums, Times, Why};
+use super::parts::{Mark, Part, Sums, Times, Why};
 use super::store::{Detail, NO_CLIENT, Sample, Store};
 use super::summary::Group;
-use super::{By, Kind, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, unix_ns};
+use super::{By, Kind, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select};
 use crate::clock::SLACK_PER_MILLE;
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef, Kind as EventKind, Lost};
-use crate::inputs::ctf::{ClockMaps, Domain, Session};
+use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
 use crate::merge::Timeline;
 use crate::value::ValueRef;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use strays::Stray;
 
 /// Name of the region whose duration is the cost of a region.
 const EMPTY: &str = "empty";
 /// Events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
-/// Most threads of a session that have an account.
-const MOST_THREADS: usize = 1 << 15;
-/// Most begins and ends without the other that are compared with those of other clients.
-const MOST_STRAYS: usize = 1 << 16;
-/// Slots for the numbers of threads.
-const TID_SLOTS: usize = 4096;
-/// Most clients, more than any session has.
-const MOST_CLIENTS: usize = 4096;
 /// Slots for the roles of events, by bits of their names' addresses.
 const SLOTS: usize = 256;
 
@@ -63,62 +59,6 @@ struct Role {
     is_run: bool,
 }
 
-/// A session while it is read.
-#[derive(Debug)]
-struct Host {
-    is_program: bool,
-    kinds: Kinds,
-    runs: bool,
-    /// Time of the kernel's last event; `None` without a kernel's trace.
-    end: Option<i64>,
-    threads: Vec<Thread>,
-    by_tid: HashMap<u32, usize>,
-    /// Indices of threads counted from 1, by bits of their numbers: they find most threads, and
-    /// rule out most others.
-    slots: Box<[u32; TID_SLOTS]>,
-    /// By number.
-    clients: Vec<Client>,
-    /// Regions between two events of the VMM, by thread.
-    vmm: HashMap<u32, Pairs>,
-    /// Time of the last event of each CPU.
-    cpus: Vec<i64>,
-    /// Jumps of clocks: of one client, or of all.
-    jumps: Vec<(Option<u32>, i64, i64)>,
-}
-
-/// A thread of the host.
-#[derive(Debug)]
-struct Thread {
-    tid: u32,
-    name: Option<Arc<str>>,
-    account: Account,
-    /// Whether the kernel's trace has an event of it already: before that, it may not have been traced.
-    is_covered: bool,
-}
-
-/// A client of the guest.
-#[derive(Debug, Default)]
-struct Client {
-    pairs: Pairs,
-    /// The threads that served it, each from a time on, and the last time of the one before.
-    seats: Vec<(i64, i64, usize)>,
-    seat: usize,
-    /// Thread of a program.
-    thread: Option<usize>,
-    /// Process of a program, 0 if unknown.
-    pid: u32,
-}
-
-/// A region whose end waits for the account.
-#[derive(Debug)]
-struct Closing {
-    open: Open,
-    session: usize,
-    client: u32,
-    end: i64,
-    cut: Cut,
-}
-
 /// Hash of our own numbers, which are dense.
 #[derive(Debug, Default)]
 struct Number(u64);
@@ -138,19 +78,6 @@ impl Hasher for Number {
     }
 }
 
-/// A begin or an end without the other.
-#[derive(Clone, Copy, Debug)]
-struct Stray {
-    session: usize,
-    client: u32,
-    pid: u32,
-    name: u32,
-    id: u64,
-    time: i64,
-    group: u32,
-    is_begin: bool,
-}
-
 /// The pass.
 struct Pass<'a> {
     options: &'a Options,
@@ -166,7 +93,6 @@ struct Pass<'a> {
     store: Store,
     windows: Windows,
     cuts: u64,
-    closing: Vec<Closing>,
     known: HashMap<u64, Box<Sums>, BuildHasherDefault<Number>>,
     strays: Vec<Stray>,
     is_cut: bool,
@@ -242,139 +168,6 @@ fn session_of(trace: &KernelTrace, sessions: usize) -> Option<usize> {
     trace.session().or((sessions == 1).then_some(0))
 }
 
-impl Host {
-    fn new(session: &Session, maps: &ClockMaps) -> Host {
-        let json = session.json();
-        let jumps = maps.iter().flat_map(|(_, client, map)| {
-            map.jumps().iter().map(move |jump| {
-                let (a, b) = (unix_ns(session, jump.before.y), unix_ns(session, jump.after.y));
-                (client, a.min(b), a.max(b))
-            })
-        });
-        let is_vmm = |s: &&crate::inputs::ctf::Stream| s.domain == Domain::Host;
-        let mut host = Host {
-            is_program: json.programs,
-            kinds: Kinds::default(),
-            runs: !json.programs
-                && session.streams().iter().any(|s| is_vmm(&s))
-                && session.classes().iter().any(|class| is_run(&class.name)),
-            end: None,
-            threads: Vec::new(),
-            by_tid: HashMap::new(),
-            slots: Box::new([0; TID_SLOTS]),
-            clients: Vec::new(),
-            vmm: HashMap::new(),
-            cpus: Vec::new(),
-            jumps: jumps.collect(),
-        };
-        let streams = session.streams().iter().filter(|s| s.domain == Domain::Guest);
-        let clients = streams.map(|s| s.client).chain(maps.served());
-        for number in clients.collect::<BTreeSet<u32>>() {
-            let mut client = Client::default();
-            // The threads of a program's host serve it and do not run it.
-            let seats = if json.programs { &[] } else { maps.seats(number) };
-            let mut before = i64::MIN;
-            for seat in seats {
-                let Some(thread) = host.thread(seat.tid) else { break };
-                client.seats.push((unix_ns(session, seat.first), before, thread));
-                before = unix_ns(session, seat.last);
-            }
-            if let Some(place) = host.client(number) {
-                *place = client;
-            }
-        }
-        host
-    }
-
-    /// Returns a client; `None` if its number is too large.
-    fn client(&mut self, number: u32) -> Option<&mut Client> {
-        let number = number as usize;
-        if number >= self.clients.len() && number < MOST_CLIENTS {
-            self.clients.resize_with(number + 1, Client::default);
-        }
-        self.clients.get_mut(number)
-    }
-
-    /// Returns the process of a client, 0 if it is unknown.
-    fn pid(&self, client: u32) -> u32 {
-        self.clients.get(client as usize).map_or(0, |client| client.pid)
-    }
-
-    /// Returns a thread, which gets an account if it has none.
-    fn thread(&mut self, tid: u32) -> Option<usize> {
-        if let Some(thread) = self.by_tid.get(&tid) {
-            return Some(*thread);
-        }
-        if self.threads.len() == MOST_THREADS || tid == 0 {
-            return None;
-        }
-        let account = Account::new(self.kinds.exactness(self.runs));
-        self.threads.push(Thread { tid, name: None, account, is_covered: false });
-        self.by_tid.insert(tid, self.threads.len() - 1);
-        self.slots[tid as usize % TID_SLOTS] = self.threads.len() as u32;
-        Some(self.threads.len() - 1)
-    }
-
-    /// Returns a thread that has an account; in a session of programs, any thread.
-    fn traced(&mut self, tid: i64) -> Option<usize> {
-        let tid = u32::try_from(tid).ok()?;
-        let slot = self.slots[tid as usize % TID_SLOTS] as usize;
-        if self.threads.get(slot.wrapping_sub(1)).is_some_and(|thread| thread.tid == tid) {
-            return Some(slot - 1);
-        }
-        match self.is_program {
-            true => self.thread(tid),
-            // Another thread has its slot.
-            false => self.by_tid.get(&tid).copied().filter(|_| slot > 0),
-        }
-    }
-
-    fn set_exactness(&mut self) {
-        let exactness = self.kinds.exactness(self.runs);
-        self.threads.iter_mut().for_each(|t| t.account.set_exactness(exactness));
-    }
-
-    /// Returns whether nothing is known of a thread now. If so, its time so far is unattributed.
-    fn is_unknown(&mut self, thread: usize, time: i64) -> bool {
-        let thread = &mut self.threads[thread];
-        let is_unknown = !thread.is_covered || self.end.is_none_or(|end| time > end);
-        if is_unknown {
-            thread.account.skip(time);
-        }
-        is_unknown
-    }
-
-    /// Passes a kernel's mark to a thread's account.
-    fn mark(&mut self, thread: Option<usize>, time: i64, mark: Mark) {
-        let Some(thread) = thread.and_then(|thread| self.threads.get_mut(thread)) else { return };
-        if !std::mem::replace(&mut thread.is_covered, true) {
-            thread.account.skip(time);
-        }
-        thread.account.mark(time, mark);
-    }
-}
-
-impl Client {
-    /// Returns the thread that runs the client at a time.
-    fn thread(&mut self, time: i64) -> Option<usize> {
-        if self.seats.is_empty() {
-            return self.thread;
-        }
-        while self.seats.get(self.seat + 1).is_some_and(|(from, ..)| time >= *from) {
-            self.seat += 1;
-        }
-        Some(self.seats[self.seat].2)
-    }
-
-    /// Returns whether the thread changed in a time, as far as its reference points show.
-    fn moved(&self, from: i64, to: i64) -> bool {
-        // Few; those before the time are skipped.
-        let changes = self.seats.get(1..).unwrap_or_default();
-        let first = changes.partition_point(|(first, ..)| *first < from);
-        changes.get(first).is_some_and(|(_, before, _)| *before <= to)
-    }
-}
-
 impl<'a> Pass<'a> {
     fn new(sessions: &[(Session, ClockMaps)], options: &'a Options, hosts: Vec<Host>) -> Pass<'a> {
         let names = match &options.select {
@@ -397,7 +190,6 @@ impl<'a> Pass<'a> {
             store: Store::new(),
             windows: Windows::new(&[]),
             cuts: 0,
-            closing: Vec::new(),
             known: HashMap::default(),
             strays: Vec::new(),
             is_cut: false,
@@ -640,7 +432,7 @@ impl<'a> Pass<'a> {
                 self.windows.settle(number, account);
             }
         }
-        for closing in std::mem::take(&mut self.closing) {
+        for closing in std::mem::take(&mut self.hosts[session].threads[thread].closing) {
             self.close(closing);
         }
     }
@@ -687,7 +479,8 @@ impl<'a> Pass<'a> {
             Some((thread, begin)) => {
                 let (Some(before), Some(after)) = (self.known(begin), self.known(&closing.cut))
                 else {
-                    self.closing.push(closing);
+                    let thread = *thread;
+                    self.hosts[*session].threads[thread].closing.push(closing);
                     return;
                 };
                 let account = &self.hosts[*session].threads[*thread].account;
@@ -815,7 +608,8 @@ impl<'a> Pass<'a> {
         for thread in 0..host.threads.len() {
             self.release(session, thread);
         }
-        for closing in self.closing.iter_mut().filter(|c| c.session == session && c.end >= from) {
+        let threads = self.hosts[session].threads.iter_mut();
+        for closing in threads.flat_map(|t| &mut t.closing).filter(|c| c.end >= from) {
             closing.open.wrong = Some(Kind::LostEvents);
         }
         // In the order of their ends: those in the gap are the last ones.
@@ -843,38 +637,6 @@ impl<'a> Pass<'a> {
                 sum.time = sum.time.saturating_sub(exits.time);
             }
         }
-    }
-
-    fn stray_begin(&mut self, session: usize, client: u32, open: &Open) {
-        if let Some(why) = open.wrong {
-            self.groups[open.group as usize].not_counted[why as usize] += 1;
-            return;
-        }
-        let pid = self.hosts[session].pid(client);
-        self.stray(Stray {
-            session,
-            client,
-            pid,
-            name: open.name,
-            id: open.id,
-            time: open.begin,
-            group: open.group,
-            is_begin: true,
-        });
-    }
-
-    fn stray(&mut self, stray: Stray) {
-        if self.strays.len() < MOST_STRAYS {
-            self.strays.push(stray);
-        } else {
-            self.count(&stray, None);
-        }
-    }
-
-    fn count(&mut self, stray: &Stray, why: Option<Kind>) {
-        let own = if stray.is_begin { Kind::BeginWithoutEnd } else { Kind::EndWithoutBegin };
-        let why = why.unwrap_or(own);
-        self.groups[stray.group as usize].not_counted[why as usize] += 1;
     }
 
     /// Ends the accounts: what is not known until now never will be.
@@ -945,93 +707,6 @@ impl<'a> Pass<'a> {
             has_kernel: self.hosts.iter().any(|host| host.end.is_some()),
             store: self.store,
         }
-    }
-
-    /// Finds out which begins and ends without the other are of a region that moved to another
-    /// client, or was in two processes.
-    fn match_strays(&mut self) {
-        let strays = std::mem::take(&mut self.strays);
-        let mut ends: HashMap<(usize, u32, u64), Vec<usize>> = HashMap::new();
-        for (at, stray) in strays.iter().enumerate().filter(|(_, stray)| !stray.is_begin) {
-            ends.entry((stray.session, stray.name, stray.id)).or_default().push(at);
-        }
-        let mut kinds: Vec<Option<Option<Kind>>> = vec![None; strays.len()];
-        for (at, begin) in strays.iter().enumerate().filter(|(_, stray)| stray.is_begin) {
-            let others = ends.get(&(begin.session, begin.name, begin.id)).into_iter().flatten();
-            let mut others = others.filter(|end| kinds[**end].is_none());
-            let moved = others.find(|end| {
-                let end = &strays[**end];
-                end.client != begin.client && end.time >= begin.time
-            });
-            if let Some(end) = moved.copied() {
-                // One region: its end is not counted again.
-                kinds[at] = Some(Some(Kind::Migration));
-                kinds[end] = Some(None);
-            }
-        }
-        // Ends by a child process of a region that its parent ended, too.
-        let is_of_child = |sample: &Sample, hosts: &[Host], groups: &[Group], end: &Stray| {
-            let parent = hosts[end.session].pid(sample.client);
-            let is_same = groups[sample.group as usize].name == groups[end.group as usize].name;
-            let other = parent != 0 && end.pid != 0 && parent != end.pid;
-            is_same && other && sample.begin_ns <= end.time
-        };
-        if ends.is_empty() {
-            return self.count_all(&strays, &kinds);
-        }
-        let ids: HashMap<(usize, u64), Vec<usize>> =
-            ends.iter().fold(HashMap::new(), |mut ids, ((session, _, id), all)| {
-                ids.entry((*session, *id)).or_insert_with(Vec::new).extend(all);
-                ids
-            });
-        for index in 0..self.store.len() as u32 {
-            let sample = *self.store.get(index);
-            let Some(all) = ids.get(&(sample.session.into(), sample.id)) else { continue };
-            let is_end = |end: &&usize| {
-                is_of_child(&sample, &self.hosts, &self.groups, &strays[**end])
-                    && kinds[**end].is_none_or(|kind| kind == Some(Kind::Fork))
-            };
-            if let Some(end) = all.iter().find(is_end).copied()
-                && !sample.is_dropped
-            {
-                kinds[end] = Some(Some(Kind::Fork));
-                self.drop_sample(index, Kind::Fork);
-            }
-        }
-        self.count_all(&strays, &kinds);
-    }
-
-    fn count_all(&mut self, strays: &[Stray], kinds: &[Option<Option<Kind>>]) {
-        for (stray, kind) in strays.iter().zip(kinds) {
-            match kind {
-                None => self.count(stray, None),
-                Some(Some(kind)) => self.count(stray, Some(*kind)),
-                Some(None) => {}
-            }
-        }
-    }
-}
-
-/// Takes a lease record: who holds a ring of the VMM, or a client of a program.
-///
-/// For lanes, all threads of the VMM that have a ring get an account.
-fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: bool) {
-    let thread = event.thread.and_then(|thread| match (event.client, host.is_program) {
-        (Some(_), true) => host.thread(thread.tid),
-        (None, _) if for_lanes => host.thread(thread.tid),
-        _ => host.traced(thread.tid.into()),
-    });
-    if let Some(thread) = thread {
-        host.threads[thread].name = Some(event.source.clone());
-    }
-    let Some(number) = event.client.filter(|_| host.is_program) else { return };
-    let mut fields = event.fields.iter();
-    let pid = fields.find_map(|(name, value)| match value {
-        ValueRef::Unsigned(pid) if &**name == "pid" => u32::try_from(pid).ok(),
-        _ => None,
-    });
-    if let Some(client) = host.client(number) {
-        (client.thread, client.pid) = (thread, pid.unwrap_or(0));
     }
 }
 

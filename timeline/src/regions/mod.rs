@@ -3,7 +3,8 @@
 //! Regions of interest: the time between two events of a client, and where it went.
 //!
 //! ```text
-//! collect  one pass over the timeline: who runs, which regions are open
+//! collect  one pass over the timeline, with the regions that are open
+//! host     the threads of a session's host, and the clients that they run
 //! pairs    a client's open regions
 //! marks    the events that say what a thread does
 //! parts    how a host thread's time divides into parts
@@ -31,6 +32,7 @@
 //! ```
 
 mod collect;
+mod host;
 mod lanes;
 mod marks;
 mod pairs;
