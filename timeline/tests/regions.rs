@@ -70,6 +70,27 @@ fn the_parts_are_those_of_the_machine() {
 }
 
 #[test]
+fn a_trace_beside_another_session_of_the_boot_shows_the_threads_too() {
+    let vcpus = [Vcpu::rounds(0, 30, 5), Vcpu::rounds(1, 20, 2)];
+    let (guest, own) = (vcpu::session(&vcpus), with_kernel(&vcpus, |_| true));
+    let recorder = Made::of_boot(Some(made::BOOT));
+    let trace = own.path().join("kernel.dat");
+    std::fs::copy(trace, recorder.path().join("kernel.dat")).unwrap();
+    let sessions = Session::open_all(&[guest.path(), recorder.path()]).unwrap().into_iter();
+    let sessions = Vec::from_iter(sessions.map(|session| {
+        let maps = ClockMaps::of(&session).unwrap();
+        (session, maps)
+    }));
+    let traces = Vec::from_iter(KernelTrace::of_session(1, &sessions[1].0).unwrap());
+
+    let beside = Regions::of(&sessions, &traces, &Options::default()).unwrap();
+
+    let times = |regions: &Regions| regions.groups[0].total.times;
+    assert_eq!(times(&beside), times(&all(&own)));
+    assert_eq!(times(&beside).get(Part::Unattributed), 0);
+}
+
+#[test]
 fn a_hundredth_of_the_kernels_events_missing_makes_unattributed_time_only() {
     let vcpus = [Vcpu::rounds(0, 120, 20)];
     let whole = all(&with_kernel(&vcpus, |_| true));

@@ -82,6 +82,8 @@ impl Hasher for Number {
 struct Pass<'a> {
     options: &'a Options,
     hosts: Vec<Host>,
+    /// See [`traced`].
+    traced: Vec<Vec<usize>>,
     roles: HashMap<usize, Role>,
     cache: Vec<(usize, Role)>,
     kernel_cache: Vec<(usize, Kernel)>,
@@ -132,21 +134,25 @@ fn read<'a>(
 ) -> Result<(Pass<'a>, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut hosts: Vec<Host> = sessions.iter().map(|(s, maps)| Host::new(s, maps)).collect();
+    let traced = traced(sessions, traces);
     for trace in traces {
-        match session_of(trace, sessions.len()) {
-            Some(session) => {
-                let host = &mut hosts[session];
-                host.kinds = Kinds::of(&trace.first_names(FIRST_EVENTS)?);
-                host.end = host.end.max(trace.end()?);
-                host.set_exactness();
-            }
-            None => warnings.push(format!(
+        let Some(own) = session_of(trace, sessions.len()) else {
+            warnings.push(format!(
                 "{}: of which session it is, is not known: it is left out",
                 trace.path().display()
-            )),
+            ));
+            continue;
+        };
+        let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
+        for session in &traced[own] {
+            let host = &mut hosts[*session];
+            host.kinds = kinds;
+            host.end = host.end.max(end);
+            host.set_exactness();
         }
     }
     let mut pass = Pass::new(sessions, options, hosts);
+    pass.traced = traced;
     pass.windows = Windows::new(windows);
     let mut timeline = Timeline::with_kernel(sessions, traces)?;
     while let Some(entry) = timeline.read() {
@@ -168,6 +174,22 @@ fn session_of(trace: &KernelTrace, sessions: usize) -> Option<usize> {
     trace.session().or((sessions == 1).then_some(0))
 }
 
+/// Returns for each session the sessions whose threads its kernel's trace may show: itself, and those
+/// of the same boot without a trace of their own.
+fn traced(sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> Vec<Vec<usize>> {
+    let numbers = 0..sessions.len();
+    let has_own = |number: &usize| {
+        traces.iter().any(|trace| session_of(trace, sessions.len()) == Some(*number))
+    };
+    let without: Vec<usize> = numbers.clone().filter(|number| !has_own(number)).collect();
+    let of = |own: usize| {
+        let placed =
+            |other: &&usize| **other != own && sessions[**other].0.is_placed_with(&sessions[own].0);
+        [own].into_iter().chain(without.iter().filter(placed).copied()).collect()
+    };
+    numbers.map(of).collect()
+}
+
 impl<'a> Pass<'a> {
     fn new(sessions: &[(Session, ClockMaps)], options: &'a Options, hosts: Vec<Host>) -> Pass<'a> {
         let names = match &options.select {
@@ -180,6 +202,7 @@ impl<'a> Pass<'a> {
         let mut pass = Pass {
             options,
             hosts,
+            traced: Vec::new(),
             roles: HashMap::new(),
             cache: vec![(0, Role::default()); SLOTS],
             kernel_cache: vec![(0, Kernel::Other); SLOTS],
@@ -232,12 +255,15 @@ impl<'a> Pass<'a> {
         if self.windows.has_ended(event.ts_ns) {
             self.end_windows(event.ts_ns);
         }
-        let session = event.session.min(self.hosts.len().wrapping_sub(1));
-        let is_only = self.hosts.len() == 1;
-        let Some(host) = self.hosts.get_mut(session) else { return };
-        if event.session != session && !is_only {
-            return;
+        let own = if self.hosts.len() == 1 { 0 } else { event.session };
+        for at in 0..self.traced.get(own).map_or(0, Vec::len) {
+            self.kernel_of(self.traced[own][at], event);
         }
+    }
+
+    /// Takes an event of a kernel for a session's threads.
+    fn kernel_of(&mut self, session: usize, event: &EventRef<'_>) {
+        let host = &mut self.hosts[session];
         let address = address(event.name);
         let kernel = look_up(&mut self.kernel_cache, address, || Kernel::of(event));
         let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
@@ -584,22 +610,28 @@ impl<'a> Pass<'a> {
 
     /// Takes a place where events were lost.
     fn lost(&mut self, lost: &Lost) {
-        let is_only = self.hosts.len() == 1;
-        let session = if is_only { 0 } else { lost.session };
-        let Some(host) = self.hosts.get_mut(session) else { return };
-        match lost.client {
-            Some(client) => {
+        let own = if self.hosts.len() == 1 { 0 } else { lost.session };
+        let Some(host) = self.hosts.get_mut(own) else { return };
+        match (lost.client, lost.cpu) {
+            (Some(client), _) => {
                 if let Some(client) = host.clients.get_mut(client as usize) {
                     client.pairs.spoil(Kind::LostEvents);
                 }
-                return;
             }
-            None => {
-                host.clients.iter_mut().for_each(|client| client.pairs.spoil(Kind::LostEvents));
-                host.vmm.values_mut().for_each(|pairs| pairs.spoil(Kind::LostEvents));
+            (None, None) => host.spoil(),
+            (None, Some(cpu)) => {
+                for at in 0..self.traced[own].len() {
+                    self.lost_of_kernel(self.traced[own][at], cpu, lost.ts_ns);
+                }
             }
         }
-        let (Some(cpu), Some(time)) = (lost.cpu, lost.ts_ns) else { return };
+    }
+
+    /// Takes a place where events of a kernel's CPU were lost, for a session's threads.
+    fn lost_of_kernel(&mut self, session: usize, cpu: u32, time: Option<i64>) {
+        let host = &mut self.hosts[session];
+        host.spoil();
+        let Some(time) = time else { return };
         // The gap began after the last event of that CPU.
         let from = host.cpus.get(cpu as usize).copied().unwrap_or(i64::MIN);
         for thread in host.threads.iter_mut().filter(|thread| thread.is_covered) {

@@ -5,7 +5,7 @@
 use super::marks::{Kinds, is_run};
 use super::pairs::{Cut, Open, Pairs};
 use super::parts::{Account, Mark};
-use super::unix_ns;
+use super::{Kind, unix_ns};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
@@ -182,6 +182,12 @@ impl Host {
             thread.account.skip(time);
         }
         is_unknown
+    }
+
+    /// Counts no region that is open now: events of all clients may be lost.
+    pub fn spoil(&mut self) {
+        self.clients.iter_mut().for_each(|client| client.pairs.spoil(Kind::LostEvents));
+        self.vmm.values_mut().for_each(|pairs| pairs.spoil(Kind::LostEvents));
     }
 
     /// Passes a kernel's mark to a thread's account.
