@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use hypertrace_device::Geometry;
 use hypertrace_guest::{Args as GuestArgs, MAX_VCPUS, Program};
 use hypertrace_kernel::{Recording, is_incomplete};
-use hypertrace_timeline::{Kind, Timeline};
+use hypertrace_timeline::{KernelTrace, Kind, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{Session, SessionConfig, Share, Summary};
@@ -337,11 +337,12 @@ fn print_begin(
 fn print_excerpt(dir: &Path) -> Result<()> {
     let sessions = [report::open(dir)?];
     let start = sessions[0].0.json().started_unix_ns;
-    let mut lines = report::Lines::new(&sessions, &[]);
+    let traces = Vec::from_iter(KernelTrace::of_session(0, &sessions[0].0)?);
+    let mut lines = report::Lines::new(&sessions, &traces);
     let mut points = 0;
     let mut before = VecDeque::new();
     let mut left = None;
-    for event in Timeline::new(&sessions)? {
+    for event in Timeline::with_kernel(&sessions, &traces)? {
         let event = event?;
         if event.kind == Kind::ReferencePoint {
             points += 1;
@@ -358,6 +359,7 @@ fn print_excerpt(dir: &Path) -> Result<()> {
             Some(left) => *left -= 1,
         }
     }
+    before.iter().for_each(|event| lines.widen(&event.source));
     let mut text = format!("\n{}", lines.header());
     for event in &before {
         text.push_str(lines.text(&event.borrow(), event.ts_ns.saturating_sub(start)));
@@ -379,6 +381,7 @@ fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
 
 Next:
   hypertrace report {dir} | less        show the whole timeline
+  hypertrace regions {dir}              show how long rounds took, and where that time went
   hypertrace stat {dir}                 count events and losses by stream
   babeltrace2 {dir}/ctf | less          show the same in any CTF reader
 "

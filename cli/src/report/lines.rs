@@ -91,6 +91,12 @@ impl Lines {
         buffer
     }
 
+    /// Makes the column of sources wide enough for this one.
+    pub(crate) fn widen(&mut self, source: &Arc<str>) {
+        self.buffer.clear();
+        self.source(source);
+    }
+
     /// Begins a line with the columns of times.
     fn times(&mut self, since: i64) {
         let Lines { buffer, .. } = self;
