@@ -343,10 +343,15 @@ impl<'a> Pass<'a> {
         let of_vmm = event.thread.filter(|_| !host.is_program);
         let served = of_vmm.and_then(|thread| host.traced(thread.tid.into()));
         let mut thread = served;
+        // A guest may have events of this name, too.
+        let is_run = role.is_run && event.client.is_none();
+        if is_run && served.is_some() && !std::mem::replace(&mut host.runs, true) {
+            host.set_exactness();
+        }
         if let Some(thread) = served
             && !host.is_unknown(thread, time)
         {
-            let mark = if role.is_run { Mark::Run } else { Mark::Vmm };
+            let mark = if is_run { Mark::Run } else { Mark::Vmm };
             host.threads[thread].account.mark(time, mark);
         }
         if let (Some(client), None) = (event.client, of_vmm) {
@@ -634,23 +639,20 @@ impl<'a> Pass<'a> {
         let Some(time) = time else { return };
         // The gap began after the last event of that CPU.
         let from = host.cpus.get(cpu as usize).copied().unwrap_or(i64::MIN);
+        let waiting = host.threads.iter_mut().flat_map(|thread| &mut thread.closing);
+        for closing in waiting.filter(|closing| closing.end >= from) {
+            closing.open.wrong = Some(Kind::LostEvents);
+        }
         for thread in host.threads.iter_mut().filter(|thread| thread.is_covered) {
             thread.account.skip(time);
         }
         for thread in 0..host.threads.len() {
             self.release(session, thread);
         }
-        let threads = self.hosts[session].threads.iter_mut();
-        for closing in threads.flat_map(|t| &mut t.closing).filter(|c| c.end >= from) {
-            closing.open.wrong = Some(Kind::LostEvents);
-        }
-        // In the order of their ends: those in the gap are the last ones.
-        for index in (0..self.store.len() as u32).rev() {
+        for index in self.store.since(from) {
             let sample = self.store.get(index);
-            if sample.end_ns() < from {
-                break;
-            }
-            if usize::from(sample.session) == session && !sample.is_dropped {
+            let is_in_gap = sample.end_ns() >= from;
+            if is_in_gap && usize::from(sample.session) == session && !sample.is_dropped {
                 self.drop_sample(index, Kind::LostEvents);
             }
         }

@@ -2,7 +2,7 @@
 
 //! The host of a session: its threads with their accounts, and the clients that they run.
 
-use super::marks::{Kinds, is_run};
+use super::marks::Kinds;
 use super::pairs::{Cut, Open, Pairs};
 use super::parts::{Account, Mark};
 use super::{Kind, unix_ns};
@@ -23,6 +23,7 @@ const MOST_CLIENTS: usize = 4096;
 pub(super) struct Host {
     pub is_program: bool,
     pub kinds: Kinds,
+    /// Whether a thread of the VMM had an event before it entered the guest.
     pub runs: bool,
     /// Time of the kernel's last event; `None` without a kernel's trace.
     pub end: Option<i64>,
@@ -85,13 +86,10 @@ impl Host {
                 (client, a.min(b), a.max(b))
             })
         });
-        let is_vmm = |s: &&crate::inputs::ctf::Stream| s.domain == Domain::Host;
         let mut host = Host {
             is_program: json.programs,
             kinds: Kinds::default(),
-            runs: !json.programs
-                && session.streams().iter().any(|s| is_vmm(&s))
-                && session.classes().iter().any(|class| is_run(&class.name)),
+            runs: false,
             end: None,
             threads: Vec::new(),
             by_tid: HashMap::new(),

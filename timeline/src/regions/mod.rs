@@ -162,7 +162,7 @@ impl Regions {
         collect::collect(sessions, traces, options)
     }
 
-    /// Iterates over all counted regions, in the order of their ends.
+    /// Iterates over all counted regions, in the order in which their parts were known.
     pub fn samples(&self) -> impl Iterator<Item = &Sample> {
         self.store.iter()
     }

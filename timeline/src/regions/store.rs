@@ -75,6 +75,8 @@ impl Detail {
 #[derive(Debug)]
 pub(super) struct Store {
     chunks: Vec<Vec<Sample>>,
+    /// Latest end in each chunk and those before it.
+    latest: Vec<i64>,
     len: usize,
     /// Details of regions whose index is a multiple of `stride`, in order.
     details: Vec<Detail>,
@@ -84,7 +86,14 @@ pub(super) struct Store {
 
 impl Store {
     pub fn new() -> Store {
-        Store { chunks: Vec::new(), len: 0, details: Vec::new(), stride: 1, bytes: 0 }
+        Store {
+            chunks: Vec::new(),
+            latest: Vec::new(),
+            len: 0,
+            details: Vec::new(),
+            stride: 1,
+            bytes: 0,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -95,6 +104,10 @@ impl Store {
     pub fn push(&mut self, sample: Sample) -> u32 {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
+            self.latest.push(self.latest.last().copied().unwrap_or(i64::MIN));
+        }
+        if let Some(latest) = self.latest.last_mut() {
+            *latest = sample.end_ns().max(*latest);
         }
         if let Some(chunk) = self.chunks.last_mut() {
             chunk.push(sample);
@@ -109,6 +122,13 @@ impl Store {
 
     pub fn get_mut(&mut self, index: u32) -> &mut Sample {
         &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+
+    /// Returns the indices of all regions that end at this time or later, and of others. A region may be
+    /// known after one that ended later.
+    pub fn since(&self, from: i64) -> std::ops::Range<u32> {
+        let before = self.latest.partition_point(|latest| *latest < from);
+        (before * CHUNK) as u32..self.len as u32
     }
 
     /// Iterates over the regions that are counted.
@@ -136,5 +156,34 @@ impl Store {
     pub fn detail(&self, index: u32) -> Option<&Detail> {
         let at = self.details.binary_search_by_key(&index, |detail| detail.index).ok()?;
         Some(&self.details[at])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_that_is_known_late_is_found_by_its_end() {
+        let sample = |begin_ns| Sample {
+            id: 0,
+            begin_ns,
+            times: Times::default(),
+            group: 0,
+            client: 0,
+            session: 0,
+            is_dropped: false,
+        };
+        let mut store = Store::new();
+        let count = 3 * CHUNK as i64;
+        for end in 0..count {
+            store.push(sample(end));
+        }
+        let late = store.push(sample(5));
+
+        assert_eq!(store.since(count - 1), 2 * CHUNK as u32..late + 1);
+        assert!(store.since(count + 1).all(|index| store.get(index).end_ns() <= count));
+        // All that ended later than this, however early they are known.
+        assert_eq!(store.since(6).start, 0);
     }
 }

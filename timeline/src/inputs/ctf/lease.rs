@@ -3,6 +3,7 @@
 //! Lease records: who produces into a ring from there on.
 
 use super::stream::Record;
+use hypertrace_abi::ring::MAX_NAME_BYTES;
 use hypertrace_abi::schema::Value;
 
 /// A lease record.
@@ -24,10 +25,29 @@ impl Lease {
             match (&**field, value) {
                 ("token", Value::Hex(token)) => lease.token = Some(token),
                 ("tid", Value::Unsigned(tid)) => lease.tid = u32::try_from(tid).ok(),
-                ("name", Value::Str(name)) => lease.name = String::from_utf8_lossy(name).into(),
+                ("name", Value::Str(name)) => lease.name = shown(name),
                 _ => {}
             }
         }
         lease
+    }
+}
+
+/// Returns a lessee's name, cut to [`MAX_NAME_BYTES`]: each of its events is shown with it.
+fn shown(name: &[u8]) -> String {
+    let name = &name[..name.len().min(MAX_NAME_BYTES)];
+    String::from_utf8_lossy(name).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_cut() {
+        assert_eq!(shown(b"vcpu 0"), "vcpu 0");
+        assert_eq!(shown(&[b'x'; 4000]).len(), MAX_NAME_BYTES);
+        // A character that is cut is shown as one that is not known.
+        assert!(shown(&[0xe2; 4000]).chars().count() <= MAX_NAME_BYTES);
     }
 }
