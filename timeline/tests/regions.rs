@@ -295,6 +295,41 @@ fn regions_over_lost_events_of_the_kernel_are_not_counted() {
 }
 
 #[test]
+fn a_region_in_a_gap_is_found_although_one_that_ended_before_is_known_later() {
+    let us = 1_000;
+    let exit = [[48u32, 0, 0, 0, 1, 0].map(u32::to_le_bytes).concat()].concat();
+    let at = |tid: u32, times: &[u64]| {
+        let event =
+            |time: &u64| (vcpu::HOST_BASE + time * us, trace_dat::KVM_EXIT_ID, tid, exit.clone());
+        trace_dat::Page::all(&times.iter().map(event).collect::<Vec<_>>())
+    };
+    for has_other in [false, true] {
+        // Between its kernel's events at 20 and 900 us, the first thread's account waits.
+        let regions =
+            [(0, 90 * us, B, 1), (0, 100 * us, E, 1), (1, 150 * us, B, 1), (1, 170 * us, E, 1)];
+        let mut vcpus = events(if has_other { &regions } else { &regions[2..] });
+        for (vcpu, points) in vcpus.iter_mut().zip([&[5, 88, 1000][..], &[5, 148, 171, 250, 1000]])
+        {
+            let point = |time: &u64| (time * us, What::Point(time * us - 100));
+            vcpu.events.extend(points.iter().map(point));
+            vcpu.events.sort_by_key(|(time, _)| *time);
+        }
+        let made = vcpu::session(&vcpus);
+        let mut second = at(101, &[20, 140, 160]);
+        second.extend(at(101, &[300, 900]).into_iter().map(|page| page.missed(true)));
+        let (id, version) = trace_dat::recorded(made::BOOT, 0);
+        let trace = trace_dat::TraceDat::new("x86-tsc").option(id, version);
+        let trace = trace.cpu(&at(100, &[20, 900])).cpu(&second);
+        std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+
+        let (_, kinds) = counts(&all(&made));
+
+        let lost = kinds.iter().find(|(kind, _)| *kind == "lost_events").map(|(_, count)| *count);
+        assert_eq!(lost, Some(1), "{has_other}: {kinds:?}");
+    }
+}
+
+#[test]
 fn a_region_over_a_jump_of_the_clock_is_not_counted() {
     let vcpus = [Vcpu::rounds(0, 60, 5)];
     let mut made = vcpu::session(&vcpus);
