@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 
@@ -25,20 +25,51 @@ pub fn nightly() -> Command {
 /// # Errors
 /// If it cannot be started or fails; the first line of its stderr is the message.
 pub fn first_line(command: &mut Command) -> Result<String> {
-    let program = command.get_program().display().to_string();
-    let output = command.output().with_context(|| format!("cannot start {program}"))?;
-    let first = |text: &[u8]| {
-        let text = String::from_utf8_lossy(text);
-        text.trim().lines().next().unwrap_or_default().trim().to_owned()
-    };
+    let output = output(command)?;
     ensure!(output.status.success(), "{}", first(&output.stderr));
     Ok(first(&output.stdout))
 }
 
-/// Returns the first line of a program's `--version`.
+fn output(command: &mut Command) -> Result<Output> {
+    let program = command.get_program().display().to_string();
+    command.output().with_context(|| format!("cannot start {program}"))
+}
+
+fn first(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.trim().lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// Returns the first line of a program's `--version`. trace-cmd fails after it has printed that.
 ///
 /// # Errors
-/// As [`first_line`].
+/// If the program cannot be started, or fails and prints nothing.
 pub fn version(program: impl AsRef<OsStr>) -> Result<String> {
-    first_line(Command::new(program).arg("--version"))
+    let output = output(Command::new(program).arg("--version"))?;
+    let version = first(&output.stdout);
+    ensure!(output.status.success() || !version.is_empty(), "{}", first(&output.stderr));
+    Ok(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_version_counts_although_the_program_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = |name: &str, script: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+            version(path)
+        };
+        assert_eq!(program("a", "echo; echo tool 3.1; exit 255").unwrap(), "tool 3.1");
+        assert_eq!(
+            program("b", "echo no library >&2; exit 127").unwrap_err().to_string(),
+            "no library"
+        );
+    }
 }
