@@ -99,7 +99,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Says why there is no guest. A machine without KVM has nothing to measure, which is no failure.
+/// Prints why there is no guest. Without KVM the benchmark measures nothing and succeeds.
 fn report_unusable(why: &Unusable) -> Result<(), Box<dyn Error>> {
     eprintln!("no benchmark in a guest: {why}");
     Ok(())

@@ -1,3 +1,5 @@
+//! Registers and results of the program whose regions spend time in known ways: what it asks of its VMM.
+
 /// A region is about to begin; the value is ignored.
 pub const BEFORE: u64 = 0;
 /// The VMM computes for a while before it answers.

@@ -7,9 +7,10 @@ mod strays;
 
 use super::host::{Client, Closing, Host, lease};
 use super::lanes::{Lanes, Window, Windows};
-use super::marks::{Kernel, Kinds, Reasons, is_run, of_kvm};
+use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Cut, Open, Pairs};
 use super::parts::{Mark, Part, Sums, Times, Why};
+use super::roles::{Role, Roles};
 use super::store::{Detail, NO_CLIENT, Sample, Store};
 use super::summary::Group;
 use super::{By, Kind, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select};
@@ -19,46 +20,14 @@ use crate::event::{EntryRef, EventRef, Kind as EventKind, Lost};
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
 use crate::merge::Timeline;
-use crate::value::ValueRef;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
 use strays::Stray;
 
 /// Name of the region whose duration is the cost of a region.
 const EMPTY: &str = "empty";
 /// Events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
-/// Slots for the roles of events, by bits of their names' addresses.
-const SLOTS: usize = 256;
-
-/// Returns the names of the regions that sessions have events for, and whether an id is with
-/// them.
-pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
-    let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-    let with_id = classes.filter(|class| class.fields.iter().any(|field| &**field == "id"));
-    let of = |name: &str| {
-        let name = name.strip_suffix("_begin").or_else(|| name.strip_suffix("_end"))?;
-        Some(name.to_owned())
-    };
-    with_id.filter_map(|class| of(&class.name)).collect()
-}
-
-/// Meaning of an event for regions, by its name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Role {
-    /// Region that it begins.
-    begins: Option<u32>,
-    /// Region that it ends.
-    ends: Option<u32>,
-    /// Field with the region's id.
-    id: Option<u16>,
-    /// Field of the value that regions are grouped by.
-    by: Option<u16>,
-    /// Whether it is the VMM's event before it enters the guest.
-    is_run: bool,
-}
-
 /// Hash of our own numbers, which are dense.
 #[derive(Debug, Default)]
 struct Number(u64);
@@ -84,10 +53,7 @@ struct Pass<'a> {
     hosts: Vec<Host>,
     /// See [`traced`].
     traced: Vec<Vec<usize>>,
-    roles: HashMap<usize, Role>,
-    cache: Vec<(usize, Role)>,
-    kernel_cache: Vec<(usize, Kernel)>,
-    names: Vec<String>,
+    roles: Roles,
     reasons: Reasons,
     groups: Vec<Group>,
     /// Groups by name and value.
@@ -192,21 +158,11 @@ fn traced(sessions: &[(Session, ClockMaps)], traces: &[KernelTrace]) -> Vec<Vec<
 
 impl<'a> Pass<'a> {
     fn new(sessions: &[(Session, ClockMaps)], options: &'a Options, hosts: Vec<Host>) -> Pass<'a> {
-        let names = match &options.select {
-            Select::Names(wanted) if wanted.is_empty() => names(sessions).into_iter().collect(),
-            Select::Names(wanted) => {
-                wanted.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect()
-            }
-            Select::Between(a, b) => vec![format!("{a} to {b}")],
-        };
-        let mut pass = Pass {
+        Pass {
             options,
             hosts,
             traced: Vec::new(),
-            roles: HashMap::new(),
-            cache: vec![(0, Role::default()); SLOTS],
-            kernel_cache: vec![(0, Kernel::Other); SLOTS],
-            names,
+            roles: Roles::of(sessions, options),
             reasons: Reasons::new(),
             groups: Vec::new(),
             by_value: HashMap::new(),
@@ -216,38 +172,7 @@ impl<'a> Pass<'a> {
             known: HashMap::default(),
             strays: Vec::new(),
             is_cut: false,
-        };
-        for class in sessions.iter().flat_map(|(session, _)| session.classes().iter()) {
-            let role = pass.role_of(&class.name, &class.fields);
-            pass.roles.insert(address(&class.name), role);
         }
-        pass
-    }
-
-    fn role_of(&self, name: &str, fields: &[Arc<str>]) -> Role {
-        let number = |suffix| {
-            let name = name.strip_suffix(suffix)?;
-            Some(self.names.iter().position(|known| known == name)? as u32)
-        };
-        let field = |name: &str| {
-            let at = fields.iter().position(|field| &**field == name)?;
-            u16::try_from(at).ok()
-        };
-        let (begins, ends, id) = match &self.options.select {
-            Select::Names(_) => (number("_begin"), number("_end"), field("id")),
-            Select::Between(a, b) => ((name == a).then_some(0), (name == b).then_some(0), None),
-        };
-        let by = match &self.options.by {
-            By::Field(name) => field(name),
-            _ => None,
-        };
-        Role { begins, ends, id, by, is_run: is_run(name) }
-    }
-
-    fn role(&mut self, event: &EventRef<'_>) -> Role {
-        let address = address(event.name);
-        let find = || self.roles.get(&address).copied().unwrap_or_default();
-        look_up(&mut self.cache, address, find)
     }
 
     /// Takes an event of a kernel.
@@ -264,8 +189,7 @@ impl<'a> Pass<'a> {
     /// Takes an event of a kernel for a session's threads.
     fn kernel_of(&mut self, session: usize, event: &EventRef<'_>) {
         let host = &mut self.hosts[session];
-        let address = address(event.name);
-        let kernel = look_up(&mut self.kernel_cache, address, || Kernel::of(event));
+        let kernel = self.roles.kernel(event);
         let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
         let time = event.ts_ns;
         if let Some(cpu) = running.cpu.map(|cpu| cpu as usize).filter(|cpu| *cpu < 1 << 13) {
@@ -332,7 +256,7 @@ impl<'a> Pass<'a> {
         if self.windows.has_ended(event.ts_ns) {
             self.end_windows(event.ts_ns);
         }
-        let role = self.role(event);
+        let role = self.roles.get(event);
         let session = event.session;
         let Some(host) = self.hosts.get_mut(session) else { return };
         let time = event.ts_ns;
@@ -387,7 +311,7 @@ impl<'a> Pass<'a> {
         let cut = thread.map(|thread| (thread, self.cut(event.session, thread, event.ts_ns)));
         let open = Open {
             name,
-            id: id(event, role),
+            id: role.id(event),
             group,
             begin: event.ts_ns,
             bound: event.bound_ns,
@@ -402,7 +326,7 @@ impl<'a> Pass<'a> {
     }
 
     fn end(&mut self, event: &EventRef<'_>, role: Role, name: u32, thread: Option<usize>) {
-        let (session, end, id) = (event.session, event.ts_ns, id(event, role));
+        let (session, end, id) = (event.session, event.ts_ns, role.id(event));
         let client = event.client.unwrap_or(NO_CLIENT);
         let Some(mut open) = self.pairs(event).and_then(|pairs| pairs.end(name, id)) else {
             if matches!(self.options.select, Select::Names(_)) {
@@ -592,10 +516,7 @@ impl<'a> Pass<'a> {
                     None => format!("thread {}", thread.tid),
                 }))
             }
-            By::Field(_) => {
-                let value = role.by.and_then(|field| event.fields.iter().nth(field.into()));
-                Some(value.map_or_else(|| "none".into(), |(_, value)| shown(&value)))
-            }
+            By::Field(_) => Some(role.value(event).unwrap_or_else(|| "none".into())),
         };
         let key = (name, value.unwrap_or_default());
         if let Some(group) = self.by_value.get(&key) {
@@ -606,7 +527,7 @@ impl<'a> Pass<'a> {
             return None;
         }
         let value = (self.options.by != By::Nothing).then(|| key.1.clone());
-        let name = self.names[name as usize].clone();
+        let name = self.roles.name(name).to_owned();
         self.groups.push(Group { name, value, bound_ns: Some(0), ..Group::default() });
         let group = (self.groups.len() - 1) as u32;
         self.by_value.insert(key, group);
@@ -748,49 +669,4 @@ fn key(group: &Group) -> (&str, Option<u64>, Option<&str>) {
     // Numbers by their size.
     let value = group.value.as_deref();
     (&group.name, value.and_then(|value| value.parse().ok()), value)
-}
-
-/// Returns what is known of a name with this address; finds it out the first time.
-fn look_up<T: Copy>(slots: &mut [(usize, T)], address: usize, find: impl FnOnce() -> T) -> T {
-    // Names that would have the same slot are in the next ones.
-    let first = address >> 4;
-    for slot in first..first + 8 {
-        let slot = &slots[slot % SLOTS];
-        if slot.0 == address {
-            return slot.1;
-        }
-        if slot.0 == 0 {
-            break;
-        }
-    }
-    let free = (first..first + 8).find(|slot| slots[slot % SLOTS].0 == 0).unwrap_or(first);
-    let found = find();
-    slots[free % SLOTS] = (address, found);
-    found
-}
-
-fn address(name: &Arc<str>) -> usize {
-    Arc::as_ptr(name).cast::<u8>().addr()
-}
-
-fn id(event: &EventRef<'_>, role: Role) -> u64 {
-    let field = role.id.and_then(|field| event.fields.iter().nth(field.into()));
-    match field.map(|(_, value)| value) {
-        Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
-        Some(ValueRef::Signed(id)) => id as u64,
-        _ => 0,
-    }
-}
-
-fn shown(value: &ValueRef<'_>) -> String {
-    match value {
-        ValueRef::Unsigned(n) => n.to_string(),
-        ValueRef::Hex(n) => format!("{n:#x}"),
-        ValueRef::Signed(n) => n.to_string(),
-        ValueRef::Float(n) => n.to_string(),
-        ValueRef::Bool(b) => b.to_string(),
-        ValueRef::Str(text) => String::from_utf8_lossy(text).into_owned(),
-        ValueRef::Words(_) | ValueRef::Array(_) => "a list".into(),
-        ValueRef::Name(name) => name.to_string(),
-    }
 }

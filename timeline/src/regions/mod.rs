@@ -6,6 +6,7 @@
 //! collect  one pass over the timeline, with the regions that are open
 //! host     the threads of a session's host, and the clients that they run
 //! pairs    a client's open regions
+//! roles    the events that begin and end regions
 //! marks    the events that say what a thread does
 //! parts    how a host thread's time divides into parts
 //! store    the regions that were found
@@ -37,12 +38,13 @@ mod lanes;
 mod marks;
 mod pairs;
 mod parts;
+mod roles;
 mod store;
 mod summary;
 
-pub use collect::names;
 pub use lanes::{Lane, Lanes, MOST_WINDOWS, Window};
 pub use parts::{Exits, Interval, PARTS, Part, Reason, Times};
+pub use roles::names;
 pub use store::Sample;
 pub use summary::{Breakdown, Example, Group};
 

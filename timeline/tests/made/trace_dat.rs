@@ -361,6 +361,12 @@ impl TraceDat {
             file.extend([&id.to_le_bytes()[..], &len, &data].concat());
         }
         file.extend(0u16.to_le_bytes());
+        self.add_pages(&mut file);
+        file
+    }
+
+    /// Appends the table of all CPUs' pages, in the form of version 6, and the pages.
+    fn add_pages(&self, file: &mut Vec<u8>) {
         file.extend(b"flyrecord\0");
         let begin = (file.len() + 16 * self.cpus.len()).next_multiple_of(self.page_size);
         let mut place = begin as u64;
@@ -371,11 +377,8 @@ impl TraceDat {
         }
         file.resize(begin, 0);
         file.extend(self.cpus.concat());
-        file
     }
-}
 
-impl TraceDat {
     /// Returns a file of version 6 that has the buffers of another trace, too, as those of an instance.
     pub fn version_6_with(&self, instance: &TraceDat) -> Vec<u8> {
         assert_eq!(self.cpus.len(), instance.cpus.len());
@@ -386,16 +389,7 @@ impl TraceDat {
         };
         let at = with(0).len() as u64;
         let mut file = with(at);
-        file.extend(b"flyrecord\0");
-        let begin = (file.len() + 16 * instance.cpus.len()).next_multiple_of(self.page_size);
-        let mut place = begin as u64;
-        for pages in &instance.cpus {
-            file.extend(place.to_le_bytes());
-            file.extend((pages.len() as u64).to_le_bytes());
-            place += pages.len() as u64;
-        }
-        file.resize(begin, 0);
-        file.extend(instance.cpus.concat());
+        instance.add_pages(&mut file);
         file
     }
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
+//! The account of a thread, given marks with known times; and with each event of the kernel missing.
+
 use super::*;
 use Mark::{Access, Entry, Exit, Guest, In, Load, Out, Run, Unload, UserspaceExit, Vmm, Wakeup};
 use Why::{Blocked, Preempted};

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Meanings of events for regions, by their names: each is looked up once.
+
+use super::marks::{Kernel, is_run};
+use super::{By, Options, Select};
+use crate::event::EventRef;
+use crate::inputs::ctf::{ClockMaps, Session};
+use crate::value::ValueRef;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Slots for the roles of events, by bits of their names' addresses.
+const SLOTS: usize = 256;
+
+/// Returns the names of the regions that sessions have events for, and whether an id is with
+/// them.
+pub fn names(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
+    let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+    let with_id = classes.filter(|class| class.fields.iter().any(|field| &**field == "id"));
+    let of = |name: &str| {
+        let name = name.strip_suffix("_begin").or_else(|| name.strip_suffix("_end"))?;
+        Some(name.to_owned())
+    };
+    with_id.filter_map(|class| of(&class.name)).collect()
+}
+
+/// Meaning of an event for regions, by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Role {
+    /// Region that it begins.
+    pub begins: Option<u32>,
+    /// Region that it ends.
+    pub ends: Option<u32>,
+    /// Field with the region's id.
+    id: Option<u16>,
+    /// Field of the value that regions are grouped by.
+    by: Option<u16>,
+    /// Whether it is the VMM's event before it enters the guest.
+    pub is_run: bool,
+}
+
+impl Role {
+    fn of(name: &str, fields: &[Arc<str>], names: &[String], options: &Options) -> Role {
+        let number = |suffix| {
+            let name = name.strip_suffix(suffix)?;
+            Some(names.iter().position(|known| known == name)? as u32)
+        };
+        let field = |name: &str| {
+            let at = fields.iter().position(|field| &**field == name)?;
+            u16::try_from(at).ok()
+        };
+        let (begins, ends, id) = match &options.select {
+            Select::Names(_) => (number("_begin"), number("_end"), field("id")),
+            Select::Between(a, b) => ((name == a).then_some(0), (name == b).then_some(0), None),
+        };
+        let by = match &options.by {
+            By::Field(name) => field(name),
+            _ => None,
+        };
+        Role { begins, ends, id, by, is_run: is_run(name) }
+    }
+
+    /// Returns the id in an event with this role, 0 if it has none.
+    pub fn id(self, event: &EventRef<'_>) -> u64 {
+        let field = self.id.and_then(|field| event.fields.iter().nth(field.into()));
+        match field.map(|(_, value)| value) {
+            Some(ValueRef::Unsigned(id) | ValueRef::Hex(id)) => id,
+            Some(ValueRef::Signed(id)) => id as u64,
+            _ => 0,
+        }
+    }
+
+    /// Returns the value by which an event's region is grouped.
+    pub fn value(self, event: &EventRef<'_>) -> Option<String> {
+        let field = self.by.and_then(|field| event.fields.iter().nth(field.into()));
+        field.map(|(_, value)| shown(&value))
+    }
+}
+
+/// The roles of all events.
+#[derive(Debug)]
+pub(super) struct Roles {
+    /// Names of the regions.
+    names: Vec<String>,
+    /// By the addresses of the events' names.
+    all: HashMap<usize, Role>,
+    last: Vec<(usize, Role)>,
+    last_of_kernel: Vec<(usize, Kernel)>,
+}
+
+impl Roles {
+    /// Returns the roles of the events of sessions.
+    pub fn of(sessions: &[(Session, ClockMaps)], options: &Options) -> Roles {
+        let names: BTreeSet<String> = match &options.select {
+            Select::Names(wanted) if wanted.is_empty() => names(sessions),
+            Select::Names(wanted) => wanted.iter().cloned().collect(),
+            Select::Between(a, b) => [format!("{a} to {b}")].into(),
+        };
+        let names = Vec::from_iter(names);
+        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
+        let role = |class: &crate::inputs::ctf::Class| {
+            (address(&class.name), Role::of(&class.name, &class.fields, &names, options))
+        };
+        Roles {
+            all: classes.map(role).collect(),
+            names,
+            last: vec![(0, Role::default()); SLOTS],
+            last_of_kernel: vec![(0, Kernel::Other); SLOTS],
+        }
+    }
+
+    /// Returns the name of a region.
+    pub fn name(&self, number: u32) -> &str {
+        &self.names[number as usize]
+    }
+
+    /// Returns the role of a session's event.
+    pub fn get(&mut self, event: &EventRef<'_>) -> Role {
+        let address = address(event.name);
+        let find = || self.all.get(&address).copied().unwrap_or_default();
+        look_up(&mut self.last, address, find)
+    }
+
+    /// Returns the kind of a kernel's event.
+    pub fn kernel(&mut self, event: &EventRef<'_>) -> Kernel {
+        look_up(&mut self.last_of_kernel, address(event.name), || Kernel::of(event))
+    }
+}
+
+/// Returns what is known of a name with this address; finds it out the first time.
+fn look_up<T: Copy>(slots: &mut [(usize, T)], address: usize, find: impl FnOnce() -> T) -> T {
+    // Names that would have the same slot are in the next ones.
+    let first = address >> 4;
+    for slot in first..first + 8 {
+        let slot = &slots[slot % SLOTS];
+        if slot.0 == address {
+            return slot.1;
+        }
+        if slot.0 == 0 {
+            break;
+        }
+    }
+    let free = (first..first + 8).find(|slot| slots[slot % SLOTS].0 == 0).unwrap_or(first);
+    let found = find();
+    slots[free % SLOTS] = (address, found);
+    found
+}
+
+fn address(name: &Arc<str>) -> usize {
+    Arc::as_ptr(name).cast::<u8>().addr()
+}
+
+fn shown(value: &ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Unsigned(n) => n.to_string(),
+        ValueRef::Hex(n) => format!("{n:#x}"),
+        ValueRef::Signed(n) => n.to_string(),
+        ValueRef::Float(n) => n.to_string(),
+        ValueRef::Bool(b) => b.to_string(),
+        ValueRef::Str(text) => String::from_utf8_lossy(text).into_owned(),
+        ValueRef::Words(_) | ValueRef::Array(_) => "a list".into(),
+        ValueRef::Name(name) => name.to_string(),
+    }
+}
