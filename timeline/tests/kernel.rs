@@ -180,6 +180,29 @@ fn lost_events_stand_before_the_page_after_them() {
     assert_eq!([cpu(0), cpu(1)], [(8, 9, 1), (3, 0, 0)]);
 }
 
+#[test]
+fn stat_has_the_losses_that_only_the_kernels_counters_have() {
+    let dir = TempDir::new().unwrap();
+    // Option 2: a CPU's counters. CPU 0 has 9 in its pages, and a place without a number.
+    let counters = |cpu: u32, overrun: u32, dropped: u32| {
+        let text =
+            format!("CPU: {cpu}\nentries: 0\noverrun: {overrun}\ndropped events: {dropped}\n\0");
+        (2, text.into_bytes())
+    };
+    let stat = |counters: [(u16, Vec<u8>); 2]| {
+        let trace = counters.into_iter().fold(sample(), |trace, (id, data)| trace.option(id, data));
+        let trace = KernelTrace::open(&write(&dir, "t", &trace.version_7())).unwrap();
+        let stat = trace.stat().unwrap();
+        assert!(stat.losses_known);
+        let cpu = |n: usize| (stat.cpus[n].lost, stat.cpus[n].uncounted);
+        [cpu(0), cpu(1)]
+    };
+
+    assert_eq!(stat([counters(0, 20, 3), counters(1, 0, 7)]), [(23, 0), (7, 0)]);
+    // Pages of several recordings in one file, or counters of another.
+    assert_eq!(stat([counters(0, 0, 8), counters(1, 0, 0)]), [(9, 1), (0, 0)]);
+}
+
 /// Makes a session of a boot with an event of the VMM at 40,000 ns, and a trace of a boot around it.
 fn with_kernel(session: Option<&str>, trace: Option<&str>) -> made::Made {
     use made::*;

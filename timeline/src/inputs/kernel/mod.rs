@@ -80,9 +80,10 @@ pub struct CpuStat {
     pub cpu: u32,
     /// Events in its pages.
     pub events: u64,
-    /// Events that were overwritten before they were read, as far as the kernel counted them.
+    /// Events that were overwritten before they were read, or found no room, as far as the kernel
+    /// counted them.
     pub lost: u64,
-    /// Places where events were overwritten and not counted.
+    /// Places where events were lost and not counted.
     pub uncounted: u64,
 }
 
@@ -258,7 +259,7 @@ impl KernelTrace {
     /// # Errors
     /// If a page is damaged.
     pub fn stat(&self) -> Result<KernelStat> {
-        let losses_known = self.file.options.has_counters;
+        let losses_known = !self.file.options.lost.is_empty();
         let warnings = self.warnings().collect();
         let mut stat = KernelStat { losses_known, warnings, ..KernelStat::default() };
         for (cpu, mut lane) in self.lanes(0, "") {
@@ -268,6 +269,12 @@ impl KernelTrace {
                 counts.add_lost(&mut lane);
             }
             counts.add_lost(&mut lane);
+            // Losses at a buffer's end have no place in its pages, and others no number there.
+            if let Some(&lost) = self.file.options.lost.get(&cpu)
+                && lost >= counts.lost.max(1)
+            {
+                (counts.lost, counts.uncounted) = (lost, 0);
+            }
             stat.warnings.extend(lane.warnings());
             stat.cpus.push(counts);
         }
