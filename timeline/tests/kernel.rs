@@ -90,6 +90,7 @@ fn show(value: &Value) -> String {
         Value::Bool(v) => v.to_string(),
         Value::Str(v) => format!("{:?}", String::from_utf8_lossy(v)),
         Value::Words(v) => format!("{v:?}"),
+        Value::SignedWords(v) => format!("{v:+?}"),
         Value::Name(v) => v.to_string(),
         Value::Float(v) => v.to_string(),
     }
@@ -108,7 +109,7 @@ fn line(event: &Event) -> String {
 const LINES: [&str; 11] = [
     "10100 0 kernel/vcpu0-77 kvm:kvm_mmio type=write len=8 gpa=0xd0000000 val=0xbeef",
     "10120 1 kernel/kworker/1:2 x-5 test:odd name=\"a\\u{1b}\\\"b\" list=[7, 65535] flag=true \
-     small=-2 pair=[18446744073709551615, 2] ptr=0xabcd mode=3",
+     small=-2 pair=[-1, +2] ptr=0xabcd mode=3",
     "10122 1 kernel/6 ftrace:print ip=0x1234 buf=\"marker\\n\"",
     "10125 1 kernel/6 unknown id=1234 bytes=[1, 2, 3, 4]",
     "10150 0 kernel/vcpu0-77 kvm:kvm_exit exit_reason=EPT_VIOLATION guest_rip=0xffff0000 isa=1",
