@@ -445,6 +445,45 @@ fn foreign_files_are_refused_with_file_and_offset() {
     refused(&with(24, &[0xff; 7]), 0x00ff_ffff_ffff_ffff, "a section's header");
 }
 
+#[test]
+fn a_damaged_page_is_a_loss_and_the_rest_is_read() {
+    let page = |at: u64| Page::at(at).mmio(0, 77, at).mmio(1, 77, at + 1);
+    let cpus = [[1_000, 2_000, 3_000], [1_500, 2_500, 3_500]].map(|times| times.map(page));
+    let dat = TraceDat::new("x86-tsc").cpu(&cpus[0]).cpu(&cpus[1]);
+    let mut bytes = dat.version_7();
+    // The second page of CPU 0 has too many bytes.
+    let at = bytes.len() - 5 * 4096;
+    bytes[at + 8..at + 16].copy_from_slice(&[0xff; 8]);
+    let dir = TempDir::new().unwrap();
+    let path = write(&dir, "t", &bytes);
+
+    let (entries, warnings) = read(&path).unwrap();
+
+    let seen: Vec<Option<i64>> = entries
+        .iter()
+        .map(|entry| match entry {
+            Entry::Event(event) => Some(event.ts_ns),
+            Entry::Lost(lost) => {
+                assert_eq!((lost.cpu, lost.events), (Some(0), 0));
+                None
+            }
+        })
+        .collect();
+    let some = |times: &[i64]| times.iter().copied().map(Some).collect::<Vec<_>>();
+    let expected = [
+        some(&[1_000, 1_001, 1_500, 1_501, 2_500, 2_501]),
+        vec![None],
+        some(&[3_000, 3_001, 3_500, 3_501]),
+    ];
+    assert_eq!(seen, expected.concat());
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let said = format!("{}: damaged at byte {}: expected", path.display(), at + 8);
+    assert!(warning.starts_with(&said), "{warning}");
+    assert!(warning.ends_with("events are missing, of 1 page of CPU 0"), "{warning}");
+    let stat = KernelTrace::open(&path).unwrap().stat().unwrap();
+    assert_eq!((stat.cpus[0].events, stat.cpus[0].uncounted, stat.cpus[1].events), (4, 1, 6));
+}
+
 /// Runs a check of places in a file on all CPUs, each with a copy of the file.
 fn on_all_cpus(
     bytes: &[u8],
