@@ -232,6 +232,12 @@ impl KernelTrace {
         &self.file.path
     }
 
+    /// Returns the time that a hypervisor took from all CPUs of the machine during the recording, in
+    /// milliseconds; `None` if it is not known. No event shows when that was.
+    pub fn stolen_ms(&self) -> Option<u64> {
+        self.file.options.stolen_ms
+    }
+
     /// Returns the index of the session that it belongs to.
     pub fn session(&self) -> Option<usize> {
         self.session
@@ -257,7 +263,7 @@ impl KernelTrace {
     /// Counts all events.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub fn stat(&self) -> Result<KernelStat> {
         let losses_known = !self.file.options.lost.is_empty();
         let warnings = self.warnings().collect();
@@ -284,7 +290,7 @@ impl KernelTrace {
     /// Returns the names of the first events of each CPU: at most `most` of them.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub(crate) fn first_names(&self, most: usize) -> Result<HashSet<Arc<str>>> {
         let mut names = HashSet::new();
         for (_, mut lane) in self.lanes(0, "") {
@@ -302,7 +308,7 @@ impl KernelTrace {
     /// Returns the time of the last event, in nanoseconds.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub(crate) fn end(&self) -> Result<Option<i64>> {
         let mut end = None;
         for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
