@@ -64,8 +64,10 @@
 
 mod agree;
 pub mod host;
+mod narrow;
 mod sweep;
 
+pub(crate) use narrow::Limits;
 pub use sweep::{LIMIT, Point};
 use sweep::{NONE, Rate, Rates, Reading, Span};
 
