@@ -167,6 +167,10 @@ fn a_clock_is_described_in_words_with_its_jumps() {
     ] {
         assert!(out.contains(expected), "{expected}: {out}");
     }
+    // The first line is the path.
+    for line in out.lines().skip(1) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
 
     let out = run(&["clock", "--json", path(&made)]);
     let found: Value = serde_json::from_slice(&out.stdout).unwrap();
@@ -190,6 +194,31 @@ fn a_clock_is_described_in_words_with_its_jumps() {
     assert!(clock["bound_ns"]["max"].as_u64().unwrap() > 490_000, "{clock}");
     // `stat` says it shortly.
     assert!(text(&run(&["stat", path(&made)]).stdout).contains("; it jumped once"));
+}
+
+#[test]
+fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
+    let made = stopped();
+    let before = text(&run(&["clock", path(&made)]).stdout);
+    let write = |boot: &str, pages: &[Page]| {
+        let (id, data) = trace_dat::recorded(boot, 0);
+        let dat = TraceDat::new("x86-tsc").cpu(pages).option(id, data);
+        std::fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+    };
+    let clock = || text(&run(&["clock", path(&made)]).stdout);
+    write(OTHER_BOOT, &[Page::at(2_050).mmio(0, 7, 1)]);
+
+    let found = clock();
+    let added = found.strip_prefix(&before).unwrap();
+    assert!(added.starts_with("  the kernel's events are not used: "), "{added}");
+    assert!(added.contains("kernel.dat") && added.contains("boot"), "{added}");
+    let out = run(&["clock", "--json", path(&made)]);
+    let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(json["sessions"][0]["kernel_error"].is_string(), "{json}");
+
+    // Of the same boot, but of other threads.
+    write(BOOT, &[Page::at(2_050).mmio(0, 7, 1)]);
+    assert_eq!(clock(), format!("{before}  kernel.dat has no exit of a reference point\n"));
 }
 
 #[test]

@@ -4,27 +4,33 @@
 //!
 //! All clients of a clock share one map if their constraints allow it: then their events are in
 //! the order of their raw times. Each client's bound is from its own constraints, so it holds
-//! even if the clients' clocks differ by less than the constraints can show.
+//! even if the clients' clocks differ by less than the constraints can show. False readings of a
+//! client put no event of another one outside of its bound. Only a client without constraints on
+//! both sides relies on the others.
 
 use super::packet::Domain;
-use super::samples::{self, Constraints};
+use super::samples::{self, Found, Times};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{ClockMap, Conflict, FRACTION, Mapped, Point};
+use crate::clock::{ClockMap, FRACTION, GuestTime, Limits, Mapped, Point};
 use crate::error::Result;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Number of a client's readings with a constraint below which it is taken to read the same
-/// clock as the others, if no constraint contradicts that: its own would give it no
-/// useful bound.
+/// Number of a client's readings with a constraint below which these do not show whether the
+/// declared rate is wrong: its bound then holds for the others' rate, too.
 const FEW: usize = 8;
+
+/// Most clients that are compared with all others, to find those that agree.
+const REFERENCES: usize = 4;
 
 /// Maps of a session's guest clocks; by default of none.
 #[derive(Clone, Debug, Default)]
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
+    /// Constraints by the kernel's trace, if there is one: used, and left out.
+    of_kernel: Option<(usize, usize)>,
     seats: BTreeMap<u32, Vec<Seat>>,
 }
 
@@ -40,31 +46,61 @@ pub(crate) struct Seat {
 
 #[derive(Clone, Debug)]
 struct Maps {
-    /// Map for all clients of the clock.
+    /// Map of the clients that agree.
     shared: Arc<ClockMap>,
-    /// Whether the shared map is used for clients that have their own.
-    is_shared: bool,
-    /// Map for each client with constraints.
+    /// Map for each client with constraints; if there is only one, it is the shared one.
     clients: BTreeMap<u32, Arc<ClockMap>>,
+    /// Clients whose own map is used, because their constraints contradict those of others.
+    alone: BTreeSet<u32>,
+    /// The map of a clock without constraints.
+    unknown: Arc<ClockMap>,
+    /// Constraints by the kernel: used, and left out.
+    of_kernel: (usize, usize),
 }
 
 /// The map of a client's clock, with where the last lookups found their times.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientMap {
+    clock: u32,
     map: Arc<ClockMap>,
-    /// The map that has the bounds, if it is not the same.
+    /// The map of the client's own constraints, if it is not the same.
     own: Option<Arc<ClockMap>>,
+    /// Whether the client's constraints are too few to show its rate.
+    has_few: bool,
     hints: (usize, usize),
 }
 
 impl ClientMap {
+    fn new(clock: u32, map: &Arc<ClockMap>, own: Option<Arc<ClockMap>>) -> ClientMap {
+        let has_few = own.as_ref().is_some_and(|own| own.constraints() < FEW);
+        ClientMap { clock, map: map.clone(), own, has_few, hints: (0, 0) }
+    }
+
     /// Maps a guest reading to host time.
     pub fn at(&mut self, guest: u64) -> Mapped {
         let mut mapped = self.map.at_from(&mut self.hints.0, guest);
         if let Some(own) = &self.own {
-            mapped.bound = own.distance_from(&mut self.hints.1, guest, mapped.host);
+            let alone = own.distance_from(&mut self.hints.1, guest, mapped.host);
+            mapped.bound = match self.has_few {
+                true => mapped.bound.zip(alone).map(|(shared, own)| shared.max(own)),
+                false => alone,
+            };
         }
         mapped
+    }
+
+    /// Returns the guest reading for durations.
+    pub fn guest_time(&mut self, guest: u64) -> GuestTime {
+        let own = self.own.as_ref().map(|own| own.guest_time(&mut self.hints.1, guest));
+        let mut time = match own {
+            Some(own) if !self.has_few => own,
+            own => {
+                let shared = self.map.guest_time(&mut self.hints.0, guest);
+                own.map_or(shared, |own| own.or(shared))
+            }
+        };
+        time.clock = self.clock;
+        time
     }
 }
 
@@ -118,18 +154,14 @@ impl ClockMaps {
         if clock.kind != "tsc" {
             return Err("its guest's clock is not the TSC");
         }
-        if !maps.is_shared {
+        if !maps.alone.is_empty() {
             return Err("its guest's clients have different clocks");
         }
-        let of_client = |own: Option<&Arc<ClockMap>>| ClientMap {
-            map: maps.shared.clone(),
-            own: own.cloned(),
-            hints: (0, 0),
-        };
         let own = maps.clients.values().filter(|own| own.constraints() >= FEW);
-        let mut clients: Vec<ClientMap> = own.map(|own| of_client(Some(own))).collect();
+        let mut clients: Vec<ClientMap> =
+            own.map(|own| ClientMap::new(clock.id, &maps.shared, Some(own.clone()))).collect();
         if clients.is_empty() {
-            clients.push(of_client(None));
+            clients.push(ClientMap::new(clock.id, &maps.shared, None));
         }
         let (base, frequency) = (clock.base, clock.frequency.max(1));
         Ok(GuestClock { clients, base, frequency, origin: session.origin() })
@@ -140,16 +172,27 @@ impl ClockMaps {
     /// # Errors
     /// If the session is damaged.
     pub fn of(session: &Session) -> Result<ClockMaps> {
-        let mut found = samples::constraints(session)?;
+        let maps = ClockMaps::from(session, samples::find(session)?);
+        Ok(ClockMaps { of_kernel: None, ..maps })
+    }
+
+    /// Makes the maps from what was found in a session, and in its kernel's trace.
+    pub(crate) fn from(session: &Session, mut found: Found) -> ClockMaps {
         let guests = session.json().clocks.iter().filter(|c| c.domain == Domain::Guest);
+        let (mut used, mut left_out) = (0, 0);
         let clocks = guests
             .map(|clock| {
                 let clients = found.by_clock.remove(&clock.id).unwrap_or_default();
-                (clock.id, Maps::fit(session, clock, &clients))
+                let maps = Maps::fit(session, clock, &clients);
+                used += maps.of_kernel.0;
+                left_out += maps.of_kernel.1;
+                (clock.id, maps)
             })
             .collect();
         let seats = found.served.iter().map(|(client, points)| (*client, seats(points)));
-        Ok(ClockMaps { clocks, unusable: found.unusable, seats: seats.collect() })
+        let seats = seats.collect();
+        let of_kernel = Some((used, left_out));
+        ClockMaps { clocks, unusable: found.unusable, of_kernel, seats }
     }
 
     /// Iterates over the clients with reference points.
@@ -166,20 +209,27 @@ impl ClockMaps {
     pub(crate) fn get(&self, clock: u32, client: u32) -> Option<ClientMap> {
         let maps = self.clocks.get(&clock)?;
         let own = maps.clients.get(&client);
-        let (map, own) = match own {
-            Some(own) if !maps.is_shared => (own, None),
-            Some(own) if own.constraints() >= FEW => (&maps.shared, Some(own.clone())),
-            _ => (&maps.shared, None),
+        if let Some(own) =
+            own.filter(|own| maps.alone.contains(&client) || Arc::ptr_eq(own, &maps.shared))
+        {
+            return Some(ClientMap::new(clock, own, None));
+        }
+        let own = match own.filter(|own| own.width().is_some()) {
+            // It has no limit of its own on one side. If others disagree, it may read any of these clocks.
+            None => Some(&maps.unknown).filter(|_| !maps.alone.is_empty()),
+            own => own,
         };
-        Some(ClientMap { map: map.clone(), own, hints: (0, 0) })
+        Some(ClientMap::new(clock, &maps.shared, own.cloned()))
     }
 
-    /// Iterates over the maps by clock and, where each client has its own, by client.
+    /// Iterates over the maps by clock: by client for those whose constraints contradict the
+    /// others', then the one of all others.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
-            let own = maps.clients.iter().filter(|_| !maps.is_shared);
-            let own = own.map(|(client, map)| (*clock, Some(*client), &**map));
-            let shared = maps.is_shared.then_some((*clock, None, &*maps.shared));
+            let alone = maps.clients.iter().filter(|(client, _)| maps.alone.contains(client));
+            let own = alone.map(|(client, map)| (*clock, Some(*client), &**map));
+            let is_shared = maps.alone.is_empty() || maps.alone.len() < maps.clients.len();
+            let shared = is_shared.then_some((*clock, None, &*maps.shared));
             own.chain(shared)
         })
     }
@@ -188,6 +238,12 @@ impl ClockMaps {
     /// the guest's time was before the session's base, or went backwards.
     pub fn unusable(&self) -> u64 {
         self.unusable
+    }
+
+    /// Returns the number of constraints by the kernel's trace: those used, and those left out
+    /// because they contradict the reference points or each other. `None` without a trace.
+    pub fn of_kernel(&self) -> Option<(usize, usize)> {
+        self.of_kernel
     }
 }
 
@@ -203,50 +259,93 @@ fn seats(points: &[(i64, u32)]) -> Vec<Seat> {
 }
 
 impl Maps {
-    fn fit(session: &Session, clock: &Clock, clients: &BTreeMap<u32, Constraints>) -> Maps {
+    fn fit(session: &Session, clock: &Clock, clients: &BTreeMap<u32, Times>) -> Maps {
         let frequency = clock.frequency;
-        let start = Point { x: 0, y: session.host_time(clock, 0) };
-        let unknown = || Arc::new(ClockMap::nominal(frequency, start));
-        let all = || clients.values();
-        let not_after: Vec<Point> = all().flat_map(|c| &c.not_after).copied().collect();
-        let not_before: Vec<Point> = all().flat_map(|c| &c.not_before).copied().collect();
-        let joint = match ClockMap::fit(frequency, &not_after, &not_before) {
-            Ok(None) => {
-                return Maps { shared: unknown(), is_shared: true, clients: BTreeMap::new() };
+        let mut of_kernel = (0, 0);
+        let mut limits: BTreeMap<u32, Limits> = BTreeMap::new();
+        let mut own: BTreeMap<u32, Arc<ClockMap>> = BTreeMap::new();
+        for (client, times) in clients {
+            let (mut certain, mut more) = (times.of_points(), times.of_kernel());
+            let map = ClockMap::fit(frequency, &certain.not_after, &certain.not_before);
+            // One client's readings are in order, so they do not conflict.
+            let Ok(Some(mut map)) = map else { continue };
+            let all = more.len();
+            if let Some(narrower) = map.narrowed(frequency, &certain, &mut more) {
+                map = narrower;
+                certain.extend(&more);
             }
-            Ok(Some(joint)) => Some(joint),
-            Err(Conflict { .. }) => None,
-        };
-        if let (Some(joint), 1) = (&joint, clients.len()) {
-            let shared = Arc::new(joint.clone());
-            return Maps { shared, is_shared: true, clients: BTreeMap::new() };
+            of_kernel = (of_kernel.0 + more.len(), of_kernel.1 + all - more.len());
+            limits.insert(*client, certain);
+            own.insert(*client, Arc::new(map));
         }
-        let own: BTreeMap<u32, Arc<ClockMap>> = clients
-            .iter()
-            .filter_map(|(client, own)| {
-                let map = ClockMap::fit(frequency, &own.not_after, &own.not_before);
-                // One client's readings are in order, so they do not conflict.
-                Some((*client, Arc::new(map.ok()??)))
-            })
-            .collect();
-        match joint.filter(|joint| is_one_clock(joint, &own)) {
-            Some(joint) => Maps { shared: Arc::new(joint), is_shared: true, clients: own },
-            // A client without constraints may read any of these clocks.
-            None => Maps { shared: unknown(), is_shared: false, clients: own },
+        let start = Point { x: 0, y: session.host_time(clock, 0) };
+        let unknown = Arc::new(ClockMap::nominal(frequency, start));
+        let mut group: Vec<u32> = own.keys().copied().collect();
+        let mut shared = joint(frequency, &limits, &own, &group, of_kernel.0 > 0);
+        if shared.is_none() {
+            group = largest_group(&own);
+            shared = joint(frequency, &limits, &own, &group, of_kernel.0 > 0)
+                .filter(|_| group.len() > 1);
         }
+        if shared.is_none() {
+            group.clear();
+        }
+        let is_alone = |client: &u32| group.binary_search(client).is_err();
+        let alone = own.keys().copied().filter(is_alone).collect();
+        Maps { shared: shared.unwrap_or(unknown.clone()), clients: own, alone, unknown, of_kernel }
     }
 }
 
-/// Returns whether clients that each have these maps read one clock, as far as their constraints
-/// show. All together need no more jumps than each alone, and the shared map costs those whose
-/// constraints say most no more than a quarter of their bounds. A difference between two clocks
-/// moves the shared map away from the middle of both.
-fn is_one_clock(joint: &ClockMap, own: &BTreeMap<u32, Arc<ClockMap>>) -> bool {
-    let jumps = own.values().map(|map| map.segments() - 1).sum::<usize>();
-    let known = || own.values().filter(|map| map.constraints() >= FEW);
+/// Returns the map of several clients, if they read one clock, as far as their constraints show. All
+/// together need no more jumps than each alone, the map stays within what each client's own constraints
+/// allow, and it costs those whose constraints say most no more than a quarter of their bounds. A
+/// difference between two clocks moves the shared map away from the middle of both.
+///
+/// `is_narrowed`: whether constraints by the kernel are among them.
+fn joint(
+    frequency: u64,
+    limits: &BTreeMap<u32, Limits>,
+    own: &BTreeMap<u32, Arc<ClockMap>>,
+    group: &[u32],
+    is_narrowed: bool,
+) -> Option<Arc<ClockMap>> {
+    if let [only] = group {
+        return own.get(only).cloned();
+    }
+    let mut all = Limits::default();
+    for limits in group.iter().filter_map(|client| limits.get(client)) {
+        all.extend(limits);
+    }
+    let joint = ClockMap::fit(frequency, &all.not_after, &all.not_before).ok()??;
+    let own = || group.iter().filter_map(|client| own.get(client));
+    let jumps = own().map(|map| map.segments() - 1).sum::<usize>();
+    let known = || own().filter(|map| map.constraints() >= FEW);
     let narrowest = known().filter_map(|map| map.width()).min().unwrap_or(0);
     let mut best = known().filter(|map| map.width().is_some_and(|w| w <= narrowest / 2 * 3));
-    joint.segments() - 1 <= jumps && best.all(|own| costs_little(joint, own))
+    let steep = joint.steep();
+    let is_one = joint.segments() - 1 <= jumps
+        && own().all(|own| joint.is_within(own, &steep))
+        && best.all(|own| costs_little(&joint, own));
+    let joint = match joint.width() {
+        // The room for jumps stays.
+        Some(width) if is_narrowed => joint.with_width(Some(width.max(narrowest))),
+        _ => joint,
+    };
+    is_one.then(|| Arc::new(joint))
+}
+
+/// Returns the clients that agree with one of those with most constraints: as many as agree with any of
+/// these. Clients with false readings can prevent that others share a map, but not make it wrong: that
+/// is checked afterwards.
+fn largest_group(own: &BTreeMap<u32, Arc<ClockMap>>) -> Vec<u32> {
+    let mut by_constraints: Vec<(&u32, &Arc<ClockMap>)> = own.iter().collect();
+    by_constraints.sort_by_key(|(_, map)| std::cmp::Reverse(map.constraints()));
+    let agree = |reference: &ClockMap| {
+        let agree = own.iter().filter(|(_, map)| reference.may_be(map));
+        agree.map(|(client, _)| *client).collect::<Vec<u32>>()
+    };
+    let groups = by_constraints.iter().take(REFERENCES).map(|(_, reference)| agree(reference));
+    groups.max_by_key(Vec::len).unwrap_or_default()
 }
 
 fn costs_little(joint: &ClockMap, own: &ClockMap) -> bool {
