@@ -39,7 +39,7 @@ use std::path::PathBuf;
 /// numbers: without an end or a begin, an id twice, nested in one of the same name,
 /// over lost events, over a jump of the clock, over a migration, over a fork.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
@@ -86,7 +86,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace demo --kernel --out S             record a guest, its VMM and the kernel
+  hypertrace demo --kernel --out S             record a guest, VMM and kernel
   hypertrace regions S                         all regions
   hypertrace regions S --name batch --by vcpu  one region, by vCPU
   hypertrace regions S --between vcpu_exit vcpu_run
@@ -94,11 +94,12 @@ Examples:
   hypertrace regions S --json | jq '.regions[] | {name, p99_ns}'
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
-  hypertrace regions S --html regions.html     a page, with the slowest in detail
+  hypertrace regions S --html regions.html     a page for a browser
   hypertrace run --kernel --out T -- ./program && hypertrace regions T
                                                a program without a VM
 
-Exit code: 0 done, 1 failed, 2 wrong usage, no such region, or damaged or foreign input.";
+Exit code: 0 done, 1 failed, 2 wrong usage, no such region, or damaged or
+foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
