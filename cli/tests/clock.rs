@@ -263,6 +263,13 @@ fn a_clock_without_points_has_no_error_to_show() {
         .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event(5, DISK_READ, &[1, 2])]);
     let out = text(&run(&["clock", path(&made)]).stdout);
     assert!(out.contains("offset unknown: there are no reference points"), "{out}");
+
+    // Beside a client with points, it has that one's error.
+    let made =
+        stopped().stream("guest-1", &[Packet::guest(1), Packet::guest(1).event(5, 16, &[1, 2])]);
+    let out = text(&run(&["clock", path(&made)]).stdout);
+    let expected = "  clock 1: 1 client without reference points;\n    their error is as above if ";
+    assert!(out.contains(expected), "{out}");
 }
 
 #[test]

@@ -230,6 +230,23 @@ impl ClockMaps {
         })
     }
 
+    /// Returns for each clock the number of clients that have events with it, and no reference points that
+    /// limit it on both sides. If the second value is true, they have the others' map and bound;
+    /// otherwise no bound.
+    pub fn without_points(&self, session: &Session) -> BTreeMap<u32, (usize, bool)> {
+        let mut found = BTreeMap::new();
+        for stream in session.streams().iter().filter(|s| s.domain == Domain::Guest) {
+            let clocks: BTreeSet<u32> = stream.segments.iter().map(|s| s.first.stream_id).collect();
+            for (clock, maps) in clocks.iter().filter_map(|id| Some((*id, self.clocks.get(id)?))) {
+                let own = maps.clients.get(&stream.client);
+                if own.is_none_or(|own| own.width().is_none()) && !maps.clients.is_empty() {
+                    found.entry(clock).or_insert((0, maps.alone.is_empty())).0 += 1;
+                }
+            }
+        }
+        found
+    }
+
     /// Returns the number of reference points that no clock of the session can have made:
     /// the guest's time was before the session's base, or went backwards.
     pub fn unusable(&self) -> u64 {
