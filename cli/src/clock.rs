@@ -102,6 +102,14 @@ fn to_text(
         };
         clock(out, session, id, &whose, map)?;
     }
+    for (id, (clients, has_bound)) in maps.without_points(session) {
+        let clients = if clients == 1 { "1 client".into() } else { format!("{clients} clients") };
+        let error = match has_bound {
+            true => "their error is as above if the others' points are true",
+            false => "their error is unknown, as the others' points disagree",
+        };
+        writeln!(out, "  clock {id}: {clients} without reference points;\n    {error}")?;
+    }
     if maps.iter().next().is_none() {
         writeln!(out, "  no clock of a guest: all events have the host's counter")?;
     }
@@ -292,6 +300,9 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
         "moved_ns": moved(session),
         "is_placed": is_placed,
         "unusable_reference_points": maps.unusable(),
+        "without_points": maps.without_points(session).iter().map(|(id, (clients, has_bound))| json!({
+            "clock": id, "clients": clients, "has_bound": has_bound,
+        })).collect::<Vec<_>>(),
         "kernel": maps.of_kernel().map(|(used, left_out)| json!({
             "used": used, "left_out": left_out,
         })),

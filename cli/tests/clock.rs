@@ -5,6 +5,7 @@ mod made;
 #[path = "../../timeline/tests/made/trace_dat.rs"]
 mod trace_dat;
 
+use hypertrace_tests::{capability, kvm};
 use made::{
     BOOT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, OTHER_BOOT, Packet, START_NS, VCPU_EXIT, clock,
     clocks, json, with_boot,
@@ -222,11 +223,53 @@ fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
 }
 
 #[test]
+fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let ran = run(&["demo", "--kernel", "--json", "--out", out.to_str().unwrap()]);
+    let said = text(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    if !said.contains("(by tracefs)") {
+        capability::missing("tracefs", said);
+        return;
+    }
+    let clock = || -> Value {
+        let out = run(&["clock", "--json", out.to_str().unwrap()]);
+        serde_json::from_slice::<Value>(&out.stdout).unwrap()["sessions"][0].clone()
+    };
+    let with = clock();
+    std::fs::remove_file(out.join("kernel.dat")).unwrap();
+    let without = clock();
+
+    let count = |value: &Value| value.as_u64().unwrap();
+    let (used, left_out) = (&with["kernel"]["used"], &with["kernel"]["left_out"]);
+    assert!(said.contains("none lost"), "{said}");
+    // Two times of each of 2,000 points. A few events may be missing without a trace.
+    assert!(count(used) >= 3_800, "{with}");
+    assert!(count(left_out) * 100 <= count(used), "{with}");
+    assert_eq!(without["kernel"], Value::Null);
+    let p50 = |session: &Value| count(&session["clocks"][0]["bound_ns"]["p50"]);
+    assert!(p50(&with) < p50(&without), "{with} {without}");
+    capability::used("kvm");
+    capability::used("tracefs");
+}
+
+#[test]
 fn a_clock_without_points_has_no_error_to_show() {
     let made = Made::new()
         .stream("guest-0", &[Packet::guest(0), Packet::guest(0).event(5, DISK_READ, &[1, 2])]);
     let out = text(&run(&["clock", path(&made)]).stdout);
     assert!(out.contains("offset unknown: there are no reference points"), "{out}");
+
+    // Beside a client with points, it has that one's error.
+    let made =
+        stopped().stream("guest-1", &[Packet::guest(1), Packet::guest(1).event(5, 16, &[1, 2])]);
+    let out = text(&run(&["clock", path(&made)]).stdout);
+    let expected = "  clock 1: 1 client without reference points;\n    their error is as above if ";
+    assert!(out.contains(expected), "{out}");
 }
 
 #[test]

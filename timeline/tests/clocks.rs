@@ -567,3 +567,52 @@ fn the_kernels_events_make_bounds_smaller_and_no_event_is_outside() {
         }
     }
 }
+
+/// Makes a session of clients whose clocks have these offsets from the host's, in ns: each has a point each
+/// millisecond, seen after 5 us and answered after 5 more. The last client has events only.
+fn offsets(clients: &[u64]) -> Made {
+    let mut made = Made::new();
+    for (number, offset) in clients.iter().enumerate() {
+        let number = number as u32;
+        let (mut ring, mut host) = (Packet::guest(number), Packet::host(number));
+        for point in 1..50 {
+            let time = point * 1_000_000 + u64::from(number) * 100_000;
+            let guest = time + offset;
+            host = host.point(time + 5_000, number, point as u32, GUEST_BASE + guest, point);
+            ring = ring.event(guest + 10_000, DISK_READ, &[point, 0]);
+        }
+        made = made
+            .stream(&format!("guest-{number}"), &[Packet::guest(number), ring])
+            .stream(&format!("host-{number}"), &[Packet::host(number), host]);
+    }
+    let number = clients.len() as u32;
+    let events = Packet::guest(number).event(30_000_000, DISK_READ, &[0, 0]);
+    made.stream(&format!("guest-{number}"), &[Packet::guest(number), events])
+}
+
+#[test]
+fn clients_that_agree_share_a_map_beside_one_that_does_not() {
+    for (clients, alone) in [
+        (&[0, 0, 0, 0][..], &[][..]),
+        (&[0, 400_000, 0, 0], &[1]),
+        (&[500_000, 0, 0, 900_000], &[0, 3]),
+        (&[500_000, 0, 900_000], &[0, 1, 2]),
+    ] {
+        let made = offsets(clients);
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+
+        let own: Vec<u32> = maps.iter().filter_map(|(_, client, _)| client).collect();
+        assert_eq!(own, alone, "{clients:?}");
+        let is_shared = maps.iter().any(|(_, client, _)| client.is_none());
+        assert_eq!(is_shared, alone.len() < clients.len(), "{clients:?}");
+        assert_eq!(maps.without_points(&session)[&1], (1, alone.is_empty()), "{clients:?}");
+        let sessions = [(session, maps)];
+        for event in Timeline::new(&sessions).unwrap().map(Result::unwrap) {
+            let client = event.client.unwrap() as usize;
+            // The client without points may read any of the clocks.
+            let has_bound = client < clients.len() || alone.is_empty();
+            assert_eq!(event.bound_ns.is_some(), has_bound, "{clients:?}: {event:?}");
+        }
+    }
+}

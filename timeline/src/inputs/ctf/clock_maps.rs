@@ -12,7 +12,7 @@ use super::packet::Domain;
 use super::samples::{self, Found, Times};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{ClockMap, FRACTION, GuestTime, Limits, Mapped, Point};
+use crate::clock::{ClockMap, FRACTION, GuestReading, Limits, Mapped, Point};
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -89,18 +89,14 @@ impl ClientMap {
         mapped
     }
 
-    /// Returns the guest reading for durations.
-    pub fn guest_time(&mut self, guest: u64) -> GuestTime {
-        let own = self.own.as_ref().map(|own| own.guest_time(&mut self.hints.1, guest));
-        let mut time = match own {
-            Some(own) if !self.has_few => own,
-            own => {
-                let shared = self.map.guest_time(&mut self.hints.0, guest);
-                own.map_or(shared, |own| own.or(shared))
-            }
+    /// Returns a guest reading for durations.
+    pub fn reading(&self, ticks: u64) -> GuestReading<'_> {
+        let maps = match &self.own {
+            Some(own) if self.has_few => (&**own, Some(&*self.map)),
+            Some(own) => (&**own, None),
+            None => (&*self.map, None),
         };
-        time.clock = self.clock;
-        time
+        GuestReading { clock: self.clock, ticks, maps }
     }
 }
 
@@ -172,7 +168,7 @@ impl ClockMaps {
     /// # Errors
     /// If the session is damaged.
     pub fn of(session: &Session) -> Result<ClockMaps> {
-        let maps = ClockMaps::from(session, samples::find(session)?);
+        let maps = ClockMaps::from(session, samples::find(session, 0)?);
         Ok(ClockMaps { of_kernel: None, ..maps })
     }
 
@@ -183,7 +179,7 @@ impl ClockMaps {
         let clocks = guests
             .map(|clock| {
                 let clients = found.by_clock.remove(&clock.id).unwrap_or_default();
-                let maps = Maps::fit(session, clock, &clients);
+                let maps = Maps::fit(session, clock, clients);
                 used += maps.of_kernel.0;
                 left_out += maps.of_kernel.1;
                 (clock.id, maps)
@@ -234,6 +230,23 @@ impl ClockMaps {
         })
     }
 
+    /// Returns for each clock the number of clients that have events with it, and no reference points that
+    /// limit it on both sides. If the second value is true, they have the others' map and bound;
+    /// otherwise no bound.
+    pub fn without_points(&self, session: &Session) -> BTreeMap<u32, (usize, bool)> {
+        let mut found = BTreeMap::new();
+        for stream in session.streams().iter().filter(|s| s.domain == Domain::Guest) {
+            let clocks: BTreeSet<u32> = stream.segments.iter().map(|s| s.first.stream_id).collect();
+            for (clock, maps) in clocks.iter().filter_map(|id| Some((*id, self.clocks.get(id)?))) {
+                let own = maps.clients.get(&stream.client);
+                if own.is_none_or(|own| own.width().is_none()) && !maps.clients.is_empty() {
+                    found.entry(clock).or_insert((0, maps.alone.is_empty())).0 += 1;
+                }
+            }
+        }
+        found
+    }
+
     /// Returns the number of reference points that no clock of the session can have made:
     /// the guest's time was before the session's base, or went backwards.
     pub fn unusable(&self) -> u64 {
@@ -259,13 +272,14 @@ fn seats(points: &[(i64, u32)]) -> Vec<Seat> {
 }
 
 impl Maps {
-    fn fit(session: &Session, clock: &Clock, clients: &BTreeMap<u32, Times>) -> Maps {
+    fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Times>) -> Maps {
         let frequency = clock.frequency;
         let mut of_kernel = (0, 0);
         let mut limits: BTreeMap<u32, Limits> = BTreeMap::new();
         let mut own: BTreeMap<u32, Arc<ClockMap>> = BTreeMap::new();
         for (client, times) in clients {
             let (mut certain, mut more) = (times.of_points(), times.of_kernel());
+            drop(times);
             let map = ClockMap::fit(frequency, &certain.not_after, &certain.not_before);
             // One client's readings are in order, so they do not conflict.
             let Ok(Some(mut map)) = map else { continue };
@@ -275,8 +289,8 @@ impl Maps {
                 certain.extend(&more);
             }
             of_kernel = (of_kernel.0 + more.len(), of_kernel.1 + all - more.len());
-            limits.insert(*client, certain);
-            own.insert(*client, Arc::new(map));
+            limits.insert(client, certain);
+            own.insert(client, Arc::new(map));
         }
         let start = Point { x: 0, y: session.host_time(clock, 0) };
         let unknown = Arc::new(ClockMap::nominal(frequency, start));

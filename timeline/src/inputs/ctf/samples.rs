@@ -97,15 +97,16 @@ pub(crate) struct Found {
     pub served: BTreeMap<u32, Vec<(i64, u32)>>,
 }
 
-/// Collects the times of a session.
+/// Collects the times of a session, with the first `most_stamps` of its stamps.
 ///
 /// # Errors
 /// If the session is damaged.
-pub(crate) fn find(session: &Session) -> Result<Found> {
+pub(crate) fn find(session: &Session, mut most_stamps: usize) -> Result<Found> {
     let mut found = Found { by_clock: BTreeMap::new(), unusable: 0, served: BTreeMap::new() };
     for ((clock, client), samples) in samples(session, &mut found)? {
         let samples = in_order(samples, &mut found.unusable);
-        let times = of_client(session, clock, client, samples)?;
+        let times = of_client(session, (clock, client), samples, most_stamps)?;
+        most_stamps -= times.stamps.len();
         found.by_clock.entry(clock).or_default().insert(client, times);
     }
     found.served.values_mut().for_each(|points| points.sort_unstable());
@@ -218,9 +219,9 @@ fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
 /// after a point came after its reply.
 fn of_client(
     session: &Session,
-    clock: u32,
-    client: u32,
+    (clock, client): (u32, u32),
     mut samples: Vec<Sample>,
+    most_stamps: usize,
 ) -> Result<Times> {
     let base = session.json().clock(clock).map_or(0, |clock| clock.base);
     // Unless a record is before it.
@@ -245,7 +246,7 @@ fn of_client(
             if let Some(stamp) = stamps.last_mut().filter(|stamp| stamp.next.is_none()) {
                 stamp.next = (stamp.guest < guest).then_some(guest);
             }
-            if record.kind() == Kind::Stamp {
+            if record.kind() == Kind::Stamp && stamps.len() < most_stamps {
                 let raw = base.saturating_add(record.timestamp);
                 stamps.push(Stamp { guest, next: None, raw, seen: None });
             }

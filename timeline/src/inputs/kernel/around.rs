@@ -21,6 +21,9 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 /// Most places with lost events. Where there are more, too little is known.
 const MOST_GAPS: usize = 1 << 16;
 
+/// Most stamps of a session that are looked for: some 100 MB. Others limit no clock.
+const MOST_STAMPS: usize = 1 << 20;
+
 /// `kvm_mmio`'s type of a store.
 const WRITE: i64 = 2;
 
@@ -32,7 +35,7 @@ impl KernelTrace {
     /// # Errors
     /// If the session or the trace is damaged.
     pub fn clock_maps(&self, session: &Session) -> Result<ClockMaps> {
-        let mut found = find(session)?;
+        let mut found = find(session, MOST_STAMPS)?;
         if self.times.iter().all(|times| times.bound.is_some()) {
             self.fill(session, &mut found)?;
         }
@@ -146,7 +149,8 @@ impl<'a> Around<'a> {
             let margin = lane.bound_ns().map_or(LIMIT, |ns| {
                 i64::try_from(ns).unwrap_or(LIMIT).saturating_mul(FRACTION).min(LIMIT)
             });
-            if let Some((tid, fields)) = lane.record() {
+            let record = lane.record().filter(|(tid, _)| self.threads.contains_key(tid));
+            if let Some((tid, fields)) = record {
                 let format = std::ptr::from_ref(fields.format).addr();
                 let kind = *kinds.entry(format).or_insert_with(|| Kind::of(fields.format));
                 self.take(tid, kind, fields, (time, margin));
@@ -176,16 +180,17 @@ impl<'a> Around<'a> {
                 let value = (number(kind) == WRITE).then(|| number(value) as u64);
                 thread.stored = value.map(|value| (time, value));
                 thread.is_out = false;
-                if let Some((client, is_known, stamp)) =
-                    value.and_then(|value| self.stamps.get_mut(&value))
-                {
-                    let is_own = self.served.get(client).is_some_and(|points| {
-                        let at = points.partition_point(|(point, _)| *point <= time);
-                        let near = [at.checked_sub(1), Some(at)].into_iter().flatten();
-                        near.filter_map(|at| points.get(at)).any(|(_, by)| *by == tid)
-                    });
+                let stored = value.and_then(|value| self.stamps.get_mut(&value));
+                let Some((client, is_known, stamp)) = stored else { return };
+                // Another client may store this value, too.
+                let is_own = self.served.get(client).is_some_and(|points| {
+                    let at = points.partition_point(|(point, _)| *point <= time);
+                    let near = [at.checked_sub(1), Some(at)].into_iter().flatten();
+                    near.filter_map(|at| points.get(at)).any(|(_, by)| *by == tid)
+                });
+                if is_own {
                     let times = (time.saturating_sub(margin), later(time, margin));
-                    stamp.seen = (is_own && !*is_known).then_some(times);
+                    stamp.seen = (!*is_known).then_some(times);
                     *is_known = true;
                 }
             }
