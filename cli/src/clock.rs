@@ -95,7 +95,13 @@ fn to_text(
         }
     }
     for (id, client, map) in maps.iter() {
-        clock(out, session, id, client, map)?;
+        let has_others = maps.iter().any(|(other, client, _)| other == id && client.is_some());
+        let whose = match client {
+            Some(client) => format!("client {client} alone: its clock differs from others'"),
+            None if has_others => "the clients that agree".into(),
+            None => "all clients".into(),
+        };
+        clock(out, session, id, &whose, map)?;
     }
     if maps.iter().next().is_none() {
         writeln!(out, "  no clock of a guest: all events have the host's counter")?;
@@ -107,19 +113,9 @@ fn to_text(
     Ok(())
 }
 
-fn clock(
-    out: &mut String,
-    session: &Session,
-    id: u32,
-    client: Option<u32>,
-    map: &ClockMap,
-) -> fmt::Result {
+fn clock(out: &mut String, session: &Session, id: u32, whose: &str, map: &ClockMap) -> fmt::Result {
     let described = session.json().clock(id);
     let kind = described.map_or(String::new(), |clock| clock_name(&clock.kind));
-    let whose = match client {
-        Some(client) => format!("client {client} alone, whose clock differs from the others'"),
-        None => "all clients".into(),
-    };
     writeln!(out, "\n  guest {kind} (clock {id}), {whose}")?;
     if map.constraints() == 0 {
         return writeln!(out, "    offset unknown: there are no reference points");

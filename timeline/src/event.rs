@@ -5,6 +5,7 @@
 //! [`EntryRef`] borrows from the timeline and costs no allocation; [`Entry`] is the same
 //! to keep.
 
+use crate::clock::GuestTime;
 use crate::format;
 use crate::value::{Value, ValueRef};
 use hypertrace_abi::ring::Losses;
@@ -97,6 +98,8 @@ pub struct EventRef<'a> {
     pub reference: Option<Reference>,
     /// Thread of the host that recorded the event, if it is known.
     pub thread: Option<Thread>,
+    /// Reading of a guest's clock that the time is from.
+    pub(crate) guest_time: Option<GuestTime>,
 }
 
 impl Event {
@@ -114,6 +117,7 @@ impl Event {
             kind: self.kind,
             reference: self.reference,
             thread: self.thread,
+            guest_time: None,
         }
     }
 }

@@ -56,9 +56,11 @@ enum Kind {
     Stops,
     /// Events up to ten minutes after the last point, at the limit of the rate.
     Late,
+    /// All vCPUs but the first one agree on false readings, also when that one has few points.
+    FalseReadings,
 }
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind::Steady,
     Kind::Drift,
     Kind::Step,
@@ -71,6 +73,7 @@ const KINDS: [Kind; 12] = [
     Kind::JumpInPause,
     Kind::Stops,
     Kind::Late,
+    Kind::FalseReadings,
 ];
 
 /// Ticks are counted in 2^-32 here.
@@ -129,8 +132,38 @@ impl Counter {
     }
 }
 
+/// Readings that a vCPU claims.
+#[derive(Clone, Copy, Debug)]
+enum Claim {
+    True,
+    /// The clock stops for most of each period, and catches up.
+    Stops(u64),
+    /// Another rate, in parts per million.
+    Rate(i64),
+    /// Another offset.
+    Offset(u64),
+}
+
+impl Claim {
+    /// Returns the claim for a true reading. It never goes backwards.
+    fn of(self, ticks: u64, start: u64) -> u64 {
+        let passed = ticks - start;
+        match self {
+            Claim::True => ticks,
+            Claim::Stops(period) => {
+                let (since, stands) = (passed % period, period / 10 * 8);
+                let shown = (since / 1_000).min(stands / 1_000) + since.saturating_sub(stands) * 4;
+                start + passed - since + shown.min(period - 1)
+            }
+            Claim::Rate(ppm) => ticks.saturating_add_signed(passed as i64 / 1_000_000 * ppm),
+            Claim::Offset(ticks_more) => ticks + ticks_more,
+        }
+    }
+}
+
 /// A vCPU's true times.
 struct Vcpu {
+    claim: Claim,
     counter: Counter,
     /// Constraints: guest ticks and host ns.
     not_after: Vec<(u64, i64)>,
@@ -210,7 +243,14 @@ fn machine(kind: Kind, seed: u64) -> Machine {
     let guest = clock(1, "guest", 0, declared as u64, guest_base, START_NS + guess);
     let mut made = Made::with_json(&json(&format!("[{host},{guest}]"), EVENTS, "[]"));
     let mut vcpus = Vec::new();
-    for number in 0..r.in_range(1, 4) as u32 {
+    // A period is between two points, or longer.
+    let claim = match r.in_range(0, 5) {
+        0..3 => Claim::Stops((hz as u64 / 1_000_000).max(1) * r.in_range(100, 3_000) as u64),
+        3 => Claim::Rate(r.in_range(-900, 900)),
+        _ => Claim::Offset(r.in_range(0, 100_000) as u64),
+    };
+    let vcpus_of = if kind == Kind::FalseReadings { (2, 5) } else { (1, 4) };
+    for number in 0..r.in_range(vcpus_of.0, vcpus_of.1) as u32 {
         let (mut first, mut base) = (i128::from(start), base_ppb);
         if kind == Kind::PerVcpu {
             let most = if r.one_in(2) { 60_000 } else { 500_000 };
@@ -221,8 +261,16 @@ fn machine(kind: Kind, seed: u64) -> Machine {
         }
         let all = 4 * until + 10_000_000 + if has_pauses { 4 * long } else { 0 };
         let counter = Counter::new(hz, first, all, |t| ppb(kind, base, t), &jumps);
-        let mut vcpu =
-            Vcpu { counter, not_after: Vec::new(), not_before: Vec::new(), events: Vec::new() };
+        let mut vcpu = Vcpu {
+            claim: if kind == Kind::FalseReadings && number > 0 { claim } else { Claim::True },
+            counter,
+            not_after: Vec::new(),
+            not_before: Vec::new(),
+            events: Vec::new(),
+        };
+        // Of the vCPU with true readings, in one of four sessions.
+        let has_few = kind == Kind::FalseReadings && number == 0 && seed.is_multiple_of(4);
+        let mut points_left = if has_few { r.in_range(1, 6) } else { i64::MAX };
         let (mut ring, mut thread) = (Packet::guest(number), Packet::host(number));
         let mut now = r.in_range(1_000, 100_000);
         let mut owed = None;
@@ -230,7 +278,7 @@ fn machine(kind: Kind, seed: u64) -> Machine {
         let read = |vcpu: &mut Vcpu, now: &mut i64| {
             *now += 2;
             *now = vcpu.counter.readable(*now);
-            let ticks = vcpu.counter.at(*now);
+            let ticks = vcpu.claim.of(vcpu.counter.at(*now), start as u64);
             vcpu.events.push((*now, ticks));
             ticks
         };
@@ -265,6 +313,12 @@ fn machine(kind: Kind, seed: u64) -> Machine {
             if let Some(h) = owed.take() {
                 vcpu.not_before.push((ticks, h));
             }
+            if points_left == 0 || has_few && !r.one_in(20) {
+                let n = vcpu.events.len() as u64 - 1;
+                ring = ring.event(ticks - guest_base, DISK_READ, &[n, 0]);
+                continue;
+            }
+            points_left -= 1;
             now += delay(r, out);
             vcpu.not_after.push((ticks, now));
             let n = vcpu.events.len() as u64 - 1;
@@ -351,6 +405,9 @@ fn check(kind: Kind, seed: u64, outcome: &mut Outcome) {
         if event.reference.is_some() {
             continue;
         }
+        if !matches!(machine.vcpus[vcpu].claim, Claim::True) {
+            continue;
+        }
         outcome.events += 1;
         let (truth, _) = machine.vcpus[vcpu].events[n as usize];
         let error = (event.ts_ns - START_NS - truth).abs();
@@ -365,9 +422,12 @@ fn check(kind: Kind, seed: u64, outcome: &mut Outcome) {
     }
     assert!(sessions[0].0.streams().iter().any(|s| s.domain == Domain::Guest));
     outcome.bounds.extend(&bounds);
-    if !matches!(kind, Kind::SmallJump | Kind::LargeJump | Kind::JumpInPause | Kind::Stops) {
-        let mut least: Vec<f64> =
-            machine.vcpus.iter().flat_map(|vcpu| envelope(vcpu, machine.hz)).collect();
+    let has_few = kind == Kind::FalseReadings && seed.is_multiple_of(4);
+    if !has_few
+        && !matches!(kind, Kind::SmallJump | Kind::LargeJump | Kind::JumpInPause | Kind::Stops)
+    {
+        let honest = machine.vcpus.iter().filter(|vcpu| matches!(vcpu.claim, Claim::True));
+        let mut least: Vec<f64> = honest.flat_map(|vcpu| envelope(vcpu, machine.hz)).collect();
         for q in [0.5, 0.99] {
             let ratio = quantile(&mut bounds, q) / quantile(&mut least, q);
             outcome.ratios.push((q, ratio));

@@ -435,6 +435,48 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
 }
 
 #[test]
+fn false_readings_of_a_client_change_no_region_of_another() {
+    // Client 0 has a point each 10 ms and a region of 5 ms after it. Client 1 claims, between these points,
+    // that its clock stops and catches up.
+    const MS: u64 = 1_000_000;
+    let (mut guests, mut hosts) =
+        ([Packet::guest(0), Packet::guest(1)], [Packet::host(0), Packet::host(1)]);
+    let mut points = [0, 0];
+    let mut point = |client: usize, time: u64, claim: u64| {
+        points[client] += 1;
+        let payload = [client as u64, 0, points[client], made::GUEST_BASE + claim, 0];
+        hosts[client] = hosts[client].clone().flagged(time, vcpu::POINT, 1, &payload, 0);
+    };
+    for round in 1..200 {
+        let start = round * 10 * MS;
+        point(0, start, start - 1_000);
+        let guest = guests[0].clone().event(start + 2_000, vcpu::WORK, &[0]);
+        let guest = guest.event(start + 3 * MS, vcpu::BEGIN, &[round, 0]);
+        guests[0] = guest.event(start + 8 * MS, vcpu::END, &[round]);
+        point(1, start + 10_000, start + 9_000);
+        guests[1] = guests[1].clone().event(start + 11_000, vcpu::WORK, &[0]);
+        let claim = start + 100_000;
+        point(1, start + 9 * MS, claim);
+        guests[1] = guests[1].clone().event(claim + 2_000, vcpu::WORK, &[0]);
+    }
+    let mut made = Made::with_json(&made::json(&made::clocks(), vcpu::EVENTS, "[]"));
+    for (number, (guest, host)) in guests.into_iter().zip(hosts).enumerate() {
+        made = made.stream(&format!("guest-{number}"), &[Packet::guest(number as u32), guest]);
+        made = made.stream(&format!("host-{number}"), &[Packet::host(number as u32), host]);
+    }
+
+    let regions = all(&made);
+
+    let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
+    assert_eq!((group.count(), group.not_counted), (199, [0; 8]));
+    let bound = group.bound_ns.unwrap();
+    assert!(bound <= 10_005, "{bound}: 0.2 % of 5 ms");
+    for duration in group.durations_ns() {
+        assert!(duration.abs_diff(5 * MS) <= bound, "{duration}");
+    }
+}
+
+#[test]
 fn the_lanes_of_a_window_are_what_its_threads_did() {
     let vcpus = [Vcpu::rounds(0, 60, 20), Vcpu::rounds(1, 60, 20)];
     let made = with_kernel(&vcpus, |_| true);

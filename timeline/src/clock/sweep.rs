@@ -77,8 +77,13 @@ pub(super) struct Rates {
 impl Rates {
     /// Returns whether both ranges together are within one per cent.
     pub fn is_near(self, other: Rates) -> bool {
-        let (min, max) = (self.min.min(other.min), self.max.max(other.max));
+        let Rates { min, max } = self.or(other);
         max.0 - min.0 <= max.0 / 100
+    }
+
+    /// Returns the limits of a rate that is within these or others.
+    pub fn or(self, other: Rates) -> Rates {
+        Rates { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 }
 

@@ -348,3 +348,24 @@ fn the_limits_of_the_rate_are_those_of_the_clocks_frequency() {
         }
     }
 }
+
+#[test]
+fn between_two_readings_the_rate_alone_limits_the_time_unless_the_clock_may_have_jumped() {
+    const MS: i64 = 1_000_000;
+    let guest = |t: i64| 5_000_000 + t + if t >= 100 * MS { 3 * MS } else { 0 };
+    let (not_after, not_before) = points((1..200).map(|i| i * MS), guest);
+    let map = fit(GHZ, &not_after, &not_before);
+    assert_eq!(map.segments(), 2);
+    let at = |ms: i64| map.guest_time(&mut 0, guest(ms * MS) as u64);
+
+    for (from, to) in [(10, 60), (120, 170)] {
+        let (least, most) = at(from).until(at(to)).unwrap();
+        let exact = 256 * 50 * MS;
+        assert!((exact * 998 / 1000..=exact).contains(&least), "{least}");
+        assert!((exact..=exact * 1002 / 1000).contains(&most), "{most}");
+    }
+    assert_eq!(at(60).until(at(120)), None, "over the jump");
+    assert_eq!(at(60).until(at(10)), None, "backwards");
+    let another = GuestTime { clock: 1, ..at(60) };
+    assert_eq!(at(10).until(another), None, "another clock");
+}

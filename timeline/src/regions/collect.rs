@@ -14,7 +14,7 @@ use super::roles::{Role, Roles};
 use super::store::{Detail, NO_CLIENT, Sample, Store};
 use super::summary::Group;
 use super::{By, Kind, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select};
-use crate::clock::SLACK_PER_MILLE;
+use crate::clock::FRACTION;
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef, Kind as EventKind, Lost};
 use crate::inputs::ctf::{ClockMaps, Session};
@@ -316,6 +316,7 @@ impl<'a> Pass<'a> {
             begin: event.ts_ns,
             bound: event.bound_ns,
             is_point: event.kind == EventKind::ReferencePoint,
+            guest_time: event.guest_time,
             thread: cut,
             wrong: None,
         };
@@ -338,12 +339,15 @@ impl<'a> Pass<'a> {
             }
             return;
         };
-        // Between two readings of one clock, neither its rate nor the map's is off by more than
-        // the limit.
-        let of_rate = match open.is_point || event.kind == EventKind::ReferencePoint {
-            true => u64::MAX,
-            false => end.abs_diff(open.begin) / 1000 * 2 * SLACK_PER_MILLE.unsigned_abs() + 2,
-        };
+        // Between two readings of one clock, its rate alone limits the time.
+        let passed = open.guest_time.zip(event.guest_time).and_then(|(a, b)| a.until(b));
+        let of_rate = passed.map_or(u64::MAX, |(least, most)| {
+            let ns = end.abs_diff(open.begin);
+            let [least, most] =
+                [least, most].map(|units| units.unsigned_abs() / FRACTION.unsigned_abs());
+            // Times are in whole nanoseconds.
+            ns.abs_diff(least).max(ns.abs_diff(most)) + 2
+        });
         let sum = open.bound.zip(event.bound_ns).map(|(a, b)| a.saturating_add(b));
         open.bound = sum.map(|sum| sum.min(of_rate));
         let host = &self.hosts[session];

@@ -4,6 +4,7 @@
 
 use super::Kind;
 use super::parts::Sums;
+use crate::clock::GuestTime;
 use std::collections::VecDeque;
 
 /// Most open regions of a client. The oldest ones are taken as never ended.
@@ -26,6 +27,8 @@ pub(super) struct Open {
     pub begin: i64,
     pub bound: Option<u64>,
     pub is_point: bool,
+    /// Reading of the guest's clock where it begins, of an event of the ring.
+    pub guest_time: Option<GuestTime>,
     /// Thread of the host, and the account there.
     pub thread: Option<(usize, Cut)>,
     /// Why it will not be counted.
@@ -82,7 +85,17 @@ mod tests {
 
     fn open(id: u64) -> Open {
         let (name, group, begin, bound) = (0, 0, 0, Some(0));
-        Open { name, id, group, begin, bound, is_point: false, thread: None, wrong: None }
+        Open {
+            name,
+            id,
+            group,
+            begin,
+            bound,
+            is_point: false,
+            guest_time: None,
+            thread: None,
+            wrong: None,
+        }
     }
 
     #[test]

@@ -4,21 +4,25 @@
 //!
 //! All clients of a clock share one map if their constraints allow it: then their events are in
 //! the order of their raw times. Each client's bound is from its own constraints, so it holds
-//! even if the clients' clocks differ by less than the constraints can show.
+//! even if the clients' clocks differ by less than the constraints can show. False readings of a
+//! client put no event of another one outside of its bound. Only a client without constraints on
+//! both sides relies on the others.
 
 use super::packet::Domain;
 use super::samples::{self, Constraints};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{ClockMap, Conflict, FRACTION, Mapped, Point};
+use crate::clock::{ClockMap, FRACTION, GuestTime, Mapped, Point};
 use crate::error::Result;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Number of a client's readings with a constraint below which it is taken to read the same
-/// clock as the others, if no constraint contradicts that: its own would give it no
-/// useful bound.
+/// Number of a client's readings with a constraint below which these do not show whether the
+/// declared rate is wrong: its bound then holds for the others' rate, too.
 const FEW: usize = 8;
+
+/// Most clients that are compared with all others, to find those that agree.
+const REFERENCES: usize = 4;
 
 /// Maps of a session's guest clocks; by default of none.
 #[derive(Clone, Debug, Default)]
@@ -40,31 +44,59 @@ pub(crate) struct Seat {
 
 #[derive(Clone, Debug)]
 struct Maps {
-    /// Map for all clients of the clock.
+    /// Map of the clients that agree.
     shared: Arc<ClockMap>,
-    /// Whether the shared map is used for clients that have their own.
-    is_shared: bool,
-    /// Map for each client with constraints.
+    /// Map for each client with constraints; if there is only one, it is the shared one.
     clients: BTreeMap<u32, Arc<ClockMap>>,
+    /// Clients whose own map is used, because their constraints contradict those of others.
+    alone: BTreeSet<u32>,
+    /// The map of a clock without constraints.
+    unknown: Arc<ClockMap>,
 }
 
 /// The map of a client's clock, with where the last lookups found their times.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientMap {
+    clock: u32,
     map: Arc<ClockMap>,
-    /// The map that has the bounds, if it is not the same.
+    /// The map of the client's own constraints, if it is not the same.
     own: Option<Arc<ClockMap>>,
+    /// Whether the client's constraints are too few to show its rate.
+    has_few: bool,
     hints: (usize, usize),
 }
 
 impl ClientMap {
+    fn new(clock: u32, map: &Arc<ClockMap>, own: Option<Arc<ClockMap>>) -> ClientMap {
+        let has_few = own.as_ref().is_some_and(|own| own.constraints() < FEW);
+        ClientMap { clock, map: map.clone(), own, has_few, hints: (0, 0) }
+    }
+
     /// Maps a guest reading to host time.
     pub fn at(&mut self, guest: u64) -> Mapped {
         let mut mapped = self.map.at_from(&mut self.hints.0, guest);
         if let Some(own) = &self.own {
-            mapped.bound = own.distance_from(&mut self.hints.1, guest, mapped.host);
+            let alone = own.distance_from(&mut self.hints.1, guest, mapped.host);
+            mapped.bound = match self.has_few {
+                true => mapped.bound.zip(alone).map(|(shared, own)| shared.max(own)),
+                false => alone,
+            };
         }
         mapped
+    }
+
+    /// Returns the guest reading for durations.
+    pub fn guest_time(&mut self, guest: u64) -> GuestTime {
+        let own = self.own.as_ref().map(|own| own.guest_time(&mut self.hints.1, guest));
+        let mut time = match own {
+            Some(own) if !self.has_few => own,
+            own => {
+                let shared = self.map.guest_time(&mut self.hints.0, guest);
+                own.map_or(shared, |own| own.or(shared))
+            }
+        };
+        time.clock = self.clock;
+        time
     }
 }
 
@@ -118,18 +150,14 @@ impl ClockMaps {
         if clock.kind != "tsc" {
             return Err("its guest's clock is not the TSC");
         }
-        if !maps.is_shared {
+        if !maps.alone.is_empty() {
             return Err("its guest's clients have different clocks");
         }
-        let of_client = |own: Option<&Arc<ClockMap>>| ClientMap {
-            map: maps.shared.clone(),
-            own: own.cloned(),
-            hints: (0, 0),
-        };
         let own = maps.clients.values().filter(|own| own.constraints() >= FEW);
-        let mut clients: Vec<ClientMap> = own.map(|own| of_client(Some(own))).collect();
+        let mut clients: Vec<ClientMap> =
+            own.map(|own| ClientMap::new(clock.id, &maps.shared, Some(own.clone()))).collect();
         if clients.is_empty() {
-            clients.push(of_client(None));
+            clients.push(ClientMap::new(clock.id, &maps.shared, None));
         }
         let (base, frequency) = (clock.base, clock.frequency.max(1));
         Ok(GuestClock { clients, base, frequency, origin: session.origin() })
@@ -166,20 +194,27 @@ impl ClockMaps {
     pub(crate) fn get(&self, clock: u32, client: u32) -> Option<ClientMap> {
         let maps = self.clocks.get(&clock)?;
         let own = maps.clients.get(&client);
-        let (map, own) = match own {
-            Some(own) if !maps.is_shared => (own, None),
-            Some(own) if own.constraints() >= FEW => (&maps.shared, Some(own.clone())),
-            _ => (&maps.shared, None),
+        if let Some(own) =
+            own.filter(|own| maps.alone.contains(&client) || Arc::ptr_eq(own, &maps.shared))
+        {
+            return Some(ClientMap::new(clock, own, None));
+        }
+        let own = match own.filter(|own| own.width().is_some()) {
+            // It has no limit of its own on one side. If others disagree, it may read any of these clocks.
+            None => Some(&maps.unknown).filter(|_| !maps.alone.is_empty()),
+            own => own,
         };
-        Some(ClientMap { map: map.clone(), own, hints: (0, 0) })
+        Some(ClientMap::new(clock, &maps.shared, own.cloned()))
     }
 
-    /// Iterates over the maps by clock and, where each client has its own, by client.
+    /// Iterates over the maps by clock: by client for those whose constraints contradict the
+    /// others', then the one of all others.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
-            let own = maps.clients.iter().filter(|_| !maps.is_shared);
-            let own = own.map(|(client, map)| (*clock, Some(*client), &**map));
-            let shared = maps.is_shared.then_some((*clock, None, &*maps.shared));
+            let alone = maps.clients.iter().filter(|(client, _)| maps.alone.contains(client));
+            let own = alone.map(|(client, map)| (*clock, Some(*client), &**map));
+            let is_shared = maps.alone.is_empty() || maps.alone.len() < maps.clients.len();
+            let shared = is_shared.then_some((*clock, None, &*maps.shared));
             own.chain(shared)
         })
     }
@@ -205,22 +240,6 @@ fn seats(points: &[(i64, u32)]) -> Vec<Seat> {
 impl Maps {
     fn fit(session: &Session, clock: &Clock, clients: &BTreeMap<u32, Constraints>) -> Maps {
         let frequency = clock.frequency;
-        let start = Point { x: 0, y: session.host_time(clock, 0) };
-        let unknown = || Arc::new(ClockMap::nominal(frequency, start));
-        let all = || clients.values();
-        let not_after: Vec<Point> = all().flat_map(|c| &c.not_after).copied().collect();
-        let not_before: Vec<Point> = all().flat_map(|c| &c.not_before).copied().collect();
-        let joint = match ClockMap::fit(frequency, &not_after, &not_before) {
-            Ok(None) => {
-                return Maps { shared: unknown(), is_shared: true, clients: BTreeMap::new() };
-            }
-            Ok(Some(joint)) => Some(joint),
-            Err(Conflict { .. }) => None,
-        };
-        if let (Some(joint), 1) = (&joint, clients.len()) {
-            let shared = Arc::new(joint.clone());
-            return Maps { shared, is_shared: true, clients: BTreeMap::new() };
-        }
         let own: BTreeMap<u32, Arc<ClockMap>> = clients
             .iter()
             .filter_map(|(client, own)| {
@@ -229,24 +248,64 @@ impl Maps {
                 Some((*client, Arc::new(map.ok()??)))
             })
             .collect();
-        match joint.filter(|joint| is_one_clock(joint, &own)) {
-            Some(joint) => Maps { shared: Arc::new(joint), is_shared: true, clients: own },
-            // A client without constraints may read any of these clocks.
-            None => Maps { shared: unknown(), is_shared: false, clients: own },
+        let start = Point { x: 0, y: session.host_time(clock, 0) };
+        let unknown = Arc::new(ClockMap::nominal(frequency, start));
+        let mut group: Vec<u32> = own.keys().copied().collect();
+        let mut shared = joint(frequency, clients, &own, &group);
+        if shared.is_none() {
+            group = largest_group(&own);
+            shared = joint(frequency, clients, &own, &group).filter(|_| group.len() > 1);
         }
+        if shared.is_none() {
+            group.clear();
+        }
+        let is_alone = |client: &u32| group.binary_search(client).is_err();
+        let alone = own.keys().copied().filter(is_alone).collect();
+        Maps { shared: shared.unwrap_or(unknown.clone()), clients: own, alone, unknown }
     }
 }
 
-/// Returns whether clients that each have these maps read one clock, as far as their constraints
-/// show. All together need no more jumps than each alone, and the shared map costs those whose
-/// constraints say most no more than a quarter of their bounds. A difference between two clocks
-/// moves the shared map away from the middle of both.
-fn is_one_clock(joint: &ClockMap, own: &BTreeMap<u32, Arc<ClockMap>>) -> bool {
-    let jumps = own.values().map(|map| map.segments() - 1).sum::<usize>();
-    let known = || own.values().filter(|map| map.constraints() >= FEW);
+/// Returns the map of several clients, if they read one clock, as far as their constraints show. All
+/// together need no more jumps than each alone, the map stays within what each client's own constraints
+/// allow, and it costs those whose constraints say most no more than a quarter of their bounds. A
+/// difference between two clocks moves the shared map away from the middle of both.
+fn joint(
+    frequency: u64,
+    clients: &BTreeMap<u32, Constraints>,
+    own: &BTreeMap<u32, Arc<ClockMap>>,
+    group: &[u32],
+) -> Option<Arc<ClockMap>> {
+    if let [only] = group {
+        return own.get(only).cloned();
+    }
+    let constraints = || group.iter().filter_map(|client| clients.get(client));
+    let not_after: Vec<Point> = constraints().flat_map(|c| &c.not_after).copied().collect();
+    let not_before: Vec<Point> = constraints().flat_map(|c| &c.not_before).copied().collect();
+    let joint = ClockMap::fit(frequency, &not_after, &not_before).ok()??;
+    let own = || group.iter().filter_map(|client| own.get(client));
+    let jumps = own().map(|map| map.segments() - 1).sum::<usize>();
+    let known = || own().filter(|map| map.constraints() >= FEW);
     let narrowest = known().filter_map(|map| map.width()).min().unwrap_or(0);
     let mut best = known().filter(|map| map.width().is_some_and(|w| w <= narrowest / 2 * 3));
-    joint.segments() - 1 <= jumps && best.all(|own| costs_little(joint, own))
+    let steep = joint.steep();
+    let is_one = joint.segments() - 1 <= jumps
+        && own().all(|own| joint.is_within(own, &steep))
+        && best.all(|own| costs_little(&joint, own));
+    is_one.then(|| Arc::new(joint))
+}
+
+/// Returns the clients that agree with one of those with most constraints: as many as agree with any of
+/// these. Clients with false readings can prevent that others share a map, but not make it wrong: that
+/// is checked afterwards.
+fn largest_group(own: &BTreeMap<u32, Arc<ClockMap>>) -> Vec<u32> {
+    let mut by_constraints: Vec<(&u32, &Arc<ClockMap>)> = own.iter().collect();
+    by_constraints.sort_by_key(|(_, map)| std::cmp::Reverse(map.constraints()));
+    let agree = |reference: &ClockMap| {
+        let agree = own.iter().filter(|(_, map)| reference.may_be(map));
+        agree.map(|(client, _)| *client).collect::<Vec<u32>>()
+    };
+    let groups = by_constraints.iter().take(REFERENCES).map(|(_, reference)| agree(reference));
+    groups.max_by_key(Vec::len).unwrap_or_default()
 }
 
 fn costs_little(joint: &ClockMap, own: &ClockMap) -> bool {

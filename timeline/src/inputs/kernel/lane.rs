@@ -241,6 +241,7 @@ impl Input for Lane<'_> {
             kind: Kind::Kernel,
             reference: None,
             thread: Some(Thread { tid, cpu: Some(self.cpu) }),
+            guest_time: None,
         }))
     }
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Whether a map from several clients' readings agrees with each client's own constraints.
+//!
+//! A client's readings may be false. So a map from all of them is compared with the limits of each
+//! client's own constraints.
+
+use super::{ClockMap, ENDS, MAX_JUMPS, Point};
+
+impl ClockMap {
+    /// Returns the ends of all parts of the map whose rate is not within the limits, in order.
+    pub(crate) fn steep(&self) -> Vec<Point> {
+        let mut ends: Vec<Point> = Vec::new();
+        for (a, b) in self.knots.iter().zip(self.knots.iter().skip(1)) {
+            let rise = i128::from(b.y) - i128::from(a.y);
+            // The map's values are rounded down.
+            let least = self.rates.min.rise(b.x - a.x - 1) - 1;
+            let most = self.rates.max.rise(b.x - a.x + 1) + 2;
+            if !(least..=most).contains(&rise) {
+                ends.extend([a, b].map(|knot| Point { x: knot.x, y: knot.y }));
+            }
+        }
+        ends
+    }
+
+    /// Returns whether this map, from the constraints of several clients, stays within what one client's
+    /// own constraints allow. `steep` is the ends of its steep parts.
+    ///
+    /// It stays within them if it does so at the client's readings and at the ends of the steep parts:
+    /// elsewhere, the limits of the rate hold. So the work does not grow with the readings of other
+    /// clients. A client with more steep parts between its readings than it has readings, and
+    /// [`MAX_JUMPS`] besides, is taken to disagree. At the ends, the client's own constraints do not
+    /// show a jump that others' do: nothing is compared there.
+    pub(crate) fn is_within(&self, own: &ClockMap, steep: &[Point]) -> bool {
+        let ends = ENDS.min(own.knots.len() / 4);
+        let compared = own.knots.get(ends..own.knots.len() - ends).unwrap_or_default();
+        let (Some(first), Some(last)) = (compared.first(), compared.last()) else { return true };
+        let from = steep.partition_point(|end| end.x <= first.x);
+        let to = steep.partition_point(|end| end.x < last.x);
+        let steep = steep.get(from..to).unwrap_or_default();
+        let (mut here, mut there) = (0, 0);
+        let mut is_inside = |x: i64, y: i64| {
+            let span = own.span(own.find(&mut there, x), x);
+            span.low <= y && y <= span.high
+        };
+        steep.len() / 2 <= MAX_JUMPS + own.knots.len()
+            && steep.iter().all(|end| is_inside(end.x, end.y))
+            && compared
+                .iter()
+                .all(|knot| is_inside(knot.x, self.value(self.find(&mut here, knot.x), knot.x)))
+    }
+
+    /// Returns whether the constraints of another client, at each of its readings, may be those of the same clock.
+    pub(crate) fn may_be(&self, other: &ClockMap) -> bool {
+        let mut hints = (0, 0);
+        other.knots.iter().all(|knot| {
+            let own = self.span(self.find(&mut hints.0, knot.x), knot.x);
+            let both = own.both(other.span(other.find(&mut hints.1, knot.x), knot.x));
+            both.low <= both.high
+        })
+    }
+}
