@@ -92,9 +92,12 @@ impl Group {
     }
 
     /// Sorts the regions of the group, and chooses those to show.
-    pub(super) fn finish(&mut self, store: &Store, mut order: Vec<u32>) {
-        order.sort_unstable_by_key(|index| (store.get(*index).duration_ns(), *index));
-        self.durations = order.iter().map(|index| store.get(*index).duration_ns()).collect();
+    pub(super) fn finish(&mut self, store: &Store, indices: Vec<u32>) {
+        let duration = |index: u32| (store.get(index).duration_ns(), index);
+        let mut all: Vec<(u64, u32)> = indices.into_iter().map(duration).collect();
+        all.sort_unstable();
+        let order: Vec<u32> = all.iter().map(|(_, index)| *index).collect();
+        self.durations = all.into_iter().map(|(duration, _)| duration).collect();
         let exits = |exits: &[Exits; REASONS]| {
             let all = exits.iter().enumerate().filter(|(_, exits)| **exits != Exits::default());
             all.map(|(reason, e)| (reason as Reason, e.count as f64, e.time)).collect()
