@@ -315,3 +315,22 @@ fn raw_pages(dir: &Path) -> Vec<Vec<u8>> {
     };
     cpus.into_iter().map(read).collect()
 }
+
+#[test]
+fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
+    let made = made::Made::of_boot(Some(made::BOOT));
+    let stat = |dat: TraceDat| {
+        let (id, version) = trace_dat::recorded(made::BOOT, 0);
+        fs::write(made.path().join("kernel.dat"), dat.option(id, version).version_7()).unwrap();
+        run(HYPERTRACE.command(["stat"]).arg(made.path())).ok()
+    };
+
+    let page = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
+    let text = stat(TraceDat::new("x86-tsc").cpu(&[page]));
+    assert!(text.contains("no events of a guest, a program or a VMM\n"), "{text}");
+    assert!(text.contains("\nkernel.dat: cpu0 1 event, "), "{text}");
+    assert!(!text.contains("total"), "{text}");
+
+    let text = stat(TraceDat::new("x86-tsc"));
+    assert!(text.contains("\nkernel.dat: no events\n"), "{text}");
+}

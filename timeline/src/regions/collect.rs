@@ -464,6 +464,7 @@ impl<'a> Pass<'a> {
             id: open.id,
             begin_ns: open.begin,
             times: sums.times,
+            bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: open.group,
             client: *client,
             session: u16::try_from(*session).unwrap_or(u16::MAX),

@@ -232,6 +232,12 @@ impl KernelTrace {
         &self.file.path
     }
 
+    /// Returns the time that a hypervisor took from all CPUs of the machine during the recording, in
+    /// milliseconds; `None` if it is not known. No event shows when that was.
+    pub fn stolen_ms(&self) -> Option<u64> {
+        self.file.options.stolen_ms
+    }
+
     /// Returns the index of the session that it belongs to.
     pub fn session(&self) -> Option<usize> {
         self.session

@@ -62,6 +62,8 @@ pub(crate) struct Options {
     pub boot_id: Option<u128>,
     /// Bound on the error of times that were converted to ticks, in nanoseconds.
     pub clock_bound_ns: u64,
+    /// Time that a hypervisor took from the machine's CPUs meanwhile, in milliseconds.
+    pub stolen_ms: Option<u64>,
 }
 
 impl Options {
@@ -85,14 +87,15 @@ impl Options {
                 self.clock = chosen.map_or(text.trim(), |(clock, _)| clock).to_owned();
             }
             id::VERSION => {
-                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N`. Others
-                // write only their version.
+                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N`.
+                // Others write only their version.
                 let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
                 let find = |name| words().find(|(key, _)| *key == name).map(|(_, value)| value);
                 self.boot_id = find("boot_id").and_then(uuid);
                 self.clock_bound_ns =
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
+                self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
             }
             id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?),
