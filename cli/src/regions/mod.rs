@@ -60,7 +60,7 @@ pub struct Args {
     by: Option<String>,
 
     /// Take the cost of an empty region off the durations: the median of the regions
-    /// named "empty" of the same sessions
+    /// named "empty" of the same client
     #[arg(long)]
     subtract_empty: bool,
 
@@ -113,8 +113,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let regions = Regions::of(&sessions, &traces, &options)?;
     if args.subtract_empty && !regions.groups.iter().any(|group| group.empty_ns.is_some()) {
-        let why = "--subtract-empty: there is no region named empty; record some in the program, \
-                   with nothing in them: region!(\"empty\", id)";
+        let why = "--subtract-empty: no client has regions named empty; record some in each \
+                   client, with nothing in them: region!(\"empty\", id)";
         return Err(Usage(why.into()).into());
     }
     let warnings = args.warnings(&sessions, &traces, &regions);
@@ -129,7 +129,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(path) => html::page(&shown, &sessions, &traces, &warnings)
             .and_then(|page| html::save(path, &page))
             .map(|()| say(format_args!("wrote {}: open it in a browser", path.display()))),
-        None if args.json => print(shown.json(&warnings)),
+        None if args.json => print(rows::Json(&shown, &warnings)),
         None if args.csv => print(shown.csv()),
         None if args.samples => shown.samples(),
         None => print(text::text(&shown)),
@@ -230,6 +230,12 @@ impl Args {
             warnings.push(format!(
                 "more than {MOST_REGIONS} regions or {MOST_GROUPS} groups: the rest is left out; \
                  choose with --name"
+            ));
+        }
+        if regions.has_others {
+            warnings.push(format!(
+                "more values than {MOST_GROUPS} groups have space for: the regions with the others \
+                 are in the groups of other values"
             ));
         }
         for (session, _) in sessions {

@@ -102,7 +102,7 @@ pub const REASONS: usize = 16;
 pub type Reason = u8;
 
 /// Most intervals that are kept of a thread.
-const MOST_INTERVALS: usize = 1024;
+pub const MOST_INTERVALS: usize = 1024;
 
 /// Exits for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,15 +153,30 @@ pub struct Interval {
     pub reason: Reason,
 }
 
-/// The beginning or the end of a region.
+/// The sums of a thread at a time.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    number: u64,
     sums: Sums,
     /// Time before it that waits for the end of its mode.
     pending: u64,
     /// Time since the mark before it.
     open: u64,
+}
+
+/// What a thread did from a cut on.
+#[derive(Clone, Copy, Debug)]
+pub struct Since {
+    pub sums: Sums,
+    /// Time whose part is not known yet: on a CPU, and off it.
+    pub unknown: [u64; 2],
+}
+
+/// A time whose part is not known yet. Packed: there may be one for each region.
+#[derive(Clone, Copy, Debug)]
+struct Unknown {
+    region: u32,
+    /// Lower and upper half.
+    time: [u32; 2],
 }
 
 impl Mode {
@@ -236,6 +251,8 @@ enum Cpu {
     On,
     Out(Why),
     Woken,
+    /// It was switched out, and had an event of its own since: a switch is missing.
+    Unclear,
 }
 
 /// The account of a thread: give it all marks in order of time.
@@ -254,11 +271,20 @@ pub struct Account {
     /// Reason of the last exit, and whether that is to be counted.
     reason: Reason,
     is_new: bool,
-    waiting: Vec<Cut>,
-    /// Cuts whose sums are known now.
-    known: Vec<(u64, Box<Sums>)>,
+    /// Cuts that are held, by number, and the numbers that are free.
+    cuts: Vec<Cut>,
+    free: Vec<u32>,
+    /// Numbers of the cuts whose sums are not known yet.
+    waiting: Vec<u32>,
+    /// Whether some became known.
+    has_news: bool,
+    /// Regions with a time of this thread whose part is not known yet: on a CPU, and off it.
+    unknown: [Vec<Unknown>; 2],
+    /// The parts, since they are known.
+    found: [Option<(Part, Reason)>; 2],
     /// The last intervals, and how many of them may wait for their part.
     intervals: VecDeque<Interval>,
+    most_intervals: usize,
     unconfirmed: usize,
 }
 
@@ -275,9 +301,14 @@ impl Account {
             sums: Sums::default(),
             reason: 0,
             is_new: false,
+            cuts: Vec::new(),
+            free: Vec::new(),
             waiting: Vec::new(),
-            known: Vec::new(),
+            has_news: false,
+            unknown: [Vec::new(), Vec::new()],
+            found: [None; 2],
             intervals: VecDeque::new(),
+            most_intervals: MOST_INTERVALS,
             unconfirmed: 0,
         }
     }
@@ -285,6 +316,15 @@ impl Account {
     /// Changes the kinds of events that the trace has.
     pub fn set_exactness(&mut self, exactness: Exactness) {
         self.exactness = exactness;
+    }
+
+    /// Changes how many of the last intervals are kept.
+    pub fn keep_intervals(&mut self, most: usize) {
+        self.most_intervals = most;
+        let excess = self.intervals.len().saturating_sub(most);
+        self.intervals.drain(..excess);
+        self.intervals.shrink_to(most);
+        self.unconfirmed = self.unconfirmed.min(most);
     }
 
     /// Takes the next mark. Marks in the guest or the VMM leave nothing pending.
@@ -303,7 +343,8 @@ impl Account {
             (Mark::Out(why), Cpu::On) => {
                 self.pending += between(since);
                 self.push(since, None, 0);
-                for cut in &mut self.waiting {
+                for number in &self.waiting {
+                    let cut = &mut self.cuts[*number as usize];
                     cut.pending += std::mem::take(&mut cut.open);
                 }
                 self.cpu = Cpu::Out(why);
@@ -324,6 +365,11 @@ impl Account {
 
     /// Takes a guest's own event, whose time has a bound on its error: `None` if that is unknown.
     pub fn guest(&mut self, time: i64, bound: Option<u64>) {
+        if bound == Some(0) && self.cpu != Cpu::On {
+            // Only a switch proves that it has a CPU again.
+            self.cpu = Cpu::Unclear;
+            return;
+        }
         if bound != Some(0) {
             // The kernel's events say when the guest began and ended, without an error.
             if self.exactness.exits || self.cpu != Cpu::On {
@@ -371,25 +417,91 @@ impl Account {
         }
     }
 
-    /// Returns the sums up to now, or notes the number if they are not known yet: then
-    /// [`Account::known`] has them later.
-    pub fn cut(&mut self, time: i64, number: u64) -> Option<Box<Sums>> {
-        let since = between((*self.last.get_or_insert(time), time));
-        if (self.pending, since) == (0, 0) {
-            return Some(Box::new(self.sums));
+    /// Makes a cut, and returns its number. It is held until [`Account::since`] or
+    /// [`Account::forget`].
+    pub fn cut(&mut self, time: i64) -> u32 {
+        let open = between((*self.last.get_or_insert(time), time));
+        let cut = Cut { sums: self.sums, pending: self.pending, open };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.cuts[number as usize] = cut;
+                number
+            }
+            None => {
+                self.cuts.push(cut);
+                (self.cuts.len() - 1) as u32
+            }
+        };
+        if (cut.pending, open) != (0, 0) {
+            self.waiting.push(number);
         }
-        self.waiting.push(Cut { number, sums: self.sums, pending: self.pending, open: since });
-        None
+        number
     }
 
-    /// Returns whether there are cuts whose sums became known.
-    pub fn has_known(&self) -> bool {
-        !self.known.is_empty()
+    /// Returns whether the sums at a cut are known.
+    pub fn is_known(&self, number: u32) -> bool {
+        let cut = &self.cuts[number as usize];
+        (cut.pending, cut.open) == (0, 0)
     }
 
-    /// Takes the cuts whose sums became known: their numbers and sums.
-    pub fn known(&mut self) -> impl Iterator<Item = (u64, Box<Sums>)> {
-        self.known.drain(..)
+    /// Returns whether sums at cuts became known since the last call.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    /// Forgets a cut.
+    pub fn forget(&mut self, number: u32) {
+        if !self.is_known(number)
+            && let Some(at) = self.waiting.iter().rposition(|waiting| *waiting == number)
+        {
+            self.waiting.swap_remove(at);
+        }
+        self.free.push(number);
+    }
+
+    /// Returns what the thread did from a cut to now, and forgets the cut.
+    pub fn since(&mut self, number: u32, time: i64) -> Since {
+        let now = Cut {
+            sums: self.sums,
+            pending: self.pending,
+            open: between((*self.last.get_or_insert(time), time)),
+        };
+        // If its time is not known yet, this is a part of the time that is not known now.
+        let then = self.cuts[number as usize];
+        self.forget(number);
+        let pending = now.pending.saturating_sub(then.pending);
+        let open = now.open.saturating_sub(then.open);
+        let unknown = if self.cpu == Cpu::On { [pending + open, 0] } else { [pending, open] };
+        Since { sums: now.sums.since(&then.sums), unknown }
+    }
+
+    /// Notes the time of a region whose part is not known yet.
+    pub fn owe(&mut self, region: u32, unknown: [u64; 2]) {
+        for (owed, time) in self.unknown.iter_mut().zip(unknown).filter(|(_, time)| *time > 0) {
+            owed.push(Unknown { region, time: [time as u32, (time >> 32) as u32] });
+        }
+    }
+
+    /// Returns whether the part of such a time became known.
+    pub fn has_found(&self) -> bool {
+        self.found.iter().any(Option::is_some)
+    }
+
+    /// Takes the regions with a time whose part became known: index and time, and the part with the
+    /// reason of an exit.
+    pub fn found(&mut self) -> Option<(impl Iterator<Item = (u32, u64)> + use<>, Part, Reason)> {
+        let at = self.found.iter().position(Option::is_some)?;
+        let (part, reason) = self.found[at].take()?;
+        let owed = std::mem::take(&mut self.unknown[at]).into_iter();
+        let time = |[low, high]: [u32; 2]| u64::from(high) << 32 | u64::from(low);
+        Some((owed.map(move |owed| (owed.region, time(owed.time))), part, reason))
+    }
+
+    /// Returns the sums at a cut, if they are known.
+    #[cfg(test)]
+    pub fn sums_at(&self, number: u32) -> Sums {
+        assert!(self.is_known(number));
+        self.cuts[number as usize].sums
     }
 
     /// Returns the sums so far. Time that is not confirmed yet is in none.
@@ -419,11 +531,21 @@ impl Account {
         self.sums.add(part, 0, time);
         self.push(since, Some(part), 0);
         self.cpu = cpu;
+        self.find(1, part, 0);
         if !self.waiting.is_empty() {
-            for cut in &mut self.waiting {
+            for number in &self.waiting {
+                let cut = &mut self.cuts[*number as usize];
                 cut.sums.add(part, 0, std::mem::take(&mut cut.open));
             }
             self.release();
+        }
+    }
+
+    /// Notes the part of the time of regions, on a CPU or off it.
+    fn find(&mut self, off: usize, part: Part, reason: Reason) {
+        // What is known first is right: they are taken before others are added.
+        if !self.unknown[off].is_empty() {
+            self.found[off].get_or_insert((part, reason));
         }
     }
 
@@ -474,8 +596,11 @@ impl Account {
 
     /// Adds the time before cuts to a part.
     fn settle(&mut self, part: Part) {
+        self.find(0, part, self.reason);
+        self.find(1, part, self.reason);
         if !self.waiting.is_empty() {
-            for cut in &mut self.waiting {
+            for number in &self.waiting {
+                let cut = &mut self.cuts[*number as usize];
                 let time = std::mem::take(&mut cut.pending) + std::mem::take(&mut cut.open);
                 cut.sums.add(part, self.reason, time);
             }
@@ -483,12 +608,15 @@ impl Account {
         }
     }
 
-    /// Moves cuts that wait for nothing more.
+    /// Lets cuts go that wait for nothing more.
     fn release(&mut self) {
-        let is_known = |cut: &Cut| (cut.pending, cut.open) == (0, 0);
-        let known = self.waiting.iter().filter(|cut| is_known(cut));
-        self.known.extend(known.map(|cut| (cut.number, Box::new(cut.sums))));
-        self.waiting.retain(|cut| !is_known(cut));
+        let before = self.waiting.len();
+        let cuts = &self.cuts;
+        self.waiting.retain(|number| {
+            let cut = &cuts[*number as usize];
+            (cut.pending, cut.open) != (0, 0)
+        });
+        self.has_news |= self.waiting.len() < before;
     }
 
     fn push(&mut self, (from, to): (i64, i64), part: Option<Part>, reason: Reason) {
@@ -503,12 +631,12 @@ impl Account {
             last.to = to;
             return;
         }
-        if self.intervals.len() == MOST_INTERVALS {
+        if self.intervals.len() >= self.most_intervals {
             self.intervals.pop_front();
         }
         self.intervals.push_back(Interval { from, to, part, reason });
         if part.is_none() || self.unconfirmed > 0 {
-            self.unconfirmed = (self.unconfirmed + 1).min(MOST_INTERVALS);
+            self.unconfirmed = (self.unconfirmed + 1).min(self.most_intervals);
         }
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Lane<'a> {
     file: &'a TraceFile,
     times: Times,
     session: usize,
+    /// Index of the trace among those of the timeline.
+    pub trace: usize,
     prefix: String,
     cpu: u32,
     pages: Pages<'a>,
@@ -74,6 +76,7 @@ impl<'a> Lane<'a> {
             file,
             times: times.clone(),
             session,
+            trace: 0,
             prefix: prefix.to_owned(),
             cpu: cpu.number,
             pages: Pages::new(file, buffer, cpu),
@@ -220,6 +223,8 @@ impl Input for Lane<'_> {
                 source: format!("{}kernel/cpu{}", self.prefix, self.cpu).into(),
                 client: None,
                 cpu: Some(self.cpu),
+                thread: None,
+                trace: self.trace,
                 events,
                 causes: Losses { overwritten: events, ..Losses::default() },
             }));
@@ -242,6 +247,7 @@ impl Input for Lane<'_> {
             reference: None,
             thread: Some(Thread { tid, cpu: Some(self.cpu) }),
             guest_time: None,
+            trace: self.trace,
         }))
     }
 

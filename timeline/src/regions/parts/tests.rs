@@ -83,17 +83,33 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
             let time = time as i64;
             if cut.is_none() && time > guest {
                 account.guest(guest, Some(20));
-                cut = Some(account.cut(guest, 1));
+                cut = Some(account.cut(guest));
             }
             account.mark(time, mark);
         }
         assert_eq!(account.sums().times, expected, "{guest}");
-        let sums = match cut.unwrap() {
-            Some(sums) => sums,
-            None => account.known().next().unwrap().1,
-        };
+        let sums = account.sums_at(cut.unwrap());
         assert_eq!(sums.times.total(), guest as u64, "{guest}");
         assert_eq!(sums.times.get(Part::Unattributed), 0, "{guest}");
+    }
+}
+
+#[test]
+fn an_own_event_of_a_thread_that_is_switched_out_proves_no_time_on_a_cpu() {
+    for (out, back) in
+        [(Out(Preempted), &[(30, In)][..]), (Out(Blocked), &[(25, Wakeup), (30, In)])]
+    {
+        let mut account = Account::new(SCHEDULER);
+        account.guest(0, Some(0));
+        account.mark(10, out);
+        account.guest(20, Some(0));
+        back.iter().for_each(|(time, mark)| account.mark(*time, *mark));
+        account.guest(40, Some(0));
+
+        let runnable = 30 - back[0].0 as u64;
+        let expected =
+            [(Part::Guest, 20), (Part::Unattributed, 20 - runnable), (Part::Runnable, runnable)];
+        assert_eq!(account.sums().times, times(&expected));
     }
 }
 
