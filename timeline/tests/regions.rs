@@ -70,6 +70,30 @@ fn the_parts_are_those_of_the_machine() {
 }
 
 #[test]
+fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
+    // As recorded by default: no event begins an exit, and a stamp has one event only.
+    let mut vcpus = [Vcpu::rounds(0, 300, 50)];
+    let is_recorded =
+        |what: &What| !matches!(what, What::Kernel(id, _) if *id == trace_dat::KVM_EMULATE_INSN_ID);
+    vcpus[0].events.retain(|(_, what)| is_recorded(what));
+
+    let regions = all(&with_kernel(&vcpus, |_| true));
+
+    let times = regions.groups[0].total.times;
+    let [guest, kernel, vmm, runnable, blocked] = vcpus[0].truth;
+    for (part, truth) in [(Part::Vmm, vmm), (Part::Runnable, runnable), (Part::Blocked, blocked)] {
+        assert_eq!(times.get(part), truth, "{part:?}");
+    }
+    assert_eq!(times.get(Part::Unattributed), 0);
+    // The first 20 to 49 ns of an exit are the guest's.
+    let early = kernel - times.get(Part::Kernel);
+    assert!((330 * 20..330 * 50).contains(&early), "{early}");
+    let off = times.get(Part::Guest).abs_diff(guest + early);
+    assert!(off <= guest / 500 + 500, "{off} of {guest}");
+    assert_eq!(regions.groups[0].total.exits[0].1, 300.0);
+}
+
+#[test]
 fn a_trace_beside_another_session_of_the_boot_shows_the_threads_too() {
     let vcpus = [Vcpu::rounds(0, 30, 5), Vcpu::rounds(1, 20, 2)];
     let (guest, own) = (vcpu::session(&vcpus), with_kernel(&vcpus, |_| true));

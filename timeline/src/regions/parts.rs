@@ -18,8 +18,8 @@
 //! |---|---|---|
 //! | guest event | guest; entry¹, access¹ (as the guest's time) | guest |
 //! | exit begins | guest; access¹ (as the guest's time) | exit |
-//! | access (`kvm_mmio`) | exit; guest¹ | access |
-//! | access (`kvm_pio`) | exit, where `kvm_exit` fires; guest, where not | access |
+//! | access (`kvm_mmio`) | exit; guest¹, access¹ (as the guest's time) | access |
+//! | access (`kvm_pio`) | exit, where `kvm_exit` fires; where not, guest, access (as the guest's time) | access |
 //! | unload of the guest's registers | exit, access | leave |
 //! | `kvm_userspace_exit` | leave; exit¹, access¹ | return |
 //! | VMM event | return, VMM | VMM |
@@ -555,7 +555,10 @@ impl Account {
         let part = match self.mode.filter(|mode| ends.contains(mode)) {
             // The guest has run on, after an unknown part of this time.
             Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => Part::Guest,
-            Some(Mode::Access) if mark == Mark::Exit => Part::Guest,
+            // An exit that the kernel completed by itself. On the way to the VMM, there are other marks.
+            Some(Mode::Access) if matches!(mark, Mark::Exit | Mark::Access | Mark::Port) => {
+                Part::Guest
+            }
             // The VMM ran, and the kernel on the way there and back.
             Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
             Some(mode) => mode.part(),
@@ -570,7 +573,7 @@ impl Account {
         if begins != Mode::Guest || self.mode != Some(Mode::Guest) {
             self.begun = since.1;
         }
-        if begins == Mode::Exit || begins == Mode::Access && self.mode == Some(Mode::Guest) {
+        if begins == Mode::Exit || begins == Mode::Access && part == Part::Guest {
             self.is_new = true;
         }
         self.mode = Some(begins);
@@ -652,6 +655,7 @@ impl Account {
             Mark::Exit => (&[Guest, Access], Exit),
             Mark::Access if exits => (&[Exit], Access),
             Mark::Port if entries => (&[Exit], Access),
+            Mark::Access | Mark::Port if registers && !entries => (&[Guest, Access], Access),
             Mark::Access | Mark::Port => (&[Guest], Access),
             Mark::Unload => (&[Exit, Access], Leave),
             Mark::UserspaceExit if registers => (&[Leave], Return),
