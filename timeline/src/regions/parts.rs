@@ -21,7 +21,7 @@
 //! | access (`kvm_mmio`) | exit; guest¹, access¹ (as the guest's time) | access |
 //! | access (`kvm_pio`) | exit, where `kvm_exit` fires; where not, guest, access (as the guest's time) | access |
 //! | unload of the guest's registers | exit, access | leave |
-//! | `kvm_userspace_exit` | leave; exit¹, access¹ | return |
+//! | `kvm_userspace_exit` | leave; exit¹, access¹. After an access: if that is its reason, or where `kvm_entry` fires | return |
 //! | VMM event | return, VMM | VMM |
 //! | VMM enters the guest | VMM | entry |
 //! | load of the guest's registers | entry; VMM², return² (as the VMM's time) | guest; entry, where `kvm_entry` follows |
@@ -90,6 +90,8 @@ enum Mode {
     /// The exit's access to memory or a port is known.
     Access,
     Leave,
+    /// The same, if the access was its reason: the guest may have run on since then.
+    AccessLeave,
     Return,
     Vmm,
     Entry,
@@ -183,8 +185,8 @@ impl Mode {
     fn part(self) -> Part {
         match self {
             Mode::Guest => Part::Guest,
-            Mode::Exit | Mode::Access | Mode::Leave | Mode::Return | Mode::Entry => Part::Kernel,
             Mode::Vmm => Part::Vmm,
+            _ => Part::Kernel,
         }
     }
 }
@@ -204,6 +206,8 @@ pub enum Mark {
     Unload,
     /// `kvm_userspace_exit`.
     UserspaceExit,
+    /// The same, for an access to memory or a port.
+    AccessExit,
     /// An event of the VMM, or a reference point's time in the VMM.
     Vmm,
     /// The VMM's event that it is about to enter the guest.
@@ -341,12 +345,7 @@ impl Account {
             // Of a thread that is ready already: the event before it is missing.
             (Mark::Wakeup, _) => self.off(Part::Unattributed, since, Cpu::Woken),
             (Mark::Out(why), Cpu::On) => {
-                self.pending += between(since);
-                self.push(since, None, 0);
-                for number in &self.waiting {
-                    let cut = &mut self.cuts[*number as usize];
-                    cut.pending += std::mem::take(&mut cut.open);
-                }
+                self.hold(since);
                 self.cpu = Cpu::Out(why);
             }
             (Mark::Out(why), _) => self.off(Part::Unattributed, since, Cpu::Out(why)),
@@ -380,7 +379,7 @@ impl Account {
             // Another event ends these modes before the guest runs again: it did this before they
             // began, or after an end that is not known yet.
             let is_out = |mode| {
-                let modes = [Mode::Leave, Mode::Return, Mode::Vmm, Mode::Entry];
+                let modes = [Mode::Leave, Mode::AccessLeave, Mode::Return, Mode::Vmm, Mode::Entry];
                 modes.contains(&mode) && !ends.contains(&mode)
             };
             if self.mode.is_some_and(|mode| mode != Mode::Guest && (is_out(mode) || !far())) {
@@ -541,6 +540,16 @@ impl Account {
         }
     }
 
+    /// Takes a time on the CPU, which a later mark confirms.
+    fn hold(&mut self, since: (i64, i64)) {
+        self.pending += between(since);
+        self.push(since, None, 0);
+        for number in &self.waiting {
+            let cut = &mut self.cuts[*number as usize];
+            cut.pending += std::mem::take(&mut cut.open);
+        }
+    }
+
     /// Notes the part of the time of regions, on a CPU or off it.
     fn find(&mut self, off: usize, part: Part, reason: Reason) {
         // What is known first is right: they are taken before others are added.
@@ -551,6 +560,12 @@ impl Account {
 
     /// Takes a mark that begins a mode, and confirms the one before.
     fn change(&mut self, since: (i64, i64), mark: Mark) {
+        if (mark, self.mode) == (Mark::Unload, Some(Mode::Access)) && !self.exactness.entries {
+            // The reason of the way to the VMM says whether it was the access.
+            self.hold(since);
+            (self.mode, self.begun) = (Some(Mode::AccessLeave), since.1);
+            return;
+        }
         let (ends, begins) = self.modes(mark);
         let part = match self.mode.filter(|mode| ends.contains(mode)) {
             // The guest has run on, after an unknown part of this time.
@@ -658,8 +673,10 @@ impl Account {
             Mark::Access | Mark::Port if registers && !entries => (&[Guest, Access], Access),
             Mark::Access | Mark::Port => (&[Guest], Access),
             Mark::Unload => (&[Exit, Access], Leave),
+            Mark::AccessExit if registers => (&[Leave, AccessLeave], Return),
             Mark::UserspaceExit if registers => (&[Leave], Return),
-            Mark::UserspaceExit => (&[Exit, Access], Return),
+            Mark::UserspaceExit if !entries => (&[Exit], Return),
+            Mark::AccessExit | Mark::UserspaceExit => (&[Exit, Access], Return),
             Mark::Vmm => (&[Return, Vmm], Vmm),
             Mark::Run => (&[Vmm], Entry),
             Mark::Load if runs => (&[Entry], if entries { Entry } else { Guest }),

@@ -3,7 +3,9 @@
 //! The account of a thread, given marks with known times; and with each event of the kernel missing.
 
 use super::*;
-use Mark::{Access, Entry, Exit, Guest, In, Load, Out, Run, Unload, UserspaceExit, Vmm, Wakeup};
+use Mark::{
+    Access, AccessExit, Entry, Exit, Guest, In, Load, Out, Run, Unload, UserspaceExit, Vmm, Wakeup,
+};
 use Why::{Blocked, Preempted};
 use proptest::prelude::*;
 
@@ -35,7 +37,7 @@ const POINT: [(u64, Mark); 10] = [
     (100, Exit),
     (101, Access),
     (110, Unload),
-    (115, UserspaceExit),
+    (115, AccessExit),
     (120, Vmm),
     (122, Vmm),
     (124, Run),
@@ -92,6 +94,21 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
         assert_eq!(sums.times.total(), guest as u64, "{guest}");
         assert_eq!(sums.times.get(Part::Unattributed), 0, "{guest}");
     }
+}
+
+#[test]
+fn an_exit_after_an_access_that_the_kernel_completed_is_not_the_accesses() {
+    // A stamp at 101; at 500, the VMM's thread gets a signal.
+    let marks = |exit| {
+        let end = [(500, Unload), (505, exit), (520, Vmm), (524, Run), (530, Load), (540, Guest)];
+        [(0, Guest), (101, Access)].into_iter().chain(end).collect::<Vec<_>>()
+    };
+    let by_default = Exactness { exits: false, ..NESTED };
+    let rest = [(Part::Guest, 111), (Part::Kernel, 21), (Part::Vmm, 4)];
+    let signal = [rest[0], rest[1], rest[2], (Part::Unattributed, 404)];
+    assert_eq!(account(by_default, &marks(UserspaceExit)), times(&signal));
+    let access = [rest[0], (Part::Kernel, 425), rest[2]];
+    assert_eq!(account(by_default, &marks(AccessExit)), times(&access));
 }
 
 #[test]
@@ -152,7 +169,7 @@ fn life(exactness: Exactness) -> impl Strategy<Value = Vec<(u64, Mark)>> {
             turn.extend(exactness.registers.then_some(Access));
             if to_vmm {
                 turn.extend(exactness.registers.then_some(Unload));
-                turn.extend(exactness.exits.then_some(UserspaceExit));
+                turn.extend(exactness.exits.then_some(AccessExit));
                 turn.extend([Vmm, Vmm, Run]);
                 turn.extend(exactness.registers.then_some(Load));
             }
