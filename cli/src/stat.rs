@@ -199,7 +199,8 @@ fn kernel_text(out: &mut String, kernel: &KernelStat) -> std::fmt::Result {
             lost => write!(out, "{} lost", grouped(lost))?,
         }
         if cpu.uncounted > 0 {
-            write!(out, " and an unknown number in {} places", grouped(cpu.uncounted))?;
+            let places = if cpu.uncounted == 1 { "place" } else { "places" };
+            write!(out, " and an unknown number in {} {places}", grouped(cpu.uncounted))?;
         }
     }
     Ok(())

@@ -157,6 +157,19 @@ fn an_event_of_the_kernel_begins_no_region() {
 }
 
 #[test]
+fn a_client_and_a_thread_of_the_vmm_have_no_regions_together() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+
+    let ran = regions(made.path(), &["--between", "batch_begin", "vcpu_exit"]);
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.starts_with("batch_begin to vcpu_exit: 0 regions\n"), "{ran:?}");
+    assert!(ran.stderr.contains("both must be of the same client, or both of the same"), "{ran:?}");
+    let ran = regions(made.path(), &["--between", "vcpu_exit", "vcpu_run"]);
+    assert!(!ran.stderr.contains("no regions between"), "{ran:?}");
+}
+
+#[test]
 fn without_the_events_of_a_recording_in_progress_no_other_recording_is_advised() {
     let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
     let folder = made.path().join(".kernel");

@@ -686,7 +686,7 @@ fn a_thread_that_programs_of_two_processes_claim_is_nobodys() {
         switch(30_000, program, 1, other),
     ];
     let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel)).version_7();
-    // 8 of 10 us are runnable. Another client names the same thread; if it is of another process, it lies.
+    // 8 of 10 us are runnable. Another client names the same thread; if it is of another process, that is false.
     // Otherwise, the first one's program has begun another one.
     for (pid, of_first, claims) in
         [(None, [2_000, 8_000, 0], 0), (Some(51), [0, 0, 10_000], 1), (Some(50), [0, 0, 10_000], 0)]

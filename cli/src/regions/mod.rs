@@ -226,6 +226,14 @@ impl Args {
                     .into(),
             );
         }
+        let has_none = regions.groups.iter().all(|group| group.count() == 0);
+        if self.between.is_some() && has_none {
+            warnings.push(
+                "no regions between these events: both must be of the same client, or both of the \
+                 same thread of the VMM"
+                    .into(),
+            );
+        }
         if regions.is_cut {
             warnings.push(format!(
                 "more than {MOST_REGIONS} regions or {MOST_GROUPS} groups: the rest is left out; \

@@ -254,7 +254,7 @@ impl Host {
     }
 
     /// Returns a thread that has an account. In a session of programs, any thread may get one later: notes
-    /// that the recording has it.
+    /// that the recording shows it.
     pub fn traced(&mut self, tid: i64, recording: usize) -> Option<usize> {
         let tid = u32::try_from(tid).ok()?;
         let thread = self.known(tid);
@@ -274,7 +274,7 @@ impl Host {
         self.by_tid.get(&tid).copied().filter(|_| slot > 0)
     }
 
-    /// Tells a thread's account which kinds of events its trace has.
+    /// Sets the kinds of events that the trace of a thread has in its account.
     fn set_exactness(&mut self, thread: usize) {
         let runs = self.runs;
         let thread = &mut self.threads[thread];

@@ -31,7 +31,7 @@ pub(super) struct Open {
     pub wrong: Option<Kind>,
 }
 
-/// What became of a region that begins.
+/// Result of the beginning of a region.
 #[derive(Debug)]
 pub(super) enum Begun {
     /// It is open.

@@ -165,7 +165,7 @@ struct Cut {
     open: u64,
 }
 
-/// What a thread did from a cut on.
+/// The sums of a thread since a cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Since {
     pub sums: Sums,
@@ -552,7 +552,7 @@ impl Account {
 
     /// Notes the part of the time of regions, on a CPU or off it.
     fn find(&mut self, off: usize, part: Part, reason: Reason) {
-        // What is known first is right: they are taken before others are added.
+        // The first one is right: the regions are taken before others are added.
         if !self.unknown[off].is_empty() {
             self.found[off].get_or_insert((part, reason));
         }

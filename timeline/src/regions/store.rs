@@ -8,7 +8,7 @@ use super::parts::{Exits, REASONS, Reason, Sums, Times};
 const CHUNK: usize = 1 << 14;
 /// Most bytes of details.
 const MOST_DETAILS: usize = 16 << 20;
-/// What an allocation takes beside its bytes, about.
+/// Bytes that an allocation takes besides its own, about.
 const ALLOCATION: usize = 16;
 
 /// A region that is counted.

@@ -268,7 +268,7 @@ impl KernelTrace {
     /// Counts all events.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub fn stat(&self) -> Result<KernelStat> {
         let losses_known = !self.file.options.lost.is_empty();
         let warnings = self.warnings().collect();
@@ -295,7 +295,7 @@ impl KernelTrace {
     /// Returns the names of the first events of each CPU: at most `most` of them.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub(crate) fn first_names(&self, most: usize) -> Result<HashSet<Arc<str>>> {
         let mut names = HashSet::new();
         for (_, mut lane) in self.lanes(0, "") {
@@ -313,7 +313,7 @@ impl KernelTrace {
     /// Returns the time of the last event, in nanoseconds.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub(crate) fn end(&self) -> Result<Option<i64>> {
         let mut end = None;
         for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
