@@ -37,7 +37,8 @@ use std::path::PathBuf;
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
 /// numbers: without an end or a begin, an id twice, nested in one of the same name,
-/// over lost events, over a jump of the clock, over a migration, over a fork.
+/// over lost events, over a jump of the clock, over a migration, over a fork,
+/// begun or ended while the kernel's events of their thread were not recorded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -64,7 +65,7 @@ pub struct Args {
     #[arg(long)]
     subtract_empty: bool,
 
-    /// Print one JSON object: regions (name, by, count, min_ns .. max_ns, histogram,
+    /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns, histogram,
     /// not_counted, breakdown, total, empty_ns), stolen_ms (null: unknown), warnings
     #[arg(long, group = "form")]
     json: bool,

@@ -3,6 +3,7 @@
 //! One pass over the timeline: it keeps the accounts of threads, and the open regions of
 //! clients.
 
+mod losses;
 mod strays;
 
 use super::groups::{Groups, add_exits, unattributed};
@@ -16,7 +17,7 @@ use super::store::{Detail, NO_CLIENT, Sample, State, Store};
 use super::{By, Kind, MOST_REGIONS, Options, Regions, Select};
 use crate::clock::FRACTION;
 use crate::error::Result;
-use crate::event::{EntryRef, EventRef, Kind as EventKind, Lost, Thread};
+use crate::event::{EntryRef, EventRef, Kind as EventKind, Thread};
 use crate::format;
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
@@ -410,7 +411,7 @@ impl<'a> Pass<'a> {
     /// Forgets the cut of a region that will not be counted.
     fn forget(&mut self, session: usize, cut: Option<(usize, u32)>) {
         if let Some((thread, cut)) = cut {
-            self.hosts[session].threads[thread].account.forget(cut);
+            self.hosts[session].threads[thread].account.cuts.forget(cut);
         }
     }
 
@@ -422,9 +423,9 @@ impl<'a> Pass<'a> {
     /// Takes the parts of a thread's time that are known now.
     fn release(&mut self, session: usize, thread: usize) {
         let account = &mut self.hosts[session].threads[thread].account;
-        if account.has_found() {
+        if account.cuts.has_found() {
             self.find(session, thread);
-        } else if !self.windows.is_empty() && account.take_news() {
+        } else if !self.windows.is_empty() && account.cuts.take_news() {
             self.windows.settle((session, thread), account);
         }
     }
@@ -432,7 +433,7 @@ impl<'a> Pass<'a> {
     /// Adds times whose part became known to their regions.
     fn find(&mut self, session: usize, thread: usize) {
         let account = &mut self.hosts[session].threads[thread].account;
-        while let Some((regions, part, reason)) = account.found() {
+        while let Some((regions, part, reason)) = account.cuts.found() {
             for (index, time) in regions {
                 let sample = self.store.get_mut(index);
                 sample.times.0[part as usize] += time;
@@ -516,7 +517,7 @@ impl<'a> Pass<'a> {
         }
         if let Some((thread, _)) = open.thread {
             let account = &mut host.threads[thread].account;
-            account.owe(index, unknown);
+            account.cuts.owe(index, unknown);
             self.groups.take_steps(open.group, index, open.begin, account);
         }
     }
@@ -544,91 +545,12 @@ impl<'a> Pass<'a> {
         self.groups.find(event.session, (name, &self.roles.names()[name as usize]), value)
     }
 
-    /// Takes a place where events were lost.
-    fn lost(&mut self, lost: &Lost) {
-        if let (None, Some(cpu)) = (lost.client, lost.cpu) {
-            for at in 0..self.traced.get(lost.trace).map_or(0, Vec::len) {
-                self.lost_of_kernel(self.traced[lost.trace][at], cpu, lost.ts_ns);
-            }
-            return;
-        }
-        let Some(host) = self.hosts.get_mut(lost.session) else { return };
-        match lost.client {
-            Some(client) => {
-                if let Some(client) = host.clients.get_mut(client as usize) {
-                    client.pairs.spoil(Kind::LostEvents);
-                }
-            }
-            // Another thread's ring has its own space.
-            None => match lost.thread.and_then(|thread| host.known(thread.tid)) {
-                Some(thread) => host.spoil_of(thread),
-                None => host.spoil(),
-            },
-        }
-    }
-
-    /// Takes a place where events of a recording's CPU were lost, for a session's threads.
-    fn lost_of_kernel(
-        &mut self,
-        (session, recording): (usize, usize),
-        cpu: u32,
-        time: Option<i64>,
-    ) {
-        let host = &mut self.hosts[session];
-        host.spoil();
-        let Some(time) = time else { return };
-        // The gap began after the last event of that CPU.
-        let from = host.recordings[recording].last(cpu);
-        for thread in host.threads.iter_mut().filter(|t| t.recording == Some(recording)) {
-            thread.account.skip(time);
-        }
-        for thread in 0..host.threads.len() {
-            self.release(session, thread);
-        }
-        for index in self.store.since(from) {
-            let sample = self.store.get(index);
-            let is_in_gap = sample.end_ns() >= from;
-            if is_in_gap && usize::from(sample.session) == session && sample.state != State::Dropped
-            {
-                self.drop_sample(index, Kind::LostEvents);
-            }
-        }
-    }
-
-    /// Takes a region that was counted out again.
-    fn drop_sample(&mut self, index: u32, why: Kind) {
-        let sample = self.store.get_mut(index);
-        let state = std::mem::replace(&mut sample.state, State::Dropped);
-        let group = &mut self.groups.all[sample.group as usize];
-        group.not_counted[why as usize] += 1;
-        if let Some(detail) = self.store.detail(index).filter(|_| state == State::Counted) {
-            for (reason, exits) in &detail.exits {
-                let sum = &mut group.exits[usize::from(*reason)];
-                sum.count = sum.count.saturating_sub(exits.count);
-                sum.time = sum.time.saturating_sub(exits.time);
-            }
-        }
-    }
-
     /// Ends the accounts: what is not known until now never will be.
     fn end_accounts(&mut self) {
         for session in 0..self.hosts.len() {
             for thread in 0..self.hosts[session].threads.len() {
                 self.hosts[session].threads[thread].account.end();
                 self.release(session, thread);
-            }
-        }
-    }
-
-    /// Drops the regions of threads that were not recorded when they began or ended.
-    fn drop_unrecorded(&mut self) {
-        let is_recorded = |host: &Host| host.threads.iter().any(|t| t.recording.is_some());
-        let are_recorded: Vec<bool> = self.hosts.iter().map(is_recorded).collect();
-        for index in 0..self.store.len() as u32 {
-            let sample = self.store.get(index);
-            let is_recorded = are_recorded.get(usize::from(sample.session)) == Some(&true);
-            if sample.state == State::Unrecorded && is_recorded {
-                self.drop_sample(index, Kind::NotRecorded);
             }
         }
     }

@@ -174,10 +174,10 @@ impl Windows {
     pub fn settle(&mut self, of: (usize, usize), account: &mut Account) {
         let all = &mut self.all;
         self.owed.retain(|owed| {
-            if owed.of != of || !account.is_known(owed.cut) {
+            if owed.of != of || !account.cuts.is_known(owed.cut) {
                 return true;
             }
-            account.forget(owed.cut);
+            account.cuts.forget(owed.cut);
             let (window, lanes) = &mut all[owed.window];
             let lane = &mut lanes.lanes[owed.lane];
             (lane.intervals, lane.is_whole) = account.intervals(window.from(), window.to());

@@ -36,6 +36,9 @@
 //! end, nor if it contradicts the others by no more than its bound. A region begins and ends
 //! at the mapped times, in whatever part they are.
 
+mod cuts;
+
+use cuts::{Cut, Cuts};
 use std::collections::VecDeque;
 
 /// Parts of a thread's time.
@@ -155,30 +158,12 @@ pub struct Interval {
     pub reason: Reason,
 }
 
-/// The sums of a thread at a time.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    sums: Sums,
-    /// Time before it that waits for the end of its mode.
-    pending: u64,
-    /// Time since the mark before it.
-    open: u64,
-}
-
 /// The sums of a thread since a cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Since {
     pub sums: Sums,
     /// Time whose part is not known yet: on a CPU, and off it.
     pub unknown: [u64; 2],
-}
-
-/// A time whose part is not known yet. Packed: there may be one for each region.
-#[derive(Clone, Copy, Debug)]
-struct Unknown {
-    region: u32,
-    /// Lower and upper half.
-    time: [u32; 2],
 }
 
 impl Mode {
@@ -275,17 +260,7 @@ pub struct Account {
     /// Reason of the last exit, and whether that is to be counted.
     reason: Reason,
     is_new: bool,
-    /// Cuts that are held, by number, and the numbers that are free.
-    cuts: Vec<Cut>,
-    free: Vec<u32>,
-    /// Numbers of the cuts whose sums are not known yet.
-    waiting: Vec<u32>,
-    /// Whether some became known.
-    has_news: bool,
-    /// Regions with a time of this thread whose part is not known yet: on a CPU, and off it.
-    unknown: [Vec<Unknown>; 2],
-    /// The parts, since they are known.
-    found: [Option<(Part, Reason)>; 2],
+    pub cuts: Cuts,
     /// The last intervals, and how many of them may wait for their part.
     intervals: VecDeque<Interval>,
     most_intervals: usize,
@@ -305,12 +280,7 @@ impl Account {
             sums: Sums::default(),
             reason: 0,
             is_new: false,
-            cuts: Vec::new(),
-            free: Vec::new(),
-            waiting: Vec::new(),
-            has_news: false,
-            unknown: [Vec::new(), Vec::new()],
-            found: [None; 2],
+            cuts: Cuts::default(),
             intervals: VecDeque::new(),
             most_intervals: MOST_INTERVALS,
             unconfirmed: 0,
@@ -405,7 +375,7 @@ impl Account {
         let last = self.last.replace(time).unwrap_or(time);
         self.confirm(Part::Unattributed);
         self.add((last, time), Part::Unattributed);
-        self.settle(Part::Unattributed);
+        self.cuts.settle(Part::Unattributed, self.reason);
         (self.mode, self.cpu, self.is_new) = (None, Cpu::On, false);
     }
 
@@ -417,90 +387,26 @@ impl Account {
     }
 
     /// Makes a cut, and returns its number. It is held until [`Account::since`] or
-    /// [`Account::forget`].
+    /// [`Cuts::forget`].
     pub fn cut(&mut self, time: i64) -> u32 {
-        let open = between((*self.last.get_or_insert(time), time));
-        let cut = Cut { sums: self.sums, pending: self.pending, open };
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.cuts[number as usize] = cut;
-                number
-            }
-            None => {
-                self.cuts.push(cut);
-                (self.cuts.len() - 1) as u32
-            }
-        };
-        if (cut.pending, open) != (0, 0) {
-            self.waiting.push(number);
-        }
-        number
+        let now = self.now(time);
+        self.cuts.add(now)
     }
 
-    /// Returns whether the sums at a cut are known.
-    pub fn is_known(&self, number: u32) -> bool {
-        let cut = &self.cuts[number as usize];
-        (cut.pending, cut.open) == (0, 0)
-    }
-
-    /// Returns whether sums at cuts became known since the last call.
-    pub fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.has_news)
-    }
-
-    /// Forgets a cut.
-    pub fn forget(&mut self, number: u32) {
-        if !self.is_known(number)
-            && let Some(at) = self.waiting.iter().rposition(|waiting| *waiting == number)
-        {
-            self.waiting.swap_remove(at);
-        }
-        self.free.push(number);
-    }
-
-    /// Returns what the thread did from a cut to now, and forgets the cut.
+    /// Returns the sums from a cut to now, and forgets the cut.
     pub fn since(&mut self, number: u32, time: i64) -> Since {
-        let now = Cut {
-            sums: self.sums,
-            pending: self.pending,
-            open: between((*self.last.get_or_insert(time), time)),
-        };
+        let now = self.now(time);
         // If its time is not known yet, this is a part of the time that is not known now.
-        let then = self.cuts[number as usize];
-        self.forget(number);
+        let then = self.cuts.take(number);
         let pending = now.pending.saturating_sub(then.pending);
         let open = now.open.saturating_sub(then.open);
         let unknown = if self.cpu == Cpu::On { [pending + open, 0] } else { [pending, open] };
         Since { sums: now.sums.since(&then.sums), unknown }
     }
 
-    /// Notes the time of a region whose part is not known yet.
-    pub fn owe(&mut self, region: u32, unknown: [u64; 2]) {
-        for (owed, time) in self.unknown.iter_mut().zip(unknown).filter(|(_, time)| *time > 0) {
-            owed.push(Unknown { region, time: [time as u32, (time >> 32) as u32] });
-        }
-    }
-
-    /// Returns whether the part of such a time became known.
-    pub fn has_found(&self) -> bool {
-        self.found.iter().any(Option::is_some)
-    }
-
-    /// Takes the regions with a time whose part became known: index and time, and the part with the
-    /// reason of an exit.
-    pub fn found(&mut self) -> Option<(impl Iterator<Item = (u32, u64)> + use<>, Part, Reason)> {
-        let at = self.found.iter().position(Option::is_some)?;
-        let (part, reason) = self.found[at].take()?;
-        let owed = std::mem::take(&mut self.unknown[at]).into_iter();
-        let time = |[low, high]: [u32; 2]| u64::from(high) << 32 | u64::from(low);
-        Some((owed.map(move |owed| (owed.region, time(owed.time))), part, reason))
-    }
-
-    /// Returns the sums at a cut, if they are known.
-    #[cfg(test)]
-    pub fn sums_at(&self, number: u32) -> Sums {
-        assert!(self.is_known(number));
-        self.cuts[number as usize].sums
+    fn now(&mut self, time: i64) -> Cut {
+        let open = between((*self.last.get_or_insert(time), time));
+        Cut { sums: self.sums, pending: self.pending, open }
     }
 
     /// Returns the sums so far. Time that is not confirmed yet is in none.
@@ -530,32 +436,14 @@ impl Account {
         self.sums.add(part, 0, time);
         self.push(since, Some(part), 0);
         self.cpu = cpu;
-        self.find(1, part, 0);
-        if !self.waiting.is_empty() {
-            for number in &self.waiting {
-                let cut = &mut self.cuts[*number as usize];
-                cut.sums.add(part, 0, std::mem::take(&mut cut.open));
-            }
-            self.release();
-        }
+        self.cuts.end_off(part);
     }
 
     /// Takes a time on the CPU, which a later mark confirms.
     fn hold(&mut self, since: (i64, i64)) {
         self.pending += between(since);
         self.push(since, None, 0);
-        for number in &self.waiting {
-            let cut = &mut self.cuts[*number as usize];
-            cut.pending += std::mem::take(&mut cut.open);
-        }
-    }
-
-    /// Notes the part of the time of regions, on a CPU or off it.
-    fn find(&mut self, off: usize, part: Part, reason: Reason) {
-        // The first one is right: the regions are taken before others are added.
-        if !self.unknown[off].is_empty() {
-            self.found[off].get_or_insert((part, reason));
-        }
+        self.cuts.hold();
     }
 
     /// Takes a mark that begins a mode, and confirms the one before.
@@ -584,7 +472,7 @@ impl Account {
         }
         self.confirm(part);
         self.add(since, part);
-        self.settle(part);
+        self.cuts.settle(part, self.reason);
         if begins != Mode::Guest || self.mode != Some(Mode::Guest) {
             self.begun = since.1;
         }
@@ -610,31 +498,6 @@ impl Account {
     fn add(&mut self, since: (i64, i64), part: Part) {
         self.sums.add(part, self.reason, between(since));
         self.push(since, Some(part), self.reason);
-    }
-
-    /// Adds the time before cuts to a part.
-    fn settle(&mut self, part: Part) {
-        self.find(0, part, self.reason);
-        self.find(1, part, self.reason);
-        if !self.waiting.is_empty() {
-            for number in &self.waiting {
-                let cut = &mut self.cuts[*number as usize];
-                let time = std::mem::take(&mut cut.pending) + std::mem::take(&mut cut.open);
-                cut.sums.add(part, self.reason, time);
-            }
-            self.release();
-        }
-    }
-
-    /// Lets cuts go that wait for nothing more.
-    fn release(&mut self) {
-        let before = self.waiting.len();
-        let cuts = &self.cuts;
-        self.waiting.retain(|number| {
-            let cut = &cuts[*number as usize];
-            (cut.pending, cut.open) != (0, 0)
-        });
-        self.has_news |= self.waiting.len() < before;
     }
 
     fn push(&mut self, (from, to): (i64, i64), part: Option<Part>, reason: Reason) {

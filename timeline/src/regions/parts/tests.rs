@@ -90,7 +90,7 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
             account.mark(time, mark);
         }
         assert_eq!(account.sums().times, expected, "{guest}");
-        let sums = account.sums_at(cut.unwrap());
+        let sums = account.cuts.sums_at(cut.unwrap());
         assert_eq!(sums.times.total(), guest as u64, "{guest}");
         assert_eq!(sums.times.get(Part::Unattributed), 0, "{guest}");
     }
