@@ -65,8 +65,9 @@ pub struct Args {
     #[arg(long)]
     subtract_empty: bool,
 
-    /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns, histogram,
-    /// not_counted, breakdown, total, empty_ns), stolen_ms (null: unknown), warnings
+    /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns,
+    /// histogram, not_counted, breakdown, total, empty_ns), stolen_ms (null: unknown),
+    /// warnings
     #[arg(long, group = "form")]
     json: bool,
 
