@@ -3,10 +3,10 @@
 use crate::escape::{Escaped, JsonText};
 use crate::losses::grouped;
 use crate::output::print;
-use crate::report::{open_all, unplaced};
+use crate::report::{Opened, open_each, unplaced};
 use crate::stat::clock_name;
+use hypertrace_timeline::Session;
 use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump};
-use hypertrace_timeline::{ClockMaps, Session};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -49,20 +49,20 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let sessions = open_all(&args.dirs)?;
+    let sessions = open_each(&args.dirs)?;
     if args.json {
-        let first = sessions.first().map(|(first, _)| first);
+        let first = sessions.first().map(|(first, ..)| first);
         let all: Vec<Value> = sessions.iter().map(|s| to_json(first, s)).collect();
         return print(format_args!("{}\n", JsonText(&json!({ "sessions": all }).to_string())));
     }
     let mut out = String::new();
-    for (number, (session, maps)) in sessions.iter().enumerate() {
+    for (number, opened) in sessions.iter().enumerate() {
         if number > 0 {
             out.push('\n');
         }
         let first = sessions.first().filter(|_| number > 0);
         // Writing to a String does not fail.
-        let _ = to_text(&mut out, first.map(|(first, _)| first), session, maps);
+        let _ = to_text(&mut out, first.map(|(first, ..)| first), opened);
     }
     print(out)
 }
@@ -70,8 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn to_text(
     out: &mut String,
     first: Option<&Session>,
-    session: &Session,
-    maps: &ClockMaps,
+    (session, maps, unread): &Opened,
 ) -> fmt::Result {
     let counter = session.counter();
     writeln!(out, "{}", Escaped(session.dir().as_os_str().as_encoded_bytes()))?;
@@ -110,6 +109,28 @@ fn to_text(
         let unusable = grouped(maps.unusable());
         writeln!(out, "  {unusable} reference points have an impossible guest time: left out")?;
     }
+    if let Some(why) = unread {
+        writeln!(
+            out,
+            "  the kernel's events are not used: {}",
+            Escaped(why.to_string().as_bytes())
+        )?;
+    }
+    match maps.of_kernel() {
+        None => {}
+        Some((0, 0)) => writeln!(out, "  kernel.dat has no exit of a reference point")?,
+        Some((used, left_out)) => {
+            writeln!(
+                out,
+                "  kernel.dat has {} times of exits that limit the error, too",
+                count(used)
+            )?;
+            if left_out > 0 {
+                let left_out = count(left_out);
+                writeln!(out, "  {left_out} others contradict the points or each other: left out")?;
+            }
+        }
+    }
     Ok(())
 }
 
@@ -136,16 +157,20 @@ fn clock(out: &mut String, session: &Session, id: u32, whose: &str, map: &ClockM
     if map.has_another_rate() {
         writeln!(
             out,
-            "                 the points contradict the declared rate, or the guest is stopped now and \
-             then: the errors below allow for both"
+            "                 the points contradict the declared rate, or the guest is\n\
+             \x20                stopped now and then: the errors below allow for both"
         )?;
     }
     match map.bounds() {
-        None => writeln!(out, "    error        unknown: nothing limits the clock on one side")?,
+        None => writeln!(
+            out,
+            "    error        unknown: somewhere, nothing limits the clock on one side"
+        )?,
         Some(bounds) => writeln!(
             out,
-            "    error        at most \u{b1} {} ns at half of the readings, \u{b1} {} ns at 99 %, \
-             \u{b1} {} ns at all; more between readings that are far apart, and after the last",
+            "    error        at most \u{b1} {} ns at half of the readings,\n\
+             \x20                \u{b1} {} ns at 99 % and \u{b1} {} ns at all of them;\n\
+             \x20                more where they are far apart, and after the last one",
             ns(bounds.p50),
             ns(bounds.p99),
             ns(bounds.max),
@@ -155,8 +180,8 @@ fn clock(out: &mut String, session: &Session, id: u32, whose: &str, map: &ClockM
     if let (Some(to), Some(from)) = (residuals.to_host, residuals.from_host) {
         writeln!(
             out,
-            "    a point      reaches the host {} ns after the guest's reading, which continues {} ns \
-             later (medians, by this map)",
+            "    a point      reaches the host {} ns after the guest's reading;\n\
+             \x20                the next reading is {} ns later (medians, by this map)",
             ns(to),
             ns(from),
         )?;
@@ -168,7 +193,7 @@ fn clock(out: &mut String, session: &Session, id: u32, whose: &str, map: &ClockM
         if found == 0 { "none".into() } else { count(found) }
     )?;
     match map.width() {
-        Some(width) => writeln!(out, "; one below {} ns would lie inside the error", ns(width))?,
+        Some(width) => writeln!(out, "; one below {} ns would be inside the error", ns(width))?,
         None => writeln!(out)?,
     }
     for jump in map.jumps().iter().take(SHOWN) {
@@ -229,7 +254,7 @@ fn uuid(number: u128) -> String {
     groups.join("-")
 }
 
-fn to_json(first: Option<&Session>, (session, maps): &(Session, ClockMaps)) -> Value {
+fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
     let counter = session.counter();
     let (raw, unix_ns) = counter.anchor();
     let is_placed =
@@ -267,6 +292,10 @@ fn to_json(first: Option<&Session>, (session, maps): &(Session, ClockMaps)) -> V
         "moved_ns": moved(session),
         "is_placed": is_placed,
         "unusable_reference_points": maps.unusable(),
+        "kernel": maps.of_kernel().map(|(used, left_out)| json!({
+            "used": used, "left_out": left_out,
+        })),
+        "kernel_error": unread.as_ref().map(ToString::to_string),
         "clocks": clocks,
     })
 }

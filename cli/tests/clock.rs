@@ -5,6 +5,7 @@ mod made;
 #[path = "../../timeline/tests/made/trace_dat.rs"]
 mod trace_dat;
 
+use hypertrace_tests::{capability, kvm};
 use made::{
     BOOT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, OTHER_BOOT, Packet, START_NS, VCPU_EXIT, clock,
     clocks, json, with_boot,
@@ -167,6 +168,10 @@ fn a_clock_is_described_in_words_with_its_jumps() {
     ] {
         assert!(out.contains(expected), "{expected}: {out}");
     }
+    // The first line is the path.
+    for line in out.lines().skip(1) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
 
     let out = run(&["clock", "--json", path(&made)]);
     let found: Value = serde_json::from_slice(&out.stdout).unwrap();
@@ -190,6 +195,66 @@ fn a_clock_is_described_in_words_with_its_jumps() {
     assert!(clock["bound_ns"]["max"].as_u64().unwrap() > 490_000, "{clock}");
     // `stat` says it shortly.
     assert!(text(&run(&["stat", path(&made)]).stdout).contains("; it jumped once"));
+}
+
+#[test]
+fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
+    let made = stopped();
+    let before = text(&run(&["clock", path(&made)]).stdout);
+    let write = |boot: &str, pages: &[Page]| {
+        let (id, data) = trace_dat::recorded(boot, 0);
+        let dat = TraceDat::new("x86-tsc").cpu(pages).option(id, data);
+        std::fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+    };
+    let clock = || text(&run(&["clock", path(&made)]).stdout);
+    write(OTHER_BOOT, &[Page::at(2_050).mmio(0, 7, 1)]);
+
+    let found = clock();
+    let added = found.strip_prefix(&before).unwrap();
+    assert!(added.starts_with("  the kernel's events are not used: "), "{added}");
+    assert!(added.contains("kernel.dat") && added.contains("boot"), "{added}");
+    let out = run(&["clock", "--json", path(&made)]);
+    let json: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(json["sessions"][0]["kernel_error"].is_string(), "{json}");
+
+    // Of the same boot, but of other threads.
+    write(BOOT, &[Page::at(2_050).mmio(0, 7, 1)]);
+    assert_eq!(clock(), format!("{before}  kernel.dat has no exit of a reference point\n"));
+}
+
+#[test]
+fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let ran = run(&["demo", "--kernel", "--json", "--out", out.to_str().unwrap()]);
+    let said = text(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    if !said.contains("(by tracefs)") {
+        capability::missing("tracefs", said);
+        return;
+    }
+    let clock = || -> Value {
+        let out = run(&["clock", "--json", out.to_str().unwrap()]);
+        serde_json::from_slice::<Value>(&out.stdout).unwrap()["sessions"][0].clone()
+    };
+    let with = clock();
+    std::fs::remove_file(out.join("kernel.dat")).unwrap();
+    let without = clock();
+
+    let count = |value: &Value| value.as_u64().unwrap();
+    let (used, left_out) = (&with["kernel"]["used"], &with["kernel"]["left_out"]);
+    assert!(said.contains("none lost"), "{said}");
+    // Two times of each of 2,000 points. A few events may be missing without a trace.
+    assert!(count(used) >= 3_800, "{with}");
+    assert!(count(left_out) * 100 <= count(used), "{with}");
+    assert_eq!(without["kernel"], Value::Null);
+    let p50 = |session: &Value| count(&session["clocks"][0]["bound_ns"]["p50"]);
+    assert!(p50(&with) < p50(&without), "{with} {without}");
+    capability::used("kvm");
+    capability::used("tracefs");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! [`EntryRef`] borrows from the timeline and costs no allocation; [`Entry`] is the same
 //! to keep.
 
-use crate::clock::GuestTime;
+use crate::clock::GuestReading;
 use crate::format;
 use crate::value::{Value, ValueRef};
 use hypertrace_abi::ring::Losses;
@@ -99,7 +99,7 @@ pub struct EventRef<'a> {
     /// Thread of the host that recorded the event, if it is known.
     pub thread: Option<Thread>,
     /// Reading of a guest's clock that the time is from.
-    pub(crate) guest_time: Option<GuestTime>,
+    pub(crate) reading: Option<GuestReading<'a>>,
     /// Index of the kernel's trace that it is from, among those of the timeline; 0 for others.
     pub(crate) trace: usize,
 }
@@ -119,7 +119,7 @@ impl Event {
             kind: self.kind,
             reference: self.reference,
             thread: self.thread,
-            guest_time: None,
+            reading: None,
             trace: 0,
         }
     }

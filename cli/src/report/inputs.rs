@@ -2,20 +2,37 @@
 
 use crate::Usage;
 use clap::{ArgMatches, Command, FromArgMatches};
-use hypertrace_timeline::{ClockMaps, KernelTrace, Offset, Session};
+use hypertrace_timeline::{ClockMaps, Error, KernelTrace, Offset, Session};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+/// A session with its clocks, and why the kernel's events beside it were not used for these.
+pub type Opened = (Session, ClockMaps, Option<Error>);
+
 /// Opens sessions with their clocks, on one anchor where they are of one boot.
-pub fn open_all(dirs: &[PathBuf]) -> anyhow::Result<Vec<(Session, ClockMaps)>> {
-    let with_maps = |session: Session| {
-        let maps = ClockMaps::of(&session)?;
-        Ok((session, maps))
-    };
+fn open_all(dirs: &[PathBuf]) -> anyhow::Result<Vec<(Session, ClockMaps)>> {
+    let opened = open_each(dirs)?.into_iter();
+    Ok(opened.map(|(session, maps, _)| (session, maps)).collect())
+}
+
+/// As [`open_all`], with the reasons.
+pub fn open_each(dirs: &[PathBuf]) -> anyhow::Result<Vec<Opened>> {
     for dir in dirs {
         crate::kernel::complete_to_show(dir);
     }
     Session::open_all(dirs)?.into_iter().map(with_maps).collect()
+}
+
+/// Makes the clock maps of a session, with the events of the kernel beside it.
+fn with_maps(session: Session) -> anyhow::Result<Opened> {
+    let with_kernel = KernelTrace::of_session(0, &session)
+        .and_then(|trace| trace.map(|trace| trace.clock_maps(&session)).transpose());
+    let (maps, unread) = match with_kernel {
+        Ok(Some(maps)) => (maps, None),
+        Ok(None) => (ClockMaps::of(&session)?, None),
+        Err(why) => (ClockMaps::of(&session)?, Some(why)),
+    };
+    Ok((session, maps, unread))
 }
 
 /// Returns a line for a session whose place on the timeline of the first one is unknown.
@@ -40,8 +57,7 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
 /// Opens a session with its clocks.
 pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
     crate::kernel::complete_to_show(dir);
-    let session = Session::open(dir)?;
-    let maps = ClockMaps::of(&session)?;
+    let (session, maps, _) = with_maps(Session::open(dir)?)?;
     Ok((session, maps))
 }
 

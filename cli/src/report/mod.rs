@@ -3,7 +3,7 @@
 mod inputs;
 mod lines;
 
-pub(crate) use inputs::{Inputs, open, open_all, unplaced};
+pub(crate) use inputs::{Inputs, Opened, open, open_each, unplaced};
 pub(crate) use lines::Lines;
 
 use crate::output::say;

@@ -63,9 +63,13 @@
 //! made, up to 80 bytes more.
 
 mod agree;
+mod elapsed;
 pub mod host;
+mod narrow;
 mod sweep;
 
+pub(crate) use elapsed::{GuestReading, GuestTime};
+pub(crate) use narrow::Limits;
 pub use sweep::{LIMIT, Point};
 use sweep::{NONE, Rate, Rates, Reading, Span};
 
@@ -175,46 +179,8 @@ struct Knot {
     backward: Span,
     /// Number of readings up to this one after which, before the next one, a jump that was found may be.
     jumps: u32,
-}
-
-/// A guest reading, for durations: how long it is between two readings follows from the clock's rate
-/// alone, whatever the map is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GuestTime {
-    /// Number of the clock.
-    pub clock: u32,
-    x: i64,
-    rates: Rates,
-    /// Number of the map's readings before the last one, and up to it, after which a jump may be.
-    jumps: (u32, u32),
-}
-
-impl GuestTime {
-    /// Returns the least and the largest host time, in 1/[`FRACTION`] ns, that can have passed until a
-    /// later reading of the same clock; `None` if the clock may have jumped meanwhile.
-    pub fn until(self, later: GuestTime) -> Option<(i64, i64)> {
-        let dx = later.x.checked_sub(self.x)?;
-        let is_known =
-            (self.clock, self.rates, self.jumps.0) == (later.clock, later.rates, later.jumps.1);
-        if dx < 0 || !is_known {
-            return None;
-        }
-        let Span { low, high } = Span { low: 0, high: 0 }.later(self.rates, dx);
-        Some((low.max(0), high))
-    }
-
-    /// Returns the reading for a clock that has the rate and the jumps of either.
-    pub fn or(self, other: GuestTime) -> GuestTime {
-        GuestTime {
-            rates: self.rates.or(other.rates),
-            // There are fewer readings than that.
-            jumps: (
-                self.jumps.0.wrapping_add(other.jumps.0),
-                self.jumps.1.wrapping_add(other.jumps.1),
-            ),
-            ..self
-        }
-    }
+    /// Whether one may be after this one.
+    is_at_jump: bool,
 }
 
 impl ClockMap {
@@ -223,7 +189,7 @@ impl ClockMap {
     pub fn nominal(frequency: u64, at: Point) -> ClockMap {
         let at = Point { x: at.x.clamp(0, LIMIT), y: at.y.clamp(-LIMIT, LIMIT) };
         let (forward, backward) = (Span::ALL, Span::ALL);
-        let knot = Knot { x: at.x, y: at.y, forward, backward, jumps: 0 };
+        let knot = Knot { x: at.x, y: at.y, forward, backward, jumps: 0, is_at_jump: false };
         ClockMap {
             knots: vec![knot],
             rates: around(nominal_rate(frequency)),
@@ -279,7 +245,7 @@ impl ClockMap {
         let mut around_jumps = Vec::new();
         sweep::forward(readings, rates, ENDS, |forward, found| {
             let x = readings.get(knots.len()).map_or(0, |r| r.x);
-            let knot = Knot { x, y: 0, forward, backward: Span::ALL, jumps: 0 };
+            let knot = Knot { x, y: 0, forward, backward: Span::ALL, jumps: 0, is_at_jump: false };
             knots.push(knot);
             if let Some(found) = found {
                 segments += 1;
@@ -301,11 +267,11 @@ impl ClockMap {
         for (from, to) in around_jumps {
             let first = knots.partition_point(|k| k.x < from);
             let inside = knots.iter_mut().skip(first).take_while(|k| k.x < to);
-            inside.for_each(|knot| knot.jumps = 1);
+            inside.for_each(|knot| knot.is_at_jump = true);
         }
         let mut so_far = 0;
         for knot in &mut knots {
-            so_far += knot.jumps;
+            so_far += u32::from(knot.is_at_jump);
             knot.jumps = so_far;
         }
         let mut widths = Vec::with_capacity(knots.len());
@@ -367,29 +333,6 @@ impl ClockMap {
         self.distance_at(at, x, host)
     }
 
-    /// Returns a guest reading for durations, of the clock 0.
-    pub(crate) fn guest_time(&self, hint: &mut usize, guest: u64) -> GuestTime {
-        let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
-        let at = self.find(hint, x);
-        let jumps = |knots: Option<usize>| {
-            let last = knots.and_then(|n| self.knots.get(n));
-            last.map_or(0, |knot| knot.jumps)
-        };
-        let jumps = (jumps(at.checked_sub(2)), jumps(at.checked_sub(1)));
-        let own = GuestTime { clock: 0, x, rates: self.rates, jumps };
-        // Its knots are at the same readings, so one level is all there is.
-        match &self.otherwise {
-            None => own,
-            Some(map) => own.or(map.guest_time(hint, guest)),
-        }
-    }
-
-    /// Returns whether a jump that was found may be between the reading before `at` and the next one.
-    fn is_at_jump(&self, at: usize) -> bool {
-        let jumps = |n: Option<usize>| n.and_then(|n| self.knots.get(n)).map_or(0, |k| k.jumps);
-        jumps(at.checked_sub(1)) > jumps(at.checked_sub(2))
-    }
-
     fn distance_at(&self, at: usize, x: i64, host: i64) -> Option<u64> {
         let own = distance(host, self.span(at, x))?;
         match &self.otherwise {
@@ -446,7 +389,7 @@ impl ClockMap {
             (Some(a), Some(b)) => {
                 let forward = a.forward.later(self.rates, x - a.x);
                 // A jump that was found is larger than usual.
-                let usual = if self.is_at_jump(at) { NONE } else { usual };
+                let usual = if a.is_at_jump { NONE } else { usual };
                 forward.with_jumps(b.backward.earlier(self.rates, b.x - x), usual)
             }
             (Some(last), None) => {

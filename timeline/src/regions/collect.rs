@@ -15,7 +15,7 @@ use super::parts::{Mark, Part, Since, Sums, Why};
 use super::roles::{Role, Roles};
 use super::store::{Detail, NO_CLIENT, Sample, State, Store};
 use super::{By, Kind, MOST_REGIONS, Options, Regions, Select};
-use crate::clock::FRACTION;
+use crate::clock::{FRACTION, GuestReading};
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef, Kind as EventKind, Thread};
 use crate::format;
@@ -337,7 +337,7 @@ impl<'a> Pass<'a> {
             begin: time,
             bound: event.bound_ns,
             is_point: event.kind == EventKind::ReferencePoint,
-            guest_time: event.guest_time,
+            guest_time: event.reading.map(GuestReading::time),
             thread: cut,
             is_unknown,
             wrong: None,
@@ -380,7 +380,7 @@ impl<'a> Pass<'a> {
             return;
         };
         // Between two readings of one clock, its rate alone limits the time.
-        let passed = open.guest_time.zip(event.guest_time).and_then(|(a, b)| a.until(b));
+        let passed = open.guest_time.zip(event.reading).and_then(|(a, b)| a.until(b.time()));
         let of_rate = passed.map_or(u64::MAX, |(least, most)| {
             let ns = end.abs_diff(open.begin);
             let [least, most] =

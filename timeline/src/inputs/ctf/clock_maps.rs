@@ -9,10 +9,10 @@
 //! both sides relies on the others.
 
 use super::packet::Domain;
-use super::samples::{self, Constraints};
+use super::samples::{self, Found, Times};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{ClockMap, FRACTION, GuestTime, Mapped, Point};
+use crate::clock::{ClockMap, FRACTION, GuestReading, Limits, Mapped, Point};
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +29,8 @@ const REFERENCES: usize = 4;
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
+    /// Constraints by the kernel's trace, if there is one: used, and left out.
+    of_kernel: Option<(usize, usize)>,
     seats: BTreeMap<u32, Vec<Seat>>,
 }
 
@@ -52,6 +54,8 @@ struct Maps {
     alone: BTreeSet<u32>,
     /// The map of a clock without constraints.
     unknown: Arc<ClockMap>,
+    /// Constraints by the kernel: used, and left out.
+    of_kernel: (usize, usize),
 }
 
 /// The map of a client's clock, with where the last lookups found their times.
@@ -85,18 +89,14 @@ impl ClientMap {
         mapped
     }
 
-    /// Returns the guest reading for durations.
-    pub fn guest_time(&mut self, guest: u64) -> GuestTime {
-        let own = self.own.as_ref().map(|own| own.guest_time(&mut self.hints.1, guest));
-        let mut time = match own {
-            Some(own) if !self.has_few => own,
-            own => {
-                let shared = self.map.guest_time(&mut self.hints.0, guest);
-                own.map_or(shared, |own| own.or(shared))
-            }
+    /// Returns a guest reading for durations.
+    pub fn reading(&self, ticks: u64) -> GuestReading<'_> {
+        let maps = match &self.own {
+            Some(own) if self.has_few => (&**own, Some(&*self.map)),
+            Some(own) => (&**own, None),
+            None => (&*self.map, None),
         };
-        time.clock = self.clock;
-        time
+        GuestReading { clock: self.clock, ticks, maps }
     }
 }
 
@@ -168,16 +168,27 @@ impl ClockMaps {
     /// # Errors
     /// If the session is damaged.
     pub fn of(session: &Session) -> Result<ClockMaps> {
-        let mut found = samples::constraints(session)?;
+        let maps = ClockMaps::from(session, samples::find(session, 0)?);
+        Ok(ClockMaps { of_kernel: None, ..maps })
+    }
+
+    /// Makes the maps from what was found in a session, and in its kernel's trace.
+    pub(crate) fn from(session: &Session, mut found: Found) -> ClockMaps {
         let guests = session.json().clocks.iter().filter(|c| c.domain == Domain::Guest);
+        let (mut used, mut left_out) = (0, 0);
         let clocks = guests
             .map(|clock| {
                 let clients = found.by_clock.remove(&clock.id).unwrap_or_default();
-                (clock.id, Maps::fit(session, clock, &clients))
+                let maps = Maps::fit(session, clock, clients);
+                used += maps.of_kernel.0;
+                left_out += maps.of_kernel.1;
+                (clock.id, maps)
             })
             .collect();
         let seats = found.served.iter().map(|(client, points)| (*client, seats(points)));
-        Ok(ClockMaps { clocks, unusable: found.unusable, seats: seats.collect() })
+        let seats = seats.collect();
+        let of_kernel = Some((used, left_out));
+        ClockMaps { clocks, unusable: found.unusable, of_kernel, seats }
     }
 
     /// Iterates over the clients with reference points.
@@ -224,6 +235,12 @@ impl ClockMaps {
     pub fn unusable(&self) -> u64 {
         self.unusable
     }
+
+    /// Returns the number of constraints by the kernel's trace: those used, and those left out
+    /// because they contradict the reference points or each other. `None` without a trace.
+    pub fn of_kernel(&self) -> Option<(usize, usize)> {
+        self.of_kernel
+    }
 }
 
 fn seats(points: &[(i64, u32)]) -> Vec<Seat> {
@@ -238,30 +255,41 @@ fn seats(points: &[(i64, u32)]) -> Vec<Seat> {
 }
 
 impl Maps {
-    fn fit(session: &Session, clock: &Clock, clients: &BTreeMap<u32, Constraints>) -> Maps {
+    fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Times>) -> Maps {
         let frequency = clock.frequency;
-        let own: BTreeMap<u32, Arc<ClockMap>> = clients
-            .iter()
-            .filter_map(|(client, own)| {
-                let map = ClockMap::fit(frequency, &own.not_after, &own.not_before);
-                // One client's readings are in order, so they do not conflict.
-                Some((*client, Arc::new(map.ok()??)))
-            })
-            .collect();
+        let mut of_kernel = (0, 0);
+        let mut limits: BTreeMap<u32, Limits> = BTreeMap::new();
+        let mut own: BTreeMap<u32, Arc<ClockMap>> = BTreeMap::new();
+        for (client, times) in clients {
+            let (mut certain, mut more) = (times.of_points(), times.of_kernel());
+            drop(times);
+            let map = ClockMap::fit(frequency, &certain.not_after, &certain.not_before);
+            // One client's readings are in order, so they do not conflict.
+            let Ok(Some(mut map)) = map else { continue };
+            let all = more.len();
+            if let Some(narrower) = map.narrowed(frequency, &certain, &mut more) {
+                map = narrower;
+                certain.extend(&more);
+            }
+            of_kernel = (of_kernel.0 + more.len(), of_kernel.1 + all - more.len());
+            limits.insert(client, certain);
+            own.insert(client, Arc::new(map));
+        }
         let start = Point { x: 0, y: session.host_time(clock, 0) };
         let unknown = Arc::new(ClockMap::nominal(frequency, start));
         let mut group: Vec<u32> = own.keys().copied().collect();
-        let mut shared = joint(frequency, clients, &own, &group);
+        let mut shared = joint(frequency, &limits, &own, &group, of_kernel.0 > 0);
         if shared.is_none() {
             group = largest_group(&own);
-            shared = joint(frequency, clients, &own, &group).filter(|_| group.len() > 1);
+            shared = joint(frequency, &limits, &own, &group, of_kernel.0 > 0)
+                .filter(|_| group.len() > 1);
         }
         if shared.is_none() {
             group.clear();
         }
         let is_alone = |client: &u32| group.binary_search(client).is_err();
         let alone = own.keys().copied().filter(is_alone).collect();
-        Maps { shared: shared.unwrap_or(unknown.clone()), clients: own, alone, unknown }
+        Maps { shared: shared.unwrap_or(unknown.clone()), clients: own, alone, unknown, of_kernel }
     }
 }
 
@@ -269,19 +297,23 @@ impl Maps {
 /// together need no more jumps than each alone, the map stays within what each client's own constraints
 /// allow, and it costs those whose constraints say most no more than a quarter of their bounds. A
 /// difference between two clocks moves the shared map away from the middle of both.
+///
+/// `is_narrowed`: whether constraints by the kernel are among them.
 fn joint(
     frequency: u64,
-    clients: &BTreeMap<u32, Constraints>,
+    limits: &BTreeMap<u32, Limits>,
     own: &BTreeMap<u32, Arc<ClockMap>>,
     group: &[u32],
+    is_narrowed: bool,
 ) -> Option<Arc<ClockMap>> {
     if let [only] = group {
         return own.get(only).cloned();
     }
-    let constraints = || group.iter().filter_map(|client| clients.get(client));
-    let not_after: Vec<Point> = constraints().flat_map(|c| &c.not_after).copied().collect();
-    let not_before: Vec<Point> = constraints().flat_map(|c| &c.not_before).copied().collect();
-    let joint = ClockMap::fit(frequency, &not_after, &not_before).ok()??;
+    let mut all = Limits::default();
+    for limits in group.iter().filter_map(|client| limits.get(client)) {
+        all.extend(limits);
+    }
+    let joint = ClockMap::fit(frequency, &all.not_after, &all.not_before).ok()??;
     let own = || group.iter().filter_map(|client| own.get(client));
     let jumps = own().map(|map| map.segments() - 1).sum::<usize>();
     let known = || own().filter(|map| map.constraints() >= FEW);
@@ -291,6 +323,11 @@ fn joint(
     let is_one = joint.segments() - 1 <= jumps
         && own().all(|own| joint.is_within(own, &steep))
         && best.all(|own| costs_little(&joint, own));
+    let joint = match joint.width() {
+        // The room for jumps stays.
+        Some(width) if is_narrowed => joint.with_width(Some(width.max(narrowest))),
+        _ => joint,
+    };
     is_one.then(|| Arc::new(joint))
 }
 

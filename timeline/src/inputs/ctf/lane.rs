@@ -8,7 +8,7 @@ use super::packet::{Domain, Packet};
 use super::session::Session;
 use super::session_json::{Clock, StreamJson};
 use super::stream::{Records, Stream};
-use crate::clock::{FRACTION, GuestTime};
+use crate::clock::FRACTION;
 use crate::error::{Error, Result};
 use crate::event::{EntryRef, EventRef, Kind, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
@@ -35,8 +35,6 @@ struct Lane<'a> {
     /// Time of the record that was read last, and the bound on its error, until it was
     /// taken. Its source is determined at its turn.
     event: Option<(Time, Option<u64>)>,
-    /// Reading of the guest's clock that this time is from.
-    guest_time: Option<GuestTime>,
     /// Number of lost events before `event`, or at the end.
     lost: u64,
     causes: Losses,
@@ -106,7 +104,6 @@ pub(crate) fn inputs<'a>(
             clock: None,
             time: Time::MIN,
             event: None,
-            guest_time: None,
             lost: 0,
             causes,
             losses: PacketLosses {
@@ -176,6 +173,10 @@ impl Input for Lane<'_> {
             },
             _ => self.place,
         };
+        let reading = match &self.clock {
+            Some((_, Ticks::Guest(map))) => Some(map.reading(record.timestamp)),
+            _ => None,
+        };
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(time),
             bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
@@ -192,7 +193,7 @@ impl Input for Lane<'_> {
                 .filter(|(token, _)| *token == holder)
                 .map(|(_, tid)| Thread { tid, cpu: None }),
             trace: 0,
-            guest_time: self.guest_time,
+            reading,
         }))
     }
 
@@ -216,11 +217,11 @@ impl Lane<'_> {
                 &mut clock.insert((id, ticks)).1
             }
         };
-        let (units, bound, guest_time) = match ticks {
-            Ticks::Host(clock) => (self.session.host_time(clock, record.timestamp), Some(0), None),
+        let (units, bound) = match ticks {
+            Ticks::Host(clock) => (self.session.host_time(clock, record.timestamp), Some(0)),
             Ticks::Guest(map) => {
                 let mapped = map.at(record.timestamp);
-                (mapped.host, mapped.bound, Some(map.guest_time(record.timestamp)))
+                (mapped.host, mapped.bound)
             }
         };
         let mapped = self.session.origin() + Time::from(units);
@@ -228,7 +229,7 @@ impl Lane<'_> {
         let time = mapped.max(self.time);
         let late = u64::try_from(time - mapped).unwrap_or(u64::MAX);
         let bound = bound.map(|bound| bound.saturating_add(late));
-        (self.event, self.guest_time) = (Some((time, bound)), guest_time);
+        self.event = Some((time, bound));
         self.lost = self.losses.at_event(&self.records);
         Ok(())
     }

@@ -34,6 +34,7 @@ pub use clock_maps::ClockMaps;
 pub(crate) use clock_maps::GuestClock;
 pub(crate) use lane::inputs;
 pub use packet::{Domain, Header, Packet};
+pub(crate) use samples::{Found, Sample, Stamp, find};
 pub use session::{Offset, Session};
 pub use session_json::{Clock, EventJson, SessionJson, StreamJson};
 pub use stream::{Record, Records, Segment, Stream};

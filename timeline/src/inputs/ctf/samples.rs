@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Samples of a session's guest clocks, and the constraints that follow from them.
+//! Samples of a session's guest clocks, and the constraints that follow from them. The reader of the
+//! kernel's trace fills in the kernel's times.
 //!
 //! This takes one pass over the host's streams and over those of the guest clients
 //! that have reference points.
@@ -9,52 +10,104 @@ use super::lease::Lease;
 use super::packet::Domain;
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::Point;
+use crate::clock::{Limits, Point};
 use crate::error::Result;
 use crate::event::Kind;
 use std::collections::BTreeMap;
 
-/// The two times of a reference point: the guest's was before the host's, and the client's
-/// next reading after it.
+/// A reference point: the guest's reading was before the host's time, and the client's next reading after
+/// it. The host's kernel may have seen the exit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(crate) struct Sample {
     /// Ticks of the guest's clock.
     pub guest: i64,
     /// Host units from the session's origin.
     pub host: i64,
+    /// The client's next reading, in ticks.
+    next: Option<i64>,
+    /// Thread of the host that served it, if it is known.
+    pub tid: Option<u32>,
+    /// The value that the guest stored.
+    pub seq: u32,
+    /// Host time at which the kernel handled the store, at the latest.
+    pub reached: Option<i64>,
+    /// Host time at which the kernel entered the guest again, at the earliest.
+    pub resumed: Option<i64>,
+}
+
+/// A reading that the guest stored for the host's kernel to see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    guest: i64,
+    next: Option<i64>,
+    /// The value that the guest stored.
+    pub raw: u64,
+    /// Host time at which the kernel saw it: at the earliest, and at the latest.
+    pub seen: Option<(i64, i64)>,
 }
 
 /// Samples by clock and client.
 type Samples = BTreeMap<(u32, u32), Vec<Sample>>;
 
-/// The constraints on one client's clock, from any kind of sample.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Constraints {
-    /// f(x) <= y.
-    pub not_after: Vec<Point>,
-    /// f(x) >= y.
-    pub not_before: Vec<Point>,
+/// The times of one client.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    pub samples: Vec<Sample>,
+    pub stamps: Vec<Stamp>,
 }
 
-/// The constraints of a session, by clock and client.
-pub(super) struct Found {
-    pub by_clock: BTreeMap<u32, BTreeMap<u32, Constraints>>,
+impl Times {
+    /// Returns the constraints of the reference points.
+    pub(super) fn of_points(&self) -> Limits {
+        let mut found = Limits::default();
+        for Sample { guest, host, next, .. } in &self.samples {
+            found.not_after.push(Point { x: *guest, y: *host });
+            // The point itself has this time. Later readings have a later one.
+            found.not_before.extend(next.map(|next| Point { x: next, y: host + 1 }));
+        }
+        found
+    }
+
+    /// Returns the constraints of what the kernel saw.
+    pub(super) fn of_kernel(&self) -> Limits {
+        let mut found = Limits::default();
+        let mut add =
+            |guest: i64, next: Option<i64>, reached: Option<i64>, resumed: Option<i64>| {
+                found.not_after.extend(reached.map(|y| Point { x: guest, y }));
+                let resumed = next.zip(resumed).map(|(x, y)| Point { x, y });
+                found.not_before.extend(resumed);
+            };
+        for Sample { guest, next, reached, resumed, .. } in &self.samples {
+            add(*guest, *next, *reached, *resumed);
+        }
+        for Stamp { guest, next, seen, .. } in &self.stamps {
+            add(*guest, *next, seen.map(|(_, latest)| latest), seen.map(|(earliest, _)| earliest));
+        }
+        found
+    }
+}
+
+/// The times of a session's reference points, by clock and client.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub by_clock: BTreeMap<u32, BTreeMap<u32, Times>>,
     /// Reference points that no clock of the session can have made.
     pub unusable: u64,
     /// Times of each client's reference points, and the threads that served them, in order.
     pub served: BTreeMap<u32, Vec<(i64, u32)>>,
 }
 
-/// Collects the constraints of a session.
+/// Collects the times of a session, with the first `most_stamps` of its stamps.
 ///
 /// # Errors
 /// If the session is damaged.
-pub(super) fn constraints(session: &Session) -> Result<Found> {
+pub(crate) fn find(session: &Session, mut most_stamps: usize) -> Result<Found> {
     let mut found = Found { by_clock: BTreeMap::new(), unusable: 0, served: BTreeMap::new() };
     for ((clock, client), samples) in samples(session, &mut found)? {
         let samples = in_order(samples, &mut found.unusable);
-        let constraints = of_client(session, clock, client, &samples)?;
-        found.by_clock.entry(clock).or_default().insert(client, constraints);
+        let times = of_client(session, (clock, client), samples, most_stamps)?;
+        most_stamps -= times.stamps.len();
+        found.by_clock.entry(clock).or_default().insert(client, times);
     }
     found.served.values_mut().for_each(|points| points.sort_unstable());
     Ok(found)
@@ -97,7 +150,16 @@ fn samples(session: &Session, found: &mut Found) -> Result<Samples> {
                 // Readings of the host's own clock add nothing about it.
                 Some((_, clock, _)) if clock == record.packet.stream_id => {}
                 Some((_, clock, guest)) => {
-                    samples.entry((clock, client)).or_default().push(Sample { guest, host });
+                    let sample = Sample {
+                        guest,
+                        host,
+                        next: None,
+                        tid,
+                        seq: point.seq,
+                        reached: None,
+                        resumed: None,
+                    };
+                    samples.entry((clock, client)).or_default().push(sample);
                 }
                 None => found.unusable += 1,
             }
@@ -153,19 +215,21 @@ fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     longest
 }
 
-/// Returns the constraints of the points and of the client's own records: the first
-/// record after a point came after its reply.
+/// Adds the readings after the points, and the stamps, of the client's own records: the first record
+/// after a point came after its reply.
 fn of_client(
     session: &Session,
-    clock: u32,
-    client: u32,
-    samples: &[Sample],
-) -> Result<Constraints> {
-    let mut found = Constraints::default();
-    found.not_after.extend(samples.iter().map(|s| Point { x: s.guest, y: s.host }));
-    // The point itself has this time. Later readings have a later one.
-    let after = |s: &Sample, guest: i64| Point { x: guest, y: s.host + 1 };
-
+    (clock, client): (u32, u32),
+    mut samples: Vec<Sample>,
+    most_stamps: usize,
+) -> Result<Times> {
+    let base = session.json().clock(clock).map_or(0, |clock| clock.base);
+    // Unless a record is before it.
+    let guests: Vec<i64> = samples.iter().skip(1).map(|sample| sample.guest).collect();
+    for (sample, next) in samples.iter_mut().zip(guests) {
+        sample.next = Some(next);
+    }
+    let mut stamps: Vec<Stamp> = Vec::new();
     let mut at = 0;
     if let Some(stream) = session.stream(Domain::Guest, client) {
         let mut records = stream.records(session.classes());
@@ -175,16 +239,20 @@ fn of_client(
             if record.packet.stream_id != clock {
                 continue;
             }
-            while let Some(sample) = samples.get(at).filter(|s| s.guest < guest) {
-                let next = samples.get(at + 1).map_or(guest, |s| s.guest.min(guest));
-                found.not_before.push(after(sample, next));
+            while let Some(sample) = samples.get_mut(at).filter(|s| s.guest < guest) {
+                sample.next = Some(sample.next.map_or(guest, |next| next.min(guest)));
                 at += 1;
+            }
+            if let Some(stamp) = stamps.last_mut().filter(|stamp| stamp.next.is_none()) {
+                stamp.next = (stamp.guest < guest).then_some(guest);
+            }
+            if record.kind() == Kind::Stamp && stamps.len() < most_stamps {
+                let raw = base.saturating_add(record.timestamp);
+                stamps.push(Stamp { guest, next: None, raw, seen: None });
             }
         }
     }
-    let rest = samples.get(at..).unwrap_or_default().windows(2);
-    found.not_before.extend(rest.map(|pair| after(&pair[0], pair[1].guest)));
-    Ok(found)
+    Ok(Times { samples, stamps })
 }
 
 #[cfg(test)]
@@ -193,7 +261,15 @@ mod tests {
 
     #[test]
     fn one_wrong_guest_time_costs_one_point() {
-        let sample = |n: i64| Sample { guest: 1_000 * n, host: 256_000 * n + 50 };
+        let sample = |n: i64| Sample {
+            guest: 1_000 * n,
+            host: 256_000 * n + 50,
+            next: None,
+            tid: None,
+            seq: 0,
+            reached: None,
+            resumed: None,
+        };
         for wrong in [Sample { guest: i64::MAX, ..sample(50) }, Sample { guest: 0, ..sample(50) }] {
             let mut samples: Vec<Sample> = (1..=200).map(sample).collect();
             samples[49] = wrong;

@@ -150,6 +150,23 @@ impl<'a> Lane<'a> {
         self.event.as_ref().map(|event| &event.format.name)
     }
 
+    /// Returns the thread and the fields of the event that was read last.
+    pub fn record(&self) -> Option<(u32, format::Fields<'_>)> {
+        let Event { format, place, tid } = self.event.as_ref()?;
+        let bytes = self.pages.page().get(place.clone())?;
+        Some((*tid, format::Fields { format, bytes }))
+    }
+
+    /// Returns the time of the event that was read last.
+    pub fn time(&self) -> Time {
+        self.time
+    }
+
+    /// Returns the bound on the error of this time, in nanoseconds.
+    pub fn bound_ns(&self) -> Option<u64> {
+        self.bound
+    }
+
     /// Returns the time of the event that was read last, or of its page, in nanoseconds.
     pub fn last(&mut self) -> Option<i64> {
         let page = (self.page.time > 0).then(|| self.times.at(self.cpu, self.page.time).0);
@@ -271,7 +288,7 @@ impl Input for Lane<'_> {
             kind: Kind::Kernel,
             reference: None,
             thread: Some(Thread { tid, cpu: Some(self.cpu) }),
-            guest_time: None,
+            reading: None,
             trace: self.trace,
         }))
     }

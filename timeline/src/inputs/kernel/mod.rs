@@ -3,6 +3,7 @@
 //! Traces of a kernel: `kernel.dat` of a session, and any trace.dat of trace-cmd.
 //!
 //! ```text
+//! around   the kernel's times around reference points, which make clock maps narrower
 //! lane     the input of a CPU: its next event or loss
 //! pages    the pages of a CPU, through a window
 //! page     the records of a page
@@ -15,6 +16,7 @@
 //! bytes    reading with the place of what is wrong
 //! ```
 
+mod around;
 mod bytes;
 mod file;
 mod formats;

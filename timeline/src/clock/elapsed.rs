@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The host time between two readings of a guest's clock, by its rate alone.
+
+use super::sweep::{Rates, Span};
+use super::{ClockMap, LIMIT};
+
+/// A guest reading, for durations: how long it is between two readings follows from the clock's rate
+/// alone, whatever the map is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GuestTime {
+    /// Number of the clock.
+    pub clock: u32,
+    x: i64,
+    rates: Rates,
+    /// Number of the map's readings before the last one, and up to it, after which a jump may be.
+    jumps: (u32, u32),
+}
+
+impl GuestTime {
+    /// Returns the least and the largest host time, in 1/[`FRACTION`](super::FRACTION) ns, that can have passed until a
+    /// later reading of the same clock; `None` if the clock may have jumped meanwhile.
+    pub fn until(self, later: GuestTime) -> Option<(i64, i64)> {
+        let dx = later.x.checked_sub(self.x)?;
+        let is_known =
+            (self.clock, self.rates, self.jumps.0) == (later.clock, later.rates, later.jumps.1);
+        if dx < 0 || !is_known {
+            return None;
+        }
+        let Span { low, high } = Span { low: 0, high: 0 }.later(self.rates, dx);
+        Some((low.max(0), high))
+    }
+
+    /// Returns the reading for a clock that has the rate and the jumps of either.
+    pub fn or(self, other: GuestTime) -> GuestTime {
+        GuestTime {
+            rates: self.rates.or(other.rates),
+            // There are fewer readings than that.
+            jumps: (
+                self.jumps.0.wrapping_add(other.jumps.0),
+                self.jumps.1.wrapping_add(other.jumps.1),
+            ),
+            ..self
+        }
+    }
+}
+
+/// A reading with the maps that know its clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GuestReading<'a> {
+    /// Number of the clock.
+    pub clock: u32,
+    pub ticks: u64,
+    /// The map of the client's own readings, and another one that may be right, too.
+    pub maps: (&'a ClockMap, Option<&'a ClockMap>),
+}
+
+impl GuestReading<'_> {
+    /// Returns the reading for durations. This looks it up in the maps.
+    pub fn time(self) -> GuestTime {
+        let (own, other) = self.maps;
+        let time = own.guest_time(self.ticks);
+        let time = other.map_or(time, |other| time.or(other.guest_time(self.ticks)));
+        GuestTime { clock: self.clock, ..time }
+    }
+}
+
+impl ClockMap {
+    /// Returns a guest reading for durations, of the clock 0.
+    pub(super) fn guest_time(&self, guest: u64) -> GuestTime {
+        let x = i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT);
+        let at = self.find(&mut 0, x);
+        let jumps = |knots: Option<usize>| {
+            let last = knots.and_then(|n| self.knots.get(n));
+            last.map_or(0, |knot| knot.jumps)
+        };
+        let jumps = (jumps(at.checked_sub(2)), jumps(at.checked_sub(1)));
+        let own = GuestTime { clock: 0, x, rates: self.rates, jumps };
+        // Its knots are at the same readings, so one level is all there is.
+        match &self.otherwise {
+            None => own,
+            Some(map) => own.or(map.guest_time(guest)),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A map made narrower by constraints of a second source, which may be wrong.
+//!
+//! The constraints of reference points are certain. Those of a kernel's trace are not: an event
+//! may be missing and not be counted, or the file may be of another machine. So they count only
+//! where they agree with the points and with each other. A jump that they show beside that is
+//! taken as one.
+
+use super::sweep::{self, Reading};
+use super::{ClockMap, ENDS, Point, nominal_rate, readings};
+use std::collections::HashSet;
+
+/// One constraint of so many may contradict others. If more do, the rest cannot be relied on.
+const MOST_WRONG: usize = 16;
+
+/// Times that contradicting constraints are searched for.
+const PASSES: usize = 4;
+
+/// Constraints: f(x) <= y, and f(x) >= y.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Limits {
+    pub not_after: Vec<Point>,
+    pub not_before: Vec<Point>,
+}
+
+impl Limits {
+    pub fn len(&self) -> usize {
+        self.not_after.len() + self.not_before.len()
+    }
+
+    pub fn extend(&mut self, other: &Limits) {
+        self.not_after.extend(&other.not_after);
+        self.not_before.extend(&other.not_before);
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Point, bool) -> bool) {
+        self.not_after.retain(|point| keep(point, true));
+        self.not_before.retain(|point| keep(point, false));
+    }
+
+    fn readings(&self, frequency: u64) -> Vec<Reading> {
+        readings(nominal_rate(frequency), &self.not_after, &self.not_before)
+    }
+}
+
+impl ClockMap {
+    /// Makes a narrower map from the constraints of this one, `certain`, and from those of `more` that
+    /// contradict neither these nor each other; the others are removed from `more`. Of two that contradict
+    /// each other, both are. If more than one of [`MOST_WRONG`] is removed, all are, and there is no
+    /// narrower map.
+    ///
+    /// The room for jumps stays that of this map.
+    pub(crate) fn narrowed(
+        &self,
+        frequency: u64,
+        certain: &Limits,
+        more: &mut Limits,
+    ) -> Option<ClockMap> {
+        if more.len() == 0 {
+            return None;
+        }
+        let found = more.len();
+        let mut hint = 0;
+        more.retain(|point, is_upper| {
+            let span = self.span(self.find(&mut hint, point.x), point.x);
+            if is_upper { span.low <= point.y } else { point.y <= span.high }
+        });
+        let with = |more: &Limits| {
+            let mut all = certain.clone();
+            all.extend(more);
+            all
+        };
+        for _ in 0..PASSES {
+            let mut wrong = HashSet::new();
+            sweep::forward(&with(more).readings(frequency), self.rates, ENDS, |_, found| {
+                if let Some(found) = found {
+                    wrong.insert((found.before.x, found.before.y, !found.ahead));
+                    wrong.insert((found.after.x, found.after.y, found.ahead));
+                }
+            });
+            let before = more.len();
+            more.retain(|point, is_upper| !wrong.contains(&(point.x, point.y, is_upper)));
+            if more.len() == before {
+                break;
+            }
+        }
+        let all = with(more);
+        let map = ClockMap::fit(frequency, &all.not_after, &all.not_before).ok().flatten();
+        let map = map.filter(|map| {
+            (found - more.len()) * MOST_WRONG <= found
+                && map.has_another_rate == self.has_another_rate
+        });
+        if map.is_none() {
+            more.retain(|_, _| false);
+        }
+        map.map(|map| map.with_width(self.width))
+    }
+
+    /// Returns the map with room for jumps of this size.
+    pub(crate) fn with_width(mut self, width: Option<u64>) -> ClockMap {
+        self.width = width;
+        if let Some(otherwise) = &mut self.otherwise {
+            otherwise.width = otherwise.width.max(width);
+        }
+        self
+    }
+}

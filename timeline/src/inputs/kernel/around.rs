@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The kernel's times around reference points.
+//!
+//! A reference point is a store that exits to the VMM. The kernel's `kvm_mmio` of it is after
+//! the guest's reading and before the host's time. The next `kvm_fpu` (load) or `kvm_entry` of the
+//! thread is after the host's time and before the guest's next reading. A stamp has no host's
+//! time, but a `kvm_mmio` of its own, between the two readings.
+
+use super::KernelTrace;
+use super::lane::Lane;
+use crate::clock::{FRACTION, LIMIT};
+use crate::error::Result;
+use crate::format::{Fields, Format};
+use crate::inputs::ctf::{ClockMaps, Found, Sample, Session, Stamp, find};
+use crate::inputs::input::Time;
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+/// Most places with lost events. Where there are more, too little is known.
+const MOST_GAPS: usize = 1 << 16;
+
+/// Most stamps of a session that are looked for: some 100 MB. Others limit no clock.
+const MOST_STAMPS: usize = 1 << 20;
+
+/// `kvm_mmio`'s type of a store.
+const WRITE: i64 = 2;
+
+impl KernelTrace {
+    /// Makes the clock maps of the trace's session, as [`ClockMaps::of`], with the kernel's times around
+    /// reference points and stamps: bounds are smaller then. Times that contradict the reference points are
+    /// left out and counted. The trace is read once.
+    ///
+    /// # Errors
+    /// If the session or the trace is damaged.
+    pub fn clock_maps(&self, session: &Session) -> Result<ClockMaps> {
+        let mut found = find(session, MOST_STAMPS)?;
+        if self.times.iter().all(|times| times.bound.is_some()) {
+            self.fill(session, &mut found)?;
+        }
+        Ok(ClockMaps::from(session, found))
+    }
+
+    /// Fills in the kernel's times.
+    fn fill(&self, session: &Session, found: &mut Found) -> Result<()> {
+        let Found { by_clock, served, .. } = found;
+        let mut around =
+            Around { threads: HashMap::new(), stamps: HashMap::new(), served, gaps: Vec::new() };
+        for (client, times) in by_clock.values_mut().flatten() {
+            for sample in &mut times.samples {
+                let Some(tid) = sample.tid else { continue };
+                around.threads.entry(tid).or_default().samples.push(sample);
+            }
+            for stamp in &mut times.stamps {
+                let stored = around.stamps.entry(stamp.raw);
+                // Of two with one value, none is known.
+                let stored = stored.and_modify(|stored| stored.1 = true);
+                stored.or_insert((*client, false, stamp));
+            }
+        }
+        if around.threads.is_empty() {
+            return Ok(());
+        }
+        for thread in around.threads.values_mut() {
+            thread.samples.sort_unstable_by_key(|sample| sample.host);
+        }
+        around.read(self, session.origin())?;
+        around.leave_out_gaps();
+        Ok(())
+    }
+}
+
+/// Samples and stamps of a session while the trace is read.
+struct Around<'a> {
+    /// By number of the thread.
+    threads: HashMap<u32, Served<'a>>,
+    /// By value: the client, and whether the value is not the only one.
+    stamps: HashMap<u64, (u32, bool, &'a mut Stamp)>,
+    served: &'a BTreeMap<u32, Vec<(i64, u32)>>,
+    /// Times between which events of a CPU were lost, in order of their ends.
+    gaps: Vec<(i64, i64)>,
+}
+
+/// The reference points that a thread served.
+#[derive(Default)]
+struct Served<'a> {
+    /// In order of host time.
+    samples: Vec<&'a mut Sample>,
+    /// Number of them before the thread's last event.
+    passed: usize,
+    /// Time and value of the last store that the kernel handled; 0 for another access.
+    stored: Option<(i64, u64)>,
+    /// Whether the exit of the last point was found, and is not over.
+    is_out: bool,
+}
+
+/// Kind of an event, with the indices of the fields that it needs.
+#[derive(Clone, Copy)]
+enum Kind {
+    Mmio {
+        kind: usize,
+        value: usize,
+    },
+    Fpu {
+        load: usize,
+    },
+    Entry,
+    /// It shows that the guest ran.
+    Exit,
+    Other,
+}
+
+impl Kind {
+    fn of(format: &Format) -> Kind {
+        let found = || {
+            Some(match &*format.name {
+                "kvm:kvm_mmio" => {
+                    Kind::Mmio { kind: format.field("type")?, value: format.field("val")? }
+                }
+                "kvm:kvm_fpu" => Kind::Fpu { load: format.field("load")? },
+                "kvm:kvm_entry" => Kind::Entry,
+                "kvm:kvm_exit" | "kvm:kvm_emulate_insn" => Kind::Exit,
+                _ => return None,
+            })
+        };
+        found().unwrap_or(Kind::Other)
+    }
+}
+
+impl<'a> Around<'a> {
+    /// Reads all events of all CPUs, in order of time.
+    fn read(&mut self, trace: &KernelTrace, origin: Time) -> Result<()> {
+        let mut lanes: Vec<Lane<'_>> = trace.lanes(0, "").map(|(_, lane)| lane).collect();
+        let mut heap = BinaryHeap::new();
+        // A few formats, by their addresses.
+        let mut kinds: HashMap<usize, Kind> = HashMap::new();
+        let mut last = vec![-LIMIT; lanes.len()];
+        let mut at_end = Vec::new();
+        for (number, lane) in lanes.iter_mut().enumerate() {
+            if lane.read()? {
+                heap.push(Reverse((lane.time(), number)));
+            }
+        }
+        while let Some(mut first) = heap.peek_mut() {
+            let number = first.0.1;
+            let lane = &mut lanes[number];
+            let time = (lane.time() - origin).clamp((-LIMIT).into(), LIMIT.into()) as i64;
+            let margin = lane.bound_ns().map_or(LIMIT, |ns| {
+                i64::try_from(ns).unwrap_or(LIMIT).saturating_mul(FRACTION).min(LIMIT)
+            });
+            let record = lane.record().filter(|(tid, _)| self.threads.contains_key(tid));
+            if let Some((tid, fields)) = record {
+                let format = std::ptr::from_ref(fields.format).addr();
+                let kind = *kinds.entry(format).or_insert_with(|| Kind::of(fields.format));
+                self.take(tid, kind, fields, (time, margin));
+            }
+            if lane.take_missed().is_some() && self.gaps.len() <= MOST_GAPS {
+                self.gaps.push((last[number], time));
+            }
+            last[number] = time;
+            match lane.read()? {
+                true => first.0.0 = lane.time(),
+                false => {
+                    at_end.extend(lane.take_missed().map(|_| (time, LIMIT)));
+                    PeekMut::pop(first);
+                }
+            }
+        }
+        self.gaps.extend(at_end);
+        Ok(())
+    }
+
+    fn take(&mut self, tid: u32, kind: Kind, fields: Fields<'_>, (time, margin): (i64, i64)) {
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.pass(time, margin);
+        let number = |field| fields.number(field).unwrap_or(-1);
+        match kind {
+            Kind::Mmio { kind, value } => {
+                let value = (number(kind) == WRITE).then(|| number(value) as u64);
+                thread.stored = value.map(|value| (time, value));
+                thread.is_out = false;
+                let stored = value.and_then(|value| self.stamps.get_mut(&value));
+                let Some((client, is_known, stamp)) = stored else { return };
+                // Another client may store this value, too.
+                let is_own = self.served.get(client).is_some_and(|points| {
+                    let at = points.partition_point(|(point, _)| *point <= time);
+                    let near = [at.checked_sub(1), Some(at)].into_iter().flatten();
+                    near.filter_map(|at| points.get(at)).any(|(_, by)| *by == tid)
+                });
+                if is_own {
+                    let times = (time.saturating_sub(margin), later(time, margin));
+                    stamp.seen = (!*is_known).then_some(times);
+                    *is_known = true;
+                }
+            }
+            Kind::Fpu { load } if number(load) == 1 => thread.resume(time, margin),
+            Kind::Entry => {
+                thread.resume(time, margin);
+                thread.is_out = false;
+            }
+            Kind::Fpu { .. } | Kind::Exit => thread.is_out = false,
+            Kind::Other => {}
+        }
+    }
+
+    /// Removes times that a lost event could have changed.
+    fn leave_out_gaps(&mut self) {
+        if self.gaps.is_empty() {
+            return;
+        }
+        // Their ends are in order. Of those that end later, one that begins earliest matters.
+        let mut earliest = i64::MAX;
+        for gap in self.gaps.iter_mut().rev() {
+            earliest = earliest.min(gap.0);
+            gap.0 = earliest;
+        }
+        let are_all_known = self.gaps.len() <= MOST_GAPS;
+        let is_whole = |from: i64, to: i64| {
+            let first = self.gaps.partition_point(|(_, end)| *end < from);
+            are_all_known && self.gaps.get(first).is_none_or(|(begin, _)| *begin > to)
+        };
+        for sample in self.threads.values_mut().flat_map(|thread| &mut thread.samples) {
+            sample.reached = sample.reached.filter(|at| is_whole(*at, sample.host));
+            sample.resumed = sample.resumed.filter(|at| is_whole(sample.host, *at));
+        }
+    }
+}
+
+impl Served<'_> {
+    /// Takes the points before an event of the thread.
+    fn pass(&mut self, time: i64, margin: i64) {
+        while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
+            let stored = self.stored.take().filter(|(_, value)| *value == u64::from(sample.seq));
+            sample.reached = stored.map(|(at, _)| later(at, margin).min(sample.host));
+            // Otherwise the next events may be of another point.
+            self.is_out = stored.is_some();
+            self.passed += 1;
+        }
+    }
+
+    /// Takes an event before the guest runs again.
+    fn resume(&mut self, time: i64, margin: i64) {
+        let sample = self.passed.checked_sub(1).and_then(|last| self.samples.get_mut(last));
+        // A store before it is not that of the next point.
+        self.stored = None;
+        if let Some(sample) = sample.filter(|_| self.is_out) {
+            sample.resumed = Some(time.saturating_sub(margin).max(sample.host));
+        }
+    }
+}
+
+/// Returns the latest time of an event. The kernel's ticks are rounded down.
+fn later(time: i64, margin: i64) -> i64 {
+    time.saturating_add(margin).saturating_add(1)
+}
