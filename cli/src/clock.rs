@@ -28,7 +28,7 @@ const SHOWN: usize = 10;
 /// With several sessions, it also shows which of them have the host's clock in
 /// common: those of one machine and boot.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directories of sessions (those with session.json in them)
     #[arg(required = true, value_name = "DIR")]

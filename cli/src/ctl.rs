@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// commands of this VMM. Without a command, commands are read from standard
 /// input, one per line; a command that fails does not stop the next ones.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Seconds to wait for a reply; this option precedes COMMAND
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
@@ -50,10 +50,10 @@ Commands:
   snapshot                       write a flight recorder's contents as a session
 
 Examples:
-  hypertrace ctl S info trace-events 'virtio_*'  show which of these events are on
+  hypertrace ctl S info trace-events 'virtio_*'  show which of these are on
   hypertrace ctl S trace-event 'disk_*' off      switch these events off
   hypertrace ctl S trace-file set /tmp/trace     continue in another file
-  hypertrace ctl S < commands                    execute many commands, one per line
+  hypertrace ctl S < commands                    execute commands, one per line
   hypertrace ctl S                               type commands
   hypertrace ctl --timeout 60 S trace-file flush wait longer, for a slow disk
 

@@ -51,7 +51,7 @@ const AFTER: usize = 4;
 /// VMM records its own events. Without a usable /dev/kvm the same guest program
 /// runs on threads, over shared memory.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directory for the session: new or empty (default: a new one in the
     /// temporary folder)
@@ -93,16 +93,18 @@ Examples:
   hypertrace demo --out S --json        numbers for a script
   hypertrace demo --out S --share group let the group of S read it
   hypertrace demo --trace 'vcpu_exit,file=t' --trace-backend log
-                                        record only the exits of the VMM's events, also on stderr
-                                        and in the file t for QEMU's simpletrace reader
-  hypertrace demo --out S --kernel      record KVM's and the scheduler's events beside it, in
-                                        S/kernel.dat
+                                        record only the VMM's exits, also on
+                                        stderr, and in the file t for QEMU's
+                                        simpletrace reader
+  hypertrace demo --out S --kernel      record KVM's and the scheduler's events
+                                        beside it, in S/kernel.dat
   hypertrace demo --out S --times 100   and in another terminal, while it runs:
   hypertrace ctl S info trace           show backends and rings
   hypertrace report S | less            show the whole timeline
 
-Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not empty); after SIGINT,
-SIGTERM or SIGHUP, 128 plus the signal's number: the session holds what was recorded until then.";
+Exit code: 0 done, 1 failed, 2 wrong usage (such as a directory that is not
+empty); after SIGINT, SIGTERM or SIGHUP, 128 plus the signal's number: the
+session holds what was recorded until then.";
 
 #[derive(Serialize)]
 struct Report<'a> {

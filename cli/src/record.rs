@@ -29,7 +29,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// As root, this uses a private instance of the kernel's trace. As another user,
 /// or without tracefs, it records the scheduling of the user's threads by perf.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directory of a session, or a new or empty one
     #[arg(long, value_name = "DIR")]
@@ -68,15 +68,18 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace record --out S --pid 1234     the events of a running VMM, beside its session S
-  hypertrace record --out S -- ./program   run a program; S is made
+  hypertrace record --out S --pid 1234    the events of a running VMM, beside
+                                          its session S
+  hypertrace record --out S -- ./program  run a program; S is made
   hypertrace record --out S -e 'kvm:*' -e 'sched:*' --pid 1234
-                                           all events of KVM and of the scheduler, which cost
-                                           more (see available_events in /sys/kernel/tracing)
-  trace-cmd report S/kernel.dat            show the kernel's events alone
+                                          all events of KVM and the scheduler,
+                                          which cost more (available_events in
+                                          /sys/kernel/tracing lists them)
+  trace-cmd report S/kernel.dat           show the kernel's events alone
 
-Exit code: with --pid 0 at the end, also after Ctrl-C; with a program, the program's, as `hypertrace
-run` gives it; 1 if the recording is incomplete, 2 for wrong usage.";
+Exit code: with --pid 0 at the end, also after Ctrl-C; with a program, the
+program's, as `hypertrace run` gives it; 1 if the recording is incomplete, 2 for
+wrong usage.";
 
 /// Parses the name of an event or of several.
 fn event(text: &str) -> Result<String, String> {

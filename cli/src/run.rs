@@ -25,7 +25,7 @@ use std::process::ExitCode;
 /// HYPERTRACE_SEGMENT. Events of all their threads are recorded until the program
 /// ends; then `run` ends with the program's status.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directory for the session: new or empty
     #[arg(long, value_name = "DIR")]
@@ -86,15 +86,17 @@ Examples:
   hypertrace report S | less            show the whole timeline
   hypertrace ctl S info trace           show backends and rings while it runs
   hypertrace run --out S --kernel -- ./server
-                                        record the kernel's scheduling of it, too
+                                        record when the kernel ran it, too
   hypertrace run --qemu qemu-aarch64 --out S -- ./server
-                                        run it under an emulator, also of another CPU
+                                        run it under an emulator
   hypertrace run --out S --segment /dev/shm/s -- ./server
-                                        keep the segment in a file; after a crash of run:
+                                        keep the segment in a file; after a
+                                        crash of run:
   hypertrace run --recover /dev/shm/s --out S
 
-Exit code: the program's; 128 plus the signal's number if one ended it; 127 if there is no such
-program, 126 if it cannot be run; 1 if the session is incomplete, 2 for wrong usage.";
+Exit code: the program's; 128 plus the signal's number if one ended it; 127 if
+there is no such program, 126 if it cannot be run; 1 if the session is
+incomplete, 2 for wrong usage.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 /// "filtered" events were switched off, "faults" are a guest's violations of the
 /// interface. Events of the host's kernel (kernel.dat) are counted by CPU.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directory of a session (the one with session.json in it)
     #[arg(value_name = "DIR")]
@@ -33,7 +33,7 @@ const EXAMPLES: &str = "\
 Examples:
   hypertrace stat S                              print a table
   hypertrace stat S --json | jq .total.lost      print the number of lost events
-  hypertrace clock S                             show how well guests' clocks are known
+  hypertrace clock S                             how well clocks are known
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 

@@ -409,8 +409,19 @@ fn a_closed_pipe_is_success() {
 
 #[test]
 fn help_teaches_by_example() {
-    for command in ["report", "stat"] {
+    let commands = ["demo", "report", "stat", "clock", "regions", "run", "record", "ctl"];
+    for command in commands {
         let text = ok(&[command, "--help"]);
         assert!(text.contains("Examples:") && text.contains("Exit code"), "{text}");
+        // The options between them are laid out for the terminal.
+        let (about, rest) = text.split_once("\nUsage: ").unwrap();
+        let (_, examples) = rest.split_once("Examples:").unwrap();
+        let wide = about.lines().chain(examples.lines()).find(|line| line.chars().count() > 80);
+        assert_eq!(wide, None, "{command}");
+        // The list of parts is a list.
+        assert!(
+            command != "regions" || about.contains("\n  vmm           in the VMM\n"),
+            "{about}"
+        );
     }
 }

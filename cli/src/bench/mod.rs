@@ -54,8 +54,8 @@ Examples:
   hypertrace bench --runs 31 --json        more runs, for a script
 
 A ratio is a row's time divided by its floor's: the median over the runs, which
-alternate. Times differ from machine to machine and from minute to minute; ratios
-much less. docs/benchmarks.md explains each row.")]
+alternate. Times differ from machine to machine and from minute to minute;
+ratios much less. docs/benchmarks.md explains each row.")]
 pub struct BenchArgs {
     /// Rows to measure, by name or by the beginning of a name (default: all)
     #[arg(value_name = "ROW")]

@@ -40,7 +40,7 @@ use std::path::PathBuf;
 /// over lost events, over a jump of the clock, over a migration, over a fork,
 /// begun or ended while the kernel's events of their thread were not recorded.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
@@ -88,7 +88,7 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  hypertrace demo --kernel --out S             record a guest, its VMM and the kernel
+  hypertrace demo --kernel --out S             record a guest, VMM and kernel
   hypertrace regions S                         all regions
   hypertrace regions S --name batch --by vcpu  one region, by vCPU
   hypertrace regions S --between vcpu_exit vcpu_run
@@ -96,11 +96,12 @@ Examples:
   hypertrace regions S --json | jq '.regions[] | {name, p99_ns}'
   hypertrace regions S --samples > samples.csv
                                                for statistics of your own
-  hypertrace regions S --html regions.html     a page, with the slowest in detail
+  hypertrace regions S --html regions.html     a page for a browser
   hypertrace run --kernel --out T -- ./program && hypertrace regions T
                                                a program without a VM
 
-Exit code: 0 done, 1 failed, 2 wrong usage, no such region, or damaged or foreign input.";
+Exit code: 0 done, 1 failed, 2 wrong usage, no such region, or damaged or
+foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {

@@ -32,10 +32,10 @@ use std::io::{self, Write as _};
 /// @cpu1. Numbers that the kernel has names for are shown by name. Files of
 /// trace-cmd (version 6 and 7) alone have times of their own clock: those that
 /// trace-cmd report shows. A guest's file given together with its host's is put on
-/// the host's clock if trace-cmd recorded the relation; if not, --guest-of does that by
-/// the reference points of a session, or --ts-offset by hand.
+/// the host's clock if trace-cmd recorded the relation; if not, --guest-of does
+/// that by the reference points of a session, or --ts-offset by hand.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
@@ -86,8 +86,8 @@ Examples:
   hypertrace report S -e 'kvm:*' -e 'disk_*'     a guest's disk events and KVM's
   hypertrace report trace.dat                    a file of trace-cmd record
   hypertrace report HOST.dat GUEST.dat --ts-offset -1500
-                                                 a guest's file, 1,500 ns earlier
-  hypertrace report S GUEST.dat --guest-of S     a guest's file, placed by the points in S
+                                                 a guest's, 1,500 ns earlier
+  hypertrace report S GUEST.dat --guest-of S     a guest's, by the points in S
 
 Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
