@@ -1,5 +1,12 @@
 //! `hypertrace regions`: of a guest under KVM, of programs, and without a kernel's trace.
 
+#[path = "../../timeline/tests/made/mod.rs"]
+mod made;
+#[path = "../../timeline/tests/made/trace_dat.rs"]
+mod trace_dat;
+#[path = "../../timeline/tests/made/vcpu.rs"]
+mod vcpu;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,6 +19,7 @@ use hypertrace::region;
 use hypertrace_tests::command::{Demo, Hypertrace, Ran, run};
 use hypertrace_tests::{capability, kvm, traced};
 use serde_json::Value;
+use vcpu::Vcpu;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
@@ -294,4 +302,34 @@ fn a_session_without_regions_says_how_to_make_some() {
     for part in ["no regions", "NAME_begin", "region!", "--between"] {
         assert!(said.contains(part), "{part}: {said}");
     }
+}
+
+#[test]
+fn regions_of_two_sessions_have_rows_of_their_own() {
+    let all = [20, 30].map(|rounds| {
+        let vcpus = [Vcpu::rounds(0, rounds, 2)];
+        let made = vcpu::session(&vcpus);
+        let trace = vcpu::trace(&vcpus, |_| true).version_7();
+        fs::write(made.path().join("kernel.dat"), trace).unwrap();
+        made
+    });
+    let dirs = all.each_ref().map(|made| made.path());
+    let both =
+        |args: &[&str]| run(HYPERTRACE.command(["regions"]).args(args).arg(dirs[0]).arg(dirs[1]));
+
+    let text = both(&[]).ok();
+    let json: Value = both(&["--json"]).json();
+    let csv = both(&["--csv"]).ok();
+
+    let rows = json["regions"].as_array().unwrap().iter();
+    let rows = rows.map(|row| (number(&row["session"]), number(&row["count"])));
+    assert_eq!(Vec::from_iter(rows), [(0, 20), (1, 30)]);
+    for (session, count) in [20, 30].iter().enumerate() {
+        let name = dirs[session].file_name().unwrap().to_str().unwrap();
+        assert!(text.contains(&format!("{name}:batch: {count} regions")), "{text}");
+        assert!(csv.contains(&format!("\nbatch,,{session},{count},")), "{csv}");
+    }
+    // The name of the only session says nothing.
+    let one = regions(dirs[0], &[]).ok();
+    assert!(one.starts_with("batch: 20 regions"), "{one}");
 }

@@ -100,6 +100,8 @@ pub struct EventRef<'a> {
     pub thread: Option<Thread>,
     /// Reading of a guest's clock that the time is from.
     pub(crate) reading: Option<GuestReading<'a>>,
+    /// Index of the kernel's trace that it is from, among those of the timeline; 0 for others.
+    pub(crate) trace: usize,
 }
 
 impl Event {
@@ -118,6 +120,7 @@ impl Event {
             reference: self.reference,
             thread: self.thread,
             reading: None,
+            trace: 0,
         }
     }
 }
@@ -234,6 +237,10 @@ pub struct Lost {
     pub client: Option<u32>,
     /// CPU, in a kernel's trace.
     pub cpu: Option<u32>,
+    /// Thread of the VMM whose ring was full, if it is known.
+    pub thread: Option<Thread>,
+    /// Index of the kernel's trace, as in [`EventRef`].
+    pub(crate) trace: usize,
     /// Exact number of lost events; 0 if a kernel only says that there are some.
     pub events: u64,
     /// Causes of all losses of this source, from `session.json`; packets have only the

@@ -79,7 +79,7 @@ impl<'a> Timeline<'a> {
             margins.push(is_placed.then_some(stated.unwrap_or(0)));
             all.extend(inputs(number, session, maps, &mut names));
         }
-        for (trace, number) in traces.iter().zip(numbers) {
+        for (trace, number) in traces.iter().enumerate().zip(numbers) {
             all.extend(kernel::inputs(number, trace, &names));
         }
         let mut heap = BinaryHeap::new();

@@ -43,7 +43,7 @@ fn the_parts_are_those_of_the_machine() {
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
     assert_eq!((group.name.as_str(), group.count()), ("batch", 500));
-    assert_eq!(group.not_counted, [0; 8]);
+    assert_eq!(group.not_counted, [0; Kind::ALL.len()]);
     let times = group.total.times;
     assert_eq!(times.get(Part::Unattributed), 0);
     for (number, part) in PARTS.into_iter().enumerate().skip(1) {
@@ -70,6 +70,30 @@ fn the_parts_are_those_of_the_machine() {
 }
 
 #[test]
+fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
+    // As recorded by default: no event begins an exit, and a stamp has one event only.
+    let mut vcpus = [Vcpu::rounds(0, 300, 50)];
+    let is_recorded =
+        |what: &What| !matches!(what, What::Kernel(id, _) if *id == trace_dat::KVM_EMULATE_INSN_ID);
+    vcpus[0].events.retain(|(_, what)| is_recorded(what));
+
+    let regions = all(&with_kernel(&vcpus, |_| true));
+
+    let times = regions.groups[0].total.times;
+    let [guest, kernel, vmm, runnable, blocked] = vcpus[0].truth;
+    for (part, truth) in [(Part::Vmm, vmm), (Part::Runnable, runnable), (Part::Blocked, blocked)] {
+        assert_eq!(times.get(part), truth, "{part:?}");
+    }
+    assert_eq!(times.get(Part::Unattributed), 0);
+    // The first 20 to 49 ns of an exit are the guest's.
+    let early = kernel - times.get(Part::Kernel);
+    assert!((330 * 20..330 * 50).contains(&early), "{early}");
+    let off = times.get(Part::Guest).abs_diff(guest + early);
+    assert!(off <= guest / 500 + 500, "{off} of {guest}");
+    assert_eq!(regions.groups[0].total.exits[0].1, 300.0);
+}
+
+#[test]
 fn a_trace_beside_another_session_of_the_boot_shows_the_threads_too() {
     let vcpus = [Vcpu::rounds(0, 30, 5), Vcpu::rounds(1, 20, 2)];
     let (guest, own) = (vcpu::session(&vcpus), with_kernel(&vcpus, |_| true));
@@ -88,6 +112,67 @@ fn a_trace_beside_another_session_of_the_boot_shows_the_threads_too() {
     let times = |regions: &Regions| regions.groups[0].total.times;
     assert_eq!(times(&beside), times(&all(&own)));
     assert_eq!(times(&beside).get(Part::Unattributed), 0);
+}
+
+#[test]
+fn a_trace_of_other_threads_or_of_the_same_again_changes_nothing() {
+    let vcpus = [Vcpu::rounds(0, 30, 5)];
+    let made = with_kernel(&vcpus, |_| true);
+    // Of another thread, with kinds of events that the session's own trace does not have.
+    let exit = [48u32, 0, 0, 0, 1, 0].map(u32::to_le_bytes).concat();
+    let at = |time: u64| (vcpu::HOST_BASE + time, trace_dat::KVM_EXIT_ID, 500, exit.clone());
+    let other =
+        trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&[at(10), at(9_000)]));
+    let (id, version) = trace_dat::recorded(made::BOOT, 0);
+    let other = other.option(id, version);
+    let path = made.path().join("other.dat");
+    for bytes in [other.version_7(), vcpu::trace(&vcpus, |_| true).version_7()] {
+        std::fs::write(&path, bytes).unwrap();
+        let session = Session::open(made.path()).unwrap();
+        let maps = ClockMaps::of(&session).unwrap();
+        let mut traces = Vec::from_iter(KernelTrace::of_session(0, &session).unwrap());
+        let mut trace = KernelTrace::open(&path).unwrap();
+        trace.join(0, &session);
+        traces.push(trace);
+
+        let both = Regions::of(&[(session, maps)], &traces, &Options::default()).unwrap();
+
+        let own = all(&made);
+        let times = |regions: &Regions| Vec::from_iter(regions.samples().map(|s| s.times));
+        assert_eq!(times(&both), times(&own));
+        assert_eq!(both.groups[0].total.times.get(Part::Unattributed), 0);
+    }
+}
+
+#[test]
+fn events_that_no_file_holds_are_said() {
+    let counted = |events: u64| {
+        let streams = format!(r#"[{{"domain":"guest","client":0,"clock":1,"events":{events}}}]"#);
+        let json = made::json(&made::clocks(), EMPTY_EVENTS, &streams);
+        let packet = region(Packet::guest(0), 16, 1, 1_000, 2_000);
+        let made = Made::with_json(&json);
+        all(&made.stream("guest-000-0000", &[Packet::guest(0), packet])).warnings
+    };
+    assert_eq!(counted(2), [""; 0]);
+    let said = counted(7);
+    assert!(said.len() == 1 && said[0].contains("5 events that session.json counts"), "{said:?}");
+}
+
+#[test]
+fn regions_before_the_recording_are_counted_apart() {
+    let vcpus = [Vcpu::rounds(0, 40, 5)];
+    let half = vcpu::kernel_events(&vcpus) / 2;
+
+    let regions = all(&with_kernel(&vcpus, |number| number >= half));
+
+    let (count, kinds) = counts(&regions);
+    assert_eq!(kinds, [("not_recorded", 40 - count)]);
+    assert!((15..25).contains(&count), "{count}");
+    let group = &regions.groups[0];
+    assert_eq!(group.total.times.get(Part::Unattributed), 0);
+    let kernel: u64 = group.total.exits.iter().map(|(_, _, ns)| ns).sum();
+    assert_eq!(kernel, group.total.times.get(Part::Kernel));
+    assert_eq!(regions.samples().count() as u64, count);
 }
 
 #[test]
@@ -194,12 +279,13 @@ fn events(events: &[(u32, u64, u32, u64)]) -> Vec<Vcpu> {
 fn what_is_no_pair_is_counted_by_its_kind() {
     /// Events, the number of counted regions, and those of the kinds that are not.
     type Case = (&'static [(u32, u64, u32, u64)], u64, &'static [(&'static str, u64)]);
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
         (&[(0, 10, B, 1), (0, 20, E, 1), (0, 30, B, 1), (0, 40, E, 1)], 2, &[]),
         (&[(0, 10, B, 1), (1, 15, B, 1), (0, 20, E, 1), (1, 30, E, 1)], 2, &[]),
         (&[(0, 10, B, 1)], 0, &[("begin_without_end", 1)]),
         (&[(0, 10, E, 1)], 0, &[("end_without_begin", 1)]),
         (&[(0, 10, B, 1), (0, 20, B, 1), (0, 30, E, 1)], 0, &[("id_twice", 1)]),
+        (&[(0, 1, B, 1), (0, 2, B, 1), (0, 3, B, 1), (0, 4, E, 1)], 0, &[("id_twice", 2)]),
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (0, 4, E, 1)], 0, &[("nested", 2)]),
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 1), (0, 4, E, 2)], 0, &[("nested", 2)]),
         // On another client.
@@ -226,6 +312,88 @@ fn ids_of_two_sessions_are_not_the_same() {
 
     assert_eq!(counts(&regions), (2, vec![]));
     assert_eq!(regions.samples().map(|s| s.session).collect::<Vec<_>>(), [0, 1]);
+    // Nor are their regions.
+    let groups = regions.groups.iter().map(|group| (group.session, group.count()));
+    assert_eq!(Vec::from_iter(groups), [(0, 1), (1, 1)]);
+    assert_eq!(regions.samples().map(|s| s.group).collect::<Vec<_>>(), [0, 1]);
+}
+
+/// Events of regions of any length, and of empty ones.
+const EMPTY_EVENTS: &str = r#"[
+    {"id":16,"schema":"a_begin(id:u64,v:u64)","reference_point":false},
+    {"id":17,"schema":"a_end(id:u64)","reference_point":false},
+    {"id":18,"schema":"empty_begin(id:u64)","reference_point":false},
+    {"id":19,"schema":"empty_end(id:u64)","reference_point":false}
+]"#;
+
+/// Makes a region of a client, from a time to another.
+fn region(packet: Packet, event: u32, id: u64, from: u64, to: u64) -> Packet {
+    let fields: &[u64] = if event == 16 { &[id, id] } else { &[id] };
+    packet.event(from, event, fields).event(to, event + 1, &[id])
+}
+
+#[test]
+fn an_empty_region_costs_what_the_client_has_measured_itself() {
+    let json = made::json(&made::clocks(), EMPTY_EVENTS, "[]");
+    let client = |number, empty: &[u64]| {
+        let first = region(Packet::guest(number), 16, 1, 1_000, 2_000);
+        empty.iter().enumerate().fold(first, |packet, (n, time)| {
+            let from = 10_000 * (n as u64 + 1);
+            region(packet, 18, n as u64, from, from + time)
+        })
+    };
+    // The first client's median is 20; the second one has none, or less.
+    for (second, by_client, of_all) in [
+        (&[][..], [Some(20), None], None),
+        (&[5_000][..], [Some(20), Some(5_000)], Some(20)),
+        (&[7, 9][..], [Some(20), Some(7)], Some(7)),
+    ] {
+        let made = Made::with_json(&json)
+            .stream("guest-000-0000", &[Packet::guest(0), client(0, &[10, 20, 900])])
+            .stream("guest-001-0000", &[Packet::guest(1), client(1, second)]);
+        let options = |by| Options { select: Select::Names(vec!["a".into(), "empty".into()]), by };
+        let empty = |by| {
+            let regions = read(&made, &options(by));
+            let groups = regions.groups.iter().filter(|group| group.name == "a");
+            groups.map(|group| group.empty_ns).collect::<Vec<_>>()
+        };
+        assert_eq!(empty(By::Client), by_client);
+        assert_eq!(empty(By::Nothing), [of_all]);
+    }
+}
+
+#[test]
+fn a_client_that_uses_up_the_groups_leaves_one_for_other_values() {
+    let json = made::json(&made::clocks(), EMPTY_EVENTS, "[]");
+    let many = (0..regions::MOST_GROUPS as u64)
+        .fold(Packet::guest(0), |packet, n| region(packet, 16, n, 1_000 + 10 * n, 1_005 + 10 * n));
+    let few = region(Packet::guest(1), 16, 1 << 40, 900_000, 901_000);
+    let made = Made::with_json(&json)
+        .stream("guest-000-0000", &[Packet::guest(0), many])
+        .stream("guest-001-0000", &[Packet::guest(1), few]);
+
+    let regions = read(&made, &Options { by: By::Field("v".into()), ..Options::default() });
+
+    assert!(regions.has_others && !regions.is_cut);
+    assert!(regions.groups.len() <= regions::MOST_GROUPS);
+    assert_eq!(counts(&regions), (regions::MOST_GROUPS as u64 + 1, vec![]));
+    let other = regions.groups.last().unwrap();
+    assert_eq!(other.value.as_deref(), Some("other values"));
+    assert_eq!(other.durations_ns().last(), Some(&1_000));
+}
+
+#[test]
+fn a_long_value_is_cut() {
+    let events = r#"[{"id":16,"schema":"a_begin(id:u64,v:str)","reference_point":false},
+        {"id":17,"schema":"a_end(id:u64)","reference_point":false}]"#;
+    let text = "é".repeat(1_000);
+    let packet = Packet::guest(0).event_str(10, 16, &[1], text.as_bytes()).event(20, 17, &[1]);
+    let made = Made::with_json(&made::json(&made::clocks(), events, "[]"));
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), packet]);
+
+    let regions = read(&made, &Options { by: By::Field("v".into()), ..Options::default() });
+
+    assert_eq!(regions.groups[0].value, Some("é".repeat(50) + "…"));
 }
 
 #[test]
@@ -254,6 +422,30 @@ fn a_region_over_lost_events_of_its_client_is_not_counted() {
 
     assert_eq!(counts(&regions), (2, vec![("lost_events", 1)]));
     assert_eq!(regions.samples().map(|sample| sample.id).collect::<Vec<_>>(), [1, 3]);
+}
+
+#[test]
+fn a_full_ring_of_a_thread_spoils_the_regions_of_its_own_clients() {
+    let regions = [(0, 100, B, 1), (0, 900, E, 1), (1, 100, B, 1), (1, 900, E, 1)];
+    let mut vcpus = events(&regions.map(|(c, time, event, id)| (c, 10_000 + time, event, id)));
+    for vcpu in &mut vcpus {
+        vcpu.events.insert(0, (10_050, What::Point(10_045)));
+    }
+    let made = vcpu::session(&vcpus);
+    // The second vCPU's thread loses 5 events of its own.
+    let lease = [10, 42, 101, 0];
+    let first = Packet::host(1).with64(80, 10).event_str(1_000, 1, &lease, b"vcpu1");
+    let payload = [1, 0, 1, made::GUEST_BASE + 10_045, 10_050];
+    let first = first.flagged(10_050, vcpu::POINT, 1, &payload, 0);
+    let second = Packet::host(1).with64(80, 10).after(&first).with64(56, 5);
+    let second = second.event(10_500, vcpu::RUN, &[1]);
+    let third = Packet::host(1).with64(80, 10).after(&second).event(11_500, vcpu::RUN, &[1]);
+    let made = made.stream("host-001-0000", &[Packet::host(1), first, second, third]);
+
+    let regions = all(&made);
+
+    assert_eq!(counts(&regions), (1, vec![("lost_events", 1)]));
+    assert_eq!(regions.samples().next().unwrap().client(), Some(0));
 }
 
 #[test]
@@ -427,11 +619,13 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
     let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel));
     std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
 
-    let samples: Vec<_> = all(&made).samples().map(|sample| sample.times.0).collect();
+    let regions = all(&made);
+    let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
 
-    // program, kernel, vmm, runnable, blocked, off, unattributed; after the kernel's last event,
-    // nothing is known.
-    assert_eq!(samples, [[4_400, 0, 0, 600, 3_000, 0, 0], [0, 0, 0, 0, 0, 0, 100]]);
+    // program, kernel, vmm, runnable, blocked, off, unattributed.
+    assert_eq!(samples, [[4_400, 0, 0, 600, 3_000, 0, 0]]);
+    // After the kernel's last event, nothing is known.
+    assert_eq!(counts(&regions), (1, vec![("not_recorded", 1)]));
 }
 
 #[test]
@@ -468,11 +662,57 @@ fn false_readings_of_a_client_change_no_region_of_another() {
     let regions = all(&made);
 
     let [group] = &regions.groups[..] else { panic!("{:?}", regions.groups) };
-    assert_eq!((group.count(), group.not_counted), (199, [0; 8]));
+    assert_eq!((group.count(), group.not_counted), (199, [0; Kind::ALL.len()]));
     let bound = group.bound_ns.unwrap();
     assert!(bound <= 10_005, "{bound}: 0.2 % of 5 ms");
     for duration in group.durations_ns() {
         assert!(duration.abs_diff(5 * MS) <= bound, "{duration}");
+    }
+}
+
+#[test]
+fn a_thread_that_programs_of_two_processes_claim_is_nobodys() {
+    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
+    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
+    let (program, other) = ((100, "program"), (9, "other"));
+    let switch = |time: u64, from, state, to| {
+        let payload = trace_dat::switch(from, state, to);
+        (vcpu::HOST_BASE + time, trace_dat::SCHED_SWITCH_ID, 9, payload)
+    };
+    let kernel = [
+        switch(500, other, 0, program),
+        switch(11_000, program, 0x100, other),
+        switch(19_000, other, 0, program),
+        switch(30_000, program, 1, other),
+    ];
+    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel)).version_7();
+    // 8 of 10 us are runnable. Another client names the same thread; if it is of another process, that is false.
+    // Otherwise, the first one's program has begun another one.
+    for (pid, of_first, claims) in
+        [(None, [2_000, 8_000, 0], 0), (Some(51), [0, 0, 10_000], 1), (Some(50), [0, 0, 10_000], 0)]
+    {
+        let lease = |client: u32, pid: u64, time: u64| {
+            let token = 9 + u64::from(client);
+            let fields = [token, pid, 100, 0];
+            Packet::new(1, client, 0).with64(80, token).event_str(time, 1, &fields, b"program")
+        };
+        let first = lease(0, 50, 1).event(10_000, B, &[1, 0]).event(20_000, E, &[1]);
+        let made = Made::with_json(&json);
+        let mut made = made.stream("guest-000-0000", &[Packet::new(1, 0, 0), first]);
+        if let Some(pid) = pid {
+            let work = lease(1, pid, 2).event(12_000, vcpu::WORK, &[0]);
+            let second = work.event(15_000, vcpu::WORK, &[0]);
+            made = made.stream("guest-001-0000", &[Packet::new(1, 1, 0), second]);
+        }
+        std::fs::write(made.path().join("kernel.dat"), &trace).unwrap();
+
+        let regions = all(&made);
+
+        let times = regions.groups[0].total.times;
+        let parts = [Part::Guest, Part::Runnable, Part::Unattributed].map(|part| times.get(part));
+        assert_eq!(parts, of_first, "{pid:?}");
+        let said = regions.warnings.iter().filter(|said| said.contains("the thread 100 "));
+        assert_eq!(said.count(), claims, "{:?}", regions.warnings);
     }
 }
 

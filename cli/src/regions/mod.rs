@@ -37,7 +37,8 @@ use std::path::PathBuf;
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
 /// numbers: without an end or a begin, an id twice, nested in one of the same name,
-/// over lost events, over a jump of the clock, over a migration, over a fork.
+/// over lost events, over a jump of the clock, over a migration, over a fork,
+/// begun or ended while the kernel's events of their thread were not recorded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -60,12 +61,13 @@ pub struct Args {
     by: Option<String>,
 
     /// Take the cost of an empty region off the durations: the median of the regions
-    /// named "empty" of the same sessions
+    /// named "empty" of the same client
     #[arg(long)]
     subtract_empty: bool,
 
-    /// Print one JSON object: regions (name, by, count, min_ns .. max_ns, histogram,
-    /// not_counted, breakdown, total, empty_ns), stolen_ms (null: unknown), warnings
+    /// Print one JSON object: regions (name, session, by, count, min_ns .. max_ns,
+    /// histogram, not_counted, breakdown, total, empty_ns), stolen_ms (null: unknown),
+    /// warnings
     #[arg(long, group = "form")]
     json: bool,
 
@@ -114,8 +116,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let regions = Regions::of(&sessions, &traces, &options)?;
     if args.subtract_empty && !regions.groups.iter().any(|group| group.empty_ns.is_some()) {
-        let why = "--subtract-empty: there is no region named empty; record some in the program, \
-                   with nothing in them: region!(\"empty\", id)";
+        let why = "--subtract-empty: no client has regions named empty; record some in each \
+                   client, with nothing in them: region!(\"empty\", id)";
         return Err(Usage(why.into()).into());
     }
     let warnings = args.warnings(&sessions, &traces, &regions);
@@ -130,7 +132,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(path) => html::page(&shown, &sessions, &traces, &warnings)
             .and_then(|page| html::save(path, &page))
             .map(|()| say(format_args!("wrote {}: open it in a browser", path.display()))),
-        None if args.json => print(shown.json(&warnings)),
+        None if args.json => print(rows::Json(&shown, &warnings)),
         None if args.csv => print(shown.csv()),
         None if args.samples => shown.samples(),
         None => print(text::text(&shown)),
@@ -239,6 +241,12 @@ impl Args {
             warnings.push(format!(
                 "more than {MOST_REGIONS} regions or {MOST_GROUPS} groups: the rest is left out; \
                  choose with --name"
+            ));
+        }
+        if regions.has_others {
+            warnings.push(format!(
+                "more values than {MOST_GROUPS} groups have space for: the regions with the others \
+                 are in the groups of other values"
             ));
         }
         for (session, _) in sessions {

@@ -4,7 +4,8 @@ use crate::escape::{Escaped, JsonText};
 use anyhow::{Context, Result};
 use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part, Regions, Times};
 use serde_json::{Map, Value, json};
-use std::fmt::Write as _;
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 
 /// Name of the regions that measure what a region itself takes.
@@ -40,9 +41,9 @@ pub struct Shown<'a> {
 }
 
 /// Durations of a group, less the cost of an empty region if that is wanted.
-pub struct Durations {
+pub struct Durations<'a> {
     /// In ascending order.
-    pub all: Vec<u64>,
+    pub all: Cow<'a, [u64]>,
     pub min: u64,
     pub p50: u64,
     pub p90: u64,
@@ -50,7 +51,7 @@ pub struct Durations {
     pub max: u64,
 }
 
-impl Durations {
+impl Durations<'_> {
     /// Returns names and values.
     pub fn named(&self) -> [(&'static str, u64); 5] {
         [
@@ -81,6 +82,24 @@ impl Durations {
     }
 }
 
+/// Regions and warnings as a JSON object.
+pub struct Json<'a>(pub &'a Shown<'a>, pub &'a [String]);
+
+impl fmt::Display for Json<'_> {
+    /// Writes it group by group: they may be many.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Json(shown, warnings) = self;
+        f.write_str("{\"regions\":[")?;
+        for (number, group) in shown.groups().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            write!(f, "{comma}{}", JsonText(&shown.group(group).to_string()))?;
+        }
+        let rest = json!({ "stolen_ms": shown.stolen_ms, "warnings": warnings }).to_string();
+        let rest = rest.strip_prefix('{').unwrap_or_default();
+        writeln!(f, "],{}", JsonText(rest))
+    }
+}
+
 impl<'a> Shown<'a> {
     /// Iterates over the groups that are wanted.
     pub fn groups(&self) -> impl Iterator<Item = &'a Group> {
@@ -88,26 +107,29 @@ impl<'a> Shown<'a> {
         self.regions.groups.iter().filter(move |group| !hides_empty || group.name != EMPTY)
     }
 
+    /// Returns the name of a group's session, if there are groups of several.
+    pub fn session(&self, group: &Group) -> Option<&'a str> {
+        let is_other = |other: &Group| other.session != group.session;
+        let name = self.regions.sessions.get(group.session)?;
+        (self.regions.sessions.len() > 1 && self.groups().any(is_other)).then_some(name)
+    }
+
     /// Returns a group's durations.
-    pub fn durations(&self, group: &Group) -> Durations {
+    pub fn durations<'g>(&self, group: &'g Group) -> Durations<'g> {
         let off = group.empty_ns.filter(|_| self.subtract).unwrap_or(0);
         let of = |part| group.quantile_ns(part).saturating_sub(off);
+        let all = group.durations_ns();
         Durations {
-            all: group.durations_ns().iter().map(|ns| ns.saturating_sub(off)).collect(),
+            all: match off {
+                0 => all.into(),
+                _ => all.iter().map(|ns| ns.saturating_sub(off)).collect(),
+            },
             min: of(0.0),
             p50: of(0.5),
             p90: of(0.9),
             p99: of(0.99),
             max: of(1.0),
         }
-    }
-
-    pub fn json(&self, warnings: &[String]) -> String {
-        let groups: Vec<Value> = self.groups().map(|group| self.group(group)).collect();
-        let all = json!({
-            "regions": groups, "stolen_ms": self.stolen_ms, "warnings": warnings,
-        });
-        format!("{}\n", JsonText(&all.to_string()))
     }
 
     fn group(&self, group: &Group) -> Value {
@@ -122,6 +144,7 @@ impl<'a> Shown<'a> {
         let by = group.value.as_ref().map(|value| json!({ "key": self.by, "value": value }));
         let mut json = json!({
             "name": group.name,
+            "session": group.session,
             "by": by,
             "count": group.count(),
             "bound_ns": group.bound_ns,
@@ -168,7 +191,7 @@ impl<'a> Shown<'a> {
 
     pub fn csv(&self) -> String {
         let mut out =
-            "name,by,count,min_ns,p50_ns,p90_ns,p99_ns,max_ns,bound_ns,empty_ns".to_owned();
+            "name,by,session,count,min_ns,p50_ns,p90_ns,p99_ns,max_ns,bound_ns,empty_ns".to_owned();
         // Writing to a String does not fail.
         for (_, name) in Kind::ALL {
             let _ = write!(out, ",{name}");
@@ -177,7 +200,7 @@ impl<'a> Shown<'a> {
         out.push('\n');
         for group in self.groups() {
             let _ = write!(out, "{},{}", quoted(&group.name), quoted(value(group)));
-            let _ = write!(out, ",{}", group.count());
+            let _ = write!(out, ",{},{}", group.session, group.count());
             for (_, ns) in self.durations(group).named() {
                 let _ = write!(out, ",{}", number((group.count() > 0).then_some(ns)));
             }
@@ -266,7 +289,7 @@ mod tests {
 
     #[test]
     fn steps_of_a_histogram_hold_all_durations() {
-        let all = vec![0, 1, 9, 10, 49, 50, 2_000];
+        let all = vec![0, 1, 9, 10, 49, 50, 2_000].into();
         let durations = Durations { all, min: 0, p50: 10, p90: 2_000, p99: 2_000, max: 2_000 };
         let steps = durations.histogram();
         assert_eq!(steps[0], (0, 1, 1));

@@ -33,6 +33,9 @@ pub fn text(shown: &Shown<'_>) -> String {
 }
 
 fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
+    if let Some(session) = shown.session(group) {
+        write!(out, "{}:", Escaped(session.as_bytes()))?;
+    }
     write!(out, "{}", Escaped(group.name.as_bytes()))?;
     if let Some(value) = &group.value {
         write!(out, " [{} {}]", Escaped(shown.by.as_bytes()), Escaped(value.as_bytes()))?;

@@ -3,7 +3,7 @@
 //! Lanes: the intervals of all threads of a host around chosen regions.
 
 use super::parts::{Account, Interval};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Most windows of a pass.
 pub const MOST_WINDOWS: usize = 64;
@@ -89,14 +89,24 @@ impl Lane {
     }
 }
 
+/// A lane whose intervals are not known yet.
+#[derive(Debug)]
+struct Owed {
+    /// Session and thread.
+    of: (usize, usize),
+    /// The cut of its account that is to be known.
+    cut: u32,
+    window: usize,
+    lane: usize,
+}
+
 /// The windows of a pass.
 #[derive(Debug)]
 pub(super) struct Windows {
     all: Vec<(Window, Lanes)>,
     /// Indices of the windows that have not ended, the first end first.
     open: VecDeque<usize>,
-    /// Lanes whose intervals will be known by a number: window and lane.
-    owed: HashMap<u64, (usize, usize)>,
+    owed: Vec<Owed>,
     /// End of the next window.
     next: i64,
 }
@@ -107,7 +117,7 @@ impl Windows {
             windows.iter().take(MOST_WINDOWS).map(|window| (*window, Lanes::default())).collect();
         let mut open: Vec<usize> = (0..all.len()).collect();
         open.sort_by_key(|index| all[*index].0.to());
-        let mut windows = Windows { all, open: open.into(), owed: HashMap::new(), next: i64::MAX };
+        let mut windows = Windows { all, open: open.into(), owed: Vec::new(), next: i64::MAX };
         windows.set_next();
         windows
     }
@@ -138,16 +148,21 @@ impl Windows {
         self.next = self.open.front().map_or(i64::MAX, |index| self.all[*index].0.to());
     }
 
-    /// Adds a lane whose intervals will be known by this number. Returns whether there is space.
-    pub fn owe(&mut self, window: usize, name: String, tid: u32, number: u64) -> bool {
+    /// Adds a lane. Returns its number, if there is space.
+    pub fn add(&mut self, window: usize, name: String, tid: u32) -> Option<usize> {
         let lanes = &mut self.all[window].1;
         if lanes.lanes.len() == MOST_LANES {
             lanes.left_out += 1;
-            return false;
+            return None;
         }
-        self.owed.insert(number, (window, lanes.lanes.len()));
         lanes.lanes.push(Lane { name, tid, intervals: Vec::new(), is_whole: false });
-        true
+        Some(lanes.lanes.len() - 1)
+    }
+
+    /// Notes that the intervals of a lane are known when the account of a thread knows this cut.
+    pub fn owe(&mut self, of: (usize, usize), cut: u32, (window, lane): (usize, usize)) {
+        // At most one for each lane of each window.
+        self.owed.push(Owed { of, cut, window, lane });
     }
 
     /// Notes that the first lane is that of the client's thread.
@@ -155,13 +170,20 @@ impl Windows {
         self.all[window].1.has_own = true;
     }
 
-    /// Takes the intervals of a lane that are known now.
-    pub fn settle(&mut self, number: u64, account: &Account) {
-        let Some((window, lane)) = self.owed.remove(&number) else { return };
-        let (window, lanes) = &mut self.all[window];
-        let lane = &mut lanes.lanes[lane];
-        (lane.intervals, lane.is_whole) = account.intervals(window.from(), window.to());
-        lane.shorten(MOST_INTERVALS, window);
+    /// Takes the intervals of a thread's lanes that are known now.
+    pub fn settle(&mut self, of: (usize, usize), account: &mut Account) {
+        let all = &mut self.all;
+        self.owed.retain(|owed| {
+            if owed.of != of || !account.cuts.is_known(owed.cut) {
+                return true;
+            }
+            account.cuts.forget(owed.cut);
+            let (window, lanes) = &mut all[owed.window];
+            let lane = &mut lanes.lanes[owed.lane];
+            (lane.intervals, lane.is_whole) = account.intervals(window.from(), window.to());
+            lane.shorten(MOST_INTERVALS, window);
+            false
+        });
     }
 
     pub fn into_lanes(self) -> Vec<Lanes> {

@@ -23,6 +23,9 @@ const PREEMPTED: i64 = 1 << 8;
 /// The states that the kernel reports: `TASK_REPORT`, and the idle state above.
 const REPORTED: i64 = PREEMPTED - 1;
 
+/// Reasons of `kvm_userspace_exit`: `KVM_EXIT_IO`, `KVM_EXIT_MMIO` of linux/kvm.h.
+const ACCESS_EXITS: [i64; 2] = [2, 6];
+
 /// Kind of a kernel's event, with the indices of the fields that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kernel {
@@ -189,8 +192,10 @@ pub(super) fn of_kvm(
         Kernel::Fpu { load } if number(load) == 0 => (Mark::Unload, last),
         Kernel::Fpu { .. } => (Mark::Load, last),
         Kernel::UserspaceExit { reason } => {
+            let is_access = ACCESS_EXITS.contains(&number(reason));
+            let mark = if is_access { Mark::AccessExit } else { Mark::UserspaceExit };
             // The access says more, and so does the exit's own reason.
-            (Mark::UserspaceExit, if last == 0 { reasons.shown(fields, reason) } else { last })
+            (mark, if last == 0 { reasons.shown(fields, reason) } else { last })
         }
         Kernel::Entry => (Mark::Entry, last),
         _ => return None,

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! collect  one pass over the timeline, with the regions that are open
+//! groups   the groups of regions, by session, name and value
 //! host     the threads of a session's host, and the clients that they run
 //! pairs    a client's open regions
 //! roles    the events that begin and end regions
@@ -33,6 +34,7 @@
 //! ```
 
 mod collect;
+mod groups;
 mod host;
 mod lanes;
 mod marks;
@@ -117,11 +119,13 @@ pub enum Kind {
     Migration,
     /// A child process of the one that began it ended it, too.
     Fork,
+    /// The kernel's events of its thread were not recorded when it began or when it ended.
+    NotRecorded,
 }
 
 impl Kind {
     /// All kinds, with their names.
-    pub const ALL: [(Kind, &str); 8] = [
+    pub const ALL: [(Kind, &str); 9] = [
         (Kind::BeginWithoutEnd, "begin_without_end"),
         (Kind::EndWithoutBegin, "end_without_begin"),
         (Kind::IdTwice, "id_twice"),
@@ -130,6 +134,7 @@ impl Kind {
         (Kind::ClockJump, "clock_jump"),
         (Kind::Migration, "migration"),
         (Kind::Fork, "fork"),
+        (Kind::NotRecorded, "not_recorded"),
     ];
 }
 
@@ -137,8 +142,10 @@ impl Kind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Regions {
-    /// By name, then by value.
+    /// By name, then by session and value.
     pub groups: Vec<Group>,
+    /// Names of the sessions: those of their directories, with a number where two are the same.
+    pub sessions: Vec<String>,
     /// Names of exits' reasons, by [`Interval::reason`].
     pub reasons: Vec<String>,
     /// Faults of the inputs, although they could be read, and what could not be known.
@@ -146,6 +153,9 @@ pub struct Regions {
     /// Whether there are more than [`MOST_REGIONS`] regions or [`MOST_GROUPS`] groups: those
     /// after them are missing.
     pub is_cut: bool,
+    /// Whether there are more than [`MOST_GROUPS`] values: the regions with those after them are in
+    /// groups of other values.
+    pub has_others: bool,
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
     store: store::Store,
@@ -164,7 +174,7 @@ impl Regions {
         collect::collect(sessions, traces, options)
     }
 
-    /// Iterates over all counted regions, in the order in which their parts were known.
+    /// Iterates over all counted regions, in the order of their ends.
     pub fn samples(&self) -> impl Iterator<Item = &Sample> {
         self.store.iter()
     }
@@ -177,7 +187,7 @@ impl Regions {
     ) -> impl Iterator<Item = (&'a Sample, Option<&'a [(Reason, Exits)]>)> {
         group.order.iter().rev().map(|index| {
             let detail = self.store.detail(*index).or_else(|| {
-                group.longest.as_ref().map(|(_, detail)| detail).filter(|d| d.index == *index)
+                group.longest.as_ref().map(|longest| &longest.detail).filter(|d| d.index == *index)
             });
             (self.store.get(*index), detail.map(|detail| &*detail.exits))
         })

@@ -3,20 +3,14 @@
 //! The regions that are open on a client, or on a thread of the VMM.
 
 use super::Kind;
-use super::parts::Sums;
 use crate::clock::GuestTime;
 use std::collections::VecDeque;
 
-/// Most open regions of a client. The oldest ones are taken as never ended.
-const MOST_OPEN: usize = 1024;
-
-/// The sums of a thread where a region begins or ends.
-#[derive(Clone, Debug)]
-pub(super) enum Cut {
-    Known(Box<Sums>),
-    /// The account knows the sums later, by this number.
-    Waiting(u64),
-}
+/// Most open regions of a session's clients together. Each has some 450 bytes, with the sums of its
+/// thread.
+const MOST_OPEN: usize = 1 << 14;
+/// Most open regions of a client, and of a client of a session with many.
+const MOST_OF_CLIENT: (usize, usize) = (1024, 8);
 
 /// A region that is open.
 #[derive(Clone, Debug)]
@@ -29,10 +23,23 @@ pub(super) struct Open {
     pub is_point: bool,
     /// Reading of the guest's clock where it begins, of an event of the ring.
     pub guest_time: Option<GuestTime>,
-    /// Thread of the host, and the account there.
-    pub thread: Option<(usize, Cut)>,
+    /// Thread of the host, and the number of the cut in its account.
+    pub thread: Option<(usize, u32)>,
+    /// Whether nothing was known of the thread when it began.
+    pub is_unknown: bool,
     /// Why it will not be counted.
     pub wrong: Option<Kind>,
+}
+
+/// Result of the beginning of a region.
+#[derive(Debug)]
+pub(super) enum Begun {
+    /// It is open.
+    Open,
+    /// It is open, and this one is no longer waited for.
+    Instead(Open),
+    /// Its id is open already, in this group; whether that is so for the first time.
+    Again { group: u32, is_first: bool },
 }
 
 /// The open regions of a client.
@@ -41,14 +48,18 @@ pub(super) struct Pairs {
     open: VecDeque<Open>,
 }
 
+/// Returns the most open regions of each of so many clients. The oldest ones are taken as never ended.
+pub(super) fn most_open(clients: usize) -> usize {
+    (MOST_OPEN / clients.max(1)).clamp(MOST_OF_CLIENT.1, MOST_OF_CLIENT.0)
+}
+
 impl Pairs {
-    /// Opens a region. Returns one that is no longer waited for.
-    pub fn begin(&mut self, mut new: Open) -> Option<Open> {
+    /// Opens a region, if there are fewer than `most`.
+    pub fn begin(&mut self, mut new: Open, most: usize) -> Begun {
         for open in self.open.iter_mut().filter(|open| open.name == new.name) {
             if open.id == new.id {
-                open.wrong = Some(Kind::IdTwice);
-                // One end closes both.
-                return None;
+                let is_first = open.wrong.replace(Kind::IdTwice) != Some(Kind::IdTwice);
+                return Begun::Again { group: open.group, is_first };
             }
             if open.wrong == Some(Kind::LostEvents) {
                 // Its end may be one of those.
@@ -57,9 +68,9 @@ impl Pairs {
             open.wrong.get_or_insert(Kind::Nested);
             new.wrong = Some(Kind::Nested);
         }
-        let old = if self.open.len() == MOST_OPEN { self.open.pop_front() } else { None };
+        let old = if self.open.len() >= most { self.open.pop_front() } else { None };
         self.open.push_back(new);
-        old
+        old.map_or(Begun::Open, Begun::Instead)
     }
 
     /// Closes a region.
@@ -71,6 +82,12 @@ impl Pairs {
     /// Marks all that are open as wrong.
     pub fn spoil(&mut self, why: Kind) {
         self.open.iter_mut().for_each(|open| open.wrong = Some(why));
+    }
+
+    /// Marks those of a thread as wrong.
+    pub fn spoil_of(&mut self, thread: usize, why: Kind) {
+        let is_of = |open: &&mut Open| open.thread.is_some_and(|(of, _)| of == thread);
+        self.open.iter_mut().filter(is_of).for_each(|open| open.wrong = Some(why));
     }
 
     /// Closes all.
@@ -85,28 +102,20 @@ mod tests {
 
     fn open(id: u64) -> Open {
         let (name, group, begin, bound) = (0, 0, 0, Some(0));
-        Open {
-            name,
-            id,
-            group,
-            begin,
-            bound,
-            is_point: false,
-            guest_time: None,
-            thread: None,
-            wrong: None,
-        }
+        let (is_point, guest_time, thread) = (false, None, None);
+        let (is_unknown, wrong) = (false, None);
+        Open { name, id, group, begin, bound, is_point, guest_time, thread, is_unknown, wrong }
     }
 
     #[test]
     fn a_region_whose_end_may_be_lost_contains_no_other() {
         let mut pairs = Pairs::default();
-        pairs.begin(open(1));
+        pairs.begin(open(1), 8);
         pairs.spoil(Kind::LostEvents);
-        pairs.begin(open(2));
+        pairs.begin(open(2), 8);
         assert_eq!(pairs.end(0, 2).unwrap().wrong, None);
-        pairs.begin(open(3));
-        pairs.begin(open(4));
+        pairs.begin(open(3), 8);
+        pairs.begin(open(4), 8);
         assert_eq!(pairs.end(0, 4).unwrap().wrong, Some(Kind::Nested));
         assert_eq!(pairs.end(0, 1).unwrap().wrong, Some(Kind::LostEvents));
     }

@@ -18,10 +18,10 @@
 //! |---|---|---|
 //! | guest event | guest; entry¹, access¹ (as the guest's time) | guest |
 //! | exit begins | guest; access¹ (as the guest's time) | exit |
-//! | access (`kvm_mmio`) | exit; guest¹ | access |
-//! | access (`kvm_pio`) | exit, where `kvm_exit` fires; guest, where not | access |
+//! | access (`kvm_mmio`) | exit; guest¹, access¹ (as the guest's time) | access |
+//! | access (`kvm_pio`) | exit, where `kvm_exit` fires; where not, guest, access (as the guest's time) | access |
 //! | unload of the guest's registers | exit, access | leave |
-//! | `kvm_userspace_exit` | leave; exit¹, access¹ | return |
+//! | `kvm_userspace_exit` | leave; exit¹, access¹. After an access: if that is its reason, or where `kvm_entry` fires | return |
 //! | VMM event | return, VMM | VMM |
 //! | VMM enters the guest | VMM | entry |
 //! | load of the guest's registers | entry; VMM², return² (as the VMM's time) | guest; entry, where `kvm_entry` follows |
@@ -36,6 +36,9 @@
 //! end, nor if it contradicts the others by no more than its bound. A region begins and ends
 //! at the mapped times, in whatever part they are.
 
+mod cuts;
+
+use cuts::{Cut, Cuts};
 use std::collections::VecDeque;
 
 /// Parts of a thread's time.
@@ -90,6 +93,8 @@ enum Mode {
     /// The exit's access to memory or a port is known.
     Access,
     Leave,
+    /// The same, if the access was its reason: the guest may have run on since then.
+    AccessLeave,
     Return,
     Vmm,
     Entry,
@@ -102,7 +107,7 @@ pub const REASONS: usize = 16;
 pub type Reason = u8;
 
 /// Most intervals that are kept of a thread.
-const MOST_INTERVALS: usize = 1024;
+pub const MOST_INTERVALS: usize = 1024;
 
 /// Exits for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,23 +158,20 @@ pub struct Interval {
     pub reason: Reason,
 }
 
-/// The beginning or the end of a region.
+/// The sums of a thread since a cut.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
-    number: u64,
-    sums: Sums,
-    /// Time before it that waits for the end of its mode.
-    pending: u64,
-    /// Time since the mark before it.
-    open: u64,
+pub struct Since {
+    pub sums: Sums,
+    /// Time whose part is not known yet: on a CPU, and off it.
+    pub unknown: [u64; 2],
 }
 
 impl Mode {
     fn part(self) -> Part {
         match self {
             Mode::Guest => Part::Guest,
-            Mode::Exit | Mode::Access | Mode::Leave | Mode::Return | Mode::Entry => Part::Kernel,
             Mode::Vmm => Part::Vmm,
+            _ => Part::Kernel,
         }
     }
 }
@@ -189,6 +191,8 @@ pub enum Mark {
     Unload,
     /// `kvm_userspace_exit`.
     UserspaceExit,
+    /// The same, for an access to memory or a port.
+    AccessExit,
     /// An event of the VMM, or a reference point's time in the VMM.
     Vmm,
     /// The VMM's event that it is about to enter the guest.
@@ -236,6 +240,8 @@ enum Cpu {
     On,
     Out(Why),
     Woken,
+    /// It was switched out, and had an event of its own since: a switch is missing.
+    Unclear,
 }
 
 /// The account of a thread: give it all marks in order of time.
@@ -254,11 +260,10 @@ pub struct Account {
     /// Reason of the last exit, and whether that is to be counted.
     reason: Reason,
     is_new: bool,
-    waiting: Vec<Cut>,
-    /// Cuts whose sums are known now.
-    known: Vec<(u64, Box<Sums>)>,
+    pub cuts: Cuts,
     /// The last intervals, and how many of them may wait for their part.
     intervals: VecDeque<Interval>,
+    most_intervals: usize,
     unconfirmed: usize,
 }
 
@@ -275,9 +280,9 @@ impl Account {
             sums: Sums::default(),
             reason: 0,
             is_new: false,
-            waiting: Vec::new(),
-            known: Vec::new(),
+            cuts: Cuts::default(),
             intervals: VecDeque::new(),
+            most_intervals: MOST_INTERVALS,
             unconfirmed: 0,
         }
     }
@@ -285,6 +290,15 @@ impl Account {
     /// Changes the kinds of events that the trace has.
     pub fn set_exactness(&mut self, exactness: Exactness) {
         self.exactness = exactness;
+    }
+
+    /// Changes how many of the last intervals are kept.
+    pub fn keep_intervals(&mut self, most: usize) {
+        self.most_intervals = most;
+        let excess = self.intervals.len().saturating_sub(most);
+        self.intervals.drain(..excess);
+        self.intervals.shrink_to(most);
+        self.unconfirmed = self.unconfirmed.min(most);
     }
 
     /// Takes the next mark. Marks in the guest or the VMM leave nothing pending.
@@ -301,11 +315,7 @@ impl Account {
             // Of a thread that is ready already: the event before it is missing.
             (Mark::Wakeup, _) => self.off(Part::Unattributed, since, Cpu::Woken),
             (Mark::Out(why), Cpu::On) => {
-                self.pending += between(since);
-                self.push(since, None, 0);
-                for cut in &mut self.waiting {
-                    cut.pending += std::mem::take(&mut cut.open);
-                }
+                self.hold(since);
                 self.cpu = Cpu::Out(why);
             }
             (Mark::Out(why), _) => self.off(Part::Unattributed, since, Cpu::Out(why)),
@@ -324,6 +334,11 @@ impl Account {
 
     /// Takes a guest's own event, whose time has a bound on its error: `None` if that is unknown.
     pub fn guest(&mut self, time: i64, bound: Option<u64>) {
+        if bound == Some(0) && self.cpu != Cpu::On {
+            // Only a switch proves that it has a CPU again.
+            self.cpu = Cpu::Unclear;
+            return;
+        }
         if bound != Some(0) {
             // The kernel's events say when the guest began and ended, without an error.
             if self.exactness.exits || self.cpu != Cpu::On {
@@ -334,7 +349,7 @@ impl Account {
             // Another event ends these modes before the guest runs again: it did this before they
             // began, or after an end that is not known yet.
             let is_out = |mode| {
-                let modes = [Mode::Leave, Mode::Return, Mode::Vmm, Mode::Entry];
+                let modes = [Mode::Leave, Mode::AccessLeave, Mode::Return, Mode::Vmm, Mode::Entry];
                 modes.contains(&mode) && !ends.contains(&mode)
             };
             if self.mode.is_some_and(|mode| mode != Mode::Guest && (is_out(mode) || !far())) {
@@ -360,7 +375,7 @@ impl Account {
         let last = self.last.replace(time).unwrap_or(time);
         self.confirm(Part::Unattributed);
         self.add((last, time), Part::Unattributed);
-        self.settle(Part::Unattributed);
+        self.cuts.settle(Part::Unattributed, self.reason);
         (self.mode, self.cpu, self.is_new) = (None, Cpu::On, false);
     }
 
@@ -371,25 +386,27 @@ impl Account {
         }
     }
 
-    /// Returns the sums up to now, or notes the number if they are not known yet: then
-    /// [`Account::known`] has them later.
-    pub fn cut(&mut self, time: i64, number: u64) -> Option<Box<Sums>> {
-        let since = between((*self.last.get_or_insert(time), time));
-        if (self.pending, since) == (0, 0) {
-            return Some(Box::new(self.sums));
-        }
-        self.waiting.push(Cut { number, sums: self.sums, pending: self.pending, open: since });
-        None
+    /// Makes a cut, and returns its number. It is held until [`Account::since`] or
+    /// [`Cuts::forget`].
+    pub fn cut(&mut self, time: i64) -> u32 {
+        let now = self.now(time);
+        self.cuts.add(now)
     }
 
-    /// Returns whether there are cuts whose sums became known.
-    pub fn has_known(&self) -> bool {
-        !self.known.is_empty()
+    /// Returns the sums from a cut to now, and forgets the cut.
+    pub fn since(&mut self, number: u32, time: i64) -> Since {
+        let now = self.now(time);
+        // If its time is not known yet, this is a part of the time that is not known now.
+        let then = self.cuts.take(number);
+        let pending = now.pending.saturating_sub(then.pending);
+        let open = now.open.saturating_sub(then.open);
+        let unknown = if self.cpu == Cpu::On { [pending + open, 0] } else { [pending, open] };
+        Since { sums: now.sums.since(&then.sums), unknown }
     }
 
-    /// Takes the cuts whose sums became known: their numbers and sums.
-    pub fn known(&mut self) -> impl Iterator<Item = (u64, Box<Sums>)> {
-        self.known.drain(..)
+    fn now(&mut self, time: i64) -> Cut {
+        let open = between((*self.last.get_or_insert(time), time));
+        Cut { sums: self.sums, pending: self.pending, open }
     }
 
     /// Returns the sums so far. Time that is not confirmed yet is in none.
@@ -419,21 +436,32 @@ impl Account {
         self.sums.add(part, 0, time);
         self.push(since, Some(part), 0);
         self.cpu = cpu;
-        if !self.waiting.is_empty() {
-            for cut in &mut self.waiting {
-                cut.sums.add(part, 0, std::mem::take(&mut cut.open));
-            }
-            self.release();
-        }
+        self.cuts.end_off(part);
+    }
+
+    /// Takes a time on the CPU, which a later mark confirms.
+    fn hold(&mut self, since: (i64, i64)) {
+        self.pending += between(since);
+        self.push(since, None, 0);
+        self.cuts.hold();
     }
 
     /// Takes a mark that begins a mode, and confirms the one before.
     fn change(&mut self, since: (i64, i64), mark: Mark) {
+        if (mark, self.mode) == (Mark::Unload, Some(Mode::Access)) && !self.exactness.entries {
+            // The reason of the way to the VMM says whether it was the access.
+            self.hold(since);
+            (self.mode, self.begun) = (Some(Mode::AccessLeave), since.1);
+            return;
+        }
         let (ends, begins) = self.modes(mark);
         let part = match self.mode.filter(|mode| ends.contains(mode)) {
             // The guest has run on, after an unknown part of this time.
             Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => Part::Guest,
-            Some(Mode::Access) if mark == Mark::Exit => Part::Guest,
+            // An exit that the kernel completed by itself. On the way to the VMM, there are other marks.
+            Some(Mode::Access) if matches!(mark, Mark::Exit | Mark::Access | Mark::Port) => {
+                Part::Guest
+            }
             // The VMM ran, and the kernel on the way there and back.
             Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
             Some(mode) => mode.part(),
@@ -444,11 +472,11 @@ impl Account {
         }
         self.confirm(part);
         self.add(since, part);
-        self.settle(part);
+        self.cuts.settle(part, self.reason);
         if begins != Mode::Guest || self.mode != Some(Mode::Guest) {
             self.begun = since.1;
         }
-        if begins == Mode::Exit || begins == Mode::Access && self.mode == Some(Mode::Guest) {
+        if begins == Mode::Exit || begins == Mode::Access && part == Part::Guest {
             self.is_new = true;
         }
         self.mode = Some(begins);
@@ -472,25 +500,6 @@ impl Account {
         self.push(since, Some(part), self.reason);
     }
 
-    /// Adds the time before cuts to a part.
-    fn settle(&mut self, part: Part) {
-        if !self.waiting.is_empty() {
-            for cut in &mut self.waiting {
-                let time = std::mem::take(&mut cut.pending) + std::mem::take(&mut cut.open);
-                cut.sums.add(part, self.reason, time);
-            }
-            self.release();
-        }
-    }
-
-    /// Moves cuts that wait for nothing more.
-    fn release(&mut self) {
-        let is_known = |cut: &Cut| (cut.pending, cut.open) == (0, 0);
-        let known = self.waiting.iter().filter(|cut| is_known(cut));
-        self.known.extend(known.map(|cut| (cut.number, Box::new(cut.sums))));
-        self.waiting.retain(|cut| !is_known(cut));
-    }
-
     fn push(&mut self, (from, to): (i64, i64), part: Option<Part>, reason: Reason) {
         if to <= from {
             return;
@@ -503,12 +512,12 @@ impl Account {
             last.to = to;
             return;
         }
-        if self.intervals.len() == MOST_INTERVALS {
+        if self.intervals.len() >= self.most_intervals {
             self.intervals.pop_front();
         }
         self.intervals.push_back(Interval { from, to, part, reason });
         if part.is_none() || self.unconfirmed > 0 {
-            self.unconfirmed = (self.unconfirmed + 1).min(MOST_INTERVALS);
+            self.unconfirmed = (self.unconfirmed + 1).min(self.most_intervals);
         }
     }
 
@@ -524,10 +533,13 @@ impl Account {
             Mark::Exit => (&[Guest, Access], Exit),
             Mark::Access if exits => (&[Exit], Access),
             Mark::Port if entries => (&[Exit], Access),
+            Mark::Access | Mark::Port if registers && !entries => (&[Guest, Access], Access),
             Mark::Access | Mark::Port => (&[Guest], Access),
             Mark::Unload => (&[Exit, Access], Leave),
+            Mark::AccessExit if registers => (&[Leave, AccessLeave], Return),
             Mark::UserspaceExit if registers => (&[Leave], Return),
-            Mark::UserspaceExit => (&[Exit, Access], Return),
+            Mark::UserspaceExit if !entries => (&[Exit], Return),
+            Mark::AccessExit | Mark::UserspaceExit => (&[Exit, Access], Return),
             Mark::Vmm => (&[Return, Vmm], Vmm),
             Mark::Run => (&[Vmm], Entry),
             Mark::Load if runs => (&[Entry], if entries { Entry } else { Guest }),

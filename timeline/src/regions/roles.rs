@@ -114,9 +114,9 @@ impl Roles {
         }
     }
 
-    /// Returns the name of a region.
-    pub fn name(&self, number: u32) -> &str {
-        &self.names[number as usize]
+    /// Returns the names of the regions.
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// Returns the role of a session's event.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The regions that were found: 88 bytes each, and for as many as fit a limit, their exits
-//! and intervals.
+//! The regions that were found: 88 bytes each, and for as many as fit a limit, their exits.
 
-use super::parts::{Exits, Interval, REASONS, Reason, Sums, Times};
+use super::parts::{Exits, REASONS, Reason, Sums, Times};
 
 /// Regions in a chunk: no growth copies them.
 const CHUNK: usize = 1 << 14;
 /// Most bytes of details.
-const MOST_DETAILS: usize = 24 << 20;
+const MOST_DETAILS: usize = 16 << 20;
+/// Bytes that an allocation takes besides its own, about.
+const ALLOCATION: usize = 16;
 
 /// A region that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,18 @@ pub struct Sample {
     pub(crate) client: u32,
     /// Index of the session.
     pub session: u16,
-    pub(super) is_dropped: bool,
+    pub(super) state: State,
+}
+
+/// Whether a region is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Counted,
+    /// It is, unless the kernel's trace has events of the session's threads at all: its own was not
+    /// recorded when it began or ended.
+    Unrecorded,
+    /// It was, and is counted as something else.
+    Dropped,
 }
 
 /// Client of a region between two events of the VMM.
@@ -57,25 +69,38 @@ impl Sample {
     }
 }
 
-/// Details of a region.
+/// The exits of a region, by reason.
 #[derive(Clone, Debug)]
 pub(super) struct Detail {
     pub index: u32,
     pub exits: Box<[(Reason, Exits)]>,
-    pub intervals: Box<[Interval]>,
-    /// Whether the intervals are all of its time.
-    pub is_whole: bool,
 }
 
 impl Detail {
-    pub fn new(index: u32, sums: &Sums, (intervals, is_whole): (Vec<Interval>, bool)) -> Detail {
+    pub fn new(index: u32, sums: &Sums) -> Detail {
         let exits = (0..REASONS).map(|reason| (reason as Reason, sums.exits[reason]));
         let exits = exits.filter(|(_, exits)| *exits != Exits::default());
-        Detail { index, exits: exits.collect(), intervals: intervals.into(), is_whole }
+        Detail { index, exits: exits.collect() }
     }
 
+    /// Adds a time in the kernel.
+    pub fn add(&mut self, reason: Reason, time: u64) {
+        if let Some((_, exits)) = self.exits.iter_mut().find(|(known, _)| *known == reason) {
+            exits.time += time;
+        } else {
+            let mut exits = std::mem::take(&mut self.exits).into_vec();
+            exits.push((reason, Exits { count: 0, time }));
+            exits.sort_unstable_by_key(|(reason, _)| *reason);
+            self.exits = exits.into();
+        }
+    }
+
+    /// Bytes of its own allocation.
     fn bytes(&self) -> usize {
-        size_of::<Detail>() + size_of_val(&*self.exits) + size_of_val(&*self.intervals)
+        match self.exits.len() {
+            0 => 0,
+            _ => size_of_val(&*self.exits) + ALLOCATION,
+        }
     }
 }
 
@@ -108,14 +133,14 @@ impl Store {
         self.len
     }
 
-    /// Adds a region. Returns its index.
-    pub fn push(&mut self, sample: Sample) -> u32 {
+    /// Adds a region that ended at this time. Returns its index.
+    pub fn push(&mut self, sample: Sample, end: i64) -> u32 {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
             self.latest.push(self.latest.last().copied().unwrap_or(i64::MIN));
         }
         if let Some(latest) = self.latest.last_mut() {
-            *latest = sample.end_ns().max(*latest);
+            *latest = end.max(*latest);
         }
         if let Some(chunk) = self.chunks.last_mut() {
             chunk.push(sample);
@@ -133,7 +158,7 @@ impl Store {
     }
 
     /// Returns the indices of all regions that end at this time or later, and of others. A region may be
-    /// known after one that ended later.
+    /// added after one that ended later, of another session.
     pub fn since(&self, from: i64) -> std::ops::Range<u32> {
         let before = self.latest.partition_point(|latest| *latest < from);
         (before * CHUNK) as u32..self.len as u32
@@ -141,7 +166,7 @@ impl Store {
 
     /// Iterates over the regions that are counted.
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
-        self.chunks.iter().flatten().filter(|sample| !sample.is_dropped)
+        self.chunks.iter().flatten().filter(|sample| sample.state != State::Dropped)
     }
 
     /// Returns whether the details of a region are kept.
@@ -153,11 +178,22 @@ impl Store {
     pub fn keep(&mut self, detail: Detail) {
         self.bytes += detail.bytes();
         self.details.push(detail);
+        let all = |store: &Store| store.bytes + store.details.capacity() * size_of::<Detail>();
         // The stride's 32 bits.
-        while self.bytes > MOST_DETAILS && self.details.len() > 1 {
+        while all(self) > MOST_DETAILS && self.details.len() > 1 {
             self.stride = self.stride.saturating_mul(2);
             self.details.retain(|detail| detail.index.is_multiple_of(self.stride));
+            self.details.shrink_to(self.details.len() * 2);
             self.bytes = self.details.iter().map(Detail::bytes).sum();
+        }
+    }
+
+    /// Adds a time in the kernel to a region's details, if they are kept.
+    pub fn add_exit(&mut self, index: u32, reason: Reason, time: u64) {
+        if let Ok(at) = self.details.binary_search_by_key(&index, |detail| detail.index) {
+            let before = self.details[at].bytes();
+            self.details[at].add(reason, time);
+            self.bytes += self.details[at].bytes() - before;
         }
     }
 
@@ -181,14 +217,14 @@ mod tests {
             group: 0,
             client: 0,
             session: 0,
-            is_dropped: false,
+            state: State::Counted,
         };
         let mut store = Store::new();
         let count = 3 * CHUNK as i64;
         for end in 0..count {
-            store.push(sample(end));
+            store.push(sample(end), end);
         }
-        let late = store.push(sample(5));
+        let late = store.push(sample(5), 5);
 
         assert_eq!(store.since(count - 1), 2 * CHUNK as u32..late + 1);
         assert!(store.since(count + 1).all(|index| store.get(index).end_ns() <= count));

@@ -4,25 +4,29 @@
 
 use super::parts::{Exits, Interval, PARTS, Part, REASONS, Reason, Times};
 use super::store::{Detail, Sample, Store};
+use super::{Kind, MOST_REGIONS};
 
 /// Regions with a name, and with a value if there is a [`By`](super::By).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Group {
+    /// Index of the session.
+    pub session: usize,
     /// Name of the region; `A to B` between two events.
     pub name: String,
-    /// Value that its regions have in common. Chosen by guests: escape it.
+    /// Value that its regions have in common, cut after 100 bytes; `other values` for those that
+    /// are too many. Chosen by guests: escape it.
     pub value: Option<String>,
     /// Largest bound on the error of a duration, nanoseconds; `None` if one is unknown.
     pub bound_ns: Option<u64>,
     /// Number of regions that are not counted, by [`Kind`](super::Kind).
-    pub not_counted: [u64; 8],
+    pub not_counted: [u64; Kind::ALL.len()],
     /// Whether they are of programs of the host: the part "guest" is the program then.
     pub is_program: bool,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub includes_kvm: bool,
-    /// Median of the regions `empty` of the same kind (events in a ring, or reference points);
-    /// `None` if there are none.
+    /// Median of the regions `empty` of the same kind (events in a ring, or reference points) and
+    /// client; the least one of several clients. `None` if one of its clients has none.
     pub empty_ns: Option<u64>,
     /// Mean of the regions from the 49th to the 51st percentile.
     pub median: Option<Breakdown>,
@@ -32,6 +36,10 @@ pub struct Group {
     pub slowest: Option<Breakdown>,
     /// Sum of all regions.
     pub total: Breakdown,
+    /// Its number while regions are added.
+    pub(super) number: u32,
+    /// Whether its value stands for others.
+    pub(super) is_others: bool,
     /// Whether they begin with a reference point.
     pub(super) is_point: bool,
     /// The regions' indices in order of their durations.
@@ -40,8 +48,19 @@ pub struct Group {
     pub(super) durations: Vec<u64>,
     /// Exits by reason, while regions are added.
     pub(super) exits: [Exits; REASONS],
-    /// Details of the slowest one so far.
-    pub(super) longest: Option<(u64, Detail)>,
+    /// The slowest one so far.
+    pub(super) longest: Option<Longest>,
+}
+
+/// The slowest region so far.
+#[derive(Clone, Debug)]
+pub(super) struct Longest {
+    pub duration: u64,
+    pub end: i64,
+    pub detail: Detail,
+    pub intervals: Box<[Interval]>,
+    /// Whether the intervals are all of its time.
+    pub is_whole: bool,
 }
 
 /// How the time of one or several regions divides.
@@ -64,13 +83,14 @@ pub struct Breakdown {
     pub example: Option<Example>,
 }
 
-/// A single region with its intervals, for a picture.
+/// A single region; the slowest one with its intervals.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Example {
     /// The region.
     pub sample: Sample,
-    /// Intervals of its thread, in order. Times are Unix times in nanoseconds.
+    /// Intervals of its thread, in order. Times are Unix times in nanoseconds. There are none where
+    /// the groups are too many.
     pub intervals: Vec<Interval>,
     /// Whether the intervals are all of it: only the last ones of a thread are kept.
     pub is_whole: bool,
@@ -94,12 +114,8 @@ impl Group {
     }
 
     /// Sorts the regions of the group, and chooses those to show.
-    pub(super) fn finish(&mut self, store: &Store, indices: Vec<u32>) {
-        let duration = |index: u32| (store.get(index).duration_ns(), index);
-        let mut all: Vec<(u64, u32)> = indices.into_iter().map(duration).collect();
-        all.sort_unstable();
-        let order: Vec<u32> = all.iter().map(|(_, index)| *index).collect();
-        self.durations = all.into_iter().map(|(duration, _)| duration).collect();
+    pub(super) fn finish(&mut self, store: &Store, mut order: Vec<u32>) {
+        self.durations = sort(&mut order, |index| store.get(index).duration_ns());
         let exits = |exits: &[Exits; REASONS]| {
             let all = exits.iter().enumerate().filter(|(_, exits)| **exits != Exits::default());
             all.map(|(reason, e)| (reason as Reason, e.count as f64, e.time)).collect()
@@ -118,11 +134,14 @@ impl Group {
             let p99 = nearest(store, &order, at(0.99));
             self.p99 = Some(around(store, &order, p99..=p99, p99));
             let mut slowest = around(store, &order[order.len() - 1..], 0..=0, 0);
-            let detail = self.longest.as_ref().map(|(_, detail)| detail);
-            if let Some(detail) = detail.filter(|detail| detail.index == last) {
-                slowest.exits = detail.exits.iter().map(one).collect();
+            if let Some(longest) = self.longest.as_mut().filter(|l| l.detail.index == last) {
+                slowest.exits = longest.detail.exits.iter().map(one).collect();
                 slowest.exits_of = 1;
-                slowest.example = Some(example(store, detail));
+                slowest.example = Some(Example {
+                    sample: *store.get(last),
+                    intervals: std::mem::take(&mut longest.intervals).into_vec(),
+                    is_whole: longest.is_whole,
+                });
             }
             self.slowest = Some(slowest);
         }
@@ -130,8 +149,26 @@ impl Group {
     }
 }
 
+/// Sorts indices by durations, and returns these. It needs no more memory than both results.
+fn sort(order: &mut [u32], duration: impl Fn(u32) -> u64) -> Vec<u64> {
+    const BITS: u32 = (MOST_REGIONS as u32).next_power_of_two().trailing_zeros();
+    let key = |index: &u32| Some(duration(*index)).filter(|ns| *ns < 1 << (64 - BITS));
+    let keys = order.iter().map(|index| Some(key(index)? << BITS | u64::from(*index)));
+    // With durations of more than some minutes, both do not fit.
+    let Some(mut keys) = keys.collect::<Option<Vec<u64>>>() else {
+        order.sort_unstable_by_key(|index| (duration(*index), *index));
+        return order.iter().map(|index| duration(*index)).collect();
+    };
+    keys.sort_unstable();
+    for (index, key) in order.iter_mut().zip(&mut keys) {
+        *index = (*key & ((1 << BITS) - 1)) as u32;
+        *key >>= BITS;
+    }
+    keys
+}
+
 /// Returns the index of a quantile among `len` sorted values.
-fn rank(len: usize, part: f64) -> usize {
+pub(super) fn rank(len: usize, part: f64) -> usize {
     ((len as f64 * part).ceil() as usize).clamp(1, len.max(1)) - 1
 }
 
@@ -181,21 +218,16 @@ fn around(
     });
     let exits = exits.collect();
     let detail = order.get(nearest(store, order, example_rank));
-    let detail = detail.and_then(|index| store.detail(*index));
-    let example = detail.map(|detail| example(store, detail));
+    let example = detail.and_then(|index| store.detail(*index)).map(|detail| Example {
+        sample: *store.get(detail.index),
+        intervals: Vec::new(),
+        is_whole: false,
+    });
     Breakdown { regions, times, bound_ns, exits, exits_of, example }
 }
 
 fn one((reason, exits): &(Reason, Exits)) -> (Reason, f64, u64) {
     (*reason, exits.count as f64, exits.time)
-}
-
-fn example(store: &Store, detail: &Detail) -> Example {
-    Example {
-        sample: *store.get(detail.index),
-        intervals: detail.intervals.to_vec(),
-        is_whole: detail.is_whole,
-    }
 }
 
 /// Returns the sums divided by a number, rounded so that they add up to the rounded mean.
@@ -223,6 +255,16 @@ mod tests {
             [(1, 0.5, 0), (2, 0.5, 0), (3, 0.5, 1), (100, 0.99, 98), (101, 0.99, 99), (0, 0.5, 0)]
         {
             assert_eq!(rank(len, part), expected, "{len} {part}");
+        }
+    }
+
+    #[test]
+    fn long_durations_are_sorted_as_short_ones_are() {
+        for most in [9, u64::MAX] {
+            let durations = [5, most, 0, 5, 7];
+            let mut order = vec![4, 3, 2, 1, 0];
+            let sorted = sort(&mut order, |index| durations[index as usize]);
+            assert_eq!((order, sorted), (vec![2, 0, 3, 4, 1], vec![0, 5, 5, 7, most]));
         }
     }
 

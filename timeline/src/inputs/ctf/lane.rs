@@ -136,7 +136,10 @@ impl Input for Lane<'_> {
             let events = std::mem::take(&mut self.lost);
             let ts_ns = (self.time != UNPLACED).then(|| nanoseconds(self.time));
             let lost = lost(self.source, names.get(self.place).clone(), events, self.causes);
-            return Some(EntryRef::Lost(Lost { ts_ns, ..lost }));
+            let of_vmm = self.source.domain == Domain::Host && !self.session.json().programs;
+            let tid = self.thread.filter(|_| of_vmm).map(|(_, tid)| tid);
+            let thread = tid.map(|tid| Thread { tid, cpu: None });
+            return Some(EntryRef::Lost(Lost { ts_ns, thread, ..lost }));
         }
         let (time, bound) = self.event.take()?;
         // The error also has the part of a nanosecond that the time shown leaves out.
@@ -189,6 +192,7 @@ impl Input for Lane<'_> {
                 .thread
                 .filter(|(token, _)| *token == holder)
                 .map(|(_, tid)| Thread { tid, cpu: None }),
+            trace: 0,
             reading,
         }))
     }
@@ -254,7 +258,9 @@ impl PacketLosses {
 /// Makes the entry of losses at an unknown place.
 fn lost(from: Source, source: Arc<str>, events: u64, causes: Losses) -> Lost {
     let client = (from.domain == Domain::Guest).then_some(from.client);
-    Lost { ts_ns: None, session: from.session, source, client, cpu: None, events, causes }
+    let session = from.session;
+    let (cpu, thread, trace) = (None, None, 0);
+    Lost { ts_ns: None, session, source, client, cpu, thread, trace, events, causes }
 }
 
 /// Returns the clock of a stream class's packets. A session that could be opened has

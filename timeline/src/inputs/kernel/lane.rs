@@ -26,6 +26,8 @@ pub(crate) struct Lane<'a> {
     file: &'a TraceFile,
     times: Times,
     session: usize,
+    /// Index of the trace among those of the timeline.
+    pub trace: usize,
     prefix: String,
     cpu: u32,
     pages: Pages<'a>,
@@ -76,6 +78,7 @@ impl<'a> Lane<'a> {
             file,
             times: times.clone(),
             session,
+            trace: 0,
             prefix: prefix.to_owned(),
             cpu: cpu.number,
             pages: Pages::new(file, buffer, cpu),
@@ -262,6 +265,8 @@ impl Input for Lane<'_> {
                 source: format!("{}kernel/cpu{}", self.prefix, self.cpu).into(),
                 client: None,
                 cpu: Some(self.cpu),
+                thread: None,
+                trace: self.trace,
                 events,
                 causes: Losses { overwritten: events, ..Losses::default() },
             }));
@@ -284,6 +289,7 @@ impl Input for Lane<'_> {
             reference: None,
             thread: Some(Thread { tid, cpu: Some(self.cpu) }),
             reading: None,
+            trace: self.trace,
         }))
     }
 

@@ -245,6 +245,11 @@ impl KernelTrace {
         self.session
     }
 
+    /// Returns whether it is of a guest's kernel, on the guest's counter.
+    pub(crate) fn is_of_guest(&self) -> bool {
+        self.times.iter().any(|times| matches!(times.scale, Scale::Guest(_)))
+    }
+
     /// Returns the faults of the file, although it could be opened.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         let path = self.file.path.display();
@@ -359,9 +364,13 @@ fn is_tsc(session: &Session) -> bool {
 /// Returns the inputs of a trace.
 pub(crate) fn inputs<'a>(
     session: usize,
-    trace: &'a KernelTrace,
+    (number, trace): (usize, &'a KernelTrace),
     names: &Names,
 ) -> Vec<Box<dyn Input + 'a>> {
     let lanes = trace.lanes(session, names.prefix(session));
-    lanes.map(|(_, lane)| Box::new(lane) as Box<dyn Input>).collect()
+    let input = |(_, mut lane): (u32, Lane<'a>)| {
+        lane.trace = number;
+        Box::new(lane) as Box<dyn Input>
+    };
+    lanes.map(input).collect()
 }

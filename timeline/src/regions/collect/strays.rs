@@ -5,13 +5,13 @@
 
 use super::super::host::Host;
 use super::super::pairs::Open;
-use super::super::store::Sample;
+use super::super::store::{Sample, State};
 use super::super::summary::Group;
 use super::{Kind, Pass};
 use std::collections::HashMap;
 
 /// Most begins and ends without the other that are compared with those of other clients.
-const MOST_STRAYS: usize = 1 << 16;
+const MOST_STRAYS: usize = 1 << 15;
 /// Most ends of one name and id that are compared with each begin: so the work is bounded. An id that
 /// occurs more often without its begin says nothing.
 const MOST_ALIKE: usize = 16;
@@ -32,7 +32,7 @@ pub(super) struct Stray {
 impl Pass<'_> {
     pub fn stray_begin(&mut self, session: usize, client: u32, open: &Open) {
         if let Some(why) = open.wrong {
-            self.groups[open.group as usize].not_counted[why as usize] += 1;
+            self.count(open.group, why);
             return;
         }
         let pid = self.hosts[session].pid(client);
@@ -52,14 +52,14 @@ impl Pass<'_> {
         if self.strays.len() < MOST_STRAYS {
             self.strays.push(stray);
         } else {
-            self.count(&stray, None);
+            self.count_stray(&stray, None);
         }
     }
 
-    fn count(&mut self, stray: &Stray, why: Option<Kind>) {
+    fn count_stray(&mut self, stray: &Stray, why: Option<Kind>) {
         let own = if stray.is_begin { Kind::BeginWithoutEnd } else { Kind::EndWithoutBegin };
         let why = why.unwrap_or(own);
-        self.groups[stray.group as usize].not_counted[why as usize] += 1;
+        self.count(stray.group, why);
     }
 
     /// Finds out which begins and ends without the other are of a region that moved to another
@@ -106,11 +106,11 @@ impl Pass<'_> {
             let sample = *self.store.get(index);
             let Some(all) = ids.get(&(sample.session.into(), sample.id)) else { continue };
             let is_end = |end: &&usize| {
-                is_of_child(&sample, &self.hosts, &self.groups, &strays[**end])
+                is_of_child(&sample, &self.hosts, &self.groups.all, &strays[**end])
                     && kinds[**end].is_none_or(|kind| kind == Some(Kind::Fork))
             };
             if let Some(end) = all.iter().find(is_end).copied()
-                && !sample.is_dropped
+                && sample.state != State::Dropped
             {
                 kinds[end] = Some(Some(Kind::Fork));
                 self.drop_sample(index, Kind::Fork);
@@ -122,8 +122,8 @@ impl Pass<'_> {
     fn count_all(&mut self, strays: &[Stray], kinds: &[Option<Option<Kind>>]) {
         for (stray, kind) in strays.iter().zip(kinds) {
             match kind {
-                None => self.count(stray, None),
-                Some(Some(kind)) => self.count(stray, Some(*kind)),
+                None => self.count_stray(stray, None),
+                Some(Some(kind)) => self.count_stray(stray, Some(*kind)),
                 Some(None) => {}
             }
         }

@@ -3,7 +3,9 @@
 //! The account of a thread, given marks with known times; and with each event of the kernel missing.
 
 use super::*;
-use Mark::{Access, Entry, Exit, Guest, In, Load, Out, Run, Unload, UserspaceExit, Vmm, Wakeup};
+use Mark::{
+    Access, AccessExit, Entry, Exit, Guest, In, Load, Out, Run, Unload, UserspaceExit, Vmm, Wakeup,
+};
 use Why::{Blocked, Preempted};
 use proptest::prelude::*;
 
@@ -35,7 +37,7 @@ const POINT: [(u64, Mark); 10] = [
     (100, Exit),
     (101, Access),
     (110, Unload),
-    (115, UserspaceExit),
+    (115, AccessExit),
     (120, Vmm),
     (122, Vmm),
     (124, Run),
@@ -83,17 +85,48 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
             let time = time as i64;
             if cut.is_none() && time > guest {
                 account.guest(guest, Some(20));
-                cut = Some(account.cut(guest, 1));
+                cut = Some(account.cut(guest));
             }
             account.mark(time, mark);
         }
         assert_eq!(account.sums().times, expected, "{guest}");
-        let sums = match cut.unwrap() {
-            Some(sums) => sums,
-            None => account.known().next().unwrap().1,
-        };
+        let sums = account.cuts.sums_at(cut.unwrap());
         assert_eq!(sums.times.total(), guest as u64, "{guest}");
         assert_eq!(sums.times.get(Part::Unattributed), 0, "{guest}");
+    }
+}
+
+#[test]
+fn an_exit_after_an_access_that_the_kernel_completed_is_not_the_accesses() {
+    // A stamp at 101; at 500, the VMM's thread gets a signal.
+    let marks = |exit| {
+        let end = [(500, Unload), (505, exit), (520, Vmm), (524, Run), (530, Load), (540, Guest)];
+        [(0, Guest), (101, Access)].into_iter().chain(end).collect::<Vec<_>>()
+    };
+    let by_default = Exactness { exits: false, ..NESTED };
+    let rest = [(Part::Guest, 111), (Part::Kernel, 21), (Part::Vmm, 4)];
+    let signal = [rest[0], rest[1], rest[2], (Part::Unattributed, 404)];
+    assert_eq!(account(by_default, &marks(UserspaceExit)), times(&signal));
+    let access = [rest[0], (Part::Kernel, 425), rest[2]];
+    assert_eq!(account(by_default, &marks(AccessExit)), times(&access));
+}
+
+#[test]
+fn an_own_event_of_a_thread_that_is_switched_out_proves_no_time_on_a_cpu() {
+    for (out, back) in
+        [(Out(Preempted), &[(30, In)][..]), (Out(Blocked), &[(25, Wakeup), (30, In)])]
+    {
+        let mut account = Account::new(SCHEDULER);
+        account.guest(0, Some(0));
+        account.mark(10, out);
+        account.guest(20, Some(0));
+        back.iter().for_each(|(time, mark)| account.mark(*time, *mark));
+        account.guest(40, Some(0));
+
+        let runnable = 30 - back[0].0 as u64;
+        let expected =
+            [(Part::Guest, 20), (Part::Unattributed, 20 - runnable), (Part::Runnable, runnable)];
+        assert_eq!(account.sums().times, times(&expected));
     }
 }
 
@@ -136,7 +169,7 @@ fn life(exactness: Exactness) -> impl Strategy<Value = Vec<(u64, Mark)>> {
             turn.extend(exactness.registers.then_some(Access));
             if to_vmm {
                 turn.extend(exactness.registers.then_some(Unload));
-                turn.extend(exactness.exits.then_some(UserspaceExit));
+                turn.extend(exactness.exits.then_some(AccessExit));
                 turn.extend([Vmm, Vmm, Run]);
                 turn.extend(exactness.registers.then_some(Load));
             }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Places where events were lost or not recorded, and the regions that are not counted for them.
+
+use super::super::host::Host;
+use super::super::store::State;
+use super::{Kind, Pass};
+use crate::event::Lost;
+
+impl Pass<'_> {
+    /// Takes a place where events were lost.
+    pub fn lost(&mut self, lost: &Lost) {
+        if let (None, Some(cpu)) = (lost.client, lost.cpu) {
+            for at in 0..self.traced.get(lost.trace).map_or(0, Vec::len) {
+                self.lost_of_kernel(self.traced[lost.trace][at], cpu, lost.ts_ns);
+            }
+            return;
+        }
+        let Some(host) = self.hosts.get_mut(lost.session) else { return };
+        match lost.client {
+            Some(client) => {
+                if let Some(client) = host.clients.get_mut(client as usize) {
+                    client.pairs.spoil(Kind::LostEvents);
+                }
+            }
+            // Another thread's ring has its own space.
+            None => match lost.thread.and_then(|thread| host.known(thread.tid)) {
+                Some(thread) => host.spoil_of(thread),
+                None => host.spoil(),
+            },
+        }
+    }
+
+    /// Takes a place where events of a recording's CPU were lost, for a session's threads.
+    fn lost_of_kernel(
+        &mut self,
+        (session, recording): (usize, usize),
+        cpu: u32,
+        time: Option<i64>,
+    ) {
+        let host = &mut self.hosts[session];
+        host.spoil();
+        let Some(time) = time else { return };
+        // The gap began after the last event of that CPU.
+        let from = host.recordings[recording].last(cpu);
+        for thread in host.threads.iter_mut().filter(|t| t.recording == Some(recording)) {
+            thread.account.skip(time);
+        }
+        for thread in 0..host.threads.len() {
+            self.release(session, thread);
+        }
+        for index in self.store.since(from) {
+            let sample = self.store.get(index);
+            let is_in_gap = sample.end_ns() >= from;
+            if is_in_gap && usize::from(sample.session) == session && sample.state != State::Dropped
+            {
+                self.drop_sample(index, Kind::LostEvents);
+            }
+        }
+    }
+
+    /// Takes a region that was counted out again.
+    pub fn drop_sample(&mut self, index: u32, why: Kind) {
+        let sample = self.store.get_mut(index);
+        let state = std::mem::replace(&mut sample.state, State::Dropped);
+        let group = &mut self.groups.all[sample.group as usize];
+        group.not_counted[why as usize] += 1;
+        if let Some(detail) = self.store.detail(index).filter(|_| state == State::Counted) {
+            for (reason, exits) in &detail.exits {
+                let sum = &mut group.exits[usize::from(*reason)];
+                sum.count = sum.count.saturating_sub(exits.count);
+                sum.time = sum.time.saturating_sub(exits.time);
+            }
+        }
+    }
+
+    /// Drops the regions of threads that were not recorded when they began or ended.
+    pub fn drop_unrecorded(&mut self) {
+        let is_recorded = |host: &Host| host.threads.iter().any(|t| t.recording.is_some());
+        let are_recorded: Vec<bool> = self.hosts.iter().map(is_recorded).collect();
+        for index in 0..self.store.len() as u32 {
+            let sample = self.store.get(index);
+            let is_recorded = are_recorded.get(usize::from(sample.session)) == Some(&true);
+            if sample.state == State::Unrecorded && is_recorded {
+                self.drop_sample(index, Kind::NotRecorded);
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The groups of regions, by session, name and value.
+
+use super::MOST_GROUPS;
+use super::parts::{Account, Reason, Times};
+use super::store::{Detail, State, Store};
+use super::summary::{Group, Longest, rank};
+use std::collections::HashMap;
+
+/// Name of the region whose duration is the cost of a region.
+const EMPTY: &str = "empty";
+/// Most bytes of a value. Longer ones are cut: those with the same beginning are one group.
+const MOST_VALUE: usize = 100;
+/// Value of the regions whose own value has no group, as there are too many.
+const OTHERS: &str = "other values";
+/// Most intervals of the slowest regions of all groups together, of 24 bytes each.
+const MOST_STEPS: usize = 1 << 17;
+
+/// All groups.
+#[derive(Debug)]
+pub(super) struct Groups {
+    pub all: Vec<Group>,
+    /// By session, number of the name, and value; `None` without values, and for other values.
+    by_value: HashMap<(usize, u32, Option<String>), u32>,
+    /// Most groups of values: there is space for the other values of each name.
+    most_values: usize,
+    /// Intervals of the slowest regions.
+    steps: usize,
+    /// Whether values had no group of their own.
+    pub has_others: bool,
+    /// Whether names had no group.
+    pub is_cut: bool,
+}
+
+impl Groups {
+    /// Makes none, for so many names in so many sessions.
+    pub fn new(names: usize, sessions: usize) -> Groups {
+        let others = names.saturating_mul(sessions).min(MOST_GROUPS / 2);
+        Groups {
+            all: Vec::new(),
+            by_value: HashMap::new(),
+            most_values: MOST_GROUPS - others,
+            steps: 0,
+            has_others: false,
+            is_cut: false,
+        }
+    }
+
+    /// Returns the group of a session's regions with this name and value; `None` if there are too many.
+    pub fn find(
+        &mut self,
+        session: usize,
+        name: (u32, &str),
+        value: Option<String>,
+    ) -> Option<u32> {
+        let mut key = (session, name.0, value.map(cut));
+        if let Some(group) = self.by_value.get(&key) {
+            return Some(*group);
+        }
+        let mut value = key.2.clone();
+        if value.is_some() && self.all.len() >= self.most_values {
+            self.has_others = true;
+            (key.2, value) = (None, Some(OTHERS.into()));
+            if let Some(group) = self.by_value.get(&key) {
+                return Some(*group);
+            }
+        }
+        if self.all.len() == MOST_GROUPS {
+            self.is_cut = true;
+            return None;
+        }
+        let is_others = self.has_others && key.2.is_none();
+        let name = name.1.to_owned();
+        let number = self.all.len() as u32;
+        let bound_ns = Some(0);
+        let group = Group { session, name, value, number, is_others, bound_ns, ..Group::default() };
+        self.all.push(group);
+        self.by_value.insert(key, number);
+        Some(number)
+    }
+
+    /// Notes a region with this duration and its end as the slowest of its group, if it is.
+    pub fn offer(&mut self, group: u32, duration: u64, end: i64, detail: impl FnOnce() -> Detail) {
+        let group = &mut self.all[group as usize];
+        if group.longest.as_ref().is_none_or(|longest| duration >= longest.duration) {
+            let (intervals, is_whole) = (Box::default(), false);
+            let new = Longest { duration, end, detail: detail(), intervals, is_whole };
+            if let Some(old) = group.longest.replace(new) {
+                self.steps -= old.intervals.len();
+            }
+        }
+    }
+
+    /// Takes the intervals of a region, if it is the slowest of its group.
+    pub fn take_steps(&mut self, group: u32, index: u32, begin: i64, account: &Account) {
+        let Some(longest) = &mut self.all[group as usize].longest else { return };
+        if longest.detail.index != index {
+            return;
+        }
+        self.steps -= longest.intervals.len();
+        let (intervals, is_whole) = account.intervals(begin, longest.end);
+        let fit = self.steps + intervals.len() <= MOST_STEPS;
+        longest.intervals = if fit { intervals.into() } else { Box::default() };
+        longest.is_whole = fit && is_whole;
+        self.steps += longest.intervals.len();
+    }
+
+    /// Adds a time in the kernel that was not known when the region ended.
+    pub fn add_exit(&mut self, group: u32, index: u32, reason: Reason, time: u64) {
+        if let Some(longest) = &mut self.all[group as usize].longest
+            && longest.detail.index == index
+        {
+            longest.detail.add(reason, time);
+        }
+    }
+
+    /// Sums up, and sorts by name and value.
+    pub fn finish(mut self, store: &mut Store) -> Vec<Group> {
+        self.by_value = HashMap::new();
+        let mut counts = vec![0; self.all.len()];
+        store.iter().for_each(|sample| counts[sample.group as usize] += 1);
+        let mut orders: Vec<Vec<u32>> = counts.into_iter().map(Vec::with_capacity).collect();
+        for index in 0..store.len() as u32 {
+            let sample = store.get(index);
+            if sample.state != State::Dropped {
+                orders[sample.group as usize].push(index);
+            }
+        }
+        for (group, order) in self.all.iter_mut().zip(orders) {
+            group.finish(store, order);
+            if group.count() == 0 {
+                group.bound_ns = None;
+            }
+        }
+        self.set_empty(store);
+        // The samples have the groups' numbers.
+        self.all.sort_unstable_by(|a, b| key(a).cmp(&key(b)));
+        let mut places = vec![0; self.all.len()];
+        for (place, group) in self.all.iter().enumerate() {
+            places[group.number as usize] = place as u32;
+        }
+        for index in 0..store.len() as u32 {
+            let sample = store.get_mut(index);
+            sample.group = places[sample.group as usize];
+        }
+        self.all
+    }
+
+    /// Sets the cost of an empty region: the least median of its clients' own ones, if each of its
+    /// clients has some.
+    fn set_empty(&mut self, store: &Store) {
+        // By session, client, and whether they begin with a reference point.
+        let mut medians: HashMap<(u16, u32, bool), u64> = HashMap::new();
+        for group in self.all.iter().filter(|group| group.name == EMPTY) {
+            let client = |index: &u32| {
+                let sample = store.get(*index);
+                (sample.session, sample.client, group.is_point)
+            };
+            let mut counts: HashMap<_, (usize, usize)> = HashMap::new();
+            for index in &group.order {
+                counts.entry(client(index)).or_default().0 += 1;
+            }
+            // They are in order of their durations.
+            for index in &group.order {
+                let Some((count, before)) = counts.get_mut(&client(index)) else { continue };
+                if *before == rank(*count, 0.5) {
+                    let ns = store.get(*index).duration_ns();
+                    medians.entry(client(index)).and_modify(|m| *m = ns.min(*m)).or_insert(ns);
+                }
+                *before += 1;
+            }
+        }
+        if medians.is_empty() {
+            return;
+        }
+        for group in &mut self.all {
+            let own = |index: &u32| {
+                let sample = store.get(*index);
+                medians.get(&(sample.session, sample.client, group.is_point)).copied()
+            };
+            let all: Option<u64> = group
+                .order
+                .iter()
+                .map(own)
+                .try_fold(u64::MAX, |least, own| own.map(|own| own.min(least)));
+            group.empty_ns = all.filter(|_| group.count() > 0);
+        }
+    }
+}
+
+/// Adds up the exits that regions of a group are known to have.
+pub(super) fn add_exits(group: &mut Group, exits: &[super::parts::Exits]) {
+    group.exits.iter_mut().zip(exits).for_each(|(sum, exits)| {
+        sum.count += exits.count;
+        sum.time += exits.time;
+    });
+}
+
+/// Cuts a value, at a character.
+fn cut(mut value: String) -> String {
+    if value.len() > MOST_VALUE {
+        let end = (0..=MOST_VALUE).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
+        value.truncate(end);
+        value.push('…');
+    }
+    value
+}
+
+fn key(group: &Group) -> (&str, usize, bool, Option<u64>, Option<&str>) {
+    // Numbers by their size.
+    let value = group.value.as_deref();
+    let number = value.and_then(|value| value.parse().ok());
+    (&group.name, group.session, group.is_others, number, value)
+}
+
+/// Returns the times of a region of which nothing is known.
+pub(super) fn unattributed(time: u64) -> Times {
+    let mut times = Times::default();
+    times.0[super::Part::Unattributed as usize] = time;
+    times
+}
