@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hypertrace_tests::capability;
-use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::peak;
 
@@ -178,8 +178,7 @@ fn another_users_session_mentions_how_it_is_shared() {
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
     let program = place.path().join("hypertrace");
-    // By another process: a child of another test that has our descriptor makes the copy busy.
-    run(Command::new("cp").arg(HYPERTRACE.0).arg(&program)).ok();
+    copy_program(HYPERTRACE.0, &program);
     for args in [&["regions"][..], &["report"], &["stat"]] {
         let mut command = Command::new(&program);
         command.args(args).arg(session.path()).uid(65534).gid(65534).current_dir("/");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use hypertrace_abi::clock::ticks;
-use hypertrace_tests::command::{Demo, Hypertrace, Ran, run};
+use hypertrace_tests::command::{Demo, Hypertrace, Ran, copy_program, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::namespace::{self, Mount};
 use hypertrace_tests::trace_cmd::{self, Shown};
@@ -322,7 +322,7 @@ fn another_user_records_the_scheduling_of_its_threads() {
     let dir = tempfile::tempdir().unwrap();
     let is_root = rustix::process::geteuid().is_root();
     let program = dir.path().join("hypertrace");
-    fs::copy(HYPERTRACE.0, &program).unwrap();
+    copy_program(HYPERTRACE.0, &program);
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let out = dir.path().join("S");
     let mut command = Command::new(&program);
@@ -533,7 +533,7 @@ fn events_that_no_buffer_held_are_counted() {
 fn switches_that_no_ring_of_perf_held_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("hypertrace");
-    fs::copy(HYPERTRACE.0, &program).unwrap();
+    copy_program(HYPERTRACE.0, &program);
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let as_user = |command: &mut Command| {
         if rustix::process::geteuid().is_root() {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::command::{Hypertrace, Ran, copy_program, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::random::Random;
 use hypertrace_tests::trace_cmd;
@@ -191,7 +191,7 @@ fn readers_are_told_about_a_recording_in_progress_and_cannot_hold_it_up() {
 
     assert!(owners.stderr.contains("still being recorded, and are not shown yet"), "{owners:?}");
     let program = dir.path().join("hypertrace");
-    fs::copy(HYPERTRACE.0, &program).unwrap();
+    copy_program(HYPERTRACE.0, &program);
     let mut report = Command::new(program);
     let readers = run(report.arg("report").arg(&out).uid(65534).gid(65534).current_dir("/"));
     assert!(readers.stderr.contains("`hypertrace report` of user 0"), "{readers:?}");

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hypertrace::region;
-use hypertrace_tests::command::{Demo, Hypertrace, Ran, run};
+use hypertrace_tests::command::{Demo, Hypertrace, Ran, copy_program, run};
 use hypertrace_tests::{capability, kvm, traced};
 use serde_json::Value;
 use vcpu::Vcpu;
@@ -221,8 +221,8 @@ fn another_user_sees_blocked_and_runnable_without_tracefs() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let [program, test] = ["hypertrace", "test"].map(|name| dir.path().join(name));
-    fs::copy(HYPERTRACE.0, &program).unwrap();
-    fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    copy_program(HYPERTRACE.0, &program);
+    copy_program(std::env::current_exe().unwrap(), &test);
     let out = dir.path().join("S");
     let mut command = Command::new(&program);
     command.args(["run", "--kernel", "--out"]).arg(&out);

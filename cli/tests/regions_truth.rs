@@ -21,7 +21,7 @@ use hypertrace_abi::clock::ticks;
 use hypertrace_guest::{Args, Board, Program, layout, spend};
 use hypertrace_kernel::{Config, Recording, Source};
 use hypertrace_tests::c::{self, Linked};
-use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::host::{self, Host};
 use hypertrace_tests::truth::{self, Reading, Rival, Sample};
 use hypertrace_tests::{capability, kvm, traced};
@@ -464,7 +464,7 @@ fn in_a_program_of_an_ordinary_user() {
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
     let hypertrace = place.path().join("hypertrace");
-    std::fs::copy(HYPERTRACE.0, &hypertrace).unwrap();
+    copy_program(HYPERTRACE.0, &hypertrace);
     let program = compiler.program(&c::source("tests/c/spend.c"), Linked::Archive, place.path());
     let mut command = run_kernel(&hypertrace, place.path());
     command.arg("--").arg(program).arg(place.path().join("readings")).current_dir("/");

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hypertrace_tests::babeltrace2;
-use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::interrupt::{send, with_default_signals};
 use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::traced;
@@ -239,7 +239,7 @@ fn copy_of_true(dir: &Path, mode: u32, owner: Option<(u32, u32)>) -> std::io::Re
     let copy = dir.join("true");
     // An existing file would keep its owner.
     let _ = fs::remove_file(&copy);
-    fs::copy("/bin/true", &copy)?;
+    copy_program("/bin/true", &copy);
     if let Some((user, group)) = owner {
         std::os::unix::fs::chown(&copy, Some(user), Some(group))?;
     }
@@ -303,7 +303,7 @@ fn a_program_with_file_capabilities_is_named_and_started() {
     }
     // A copy of the command, because the original may be accessible to root only.
     let command = dir.path().join("hypertrace");
-    fs::copy(HYPERTRACE.0, &command).unwrap();
+    copy_program(HYPERTRACE.0, &command);
     let mut as_nobody = Command::new(command);
     as_nobody.args(["run", "--quiet", "--out"]).arg(dir.path().join("S")).arg("--").arg(&copy);
 
@@ -578,7 +578,7 @@ fn a_limit_of_a_files_size_is_said_and_what_is_missing_is_counted() {
     for part in ["the segment in memory", "RLIMIT_FSIZE, 40960000"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert_eq!(fs::read_dir(&refused).unwrap().count(), 0);
+    assert!(!refused.exists(), "the directory that it made is removed");
 }
 
 #[test]

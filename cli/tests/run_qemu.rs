@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use hypertrace::{Emit, Reply};
-use hypertrace_tests::command::{Hypertrace, plugin, run};
+use hypertrace_tests::command::{Hypertrace, copy_program, plugin, run};
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, capability, traced};
 use serde_json::Value;
@@ -234,7 +234,7 @@ fn a_missing_emulator_or_plugin_is_reported() {
 fn a_plugin_that_is_nowhere_is_told_with_the_places_and_what_makes_it() {
     let dir = tempfile::tempdir().unwrap();
     let alone = dir.path().join("hypertrace");
-    std::fs::copy(HYPERTRACE.0, &alone).unwrap();
+    copy_program(HYPERTRACE.0, &alone);
     let qemu = dir.path().join("qemu");
     std::fs::write(&qemu, "#!/bin/sh\necho 'usage: qemu-x86_64 -plugin '\n").unwrap();
     std::fs::set_permissions(&qemu, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -39,6 +39,13 @@ pub fn run(command: &mut Command) -> Ran {
     }
 }
 
+/// Copies a program that is to be run. Another process does it: a child that another thread starts
+/// meanwhile would hold our descriptor for a moment, and a file that is open for writing cannot be run.
+#[track_caller]
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    run(Command::new("cp").arg(from.as_ref()).arg(to.as_ref())).ok();
+}
+
 impl Ran {
     /// Asserts that it ended with 0 and an empty stderr. Returns its output.
     #[track_caller]
