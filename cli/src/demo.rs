@@ -56,7 +56,7 @@ pub struct Args {
     /// Directory for the session: new or empty (default: a new one in the
     /// temporary folder)
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub out: Option<PathBuf>,
 
     /// vCPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 2,

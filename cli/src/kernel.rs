@@ -95,10 +95,8 @@ pub fn say_start(recording: &Recording, dir: &Path, end: &str) {
         dir.display()
     ));
     if let Some(why) = recording.why_perf() {
-        say(format_args!(
-            "{why}; recorded is when these threads run, wait for a CPU or sleep, without exits of \
-             guests and without wake-ups"
-        ));
+        say(why);
+        say("so recorded is when these threads have a CPU, without exits of guests and wake-ups");
     }
 }
 
@@ -118,9 +116,13 @@ fn systems(events: &[String]) -> String {
 
 /// Formats the closing line: events, losses with their causes and what helps, the file.
 pub fn line(summary: &Summary, buffer_kib: Option<u32>) -> String {
-    let events = grouped(summary.events);
-    let mut line =
-        format!("{events} kernel events (by {}) in {}, ", summary.source, summary.path.display());
+    let events = if summary.events == 1 { "event" } else { "events" };
+    let mut line = format!(
+        "{} kernel {events} (by {}) in {}, ",
+        grouped(summary.events),
+        summary.source,
+        summary.path.display()
+    );
     match summary.lost() {
         0 if summary.losses_known => line.push_str("none lost"),
         0 => line.push_str("losses unknown"),

@@ -21,9 +21,11 @@ mod threads;
 mod vmm;
 
 use clap::{Parser, Subcommand};
-use hypertrace_trace::SessionError;
+use hypertrace_trace::{SessionError, session_json};
 use hypertrace_user::{ProgramError, allow_open_files};
+use recording::tidy;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 /// Record and show events of guests and of their host on one timeline
@@ -72,9 +74,9 @@ fn main() -> ExitCode {
     }
     let succeeded = |()| ExitCode::SUCCESS;
     let done = match cli.command {
-        Command::Run(args) => run::run(&args),
-        Command::Record(args) => record::run(&args),
-        Command::Demo(args) => demo::run(&args),
+        Command::Run(args) => tidy(Some(&args.out), || run::run(&args)),
+        Command::Record(args) => tidy(Some(&args.out), || record::run(&args)),
+        Command::Demo(args) => tidy(args.out.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Stat(args) => stat::run(&args).map(succeeded),
         Command::Clock(args) => clock::run(&args).map(succeeded),
@@ -83,6 +85,31 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args).map(succeeded),
     };
     done.unwrap_or_else(|error| exit(&error))
+}
+
+/// Returns what can be done about an error in reading a session, if its text does not say that.
+fn next_step(error: &anyhow::Error) -> Option<String> {
+    use hypertrace_timeline::Error;
+    match error.downcast_ref()? {
+        Error::Damaged { path, .. }
+            if path.file_name()? == hypertrace_kernel::FILE
+                && path.with_file_name(session_json::FILE).exists() =>
+        {
+            Some("without this file (move it away), the rest of the session is shown".into())
+        }
+        Error::Io { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+            // The closest directory above that this user may look at.
+            let found = path.ancestors().find_map(|path| std::fs::metadata(path).ok())?;
+            let is_others = found.uid() != rustix::process::geteuid().as_raw();
+            is_others.then(|| {
+                format!(
+                    "it is of user {}; others can read a session that is recorded with --share",
+                    found.uid()
+                )
+            })
+        }
+        _ => None,
+    }
 }
 
 /// Prints an error once and chooses the exit code: 0 if the reader closed our
@@ -94,7 +121,8 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| closed(&cause)) {
         return ExitCode::SUCCESS;
     }
-    output::say(format_args!("{error:#}"));
+    let next = next_step(error).map_or(String::new(), |next| format!("; {next}"));
+    output::say(format_args!("{error:#}{next}"));
     if let Some(error) = error.downcast_ref::<ProgramError>() {
         return ExitCode::from(error.exit_code());
     }

@@ -7,7 +7,7 @@ use crate::escape::Message;
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::ops::Range;
 
 /// Writes text to stdout.
@@ -33,13 +33,63 @@ pub fn table<const N: usize>(
     table
 }
 
-/// Writes a message to stderr, escaped, if it can be written.
+/// Columns of a terminal for which lines are laid out.
+const COLUMNS: usize = 80;
+
+/// Divides a line between words into lines that fit a terminal: the first begins with `indent`, the
+/// others with two more spaces. Longer words, such as paths, are not divided.
+pub fn wrapped(line: &str, indent: &str) -> String {
+    let mut out = indent.to_owned();
+    let mut column = indent.chars().count();
+    let mut is_first = true;
+    for word in line.split(' ') {
+        let len = word.chars().count();
+        if is_first {
+            is_first = false;
+        } else if column + 1 + len > COLUMNS {
+            out.push('\n');
+            out.push_str(indent);
+            out.push_str("  ");
+            column = indent.chars().count() + 2;
+        } else {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += len;
+    }
+    out.push('\n');
+    out
+}
+
+/// Writes a message to stderr, escaped, if it can be written. On a terminal, its lines are divided
+/// between words.
 pub fn say(message: impl Display) {
-    prompt(format_args!("hypertrace: {}\n", Message(&message.to_string())));
+    let message = format!("hypertrace: {}", Message(&message.to_string()));
+    match io::stderr().is_terminal() {
+        true => prompt(message.lines().map(|line| wrapped(line, "")).collect::<String>()),
+        false => prompt(message + "\n"),
+    }
 }
 
 /// Writes text to stderr, if it can be written.
 pub fn prompt(text: impl Display) {
     // In one piece, so that lines of several processes do not mix.
     let _ = io::stderr().write_all(text.to_string().as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_divided_between_words() {
+        let word = "x".repeat(38);
+        let line = format!("{word} {word} {word} y");
+
+        assert_eq!(wrapped(&line, " "), format!(" {word} {word}\n   {word} y\n"));
+        let path = "/p".repeat(60);
+        assert_eq!(wrapped(&format!("in {path} z"), ""), format!("in\n  {path}\n  z\n"));
+        assert_eq!(wrapped(&path, ""), format!("{path}\n"));
+    }
 }

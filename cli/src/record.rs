@@ -1,5 +1,6 @@
 //! `hypertrace record`: the host kernel's events beside a session.
 
+use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::output::say;
@@ -32,7 +33,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 pub struct Args {
     /// Directory of a session, or a new or empty one
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    pub out: PathBuf,
 
     /// Events of the kernel's trace instead of the usual ones, with * and ?. May be
     /// given several times (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio
@@ -43,7 +44,7 @@ pub struct Args {
 
     /// A process to record, until all of them have ended or Ctrl-C. May be given
     /// several times
-    #[arg(long, short, value_name = "PID", required_unless_present = "program",
+    #[arg(long, short, value_name = "PID",
           conflicts_with = "program", value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
     pid: Vec<u32>,
 
@@ -91,6 +92,10 @@ fn event(text: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.pid.is_empty() && args.program.is_empty() {
+        let why = "nothing to record: give processes, --pid PID, or a program to run, -- CMD";
+        return Err(Usage(why.into()).into());
+    }
     let program = args.program.first().map(|name| Program::find(name)).transpose()?;
     let mut config = Config::new(&args.out);
     config.events.clone_from(&args.event);

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 pub struct Args {
     /// Directory for the session: new or empty
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    pub out: PathBuf,
 
     /// Keep the segment in this new file, on tmpfs, so that it outlives a crash of
     /// this process and the programs (default: in memory)

@@ -2,7 +2,7 @@
 
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
-use crate::output::{print, say, table};
+use crate::output::{print, say, table, wrapped};
 use hypertrace_abi::ring::Losses;
 use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
@@ -82,14 +82,23 @@ fn to_text(session: &Session, stat: &SessionStat, kernel: Option<&KernelStat>) -
             row.faults.to_string(),
         ]
     };
-    let table = table(header, 2..9, stat.streams.iter().chain([&stat.total]).map(cells));
-    let mut out = format!("{table}\n");
+    let mut out = String::new();
+    if stat.streams.is_empty() {
+        out.push_str("no events of a guest, a program or a VMM\n");
+    } else {
+        let rows = stat.streams.iter().chain([&stat.total]).map(cells);
+        let table = table(header, 2..9, rows).to_string();
+        table.lines().for_each(|line| out.extend([line.trim_end(), "\n"]));
+    }
+    let mut below = String::new();
     // Writing to a String does not fail.
-    let _ = details(&mut out, session, stat);
-    let _ = kernel.map_or(Ok(()), |kernel| kernel_text(&mut out, kernel));
-    let mut lines: Vec<&str> = out.lines().map(str::trim_end).collect();
-    lines.push("");
-    lines.join("\n")
+    let _ = details(&mut below, session, stat);
+    let _ = kernel.map_or(Ok(()), |kernel| kernel_text(&mut below, kernel));
+    if !below.is_empty() {
+        let lines = below.lines().map(|line| wrapped(line, ""));
+        out.extend(lines);
+    }
+    out
 }
 
 /// Writes the lines that only some sessions have.
@@ -177,16 +186,21 @@ fn list<'a>(
 }
 
 fn kernel_text(out: &mut String, kernel: &KernelStat) -> std::fmt::Result {
+    if kernel.cpus.is_empty() {
+        out.push_str("\nkernel.dat: no events");
+    }
     for (at, cpu) in kernel.cpus.iter().enumerate() {
         out.push_str(if at == 0 { "\nkernel.dat: " } else { "; " });
-        write!(out, "cpu{} {} events, ", cpu.cpu, grouped(cpu.events))?;
+        let events = if cpu.events == 1 { "event" } else { "events" };
+        write!(out, "cpu{} {} {events}, ", cpu.cpu, grouped(cpu.events))?;
         match cpu.lost {
             0 if !kernel.losses_known => out.push_str("? lost"),
             lost if !kernel.losses_known => write!(out, "{} lost at least", grouped(lost))?,
             lost => write!(out, "{} lost", grouped(lost))?,
         }
         if cpu.uncounted > 0 {
-            write!(out, " and an unknown number in {} places", grouped(cpu.uncounted))?;
+            let places = if cpu.uncounted == 1 { "place" } else { "places" };
+            write!(out, " and an unknown number in {} {places}", grouped(cpu.uncounted))?;
         }
     }
     Ok(())

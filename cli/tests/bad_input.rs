@@ -1,11 +1,14 @@
 //! Unusable input: reported once, with its name and exit code 2 (1 if the machine is at fault), and left
 //! unchanged.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
+use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::namespace::Mount;
 use hypertrace_tests::peak;
@@ -118,6 +121,75 @@ fn unreadable_json(file: &Path, text: &str, part: &str) {
     fs::write(file, text).unwrap();
     unreadable(file.parent().unwrap(), &[part]);
     assert_eq!(fs::read(file).unwrap(), text.as_bytes());
+}
+
+#[test]
+fn a_cut_description_is_said_to_be_cut() {
+    let session = session();
+    let file = session.path().join("session.json");
+    let text = fs::read_to_string(&file).unwrap();
+
+    for len in [0, 1, text.len() / 2] {
+        fs::write(&file, &text[..len]).unwrap();
+        let cut = format!("session.json: cut after {len} bytes");
+        unreadable(session.path(), &[&cut, "babeltrace2 can still read", "/ctf"]);
+    }
+}
+
+#[test]
+fn a_command_that_fails_leaves_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let fails = |args: &[&str], out: &str| {
+        let mut command = HYPERTRACE.command([args[0], "--out"]);
+        let ran = run(command.arg(dir.path().join(out)).args(&args[1..]));
+        assert!(ran.code.is_some_and(|code| code != 0), "{ran:?}");
+    };
+    fs::create_dir(dir.path().join("kept")).unwrap();
+
+    // No process has this number.
+    let gone = i32::MAX.to_string();
+    fails(&["record", "--pid", &gone], "a/b/S");
+    fails(&["record", "--pid", &gone], "kept");
+    fails(&["record", "--pid", &gone], "kept/S");
+    fails(&["run", "--segment", "/proc/none/segment", "--", "true"], "S");
+
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["kept"], "directories that were there stay");
+    assert_eq!(fs::read_dir(dir.path().join("kept")).unwrap().count(), 0);
+}
+
+#[test]
+fn record_says_what_it_can_record() {
+    let dir = tempfile::tempdir().unwrap();
+
+    let said = run(HYPERTRACE.command(["record", "--out"]).arg(dir.path())).failed(2);
+
+    assert!(said.contains("--pid PID") && said.contains("-- CMD"), "{said}");
+}
+
+#[test]
+fn another_users_session_mentions_how_it_is_shared() {
+    if !rustix::process::geteuid().is_root() {
+        capability::missing("root", "only root can be another user");
+        return;
+    }
+    let session = session();
+    fs::set_permissions(session.path(), Permissions::from_mode(0o700)).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = place.path().join("hypertrace");
+    // By another process: a child of another test that has our descriptor makes the copy busy.
+    run(Command::new("cp").arg(HYPERTRACE.0).arg(&program)).ok();
+    for args in [&["regions"][..], &["report"], &["stat"]] {
+        let mut command = Command::new(&program);
+        command.args(args).arg(session.path()).uid(65534).gid(65534).current_dir("/");
+
+        let said = run(&mut command).failed(2);
+
+        for part in ["Permission denied", "it is of user 0", "--share"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
 }
 
 /// Most memory that `report` and `stat` may use, whatever `session.json` contains.

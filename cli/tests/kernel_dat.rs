@@ -173,6 +173,27 @@ fn a_kernel_dat_that_was_cut_is_shown_as_far_as_it_goes() {
     assert!(ran.stderr.contains("4096 of 8192 bytes of CPU 0 are missing"), "{ran:?}");
 }
 
+#[test]
+fn a_kernel_dat_whose_contents_cannot_be_found_is_cut_and_can_be_moved_away() {
+    let session = session();
+    let path = session.path().join("kernel.dat");
+    let whole = fs::read(&path).unwrap();
+    // Within the list of its parts.
+    fs::write(&path, &whole[..3_000]).unwrap();
+
+    for command in ["report", "stat"] {
+        let said = run(HYPERTRACE.command([command]).arg(session.path())).failed(2);
+
+        for part in ["kernel.dat: damaged at byte ", "it is cut", "move it away"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    fs::rename(&path, session.path().join("cut.dat")).unwrap();
+    assert!(report(&[session.path()], &[]).contains("vcpu_exit"));
+    let alone = run(HYPERTRACE.command(["report"]).arg(session.path().join("cut.dat"))).failed(2);
+    assert!(!alone.contains("move it away"), "{alone}");
+}
+
 /// An event in a form that both readers have: CPU, nanoseconds, thread, name, fields.
 type Shown = (u32, i64, u32, String, String);
 
@@ -314,4 +335,23 @@ fn raw_pages(dir: &Path) -> Vec<Vec<u8>> {
         all
     };
     cpus.into_iter().map(read).collect()
+}
+
+#[test]
+fn stat_of_a_session_with_events_of_the_kernel_alone_has_no_table() {
+    let made = made::Made::of_boot(Some(made::BOOT));
+    let stat = |dat: TraceDat| {
+        let (id, version) = trace_dat::recorded(made::BOOT, 0);
+        fs::write(made.path().join("kernel.dat"), dat.option(id, version).version_7()).unwrap();
+        run(HYPERTRACE.command(["stat"]).arg(made.path())).ok()
+    };
+
+    let page = trace_dat::Page::at(1_000_000).mmio(39_000, 77, 0x17);
+    let text = stat(TraceDat::new("x86-tsc").cpu(&[page]));
+    assert!(text.contains("no events of a guest, a program or a VMM\n"), "{text}");
+    assert!(text.contains("\nkernel.dat: cpu0 1 event, "), "{text}");
+    assert!(!text.contains("total"), "{text}");
+
+    let text = stat(TraceDat::new("x86-tsc"));
+    assert!(text.contains("\nkernel.dat: no events\n"), "{text}");
 }

@@ -91,7 +91,7 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
 }
 
 #[test]
-fn each_point_of_the_demo_has_an_exit() {
+fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
     if !kvm::is_usable() {
         return;
     }
@@ -101,26 +101,65 @@ fn each_point_of_the_demo_has_an_exit() {
     let ran = run(HYPERTRACE.demo(&out, 2).arg("--kernel"));
 
     let demo: Demo = serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {ran:?}"));
+    assert_eq!((&*demo.mode, demo.reference_points), ("kvm", 2_000));
     let Some(count) = recorded(&ran) else { return };
     capability::used("kvm");
+    let report = run(HYPERTRACE.command(["report", "--json"]).arg(&out)).ok();
+    let mut vcpus = [Order::default(), Order::default()];
+    for line in report.lines() {
+        let event: Value = serde_json::from_str(line).unwrap();
+        if let Some((vcpu, of)) = Order::vcpu(event["source"].as_str().unwrap()) {
+            vcpus[vcpu].take(of, &event);
+        }
+    }
+    assert_eq!(vcpus.map(|vcpu| vcpu.points), [1_000, 1_000]);
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
     assert_eq!(events.len() as u64, count);
-    assert_eq!((&*demo.mode, demo.reference_points), ("kvm", 2_000));
     // Those that a breakdown needs, and none that only costs time.
     let count_of = |name: &str| events.iter().filter(|event| event.name == name).count();
     assert!(count_of("kvm_userspace_exit") >= 2_000 && count_of("kvm_fpu") >= 4_000);
     assert_eq!(count_of("kvm_emulate_insn") + count_of("vcpu_match_mmio"), 0);
-    // Each vCPU's points are stores of 1 to 1,000 to the same register, the others' are other values.
-    for vcpu in ["vcpu0", "vcpu1"] {
-        let stores = events.iter().filter(|event| event.name == "kvm_mmio" && event.comm == vcpu);
-        let mut values: Vec<u64> = stores
-            .filter_map(|event| event.fields.rsplit_once("val 0x"))
-            .filter_map(|(_, value)| u64::from_str_radix(value, 16).ok())
-            .filter(|value| (1..=1_000).contains(value))
-            .collect();
-        values.sort_unstable();
-        values.dedup();
-        assert_eq!(values.len(), 1_000, "{vcpu}");
+}
+
+/// The last steps of a vCPU of the demo, in the order of a report.
+#[derive(Default)]
+struct Order {
+    points: u64,
+    /// Requests before the last one
+    requests: u64,
+    /// Value of the last store to the device: a point's number
+    stored: Option<u64>,
+    /// The point after which the VMM did not let the guest run yet
+    answered: Option<u64>,
+}
+
+impl Order {
+    /// Returns the number of a source's vCPU, and what the source is.
+    fn vcpu(source: &str) -> Option<(usize, &str)> {
+        let (of, rest) = source.split_once('/')?;
+        let number = rest.strip_prefix("vcpu").unwrap_or(rest);
+        let number = number.split(['-', ' ']).next()?.parse().ok()?;
+        (of == "guest" || rest.starts_with("vcpu")).then_some((number, of))
+    }
+
+    #[track_caller]
+    fn take(&mut self, of: &str, event: &Value) {
+        let fields = &event["fields"];
+        match (of, event["event"].as_str().unwrap_or_default()) {
+            ("kernel", "kvm:kvm_mmio") => self.stored = fields["val"].as_u64(),
+            ("guest", "round_done") => {
+                self.points += 1;
+                assert_eq!(event["reference"]["seq"], self.points, "{event}");
+                assert_eq!(self.stored, Some(self.points), "the exit is before its point: {event}");
+                // Of 100 events of a round, 4 are those of its regions.
+                assert_eq!(self.requests, 96 * self.points, "{event}");
+                self.answered = Some(self.points);
+            }
+            ("guest", "request" | "cache_miss" | "queue" | "reply") => self.requests += 1,
+            ("vmm", "vcpu_run") => self.answered = None,
+            ("vmm", "vcpu_exit") => assert_eq!(self.answered, None, "vcpu_run is missing: {event}"),
+            _ => {}
+        }
     }
 }
 
@@ -457,6 +496,15 @@ fn flood(dir: &Path) -> Option<Ran> {
     Some(end(recorder, said))
 }
 
+/// Returns the numbers of kernel events that a session has and lacks.
+fn kernel_counts(session: &Path) -> (u64, u64) {
+    let stat = run(HYPERTRACE.command(["stat", "--json"]).arg(session));
+    let json: serde_json::Value = serde_json::from_str(&stat.stdout).unwrap();
+    let cpus = json["kernel"]["cpus"].as_array().unwrap();
+    let sum = |key: &str| cpus.iter().map(|cpu| cpu[key].as_u64().unwrap()).sum();
+    (sum("events"), sum("lost"))
+}
+
 /// Returns the number before a text.
 fn number_before(text: &str, line: &str) -> u64 {
     let before = line.split_once(text).unwrap_or_else(|| panic!("{text:?}: {line}")).0;
@@ -571,9 +619,9 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(!out.join(".kernel").exists(), "{report:?}");
     // Also those that the buffers had when nothing could be written.
-    let line = report.stderr.lines().find(|line| line.contains(" lost: ")).unwrap_or_default();
-    let (events, lost) = (number_before(" kernel events", line), number_before(" lost: ", line));
-    assert!(events + lost >= CALLS, "{report:?}");
+    // The line of `report` says it too, unless another recording's start was first to complete it.
+    let (events, lost) = kernel_counts(&out);
+    assert!(events + lost >= CALLS, "{events} {lost} {report:?}");
     let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };
     assert_eq!(read.events.len() as u64, events);
 }

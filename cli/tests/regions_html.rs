@@ -41,6 +41,8 @@ fn page(dir: &Path, args: &[&str]) -> String {
     let file = folder.path().join("page.html");
     let ran = run(HYPERTRACE.command(["regions"]).arg(dir).args(args).arg("--html").arg(&file));
     assert_eq!((ran.code, &*ran.stdout), (Some(0), ""), "{}", ran.stderr);
+    let said = format!("hypertrace: wrote {}: open it in a browser\n", file.display());
+    assert_eq!(ran.stderr.matches(&said).count(), 1, "{}", ran.stderr);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "and no other file");
     fs::read_to_string(file).unwrap()
 }
@@ -388,6 +390,7 @@ fn only_an_older_page_is_replaced() {
     assert_eq!(fs::read_to_string(path("notes")).unwrap(), "mine");
     let said = write("missing/page").stderr;
     assert!(said.contains("cannot write") && said.contains("missing/page"), "{said}");
+    assert!(!said.contains(".regions-"), "the name of a temporary file: {said}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "and no other file");
 }
 

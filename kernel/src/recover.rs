@@ -14,6 +14,11 @@ use crate::tracefs::{self, Dir};
 use hypertrace_trace::Share;
 use hypertrace_trace::ctf::Folder;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Longest wait for another process that completes the same recording.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A killed process's recording, found by [`sweep`].
 #[derive(Debug)]
@@ -33,11 +38,20 @@ pub struct Recovered {
 /// none.
 ///
 /// # Errors
-/// [`Error::Busy`] if its process lives. If the directory is another user's, or the files cannot be
+/// [`Error::Busy`] if its process lives, or another one needs longer than 10 s to complete it. If the directory is another user's, or the files cannot be
 /// read or written.
 pub fn recover(dir: &Path) -> Result<Option<Summary>, Error> {
-    let dir = open_dir(dir, Share::Owner)?;
-    State::left(shared_as_is(dir))?.map_or(Ok(None), finish)
+    let dir = shared_as_is(open_dir(dir, Share::Owner)?);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match State::left(dir.clone()) {
+            // The start of any recording completes those of killed processes, for instance.
+            Err(Error::Busy(_)) if Instant::now() < end && State::is_orphan(&dir) => {
+                sleep(Duration::from_millis(10));
+            }
+            left => return left?.map_or(Ok(None), finish),
+        }
+    }
 }
 
 /// Returns true if a killed process, or one that records now, has left files in this directory.
@@ -193,6 +207,22 @@ mod tests {
 
         assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), whole);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_recording_that_another_process_completes_is_waited_for() {
+        let dir = remains(&json());
+        let locked = fs::File::open(dir.path().join(FOLDER)).unwrap();
+        locked.lock().unwrap();
+        let other = std::thread::spawn(move || {
+            sleep(Duration::from_millis(200));
+            locked.unlock().unwrap();
+        });
+
+        let summary = recover(dir.path());
+
+        assert_eq!(summary.unwrap().unwrap().events, 3);
+        other.join().unwrap();
     }
 
     #[test]

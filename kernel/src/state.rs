@@ -1,10 +1,12 @@
 //! The folder of a recording that is not complete: its files survive a kill at any instant.
 //!
 //! `.kernel/head` has the descriptions, `.kernel/recording.json` the identity, `.kernel/cpuN` the
-//! pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's counters. They become `kernel.dat` at the end, or when another
-//! process finds them. The folder is locked while a process uses it.
+//! pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's counters. They
+//! become `kernel.dat` at the end, or when another process finds them. The folder is locked while a
+//! process uses it.
 
 use crate::error::Error;
+use crate::owner::Owner;
 use crate::source::Source;
 use crate::stats::{MOST_CPUS, Stats};
 use hypertrace_trace::ctf::Folder;
@@ -123,6 +125,13 @@ impl State {
         let stat = folder.stat().map_err(|e| failed("open", &dir, FOLDER, e))?;
         check_owner(&folder, "", &stat)?;
         State { dir, folder }.locked().map(Some)
+    }
+
+    /// Returns true if the process that recorded has ended: one that has the lock completes its files.
+    pub fn is_orphan(dir: &Folder) -> bool {
+        let Ok(folder) = dir.clone().shared(Share::Owner).folder(FOLDER) else { return true };
+        let json = State { dir: dir.clone(), folder }.json().ok().flatten();
+        json.and_then(|json| Owner::parse(&json.owner)).is_some_and(|owner| owner.is_gone())
     }
 
     /// Locks the folder for this process, until its descriptor is closed.

@@ -148,15 +148,33 @@ pub struct Fields<'a>(pub(crate) Encoded<'a>);
 /// The bytes of the fields, and their layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Encoded<'a> {
-    /// Names, and the payload of a record of this shape.
-    Record(&'a [Arc<str>], &'a Shape, &'a [u64]),
+    /// The payload of a record of a session.
+    Record(Record<'a>),
     /// A record of a kernel's ring buffer.
     Kernel(format::Fields<'a>),
     /// Fields of an [`Event`].
     Copied(&'a [(Arc<str>, Value)]),
 }
 
+/// The payload of a session's record, and its class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    /// Dense id of the class in its session.
+    pub class: u32,
+    pub names: &'a [Arc<str>],
+    pub shape: &'a Shape,
+    pub payload: &'a [u64],
+}
+
 impl<'a> Fields<'a> {
+    /// Returns the dense id of a session's event.
+    pub(crate) fn class(&self) -> Option<u32> {
+        match self.0 {
+            Encoded::Record(record) => Some(record.class),
+            _ => None,
+        }
+    }
+
     /// Returns the fields of a kernel's record.
     pub(crate) fn kernel(&self) -> Option<format::Fields<'a>> {
         match self.0 {
@@ -168,7 +186,7 @@ impl<'a> Fields<'a> {
     /// Returns whether there is no field.
     pub fn is_empty(&self) -> bool {
         match self.0 {
-            Encoded::Record(names, ..) => names.is_empty(),
+            Encoded::Record(record) => record.names.is_empty(),
             Encoded::Kernel(fields) => fields.is_empty(),
             Encoded::Copied(fields) => fields.is_empty(),
         }
@@ -178,7 +196,7 @@ impl<'a> Fields<'a> {
     pub fn iter(&self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
         let (mut record, mut kernel, mut copied) = (None, None, None);
         match self.0 {
-            Encoded::Record(names, shape, payload) => {
+            Encoded::Record(Record { names, shape, payload, .. }) => {
                 record = Some(names.iter().zip(shape.values(payload).map(ValueRef::from)));
             }
             Encoded::Kernel(fields) => kernel = Some(fields.iter()),

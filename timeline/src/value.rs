@@ -21,8 +21,10 @@ pub enum Value {
     /// Bytes as the guest wrote them. They may not be UTF-8, and may contain terminal
     /// control sequences: escape them.
     Str(Box<[u8]>),
-    /// An array of words.
+    /// An array of words, or of numbers without a sign in a kernel's event.
     Words(Box<[u64]>),
+    /// An array of numbers with a sign in a kernel's event.
+    SignedWords(Box<[i64]>),
     /// Name of a number, or names of flags joined by a delimiter, by the kernel's
     /// `__print_symbolic` or `__print_flags`. Printable ASCII.
     Name(Box<str>),
@@ -45,6 +47,8 @@ pub enum ValueRef<'a> {
     Str(&'a [u8]),
     /// An array of words.
     Words(&'a [u64]),
+    /// An array of numbers with a sign, copied from a kernel's event.
+    SignedWords(&'a [i64]),
     /// An array of numbers in a kernel's event.
     Array(Array<'a>),
     /// Name of a number or of flags, in a kernel's event.
@@ -62,13 +66,14 @@ impl Value {
             Value::Hex(v) => ValueRef::Hex(*v),
             Value::Str(v) => ValueRef::Str(v),
             Value::Words(v) => ValueRef::Words(v),
+            Value::SignedWords(v) => ValueRef::SignedWords(v),
             Value::Name(v) => ValueRef::Name(Name { first: Part::Text(v), second: None }),
         }
     }
 }
 
 impl ValueRef<'_> {
-    /// Returns a copy to keep. Signed numbers of an array are sign-extended.
+    /// Returns a copy to keep.
     pub fn to_value(&self) -> Value {
         match self {
             ValueRef::Unsigned(v) => Value::Unsigned(*v),
@@ -78,6 +83,11 @@ impl ValueRef<'_> {
             ValueRef::Hex(v) => Value::Hex(*v),
             ValueRef::Str(v) => Value::Str((*v).into()),
             ValueRef::Words(v) => Value::Words((*v).into()),
+            ValueRef::SignedWords(v) => Value::SignedWords((*v).into()),
+            // Numbers of at most 8 bytes fit either.
+            ValueRef::Array(array) if array.signed => {
+                Value::SignedWords(array.iter().map(|n| n as i64).collect())
+            }
             ValueRef::Array(array) => Value::Words(array.iter().map(|n| n as u64).collect()),
             ValueRef::Name(name) => Value::Name(name.to_string().into()),
         }
@@ -177,5 +187,21 @@ impl fmt::Display for Part<'_> {
             }
         }
         if left != 0 { write!(f, "{between}{left:#x}") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_an_array_keep_their_signs() {
+        let bytes = [-1i32, 7].map(i32::to_le_bytes).concat();
+        let copied = |signed| ValueRef::Array(Array { bytes: &bytes, width: 4, signed }).to_value();
+
+        let signed = copied(true);
+        assert_eq!(signed, Value::SignedWords([-1, 7].into()));
+        assert_eq!(signed.borrow().to_value(), signed);
+        assert_eq!(copied(false), Value::Words([0xffff_ffff, 7].into()));
     }
 }

@@ -90,6 +90,7 @@ fn show(value: &Value) -> String {
         Value::Bool(v) => v.to_string(),
         Value::Str(v) => format!("{:?}", String::from_utf8_lossy(v)),
         Value::Words(v) => format!("{v:?}"),
+        Value::SignedWords(v) => format!("{v:+?}"),
         Value::Name(v) => v.to_string(),
         Value::Float(v) => v.to_string(),
     }
@@ -108,7 +109,7 @@ fn line(event: &Event) -> String {
 const LINES: [&str; 11] = [
     "10100 0 kernel/vcpu0-77 kvm:kvm_mmio type=write len=8 gpa=0xd0000000 val=0xbeef",
     "10120 1 kernel/kworker/1:2 x-5 test:odd name=\"a\\u{1b}\\\"b\" list=[7, 65535] flag=true \
-     small=-2 pair=[18446744073709551615, 2] ptr=0xabcd mode=3",
+     small=-2 pair=[-1, +2] ptr=0xabcd mode=3",
     "10122 1 kernel/6 ftrace:print ip=0x1234 buf=\"marker\\n\"",
     "10125 1 kernel/6 unknown id=1234 bytes=[1, 2, 3, 4]",
     "10150 0 kernel/vcpu0-77 kvm:kvm_exit exit_reason=EPT_VIOLATION guest_rip=0xffff0000 isa=1",
@@ -178,6 +179,29 @@ fn lost_events_stand_before_the_page_after_them() {
     assert_eq!((uncounted.events, uncounted.ts_ns), (0, Some(30_005)));
     let cpu = |n: usize| (stat.cpus[n].events, stat.cpus[n].lost, stat.cpus[n].uncounted);
     assert_eq!([cpu(0), cpu(1)], [(8, 9, 1), (3, 0, 0)]);
+}
+
+#[test]
+fn stat_has_the_losses_that_only_the_kernels_counters_have() {
+    let dir = TempDir::new().unwrap();
+    // Option 2: a CPU's counters. CPU 0 has 9 in its pages, and a place without a number.
+    let counters = |cpu: u32, overrun: u32, dropped: u32| {
+        let text =
+            format!("CPU: {cpu}\nentries: 0\noverrun: {overrun}\ndropped events: {dropped}\n\0");
+        (2, text.into_bytes())
+    };
+    let stat = |counters: [(u16, Vec<u8>); 2]| {
+        let trace = counters.into_iter().fold(sample(), |trace, (id, data)| trace.option(id, data));
+        let trace = KernelTrace::open(&write(&dir, "t", &trace.version_7())).unwrap();
+        let stat = trace.stat().unwrap();
+        assert!(stat.losses_known);
+        let cpu = |n: usize| (stat.cpus[n].lost, stat.cpus[n].uncounted);
+        [cpu(0), cpu(1)]
+    };
+
+    assert_eq!(stat([counters(0, 20, 3), counters(1, 0, 7)]), [(23, 0), (7, 0)]);
+    // Pages of several recordings in one file, or counters of another.
+    assert_eq!(stat([counters(0, 0, 8), counters(1, 0, 0)]), [(9, 1), (0, 0)]);
 }
 
 /// Makes a session of a boot with an event of the VMM at 40,000 ns, and a trace of a boot around it.
@@ -442,6 +466,45 @@ fn foreign_files_are_refused_with_file_and_offset() {
     refused(&with(14, &[1, 0, 0, 0]), 18, "page size");
     refused(&with(18, b"zlib"), 23, "compression none or zstd");
     refused(&with(24, &[0xff; 7]), 0x00ff_ffff_ffff_ffff, "a section's header");
+}
+
+#[test]
+fn a_damaged_page_is_a_loss_and_the_rest_is_read() {
+    let page = |at: u64| Page::at(at).mmio(0, 77, at).mmio(1, 77, at + 1);
+    let cpus = [[1_000, 2_000, 3_000], [1_500, 2_500, 3_500]].map(|times| times.map(page));
+    let dat = TraceDat::new("x86-tsc").cpu(&cpus[0]).cpu(&cpus[1]);
+    let mut bytes = dat.version_7();
+    // The second page of CPU 0 has too many bytes.
+    let at = bytes.len() - 5 * 4096;
+    bytes[at + 8..at + 16].copy_from_slice(&[0xff; 8]);
+    let dir = TempDir::new().unwrap();
+    let path = write(&dir, "t", &bytes);
+
+    let (entries, warnings) = read(&path).unwrap();
+
+    let seen: Vec<Option<i64>> = entries
+        .iter()
+        .map(|entry| match entry {
+            Entry::Event(event) => Some(event.ts_ns),
+            Entry::Lost(lost) => {
+                assert_eq!((lost.cpu, lost.events), (Some(0), 0));
+                None
+            }
+        })
+        .collect();
+    let some = |times: &[i64]| times.iter().copied().map(Some).collect::<Vec<_>>();
+    let expected = [
+        some(&[1_000, 1_001, 1_500, 1_501, 2_500, 2_501]),
+        vec![None],
+        some(&[3_000, 3_001, 3_500, 3_501]),
+    ];
+    assert_eq!(seen, expected.concat());
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let said = format!("{}: damaged at byte {}: expected", path.display(), at + 8);
+    assert!(warning.starts_with(&said), "{warning}");
+    assert!(warning.ends_with("events are missing, of 1 page of CPU 0"), "{warning}");
+    let stat = KernelTrace::open(&path).unwrap().stat().unwrap();
+    assert_eq!((stat.cpus[0].events, stat.cpus[0].uncounted, stat.cpus[1].events), (4, 1, 6));
 }
 
 /// Runs a check of places in a file on all CPUs, each with a copy of the file.

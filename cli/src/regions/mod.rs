@@ -13,6 +13,7 @@ use hypertrace_timeline::regions::{
     By, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, names,
 };
 use hypertrace_timeline::{Class, ClockMaps, KernelTrace, Session};
+use rows::EMPTY;
 use std::path::PathBuf;
 
 /// Show how long regions of interest took, and where their time went
@@ -44,12 +45,12 @@ pub struct Args {
     inputs: Inputs,
 
     /// Only this region: NAME_begin to NAME_end. May be given several times. Default:
-    /// all that have an id
+    /// all that have an id. The cost of an empty region is shown, too
     #[arg(long, short, value_name = "NAME", conflicts_with = "between")]
     name: Vec<String>,
 
     /// From each event A to the next event B of the same client, or of the same
-    /// thread of the VMM
+    /// thread of the VMM. Events of the kernel cannot be A or B
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     between: Option<Vec<String>>,
 
@@ -64,7 +65,7 @@ pub struct Args {
     subtract_empty: bool,
 
     /// Print one JSON object: regions (name, by, count, min_ns .. max_ns, histogram,
-    /// not_counted, breakdown, total, empty_ns), warnings
+    /// not_counted, breakdown, total, empty_ns), stolen_ms (null: unknown), warnings
     #[arg(long, group = "form")]
     json: bool,
 
@@ -121,10 +122,13 @@ pub fn run(args: &Args) -> Result<()> {
         regions: &regions,
         by: args.by.as_deref().unwrap_or_default(),
         subtract: args.subtract_empty,
+        hides_empty: args.hides_empty(),
+        stolen_ms: traces.iter().filter_map(KernelTrace::stolen_ms).reduce(u64::saturating_add),
     };
     let printed = match &args.html {
         Some(path) => html::page(&shown, &sessions, &traces, &warnings)
-            .and_then(|page| html::save(path, &page)),
+            .and_then(|page| html::save(path, &page))
+            .map(|()| say(format_args!("wrote {}: open it in a browser", path.display()))),
         None if args.json => print(shown.json(&warnings)),
         None if args.csv => print(shown.csv()),
         None if args.samples => shown.samples(),
@@ -149,7 +153,13 @@ impl Args {
             Some([a, b]) => {
                 for name in [a, b] {
                     if !has_class(sessions, |class| *class.name == **name) {
-                        let why = format!("--between: no event is named {name}");
+                        let why = match name.contains(':') {
+                            true => format!(
+                                "--between: {name} is an event of the kernel; only events of a \
+                                 guest, a program or the VMM begin and end regions"
+                            ),
+                            false => format!("--between: no event is named {name}"),
+                        };
                         return Err(Usage(format!("{why}; `hypertrace report` shows all")).into());
                     }
                 }
@@ -176,7 +186,9 @@ impl Args {
                 if known.is_empty() && self.name.is_empty() {
                     return Err(Usage(format!("no regions: {}", known_list())).into());
                 }
-                Select::Names(self.name.clone())
+                let empty = EMPTY.to_owned();
+                let empty = Some(empty).filter(|name| self.hides_empty() && known.contains(name));
+                Select::Names(self.name.iter().cloned().chain(empty).collect())
             }
         };
         if let By::Field(field) = &by {
@@ -189,6 +201,11 @@ impl Args {
         Ok(Options { select, by })
     }
 
+    /// Returns whether the empty regions are read for their cost only.
+    fn hides_empty(&self) -> bool {
+        !self.name.is_empty() && !self.name.iter().any(|name| name == EMPTY)
+    }
+
     /// Returns what the user should know about the numbers.
     fn warnings(
         &self,
@@ -198,10 +215,22 @@ impl Args {
     ) -> Vec<String> {
         let mut warnings: Vec<String> = traces.iter().flat_map(|trace| trace.warnings()).collect();
         warnings.extend(regions.warnings.iter().cloned());
-        if !regions.has_kernel {
+        let is_recording =
+            |(session, _): &(Session, ClockMaps)| hypertrace_kernel::is_incomplete(session.dir());
+        if !regions.has_kernel && sessions.iter().any(is_recording) {
+            warnings.push("without the kernel's events, all time is unattributed".into());
+        } else if !regions.has_kernel {
             warnings.push(
                 "no kernel.dat: all time is unattributed; record the kernel's events beside the \
                  session with `hypertrace run --kernel`, `demo --kernel` or `record`"
+                    .into(),
+            );
+        }
+        let has_none = regions.groups.iter().all(|group| group.count() == 0);
+        if self.between.is_some() && has_none {
+            warnings.push(
+                "no regions between these events: both must be of the same client, or both of the \
+                 same thread of the VMM"
                     .into(),
             );
         }

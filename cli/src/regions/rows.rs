@@ -7,6 +7,9 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+/// Name of the regions that measure what a region itself takes.
+pub const EMPTY: &str = "empty";
+
 /// Parts in the order of all outputs, with their names.
 pub const PARTS: [(Part, &str); 7] = [
     (Part::Guest, "guest"),
@@ -30,6 +33,10 @@ pub struct Shown<'a> {
     pub by: &'a str,
     /// Whether the cost of an empty region is taken off durations.
     pub subtract: bool,
+    /// Whether the empty regions were read for their cost only.
+    pub hides_empty: bool,
+    /// Time that a hypervisor took from the machine's CPUs while the kernel's traces were recorded.
+    pub stolen_ms: Option<u64>,
 }
 
 /// Durations of a group, less the cost of an empty region if that is wanted.
@@ -74,7 +81,13 @@ impl Durations {
     }
 }
 
-impl Shown<'_> {
+impl<'a> Shown<'a> {
+    /// Iterates over the groups that are wanted.
+    pub fn groups(&self) -> impl Iterator<Item = &'a Group> {
+        let hides_empty = self.hides_empty;
+        self.regions.groups.iter().filter(move |group| !hides_empty || group.name != EMPTY)
+    }
+
     /// Returns a group's durations.
     pub fn durations(&self, group: &Group) -> Durations {
         let off = group.empty_ns.filter(|_| self.subtract).unwrap_or(0);
@@ -90,8 +103,10 @@ impl Shown<'_> {
     }
 
     pub fn json(&self, warnings: &[String]) -> String {
-        let groups: Vec<Value> = self.regions.groups.iter().map(|g| self.group(g)).collect();
-        let all = json!({ "regions": groups, "warnings": warnings });
+        let groups: Vec<Value> = self.groups().map(|group| self.group(group)).collect();
+        let all = json!({
+            "regions": groups, "stolen_ms": self.stolen_ms, "warnings": warnings,
+        });
         format!("{}\n", JsonText(&all.to_string()))
     }
 
@@ -137,6 +152,7 @@ impl Shown<'_> {
         });
         json!({
             "duration_ns": breakdown.times.total(),
+            "bound_ns": breakdown.bound_ns,
             "regions": breakdown.regions,
             "parts": parts.collect::<Map<_, _>>(),
             "exits": exits.collect::<Vec<_>>(),
@@ -159,7 +175,7 @@ impl Shown<'_> {
         }
         out.push_str(&part_columns(self.is_program()));
         out.push('\n');
-        for group in &self.regions.groups {
+        for group in self.groups() {
             let _ = write!(out, "{},{}", quoted(&group.name), quoted(value(group)));
             let _ = write!(out, ",{}", group.count());
             for (_, ns) in self.durations(group).named() {
@@ -183,6 +199,9 @@ impl Shown<'_> {
         writeln!(out, "{begin}{columns}").context("cannot write")?;
         for sample in self.regions.samples() {
             let Some(group) = self.regions.groups.get(sample.group as usize) else { continue };
+            if self.hides_empty && group.name == EMPTY {
+                continue;
+            }
             let off = group.empty_ns.filter(|_| self.subtract).unwrap_or(0);
             writeln!(
                 out,
@@ -203,7 +222,7 @@ impl Shown<'_> {
 
     /// Returns whether all regions are of programs.
     fn is_program(&self) -> bool {
-        self.regions.groups.iter().all(|group| group.is_program)
+        self.groups().all(|group| group.is_program)
     }
 }
 
@@ -215,12 +234,19 @@ fn number(number: Option<u64>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
 }
 
-/// Quotes a text for CSV, where it needs that. Dangerous characters are escaped.
+/// Quotes a text for CSV, where it needs that. Dangerous characters are escaped, tabs among them. A
+/// text that a spreadsheet would run as a formula gets a `'` in front; a number is none.
 fn quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./ ".contains(&byte);
-    match text.bytes().all(plain) {
+    let is_formula = text.starts_with(['=', '+', '-', '@']);
+    let is_number = text.parse::<f64>().is_ok_and(f64::is_finite);
+    let mark = if is_formula && !is_number { "'" } else { "" };
+    match text.bytes().all(plain) && mark.is_empty() {
         true => text.to_owned(),
-        false => format!("\"{}\"", Escaped(text.as_bytes()).to_string().replace("\\\"", "\"\"")),
+        false => {
+            let text = Escaped(text.as_bytes()).to_string().replace("\\\"", "\"\"");
+            format!("\"{mark}{text}\"")
+        }
     }
 }
 
@@ -253,5 +279,16 @@ mod tests {
     fn values_with_commas_are_quoted() {
         assert_eq!(quoted("vmm/vcpu 0"), "vmm/vcpu 0");
         assert_eq!(quoted("a,\"b\"\n"), "\"a,\"\"b\"\"\\n\"");
+    }
+
+    #[test]
+    fn a_spreadsheet_runs_no_text() {
+        for text in ["=1+1", "+a", "-a", "@SUM(A1)", "-1+1", "+1-1", "-inf"] {
+            assert_eq!(quoted(text), format!("\"'{text}\""));
+        }
+        assert_eq!(quoted("\t=1"), "\"\\t=1\"");
+        for number in ["-1", "-1.5", "+2", "17", "-1e3"] {
+            assert_eq!(quoted(number).trim_matches('"'), number);
+        }
     }
 }

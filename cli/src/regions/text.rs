@@ -3,6 +3,7 @@
 use super::rows::{Durations, PARTS, Shown, part_name};
 use crate::escape::Escaped;
 use crate::losses::grouped;
+use crate::output::wrapped;
 use hypertrace_timeline::regions::{Breakdown, Group, Kind, Part};
 use std::fmt::{self, Write as _};
 
@@ -14,7 +15,7 @@ const MOST_STEPS: usize = 16;
 /// Formats all groups.
 pub fn text(shown: &Shown<'_>) -> String {
     let mut out = String::new();
-    for (number, group) in shown.regions.groups.iter().enumerate() {
+    for (number, group) in shown.groups().enumerate() {
         if number > 0 {
             out.push('\n');
         }
@@ -24,13 +25,17 @@ pub fn text(shown: &Shown<'_>) -> String {
     if out.is_empty() {
         out.push_str("no regions\n");
     }
+    if let Some(stolen) = stolen(shown) {
+        out.push('\n');
+        out.push_str(&wrapped(&stolen, ""));
+    }
     out
 }
 
 fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     write!(out, "{}", Escaped(group.name.as_bytes()))?;
     if let Some(value) = &group.value {
-        write!(out, " [{}]", Escaped(value.as_bytes()))?;
+        write!(out, " [{} {}]", Escaped(shown.by.as_bytes()), Escaped(value.as_bytes()))?;
     }
     let regions = if group.count() == 1 { "region" } else { "regions" };
     writeln!(out, ": {} {regions}", grouped(group.count()))?;
@@ -43,34 +48,42 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
         out.truncate(out.trim_end().len());
         out.push('\n');
         for note in notes(shown, group) {
-            writeln!(out, "  {note}")?;
+            out.push_str(&wrapped(&note, "  "));
         }
         histogram(out, &durations)?;
         breakdowns(out, shown, group)?;
     }
-    let kinds = Kind::ALL.iter().filter(|(kind, _)| group.not_counted[*kind as usize] > 0);
-    for (number, (kind, name)) in kinds.enumerate() {
-        out.push_str(if number == 0 { "  not counted: " } else { ", " });
-        let count = grouped(group.not_counted[*kind as usize]);
-        write!(out, "{} {count}", name.replace('_', " "))?;
-    }
-    if group.not_counted.iter().any(|count| *count > 0) {
-        out.push('\n');
+    let kinds = Kind::ALL.iter().map(|(kind, name)| (name, group.not_counted[*kind as usize]));
+    let kinds = kinds.filter(|(_, count)| *count > 0);
+    let kinds = kinds.map(|(name, count)| format!("{} {}", name.replace('_', " "), grouped(count)));
+    let kinds = Vec::from_iter(kinds).join(", ");
+    if !kinds.is_empty() {
+        out.push_str(&wrapped(&format!("not counted: {kinds}"), "  "));
     }
     Ok(())
 }
 
+/// Returns a line about the time that no event shows, if there was any.
+pub fn stolen(shown: &Shown<'_>) -> Option<String> {
+    let ms = grouped(shown.stolen_ms.filter(|ms| *ms > 0)?);
+    Some(format!(
+        "an outer hypervisor took {ms} ms from this machine's CPUs while the kernel's events were \
+         recorded: no event shows when, it is in whatever part it hit"
+    ))
+}
+
 /// Returns what is to be known about durations.
 pub fn notes(shown: &Shown<'_>, group: &Group) -> Vec<String> {
-    let bound = match group.bound_ns {
-        Some(0) => None,
-        Some(ns) => {
-            Some(format!("a duration is off by {} at most, by the guest's clock", time(ns)))
+    let median = group.median.as_ref().and_then(|median| median.bound_ns);
+    let error = match (median, group.bound_ns) {
+        (_, Some(0)) => None,
+        (Some(p50), Some(most)) => {
+            Some(format!("at most {} at p50, {} anywhere", time(p50), time(most)))
         }
-        None => Some(
-            "how far durations are off is not known: the guest's clock has no bound".to_owned(),
-        ),
+        (Some(p50), None) => Some(format!("at most {} at p50, unknown elsewhere", time(p50))),
+        (None, _) => Some("unknown".into()),
     };
+    let bound = error.map(|error| format!("error by the guest's clock: {error}"));
     let empty = group.empty_ns.map(|ns| {
         let ns = time(ns);
         match shown.subtract {
@@ -102,7 +115,8 @@ pub fn footnotes(group: &Group) -> Vec<String> {
     let partial = columns.iter().find(|(_, b)| b.exits_of < b.regions);
     let partial = partial.map(|(name, b)| {
         let (of, all) = (grouped(b.exits_of), grouped(b.regions));
-        format!("exits of {name}: of {of} of the {all} regions")
+        let name = name.trim_end_matches('*');
+        format!("the exits in the column {name} are of {of} of its {all} regions")
     });
     [regions].into_iter().chain(partial).collect()
 }
@@ -128,6 +142,20 @@ pub fn exit_count(count: f64) -> String {
     }
 }
 
+/// Formats a number of exits in at most five characters.
+fn short_count(count: f64) -> String {
+    let (unit, name) = match count {
+        ..999.95 => return exit_count(count),
+        ..9_999.5 => return grouped(count.round() as u64),
+        ..999_500.0 => (1e3, "k"),
+        ..999_500_000.0 => (1e6, "M"),
+        _ => (1e9, "G"),
+    };
+    let value = count / unit;
+    let digits = if value < 99.95 { 1 } else { 0 };
+    format!("{value:.digits$}{name}")
+}
+
 fn histogram(out: &mut String, durations: &Durations) -> fmt::Result {
     let steps = durations.histogram();
     let most = steps.iter().map(|(.., count)| *count).max().unwrap_or(1).max(1);
@@ -135,7 +163,7 @@ fn histogram(out: &mut String, durations: &Durations) -> fmt::Result {
     let mut before = None;
     for (from, to, count) in shown {
         if before.is_some_and(|before| before != from) {
-            out.push_str("  ...\n");
+            writeln!(out, "{:>12} {:>17}", "...", 0)?;
         }
         before = Some(to);
         let bar = "#".repeat((count * BAR).div_ceil(most) as usize);
@@ -175,7 +203,7 @@ fn breakdowns(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result
         }
     }
     for note in footnotes(group) {
-        writeln!(out, "  {note}")?;
+        out.push_str(&wrapped(&note, "  "));
     }
     Ok(())
 }
@@ -187,8 +215,10 @@ fn exits(out: &mut String, shown: &Shown<'_>, columns: &[(&str, &Breakdown)]) ->
         write!(out, "    {:<20}", name.chars().take(20).collect::<String>())?;
         for (_, b) in columns {
             let found = b.exits.iter().find(|(known, ..)| *known == reason);
-            let cell = found.map_or("-".into(), |(_, count, ns)| {
-                format!("{}x {}", exit_count(*count), time(*ns))
+            let cell = found.map_or("-".into(), |(_, count, ns)| match count {
+                // Its exit began before the region.
+                0.0 => time(*ns),
+                count => format!("{}x {}", short_count(*count), time(*ns)),
             });
             write!(out, " {cell:>13}")?;
         }
@@ -232,6 +262,24 @@ pub fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_have_five_characters_at_most() {
+        for (count, text) in [
+            (0.25, "0.2"),
+            (1.0, "1"),
+            (999.94, "999.9"),
+            (999.96, "1,000"),
+            (9_999.0, "9,999"),
+            (9_999.5, "10.0k"),
+            (83_267.0, "83.3k"),
+            (635_843.0, "636k"),
+            (999_600.0, "1.0M"),
+            (12_345_678_901.0, "12.3G"),
+        ] {
+            assert_eq!(short_count(count), text);
+        }
+    }
 
     #[test]
     fn times_have_three_digits() {

@@ -300,20 +300,21 @@ fn text_value(out: &mut String, value: &ValueRef<'_>) -> std::fmt::Result {
             }
             out.push('"');
         }
-        ValueRef::Words(words) => list(out, words),
+        ValueRef::Words(words) => list(out, words, decimal),
+        ValueRef::SignedWords(words) => list(out, words, signed),
         ValueRef::Array(numbers) => array(out, numbers)?,
         ValueRef::Name(name) => named(out, name, false)?,
     }
     Ok(())
 }
 
-fn list(out: &mut String, words: &[u64]) {
+fn list<T: Copy>(out: &mut String, words: &[T], write: impl Fn(&mut String, T)) {
     out.push('[');
     for (i, word) in words.iter().enumerate() {
         if i > 0 {
             out.push(',');
         }
-        decimal(out, *word);
+        write(out, *word);
     }
     out.push(']');
 }
@@ -339,7 +340,8 @@ fn json_line(out: &mut String, event: &EventRef<'_>) -> std::fmt::Result {
             ValueRef::Float(_) => out.push_str("null"),
             ValueRef::Bool(v) => out.push_str(if v { "true" } else { "false" }),
             ValueRef::Str(bytes) => write!(out, "{}", Json(bytes))?,
-            ValueRef::Words(words) => list(out, words),
+            ValueRef::Words(words) => list(out, words, decimal),
+            ValueRef::SignedWords(words) => list(out, words, signed),
             ValueRef::Array(numbers) => array(out, &numbers)?,
             ValueRef::Name(name) => named(out, &name, true)?,
         }

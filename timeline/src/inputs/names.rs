@@ -20,11 +20,17 @@ pub(crate) struct Source {
 pub(crate) struct Names {
     /// For each session, the prefix of its names and the name of its host side.
     sessions: Vec<(String, &'static str)>,
-    lessees: HashMap<Source, Lessee>,
+    places: HashMap<Source, Place>,
+    lessees: Vec<Lessee>,
 }
 
-#[derive(Debug, Default)]
+/// Place of a source in [`Names`], which finds it without a search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(usize);
+
+#[derive(Debug)]
 struct Lessee {
+    source: Source,
     /// Token of the lease that the name belongs to; `None` if it is from a description.
     token: Option<u64>,
     name: String,
@@ -43,34 +49,41 @@ impl Names {
                 _ => format!("{name}#{}:", number + 1),
             };
         }
-        Names { sessions, lessees: HashMap::new() }
+        Names { sessions, places: HashMap::new(), lessees: Vec::new() }
+    }
+
+    /// Returns the place of a source. A stream asks once, not for each event.
+    pub fn place(&mut self, source: Source) -> Place {
+        *self.places.entry(source).or_insert_with(|| {
+            self.lessees.push(Lessee { source, token: None, name: String::new(), shown: None });
+            Place(self.lessees.len() - 1)
+        })
     }
 
     /// Sets the name of a lease, with its token if that is known.
-    pub fn lease(&mut self, source: Source, token: Option<u64>, name: String) {
-        self.lessees.insert(source, Lessee { token, name, shown: None });
+    pub fn lease(&mut self, Place(at): Place, token: Option<u64>, name: String) {
+        let source = self.lessees[at].source;
+        self.lessees[at] = Lessee { source, token, name, shown: None };
     }
 
     /// Notes the lease of a record that passes. If it is another lease than the known one,
     /// its lease record was lost, and with it the name.
-    pub fn token(&mut self, source: Source, token: u64) {
-        let lessee = self.lessees.entry(source).or_default();
-        match lessee.token {
-            Some(known) if known != token => {
-                *lessee = Lessee { token: Some(token), ..Lessee::default() };
-            }
-            _ => lessee.token = Some(token),
+    pub fn token(&mut self, place: Place, token: u64) {
+        match self.lessees[place.0].token {
+            Some(known) if known == token => {}
+            Some(_) => self.lease(place, Some(token), String::new()),
+            None => self.lessees[place.0].token = Some(token),
         }
     }
 
     /// Returns the name to show: `guest/0 worker`, `vmm/vcpu0`, `host/vcpu 0` if there is
     /// no VMM, with `S1:` in front if there are several sessions.
-    pub fn get(&mut self, source: Source) -> &Arc<str> {
-        let (prefix, host) = &self.sessions[source.session];
-        let lessee = self.lessees.entry(source).or_default();
-        lessee.shown.get_or_insert_with(|| {
-            let client = source.client;
-            match (source.domain, lessee.name.as_str()) {
+    pub fn get(&mut self, Place(at): Place) -> &Arc<str> {
+        let Lessee { source: Source { session, domain, client }, name, shown, .. } =
+            &mut self.lessees[at];
+        let (prefix, host) = &self.sessions[*session];
+        shown.get_or_insert_with(|| {
+            match (domain, name.as_str()) {
                 (Domain::Guest, "") => format!("{prefix}guest/{client}"),
                 (Domain::Guest, name) => format!("{prefix}guest/{client} {name}"),
                 (Domain::Host, "") => format!("{prefix}{host}/{client}"),

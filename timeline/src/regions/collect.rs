@@ -121,11 +121,16 @@ fn read<'a>(
     pass.traced = traced;
     pass.windows = Windows::new(windows);
     let mut timeline = Timeline::with_kernel(sessions, traces)?;
-    while let Some(entry) = timeline.read() {
-        match entry? {
-            EntryRef::Event(event) if event.kind == EventKind::Kernel => pass.kernel(&event),
-            EntryRef::Event(event) => pass.event(&event),
-            EntryRef::Lost(lost) => pass.lost(&lost),
+    loop {
+        // By reference: a copy of each event would cost as much as its account.
+        match timeline.read() {
+            Some(Ok(EntryRef::Event(ref event))) if event.kind == EventKind::Kernel => {
+                pass.kernel(event);
+            }
+            Some(Ok(EntryRef::Event(ref event))) => pass.event(event),
+            Some(Ok(EntryRef::Lost(ref lost))) => pass.lost(lost),
+            Some(Err(error)) => return Err(error),
+            None => break,
         }
         if !windows.is_empty() && pass.windows.is_done() {
             break;
@@ -459,6 +464,7 @@ impl<'a> Pass<'a> {
             id: open.id,
             begin_ns: open.begin,
             times: sums.times,
+            bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: open.group,
             client: *client,
             session: u16::try_from(*session).unwrap_or(u16::MAX),

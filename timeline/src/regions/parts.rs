@@ -401,13 +401,15 @@ impl Account {
     /// Returns the last intervals within a time, and whether they are all of it.
     pub fn intervals(&self, from: i64, to: i64) -> (Vec<Interval>, bool) {
         let begin = self.intervals.partition_point(|interval| interval.to <= from);
-        let within = self.intervals.range(begin..).take_while(|interval| interval.from < to);
+        let end = self.intervals.partition_point(|interval| interval.from < to);
+        let within = self.intervals.range(begin..end.max(begin));
         let cut = |interval: &Interval| Interval {
             from: interval.from.max(from),
             to: interval.to.min(to),
             ..*interval
         };
         let is_whole = self.intervals.front().is_some_and(|first| first.from <= from);
+        // Of a known length: one allocation for each region.
         (within.map(cut).collect(), is_whole)
     }
 

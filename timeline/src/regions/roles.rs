@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Meanings of events for regions, by their names: each is looked up once.
+//! Meanings of events for regions, by their names: each is found out once.
 
 use super::marks::{Kernel, is_run};
 use super::{By, Options, Select};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Session};
 use crate::value::ValueRef;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Slots for the roles of events, by bits of their names' addresses.
+/// Slots for the kinds of a kernel's events, by bits of their names' addresses.
 const SLOTS: usize = 256;
 
 /// Returns the names of the regions that sessions have events for, and whether an id is with
@@ -83,9 +83,9 @@ impl Role {
 pub(super) struct Roles {
     /// Names of the regions.
     names: Vec<String>,
+    /// By session and the class's id.
+    all: Vec<Vec<Role>>,
     /// By the addresses of the events' names.
-    all: HashMap<usize, Role>,
-    last: Vec<(usize, Role)>,
     last_of_kernel: Vec<(usize, Kernel)>,
 }
 
@@ -98,14 +98,18 @@ impl Roles {
             Select::Between(a, b) => [format!("{a} to {b}")].into(),
         };
         let names = Vec::from_iter(names);
-        let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
-        let role = |class: &crate::inputs::ctf::Class| {
-            (address(&class.name), Role::of(&class.name, &class.fields, &names, options))
+        let of_session = |(session, _): &(Session, ClockMaps)| {
+            let mut roles = Vec::new();
+            for class in session.classes().iter() {
+                // As many as the session has in its own table.
+                roles.resize(class.id as usize, Role::default());
+                roles.push(Role::of(&class.name, &class.fields, &names, options));
+            }
+            roles
         };
         Roles {
-            all: classes.map(role).collect(),
+            all: sessions.iter().map(of_session).collect(),
             names,
-            last: vec![(0, Role::default()); SLOTS],
             last_of_kernel: vec![(0, Kernel::Other); SLOTS],
         }
     }
@@ -116,10 +120,14 @@ impl Roles {
     }
 
     /// Returns the role of a session's event.
-    pub fn get(&mut self, event: &EventRef<'_>) -> Role {
-        let address = address(event.name);
-        let find = || self.all.get(&address).copied().unwrap_or_default();
-        look_up(&mut self.last, address, find)
+    pub fn get(&self, event: &EventRef<'_>) -> Role {
+        let class = event.fields.class().map(|class| class as usize);
+        let of_session = self.all.get(event.session);
+        of_session
+            .zip(class)
+            .and_then(|(roles, class)| roles.get(class))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Returns the kind of a kernel's event.
@@ -159,7 +167,7 @@ fn shown(value: &ValueRef<'_>) -> String {
         ValueRef::Float(n) => n.to_string(),
         ValueRef::Bool(b) => b.to_string(),
         ValueRef::Str(text) => String::from_utf8_lossy(text).into_owned(),
-        ValueRef::Words(_) | ValueRef::Array(_) => "a list".into(),
+        ValueRef::Words(_) | ValueRef::SignedWords(_) | ValueRef::Array(_) => "a list".into(),
         ValueRef::Name(name) => name.to_string(),
     }
 }

@@ -20,6 +20,9 @@ pub struct Sample {
     pub begin_ns: i64,
     /// Time in each part, nanoseconds.
     pub times: Times,
+    /// Bound on the error of the duration, nanoseconds; the largest number if it is unknown, or as
+    /// large.
+    pub(super) bound: u32,
     /// Index of its group.
     pub group: u32,
     /// Client; `None` between two events of the VMM.
@@ -41,6 +44,11 @@ impl Sample {
     /// Returns the Unix time of its end, nanoseconds.
     pub fn end_ns(&self) -> i64 {
         self.begin_ns.saturating_add_unsigned(self.duration_ns())
+    }
+
+    /// Returns the bound on the error of its duration, in nanoseconds; `None` if it is unknown, or more than 4 s.
+    pub fn bound_ns(&self) -> Option<u64> {
+        Some(self.bound.into()).filter(|_| self.bound != u32::MAX)
     }
 
     /// Returns the client of the guest; `None` between two events of the VMM.
@@ -169,6 +177,7 @@ mod tests {
             id: 0,
             begin_ns,
             times: Times::default(),
+            bound: 0,
             group: 0,
             client: 0,
             session: 0,

@@ -52,6 +52,8 @@ pub struct Breakdown {
     pub regions: u64,
     /// Their mean; of the total: their sum. The parts add up to the duration.
     pub times: Times,
+    /// Largest bound on the error of one's duration, nanoseconds; `None` if one is unknown.
+    pub bound_ns: Option<u64>,
     /// Exits by reason: an index of [`Regions::reasons`](super::Regions::reasons), their number, and
     /// their part of the kernel's time in nanoseconds.
     pub exits: Vec<(u8, f64, u64)>,
@@ -92,9 +94,12 @@ impl Group {
     }
 
     /// Sorts the regions of the group, and chooses those to show.
-    pub(super) fn finish(&mut self, store: &Store, mut order: Vec<u32>) {
-        order.sort_unstable_by_key(|index| (store.get(*index).duration_ns(), *index));
-        self.durations = order.iter().map(|index| store.get(*index).duration_ns()).collect();
+    pub(super) fn finish(&mut self, store: &Store, indices: Vec<u32>) {
+        let duration = |index: u32| (store.get(index).duration_ns(), index);
+        let mut all: Vec<(u64, u32)> = indices.into_iter().map(duration).collect();
+        all.sort_unstable();
+        let order: Vec<u32> = all.iter().map(|(_, index)| *index).collect();
+        self.durations = all.into_iter().map(|(duration, _)| duration).collect();
         let exits = |exits: &[Exits; REASONS]| {
             let all = exits.iter().enumerate().filter(|(_, exits)| **exits != Exits::default());
             all.map(|(reason, e)| (reason as Reason, e.count as f64, e.time)).collect()
@@ -102,6 +107,7 @@ impl Group {
         self.total = Breakdown {
             regions: order.len() as u64,
             times: mean(order.iter().map(|index| &store.get(*index).times), 1),
+            bound_ns: self.bound_ns,
             exits: exits(&self.exits),
             exits_of: order.len() as u64,
             example: None,
@@ -147,6 +153,8 @@ fn around(
     let chosen = &order[ranks];
     let regions = chosen.len() as u64;
     let times = mean(chosen.iter().map(|index| &store.get(*index).times), regions);
+    let mut bounds = chosen.iter().map(|index| store.get(*index).bound_ns());
+    let bound_ns = bounds.try_fold(0, |most: u64, bound| Some(most.max(bound?)));
     let details = chosen.iter().filter_map(|index| store.detail(*index));
     let exits_of = details.clone().count() as u64;
     let mut sums = [Exits::default(); REASONS];
@@ -174,7 +182,8 @@ fn around(
     let exits = exits.collect();
     let detail = order.get(nearest(store, order, example_rank));
     let detail = detail.and_then(|index| store.detail(*index));
-    Breakdown { regions, times, exits, exits_of, example: detail.map(|d| example(store, d)) }
+    let example = detail.map(|detail| example(store, detail));
+    Breakdown { regions, times, bound_ns, exits, exits_of, example }
 }
 
 fn one((reason, exits): &(Reason, Exits)) -> (Reason, f64, u64) {

@@ -436,6 +436,12 @@ pub fn recorded(boot: &str, clock_bound_ns: u64) -> (u16, Vec<u8>) {
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
+/// Returns the same with the time that a hypervisor took meanwhile.
+pub fn recorded_with_steal(boot: &str, stolen_ms: u64) -> (u16, Vec<u8>) {
+    let more = format!("source=tracefs; boot_id={boot}; stolen_ms={stolen_ms}");
+    (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
+}
+
 pub fn tsc2nsec(mult: u32, shift: u32) -> (u16, Vec<u8>) {
     (14, [&mult.to_le_bytes()[..], &shift.to_le_bytes(), &[0; 8]].concat())
 }

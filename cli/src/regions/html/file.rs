@@ -2,9 +2,11 @@
 
 use crate::Usage;
 use anyhow::{Context, Result};
+use rustix::fs::OFlags;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Beginning of each page. Only files that begin like this are replaced.
@@ -27,10 +29,8 @@ fn may_replace(path: &Path) -> Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() => refuse("is not a file"),
         Ok(_) => {
-            let mut beginning = Vec::new();
-            let read = File::open(path)
-                .and_then(|file| file.take(MARK.len() as u64).read_to_end(&mut beginning));
-            read.with_context(|| format!("cannot read {}", path.display()))?;
+            let beginning =
+                beginning(path).with_context(|| format!("cannot read {}", path.display()))?;
             match beginning == MARK.as_bytes() {
                 true => Ok(true),
                 false => refuse("exists and is not a page of this command"),
@@ -39,6 +39,16 @@ fn may_replace(path: &Path) -> Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
     }
+}
+
+/// Reads as much of a file as a page begins with. The file may be another one than a moment ago: a link
+/// is not followed, and a pipe that nobody writes to is not waited for.
+fn beginning(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let mut bytes = Vec::new();
+    file.take(MARK.len() as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Writes a page. It is private to its user, as sessions are.
@@ -56,8 +66,10 @@ pub fn save(path: &Path, page: &str) -> Result<()> {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         let folder = folder.unwrap_or(Path::new("."));
-        let mut file = tempfile::Builder::new().prefix(".regions-").tempfile_in(folder)?;
-        file.write_all(page.as_bytes())?;
+        let file = tempfile::Builder::new().prefix(".regions-").tempfile_in(folder);
+        // Without the name of the temporary file.
+        let file = file.map_err(|error| io::Error::from(error.kind()))?;
+        file.as_file().write_all(page.as_bytes())?;
         match replaces {
             true => file.persist(path),
             false => file.persist_noclobber(path),
@@ -65,4 +77,24 @@ pub fn save(path: &Path, page: &str) -> Result<()> {
         Ok(())
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_link_is_not_followed_and_a_pipe_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let [page, link, pipe] = ["page", "link", "pipe"].map(|name| dir.path().join(name));
+        fs::write(&page, MARK).unwrap();
+        symlink(&page, &link).unwrap();
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+
+        assert_eq!(beginning(&page).unwrap(), MARK.as_bytes());
+        assert!(beginning(&link).is_err());
+        assert_ne!(beginning(&pipe).unwrap_or_default(), MARK.as_bytes());
+    }
 }

@@ -8,7 +8,7 @@ mod file;
 pub use file::{check, save};
 
 use super::rows::{Durations, PARTS, Shown};
-use super::text::{columns, exit_count, footnotes, notes, reasons, time};
+use super::text::{columns, exit_count, footnotes, notes, reasons, stolen, time};
 use crate::escape::Html;
 use crate::losses::grouped;
 use anyhow::{Context, Result};
@@ -47,7 +47,7 @@ pub fn page(
     traces: &[KernelTrace],
     warnings: &[String],
 ) -> Result<String> {
-    let groups = shown.regions.groups.iter().filter(|group| group.count() > 0);
+    let groups = shown.groups().filter(|group| group.count() > 0);
     let groups: Vec<&Group> = groups.take(MOST_SECTIONS).collect();
     let charts = Charts::of(shown, sessions, traces, &groups)?;
     let started = sessions.iter().map(|(s, _)| s.json().started_unix_ns).min().unwrap_or(0);
@@ -124,6 +124,9 @@ impl Page<'_> {
         for warning in warnings {
             writeln!(out, "<p class=\"warning\">{}</p>", Html(warning))?;
         }
+        if let Some(stolen) = stolen(self.shown) {
+            writeln!(out, "<p class=\"note\">{stolen}</p>")?;
+        }
         self.overview(out, groups)?;
         for (index, group) in groups.iter().enumerate() {
             self.section(out, index, group)?;
@@ -141,7 +144,7 @@ impl Page<'_> {
 
     /// Writes the table of all groups.
     fn overview(&self, out: &mut String, sections: &[&Group]) -> fmt::Result {
-        let all = &self.shown.regions.groups;
+        let all: Vec<&Group> = self.shown.groups().collect();
         if all.is_empty() {
             out.push_str("<p>No regions.</p>\n");
             return Ok(());
@@ -157,7 +160,7 @@ impl Page<'_> {
             }
             out.push_str("</tr></thead>\n<tbody>\n");
             let mut linked = 0;
-            for group in all.iter().take(MOST_ROWS) {
+            for group in all.iter().copied().take(MOST_ROWS) {
                 let name = short(&group.name);
                 let has_section = sections.get(linked).is_some_and(|s| std::ptr::eq(*s, group));
                 out.push_str("<tr><th scope=\"row\" class=\"name\">");

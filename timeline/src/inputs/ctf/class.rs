@@ -3,7 +3,7 @@
 //! Event classes: the names and types of the events with a dense id on disk.
 
 use super::session_json::EventJson;
-use crate::event::{Encoded, Fields, Kind, Reference};
+use crate::event::{Encoded, Fields, Kind, Record, Reference};
 use hypertrace_abi::record::{Flags, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::{self, Schema, Shape};
 use std::sync::Arc;
@@ -86,8 +86,12 @@ impl Class {
 
     /// Returns the own fields of a payload that was checked.
     pub(crate) fn fields<'a>(&'a self, payload: &'a [u64]) -> Fields<'a> {
-        let own = self.own(payload).unwrap_or_default();
-        Fields(Encoded::Record(&self.fields, &self.shape, own))
+        Fields(Encoded::Record(Record {
+            class: self.id,
+            names: &self.fields,
+            shape: &self.shape,
+            payload: self.own(payload).unwrap_or_default(),
+        }))
     }
 
     /// Iterates over the own fields' values of a payload that was checked.

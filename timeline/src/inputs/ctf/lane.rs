@@ -12,7 +12,7 @@ use crate::clock::FRACTION;
 use crate::error::{Error, Result};
 use crate::event::{EntryRef, EventRef, Kind, Lost, Thread};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds};
-use crate::inputs::names::{Names, Source};
+use crate::inputs::names::{Names, Place, Source};
 use hypertrace_abi::ring::Losses;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,6 +22,9 @@ use std::sync::Arc;
 struct Lane<'a> {
     session: &'a Session,
     source: Source,
+    place: Place,
+    /// The client that the last record of a host ring was made for.
+    served: Option<(u32, Place)>,
     maps: &'a ClockMaps,
     stream: &'a Stream,
     records: Records<'a>,
@@ -74,9 +77,10 @@ pub(crate) fn inputs<'a>(
     let mut elsewhere = VecDeque::new();
     for stream in &json.streams {
         let (domain, client) = (stream.domain, stream.client);
-        names.lease(source(domain, client), None, stream.name.clone());
+        let place = names.place(source(domain, client));
+        names.lease(place, None, stream.name.clone());
         if stream.lost() > 0 && session.stream(domain, client).is_none() {
-            let name = names.get(source(domain, client)).clone();
+            let name = names.get(place).clone();
             elsewhere.push_back(lost(source(domain, client), name, stream.lost(), stream.causes()));
         }
     }
@@ -88,9 +92,12 @@ pub(crate) fn inputs<'a>(
     let lane = |stream: &'a Stream| {
         let described = json.stream(stream.domain, stream.client);
         let causes = described.map_or(Losses::default(), StreamJson::causes);
+        let source = source(stream.domain, stream.client);
         Box::new(Lane {
             session,
-            source: source(stream.domain, stream.client),
+            source,
+            place: names.place(source),
+            served: None,
             maps,
             stream,
             records: stream.records(session.classes()),
@@ -128,7 +135,7 @@ impl Input for Lane<'_> {
         if self.lost > 0 {
             let events = std::mem::take(&mut self.lost);
             let ts_ns = (self.time != UNPLACED).then(|| nanoseconds(self.time));
-            let lost = lost(self.source, names.get(self.source).clone(), events, self.causes);
+            let lost = lost(self.source, names.get(self.place).clone(), events, self.causes);
             return Some(EntryRef::Lost(Lost { ts_ns, ..lost }));
         }
         let (time, bound) = self.event.take()?;
@@ -140,21 +147,28 @@ impl Input for Lane<'_> {
         let holder = record.packet.lease_token;
         if kind == Kind::Lease {
             let Lease { token, tid, name } = Lease::of(&record);
-            names.lease(self.source, token, name);
+            names.lease(self.place, token, name);
             // The thread of a guest's client is the guest's, unless the guest is a program.
             let is_of_host = self.source.domain == Domain::Host || self.session.json().programs;
             self.thread = tid.filter(|_| is_of_host).map(|tid| (holder, tid));
         } else {
-            names.token(self.source, holder);
+            names.token(self.place, holder);
         }
         let client = match self.source.domain {
             Domain::Guest => Some(self.source.client),
             Domain::Host => record.made_for(),
         };
-        let source = match (self.source.domain, client) {
+        let place = match (self.source.domain, client) {
             // The source of what a vCPU thread recorded for a client is the client.
-            (Domain::Host, Some(client)) => Source { domain: Domain::Guest, client, ..self.source },
-            _ => self.source,
+            (Domain::Host, Some(client)) => match self.served {
+                Some((last, place)) if last == client => place,
+                _ => {
+                    let place =
+                        names.place(Source { domain: Domain::Guest, client, ..self.source });
+                    self.served.insert((client, place)).1
+                }
+            },
+            _ => self.place,
         };
         let reading = match &self.clock {
             Some((_, Ticks::Guest(map))) => Some(map.reading(record.timestamp)),
@@ -163,8 +177,8 @@ impl Input for Lane<'_> {
         Some(EntryRef::Event(EventRef {
             ts_ns: nanoseconds(time),
             bound_ns: bound.map(|units| units.div_ceil(FRACTION as u64)),
-            session: source.session,
-            source: names.get(source),
+            session: self.source.session,
+            source: names.get(place),
             name: &record.class.name,
             fields: record.class.fields(record.payload),
             flags: record.flags,

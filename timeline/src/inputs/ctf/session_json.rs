@@ -147,8 +147,13 @@ impl SessionJson {
         let read = read_at(&file, &mut text, 0).map_err(Error::io(&path))?;
         text.truncate(read);
         // First what it is: a newer version may have another shape.
-        let kind: Kind = serde_json::from_slice(&text)
-            .map_err(|e| wrong(format!("not the description of a hypertrace session: {e}")))?;
+        let kind: Kind = serde_json::from_slice(&text).map_err(|error| match error.is_eof() {
+            true => wrong(format!(
+                "cut after {read} bytes; without it, babeltrace2 can still read {}",
+                dir.join("ctf").display()
+            )),
+            false => wrong(format!("not the description of a hypertrace session: {error}")),
+        })?;
         if kind.format != FORMAT {
             return Err(wrong(format!(
                 "expected format {FORMAT:?}, found {:?}: not a hypertrace session",

@@ -86,7 +86,7 @@ impl<'a> Bytes<'a> {
 pub(crate) fn read(path: &Path, file: &Opened, at: u64, len: u64, what: &str) -> Result<Vec<u8>> {
     let end = at.checked_add(len);
     if end.is_none_or(|end| end > file.len) {
-        let found = format!("the end of the file at {}", file.len);
+        let found = format!("the end of the file at {}: it is cut", file.len);
         return Err(Error::damaged(path, at, format!("{what}, {len} bytes"), found));
     }
     if len > MOST {

@@ -6,7 +6,7 @@ use super::file::{Buffer, Cpu, TraceFile};
 use super::page::{Page, Wrong};
 use super::pages::Pages;
 use super::times::Times;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::{Encoded, EntryRef, EventRef, Fields, Kind, Lost, Thread};
 use crate::format::{self, COMMON, Format};
 use crate::inputs::input::{Input, Time, UNPLACED, nanoseconds, nanoseconds_up};
@@ -59,6 +59,8 @@ struct Faults {
     unknown: Option<(u64, String)>,
     short: Option<(u64, String)>,
     backwards: Option<(u64, String)>,
+    /// Pages of which events are missing, and the error of the first.
+    damaged: Option<(u64, String)>,
     cut: Option<String>,
 }
 
@@ -89,25 +91,39 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Reads the next event, if there is one, and the losses before it.
+    /// Reads the next event, if there is one, and the losses before it. The rest of a damaged page is
+    /// left out, as a loss that was not counted.
+    ///
+    /// # Errors
+    /// If the system cannot read the file.
     pub fn read(&mut self) -> Result<bool> {
         // Each turn takes a record or a page.
         loop {
-            let bytes = self.pages.page();
-            match self.page.next(bytes) {
-                Ok(Some(place)) => return self.event(place).map(|()| true),
+            match self.page.next(self.pages.page()) {
+                Ok(Some(place)) => match self.event(place) {
+                    Ok(()) => return Ok(true),
+                    Err(wrong) => self.wrong(wrong),
+                },
                 Ok(None) => {}
-                Err(wrong) => return self.wrong(wrong).map(|()| false),
+                Err(wrong) => self.wrong(wrong),
             }
-            if !self.pages.next()? {
-                return Ok(false);
+            match self.pages.next() {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error @ Error::Damaged { .. }) => {
+                    // Where the next page begins is not known.
+                    self.pages.end();
+                    self.damaged(&error);
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
             }
             match Page::open(self.pages.page()) {
                 Ok((page, missed)) => {
                     self.page = page;
                     self.add_missed(missed);
                 }
-                Err(wrong) => return self.wrong(wrong).map(|()| false),
+                Err(wrong) => self.wrong(wrong),
             }
         }
     }
@@ -129,6 +145,11 @@ impl<'a> Lane<'a> {
     /// Returns the name of the event that was read last.
     pub fn name(&self) -> Option<&'a Arc<str>> {
         self.event.as_ref().map(|event| &event.format.name)
+    }
+
+    /// Returns whether the last page was cut, so that later events are missing.
+    pub fn is_cut(&self) -> bool {
+        self.faults.cut.is_some()
     }
 
     /// Returns the thread and the fields of the event that was read last.
@@ -154,24 +175,33 @@ impl<'a> Lane<'a> {
         page.max((self.time > Time::MIN).then_some(self.time)).map(nanoseconds)
     }
 
-    /// Ends at a wrong value: with a warning if the page was cut.
-    fn wrong(&mut self, wrong: Wrong) -> Result<()> {
+    /// Ends the page at a wrong value.
+    fn wrong(&mut self, wrong: Wrong) {
         self.page = Page::default();
         let Wrong { at, expected, found } = wrong;
         let error = self.pages.damaged(at, &expected, found);
         if self.pages.is_whole() {
-            return Err(error);
+            return self.damaged(&error);
         }
         self.faults.cut = Some(format!("the last page of CPU {} is cut: {error}", self.cpu));
-        Ok(())
     }
 
-    fn event(&mut self, place: Range<usize>) -> Result<()> {
+    /// Notes that events are missing from here on, up to the next page.
+    fn damaged(&mut self, error: &Error) {
+        self.has_uncounted = true;
+        count(&mut self.faults.damaged, || error.to_string());
+    }
+
+    fn event(&mut self, place: Range<usize>) -> std::result::Result<(), Wrong> {
         let bytes = self.pages.page();
         let data = &bytes[place.clone()];
         let (Some(id), Some(tid)) = (data.get(..2), data.get(4..COMMON)) else {
-            let found = format_args!("{} bytes", data.len()).to_string();
-            return Err(self.pages.damaged(place.start, "an event of at least 8 bytes", found));
+            let expected = "an event of at least 8 bytes".into();
+            return Err(Wrong {
+                at: place.start,
+                expected,
+                found: format!("{} bytes", data.len()),
+            });
         };
         let (id, tid) = (number(id) as u16, number(tid) as u32);
         let (format, unknown) = self.file.formats.get(id);
@@ -267,7 +297,7 @@ impl Input for Lane<'_> {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let Faults { unknown, short, backwards, cut } = &self.faults;
+        let Faults { unknown, short, backwards, damaged, cut } = &self.faults;
         let counted = [
             (unknown, "events without a readable format"),
             (short, "events that do not hold what their format says"),
@@ -278,6 +308,10 @@ impl Input for Lane<'_> {
             let (n, first) = fault.as_ref()?;
             Some(format!("{path}: {n} {what} on CPU {}; {first}", self.cpu))
         });
-        counted.chain(cut.clone()).collect()
+        let damaged = damaged.iter().map(|(n, first)| {
+            let pages = if *n == 1 { "page" } else { "pages" };
+            format!("{first}: events are missing, of {n} {pages} of CPU {}", self.cpu)
+        });
+        counted.chain(damaged).chain(cut.clone()).collect()
     }
 }

@@ -82,9 +82,10 @@ pub struct CpuStat {
     pub cpu: u32,
     /// Events in its pages.
     pub events: u64,
-    /// Events that were overwritten before they were read, as far as the kernel counted them.
+    /// Events that were overwritten before they were read, or found no room, as far as the kernel
+    /// counted them.
     pub lost: u64,
-    /// Places where events were overwritten and not counted.
+    /// Places where events were lost and not counted.
     pub uncounted: u64,
 }
 
@@ -233,6 +234,12 @@ impl KernelTrace {
         &self.file.path
     }
 
+    /// Returns the time that a hypervisor took from all CPUs of the machine during the recording, in
+    /// milliseconds; `None` if it is not known. No event shows when that was.
+    pub fn stolen_ms(&self) -> Option<u64> {
+        self.file.options.stolen_ms
+    }
+
     /// Returns the index of the session that it belongs to.
     pub fn session(&self) -> Option<usize> {
         self.session
@@ -258,9 +265,9 @@ impl KernelTrace {
     /// Counts all events.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub fn stat(&self) -> Result<KernelStat> {
-        let losses_known = self.file.options.has_counters;
+        let losses_known = !self.file.options.lost.is_empty();
         let warnings = self.warnings().collect();
         let mut stat = KernelStat { losses_known, warnings, ..KernelStat::default() };
         for (cpu, mut lane) in self.lanes(0, "") {
@@ -270,6 +277,12 @@ impl KernelTrace {
                 counts.add_lost(&mut lane);
             }
             counts.add_lost(&mut lane);
+            // Losses at a buffer's end have no place in its pages, and others no number there.
+            if let Some(&lost) = self.file.options.lost.get(&cpu)
+                && lost >= counts.lost.max(1)
+            {
+                (counts.lost, counts.uncounted) = (lost, 0);
+            }
             stat.warnings.extend(lane.warnings());
             stat.cpus.push(counts);
         }
@@ -279,7 +292,7 @@ impl KernelTrace {
     /// Returns the names of the first events of each CPU: at most `most` of them.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub(crate) fn first_names(&self, most: usize) -> Result<HashSet<Arc<str>>> {
         let mut names = HashSet::new();
         for (_, mut lane) in self.lanes(0, "") {
@@ -297,7 +310,7 @@ impl KernelTrace {
     /// Returns the time of the last event, in nanoseconds.
     ///
     /// # Errors
-    /// If a page is damaged.
+    /// If the file cannot be read.
     pub(crate) fn end(&self) -> Result<Option<i64>> {
         let mut end = None;
         for (buffer, times) in self.file.buffers.iter().zip(&self.times) {

@@ -6,6 +6,7 @@ use super::bytes::Bytes;
 use super::shift::{Sample, TimeShift};
 use crate::clock::host::uuid;
 use crate::error::Result;
+use std::collections::BTreeMap;
 
 /// Ids of options. Those that are not here say nothing about events.
 pub(crate) mod id {
@@ -23,6 +24,9 @@ pub(crate) mod id {
     pub const EVENT_FORMATS: u16 = 18;
     pub const CMDLINES: u16 = 21;
 }
+
+/// Names of the kernel's counters of events that were overwritten, or found no room.
+const LOSSES: [&str; 3] = ["overrun", "commit overrun", "dropped events"];
 
 /// Most guests of a host's trace.
 const MOST_GUESTS: usize = 1024;
@@ -51,20 +55,31 @@ pub(crate) struct Options {
     pub trace: Option<u64>,
     pub shift: Option<TimeShift>,
     pub guests: Vec<Guest>,
-    /// It has the kernel's counters at the end of the recording.
-    pub has_counters: bool,
+    /// Events that no reader got, by CPU, as the kernel counted them until the recording's end.
+    pub lost: BTreeMap<u32, u64>,
     pub tsc: Option<TscToNs>,
     /// The boot in which it was recorded; recordings of hypertrace have it.
     pub boot_id: Option<u128>,
     /// Bound on the error of times that were converted to ticks, in nanoseconds.
     pub clock_bound_ns: u64,
+    /// Time that a hypervisor took from the machine's CPUs meanwhile, in milliseconds.
+    pub stolen_ms: Option<u64>,
 }
 
 impl Options {
     /// Takes an option, if it is one of those of both versions.
     pub fn take(&mut self, option: u16, data: &mut Bytes<'_>) -> Result<()> {
         match option {
-            id::CPUSTAT => self.has_counters = true,
+            id::CPUSTAT => {
+                let text = String::from_utf8_lossy(data.text("counters of a CPU")?).into_owned();
+                let lines = || text.lines().filter_map(|line| line.split_once(':'));
+                let values = lines().filter_map(|(key, n)| Some((key, n.trim().parse().ok()?)));
+                if let Some((_, cpu)) = values.clone().find(|(key, _)| *key == "CPU") {
+                    let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
+                    let lost = values.filter(|(key, _)| LOSSES.contains(key)).map(|(_, n)| n);
+                    self.lost.insert(cpu, lost.fold(0, u64::saturating_add));
+                }
+            }
             id::TRACECLOCK => {
                 let text = String::from_utf8_lossy(data.text("a clock's name")?).into_owned();
                 // The contents of the file `trace_clock`, which lists all clocks.
@@ -72,14 +87,15 @@ impl Options {
                 self.clock = chosen.map_or(text.trim(), |(clock, _)| clock).to_owned();
             }
             id::VERSION => {
-                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N`. Others
-                // write only their version.
+                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N`.
+                // Others write only their version.
                 let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
                 let find = |name| words().find(|(key, _)| *key == name).map(|(_, value)| value);
                 self.boot_id = find("boot_id").and_then(uuid);
                 self.clock_bound_ns =
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
+                self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
             }
             id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?),

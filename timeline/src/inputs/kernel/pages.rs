@@ -98,6 +98,12 @@ impl<'a> Pages<'a> {
         Error::damaged(path, self.base, expected, found)
     }
 
+    /// Ends before the next page.
+    pub fn end(&mut self) {
+        self.window.clear();
+        (self.from, self.to, self.left, self.chunks) = (0, 0, 0, None);
+    }
+
     /// Reads the next page. Returns whether there is one.
     pub fn next(&mut self) -> Result<bool> {
         self.from = self.to;

@@ -1,0 +1,187 @@
+//! `hypertrace regions` for made sessions: what is shown of groups, errors and times.
+
+#[path = "../../timeline/tests/made/mod.rs"]
+mod made;
+#[path = "../../timeline/tests/made/trace_dat.rs"]
+mod trace_dat;
+#[path = "../../timeline/tests/made/vcpu.rs"]
+mod vcpu;
+
+use hypertrace_tests::command::{Hypertrace, Ran, run};
+use made::{Made, Packet};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use vcpu::Vcpu;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+fn regions(dir: &Path, args: &[&str]) -> Ran {
+    run(HYPERTRACE.command(["regions"]).arg(dir).args(args))
+}
+
+/// Makes a session of a program with an event file, whose regions begin every 1,000 ns.
+fn program(events: &str, guest: impl Fn(Packet, u64) -> Packet) -> Made {
+    let json = made::json(&made::clocks(), events, "[]");
+    let json = json.replacen("\"clocks\"", "\"programs\":true,\"clocks\"", 1);
+    let begin = Packet::new(1, 0, 0);
+    let packet = (1..=10).fold(begin.clone(), |packet, n| guest(packet, n * 1_000));
+    Made::with_json(&json).stream("guest-000-0000", &[begin, packet])
+}
+
+#[test]
+fn a_chosen_region_has_the_cost_of_an_empty_one() {
+    let events = r#"[
+        {"id":16,"schema":"read_begin(id:u64)","reference_point":false},
+        {"id":17,"schema":"read_end(id:u64)","reference_point":false},
+        {"id":18,"schema":"empty_begin(id:u64)","reference_point":false},
+        {"id":19,"schema":"empty_end(id:u64)","reference_point":false}]"#;
+    let made = program(events, |packet, at| {
+        let packet = packet.event(at, 16, &[at]).event(at + 500, 17, &[at]);
+        packet.event(at + 600, 18, &[at]).event(at + 612, 19, &[at])
+    });
+    let said = |args: &[&str]| {
+        let ran = regions(made.path(), args);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.stdout
+    };
+
+    let json: Value = serde_json::from_str(&said(&["--name", "read", "--json"])).unwrap();
+
+    let groups = json["regions"].as_array().unwrap();
+    assert_eq!(
+        (groups.len(), &groups[0]["name"], &groups[0]["empty_ns"]),
+        (1, &"read".into(), &12.into())
+    );
+    let less = said(&["--name", "read", "--subtract-empty", "--csv"]);
+    assert_eq!(less.lines().count(), 2, "{less}");
+    assert!(less.contains("\nread,,10,488,"), "{less}");
+    assert_eq!(said(&["--name", "read", "--samples"]).lines().count(), 11);
+    assert!(said(&["--name", "read"]).starts_with("read: 10 regions"));
+    assert_eq!(said(&["--name", "read", "--name", "empty"]).matches(": 10 regions").count(), 2);
+}
+
+#[test]
+fn the_error_of_the_median_is_not_that_of_the_worst() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 200, 20)]);
+
+    let json: Value = serde_json::from_str(&regions(made.path(), &["--json"]).stdout).unwrap();
+
+    let group = &json["regions"][0];
+    let bound = |value: &Value| value["bound_ns"].as_u64().unwrap();
+    let [median, p99, slowest] =
+        ["median", "p99", "slowest"].map(|name| bound(&group["breakdown"][name]));
+    assert!(median < slowest && p99 <= slowest && slowest <= bound(group), "{group}");
+    assert_eq!(bound(&group["total"]), bound(group));
+    let text = regions(made.path(), &[]).stdout;
+    let line = text.lines().find(|line| line.contains("error by the guest's clock")).unwrap();
+    assert!(line.contains("at most") && line.contains("at p50") && line.contains("anywhere"));
+}
+
+#[test]
+fn time_that_a_hypervisor_took_is_shown() {
+    let vcpus = [Vcpu::rounds(0, 20, 5)];
+    let made = vcpu::session(&vcpus);
+    let shown = |stolen_ms| {
+        let mut trace = vcpu::trace(&vcpus, |_| true);
+        trace.options = vec![trace_dat::recorded_with_steal(made::BOOT, stolen_ms)];
+        fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        let json: Value = regions(made.path(), &["--json"]).json();
+        (regions(made.path(), &[]).ok(), json["stolen_ms"].clone())
+    };
+
+    let (text, stolen) = shown(1_230);
+    assert!(
+        text.contains("\nan outer hypervisor took 1,230 ms from this machine's CPUs"),
+        "{text}"
+    );
+    assert_eq!(stolen, 1_230);
+    let (text, stolen) = shown(0);
+    assert!(!text.contains("hypervisor"), "{text}");
+    assert_eq!(stolen, 0);
+}
+
+#[test]
+fn lines_are_80_columns_wide() {
+    // Long counts, times and kinds: regions that end twice, never or in another order.
+    let events = r#"[
+        {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
+        {"id":17,"schema":"read_end(id:u64)","reference_point":false}]"#;
+    let made = program(events, |packet, at| {
+        let packet = packet.event_str(at, 16, &[at], b"=1").event_str(at + 1, 16, &[at], b"a");
+        let packet = packet.event(at + 2, 17, &[at]).event(at + 3, 17, &[at]);
+        let packet = packet.event_str(at + 4, 16, &[at + 1], b"").event_str(at + 5, 16, &[1], b"b");
+        packet.event_str(at + 9, 16, &[at + 2], b"=1+1").event(at + 10, 17, &[at + 2])
+    });
+
+    for args in [&[][..], &["--by", "v"]] {
+        let text = regions(made.path(), args).stdout;
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 80, "{widest}: {text}");
+        assert!(text.contains("not counted: "), "{text}");
+    }
+    let text = regions(made.path(), &["--by", "v"]).stdout;
+    assert!(text.contains("read [v =1+1]: "), "the name of the value is said: {text}");
+}
+
+#[test]
+fn no_cell_of_csv_is_a_formula() {
+    let events = r#"[
+        {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
+        {"id":17,"schema":"read_end(id:u64)","reference_point":false}]"#;
+    let values = ["=1+1", "+a", "@SUM(1)", "-1+1", "\t=1", "-5"];
+    let made = program(events, |packet, at| {
+        let value = values[at as usize / 1_000 % values.len()];
+        packet.event_str(at, 16, &[at], value.as_bytes()).event(at + 10, 17, &[at])
+    });
+
+    for output in ["--csv", "--samples"] {
+        let csv = regions(made.path(), &["--by", "v", output]).stdout;
+
+        let cells = csv.lines().skip(1).map(|line| line.split(',').nth(1).unwrap());
+        let mut cells: Vec<&str> = cells.collect();
+        cells.sort();
+        cells.dedup();
+        let marked = ["\"'+a\"", "\"'-1+1\"", "\"'=1+1\"", "\"'@SUM(1)\"", "\"\\t=1\"", "-5"];
+        assert_eq!(cells, marked, "{csv}");
+    }
+}
+
+#[test]
+fn an_event_of_the_kernel_begins_no_region() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+
+    let said = regions(made.path(), &["--between", "kvm:kvm_exit", "vcpu_run"]).failed(2);
+
+    assert!(said.contains("kvm:kvm_exit is an event of the kernel"), "{said}");
+}
+
+#[test]
+fn a_client_and_a_thread_of_the_vmm_have_no_regions_together() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+
+    let ran = regions(made.path(), &["--between", "batch_begin", "vcpu_exit"]);
+
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.starts_with("batch_begin to vcpu_exit: 0 regions\n"), "{ran:?}");
+    assert!(ran.stderr.contains("both must be of the same client, or both of the same"), "{ran:?}");
+    let ran = regions(made.path(), &["--between", "vcpu_exit", "vcpu_run"]);
+    assert!(!ran.stderr.contains("no regions between"), "{ran:?}");
+}
+
+#[test]
+fn without_the_events_of_a_recording_in_progress_no_other_recording_is_advised() {
+    let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
+    let folder = made.path().join(".kernel");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("recording.json"), "{").unwrap();
+
+    let said = regions(made.path(), &[]).stderr;
+
+    assert!(
+        said.contains("the kernel's events, of a recording that was left incomplete"),
+        "{said}"
+    );
+    assert!(said.contains("without the kernel's events, all time is unattributed"), "{said}");
+    assert!(!said.contains("no kernel.dat"), "{said}");
+}
