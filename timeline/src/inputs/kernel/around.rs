@@ -138,8 +138,12 @@ impl<'a> Around<'a> {
         let mut last = vec![-LIMIT; lanes.len()];
         let mut at_end = Vec::new();
         for (number, lane) in lanes.iter_mut().enumerate() {
-            if lane.read()? {
-                heap.push(Reverse((lane.time(), number)));
+            match lane.read()? {
+                true => heap.push(Reverse((lane.time(), number))),
+                false if lane.is_cut() || lane.take_missed().is_some() => {
+                    at_end.push((-LIMIT, LIMIT));
+                }
+                false => {}
             }
         }
         while let Some(mut first) = heap.peek_mut() {
@@ -162,7 +166,9 @@ impl<'a> Around<'a> {
             match lane.read()? {
                 true => first.0.0 = lane.time(),
                 false => {
-                    at_end.extend(lane.take_missed().map(|_| (time, LIMIT)));
+                    if lane.is_cut() || lane.take_missed().is_some() {
+                        at_end.push((time, LIMIT));
+                    }
                     PeekMut::pop(first);
                 }
             }

@@ -150,6 +150,11 @@ impl<'a> Lane<'a> {
         self.event.as_ref().map(|event| &event.format.name)
     }
 
+    /// Returns whether the last page was cut, so that later events are missing.
+    pub fn is_cut(&self) -> bool {
+        self.faults.cut.is_some()
+    }
+
     /// Returns the thread and the fields of the event that was read last.
     pub fn record(&self) -> Option<(u32, format::Fields<'_>)> {
         let Event { format, place, tid } = self.event.as_ref()?;
