@@ -6,7 +6,7 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 26] = [
+const ROWS: [&str; 27] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -23,6 +23,7 @@ const ROWS: [&str; 26] = [
     "trace_simple_burst",
     "trace_session_sustained",
     "trace_simple_sustained",
+    "session_create",
     "trace_2threads",
     "trigger_match",
     "trigger_miss",

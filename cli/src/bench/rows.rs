@@ -85,6 +85,9 @@ pub const ROWS: &[Row] = &[
     row("trace_simple_lttng", |_| trace::sustained(To::Simple))
         .over(LTTNG_UST, "<= 0.6 x lttng_ust")
         .note("trace_simple_sustained, against LTTng-UST"),
+    row("session_create", trace::create)
+        .target("<= 1000000 ns")
+        .note("a process's first session, its counter's frequency known; to tmpfs"),
     row("trace_2threads", |_| trace::threads(2))
         .speedup_of(TRACE_ONE_THREAD, ">= 1.9 x one thread's throughput")
         .note("two threads, rings that hold the run"),
