@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock;
 use hypertrace_abi::config::{ConfigPage, Features, HostFacts, RingMode};
-use hypertrace_abi::layout::{Geometry, PAGE, Region, WORD, host_page, register};
+use hypertrace_abi::layout::{Geometry, PAGE, Region, SHARED_REGISTERS, WORD, host_page, register};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
@@ -22,6 +22,13 @@ use zerocopy::IntoBytes;
 pub trait DrainWaker: Send + Sync {
     /// Wakes the drain loop. Runs on a vCPU's thread and must not block.
     fn wake(&self);
+}
+
+/// `move || kick.wake()`, or what the VMM has instead.
+impl<F: Fn() + Send + Sync> DrainWaker for F {
+    fn wake(&self) {
+        self();
+    }
 }
 
 /// Wakes nothing: for a drain loop that runs by a timer alone.
@@ -58,12 +65,15 @@ pub struct ChipConfig {
 
 /// The 2016 register of a client, as an offset after those of its page.
 const LEGACY: u64 = register::END;
+/// The registers of the whole device, after it in the first client's.
+const SHARED_KICK: u64 = LEGACY + WORD;
+const SHARED_STAMP: u64 = SHARED_KICK + WORD;
 
 /// State of one client. Aligned so that two vCPUs share no cache line.
 #[repr(align(128))]
 struct Client {
     // Volatile state: values of registers between stores, by offset.
-    shadows: [AtomicU64; (LEGACY / WORD + 1) as usize],
+    shadows: [AtomicU64; (SHARED_STAMP / WORD + 1) as usize],
     /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
     // Volatile state of the drain loop; vCPU threads never lock it.
@@ -114,7 +124,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             0 => FASTEST_COUNTER,
             frequency => frequency,
         };
-        let mut features = Features::TRAPS;
+        let mut features = Features::TRAPS | Features::SHARED;
         features.set(Features::KICK, config.kick_is_cheap);
         features.set(Features::STAMP, config.stamp_works);
         let facts = HostFacts {
@@ -126,8 +136,10 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             host_frequency: config.host_frequency,
             vcpu_clients: config.vcpu_clients.min(geometry.clients),
         };
+        let page = ConfigPage::new(&geometry, &facts);
+        memory.set_config(page.as_bytes());
         Chip {
-            config: ConfigPage::new(&geometry, &facts),
+            config: page,
             geometry,
             ring_mode: config.ring_mode,
             rate_interval: second
@@ -164,9 +176,14 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         &self.memory
     }
 
-    /// Returns the config page, for a VMM that maps it read-only.
+    /// Returns the config page.
     pub fn config_page(&self) -> &ConfigPage {
         &self.config
+    }
+
+    /// Returns the config page's bytes, for a VMM that copies them into memory of its own.
+    pub fn config_bytes(&self) -> &[u8] {
+        self.config.as_bytes()
     }
 
     /// Returns the sink.
@@ -230,6 +247,8 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let (client, register) = match offset.checked_sub(self.geometry.control_pages_offset()) {
             None => (offset / WORD, LEGACY),
             Some(at) if at % PAGE < register::END => (at / PAGE, at % PAGE / WORD * WORD),
+            Some(at) if at / WORD * WORD == SHARED_REGISTERS + register::KICK => (0, SHARED_KICK),
+            Some(at) if at / WORD * WORD == SHARED_REGISTERS + register::STAMP => (0, SHARED_STAMP),
             Some(_) => return None,
         };
         (client < self.geometry.clients.into()).then_some((client as u32, register))
@@ -293,11 +312,11 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         match register {
             register::EMIT => self.emit(now, client, value),
             LEGACY => self.emit_legacy(now, client, value),
-            register::KICK => {
+            register::KICK | SHARED_KICK => {
                 self.counts.add(Counter::KickTrapped);
                 self.waker.wake();
             }
-            register::STAMP => self.counts.add(Counter::StampTrapped),
+            register::STAMP | SHARED_STAMP => self.counts.add(Counter::StampTrapped),
             register::LEASE if value == 0 => self.counts.add(Counter::LeaseZero),
             register::LEASE => {
                 if let Some(memory) = self.client_memory(client) {

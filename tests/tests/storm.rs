@@ -19,7 +19,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
-use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_tests::babeltrace2;
 use hypertrace_tests::forger::{Forger, collision};

@@ -12,7 +12,7 @@ use hypertrace::abi::record::Header;
 use hypertrace::abi::ring::ClientMemory;
 use hypertrace::abi::schema::id_of;
 use hypertrace::{Channel, Client, Emit, ProducerState};
-use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use rustix::time::{ClockId, clock_gettime};
