@@ -121,7 +121,7 @@ fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
     assert_eq!(count_of("kvm_emulate_insn") + count_of("vcpu_match_mmio"), 0);
 }
 
-/// What a vCPU of the demo did last, in the order of a report.
+/// The last steps of a vCPU of the demo, in the order of a report.
 #[derive(Default)]
 struct Order {
     points: u64,
