@@ -12,7 +12,7 @@
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::layout::{Geometry, GeometryError, Region, WORD};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io;
@@ -207,6 +207,17 @@ impl Memory {
             Region::Data => Some(&self.data),
             Region::Rings => Some(&self.rings),
             Region::Control => None,
+        }
+    }
+
+    /// Makes argument slots and rings zero, and gives their memory back to the host.
+    pub(crate) fn clear(&self) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for region in [&self.data, &self.rings] {
+            // A file system may not have that for a file of the caller's.
+            if fallocate(region.file.file(), flags, region.file.start(), region.size()).is_err() {
+                region.words().iter().for_each(|word| word.store(0, Relaxed));
+            }
         }
     }
 

@@ -59,6 +59,7 @@ pub enum BarForm {
 struct Header {
     value: [u32; HEADER],
     mask: [u32; HEADER],
+    form: BarForm,
 }
 
 impl Header {
@@ -84,7 +85,7 @@ impl Header {
                 }
             };
         }
-        Header { value, mask }
+        Header { value, mask, form }
     }
 
     fn decodes(&self) -> bool {
@@ -170,6 +171,20 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
         bytes[at..at + data.len()].copy_from_slice(data);
         header.value[dword] = old & !mask | u32::from_le_bytes(bytes) & mask;
 
+        self.decode(&header, &mut changed);
+    }
+
+    /// Resets config space and the [chip](Chip::reset), as a reset of the machine does. Calls `changed`
+    /// for each BAR that goes away.
+    pub fn reset(&self, mut changed: impl FnMut(BarChange)) {
+        let mut header = self.lock();
+        *header = Header::new(self.chip.geometry(), header.form);
+        self.decode(&header, &mut changed);
+        self.chip.reset();
+    }
+
+    /// Decodes the BARs where the header says now.
+    fn decode(&self, header: &Header, changed: &mut dyn FnMut(BarChange)) {
         for region in Region::ALL {
             let (decoded, to) = (&self.decoded[region as usize], header.address(region));
             let from = decoded.load(Relaxed);

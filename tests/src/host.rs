@@ -90,7 +90,7 @@ impl Host {
     /// Returns the channel that a guest on threads of this process uses.
     pub fn channel(&self) -> Channel<'_> {
         let rings = self.chip.memory().region(Region::Rings).unwrap().words();
-        Channel::local(self.chip.config_page(), rings).unwrap()
+        Channel::local(&self.chip.config_page(), rings).unwrap()
     }
 
     /// Leases a client of [`Host::channel`], as a thread of a guest does.

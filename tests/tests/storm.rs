@@ -338,7 +338,7 @@ impl<'c> Vcpu<'c> {
 
 fn lease<'c>(chip: &'c Device, client: u32, state: &'c ProducerState, name: &'c str) -> Client<'c> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
-    let channel = Channel::local(chip.config_page(), rings).unwrap();
+    let channel = Channel::local(&chip.config_page(), rings).unwrap();
     let info = LeaseInfo { pid: 1, tid: client, clock: ClockKind::Tsc, name };
     Client::lease(channel, client, state, ticks() | 1, &info).unwrap()
 }

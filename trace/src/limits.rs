@@ -37,6 +37,10 @@ pub(crate) const CLASS_BYTES: usize = 128;
 /// begins an epoch allows as many again.
 pub const MAX_RESTARTS: u32 = 64;
 
+/// Generations of a session's guests that may each begin [as many files](MAX_RESTARTS) anew, so that
+/// a guest that resets itself in a loop cannot fill the folder with files.
+pub const MAX_GENERATIONS: u32 = 64;
+
 /// Clients that a device can have (`hypertrace_abi::layout::Geometry::check`).
 pub const MAX_CLIENTS: u32 = 1024;
 

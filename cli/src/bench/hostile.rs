@@ -50,7 +50,7 @@ fn run(beside: bool) -> Result<f64> {
     let config = ChipConfig { host_frequency: session.host_frequency(), ..ChipConfig::default() };
     let chip = Chip::new(Memory::anonymous(GEOMETRY)?, &config, session.clone(), ());
     let rings = chip.memory().region(Region::Rings).context("the device has no rings")?.words();
-    let channel = Channel::local(chip.config_page(), rings)?;
+    let channel = Channel::local(&chip.config_page(), rings)?;
     let state = ProducerState::new();
     let client = lease(channel, HONEST, &state)?;
     // Alone, the load on the other CPU is the same: the two may share a core.

@@ -116,7 +116,7 @@ fn every_event_of_two_vcpus_on_the_pci_bus_is_in_the_session() {
 /// Returns the device's rings as shared memory.
 fn bare_rings(host: &Host) -> Channel<'_> {
     let rings = host.chip.memory().region(Region::Rings).unwrap();
-    Channel::local(host.chip.config_page(), rings.words()).unwrap()
+    Channel::local(&host.chip.config_page(), rings.words()).unwrap()
 }
 
 #[test]
