@@ -453,7 +453,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     }
 
     /// Resets the device, as a reset of the machine does: registers, argument slots and rings are zero,
-    /// the guest that comes next leases its clients anew, and its clock is another one. The session goes
+    /// the next guest leases its clients anew, and its clock is another one. The session goes
     /// on: what the rings hold is drained before, or counted as lost, and all totals continue. The sink is
     /// told of a new [generation](EventSink::begin_generation).
     ///

@@ -50,7 +50,7 @@ fn registers_and_memory_are_zero_and_the_next_guest_sees_another_epoch() {
         now[version..version + 8].fill(0);
     }
     assert!(now == fresh);
-    // The other part of that store comes: the first is forgotten.
+    // The other part of that store: the first is forgotten.
     chip.write(Region::Control, register(1, EMIT) + 4, &[0; 4]);
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let client = ClientMemory::of_rings(rings, 1, &geometry(), RingMode::Discard).unwrap();

@@ -36,8 +36,8 @@ fn totals_continue_and_no_event_is_lost_or_twice_over_resets() {
     let host = Host::new(geometry(2));
     let (mut emitted, mut lost) = (0, 0);
     for generation in 0..RESETS {
-        // Some fill the ring: what they lose is a total that a reset must not forget. What a
-        // generation leaves in the ring is drained by the reset.
+        // Some fill the ring, and a reset must not forget the total of lost events. It drains
+        // the events that a generation leaves in the ring.
         let events = 500 + generation * 1_700;
         lost += boot(&host, generation, 1_000 + generation % 3 * 1_000_000, events);
         emitted += events;
