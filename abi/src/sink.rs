@@ -117,9 +117,9 @@ pub trait EventSink: Send + Sync {
         let _ = set;
     }
 
-    /// Begins another generation: the guest was reset, or another one comes, so all rings begin
-    /// anew, their sequence numbers and totals too, with another clock. Its number is at least
-    /// `epoch`; returns it. Everything before was drained or forsaken. Called in no pass.
+    /// Begins another generation of guests, after a reset: all rings begin anew, their sequence numbers
+    /// and totals too, with another clock. Returns the generation's clock epoch, at least `epoch`.
+    /// Everything before was drained or forsaken. Called in no pass.
     fn begin_generation(&self, epoch: u32) -> u32 {
         epoch
     }

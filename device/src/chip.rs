@@ -452,10 +452,10 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         });
     }
 
-    /// Resets the device, as a reset of the machine does: registers, argument slots and rings are zero,
-    /// the next guest leases its clients anew, and its clock is another one. The session goes
-    /// on: what the rings hold is drained before, or counted as lost, and all totals continue. The sink is
-    /// told of a new [generation](EventSink::begin_generation).
+    /// Resets the device, as a reset of the machine does: registers, argument slots and rings are zero.
+    /// The next guest leases its clients anew, and its clock is another one. The session continues: what
+    /// the rings hold is drained before, or counted as lost, totals continue, and the sink begins another
+    /// [generation](EventSink::begin_generation).
     ///
     /// Call it while no vCPU runs, on any thread that may wait for a disk.
     pub fn reset(&self) {
