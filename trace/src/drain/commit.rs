@@ -177,7 +177,8 @@ fn stream<'l>(
         Some(stream) => {
             if file.is_next_new {
                 stream.next_file(files, &baseline)?;
-                file.restarts += 1;
+                // A reset is not the guest's doing.
+                file.restarts += u32::from(!file.begins_anew);
                 file.is_next_new = false;
             }
             Ok(stream)
