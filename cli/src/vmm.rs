@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub struct Device {
     pub chip: Arc<Chip<Session, EventFd>>,
     pub session: Session,
-    doorbells: Doorbells,
+    pub doorbells: Doorbells,
     drain: DrainThread,
 }
 

@@ -36,7 +36,7 @@ const ROWS: [&str; 27] = [
     "regions",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
-const OTHERS: [(&str, &str); 23] = [
+const OTHERS: [(&str, &str); 24] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
@@ -51,6 +51,7 @@ const OTHERS: [(&str, &str); 23] = [
     ("record_cost", "kvm"),
     ("report_trace_dat", "trace-cmd"),
     ("kvm_stamp", "kvm"),
+    ("bar_move", "kvm"),
     ("kvm_ring_emit", "kvm"),
     ("qemu_plugin_floor", QEMU),
     ("qemu_marked_store", QEMU),
