@@ -22,6 +22,8 @@ bitflags! {
         /// Stores to registers trap. Without it the regions are plain shared memory,
         /// and reference points are flagged ring records.
         const TRAPS = 4;
+        /// There are registers of the whole device, KICK and STAMP for all clients.
+        const SHARED = 8;
     }
 }
 
@@ -100,6 +102,9 @@ pub struct ConfigPage {
     pub block_size: u64,
     /// 0xf8: part of a ring that only reference points may use, bytes.
     pub ring_reserve: u64,
+    /// 0x100: offset of the registers of the whole device from the start of BAR 2, bytes; 0 without
+    /// the feature `SHARED`.
+    pub shared_registers: u64,
 }
 
 /// Why this library cannot use a config page.
@@ -187,6 +192,10 @@ impl ConfigPage {
             ring_size: g.ring_bytes,
             block_size: g.block_bytes,
             ring_reserve: g.ring_bytes / 16,
+            shared_registers: match facts.features.contains(Features::SHARED) {
+                true => g.shared_registers_offset(),
+                false => 0,
+            },
         }
     }
 
@@ -214,9 +223,11 @@ impl ConfigPage {
         let offsets = |page: &ConfigPage| {
             let control = [page.control_pages_offset, page.control_page_stride];
             let mask = [page.mask_offset, page.mask_size];
-            (page.regions, control, mask, [page.client_offset, page.client_stride])
+            let clients = [page.client_offset, page.client_stride];
+            (page.regions, control, mask, clients, page.shared_registers)
         };
-        let expected = ConfigPage::new(&g, &HostFacts::default());
+        let facts = HostFacts { features: self.features(), ..HostFacts::default() };
+        let expected = ConfigPage::new(&g, &facts);
         if offsets(self) != offsets(&expected) || self.ring_reserve > self.ring_size / 2 {
             return Err(ConfigError::Offsets);
         }
@@ -254,7 +265,8 @@ mod tests {
         assert_eq!(core::mem::offset_of!(ConfigPage, regions), 0x70);
         assert_eq!(core::mem::offset_of!(ConfigPage, control_pages_offset), 0xb0);
         assert_eq!(core::mem::offset_of!(ConfigPage, ring_reserve), 0xf8);
-        assert_eq!(size_of::<ConfigPage>(), 0x100);
+        assert_eq!(core::mem::offset_of!(ConfigPage, shared_registers), 0x100);
+        assert_eq!(size_of::<ConfigPage>(), 0x108);
     }
 
     #[test]
@@ -265,9 +277,15 @@ mod tests {
     }
 
     #[test]
-    fn a_shifted_client_area_is_refused() {
-        let mut page = ConfigPage::new(&Geometry::default(), &HostFacts::default());
-        page.client_offset += 8;
-        assert_eq!(page.geometry(), Err(ConfigError::Offsets));
+    fn shifted_offsets_are_refused() {
+        let facts = HostFacts { features: Features::SHARED, ..HostFacts::default() };
+        let page = ConfigPage::new(&Geometry::default(), &facts);
+        let shifts: [fn(&mut ConfigPage); 2] =
+            [|page| page.client_offset += 8, |page| page.shared_registers += 8];
+        for shift in shifts {
+            let mut page = page;
+            shift(&mut page);
+            assert_eq!(page.geometry(), Err(ConfigError::Offsets));
+        }
     }
 }

@@ -45,6 +45,11 @@ pub mod register {
     pub const END: u64 = 0x28;
 }
 
+/// Registers of the whole device: KICK and STAMP once more, for all clients. They are in the first
+/// client's page of BAR 2, this many bytes after its own. A VMM needs two doorbells for them, and
+/// not two for each client.
+pub const SHARED_REGISTERS: u64 = 0x800;
+
 /// Marks of a store to a register, in the code of a program. An emulator that
 /// translates the code recognises the store by its mark. A mark does not change the
 /// effect of the store.
@@ -214,6 +219,11 @@ impl Geometry {
     /// the 2016 registers, a u64 at `client * 8`.
     pub const fn control_pages_offset(&self) -> u64 {
         (self.clients as u64 * WORD).next_multiple_of(PAGE)
+    }
+
+    /// Returns the offset of the registers of the whole device in BAR 2.
+    pub const fn shared_registers_offset(&self) -> u64 {
+        self.control_pages_offset() + SHARED_REGISTERS
     }
 
     /// Returns the size of the used part of BAR 2.

@@ -117,6 +117,13 @@ pub trait EventSink: Send + Sync {
         let _ = set;
     }
 
+    /// Begins another generation of guests, after a reset: all rings begin anew, their sequence numbers
+    /// and totals too, with another clock. Returns the generation's clock epoch, at least `epoch`.
+    /// Everything before was drained or forsaken. Called in no pass.
+    fn begin_generation(&self, epoch: u32) -> u32 {
+        epoch
+    }
+
     /// Announces the last passes, on the drain loop's thread: no producer runs any more, so
     /// the passes from now on take everything that is left. The sink need not protect
     /// clients from each other in them.

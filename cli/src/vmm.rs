@@ -1,11 +1,11 @@
 //! The embedded VMM with the device and a session, for `demo` and `bench`.
 
 use anyhow::{Context, Result};
-use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, Counter, DrainWaker, Geometry, Memory};
+use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_guest::{Args, layout};
 use hypertrace_trace::{Session, Summary};
-use kvm_vmm::{Answer, Doorbells, Drain, Machine, Outcome, attach_window, record_in};
+use kvm_vmm::{Answer, Doorbells, Machine, Outcome, attach_window, record_in};
 use std::sync::Arc;
 use std::time::Duration;
 use vmm_sys_util::eventfd::EventFd;
@@ -17,8 +17,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub struct Device {
     pub chip: Arc<Chip<Session, EventFd>>,
     pub session: Session,
-    doorbells: Doorbells,
-    drain: Drain,
+    pub doorbells: Doorbells,
+    drain: DrainThread,
 }
 
 impl Device {
@@ -31,7 +31,7 @@ impl Device {
         let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
         let kick = doorbells.kick.try_clone().context("duplicate an eventfd")?;
         session.wake_by(move || kick.wake());
-        let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
+        let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;
         Ok(Device { chip, session, doorbells, drain })
     }
 

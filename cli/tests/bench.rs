@@ -6,7 +6,7 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 26] = [
+const ROWS: [&str; 27] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -23,6 +23,7 @@ const ROWS: [&str; 26] = [
     "trace_simple_burst",
     "trace_session_sustained",
     "trace_simple_sustained",
+    "session_create",
     "trace_2threads",
     "trigger_match",
     "trigger_miss",
@@ -35,7 +36,7 @@ const ROWS: [&str; 26] = [
     "regions",
 ];
 /// Rows that need root and the kernel's tracing, another tracer, KVM or an emulator.
-const OTHERS: [(&str, &str); 23] = [
+const OTHERS: [(&str, &str); 24] = [
     ("trace_session_lttng", "lttng-ust"),
     ("trace_simple_lttng", "lttng-ust"),
     ("lttng_ust", "lttng-ust"),
@@ -50,6 +51,7 @@ const OTHERS: [(&str, &str); 23] = [
     ("record_cost", "kvm"),
     ("report_trace_dat", "trace-cmd"),
     ("kvm_stamp", "kvm"),
+    ("bar_move", "kvm"),
     ("kvm_ring_emit", "kvm"),
     ("qemu_plugin_floor", QEMU),
     ("qemu_marked_store", QEMU),

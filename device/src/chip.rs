@@ -7,7 +7,9 @@ use crate::memory::Memory;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock;
 use hypertrace_abi::config::{ConfigPage, Features, HostFacts, RingMode};
-use hypertrace_abi::layout::{Geometry, PAGE, Region, WORD, host_page, register};
+use hypertrace_abi::layout::{
+    Geometry, MASK_BYTES, PAGE, Region, SHARED_REGISTERS, WORD, host_page, register,
+};
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
@@ -22,6 +24,13 @@ use zerocopy::IntoBytes;
 pub trait DrainWaker: Send + Sync {
     /// Wakes the drain loop. Runs on a vCPU's thread and must not block.
     fn wake(&self);
+}
+
+/// `move || kick.wake()`, or what the VMM has instead.
+impl<F: Fn() + Send + Sync> DrainWaker for F {
+    fn wake(&self) {
+        self();
+    }
 }
 
 /// Wakes nothing: for a drain loop that runs by a timer alone.
@@ -58,12 +67,15 @@ pub struct ChipConfig {
 
 /// The 2016 register of a client, as an offset after those of its page.
 const LEGACY: u64 = register::END;
+/// The registers of the whole device, after it in the first client's.
+const SHARED_KICK: u64 = LEGACY + WORD;
+const SHARED_STAMP: u64 = SHARED_KICK + WORD;
 
 /// State of one client. Aligned so that two vCPUs share no cache line.
 #[repr(align(128))]
 struct Client {
     // Volatile state: values of registers between stores, by offset.
-    shadows: [AtomicU64; (LEGACY / WORD + 1) as usize],
+    shadows: [AtomicU64; (SHARED_STAMP / WORD + 1) as usize],
     /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
     // Volatile state of the drain loop; vCPU threads never lock it.
@@ -85,13 +97,15 @@ pub struct Chip<S, T = ()> {
     sink: S,
     waker: T,
     // Volatile state.
+    /// The epoch of the guest's clocks, which each reset changes.
+    epoch: AtomicU64,
     clients: Box<[Client]>,
     /// Turns of the drain loop.
     turns: Mutex<(Turns, Box<[Account]>)>,
     counts: Counts,
     mask_version: AtomicU64,
-    /// Held during a change of the mask, so that each version is one mask.
-    mask_writer: Mutex<()>,
+    /// The enable mask, all on at first. Locked during a change, so that each version is one mask.
+    mask: Mutex<Box<[u8; MASK_BYTES as usize]>>,
 }
 
 impl<S, T> fmt::Debug for Chip<S, T> {
@@ -114,7 +128,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             0 => FASTEST_COUNTER,
             frequency => frequency,
         };
-        let mut features = Features::TRAPS;
+        let mut features = Features::TRAPS | Features::SHARED;
         features.set(Features::KICK, config.kick_is_cheap);
         features.set(Features::STAMP, config.stamp_works);
         let facts = HostFacts {
@@ -126,8 +140,10 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             host_frequency: config.host_frequency,
             vcpu_clients: config.vcpu_clients.min(geometry.clients),
         };
+        let page = ConfigPage::new(&geometry, &facts);
+        memory.set_config(page.as_bytes());
         Chip {
-            config: ConfigPage::new(&geometry, &facts),
+            config: page,
             geometry,
             ring_mode: config.ring_mode,
             rate_interval: second
@@ -137,6 +153,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             memory,
             sink,
             waker,
+            epoch: AtomicU64::new(0),
             clients: (0..geometry.clients)
                 .map(|_| Client {
                     shadows: Default::default(),
@@ -150,7 +167,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             )),
             counts: Counts::default(),
             mask_version: AtomicU64::new(0),
-            mask_writer: Mutex::new(()),
+            mask: Mutex::new(Box::new([0; MASK_BYTES as usize])),
         }
     }
 
@@ -164,9 +181,14 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         &self.memory
     }
 
-    /// Returns the config page, for a VMM that maps it read-only.
-    pub fn config_page(&self) -> &ConfigPage {
-        &self.config
+    /// Returns the config page. A reset changes its epoch.
+    pub fn config_page(&self) -> ConfigPage {
+        ConfigPage { epoch: self.epoch.load(Relaxed), ..self.config }
+    }
+
+    /// Returns the config page's bytes, for a VMM that copies them into memory of its own.
+    pub fn config_bytes(&self) -> Vec<u8> {
+        self.config_page().as_bytes().to_vec()
     }
 
     /// Returns the sink.
@@ -190,9 +212,9 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let done = match region {
             Region::Config => {
                 // After the page, the rest of the region reads as zero.
-                if let Some(page) = usize::try_from(offset)
-                    .ok()
-                    .and_then(|offset| self.config.as_bytes().get(offset..))
+                let page = self.config_page();
+                if let Some(page) =
+                    usize::try_from(offset).ok().and_then(|offset| page.as_bytes().get(offset..))
                 {
                     let n = page.len().min(data.len());
                     data[..n].copy_from_slice(&page[..n]);
@@ -230,6 +252,8 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let (client, register) = match offset.checked_sub(self.geometry.control_pages_offset()) {
             None => (offset / WORD, LEGACY),
             Some(at) if at % PAGE < register::END => (at / PAGE, at % PAGE / WORD * WORD),
+            Some(at) if at / WORD * WORD == SHARED_REGISTERS + register::KICK => (0, SHARED_KICK),
+            Some(at) if at / WORD * WORD == SHARED_REGISTERS + register::STAMP => (0, SHARED_STAMP),
             Some(_) => return None,
         };
         (client < self.geometry.clients.into()).then_some((client as u32, register))
@@ -293,11 +317,11 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         match register {
             register::EMIT => self.emit(now, client, value),
             LEGACY => self.emit_legacy(now, client, value),
-            register::KICK => {
+            register::KICK | SHARED_KICK => {
                 self.counts.add(Counter::KickTrapped);
                 self.waker.wake();
             }
-            register::STAMP => self.counts.add(Counter::StampTrapped),
+            register::STAMP | SHARED_STAMP => self.counts.add(Counter::StampTrapped),
             register::LEASE if value == 0 => self.counts.add(Counter::LeaseZero),
             register::LEASE => {
                 if let Some(memory) = self.client_memory(client) {
@@ -328,7 +352,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
                 }
             };
             let mask_version = self.mask_version.load(Relaxed);
-            Answer { status, epoch: self.config.epoch, mask_version }
+            Answer { status, epoch: self.epoch.load(Relaxed), mask_version }
         });
     }
 
@@ -416,11 +440,37 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain_all(&self) {
+        let _turns = lock(&self.turns);
+        self.drain_rest();
+    }
+
+    fn drain_rest(&self) {
         self.pass(|| {
             for client in 0..self.geometry.clients {
                 self.with_consumer(client, |consumer| drain_rest(&self.sink, client, consumer));
             }
         });
+    }
+
+    /// Resets the device, as a reset of the machine does: registers, argument slots and rings are zero.
+    /// The next guest leases its clients anew, and its clock is another one. The session continues: what
+    /// the rings hold is drained before, or counted as lost, totals continue, and the sink begins another
+    /// [generation](EventSink::begin_generation).
+    ///
+    /// Call it while no vCPU runs, on any thread that may wait for a disk.
+    pub fn reset(&self) {
+        let _turns = lock(&self.turns);
+        self.drain_rest();
+        self.forsake();
+        let epoch = u32::try_from(self.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
+        self.epoch.store(self.sink.begin_generation(epoch).into(), Relaxed);
+        for client in &self.clients {
+            client.shadows.iter().for_each(|shadow| shadow.store(0, Relaxed));
+            *lock(&client.consumer) = ConsumerState::default();
+        }
+        self.memory.clear();
+        self.memory.set_config(self.config_page().as_bytes());
+        self.publish(&lock(&self.mask));
     }
 
     fn pass<R>(&self, drain: impl FnOnce() -> R) -> R {
@@ -447,8 +497,13 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
 
     /// Replaces the enable mask, one byte per slot: 0 is on, 1 is off. Guests
     /// copy it when they see the new version.
-    pub fn set_mask(&self, mask: &[u8; 4096]) {
-        let _writer = lock(&self.mask_writer);
+    pub fn set_mask(&self, mask: &[u8; MASK_BYTES as usize]) {
+        let mut own = lock(&self.mask);
+        own.copy_from_slice(mask);
+        self.publish(&own);
+    }
+
+    fn publish(&self, mask: &[u8; MASK_BYTES as usize]) {
         let version = self.mask_version.load(Relaxed) + 1;
         ring::set_mask(self.memory.rings(), &self.geometry, self.ring_mode, mask, version);
         self.mask_version.store(version, Relaxed);

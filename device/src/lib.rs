@@ -24,15 +24,22 @@
 pub mod adapter;
 mod chip;
 mod counter;
+mod drain_thread;
 mod memory;
 mod pci;
+mod placement;
 mod window;
 
 pub use chip::{Chip, ChipConfig, DrainWaker};
 pub use counter::Counter;
+pub use drain_thread::DrainThread;
 pub use memory::{Memory, MemoryError, SharedRegion};
-pub use pci::{BarChange, PciFunction};
+pub use pci::{BarChange, BarForm, PciFunction};
+pub use placement::{Bell, Doorbell, Mapping};
 pub use window::Window;
 
 pub use hypertrace_abi::config::RingMode;
-pub use hypertrace_abi::layout::{Geometry, Region};
+pub use hypertrace_abi::layout::{
+    Geometry, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
+};
+pub use hypertrace_abi::turns::DrainPolicy;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The two regions that guest and host share: argument slots and rings.
+//! The regions that are memory: argument slots and rings, which guest and host share, and the config
+//! page, which only the host writes.
 //!
-//! The host sees both as slices of atomic words and accesses them in no other way:
+//! The host sees them as slices of atomic words and accesses them in no other way:
 //! the ring needs whole words with an ordering, and accesses of several sizes that
 //! race are undefined in Rust's memory model. The cast to such a slice is this
 //! crate's only unsafe block: vm-memory offers one atomic at a time, and the drain
@@ -11,7 +12,7 @@
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use hypertrace_abi::layout::{Geometry, GeometryError, Region, WORD};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io;
@@ -140,10 +141,11 @@ impl SharedRegion {
     }
 }
 
-/// Argument slots (BAR 1) and rings (BAR 4), in one file.
+/// Argument slots (BAR 1), rings (BAR 4) and the config page (BAR 0), in one file.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) geometry: Geometry,
+    config: SharedRegion,
     data: SharedRegion,
     rings: SharedRegion,
 }
@@ -177,16 +179,19 @@ impl Memory {
         let file = Arc::new(file);
         let data = geometry.bar_size(Region::Data);
         let rings = geometry.bar_size(Region::Rings);
+        let config = geometry.bar_size(Region::Config);
         Ok(Memory {
             geometry,
             data: SharedRegion::new(Region::Data, &file, 0, data)?,
             rings: SharedRegion::new(Region::Rings, &file, data, rings)?,
+            config: SharedRegion::new(Region::Config, &file, data + rings, config)?,
         })
     }
 
-    /// Returns the size of the file: both BARs.
+    /// Returns the size of the file: these three BARs.
     pub fn file_size(geometry: &Geometry) -> u64 {
-        geometry.bar_size(Region::Data) + geometry.bar_size(Region::Rings)
+        let regions = [Region::Data, Region::Rings, Region::Config];
+        regions.iter().map(|region| geometry.bar_size(*region)).sum()
     }
 
     /// Returns the sizes.
@@ -194,13 +199,31 @@ impl Memory {
         &self.geometry
     }
 
-    /// Returns a region that is memory; `None` for the others.
+    /// Returns a region that is memory; `None` for the control region, whose accesses trap. Guests
+    /// may only read the config region.
     pub fn region(&self, region: Region) -> Option<&SharedRegion> {
         match region {
+            Region::Config => Some(&self.config),
             Region::Data => Some(&self.data),
             Region::Rings => Some(&self.rings),
-            Region::Config | Region::Control => None,
+            Region::Control => None,
         }
+    }
+
+    /// Makes argument slots and rings zero, and gives their memory back to the host.
+    pub(crate) fn clear(&self) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for region in [&self.data, &self.rings] {
+            // A file system may not have that for a file of the caller's.
+            if fallocate(region.file.file(), flags, region.file.start(), region.size()).is_err() {
+                region.words().iter().for_each(|word| word.store(0, Relaxed));
+            }
+        }
+    }
+
+    /// Writes the config page.
+    pub(crate) fn set_config(&self, page: &[u8]) {
+        self.config.store(0, page);
     }
 
     pub(crate) fn rings(&self) -> &[AtomicU64] {

@@ -9,7 +9,7 @@
 use crate::chip::{Chip, DrainWaker};
 use crate::counter::Counter;
 use hypertrace_abi::layout::{
-    Geometry, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
+    Geometry, GeometryError, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
 use hypertrace_abi::sink::EventSink;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -32,8 +32,8 @@ const INTERRUPT_LINE: usize = 15;
 /// No address: decoding is off. No BAR fits at this address.
 const NOWHERE: u64 = u64::MAX;
 
-/// A BAR that appeared, moved or went away. The VMM maps and unmaps memory and
-/// ioeventfds accordingly.
+/// A BAR that appeared, moved or went away. The VMM unmaps memory and ioeventfds at the old
+/// address, and then maps them at the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BarChange {
     /// The region.
@@ -45,14 +45,25 @@ pub struct BarChange {
     pub to: Option<u64>,
 }
 
+/// Kind of the BARs that are memory, for VMMs that place BARs of one kind only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BarForm {
+    /// BAR 1 is prefetchable, BAR 4 too, with 64 address bits: guests may map them write-combining.
+    #[default]
+    Prefetchable64,
+    /// All BARs have 32 address bits, and none is prefetchable.
+    Plain32,
+}
+
 #[derive(Debug)]
 struct Header {
     value: [u32; HEADER],
     mask: [u32; HEADER],
+    form: BarForm,
 }
 
 impl Header {
-    fn new(geometry: &Geometry) -> Header {
+    fn new(geometry: &Geometry, form: BarForm) -> Header {
         let mut value = [0; HEADER];
         let mut mask = [0; HEADER];
         value[0] = u32::from(PCI_VENDOR) | u32::from(PCI_DEVICE) << 16;
@@ -65,6 +76,7 @@ impl Header {
             let size = geometry.bar_size(region);
             mask[bar] = !((size - 1) as u32) & !0xf;
             value[bar] = match region {
+                _ if form == BarForm::Plain32 => 0,
                 Region::Config | Region::Control => 0,
                 Region::Data => BAR_PREFETCHABLE,
                 Region::Rings => {
@@ -73,7 +85,7 @@ impl Header {
                 }
             };
         }
-        Header { value, mask }
+        Header { value, mask, form }
     }
 
     fn decodes(&self) -> bool {
@@ -86,9 +98,9 @@ impl Header {
         }
         let bar = BAR0 + region.bar();
         let low = u64::from(self.value[bar] & !0xf);
-        match region {
-            Region::Rings => low | u64::from(self.value[bar + 1]) << 32,
-            _ => low,
+        match self.value[bar] & BAR_64 {
+            0 => low,
+            _ => low | u64::from(self.value[bar + 1]) << 32,
         }
     }
 }
@@ -106,8 +118,23 @@ pub struct PciFunction<S, T = ()> {
 impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
     /// Makes a function for the chip, as after reset: nothing is decoded.
     pub fn new(chip: Arc<Chip<S, T>>) -> Self {
+        PciFunction::with(chip, BarForm::default())
+    }
+
+    /// Makes a function whose BARs are of this form.
+    ///
+    /// # Errors
+    /// If a BAR would be too large for it: with 32 address bits, more than 2 GiB.
+    pub fn with_form(chip: Arc<Chip<S, T>>, form: BarForm) -> Result<Self, GeometryError> {
+        if form == BarForm::Plain32 && chip.geometry().bar_size(Region::Rings) > 1 << 31 {
+            return Err(GeometryError("a BAR with 32 address bits has at most 2 GiB"));
+        }
+        Ok(PciFunction::with(chip, form))
+    }
+
+    fn with(chip: Arc<Chip<S, T>>, form: BarForm) -> Self {
         PciFunction {
-            header: Mutex::new(Header::new(chip.geometry())),
+            header: Mutex::new(Header::new(chip.geometry(), form)),
             decoded: std::array::from_fn(|_| AtomicU64::new(NOWHERE)),
             chip,
         }
@@ -118,22 +145,18 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
         &self.chip
     }
 
-    /// Performs a load from config space. Fills every byte, with zeros after the header.
+    /// Performs a load from config space, of any length. Fills every byte, with zeros after the
+    /// header.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
-        data.fill(0);
-        if !is_config_access(offset, data.len()) {
-            return self.chip.counts().add(Counter::ConfigWidth);
-        }
-        let header = self.lock();
-        if let Some(value) = header.value.get((offset / 4) as usize) {
-            let at = (offset % 4) as usize;
-            data.copy_from_slice(&value.to_le_bytes()[at..at + data.len()]);
-        }
+        let header = self.lock().value.map(u32::to_le_bytes);
+        let rest = usize::try_from(offset).ok().and_then(|at| header.as_flattened().get(at..));
+        let bytes = rest.unwrap_or_default().iter().chain(std::iter::repeat(&0));
+        data.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     }
 
     /// Performs a store to config space. Calls `changed` for each BAR whose decoded
-    /// address changes; no other config store runs at the same time. Unmappings come
-    /// first, so that a BAR can take another's place.
+    /// address changes; no other config store runs at the same time. One store moves one BAR, or
+    /// makes all appear or go away.
     pub fn config_write(&self, offset: u64, data: &[u8], mut changed: impl FnMut(BarChange)) {
         if !is_config_access(offset, data.len()) {
             return self.chip.counts().add(Counter::ConfigWidth);
@@ -148,20 +171,27 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
         bytes[at..at + data.len()].copy_from_slice(data);
         header.value[dword] = old & !mask | u32::from_le_bytes(bytes) & mask;
 
-        let changes = Region::ALL.map(|region| {
-            let (from, to) = (self.decoded[region as usize].load(Relaxed), header.address(region));
-            let known = |address| (address != NOWHERE).then_some(address);
-            BarChange { region, from: known(from), to: known(to) }
-        });
-        let moved = || changes.iter().filter(|change| change.from != change.to);
-        for change in moved().filter(|change| change.from.is_some()) {
-            self.decoded[change.region as usize].store(NOWHERE, Relaxed);
-            changed(BarChange { to: None, ..*change });
-        }
-        for change in moved() {
-            if let Some(to) = change.to {
-                self.decoded[change.region as usize].store(to, Relaxed);
-                changed(BarChange { from: None, ..*change });
+        self.decode(&header, &mut changed);
+    }
+
+    /// Resets config space and the [chip](Chip::reset), as a reset of the machine does. Calls `changed`
+    /// for each BAR that goes away.
+    pub fn reset(&self, mut changed: impl FnMut(BarChange)) {
+        let mut header = self.lock();
+        *header = Header::new(self.chip.geometry(), header.form);
+        self.decode(&header, &mut changed);
+        self.chip.reset();
+    }
+
+    /// Decodes the BARs where the header says now.
+    fn decode(&self, header: &Header, changed: &mut dyn FnMut(BarChange)) {
+        for region in Region::ALL {
+            let (decoded, to) = (&self.decoded[region as usize], header.address(region));
+            let from = decoded.load(Relaxed);
+            if from != to {
+                decoded.store(to, Relaxed);
+                let known = |address| (address != NOWHERE).then_some(address);
+                changed(BarChange { region, from: known(from), to: known(to) });
             }
         }
     }

@@ -9,7 +9,6 @@ use common::{Front, counted, counters, geometry, memory, points};
 use hypertrace_abi::config::ConfigPage;
 use hypertrace_abi::layout::{PAGE, register};
 use hypertrace_device::Region;
-use zerocopy::IntoBytes;
 
 /// Returns offsets of every class: aligned and not, at registers, at the ends of
 /// pages, of the used part and of the region, beyond it, and huge ones.
@@ -123,7 +122,7 @@ fn a_load_fills_every_byte_and_changes_nothing() {
                     match class {
                         Class::Register => {}
                         Class::Config => {
-                            let page = chip.config_page().as_bytes();
+                            let page = chip.config_bytes();
                             let byte = |i| page.get(offset as usize + i).copied().unwrap_or(0);
                             assert!((0..len).all(|i| found[i] == byte(i)), "{at}");
                         }

@@ -291,6 +291,8 @@ impl Model {
         }
         let (client, kind) = match offset.checked_sub(g.control_pages_offset()) {
             None => (offset / 8, None),
+            // Once more for all clients.
+            Some(offset @ (0x808..0x818)) => (0, Some((offset & !7) - 0x800)),
             Some(offset) => (offset / 4096, Some((offset % 4096) & !7)),
         };
         let exists = matches!(
@@ -324,6 +326,7 @@ fn any_offset() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..40u64,
         8 => (0..4u64, 0..48u64).prop_map(move |(client, at)| pages + client * 4096 + at),
+        2 => pages + 0x800..pages + 0x820,
         1 => 0..2 * pages + 5 * 4096,
         1 => any::<u64>(),
     ]

@@ -73,7 +73,7 @@ impl<'a, S: EventSink> Rig<'a, S> {
         let geometry = *chip.geometry();
         let words = |region| guest.region(region).expect("it is memory").words();
         let rings = words(Region::Rings);
-        let channel = Channel::local(chip.config_page(), rings).expect("a device's own page");
+        let channel = Channel::local(&chip.config_page(), rings).expect("a device's own page");
         let mode = chip.config_page().ring_mode().expect("a device's own page");
         let area = hostile_area(rings, &geometry);
         let mut rig = Rig {

@@ -98,11 +98,7 @@ impl Channel<'static> {
         let geometry = page.geometry()?;
         // SAFETY: the caller's promise; `geometry` has checked all offsets.
         unsafe {
-            let control = Control::new(
-                control,
-                geometry.control_pages_offset() as usize,
-                page.control_page_stride as usize,
-            );
+            let control = Control::new(control, page);
             let data = words(data, geometry.data_size());
             let rings = words(rings, geometry.rings_size());
             Channel::new(page, data, rings, Some(control))

@@ -236,7 +236,7 @@ impl<'m> Client<'m> {
                 if let Some(control) = self.channel.control
                     && self.channel.features.contains(Features::STAMP)
                 {
-                    control.store(self.index, register::STAMP, now);
+                    control.ring(self.index, register::STAMP, now);
                 }
             },
         )
@@ -245,7 +245,7 @@ impl<'m> Client<'m> {
     /// Asks the host to drain soon.
     pub fn kick(&self) {
         if let Some(control) = self.channel.control {
-            control.store(self.index, register::KICK, 0);
+            control.ring(self.index, register::KICK, 0);
         }
         if let Some(local) = &self.channel.local {
             local.pages.ring(self.index);

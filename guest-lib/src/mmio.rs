@@ -3,6 +3,7 @@
 //! Unsafe, because a register is an address that the caller passes.
 #![allow(unsafe_code)]
 
+use hypertrace_abi::config::{ConfigPage, Features};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use hypertrace_abi::layout::mark;
 use hypertrace_abi::layout::register;
@@ -30,6 +31,8 @@ pub(crate) struct Control {
     base: *mut u8,
     pages: usize,
     stride: usize,
+    /// Offset of the registers of the whole device, if it has them.
+    shared: Option<usize>,
     /// As [`Store`] says.
     #[cfg(feature = "std")]
     by_syscall: bool,
@@ -42,13 +45,15 @@ unsafe impl Sync for Control {}
 
 impl Control {
     /// # Safety
-    /// `base` is the start of the control region of a device with this layout,
+    /// `base` is the start of the control region of a device with this layout, which was checked,
     /// mapped for as long as the result is used.
-    pub(crate) unsafe fn new(base: *mut u8, pages: usize, stride: usize) -> Control {
+    pub(crate) unsafe fn new(base: *mut u8, page: &ConfigPage) -> Control {
+        let shared = page.features().contains(Features::SHARED);
         Control {
             base,
-            pages,
-            stride,
+            pages: page.control_pages_offset as usize,
+            stride: page.control_page_stride as usize,
+            shared: shared.then_some(page.shared_registers as usize),
             #[cfg(feature = "std")]
             by_syscall: false,
         }
@@ -80,6 +85,18 @@ impl Control {
         // SAFETY: `new`'s promise; client and register were checked against
         // the layout, and registers are aligned.
         unsafe { store(to, value) }
+    }
+
+    /// Stores to the register of the whole device, if there is one, or else to the client's: what a
+    /// VMM has a doorbell for.
+    pub(crate) fn ring(&self, client: u32, register: u64, value: u64) {
+        match self.shared {
+            // SAFETY: as in `store`.
+            Some(shared) => unsafe {
+                store(self.base.wrapping_add(shared + register as usize).cast(), value);
+            },
+            None => self.store(client, register, value),
+        }
     }
 
     pub(crate) fn clock(&self, client: u32) -> u64 {

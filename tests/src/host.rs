@@ -6,13 +6,13 @@ use std::sync::Arc;
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region, RingMode};
+use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_timeline::{ClockMaps, Event, Timeline};
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
-use kvm_vmm::{Doorbells, Drain};
+use kvm_vmm::Doorbells;
 use tempfile::TempDir;
 use vmm_sys_util::eventfd::EventFd;
 
@@ -82,15 +82,15 @@ impl Host {
         self.dir.path()
     }
 
-    /// Starts the drain loop. Call [`Drain::finish`] before [`Host::finish`].
-    pub fn drain(&self) -> Drain {
-        Drain::start(&self.chip, &self.doorbells.kick, DrainPolicy::default()).unwrap()
+    /// Starts the drain loop. Call [`DrainThread::finish`] before [`Host::finish`].
+    pub fn drain(&self) -> DrainThread {
+        self.chip.drain_thread(&self.doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap()
     }
 
     /// Returns the channel that a guest on threads of this process uses.
     pub fn channel(&self) -> Channel<'_> {
         let rings = self.chip.memory().region(Region::Rings).unwrap().words();
-        Channel::local(self.chip.config_page(), rings).unwrap()
+        Channel::local(&self.chip.config_page(), rings).unwrap()
     }
 
     /// Leases a client of [`Host::channel`], as a thread of a guest does.

@@ -101,7 +101,7 @@ fn the_drain_allocates_nothing_per_record() {
     let session = Session::create(SessionConfig::new(dir.path().join("s"))).unwrap();
     let chip = chip(&session);
     let rings = chip.memory().region(Region::Rings).unwrap().words();
-    let channel = Channel::local(chip.config_page(), rings).unwrap();
+    let channel = Channel::local(&chip.config_page(), rings).unwrap();
     let state = ProducerState::new();
     let info = LeaseInfo { pid: 0, tid: 0, clock: ClockKind::Tsc, name: "test" };
     let client = Client::lease(channel, 0, &state, 7, &info).unwrap();

@@ -1,6 +1,6 @@
 //! Kernel-stamped points: the host's kernel traces each stamp of the session with its own time.
 
-use hypertrace_abi::layout::{PAGE, Region, register};
+use hypertrace_abi::layout::{Region, register};
 use hypertrace_abi::record::id;
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{Host, Recorded, geometry};
@@ -8,6 +8,7 @@ use hypertrace_tests::tracefs::{Instance, Traced};
 use hypertrace_tests::{capability, kvm};
 use hypertrace_timeline::Domain;
 use kvm_vmm::{Answer, attach_window, record_in};
+use std::collections::BTreeMap;
 
 const VCPUS: u32 = 2;
 const STAMPS: u64 = 500;
@@ -28,20 +29,24 @@ fn stamps(recorded: &Recorded, client: u32) -> Vec<u64> {
     found
 }
 
-/// Returns the values that the kernel saw stored to an address, in order of time. Asserts that there was
-/// no other access.
-fn traced(kernel: &[Traced], gpa: u64) -> Vec<u64> {
+/// Returns the values that the kernel saw each thread store to an address, in order of time. Asserts
+/// that there was no other access.
+fn traced(kernel: &[Traced], gpa: u64) -> Vec<Vec<u64>> {
     let at = format!(" gpa {gpa:#x} ");
-    let events = kernel.iter().filter(|event| format!("{} ", event.text).contains(&at));
-    let mut values: Vec<(u64, u64)> = events
-        .map(|Traced { time, text, .. }| {
+    let mut threads = BTreeMap::<u32, Vec<(u64, u64)>>::new();
+    for Traced { thread, time, text } in kernel {
+        if format!("{text} ").contains(&at) {
             let store = format!("kvm_mmio: mmio write len 8 gpa {gpa:#x} val 0x");
             let value = text.strip_prefix(&store).unwrap_or_else(|| panic!("{text}"));
-            (*time, u64::from_str_radix(value.trim(), 16).unwrap())
-        })
-        .collect();
-    values.sort();
-    values.into_iter().map(|(_, value)| value).collect()
+            let value = u64::from_str_radix(value.trim(), 16).unwrap();
+            threads.entry(*thread).or_default().push((*time, value));
+        }
+    }
+    let values = threads.into_values().map(|mut stores| {
+        stores.sort();
+        stores.into_iter().map(|(_, value)| value).collect()
+    });
+    values.collect()
 }
 
 #[test]
@@ -64,14 +69,14 @@ fn the_kernels_trace_has_every_stamp_with_its_value_and_in_its_order() {
     let recorded = host.finish();
 
     assert_eq!(recorded.summary.stamps, u64::from(VCPUS) * STAMPS);
-    for client in 0..VCPUS {
-        let pages = layout::DEVICE
-            + geometry.window_offset(Region::Control)
-            + geometry.control_pages_offset();
-        let register = pages + u64::from(client) * PAGE + register::STAMP;
-        let stamps = stamps(&recorded, client);
-        assert_eq!(stamps.len() as u64, STAMPS);
-        assert_eq!(traced(&kernel, register), stamps, "client {client}");
-    }
+    let control = layout::DEVICE + geometry.window_offset(Region::Control);
+    let register = control + geometry.shared_registers_offset() + register::STAMP;
+    let mut traced = traced(&kernel, register);
+    // Each vCPU is a client, and a thread.
+    let mut stamps: Vec<_> = (0..VCPUS).map(|client| stamps(&recorded, client)).collect();
+    assert!(stamps.iter().all(|stamps| stamps.len() as u64 == STAMPS));
+    traced.sort();
+    stamps.sort();
+    assert_eq!(traced, stamps);
     capability::used("tracefs");
 }

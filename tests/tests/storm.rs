@@ -19,7 +19,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
 use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
-use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_tests::babeltrace2;
 use hypertrace_tests::forger::{Forger, collision};
@@ -338,7 +338,7 @@ impl<'c> Vcpu<'c> {
 
 fn lease<'c>(chip: &'c Device, client: u32, state: &'c ProducerState, name: &'c str) -> Client<'c> {
     let rings = chip.memory().region(Region::Rings).unwrap().words();
-    let channel = Channel::local(chip.config_page(), rings).unwrap();
+    let channel = Channel::local(&chip.config_page(), rings).unwrap();
     let info = LeaseInfo { pid: 1, tid: client, clock: ClockKind::Tsc, name };
     Client::lease(channel, client, state, ticks() | 1, &info).unwrap()
 }

@@ -37,6 +37,11 @@ pub(crate) const CLASS_BYTES: usize = 128;
 /// begins an epoch allows as many again.
 pub const MAX_RESTARTS: u32 = 64;
 
+/// Generations of a session's guests that may each begin [as many files](MAX_RESTARTS) anew, so that
+/// a guest that resets itself in a loop cannot fill the folder with files. Later ones may begin one each,
+/// as long as there are [clocks](MAX_SESSION_CLOCKS).
+pub const MAX_GENERATIONS: u32 = 64;
+
 /// Clients that a device can have (`hypertrace_abi::layout::Geometry::check`).
 pub const MAX_CLIENTS: u32 = 1024;
 

@@ -13,7 +13,7 @@ use hypertrace_abi::ring::Emit;
 use hypertrace_abi::schema::{id_of, name_hash};
 use hypertrace_abi::sink::{EventSink, NameSet, ReferencePoint, Status};
 use hypertrace_trace::Session;
-use hypertrace_trace::limits::{MAX_CLOCKS, MAX_RESTARTS};
+use hypertrace_trace::limits::{MAX_CLOCKS, MAX_GENERATIONS, MAX_RESTARTS, MAX_SESSION_CLOCKS};
 use hypertrace_trace::session_json::{Domain, SessionJson};
 
 fn json(session: &Session) -> SessionJson {
@@ -478,6 +478,48 @@ fn each_epoch_may_begin_files_and_clocks_anew() {
     let (clocks, files) = (json(&session).clocks.len() as u64, files(&session) as u64);
     // And the host's clock, and those of the guest's first lessee.
     assert_eq!((clocks, files), (guests + 2, guests + 1));
+}
+
+#[test]
+fn a_guest_that_is_reset_in_a_loop_begins_a_bounded_number_of_files() {
+    let (_dir, session) = session(|_| ());
+    session.last_pass();
+    let mut events = 0;
+    let generations = 2 * MAX_GENERATIONS;
+    for generation in 1..=generations {
+        // Its own doing: a clock that begins anew again and again.
+        let again = if generation % 2 == 0 { 3 * u64::from(MAX_RESTARTS) / 2 } else { 1 };
+        let mut guest = Guest::new(0);
+        for n in 0..again {
+            boot(&session, &mut guest, u64::from(generation) * 1_000 + n);
+        }
+        events += again;
+        assert_eq!(session.begin_generation(generation), generation);
+    }
+    let found = files(&session) as u32;
+    let most = MAX_GENERATIONS * (MAX_RESTARTS + 1) + MAX_GENERATIONS + 1;
+    assert!(found <= most, "{found} files");
+    let (summary, _) = finish(session.clone());
+    assert_eq!((summary.ring_events, summary.lost), (events, 0));
+    assert!(summary.time_faults > 0, "a guest that begins anew too often");
+    assert!(json(&session).clocks.len() <= MAX_SESSION_CLOCKS);
+}
+
+#[test]
+fn an_honest_guest_may_be_reset_as_often_as_there_are_clocks() {
+    let (_dir, session) = session(|_| ());
+    session.last_pass();
+    let generations = 3 * MAX_GENERATIONS;
+    for generation in 1..=generations {
+        let mut guest = Guest::new(0);
+        guest.emit(event_type!("booted", n = generation));
+        guest.pass(&session);
+        session.begin_generation(generation);
+    }
+    let (summary, _) = finish(session.clone());
+    assert_eq!(summary.ring_events, u64::from(generations));
+    assert_eq!((summary.time_faults, summary.lost), (0, 0));
+    assert!(summary.faults.is_empty(), "{:?}", summary.faults);
 }
 
 #[test]

@@ -62,6 +62,16 @@ impl Losses {
         let Losses { full, busy, unattached, overwritten } = *self;
         [busy, unattached, overwritten].into_iter().fold(full, u64::saturating_add)
     }
+
+    /// Returns the sums by cause of these and those of another ring, or of an earlier life of this one.
+    pub fn plus(&self, other: &Losses) -> Losses {
+        Losses {
+            full: self.full.saturating_add(other.full),
+            busy: self.busy.saturating_add(other.busy),
+            unattached: self.unattached.saturating_add(other.unattached),
+            overwritten: self.overwritten.saturating_add(other.overwritten),
+        }
+    }
 }
 
 /// A running total that the guest writes. The host counts its growth.

@@ -76,7 +76,7 @@ pub fn drain(output: Output) -> Result<f64> {
     let config = ChipConfig { vcpu_clients: 1, ..ChipConfig::default() };
     let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());
     let rings = chip.memory().region(Region::Rings).context("the device has no rings")?;
-    let channel = Channel::local(chip.config_page(), rings.words())?;
+    let channel = Channel::local(&chip.config_page(), rings.words())?;
     let state = ProducerState::new();
     let client = lease(channel, 0, &state)?;
     let fill = || {

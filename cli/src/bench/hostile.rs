@@ -12,7 +12,7 @@ use hypertrace::abi::record::Header;
 use hypertrace::abi::ring::ClientMemory;
 use hypertrace::abi::schema::id_of;
 use hypertrace::{Channel, Client, Emit, ProducerState};
-use hypertrace_device::adapter::event_manager::DrainPolicy;
+use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_trace::session_json::{Domain, StreamJson};
 use rustix::time::{ClockId, clock_gettime};
@@ -50,7 +50,7 @@ fn run(beside: bool) -> Result<f64> {
     let config = ChipConfig { host_frequency: session.host_frequency(), ..ChipConfig::default() };
     let chip = Chip::new(Memory::anonymous(GEOMETRY)?, &config, session.clone(), ());
     let rings = chip.memory().region(Region::Rings).context("the device has no rings")?.words();
-    let channel = Channel::local(chip.config_page(), rings)?;
+    let channel = Channel::local(&chip.config_page(), rings)?;
     let state = ProducerState::new();
     let client = lease(channel, HONEST, &state)?;
     // Alone, the load on the other CPU is the same: the two may share a core.

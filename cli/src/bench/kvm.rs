@@ -3,18 +3,22 @@
 
 use super::row::Context;
 use super::scratch::Scratch;
-use super::timing::{BURST_RING, ns};
+use super::timing::{BURST_RING, ns, timed};
 use crate::vmm::Device;
 use anyhow::{Result, anyhow, ensure};
-use hypertrace_device::Geometry;
+use hypertrace_device::{Bell, Geometry, Region};
 use hypertrace_guest::{Args, Program};
 use hypertrace_kernel::{Config, Recording, Source};
-use kvm_vmm::{Answer, Machine};
+use kvm_vmm::{Answer, Machine, Vm};
 
 const REFERENCE_POINTS: u64 = 3_000;
 const STAMPS: u64 = 10_000;
 /// Events of a run. The ring holds all of them: nothing waits, nothing is lost.
 const EVENTS: u64 = 100_000;
+
+/// Moves of a BAR in a run, between these addresses.
+const MOVES: u64 = 20;
+const BARS: [u64; 2] = [0xe000_0000, 0xe800_0000];
 
 /// Runs a guest program. Returns the ticks of the slowest vCPU.
 fn run(args: &Args, vcpus: u32, answer: Answer, expected: u64) -> Result<u64> {
@@ -69,6 +73,36 @@ pub fn recorded(_: &mut Context) -> Result<f64> {
     let events = summary.events;
     ensure!(events >= REFERENCE_POINTS, "{events} events of {REFERENCE_POINTS} points");
     Ok(ns(measured, REFERENCE_POINTS))
+}
+
+/// Measures a move of BAR 2 with 64 clients: what a VMM does for it on the vCPU's thread.
+pub fn bar_move(_: &mut Context) -> Result<f64> {
+    let vm = Vm::new()?;
+    let scratch = Scratch::new()?;
+    let geometry =
+        Geometry { clients: 64, ring_bytes: 1 << 16, block_bytes: 1 << 12, ..Geometry::default() };
+    let device = Device::new(scratch.session()?, geometry, 1)?;
+    let eventfd = |bell| match bell {
+        Bell::Kick => &device.doorbells.kick,
+        Bell::Stamp => &device.doorbells.stamp,
+    };
+    let place = |gpa| {
+        let bells = device.chip.doorbells(Region::Control, gpa);
+        let armed = bells.map(|d| vm.doorbell(d.gpa, d.length, eventfd(d.bell)));
+        armed.collect::<Result<Vec<_>, _>>()
+    };
+    let mut armed = place(BARS[0])?;
+    let mut failed = None;
+    let time = timed(MOVES, |n| {
+        armed.clear();
+        match place(BARS[(n as usize + 1) % 2]) {
+            Ok(bells) => armed = bells,
+            Err(error) => failed = Some(error),
+        }
+    });
+    drop(armed);
+    device.finish()?;
+    failed.map_or(Ok(ns(time, MOVES)), |error| Err(error.into()))
 }
 
 /// Returns the throughput of two vCPUs over that of one.

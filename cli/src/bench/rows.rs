@@ -85,6 +85,9 @@ pub const ROWS: &[Row] = &[
     row("trace_simple_lttng", |_| trace::sustained(To::Simple))
         .over(LTTNG_UST, "<= 0.6 x lttng_ust")
         .note("trace_simple_sustained, against LTTng-UST"),
+    row("session_create", trace::create)
+        .target("<= 1000000 ns")
+        .note("a process's first session, its counter's frequency known; to tmpfs"),
     row("trace_2threads", |_| trace::threads(2))
         .speedup_of(TRACE_ONE_THREAD, ">= 1.9 x one thread's throughput")
         .note("two threads, rings that hold the run"),
@@ -137,6 +140,9 @@ pub const ROWS: &[Row] = &[
     row("kvm_stamp", kvm::stamp)
         .over(KVM_EXIT_NULL, "<= 0.5 x kvm_exit_null")
         .note("ring record and a store that the host's kernel completes"),
+    row("bar_move", kvm::bar_move)
+        .target("<= 1000000 ns")
+        .note("BAR 2 of a device with 64 clients: doorbells disarmed and armed elsewhere"),
     row("kvm_ring_emit", kvm::ring_emit)
         .over(("ring_emit", ring::emit), "<= 1.2 x ring_emit")
         .note("ring_emit inside the guest"),

@@ -5,7 +5,9 @@ use super::timing::{ns, timed};
 use super::trace::On;
 use super::{emulated, events, sigsegv};
 use anyhow::{Result, bail, ensure};
+use hypertrace::abi::clock::ticks;
 use hypertrace_trace::backend::{self, Backends, ftrace};
+use hypertrace_trace::{Session, SessionConfig};
 use std::fs::{self, OpenOptions};
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -33,6 +35,7 @@ fn answer(line: &str) -> Result<(u64, u64)> {
         ("marker", instance) => marker(Path::new(instance)),
         ("ftrace", instance) => ftrace(Path::new(instance)),
         ("emulated", part) => emulated::answer(part),
+        ("create", dir) => create(Path::new(dir)),
         ("uprobe", _) => Ok(uprobe()),
         ("sdt", _) => Ok(sdt()),
         ("sigsegv", _) => sigsegv::measure(),
@@ -78,6 +81,17 @@ fn ftrace(instance: &Path) -> Result<(u64, u64)> {
     ensure!(same == 2, "an event and its text are not the same in the trace:\n{trace}");
     ensure!(ftrace::lost() == 0, "{} events lost", ftrace::lost());
     Ok((time, TURNS))
+}
+
+/// Measures the creation of the process's first session, as a VMM does it that knows its counter's
+/// frequency. Nothing depends here on whether it is right.
+fn create(dir: &Path) -> Result<(u64, u64)> {
+    let config = SessionConfig { host_frequency: Some(2_000_000_000), ..SessionConfig::new(dir) };
+    let start = ticks();
+    let session = Session::create(config);
+    let time = ticks() - start;
+    session?.finish()?;
+    Ok((time, 1))
 }
 
 fn fire() {

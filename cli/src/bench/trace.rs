@@ -1,6 +1,7 @@
 //! Rows of declared events: functions of a `trace-events` file, recorded in a
 //! session and for the simple backend.
 
+use super::child::Child;
 use super::drain;
 use super::events;
 use super::ring::floor;
@@ -90,6 +91,13 @@ impl Host {
         }
         Ok(summary)
     }
+}
+
+/// Measures the creation of a process's first session, with the default sizes.
+pub fn create(_: &mut Context) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let dir = scratch.path().join("session");
+    Child::of_this_program()?.ns(&format!("create {}", dir.display()))
 }
 
 /// Measures an event that is off.

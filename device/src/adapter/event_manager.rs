@@ -14,13 +14,6 @@ use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::turns::DrainPolicy;
 
-impl DrainWaker for EventFd {
-    fn wake(&self) {
-        // Fails only if the counter is full: then the descriptor is readable anyway.
-        let _ = self.write(1);
-    }
-}
-
 /// An event-loop subscriber that drains the chip on KICK and on a timer, on the
 /// thread that runs the event loop. That must not be a vCPU's.
 #[derive(Debug)]

@@ -29,6 +29,7 @@ pub enum Call {
     Begin,
     Drain(u32),
     End,
+    Generation(u32),
 }
 
 /// A sink that keeps reference points, calls, and the timestamps of ring records.
@@ -89,6 +90,11 @@ impl EventSink for Recorder {
 
     fn end_pass(&self) {
         self.calls.lock().unwrap().push(Call::End);
+    }
+
+    fn begin_generation(&self, epoch: u32) -> u32 {
+        self.calls.lock().unwrap().push(Call::Generation(epoch));
+        epoch
     }
 }
 

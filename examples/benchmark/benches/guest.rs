@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::Criterion;
-use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, DrainWaker, Geometry, Memory};
+use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::{Session, SessionConfig};
-use kvm_vmm::{Answer, Doorbells, Drain, Machine, Unusable, attach_window, record_in};
+use kvm_vmm::{Answer, Doorbells, Machine, Unusable, attach_window, record_in};
 use vmm_sys_util::eventfd::EventFd;
 
 /// Address of a device that does nothing.
@@ -36,7 +36,7 @@ struct Host {
     session: Session,
     doorbells: Doorbells,
     chip: Arc<Chip<Session, EventFd>>,
-    drain: Drain,
+    drain: DrainThread,
     /// Iterations so far: each has its own id.
     done: u64,
 }
@@ -50,7 +50,7 @@ impl Host {
         let memory = Memory::anonymous(Geometry::default())?;
         let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
         let chip = Arc::new(chip);
-        let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
+        let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;
         let kick = doorbells.kick.try_clone()?;
         session.wake_by(move || kick.wake());
         Ok(Host { session, doorbells, chip, drain, done: 0 })

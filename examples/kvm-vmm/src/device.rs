@@ -7,14 +7,15 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hypertrace_abi::layout::{PAGE, register};
+use hypertrace_abi::layout::PAGE;
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{BarChange, Chip, ChipConfig, DrainWaker, PciFunction, Region, Window};
+use hypertrace_device::{
+    BarChange, Bell, Chip, ChipConfig, Doorbell, DrainWaker, Mapping, PciFunction, Region, Window,
+};
 use hypertrace_guest::layout;
 use hypertrace_trace::Session;
-use vm_memory::{Bytes, MmapRegion, VolatileMemory};
+use vm_memory::{FileOffset, MmapRegion};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
-use zerocopy::IntoBytes;
 
 use crate::error::Error;
 use crate::ioevent::IoEvent;
@@ -200,30 +201,20 @@ fn place<S: EventSink, T: DrainWaker>(
     region: Region,
     gpa: u64,
 ) -> Result<Placed, Error> {
-    let geometry = chip.geometry();
     let mut placed = Placed::default();
-    match region {
-        Region::Data | Region::Rings => {
-            if let Some(shared) = chip.memory().region(region) {
-                let memory = MmapRegion::from_file(shared.file().clone(), shared.size() as usize)?;
-                placed._memory = Some(vm.map(gpa, memory, Access::ReadWrite)?);
-            }
-        }
-        Region::Config if vm.has_readonly_memory() => {
-            let memory = MmapRegion::new(geometry.bar_size(region) as usize)?;
-            memory.as_volatile_slice().write_slice(chip.config_page().as_bytes(), 0)?;
-            placed._memory = Some(vm.map(gpa, memory, Access::ReadOnly)?);
-        }
-        Region::Config => {}
-        Region::Control => {
-            for client in 0..u64::from(geometry.clients) {
-                let page = gpa + geometry.control_pages_offset() + client * PAGE;
-                // Guests store 8 bytes, and KVM needs that length to trace a stamp's value; other
-                // widths trap.
-                placed._bells.push(vm.doorbell(page + register::KICK, 8, &doorbells.kick)?);
-                placed._bells.push(vm.doorbell(page + register::STAMP, 8, &doorbells.stamp)?);
-            }
-        }
+    let can_map = |mapping: &Mapping<'_>| !mapping.is_read_only || vm.has_readonly_memory();
+    if let Some(mapping) = chip.mapping(region, gpa).filter(can_map) {
+        let file = FileOffset::from_arc(Arc::clone(mapping.file), mapping.file_offset);
+        let memory = MmapRegion::from_file(file, mapping.size as usize)?;
+        let access = if mapping.is_read_only { Access::ReadOnly } else { Access::ReadWrite };
+        placed._memory = Some(vm.map(gpa, memory, access)?);
+    }
+    for Doorbell { gpa, length, bell } in chip.doorbells(region, gpa) {
+        let eventfd = match bell {
+            Bell::Kick => &doorbells.kick,
+            Bell::Stamp => &doorbells.stamp,
+        };
+        placed._bells.push(vm.doorbell(gpa, length, eventfd)?);
     }
     Ok(placed)
 }

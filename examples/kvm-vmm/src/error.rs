@@ -61,15 +61,9 @@ pub enum Error {
         /// Its size.
         size: u64,
     },
-    /// An access to a device's memory left it.
-    #[error("device memory")]
-    DeviceMemory(#[from] vm_memory::VolatileMemoryError),
     /// An eventfd could not be made.
     #[error("cannot make an eventfd")]
     EventFd(#[source] io::Error),
-    /// The drain loop could not be set up.
-    #[error("cannot set up the drain loop")]
-    Drain(#[source] io::Error),
     /// The VMM accessed an address outside of guest memory: a mistake in the memory map.
     #[error("guest memory")]
     Memory(#[from] vm_memory::GuestMemoryError),

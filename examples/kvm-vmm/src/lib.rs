@@ -18,8 +18,8 @@
 //! - [`Bus`] passes MMIO exits to devices;
 //! - [`Machine`] loads the guest image into RAM, and runs a program on vCPUs until it ends, fails or
 //!   takes too long;
-//! - [`attach_window`] and [`attach_pci`] add the hypertrace device, [`Drain`] is the thread that
-//!   empties the device's rings, [`record_in`] traces the VMM itself.
+//! - [`attach_window`] and [`attach_pci`] add the hypertrace device, [`record_in`] traces the
+//!   VMM itself.
 //!
 //! Without a usable KVM, [`Machine::new`] fails with [`Error::Unusable`], and [`run_on_threads`]
 //! runs the same programs on threads of this process.
@@ -35,7 +35,6 @@ mod boot;
 mod bus;
 mod control;
 mod device;
-mod drain;
 mod error;
 mod ioevent;
 mod machine;
@@ -51,7 +50,6 @@ pub mod trace {
 
 pub use bus::Bus;
 pub use device::{Answer, Doorbells, attach_pci, attach_window};
-pub use drain::Drain;
 pub use error::{Error, Unusable, VcpuError};
 pub use ioevent::IoEvent;
 pub use machine::{Machine, Outcome};

@@ -7,12 +7,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypertrace_device::adapter::event_manager::DrainPolicy;
-use hypertrace_device::{Chip, DrainWaker, Geometry, Memory};
+use hypertrace_device::{Chip, DrainPolicy, DrainWaker, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{Session, SessionConfig, Summary};
-use kvm_vmm::{Answer, Doorbells, Drain, Machine, attach_window, record_in};
+use kvm_vmm::{Answer, Doorbells, Machine, attach_window, record_in};
 
 fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> {
     let mut machine = Machine::new(vcpus)?;
@@ -26,7 +25,7 @@ fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> 
     let memory = Memory::anonymous(Geometry::default())?;
     let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
     let chip = Arc::new(chip);
-    let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default())?;
+    let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;
     let kick = doorbells.kick.try_clone()?;
     session.wake_by(move || kick.wake());
     machine.observe(record_in(session.clone()));

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use common::run;
 use hypertrace::Channel;
-use hypertrace_device::adapter::event_manager::DrainPolicy;
 use hypertrace_device::{Chip, Geometry, Memory, Region};
+use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::{Session, SessionConfig, Summary};
 use kvm_vmm::{
-    Answer, Doorbells, Drain, Error, Machine, attach_pci, attach_window, record_in, run_on_threads,
+    Answer, Doorbells, Error, Machine, attach_pci, attach_window, record_in, run_on_threads,
 };
 use tempfile::TempDir;
 use vmm_sys_util::eventfd::EventFd;
@@ -26,7 +26,7 @@ struct Host {
     session: Session,
     chip: Arc<Chip<Session, EventFd>>,
     doorbells: Doorbells,
-    drain: Drain,
+    drain: DrainThread,
     _dir: TempDir,
 }
 
@@ -47,7 +47,7 @@ impl Host {
         let memory = Memory::anonymous(geometry).unwrap();
         let waker = doorbells.kick.try_clone().unwrap();
         let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
-        let drain = Drain::start(&chip, &doorbells.kick, DrainPolicy::default()).unwrap();
+        let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap();
         Host { session, chip, doorbells, drain, _dir: dir }
     }
 
@@ -116,7 +116,7 @@ fn every_event_of_two_vcpus_on_the_pci_bus_is_in_the_session() {
 /// Returns the device's rings as shared memory.
 fn bare_rings(host: &Host) -> Channel<'_> {
     let rings = host.chip.memory().region(Region::Rings).unwrap();
-    Channel::local(host.chip.config_page(), rings.words()).unwrap()
+    Channel::local(&host.chip.config_page(), rings.words()).unwrap()
 }
 
 #[test]

@@ -100,9 +100,11 @@ fn frequency_between(a: &Anchor, b: &Anchor) -> Option<u64> {
 }
 
 impl HostClock {
-    /// Anchors the clock here and now.
-    pub fn start() -> HostClock {
-        let frequency = first_frequency();
+    /// Anchors the clock here and now. Measures the frequency unless one is known that a counter
+    /// can have.
+    pub fn start(known: Option<u64>) -> HostClock {
+        let known = known.filter(|frequency| FREQUENCIES.contains(frequency));
+        let frequency = known.unwrap_or_else(first_frequency);
         let first = Anchor::now();
         // One second earlier, for points that were stamped before the start.
         HostClock { first, base: first.raw.saturating_sub(frequency), frequency, fixed: false }
@@ -503,7 +505,7 @@ mod tests {
     use super::*;
 
     fn host() -> HostClock {
-        let mut host = HostClock::start();
+        let mut host = HostClock::start(None);
         host.frequency = 1_000_000_000;
         host.first.raw = 10_000_000_000;
         host.first.unix_ns = 5_000_000_000_000;
@@ -516,7 +518,7 @@ mod tests {
 
     #[test]
     fn the_host_clock_counts_the_time_that_passes() {
-        let mut clock = HostClock::start();
+        let mut clock = HostClock::start(None);
         std::thread::sleep(Duration::from_millis(50));
         clock.refresh();
         let now = Anchor::now();

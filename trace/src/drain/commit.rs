@@ -99,7 +99,8 @@ impl Turn<'_, '_> {
                 || pulled.end < pulled.begin
                 || pulled.sequence < last.sequence
                 || next < pulled.sequence;
-            if back && last.faults == self.state.stats[self.lane.stats].faults() {
+            let is_of_this = !self.lane.file.begins_anew;
+            if back && is_of_this && last.faults == self.state.stats[self.lane.stats].faults() {
                 // A guest can bring its counters to wrap, and after something
                 // unreadable a block may say any number. Readers take a step back
                 // for damage unless a fault explains it.
@@ -131,7 +132,9 @@ impl Turn<'_, '_> {
             return Ok(());
         };
         let stream = stream(files, state.trace.file_bytes, lane, &header)?;
-        stream.append(files, &mut state.buffer, &header, next)
+        stream.append(files, &mut state.buffer, &header, next)?;
+        lane.file.begins_anew = false;
+        Ok(())
     }
 
     /// Forgets the counts of points in a packet that is not committed.
@@ -156,6 +159,7 @@ fn stream<'l>(
     // Where the last packet ended, not the last record: those that are not wanted
     // are in no packet, and a ring can go back meanwhile.
     let (ring_end, sequence, faults) = match file.stream.as_ref().map(Stream::last) {
+        Some(last) if file.begins_anew => (0, 0, last.faults),
         Some(last) => (last.ring_end, last.sequence, last.faults),
         None => (earlier.ring_end, earlier.sequence, earlier.faults),
     };
@@ -173,7 +177,8 @@ fn stream<'l>(
         Some(stream) => {
             if file.is_next_new {
                 stream.next_file(files, &baseline)?;
-                file.restarts += 1;
+                // A reset is not the guest's doing.
+                file.restarts += u32::from(!file.begins_anew);
                 file.is_next_new = false;
             }
             Ok(stream)

@@ -6,6 +6,7 @@ use super::stats::PendingPoints;
 use super::texts::Texts;
 use super::waiting::Waiting;
 use crate::ctf::{Domain, Stream};
+use crate::limits::MAX_GENERATIONS;
 
 /// One ring's way into its stream.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub(crate) struct LaneFile {
     pub stream: Option<Stream>,
     /// The next packet begins a new file.
     pub is_next_new: bool,
+    /// The ring began anew since the last packet: its positions and numbers do not follow the last.
+    pub begins_anew: bool,
     /// Files begun in this epoch, see [`MAX_RESTARTS`](crate::limits::MAX_RESTARTS).
     pub restarts: u32,
     /// When a packet was committed last, host's raw counter.
@@ -95,6 +98,18 @@ impl Lane {
         self.waiting.restart();
         // The classes in the cache are not described there.
         self.texts.forget();
+    }
+
+    /// Begins another generation, this many after the first, whose ring begins anew.
+    pub fn begin_generation(&mut self, number: u32) {
+        (self.lease, self.clock, self.lessee) = (None, None, None);
+        self.next = Next::default();
+        self.waiting.restart();
+        self.texts.forget();
+        self.file.begins_anew = true;
+        if number < MAX_GENERATIONS {
+            self.file.restarts = 0;
+        }
     }
 
     /// Returns the part of its files' names before their number.

@@ -60,7 +60,8 @@ impl Turn<'_, '_> {
         }
         let clock = match (lane.domain, file) {
             (Domain::Host, _) => HOST_CLOCK,
-            (Domain::Guest, Some((clock, _))) if spent => clock,
+            // Another generation may have another clock, as long as the session may have more.
+            (Domain::Guest, Some((clock, _))) if spent && !lane.file.begins_anew => clock,
             // Its lease record was taken by an earlier process.
             (Domain::Guest, None) if next.token == lane.earlier.token && lane.clock.is_some() => {
                 lane.clock.unwrap_or(HOST_CLOCK)

@@ -71,6 +71,8 @@ pub(crate) struct TraceState {
     pub clientless: u64,
     pub failures: Failures,
     pub simple: SimpleFile,
+    /// Generations of guests after the first.
+    pub generations: u32,
     /// How often `session.json` and the metadata may be replaced.
     pub pace: Pace,
 }
@@ -91,6 +93,7 @@ impl TraceState {
             clientless: 0,
             failures: Failures::default(),
             simple: SimpleFile::default(),
+            generations: 0,
             pace: Pace::new(ticks()),
         }
     }

@@ -46,6 +46,8 @@ pub(crate) struct Stats {
     pub lost: Losses,
     pub filtered: u64,
     pub faults: [u64; FAULT_KINDS],
+    /// Losses and faults of earlier generations, which the ring's own counts do not have.
+    before: (Losses, [u64; FAULT_KINDS]),
     /// Faults of this client's reference points.
     pub point_faults: [u64; FAULT_KINDS],
 }
@@ -59,6 +61,20 @@ impl Stats {
     pub fn restart(&mut self) {
         let new = Stats::new(self.domain, self.number);
         *self = Stats { clock: self.clock, name: std::mem::take(&mut self.name), ..new };
+    }
+
+    /// Begins another generation, whose ring counts anew.
+    pub fn begin_generation(&mut self) {
+        self.before = (self.lost, self.faults);
+    }
+
+    /// Notes the counts of the ring of this generation.
+    pub fn note(&mut self, lost: &Losses, faults: &[u64; FAULT_KINDS]) {
+        self.lost = self.before.0.plus(lost);
+        self.faults = self.before.1;
+        for (total, more) in self.faults.iter_mut().zip(faults) {
+            *total = total.saturating_add(*more);
+        }
     }
 
     /// Returns whether there is such a stream. Rings that no thread claimed are none.

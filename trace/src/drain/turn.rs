@@ -18,8 +18,7 @@ impl Turn<'_, '_> {
     /// Brings the lane's counters up to date.
     pub fn note(&mut self) {
         let stats = &mut self.state.stats[self.lane.stats];
-        stats.lost = self.consumer.losses();
-        stats.faults = self.consumer.faults();
+        stats.note(&self.consumer.losses(), &self.consumer.faults());
     }
 }
 

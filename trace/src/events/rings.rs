@@ -11,16 +11,18 @@ use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event::{Fields, Site};
-use hypertrace_abi::layout::{Geometry, GeometryError, guest_page};
+use hypertrace_abi::layout::{Geometry, GeometryError, WORD, guest_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Emit, Lease, LeaseInfo, Producer, ProducerState, Wake};
 use rustix::thread::gettid;
+use std::alloc::{Layout, handle_alloc_error};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64 as StdAtomicU64};
 use std::sync::{Arc, Once, OnceLock};
+use zerocopy::{AllocError, FromZeros};
 
 /// One ring of the pool.
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl HostRing {
         };
         geometry.check()?;
         Ok(HostRing {
-            area: (0..geometry.client_stride() / 8).map(|_| AtomicU64::new(0)).collect(),
+            area: zeros((geometry.client_stride() / WORD) as usize),
             geometry,
             mode,
             state: ProducerState::new(),
@@ -107,6 +109,13 @@ impl HostRing {
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed)
     }
+}
+
+/// Returns so many words that are 0: pages of the kernel, which take no memory before they are written.
+fn zeros(words: usize) -> Box<[AtomicU64]> {
+    <[AtomicU64]>::new_box_zeroed_with_elems(words).unwrap_or_else(|AllocError| {
+        handle_alloc_error(Layout::array::<AtomicU64>(words).unwrap_or(Layout::new::<u64>()))
+    })
 }
 
 /// A thread's hold on a ring.

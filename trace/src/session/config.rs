@@ -28,6 +28,10 @@ pub struct SessionConfig {
     pub host_rings: usize,
     /// Bytes of a host ring, a power of two from 64 KiB.
     pub host_ring_bytes: u64,
+    /// Ticks per second of the host's raw counter, if the VMM knows them: what KVM_GET_TSC_KHZ
+    /// gives for a vCPU whose TSC is not scaled, times 1,000. Without them, the first session of a
+    /// process measures for 10 ms.
+    pub host_frequency: Option<u64>,
     /// Ticks per second of the guests' TSC, where it is not the host's.
     pub guest_frequency: Option<u64>,
     /// The clock epoch that begins.
@@ -78,6 +82,7 @@ impl SessionConfig {
             share: Share::default(),
             host_rings: 16,
             host_ring_bytes: 256 * 1024,
+            host_frequency: None,
             guest_frequency: None,
             epoch: 0,
             epoch_began: None,

@@ -30,7 +30,7 @@ impl Session {
         let is_recorder = config.output == Output::Snapshots;
         let ring_mode = if is_recorder { RingMode::Overwrite } else { RingMode::Discard };
         let rings = host_rings(&config, ring_mode)?;
-        let clock = HostClock::start();
+        let clock = HostClock::start(config.host_frequency);
         let uuid = random_uuid();
         let mut clocks =
             Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);

@@ -6,7 +6,7 @@ use crate::drain::failures::BOOKS;
 use crate::drain::lane::Next;
 use crate::drain::state::HIDDEN;
 use crate::drain::turn::write_counters;
-use crate::drain::waiting::Rest;
+use crate::drain::waiting::{Log, Rest};
 use crate::drain::{
     Guests, HostConsumer, Lane, Payer, Recorder, Stats, TooManyRules, TraceState, Turn,
 };
@@ -176,6 +176,20 @@ impl Engine {
             self.end_snapshot();
         }
         self.state.write_accounts(ticks());
+    }
+
+    /// Begins another generation of guests, whose rings begin anew. Returns its epoch.
+    pub fn begin_generation(&mut self, least: u32) -> u32 {
+        let Engine { state, guests, .. } = self;
+        let epoch = least.max(state.clocks.epoch().saturating_add(1));
+        state.clocks.begin_epoch(epoch);
+        state.generations = state.generations.saturating_add(1);
+        for lane in guests.iter_mut() {
+            lane.waiting.log(&mut state.pass, Log::Read);
+            lane.begin_generation(state.generations);
+            state.stats[lane.stats].begin_generation();
+        }
+        epoch
     }
 
     /// Switches guest events by pattern; gives the names seen that it is about.

@@ -63,6 +63,10 @@ impl EventSink for Session {
         }
     }
 
+    fn begin_generation(&self, epoch: u32) -> u32 {
+        self.engine().begin_generation(epoch)
+    }
+
     fn unattached(&self, total: u64) {
         self.engine().state.clientless = total.min(MOST_LOST);
     }

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn time_never_goes_back_and_becomes_exact() {
-        let mut clock = HostClock::start();
+        let mut clock = HostClock::start(None);
         let second = clock.frequency;
         let start = clock.first.raw;
         let mut ns = Ns::of(&clock, start);

@@ -186,8 +186,9 @@ impl Packet {
                 return damaged(field, name, this, before);
             }
         }
-        // A guest can make its ring jump anywhere. That counts as a fault.
-        if self.faults == last.faults {
+        // A guest can make its ring jump anywhere. That counts as a fault. After a reset, its ring begins
+        // anew, with another epoch.
+        if (self.epoch, self.faults) == (last.epoch, last.faults) {
             for (field, name, this, before) in [
                 (offset_of!(Header, ring_begin), "a ring begin", self.ring_begin, last.ring_end),
                 (offset_of!(Header, sequence), "a sequence number", self.sequence, last.sequence),

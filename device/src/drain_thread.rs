@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The drain loop on a thread of its own, for a VMM whose event loop shall not run it.
+
+use crate::chip::{Chip, DrainWaker};
+use hypertrace_abi::sink::EventSink;
+use hypertrace_abi::turns::DrainPolicy;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::EventFd;
+
+/// The eventfd of KICK.
+impl DrainWaker for EventFd {
+    fn wake(&self) {
+        // Fails only if the counter is full: then the descriptor is readable anyway.
+        let _ = self.write(1);
+    }
+}
+
+/// A thread that drains a chip's rings on KICK and on a timer, made by [`Chip::drain_thread`]. When
+/// dropped, it drains the rest and ends. Drop it when no vCPU runs any more.
+#[derive(Debug)]
+pub struct DrainThread {
+    stop: Arc<AtomicBool>,
+    kick: EventFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<S: EventSink + 'static, T: DrainWaker + 'static> Chip<S, T> {
+    /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Bell)
+    /// KICK, and what the chip's waker writes to. The thread calls `before` first: there the VMM
+    /// installs the thread's seccomp filter. The thread makes the system calls `epoll_wait` and
+    /// `read`, those of the sink's `drain`, and those of its end.
+    ///
+    /// # Errors
+    /// If the host can make no thread or descriptor, or `before` fails.
+    pub fn drain_thread(
+        self: &Arc<Self>,
+        kick: &EventFd,
+        policy: DrainPolicy,
+        before: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<DrainThread> {
+        let (kick, ours) = (kick.try_clone()?, kick.try_clone()?);
+        let epoll = Epoll::new()?;
+        let event = EpollEvent::new(EventSet::IN, 0);
+        epoll.ctl(ControlOperation::Add, kick.as_raw_fd(), event)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (began, begins) = mpsc::channel();
+        let (chip, stopped) = (Arc::clone(self), Arc::clone(&stop));
+        let run = move || {
+            let before = before();
+            let failed = before.is_err();
+            // The receiver waits for it.
+            let _ = began.send(before);
+            if !failed {
+                Loop { chip, kick, epoll, policy, stop: stopped }.run();
+            }
+        };
+        let thread = thread::Builder::new().name("hypertrace-drain".into()).spawn(run)?;
+        // Without an answer, `before` has panicked.
+        let before = begins.recv().unwrap_or_else(|gone| Err(io::Error::other(gone)));
+        let thread = DrainThread { stop, kick: ours, thread: Some(thread) };
+        before.map(|()| thread)
+    }
+}
+
+struct Loop<S, T> {
+    chip: Arc<Chip<S, T>>,
+    kick: EventFd,
+    epoll: Epoll,
+    policy: DrainPolicy,
+    stop: Arc<AtomicBool>,
+}
+
+impl<S: EventSink, T: DrainWaker> Loop<S, T> {
+    fn run(&self) {
+        let period = self.policy.period.as_micros().div_ceil(1000).clamp(1, i32::MAX as u128);
+        let mut more = false;
+        while !self.stop.load(Relaxed) {
+            let wait = if more { 0 } else { period as i32 };
+            // A signal ends the wait early, which does no harm.
+            if let Ok(1) = self.epoll.wait(wait, &mut [EpollEvent::default()]) {
+                // Readable: this does not wait.
+                let _ = self.kick.read();
+            }
+            more = self.chip.drain_pass(self.policy.budget);
+        }
+        // The guest has ended: nothing is added to the rings any more.
+        self.chip.sink().last_pass();
+        self.chip.drain_all();
+        // Records are left only if they could not be written.
+        self.chip.forsake();
+    }
+}
+
+impl DrainThread {
+    /// Drains the rest and ends the thread, as a drop does.
+    pub fn finish(self) {}
+}
+
+impl Drop for DrainThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.kick.wake();
+        if let Some(thread) = self.thread.take() {
+            // The thread panics only if the sink does, which was reported on stderr.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The drain loop on a thread of its own.
+
+mod common;
+
+use common::{Call, Recorder, chip};
+use hypertrace_device::{Chip, DrainPolicy, DrainWaker};
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+/// No timer, as far as a test can tell.
+const NEVER: DrainPolicy =
+    DrainPolicy { period: Duration::from_secs(3600), budget: Duration::from_micros(250) };
+
+fn passes(chip: &Chip<Recorder>) -> usize {
+    chip.sink().calls.lock().unwrap().iter().filter(|call| **call == Call::End).count()
+}
+
+fn wait_for_pass(chip: &Chip<Recorder>, number: usize) {
+    while passes(chip) < number {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn it_drains_on_a_kick_on_a_timer_and_when_it_ends() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
+    kick.wake();
+    wait_for_pass(&chip, 1);
+    kick.wake();
+    wait_for_pass(&chip, 2);
+    drop(drain);
+    assert!(passes(&chip) >= 3, "the rest is drained");
+
+    let policy = DrainPolicy { period: Duration::from_millis(1), ..NEVER };
+    let drain = chip.drain_thread(&kick, policy, || Ok(())).unwrap();
+    wait_for_pass(&chip, 10);
+    drain.finish();
+}
+
+#[test]
+fn the_vmm_sets_the_thread_up_before_it_drains() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    kick.wake();
+    let (name, names) = mpsc::channel();
+    let seen = chip.clone();
+    let before = move || {
+        name.send((thread::current().name().map(str::to_owned), passes(&seen))).unwrap();
+        Ok(())
+    };
+    let drain = chip.drain_thread(&kick, NEVER, before).unwrap();
+    assert_eq!(names.recv().unwrap(), (Some("hypertrace-drain".to_owned()), 0));
+    wait_for_pass(&chip, 1);
+    drop(drain);
+}
+
+#[test]
+fn a_setup_that_fails_or_panics_is_an_error_and_nothing_is_drained() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let failed = chip.drain_thread(&kick, NEVER, || Err(io::Error::other("no filter")));
+    assert_eq!(failed.unwrap_err().to_string(), "no filter");
+    chip.drain_thread(&kick, NEVER, || panic!("in the test")).unwrap_err();
+    assert_eq!(passes(&chip), 0);
+}
