@@ -55,7 +55,7 @@ fn a_chosen_region_has_the_cost_of_an_empty_one() {
     );
     let less = said(&["--name", "read", "--subtract-empty", "--csv"]);
     assert_eq!(less.lines().count(), 2, "{less}");
-    assert!(less.contains("\nread,,10,488,"), "{less}");
+    assert!(less.contains("\nread,,0,10,488,"), "{less}");
     assert_eq!(said(&["--name", "read", "--samples"]).lines().count(), 11);
     assert!(said(&["--name", "read"]).starts_with("read: 10 regions"));
     assert_eq!(said(&["--name", "read", "--name", "empty"]).matches(": 10 regions").count(), 2);
