@@ -176,6 +176,28 @@ fn regions_before_the_recording_are_counted_apart() {
 }
 
 #[test]
+fn regions_after_a_cpus_last_losses_are_counted_apart() {
+    let vcpus = [Vcpu::rounds(0, 40, 5), Vcpu::rounds(1, 40, 5)];
+    let own = vcpu::kernel_events(&vcpus[..1]);
+    // The rest of CPU 0's events are missing; those of CPU 1 continue.
+    let keep = |number: usize| number < own / 2 || number >= own;
+    let made = vcpu::session(&vcpus);
+    let of = |dat: trace_dat::TraceDat| {
+        std::fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
+        let regions = all(&made);
+        let unattributed = regions.groups[0].total.times.get(Part::Unattributed);
+        let not_recorded = regions.groups[0].not_counted[Kind::NotRecorded as usize];
+        (regions.groups[0].count(), unattributed > 0, not_recorded)
+    };
+    // Nothing says so: the time is unattributed.
+    assert_eq!(of(vcpu::trace(&vcpus, keep)), (80, true, 0));
+    // The kernel counted them (option 2).
+    let counters = b"CPU: 0\noverrun: 0\ndropped events: 7\n\0".to_vec();
+    let (count, unattributed, rest) = of(vcpu::trace(&vcpus, keep).option(2, counters));
+    assert!(!unattributed && count + rest == 80 && (30..50).contains(&rest), "{count} {rest}");
+}
+
+#[test]
 fn a_hundredth_of_the_kernels_events_missing_makes_unattributed_time_only() {
     let vcpus = [Vcpu::rounds(0, 120, 20)];
     let whole = all(&with_kernel(&vcpus, |_| true));

@@ -64,6 +64,8 @@ pub(crate) struct Cpu {
     pub number: u32,
     pub at: u64,
     pub len: u64,
+    /// The file was cut before their end.
+    pub is_cut: bool,
 }
 
 /// The first bytes of both versions.
@@ -180,7 +182,7 @@ impl TraceFile {
     fn buffer_6(&self, bytes: &mut Bytes<'_>, cpus: u32, page_size: u32) -> Result<Buffer> {
         let cpu = |number| {
             let at = bytes.u64("the offset of a CPU's pages")?;
-            Ok(Cpu { number, at, len: bytes.u64("the bytes of a CPU's pages")? })
+            Ok(Cpu { number, at, len: bytes.u64("the bytes of a CPU's pages")?, is_cut: false })
         };
         Ok(Buffer {
             clock: self.options.clock.clone(),
@@ -276,7 +278,7 @@ impl TraceFile {
         let cpu = |_| {
             let number = data.u32("a CPU's number")?;
             let at = data.u64("the offset of a CPU's pages")?;
-            Ok(Cpu { number, at, len: data.u64("the bytes of a CPU's pages")? })
+            Ok(Cpu { number, at, len: data.u64("the bytes of a CPU's pages")?, is_cut: false })
         };
         // Each takes 20 bytes of the option.
         let cpus = (0..count).map(cpu).collect::<Result<Vec<Cpu>>>()?;
@@ -348,7 +350,7 @@ impl TraceFile {
                     cpu.len,
                     cpu.number
                 ));
-                cpu.len = there;
+                (cpu.len, cpu.is_cut) = (there, true);
             }
         }
         if self.buffers.is_empty() {

@@ -312,26 +312,37 @@ impl KernelTrace {
         Ok(names)
     }
 
-    /// Returns the time of the last event, in nanoseconds.
+    /// Returns the time up to which events of all CPUs are known, in nanoseconds: that of the last event,
+    /// or of the last one of a CPU that lost events after it. `None` if there are none.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub(crate) fn end(&self) -> Result<Option<i64>> {
         let mut end = None;
+        let mut known = i64::MAX;
         for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
-            for cpu in buffer.cpus.iter().filter(|cpu| cpu.len > 0) {
+            for cpu in &buffer.cpus {
+                let counted = self.file.options.lost.get(&cpu.number).copied().unwrap_or(0);
                 let mut last = *cpu;
-                if !buffer.is_compressed {
+                // The pages before the last one only have losses that stand in them.
+                if !buffer.is_compressed && cpu.len > 0 && counted == 0 {
                     let page = buffer.page_size as u64;
                     let before = (cpu.len - 1) / page * page;
                     (last.at, last.len) = (cpu.at + before, cpu.len - before);
                 }
                 let mut lane = Lane::new(&self.file, times, 0, "", (buffer, last));
-                while lane.read()? {}
+                let mut lost: u64 = 0;
+                while lane.read()? {
+                    lost = lost.saturating_add(lane.take_missed().unwrap_or(0));
+                }
+                let after = lane.take_missed();
                 end = end.max(lane.last());
+                if counted > lost || after.is_some() || cpu.is_cut || lane.is_cut() {
+                    known = known.min(lane.last().unwrap_or(i64::MIN));
+                }
             }
         }
-        Ok(end)
+        Ok(end.map(|end| end.min(known)))
     }
 
     /// Returns the input of each CPU that has pages.
