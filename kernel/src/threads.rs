@@ -74,14 +74,19 @@ impl Names {
         }
     }
 
-    /// Adds the names that the kernel noted, a line `PID NAME` each.
+    /// Adds the names that the kernel noted, a line `PID NAME` each. It notes one for each thread: of
+    /// two, a program put one into its own name, so both are left out.
     pub fn add_lines(&mut self, lines: &str) {
+        let mut found = BTreeMap::<u32, Option<&str>>::new();
         for line in lines.lines() {
             if let Some((thread, name)) = line.trim_start().split_once(' ')
                 && let Ok(thread) = thread.parse()
             {
-                self.add(thread, name);
+                found.entry(thread).and_modify(|name| *name = None).or_insert(Some(name));
             }
+        }
+        for (thread, name) in found {
+            self.add(thread, name.unwrap_or_default());
         }
     }
 
@@ -111,6 +116,9 @@ mod tests {
         names.add(12, "evil\n1 init\n");
         names.add(14, "\n");
         assert_eq!(names.to_lines(), "12 evil?1 init\n");
+        // Thread 15 has the name "x\n16 root": the kernel prints it as it is.
+        names.add_lines("15 x\n16 root\n16 victim\n");
+        assert_eq!(names.to_lines(), "12 evil?1 init\n15 x\n");
     }
 
     #[test]
