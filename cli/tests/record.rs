@@ -627,6 +627,24 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
 }
 
 #[test]
+fn events_are_chosen_by_patterns() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |events: &[&str], out: &Path| {
+        let mut command = HYPERTRACE.command(["record", "--out"]);
+        command.arg(out).args(events.iter().flat_map(|event| ["-e", event]));
+        run(command.args(["--", "sh", "-c", "sleep 0.001"]))
+    };
+    let ran = of(&["sched:sched_wakeup*", "sch?d:sched_s?itch"], &dir.path().join("S"));
+    if recorded(&ran).is_none() {
+        return;
+    }
+    assert!(ran.stderr.contains("(sched 3)"), "{}", ran.stderr);
+    let ran = of(&["sched:nothing*"], &dir.path().join("T"));
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.stderr.contains("no event \"sched:nothing*\""), "{ran:?}");
+}
+
+#[test]
 fn damage_in_the_files_of_a_killed_process_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("S");

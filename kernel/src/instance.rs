@@ -4,11 +4,15 @@ use crate::error::Error;
 use crate::stats::{MOST_CPUS, Stats};
 use crate::trace_dat::{Description, Formats};
 use crate::tracefs::Dir;
+use hypertrace_trace::pattern::Pattern;
 use std::io;
 use std::time::Duration;
 
 /// Most events that are recorded at the same time.
 const MOST_EVENTS: usize = 1 << 16;
+
+/// File with the names of all events of this kernel, `SYSTEM:EVENT` each line.
+const AVAILABLE: &str = "available_events";
 
 /// Events that tell where a region's time went. The first ones are missing in a kernel without KVM,
 /// and some of them in older kernels. Others of KVM are left out because each costs a
@@ -77,16 +81,41 @@ impl Instance {
                 added.map_err(|_| Error::NoEvent(event.to_owned()))?;
             }
         }
-        for event in events {
-            self.dir.add("set_event", event).map_err(|source| match source.raw_os_error() {
-                Some(libc::EINVAL) => Error::NoEvent(event.clone()),
-                _ => Error::Setting { file: "set_event".into(), value: event.clone(), source },
-            })?;
+        for names in events.iter().map(|event| self.matching(event)) {
+            for event in names? {
+                self.dir.add("set_event", &event).map_err(|source| {
+                    match source.raw_os_error() {
+                        Some(libc::EINVAL) => Error::NoEvent(event.clone()),
+                        _ => Error::Setting { file: "set_event".into(), value: event, source },
+                    }
+                })?;
+            }
         }
         // A line may have a filter after the name.
         let set = self.read("set_event")?;
         let names = set.lines().filter_map(|line| line.split_whitespace().next());
         Ok(names.filter(|name| name.contains(':')).take(MOST_EVENTS).map(str::to_owned).collect())
+    }
+
+    /// Returns the events that a name with `*` and `?` is for. The kernel itself takes a `*` for the whole
+    /// of a part only.
+    fn matching(&self, event: &str) -> Result<Vec<String>, Error> {
+        if !event.contains(['*', '?']) {
+            return Ok(vec![event.to_owned()]);
+        }
+        let none = || Error::NoEvent(event.to_owned());
+        let (system, name) = event.split_once(':').ok_or_else(none)?;
+        let pattern = |text: &str| text.parse::<Pattern>().map_err(|_| none());
+        let (system, name) = (pattern(system)?, pattern(name)?);
+        let path = self.root.path().join(AVAILABLE);
+        let all = self.root.read(AVAILABLE);
+        let all = all.map_err(|source| Error::File { action: "read", path, source })?;
+        let is_meant = |event: &&str| {
+            event.split_once(':').is_some_and(|(s, n)| system.matches(s) && name.matches(n))
+        };
+        let all = String::from_utf8_lossy(&all);
+        let found: Vec<String> = all.lines().filter(is_meant).map(str::to_owned).collect();
+        if found.is_empty() { Err(none()) } else { Ok(found) }
     }
 
     /// Reads the descriptions of these events, `SYSTEM:EVENT`.
