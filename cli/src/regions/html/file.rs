@@ -36,9 +36,18 @@ fn may_replace(path: &Path) -> Result<bool> {
                 false => refuse("exists and is not a page of this command"),
             }
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match folder(path).is_dir() {
+            true => Ok(false),
+            false => refuse("is in no directory that there is"),
+        },
         Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
     }
+}
+
+/// Returns the directory of a file.
+fn folder(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// Reads as much of a file as a page begins with. The file may be another one than a moment ago: a link
@@ -57,7 +66,6 @@ fn beginning(path: &Path) -> io::Result<Vec<u8>> {
 /// If it cannot be written: an older page stays, and no other file.
 pub fn save(path: &Path, page: &str) -> Result<()> {
     let replaces = may_replace(path)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let write = || {
         // A file that grows beyond its limit ends the process by a signal.
         let limit = getrlimit(Resource::Fsize).current;
@@ -65,8 +73,7 @@ pub fn save(path: &Path, page: &str) -> Result<()> {
             let why = format!("{} bytes are beyond RLIMIT_FSIZE, {limit}", page.len());
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
-        let folder = folder.unwrap_or(Path::new("."));
-        let file = tempfile::Builder::new().prefix(".regions-").tempfile_in(folder);
+        let file = tempfile::Builder::new().prefix(".regions-").tempfile_in(folder(path));
         // Without the name of the temporary file.
         let file = file.map_err(|error| io::Error::from(error.kind()))?;
         file.as_file().write_all(page.as_bytes())?;
