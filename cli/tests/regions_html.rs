@@ -404,6 +404,7 @@ fn on_a_full_disk_the_older_page_stays() {
 
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("cannot write") && ran.stderr.contains("page.html"), "{ran:?}");
+    assert!(!ran.stderr.contains(".regions-"), "the name of a temporary file: {ran:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), old);
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 1);
 }
