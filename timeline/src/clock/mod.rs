@@ -457,9 +457,24 @@ impl ClockMap {
                 _ => left.max(right),
             })
         };
-        let mut all = self.knots.iter().enumerate().map(worse).collect::<Option<Vec<u64>>>()?;
+        Bounds::of(self.knots.iter().enumerate().map(worse).collect::<Option<Vec<u64>>>()?)
+    }
+}
+
+impl Bounds {
+    /// Returns the bounds that so many of these are. `None` if there are none.
+    pub(crate) fn of(mut all: Vec<u64>) -> Option<Bounds> {
         let mut at = |per_cent| quantile(&mut all, per_cent);
         Some(Bounds { p50: at(50)?, p99: at(99)?, max: at(100)? })
+    }
+
+    /// Returns the larger ones of both.
+    pub(crate) fn max(self, other: Bounds) -> Bounds {
+        Bounds {
+            p50: self.p50.max(other.p50),
+            p99: self.p99.max(other.p99),
+            max: self.max.max(other.max),
+        }
     }
 }
 

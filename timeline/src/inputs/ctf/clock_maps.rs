@@ -12,7 +12,7 @@ use super::packet::Domain;
 use super::samples::{self, Found, Times};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{ClockMap, FRACTION, GuestReading, Limits, Mapped, Point};
+use crate::clock::{Bounds, ClockMap, FRACTION, GuestReading, Limits, Mapped, Point};
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -228,6 +228,22 @@ impl ClockMaps {
             let shared = is_shared.then_some((*clock, None, &*maps.shared));
             own.chain(shared)
         })
+    }
+
+    /// Returns the bounds of a clock's clients that share a map, each at its own readings: the largest of
+    /// all these clients. `None` if one is unknown, or there are none.
+    pub fn shared_bounds(&self, clock: u32) -> Option<Bounds> {
+        let maps = self.clocks.get(&clock)?;
+        let mut worst: Option<Bounds> = None;
+        let is_shared = |client: &u32| !maps.alone.contains(client);
+        let own = maps.clients.iter().filter(|(client, _)| is_shared(client));
+        for (client, own) in own.filter(|(_, own)| own.width().is_some()) {
+            let mut map = self.get(clock, *client)?;
+            let bounds = own.readings().map(|reading| map.at(reading).bound);
+            let bounds = Bounds::of(bounds.collect::<Option<Vec<u64>>>()?)?;
+            worst = Some(worst.map_or(bounds, |worst| worst.max(bounds)));
+        }
+        worst
     }
 
     /// Returns for each clock the number of clients that have events with it, and no reference points that
