@@ -683,6 +683,24 @@ fn a_thread_beside_a_recorded_one_proves_nothing() {
 }
 
 #[test]
+fn without_switches_nothing_proves_that_a_thread_had_a_cpu() {
+    let mut vcpus = [Vcpu::rounds(0, 60, 20)];
+    let is_switch =
+        |what: &What| matches!(what, What::Kernel(id, _) if *id == trace_dat::SCHED_SWITCH_ID);
+    vcpus[0].events.retain(|(_, what)| !is_switch(what));
+    let made = vcpu::session(&vcpus);
+    let trace = vcpu::trace(&vcpus, |_| true).without("sched_switch");
+    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+
+    let regions = all(&made);
+
+    let total = regions.groups[0].total.times;
+    assert_eq!((regions.groups[0].count(), total.get(Part::Unattributed)), (60, total.total()));
+    let said = regions.warnings.iter().filter(|said| said.contains("-e sched:sched_switch"));
+    assert_eq!(said.count(), 1, "{:?}", regions.warnings);
+}
+
+#[test]
 fn false_readings_of_a_client_change_no_region_of_another() {
     // Client 0 has a point each 10 ms and a region of 5 ms after it. Client 1 claims, between these points,
     // that its clock stops and catches up.

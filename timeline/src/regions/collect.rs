@@ -98,6 +98,15 @@ fn read<'a>(
             ));
             continue;
         };
+        if !trace.has_switches() {
+            warnings.push(format!(
+                "{}: without the event sched:sched_switch, nothing proves that a thread had a CPU: \
+                 its threads' time is unattributed; record with -e sched:sched_switch too, or \
+                 without -e",
+                trace.path().display()
+            ));
+            continue;
+        }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
         for session in shown_by(own, sessions, traces) {

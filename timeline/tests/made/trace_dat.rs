@@ -238,6 +238,12 @@ impl TraceDat {
         }
     }
 
+    /// Leaves out the description of an event.
+    pub fn without(mut self, name: &str) -> TraceDat {
+        self.formats.retain(|(_, text)| !text.starts_with(&format!("name: {name}\n")));
+        self
+    }
+
     /// Adds the description of `sched_wakeup_new`, which has the fields of `sched_wakeup`.
     pub fn with_wakeup_new(mut self) -> TraceDat {
         let text = SCHED_WAKEUP.replace("wakeup", "wakeup_new").replace("COMMON", COMMON);

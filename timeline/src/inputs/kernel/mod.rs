@@ -246,6 +246,12 @@ impl KernelTrace {
         self.file.options.threads.as_deref()
     }
 
+    /// Returns whether the scheduler's switches were recorded: without them, nothing proves that a
+    /// thread had a CPU.
+    pub fn has_switches(&self) -> bool {
+        self.events().any(|name| ["sched:sched_switch", "perf:switch_in"].contains(&&*name))
+    }
+
     /// Returns the index of the session that it belongs to.
     pub fn session(&self) -> Option<usize> {
         self.session
