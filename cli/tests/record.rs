@@ -228,6 +228,9 @@ fn a_running_process_joins_a_session_until_it_ends() {
     let born = |event: &&Shown| event.name == "sched_wakeup_new" && event.comm == "sh";
     assert!(events.iter().filter(born).count() >= 1, "{events:?}");
     assert!(events.iter().any(|event| event.thread == shell.id()));
+    let file = fs::read(out.join("kernel.dat")).unwrap();
+    let threads = format!("; threads={}\0", shell.id());
+    assert!(file.windows(threads.len()).any(|bytes| bytes == threads.as_bytes()));
 }
 
 #[test]

@@ -130,6 +130,10 @@ pub(crate) fn complete(
     if recovered {
         origin.push_str("; recovered=1");
     }
+    if let Some(threads) = &json.threads {
+        let threads: Vec<String> = threads.iter().map(u32::to_string).collect();
+        origin.push_str(&format!("; threads={}", threads.join(",")));
+    }
     all.add_lines(&names.to_lines());
     let owner = json.owner;
     let ending = Ending {

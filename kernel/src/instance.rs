@@ -159,6 +159,12 @@ impl Instance {
         }
     }
 
+    /// Returns the threads that are recorded now.
+    pub fn followed(&self) -> Result<Vec<u32>, Error> {
+        let set = self.read("set_event_pid")?;
+        Ok(set.split_whitespace().filter_map(|thread| thread.parse().ok()).collect())
+    }
+
     /// Starts or stops the recording.
     pub fn switch(&self, on: bool) -> Result<(), Error> {
         self.dir.set("tracing_on", if on { "1" } else { "0" })

@@ -116,7 +116,7 @@ impl Recording {
         match &mut self.started.by {
             By::Trace { instance, .. } => {
                 instance.follow_thread(thread)?;
-                instance.switch(true)?;
+                begin(instance, &self.state)?;
             }
             By::Perf(perf) => perf.follow(thread)?,
         }
@@ -232,7 +232,7 @@ fn prepare(
         }
         // Without a process, everything would be recorded.
         if !config.pids.is_empty() {
-            instance.switch(true)?;
+            begin(instance, state)?;
         }
         Ok(followed)
     };
@@ -243,6 +243,12 @@ fn prepare(
             Err(why)
         }
     }
+}
+
+/// Starts an instance, and notes the threads that it records. Those that they start later have an event.
+fn begin(instance: &Instance, state: &State) -> Result<(), Error> {
+    instance.switch(true)?;
+    state.set_threads(instance.followed()?)
 }
 
 fn start_perf(state: &State, owner: &Owner, config: &Config) -> Result<Started, Error> {
@@ -270,6 +276,8 @@ fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> Recordin
         stolen_ms: stolen().map(|time| time.as_millis() as u64),
         cpus,
         names: names.to_lines(),
+        // Until the threads are noted, none is known to be recorded.
+        threads: (source == Source::Tracefs).then(Vec::new),
     }
 }
 

@@ -166,6 +166,7 @@ mod tests {
             page_size: 4096,
             cpus: vec![0, 1],
             names: String::new(),
+            threads: None,
         }
     }
 
@@ -246,6 +247,22 @@ mod tests {
         let dir = remains(&json());
         let summary = recover(dir.path()).unwrap().unwrap();
         assert_eq!((summary.events, summary.losses_known), (3, false));
+    }
+
+    #[test]
+    fn the_threads_of_the_filter_are_in_the_file() {
+        for (threads, expected) in [(Some(vec![12, 34]), true), (None, false)] {
+            let dir = remains(&json());
+            let state = State::left(open_dir(dir.path(), Share::Owner).unwrap()).unwrap().unwrap();
+            threads.into_iter().for_each(|threads| state.set_threads(threads).unwrap());
+            drop(state);
+
+            let summary = recover(dir.path()).unwrap().unwrap();
+
+            let file = fs::read(summary.path).unwrap();
+            let text = String::from_utf8_lossy(&file);
+            assert_eq!(text.contains("; threads=12,34\0"), expected);
+        }
     }
 
     #[test]

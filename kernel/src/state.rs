@@ -53,6 +53,10 @@ pub(crate) struct RecordingJson {
     pub stolen_ms: Option<u64>,
     /// Lines of threads' numbers and names at the beginning.
     pub names: String,
+    /// Threads that the kernel's filter had at the beginning: it adds those that they start. `None`:
+    /// no filter, as by perf.
+    #[serde(default)]
+    pub threads: Option<Vec<u32>>,
 }
 
 /// `end.json`: what the kernel knows only as long as it records.
@@ -150,6 +154,12 @@ impl State {
     pub fn begin(&self, head: &[u8], json: &RecordingJson) -> Result<(), Error> {
         self.replace(HEAD, head)?;
         self.replace_json(JSON, json)
+    }
+
+    /// Adds the threads of the kernel's filter to the identity.
+    pub fn set_threads(&self, threads: Vec<u32>) -> Result<(), Error> {
+        let json = self.json()?.ok_or_else(|| self.damaged(JSON, "it is missing".into()))?;
+        self.replace_json(JSON, &RecordingJson { threads: Some(threads), ..json })
     }
 
     /// Writes what the kernel knows at the end.

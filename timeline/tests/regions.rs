@@ -651,6 +651,78 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
 }
 
 #[test]
+fn a_thread_beside_a_recorded_one_proves_nothing() {
+    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
+    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
+    let fields = [9, 50, 200, 0];
+    let program = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &fields, b"program");
+    let program = program.event(1_000, B, &[1, 0]).event(9_000, E, &[1]);
+    let made = Made::with_json(&json).stream("guest-000-0000", &[Packet::new(1, 0, 0), program]);
+    let (idle, host, program) = ((0, "idle"), (100, "host"), (200, "program"));
+    let switch = |time: u64, from: (u32, &str), state, to| {
+        let payload = trace_dat::switch(from, state, to);
+        (vcpu::HOST_BASE + time, trace_dat::SCHED_SWITCH_ID, from.0, payload)
+    };
+    let start = |tid| {
+        let payload = trace_dat::wakeup(program.0, program.1);
+        (vcpu::HOST_BASE + 400, trace_dat::SCHED_WAKEUP_NEW_ID, tid, payload)
+    };
+    // In between, it may have slept.
+    let (to, from) = (switch(500, host, 1, program), switch(9_900, program, 1, host));
+    let exit = [48u32, 0, 0, 0, 1, 0].map(u32::to_le_bytes).concat();
+    let exit = (vcpu::HOST_BASE + 450, trace_dat::KVM_EXIT_ID, program.0, exit);
+    for (what, threads, first, is_recorded) in [
+        ("without a filter", None, vec![to.clone()], true),
+        ("in the filter", Some("100,200"), vec![to.clone()], true),
+        ("not in the filter", Some("100"), vec![to.clone()], false),
+        ("an empty filter", Some(""), vec![to.clone()], false),
+        ("no number", Some("100,x200,-200,4294967496"), vec![to.clone()], false),
+        ("started by one in it", Some("100"), vec![start(100), to.clone()], true),
+        ("started by another one", Some("100"), vec![start(300), to.clone()], false),
+        ("after the idle thread", Some("100"), vec![switch(500, idle, 0, program)], true),
+        ("with an event of its own", Some("100"), vec![exit, to.clone()], true),
+        ("one that ended", Some("100,200"), vec![switch(300, program, 0x20, host), to], false),
+    ] {
+        let kernel = [first, vec![from.clone()]].concat();
+        let (id, version) = match threads {
+            Some(threads) => trace_dat::recorded_with_threads(made::BOOT, threads),
+            None => trace_dat::recorded(made::BOOT, 0),
+        };
+        let trace = trace_dat::TraceDat::new("x86-tsc").option(id, version).with_wakeup_new();
+        let trace = trace.cpu(&trace_dat::Page::all(&kernel)).version_7();
+        std::fs::write(made.path().join("kernel.dat"), trace).unwrap();
+
+        let regions = all(&made);
+
+        let parts = [Part::Guest, Part::Unattributed];
+        let times = parts.map(|part| regions.groups[0].total.times.get(part));
+        assert_eq!(times, if is_recorded { [8_000, 0] } else { [0, 8_000] }, "{what}");
+        let said = regions.warnings.iter().filter(|said| said.contains("recorded the thread 200:"));
+        // One that ended was recorded; its number is another thread's now.
+        let is_said = !is_recorded && what != "one that ended";
+        assert_eq!(said.count(), usize::from(is_said), "{what}: {:?}", regions.warnings);
+    }
+}
+
+#[test]
+fn without_switches_nothing_proves_that_a_thread_had_a_cpu() {
+    let mut vcpus = [Vcpu::rounds(0, 60, 20)];
+    let is_switch =
+        |what: &What| matches!(what, What::Kernel(id, _) if *id == trace_dat::SCHED_SWITCH_ID);
+    vcpus[0].events.retain(|(_, what)| !is_switch(what));
+    let made = vcpu::session(&vcpus);
+    let trace = vcpu::trace(&vcpus, |_| true).without("sched_switch");
+    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+
+    let regions = all(&made);
+
+    let total = regions.groups[0].total.times;
+    assert_eq!((regions.groups[0].count(), total.get(Part::Unattributed)), (60, total.total()));
+    let said = regions.warnings.iter().filter(|said| said.contains("-e sched:sched_switch"));
+    assert_eq!(said.count(), 1, "{:?}", regions.warnings);
+}
+
+#[test]
 fn false_readings_of_a_client_change_no_region_of_another() {
     // Client 0 has a point each 10 ms and a region of 5 ms after it. Client 1 claims, between these points,
     // that its clock stops and catches up.

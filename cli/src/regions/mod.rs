@@ -222,7 +222,7 @@ impl Args {
             |(session, _): &(Session, ClockMaps)| hypertrace_kernel::is_incomplete(session.dir());
         if !regions.has_kernel && sessions.iter().any(is_recording) {
             warnings.push("without the kernel's events, all time is unattributed".into());
-        } else if !regions.has_kernel {
+        } else if !regions.has_kernel && traces.iter().all(KernelTrace::has_switches) {
             warnings.push(
                 "no kernel.dat: all time is unattributed; record the kernel's events beside the \
                  session with `hypertrace run --kernel`, `demo --kernel` or `record`"

@@ -6,6 +6,7 @@
 mod losses;
 mod strays;
 
+use super::followed::Followed;
 use super::groups::{Groups, add_exits, unattributed};
 use super::host::{Host, Recording, lease};
 use super::lanes::{Lanes, Window, Windows};
@@ -97,12 +98,21 @@ fn read<'a>(
             ));
             continue;
         };
+        if !trace.has_switches() {
+            warnings.push(format!(
+                "{}: without the event sched:sched_switch, nothing proves that a thread had a CPU: \
+                 its threads' time is unattributed; record with -e sched:sched_switch too, or \
+                 without -e",
+                trace.path().display()
+            ));
+            continue;
+        }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
         for session in shown_by(own, sessions, traces) {
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
-            recordings.push(Recording::new(kinds, end));
+            recordings.push(Recording::new(kinds, end, Followed::new(trace.threads())));
         }
     }
     let mut pass = Pass::new(sessions, options, hosts);
@@ -171,6 +181,18 @@ fn disputes(host: &Host) -> Option<String> {
     ))
 }
 
+/// Returns a line about threads of a session that the filter of its kernel's trace does not have.
+fn unfollowed(host: &Host) -> Option<String> {
+    let mut threads = host.unfollowed();
+    let (first, others) = (threads.next()?, threads.count());
+    let more = if others > 0 { format!(", and {others} more") } else { String::new() };
+    Some(format!(
+        "the kernel's trace does not show that it recorded the thread {}{more}: that time is \
+         unattributed; record with --pid of the thread's own process",
+        first.tid
+    ))
+}
+
 impl<'a> Pass<'a> {
     fn new(sessions: &[(Session, ClockMaps)], options: &'a Options, hosts: Vec<Host>) -> Pass<'a> {
         let roles = Roles::of(sessions, options);
@@ -220,6 +242,7 @@ impl<'a> Pass<'a> {
         if host.recordings[recording].kinds.add(kernel) {
             host.set_all_exactness();
         }
+        host.recordings[recording].followed.add(kernel, fields, running.tid);
         let kinds = host.recordings[recording].kinds;
         let tid = |field| fields.number(field).unwrap_or(-1);
         let mut mark = |tid, mark| {
@@ -234,7 +257,9 @@ impl<'a> Pass<'a> {
                 let out = Mark::Out(kinds.why(tid(state)));
                 (mark(tid(prev), out), mark(tid(next), Mark::In))
             }
-            Kernel::Wakeup { tid: field } => (mark(tid(field), Mark::Wakeup), None),
+            Kernel::Wakeup { tid: field } | Kernel::Start { tid: field } => {
+                (mark(tid(field), Mark::Wakeup), None)
+            }
             Kernel::SwitchIn { tid: field } => (mark(tid(field), Mark::In), None),
             Kernel::SwitchOut { tid: field, preempted } => {
                 let why = if tid(preempted) == 1 { Why::Preempted } else { Why::Unknown };
@@ -252,6 +277,7 @@ impl<'a> Pass<'a> {
                 (thread, None)
             }
         };
+        host.recordings[recording].followed.remove(kernel, fields);
         for thread in [first, second].into_iter().flatten() {
             self.release(session, thread);
         }
@@ -559,6 +585,7 @@ impl<'a> Pass<'a> {
     fn finish(mut self, mut warnings: Vec<String>) -> Regions {
         self.end_accounts();
         warnings.extend(self.hosts.iter().filter_map(disputes));
+        warnings.extend(self.hosts.iter().filter_map(unfollowed));
         for session in 0..self.hosts.len() {
             let clients = (0..).zip(&mut self.hosts[session].clients);
             let mut open: Vec<(u32, Open)> = clients

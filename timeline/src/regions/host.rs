@@ -2,6 +2,7 @@
 
 //! The host of a session: its threads with their accounts, and the clients that they run.
 
+use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Pairs, most_open};
 use super::parts::{Account, MOST_INTERVALS};
@@ -18,8 +19,6 @@ const MOST_THREADS: usize = 1 << 14;
 const INTERVALS: (usize, usize) = (1 << 17, 8);
 /// Slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
-/// Numbers of threads are smaller: Linux's `PID_MAX_LIMIT`.
-const TIDS: usize = 1 << 22;
 /// Most clients, more than any session has.
 const MOST_CLIENTS: usize = 4096;
 /// Most CPUs, more than any kernel has.
@@ -64,8 +63,9 @@ pub(super) struct Recording {
     end: i64,
     /// Time of the last event of each CPU so far.
     cpus: Vec<i64>,
-    /// A bit for each thread without an account that it had an event of.
-    seen: Box<[u64]>,
+    /// The threads without an account that it had an event of.
+    seen: Tids,
+    pub followed: Followed,
 }
 
 /// A thread of the host.
@@ -119,9 +119,9 @@ impl Jumps {
 }
 
 impl Recording {
-    /// Makes one with these kinds of events, of a trace with this last event.
-    pub fn new(kinds: Kinds, end: i64) -> Recording {
-        Recording { kinds, end, cpus: Vec::new(), seen: Box::default() }
+    /// Makes one with these kinds of events, of a trace with this last event and this filter.
+    pub fn new(kinds: Kinds, end: i64, followed: Followed) -> Recording {
+        Recording { kinds, end, cpus: Vec::new(), seen: Tids::default(), followed }
     }
 
     /// Notes the time of an event of a CPU.
@@ -138,19 +138,6 @@ impl Recording {
     /// Returns the time of a CPU's last event so far.
     pub fn last(&self, cpu: u32) -> i64 {
         self.cpus.get(cpu as usize).copied().unwrap_or(i64::MIN)
-    }
-
-    fn see(&mut self, tid: u32) {
-        if self.seen.is_empty() {
-            self.seen = vec![0; TIDS / 64].into();
-        }
-        if let Some(word) = self.seen.get_mut(tid as usize / 64) {
-            *word |= 1 << (tid % 64);
-        }
-    }
-
-    fn has_seen(&self, tid: u32) -> bool {
-        self.seen.get(tid as usize / 64).is_some_and(|word| word >> (tid % 64) & 1 == 1)
     }
 }
 
@@ -230,7 +217,7 @@ impl Host {
         }
         let account = Account::new(Kinds::default().exactness(self.runs));
         // The kernel's events may be of a time before its lease.
-        let recording = self.recordings.iter().position(|recording| recording.has_seen(tid));
+        let recording = self.recordings.iter().position(|recording| recording.seen.contains(tid));
         let (name, owner, is_disputed) = (None, None, false);
         self.threads.push(Thread { tid, name, account, owner, is_disputed, recording });
         let new = self.threads.len() - 1;
@@ -253,15 +240,26 @@ impl Host {
         self.threads[count - 1].account.keep_intervals(most);
     }
 
-    /// Returns a thread that has an account. In a session of programs, any thread may get one later: notes
-    /// that the recording shows it.
+    /// Returns a thread that has an account, if the recording has all of its events. In a session of
+    /// programs, any thread may get one later: notes that the recording shows it.
     pub fn traced(&mut self, tid: i64, recording: usize) -> Option<usize> {
         let tid = u32::try_from(tid).ok()?;
         let thread = self.known(tid);
+        let recording = &mut self.recordings[recording];
+        if !recording.followed.has(tid) {
+            return None;
+        }
         if self.is_program && thread.is_none() {
-            self.recordings[recording].see(tid);
+            recording.seen.insert(tid);
         }
         thread
+    }
+
+    /// Iterates over the threads that no recording has all events of.
+    pub fn unfollowed(&self) -> impl Iterator<Item = &Thread> {
+        let is_followed = |tid| self.recordings.iter().any(|recording| recording.followed.has(tid));
+        let unshown = self.threads.iter().filter(|thread| thread.recording.is_none());
+        unshown.filter(move |thread| !self.recordings.is_empty() && !is_followed(thread.tid))
     }
 
     /// Returns a thread that has an account.

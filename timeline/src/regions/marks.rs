@@ -56,6 +56,10 @@ pub(super) enum Kernel {
     Wakeup {
         tid: usize,
     },
+    /// The thread that runs has started another one.
+    Start {
+        tid: usize,
+    },
     SwitchIn {
         tid: usize,
     },
@@ -87,9 +91,8 @@ impl Kernel {
                 state: field("prev_state")?,
                 next: field("next_pid")?,
             },
-            "sched:sched_wakeup" | "sched:sched_wakeup_new" => {
-                Kernel::Wakeup { tid: field("pid")? }
-            }
+            "sched:sched_wakeup" => Kernel::Wakeup { tid: field("pid")? },
+            "sched:sched_wakeup_new" => Kernel::Start { tid: field("pid")? },
             "perf:switch_in" => Kernel::SwitchIn { tid: field("tid")? },
             "perf:switch_out" => {
                 Kernel::SwitchOut { tid: field("tid")?, preempted: field("preempted")? }
@@ -129,7 +132,7 @@ impl Kinds {
             Kernel::Emulation => &mut self.emulations,
             Kernel::Entry => &mut self.entries,
             Kernel::Fpu { .. } => &mut self.registers,
-            Kernel::Wakeup { .. } => &mut self.wakeups,
+            Kernel::Wakeup { .. } | Kernel::Start { .. } => &mut self.wakeups,
             _ => return false,
         };
         !std::mem::replace(kind, true)

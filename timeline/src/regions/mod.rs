@@ -3,16 +3,17 @@
 //! Regions of interest: the time between two events of a client, and where it went.
 //!
 //! ```text
-//! collect  one pass over the timeline, with the regions that are open
-//! groups   the groups of regions, by session, name and value
-//! host     the threads of a session's host, and the clients that they run
-//! pairs    a client's open regions
-//! roles    the events that begin and end regions
-//! marks    the events that say what a thread does
-//! parts    how a host thread's time divides into parts
-//! store    the regions that were found
-//! lanes    what all threads did around chosen regions
-//! summary  quantiles, and breakdowns of single regions
+//! collect   one pass over the timeline, with the regions that are open
+//! groups    the groups of regions, by session, name and value
+//! followed  the threads that a kernel's filter has
+//! host      the threads of a session's host, and the clients that they run
+//! pairs     a client's open regions
+//! roles     the events that begin and end regions
+//! marks     the events that say what a thread does
+//! parts     how a host thread's time divides into parts
+//! store     the regions that were found
+//! lanes     what all threads did around chosen regions
+//! summary   quantiles, and breakdowns of single regions
 //! ```
 //!
 //! ```no_run
@@ -34,6 +35,7 @@
 //! ```
 
 mod collect;
+mod followed;
 mod groups;
 mod host;
 mod lanes;

@@ -24,6 +24,7 @@ pub const KVM_FPU_ID: u16 = 37;
 pub const KVM_USERSPACE_EXIT_ID: u16 = 42;
 pub const SCHED_SWITCH_ID: u16 = 372;
 pub const SCHED_WAKEUP_ID: u16 = 374;
+pub const SCHED_WAKEUP_NEW_ID: u16 = 373;
 pub const ODD_ID: u16 = 999;
 
 const COMMON: &str = "format:
@@ -237,6 +238,21 @@ impl TraceDat {
         }
     }
 
+    /// Leaves out the description of an event.
+    pub fn without(mut self, name: &str) -> TraceDat {
+        self.formats.retain(|(_, text)| !text.starts_with(&format!("name: {name}\n")));
+        self
+    }
+
+    /// Adds the description of `sched_wakeup_new`, which has the fields of `sched_wakeup`.
+    pub fn with_wakeup_new(mut self) -> TraceDat {
+        let text = SCHED_WAKEUP.replace("wakeup", "wakeup_new").replace("COMMON", COMMON);
+        let text = text.replace("ID: 374", &format!("ID: {SCHED_WAKEUP_NEW_ID}"));
+        let after = self.formats.iter().rposition(|(system, _)| system == "sched").unwrap();
+        self.formats.insert(after + 1, ("sched".into(), text));
+        self
+    }
+
     /// Adds a CPU with these pages.
     pub fn cpu(mut self, pages: &[Page]) -> TraceDat {
         let pages = pages.iter().flat_map(|page| page.bytes(self.page_size, 9));
@@ -439,6 +455,12 @@ pub fn recorded(boot: &str, clock_bound_ns: u64) -> (u16, Vec<u8>) {
 /// Returns the same with the time that a hypervisor took meanwhile.
 pub fn recorded_with_steal(boot: &str, stolen_ms: u64) -> (u16, Vec<u8>) {
     let more = format!("source=tracefs; boot_id={boot}; stolen_ms={stolen_ms}");
+    (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
+}
+
+/// Returns the same with the threads that the kernel's filter had at the beginning.
+pub fn recorded_with_threads(boot: &str, threads: &str) -> (u16, Vec<u8>) {
+    let more = format!("source=tracefs; boot_id={boot}; threads={threads}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 

@@ -240,6 +240,18 @@ impl KernelTrace {
         self.file.options.stolen_ms
     }
 
+    /// Returns the threads that the kernel's filter had when the recording began; `None` if there is no
+    /// such list. The threads that they start are recorded, too.
+    pub(crate) fn threads(&self) -> Option<&[u32]> {
+        self.file.options.threads.as_deref()
+    }
+
+    /// Returns whether the scheduler's switches were recorded: without them, nothing proves that a
+    /// thread had a CPU.
+    pub fn has_switches(&self) -> bool {
+        self.events().any(|name| ["sched:sched_switch", "perf:switch_in"].contains(&&*name))
+    }
+
     /// Returns the index of the session that it belongs to.
     pub fn session(&self) -> Option<usize> {
         self.session

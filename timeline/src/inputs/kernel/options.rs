@@ -64,6 +64,8 @@ pub(crate) struct Options {
     pub clock_bound_ns: u64,
     /// Time that a hypervisor took from the machine's CPUs meanwhile, in milliseconds.
     pub stolen_ms: Option<u64>,
+    /// The threads that were recorded at the beginning; `None` if it has no such list.
+    pub threads: Option<Vec<u32>>,
 }
 
 impl Options {
@@ -87,7 +89,8 @@ impl Options {
                 self.clock = chosen.map_or(text.trim(), |(clock, _)| clock).to_owned();
             }
             id::VERSION => {
-                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N`.
+                // `hypertrace 0.1.0; source=perf; boot_id=UUID; clock_bound_ns=N; stolen_ms=N;
+                // threads=N,N`.
                 // Others write only their version.
                 let text = String::from_utf8_lossy(data.text("a version")?).into_owned();
                 let words = || text.split("; ").filter_map(|word| word.split_once('='));
@@ -96,6 +99,9 @@ impl Options {
                 self.clock_bound_ns =
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
                 self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
+                // A word that is no number names no thread.
+                self.threads = find("threads")
+                    .map(|list| list.split(',').filter_map(|tid| tid.parse().ok()).collect());
             }
             id::TRACEID => self.trace = Some(data.u64("a trace's id")?),
             id::TIME_SHIFT => self.shift = Some(time_shift(data)?),
