@@ -425,6 +425,31 @@ fn a_region_over_lost_events_of_its_client_is_not_counted() {
 }
 
 #[test]
+fn lost_events_are_said_with_their_number() {
+    let made = vcpu::session(&[]);
+    let lossy = |client: u32, lost: u64| {
+        let first = Packet::guest(client).event(10, B, &[1, 0]).event(20, E, &[1]);
+        let second = Packet::guest(client).after(&first).with64(56, lost);
+        [Packet::guest(client), first, second.event(30, B, &[2, 0])]
+    };
+    let made = made.stream("guest-000-0000", &lossy(0, 5)).stream("guest-001-0000", &lossy(1, 70));
+    let host = Packet::host(1).with64(56, 3).event(40, vcpu::RUN, &[1]);
+    let made = made.stream("host-001-0000", &[Packet::host(1), host]);
+    let made = made.stream("guest-002-0000", &lossy(2, 0));
+
+    let warnings = all(&made).warnings;
+
+    let said = |part: &str| warnings.iter().filter(|said| said.contains(part)).count();
+    assert_eq!(said("75 events of 2 clients were lost"), 1, "{warnings:?}");
+    assert_eq!(
+        said("3 events of threads of the VMM or without a client were lost"),
+        1,
+        "{warnings:?}"
+    );
+    assert_eq!(said("lost"), 2, "{warnings:?}");
+}
+
+#[test]
 fn a_full_ring_of_a_thread_spoils_the_regions_of_its_own_clients() {
     let regions = [(0, 100, B, 1), (0, 900, E, 1), (1, 100, B, 1), (1, 900, E, 1)];
     let mut vcpus = events(&regions.map(|(c, time, event, id)| (c, 10_000 + time, event, id)));

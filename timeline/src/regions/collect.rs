@@ -23,6 +23,7 @@ use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
+use losses::Losses;
 use strays::Stray;
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
@@ -41,6 +42,8 @@ struct Pass<'a> {
     store: Store,
     windows: Windows,
     strays: Vec<Stray>,
+    /// Of each session.
+    losses: Vec<Losses>,
     is_cut: bool,
 }
 
@@ -52,6 +55,9 @@ pub(super) fn collect(
 ) -> Result<Regions> {
     let (pass, mut warnings) = read(sessions, traces, options, &[])?;
     warnings.extend(sessions.iter().zip(&pass.hosts).filter_map(missing));
+    for ((session, _), losses) in sessions.iter().zip(&pass.losses) {
+        warnings.extend(losses.said(session.dir()));
+    }
     let mut regions = pass.finish(warnings);
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().host()));
     let names = Names::new(hosts.collect());
@@ -184,6 +190,7 @@ impl<'a> Pass<'a> {
             store: Store::new(),
             windows: Windows::new(&[]),
             strays: Vec::new(),
+            losses: vec![Losses::default(); sessions.len()],
             is_cut: false,
         }
     }
