@@ -271,6 +271,9 @@ impl<'a> Pass<'a> {
         }
         let role = self.roles.get(event);
         let session = event.session;
+        if let (EventKind::Lease, Some(client)) = (event.kind, event.client) {
+            self.end_lessee(session, client, event);
+        }
         let Some(host) = self.hosts.get_mut(session) else { return };
         let time = event.ts_ns;
         match event.kind {
@@ -348,12 +351,13 @@ impl<'a> Pass<'a> {
             thread: cut,
             is_unknown,
             wrong: None,
+            may_have_ended: false,
+            inside: 0,
         };
         match self.pairs(event).map(|pairs| pairs.begin(open, most)) {
             Some(Begun::Open) => {}
             Some(Begun::Instead(old)) => {
-                self.forget(session, old.thread);
-                self.stray_begin(session, event.client.unwrap_or(NO_CLIENT), &old);
+                self.never_ended(session, event.client.unwrap_or(NO_CLIENT), &old);
             }
             Some(Begun::Again { group, is_first }) => {
                 // One end closes both.
@@ -376,7 +380,8 @@ impl<'a> Pass<'a> {
     ) {
         let (session, end, id) = (event.session, event.ts_ns, role.id(event));
         let client = event.client.unwrap_or(NO_CLIENT);
-        let Some(mut open) = self.pairs(event).and_then(|pairs| pairs.end(name, id)) else {
+        let Some((mut open, never)) = self.pairs(event).and_then(|pairs| pairs.end(name, id))
+        else {
             if matches!(self.options.select, Select::Names(_)) {
                 let Some(group) = self.group(event, role, name, thread) else { return };
                 let pid = self.hosts[session].pid(client);
@@ -386,6 +391,9 @@ impl<'a> Pass<'a> {
             }
             return;
         };
+        for open in never {
+            self.never_ended(session, client, &open);
+        }
         // Between two readings of one clock, its rate alone limits the time.
         let passed = open.guest_time.zip(event.reading).and_then(|(a, b)| a.until(b.time()));
         let of_rate = passed.map_or(u64::MAX, |(least, most)| {

@@ -3,6 +3,7 @@
 //! Places where events were lost or not recorded, and the regions that are not counted for them.
 
 use super::super::host::Host;
+use super::super::pairs::Pairs;
 use super::super::store::State;
 use super::{Kind, Pass};
 use crate::event::Lost;
@@ -87,7 +88,8 @@ impl Pass<'_> {
         time: Option<i64>,
     ) {
         let host = &mut self.hosts[session];
-        host.spoil();
+        let clients = host.clients.iter_mut().map(|client| &mut client.pairs);
+        clients.chain(host.vmm.values_mut()).for_each(Pairs::spoil_by_kernel);
         let Some(time) = time else { return };
         // The gap began after the last event of that CPU.
         let from = host.recordings[recording].last(cpu);
