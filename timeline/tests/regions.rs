@@ -249,6 +249,33 @@ fn between_two_events_regions_need_no_id() {
     assert_eq!(points.groups[0].not_counted[Kind::BeginWithoutEnd as usize], 1);
 }
 
+#[test]
+fn between_two_events_the_last_of_several_begins_counts() {
+    // Of the first three begins, two are replaced; of the ends, two are not waited for.
+    let made = [(B, 1), (B, 2), (B, 3), (E, 1), (E, 2), (E, 3)];
+    let made = made.iter().zip(10..).map(|((event, id), time)| (0, time, *event, *id));
+    let one_client = vcpu::session(&events(&Vec::from_iter(made)));
+    let between = |made: &Made, a: &str, b: &str| {
+        let select = Select::Between(a.into(), b.into());
+        read(made, &Options { select, ..Options::default() })
+    };
+    let has_hint = |regions: &Regions| {
+        regions.warnings.iter().any(|said| said.contains("both must be of the same client"))
+    };
+
+    let regions = between(&one_client, "batch_begin", "batch_end");
+    assert_eq!(counts(&regions), (1, vec![("begin_without_end", 2)]));
+    assert!(!has_hint(&regions));
+
+    let other_order = vcpu::session(&events(&[(0, 10, E, 1), (0, 20, B, 1)]));
+    let regions = between(&other_order, "batch_begin", "batch_end");
+    assert_eq!(counts(&regions), (0, vec![("begin_without_end", 1)]));
+    assert!(!has_hint(&regions), "one client has both events");
+
+    let two_clients = vcpu::session(&events(&[(0, 10, B, 1), (1, 20, E, 1)]));
+    assert!(has_hint(&between(&two_clients, "batch_begin", "batch_end")));
+}
+
 /// Returns the number of counted regions, and those of the kinds that are not.
 fn counts(regions: &Regions) -> (u64, Vec<(&'static str, u64)>) {
     let mut kinds = Vec::new();

@@ -10,7 +10,7 @@ use super::groups::{Groups, add_exits, unattributed};
 use super::host::{Host, Recording, lease};
 use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
-use super::pairs::{Begun, Open, Pairs};
+use super::pairs::{Begun, Open, Pairs, SameId};
 use super::parts::{Mark, Part, Since, Sums, Why};
 use super::roles::{Role, Roles};
 use super::store::{Detail, NO_CLIENT, Sample, State, Store};
@@ -44,6 +44,8 @@ struct Pass<'a> {
     strays: Vec<Stray>,
     /// Of each session.
     losses: Vec<Losses>,
+    /// Whether a client, or a thread of the VMM, had events that begin and events that end regions.
+    has_both: bool,
     is_cut: bool,
 }
 
@@ -191,6 +193,7 @@ impl<'a> Pass<'a> {
             windows: Windows::new(&[]),
             strays: Vec::new(),
             losses: vec![Losses::default(); sessions.len()],
+            has_both: false,
             is_cut: false,
         }
     }
@@ -316,6 +319,9 @@ impl<'a> Pass<'a> {
         if let Some(name) = role.begins {
             self.begin(event, role, name, thread, is_unknown);
         }
+        if !self.has_both && role.begins.or(role.ends).is_some() {
+            self.has_both = self.pairs(event).is_some_and(|pairs| pairs.has_both());
+        }
     }
 
     fn pairs(&mut self, event: &EventRef<'_>) -> Option<&mut Pairs> {
@@ -354,7 +360,12 @@ impl<'a> Pass<'a> {
             may_have_ended: false,
             inside: 0,
         };
-        match self.pairs(event).map(|pairs| pairs.begin(open, most)) {
+        let same_id = match self.options.select {
+            Select::Names(_) => SameId::Joins,
+            // There are no ids.
+            Select::Between(..) => SameId::Replaces,
+        };
+        match self.pairs(event).map(|pairs| pairs.begin(open, most, same_id)) {
             Some(Begun::Open) => {}
             Some(Begun::Instead(old)) => {
                 self.never_ended(session, event.client.unwrap_or(NO_CLIENT), &old);
@@ -589,12 +600,19 @@ impl<'a> Pass<'a> {
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
-        let Pass { mut store, groups, hosts, is_cut, .. } = self;
+        let Pass { mut store, groups, hosts, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         drop(hosts);
         let is_cut = is_cut || groups.is_cut;
         let has_others = groups.has_others;
         let groups = groups.finish(&mut store);
+        if matches!(self.options.select, Select::Between(..)) && !has_both {
+            warnings.push(
+                "no regions between these events: both must be of the same client, or both of the \
+                 same thread of the VMM"
+                    .into(),
+            );
+        }
         let sessions = Vec::new();
         Regions { groups, sessions, reasons, warnings, is_cut, has_others, has_kernel, store }
     }

@@ -38,6 +38,15 @@ pub(super) struct Open {
     pub inside: u8,
 }
 
+/// What a new region does to one of its name and id that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SameId {
+    /// It is closed by the same end: neither can be measured.
+    Joins,
+    /// It is open instead.
+    Replaces,
+}
+
 /// Result of the beginning of a region.
 #[derive(Debug)]
 pub(super) enum Begun {
@@ -53,6 +62,8 @@ pub(super) enum Begun {
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     open: VecDeque<Open>,
+    has_begun: bool,
+    has_ended: bool,
 }
 
 /// Returns the most open regions of each of so many clients. The oldest ones are taken as never ended.
@@ -69,12 +80,13 @@ impl Open {
 
 impl Pairs {
     /// Opens a region. If `most` are open already, it does so in place of the oldest.
-    pub fn begin(&mut self, mut new: Open, most: usize) -> Begun {
+    pub fn begin(&mut self, mut new: Open, most: usize, same_id: SameId) -> Begun {
+        self.has_begun = true;
         let same = self.open.iter().position(|open| (open.name, open.id) == (new.name, new.id));
         let mut old = None;
         if let Some(at) = same {
             let open = &mut self.open[at];
-            if !open.may_have_ended {
+            if same_id == SameId::Joins && !open.may_have_ended {
                 let is_first = open.wrong.replace(Kind::IdTwice) != Some(Kind::IdTwice);
                 return Begun::Again { group: open.group, is_first };
             }
@@ -95,6 +107,7 @@ impl Pairs {
 
     /// Closes a region. Returns those around it that are taken as never ended from here on, too.
     pub fn end(&mut self, name: u32, id: u64) -> Option<(Open, Vec<Open>)> {
+        self.has_ended = true;
         let at = self.open.iter().rposition(|open| (open.name, open.id) == (name, id))?;
         let ended = self.open.remove(at)?;
         let mut never = Vec::new();
@@ -108,6 +121,11 @@ impl Pairs {
             }
         }
         Some((ended, never))
+    }
+
+    /// Returns whether there were an event that begins and one that ends a region.
+    pub fn has_both(&self) -> bool {
+        self.has_begun && self.has_ended
     }
 
     /// Marks all that are open as wrong. Their ends may be lost.
@@ -132,7 +150,7 @@ impl Pairs {
         let all = std::mem::take(&mut self.open).into_iter();
         let (old, new): (VecDeque<Open>, _) =
             all.partition(|open| !open.is_point || open.begin < time);
-        self.open = new;
+        *self = Pairs { open: new, ..Pairs::default() };
         old.into()
     }
 
@@ -167,7 +185,7 @@ mod tests {
     }
 
     fn begin(pairs: &mut Pairs, id: u64) -> Begun {
-        pairs.begin(open(id), 8)
+        pairs.begin(open(id), 8, SameId::Joins)
     }
 
     fn end(pairs: &mut Pairs, id: u64) -> Option<Kind> {
