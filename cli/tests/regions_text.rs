@@ -170,6 +170,24 @@ fn a_client_and_a_thread_of_the_vmm_have_no_regions_together() {
 }
 
 #[test]
+fn the_number_of_lost_events_is_that_of_stat() {
+    let first = Packet::guest(0).event(10, vcpu::BEGIN, &[1, 0]).event(20, vcpu::END, &[1]);
+    let second = Packet::guest(0).after(&first).with64(56, 456_743).event(30, vcpu::WORK, &[1]);
+    let made = vcpu::session(&[]);
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), first, second]);
+    let stat: Value = run(HYPERTRACE.command(["stat", "--json"]).arg(made.path())).json();
+    assert_eq!(stat["total"]["lost"], 456_743);
+
+    let json: Value = serde_json::from_str(&regions(made.path(), &["--json"]).stdout).unwrap();
+    let warnings = json["warnings"].to_string();
+    let stderr = regions(made.path(), &[]).stderr;
+
+    for said in [warnings, stderr] {
+        assert!(said.contains("456743 events of 1 client were lost: all numbers are"), "{said}");
+    }
+}
+
+#[test]
 fn without_the_events_of_a_recording_in_progress_no_other_recording_is_advised() {
     let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
     let folder = made.path().join(".kernel");

@@ -271,6 +271,33 @@ fn between_two_events_regions_need_no_id() {
     assert_eq!(points.groups[0].not_counted[Kind::BeginWithoutEnd as usize], 1);
 }
 
+#[test]
+fn between_two_events_the_last_of_several_begins_counts() {
+    // Of the first three begins, two are replaced; of the ends, two are not waited for.
+    let made = [(B, 1), (B, 2), (B, 3), (E, 1), (E, 2), (E, 3)];
+    let made = made.iter().zip(10..).map(|((event, id), time)| (0, time, *event, *id));
+    let one_client = vcpu::session(&events(&Vec::from_iter(made)));
+    let between = |made: &Made, a: &str, b: &str| {
+        let select = Select::Between(a.into(), b.into());
+        read(made, &Options { select, ..Options::default() })
+    };
+    let has_hint = |regions: &Regions| {
+        regions.warnings.iter().any(|said| said.contains("both must be of the same client"))
+    };
+
+    let regions = between(&one_client, "batch_begin", "batch_end");
+    assert_eq!(counts(&regions), (1, vec![("begin_without_end", 2)]));
+    assert!(!has_hint(&regions));
+
+    let other_order = vcpu::session(&events(&[(0, 10, E, 1), (0, 20, B, 1)]));
+    let regions = between(&other_order, "batch_begin", "batch_end");
+    assert_eq!(counts(&regions), (0, vec![("begin_without_end", 1)]));
+    assert!(!has_hint(&regions), "one client has both events");
+
+    let two_clients = vcpu::session(&events(&[(0, 10, B, 1), (1, 20, E, 1)]));
+    assert!(has_hint(&between(&two_clients, "batch_begin", "batch_end")));
+}
+
 /// Returns the number of counted regions, and those of the kinds that are not.
 fn counts(regions: &Regions) -> (u64, Vec<(&'static str, u64)>) {
     let mut kinds = Vec::new();
@@ -301,7 +328,7 @@ fn events(events: &[(u32, u64, u32, u64)]) -> Vec<Vcpu> {
 fn what_is_no_pair_is_counted_by_its_kind() {
     /// Events, the number of counted regions, and those of the kinds that are not.
     type Case = (&'static [(u32, u64, u32, u64)], u64, &'static [(&'static str, u64)]);
-    let cases: [Case; 10] = [
+    let cases: [Case; 12] = [
         (&[(0, 10, B, 1), (0, 20, E, 1), (0, 30, B, 1), (0, 40, E, 1)], 2, &[]),
         (&[(0, 10, B, 1), (1, 15, B, 1), (0, 20, E, 1), (1, 30, E, 1)], 2, &[]),
         (&[(0, 10, B, 1)], 0, &[("begin_without_end", 1)]),
@@ -312,6 +339,13 @@ fn what_is_no_pair_is_counted_by_its_kind() {
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 1), (0, 4, E, 2)], 0, &[("nested", 2)]),
         // On another client.
         (&[(0, 10, B, 1), (1, 20, E, 1)], 0, &[("migration", 1)]),
+        // Also if others were open at the same time, which ended or did not.
+        (
+            &[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (1, 4, E, 1)],
+            0,
+            &[("nested", 1), ("migration", 1)],
+        ),
+        (&[(0, 1, B, 1), (0, 2, B, 2), (1, 3, E, 1), (1, 4, E, 2)], 0, &[("migration", 2)]),
         (&[(0, 10, E, 1), (1, 20, B, 1)], 0, &[("begin_without_end", 1), ("end_without_begin", 1)]),
     ];
     for (made, count, kinds) in cases {
@@ -426,8 +460,53 @@ fn a_begin_that_never_ends_is_not_kept_forever() {
 
     let regions = all(&vcpu::session(&events(&made)));
 
-    // They are nested; the first one's end came too late.
-    assert_eq!(counts(&regions), (0, vec![("end_without_begin", 1), ("nested", 3_000)]));
+    // One ended, in others; the first one's end came too late.
+    let kinds = vec![("begin_without_end", 2_999), ("end_without_begin", 1), ("nested", 1)];
+    assert_eq!(counts(&regions), (0, kinds));
+}
+
+#[test]
+fn a_region_that_never_ends_makes_few_others_nested() {
+    let pair = |n| [(0, 100 + 10 * n, B, n), (0, 105 + 10 * n, E, n)];
+    let mut made: Vec<_> = (0..1_000).flat_map(pair).collect();
+    made.retain(|(_, _, event, id)| (*event, *id) != (E, 100));
+
+    let regions = all(&vcpu::session(&events(&made)));
+    assert_eq!(counts(&regions), (983, vec![("begin_without_end", 1), ("nested", 16)]));
+
+    // Its end, after all.
+    made.push((0, 20_000, E, 100));
+    let regions = all(&vcpu::session(&events(&made)));
+    let kinds = vec![("begin_without_end", 1), ("end_without_begin", 1), ("nested", 16)];
+    assert_eq!(counts(&regions), (983, kinds));
+
+    // An end before that is its own.
+    made.retain(|(_, _, event, id)| (*event, *id) != (E, 100));
+    made.push((0, 105 + 10 * 115 + 1, E, 100));
+    made.sort_by_key(|(_, time, ..)| *time);
+    let regions = all(&vcpu::session(&events(&made)));
+    assert_eq!(counts(&regions), (984, vec![("nested", 16)]));
+}
+
+#[test]
+fn a_new_lessee_has_no_regions_of_the_one_before() {
+    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
+    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
+    let lease = |time: u64, pid: u64| {
+        let fields = [pid, pid, pid, 0];
+        Packet::new(1, 0, 0).with64(80, pid).event_str(time, 1, &fields, b"program")
+    };
+    let first = lease(1, 50).event(10, B, &[1, 0]).event(20, B, &[2, 0]);
+    // The same id, another one, and an end that is not its own.
+    let second = lease(30, 51).after(&first).event(40, B, &[3, 0]).event(50, E, &[3]);
+    let second = second.event(60, B, &[1, 0]).event(70, E, &[1]).event(80, E, &[2]);
+    let made = Made::with_json(&json);
+    let made = made.stream("guest-000-0000", &[Packet::new(1, 0, 0), first, second]);
+
+    let regions = all(&made);
+
+    let kinds = vec![("begin_without_end", 2), ("end_without_begin", 1)];
+    assert_eq!(counts(&regions), (2, kinds));
 }
 
 #[test]
@@ -444,6 +523,46 @@ fn a_region_over_lost_events_of_its_client_is_not_counted() {
 
     assert_eq!(counts(&regions), (2, vec![("lost_events", 1)]));
     assert_eq!(regions.samples().map(|sample| sample.id).collect::<Vec<_>>(), [1, 3]);
+}
+
+#[test]
+fn an_id_may_be_used_again_after_its_end_was_lost() {
+    let first = Packet::guest(0).event(10, B, &[1, 0]);
+    // The end of the first is among 5 events that were dropped after this packet's.
+    let second = Packet::guest(0).after(&first).with64(56, 5).event(20, vcpu::WORK, &[0]);
+    let third = Packet::guest(0).after(&second).event(30, B, &[1, 0]).event(40, E, &[1]);
+    let made = vcpu::session(&[]);
+    let made = made.stream("guest-000-0000", &[Packet::guest(0), first, second, third]);
+
+    let regions = all(&made);
+
+    assert_eq!(counts(&regions), (1, vec![("lost_events", 1)]));
+    assert_eq!(regions.samples().next().unwrap().begin_ns % 1_000, 30);
+}
+
+#[test]
+fn lost_events_are_said_with_their_number() {
+    let made = vcpu::session(&[]);
+    let lossy = |client: u32, lost: u64| {
+        let first = Packet::guest(client).event(10, B, &[1, 0]).event(20, E, &[1]);
+        let second = Packet::guest(client).after(&first).with64(56, lost);
+        [Packet::guest(client), first, second.event(30, B, &[2, 0])]
+    };
+    let made = made.stream("guest-000-0000", &lossy(0, 5)).stream("guest-001-0000", &lossy(1, 70));
+    let host = Packet::host(1).with64(56, 3).event(40, vcpu::RUN, &[1]);
+    let made = made.stream("host-001-0000", &[Packet::host(1), host]);
+    let made = made.stream("guest-002-0000", &lossy(2, 0));
+
+    let warnings = all(&made).warnings;
+
+    let said = |part: &str| warnings.iter().filter(|said| said.contains(part)).count();
+    assert_eq!(said("75 events of 2 clients were lost"), 1, "{warnings:?}");
+    assert_eq!(
+        said("3 events of threads of the VMM or without a client were lost"),
+        1,
+        "{warnings:?}"
+    );
+    assert_eq!(said("lost"), 2, "{warnings:?}");
 }
 
 #[test]

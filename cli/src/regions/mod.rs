@@ -50,8 +50,9 @@ pub struct Args {
     #[arg(long, short, value_name = "NAME", conflicts_with = "between")]
     name: Vec<String>,
 
-    /// From each event A to the next event B of the same client, or of the same
-    /// thread of the VMM. Events of the kernel cannot be A or B
+    /// From an event A to the next event B of the same client, or of the same thread of
+    /// the VMM; if there are several A before the B, from the last one. Events of the
+    /// kernel cannot be A or B
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     between: Option<Vec<String>>,
 
@@ -226,14 +227,6 @@ impl Args {
             warnings.push(
                 "no kernel.dat: all time is unattributed; record the kernel's events beside the \
                  session with `hypertrace run --kernel`, `demo --kernel` or `record`"
-                    .into(),
-            );
-        }
-        let has_none = regions.groups.iter().all(|group| group.count() == 0);
-        if self.between.is_some() && has_none {
-            warnings.push(
-                "no regions between these events: both must be of the same client, or both of the \
-                 same thread of the VMM"
                     .into(),
             );
         }

@@ -11,7 +11,7 @@ use super::groups::{Groups, add_exits, unattributed};
 use super::host::{Host, Recording, lease};
 use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
-use super::pairs::{Begun, Open, Pairs};
+use super::pairs::{Begun, Open, Pairs, SameId};
 use super::parts::{Mark, Part, Since, Sums, Why};
 use super::roles::{Role, Roles};
 use super::store::{Detail, NO_CLIENT, Sample, State, Store};
@@ -24,6 +24,7 @@ use crate::inputs::ctf::{ClockMaps, Session};
 use crate::inputs::kernel::KernelTrace;
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
+use losses::Losses;
 use strays::Stray;
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
@@ -42,6 +43,10 @@ struct Pass<'a> {
     store: Store,
     windows: Windows,
     strays: Vec<Stray>,
+    /// Of each session.
+    losses: Vec<Losses>,
+    /// Whether a client, or a thread of the VMM, had events that begin and events that end regions.
+    has_both: bool,
     is_cut: bool,
 }
 
@@ -53,6 +58,9 @@ pub(super) fn collect(
 ) -> Result<Regions> {
     let (pass, mut warnings) = read(sessions, traces, options, &[])?;
     warnings.extend(sessions.iter().zip(&pass.hosts).filter_map(missing));
+    for ((session, _), losses) in sessions.iter().zip(&pass.losses) {
+        warnings.extend(losses.said(session.dir()));
+    }
     let mut regions = pass.finish(warnings);
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().host()));
     let names = Names::new(hosts.collect());
@@ -206,6 +214,8 @@ impl<'a> Pass<'a> {
             store: Store::new(),
             windows: Windows::new(&[]),
             strays: Vec::new(),
+            losses: vec![Losses::default(); sessions.len()],
+            has_both: false,
             is_cut: false,
         }
     }
@@ -290,6 +300,9 @@ impl<'a> Pass<'a> {
         }
         let role = self.roles.get(event);
         let session = event.session;
+        if let (EventKind::Lease, Some(client)) = (event.kind, event.client) {
+            self.end_lessee(session, client, event);
+        }
         let Some(host) = self.hosts.get_mut(session) else { return };
         let time = event.ts_ns;
         match event.kind {
@@ -332,6 +345,9 @@ impl<'a> Pass<'a> {
         if let Some(name) = role.begins {
             self.begin(event, role, name, thread, is_unknown);
         }
+        if !self.has_both && role.begins.or(role.ends).is_some() {
+            self.has_both = self.pairs(event).is_some_and(|pairs| pairs.has_both());
+        }
     }
 
     fn pairs(&mut self, event: &EventRef<'_>) -> Option<&mut Pairs> {
@@ -367,12 +383,18 @@ impl<'a> Pass<'a> {
             thread: cut,
             is_unknown,
             wrong: None,
+            may_have_ended: false,
+            inside: 0,
         };
-        match self.pairs(event).map(|pairs| pairs.begin(open, most)) {
+        let same_id = match self.options.select {
+            Select::Names(_) => SameId::Joins,
+            // There are no ids.
+            Select::Between(..) => SameId::Replaces,
+        };
+        match self.pairs(event).map(|pairs| pairs.begin(open, most, same_id)) {
             Some(Begun::Open) => {}
             Some(Begun::Instead(old)) => {
-                self.forget(session, old.thread);
-                self.stray_begin(session, event.client.unwrap_or(NO_CLIENT), &old);
+                self.never_ended(session, event.client.unwrap_or(NO_CLIENT), &old);
             }
             Some(Begun::Again { group, is_first }) => {
                 // One end closes both.
@@ -395,7 +417,8 @@ impl<'a> Pass<'a> {
     ) {
         let (session, end, id) = (event.session, event.ts_ns, role.id(event));
         let client = event.client.unwrap_or(NO_CLIENT);
-        let Some(mut open) = self.pairs(event).and_then(|pairs| pairs.end(name, id)) else {
+        let Some((mut open, never)) = self.pairs(event).and_then(|pairs| pairs.end(name, id))
+        else {
             if matches!(self.options.select, Select::Names(_)) {
                 let Some(group) = self.group(event, role, name, thread) else { return };
                 let pid = self.hosts[session].pid(client);
@@ -405,6 +428,9 @@ impl<'a> Pass<'a> {
             }
             return;
         };
+        for open in never {
+            self.never_ended(session, client, &open);
+        }
         // Between two readings of one clock, its rate alone limits the time.
         let passed = open.guest_time.zip(event.reading).and_then(|(a, b)| a.until(b.time()));
         let of_rate = passed.map_or(u64::MAX, |(least, most)| {
@@ -601,12 +627,19 @@ impl<'a> Pass<'a> {
         self.drop_unrecorded();
         let has_kernel = self.hosts.iter().any(|host| !host.recordings.is_empty());
         let reasons = self.reasons.names().to_vec();
-        let Pass { mut store, groups, hosts, is_cut, .. } = self;
+        let Pass { mut store, groups, hosts, has_both, is_cut, .. } = self;
         // Their memory is for the groups' numbers.
         drop(hosts);
         let is_cut = is_cut || groups.is_cut;
         let has_others = groups.has_others;
         let groups = groups.finish(&mut store);
+        if matches!(self.options.select, Select::Between(..)) && !has_both {
+            warnings.push(
+                "no regions between these events: both must be of the same client, or both of the \
+                 same thread of the VMM"
+                    .into(),
+            );
+        }
         let sessions = Vec::new();
         Regions { groups, sessions, reasons, warnings, is_cut, has_others, has_kernel, store }
     }

@@ -77,7 +77,7 @@ pub enum Select {
     /// Events `NAME_begin` and `NAME_end` with one `id`, of these names; of all if there is none.
     Names(Vec<String>),
     /// An event of the first name, and the next one of the second name by the same client or
-    /// thread of the VMM.
+    /// thread of the VMM. Of several events of the first name, it is the last.
     Between(String, String),
 }
 

@@ -11,6 +11,9 @@ use std::collections::VecDeque;
 const MOST_OPEN: usize = 1 << 14;
 /// Most open regions of a client, and of a client of a session with many.
 const MOST_OF_CLIENT: (usize, usize) = (1024, 8);
+/// Most regions of a name that begin and end in an open one of this name and client. It is taken as never
+/// ended then: otherwise, one missing end would make all later regions nested.
+const MOST_INSIDE: u8 = 16;
 
 /// A region that is open.
 #[derive(Clone, Debug)]
@@ -29,6 +32,19 @@ pub(super) struct Open {
     pub is_unknown: bool,
     /// Why it will not be counted.
     pub wrong: Option<Kind>,
+    /// Whether its end may be lost: then it is no longer taken as open, but waits for its end.
+    pub may_have_ended: bool,
+    /// Regions of its name that began and ended in it.
+    pub inside: u8,
+}
+
+/// What a new region does to one of its name and id that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SameId {
+    /// It is closed by the same end: neither can be measured.
+    Joins,
+    /// It is open instead.
+    Replaces,
 }
 
 /// Result of the beginning of a region.
@@ -46,6 +62,8 @@ pub(super) enum Begun {
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     open: VecDeque<Open>,
+    has_begun: bool,
+    has_ended: bool,
 }
 
 /// Returns the most open regions of each of so many clients. The oldest ones are taken as never ended.
@@ -53,41 +71,87 @@ pub(super) fn most_open(clients: usize) -> usize {
     (MOST_OPEN / clients.max(1)).clamp(MOST_OF_CLIENT.1, MOST_OF_CLIENT.0)
 }
 
+impl Open {
+    fn spoil(&mut self, why: Kind) {
+        self.wrong = Some(why);
+        self.may_have_ended = true;
+    }
+}
+
 impl Pairs {
-    /// Opens a region, if there are fewer than `most`.
-    pub fn begin(&mut self, mut new: Open, most: usize) -> Begun {
-        for open in self.open.iter_mut().filter(|open| open.name == new.name) {
-            if open.id == new.id {
+    /// Opens a region. If `most` are open already, it does so in place of the oldest.
+    pub fn begin(&mut self, mut new: Open, most: usize, same_id: SameId) -> Begun {
+        self.has_begun = true;
+        let same = self.open.iter().position(|open| (open.name, open.id) == (new.name, new.id));
+        let mut old = None;
+        if let Some(at) = same {
+            let open = &mut self.open[at];
+            if same_id == SameId::Joins && !open.may_have_ended {
                 let is_first = open.wrong.replace(Kind::IdTwice) != Some(Kind::IdTwice);
                 return Begun::Again { group: open.group, is_first };
             }
-            if open.wrong == Some(Kind::LostEvents) {
-                // Its end may be one of those.
-                continue;
-            }
-            open.wrong.get_or_insert(Kind::Nested);
-            new.wrong = Some(Kind::Nested);
+            old = self.open.remove(at);
         }
-        let old = if self.open.len() >= most { self.open.pop_front() } else { None };
+        for open in self.open.iter_mut().filter(|open| open.name == new.name) {
+            if !open.may_have_ended {
+                open.wrong.get_or_insert(Kind::Nested);
+                new.wrong = Some(Kind::Nested);
+            }
+        }
+        if old.is_none() && self.open.len() >= most {
+            old = self.open.pop_front();
+        }
         self.open.push_back(new);
         old.map_or(Begun::Open, Begun::Instead)
     }
 
-    /// Closes a region.
-    pub fn end(&mut self, name: u32, id: u64) -> Option<Open> {
+    /// Closes a region. Returns those around it that are taken as never ended from here on, too.
+    pub fn end(&mut self, name: u32, id: u64) -> Option<(Open, Vec<Open>)> {
+        self.has_ended = true;
         let at = self.open.iter().rposition(|open| (open.name, open.id) == (name, id))?;
-        self.open.remove(at)
+        let ended = self.open.remove(at)?;
+        let mut never = Vec::new();
+        for at in (0..at).rev() {
+            let open = &mut self.open[at];
+            if open.name == name && !open.may_have_ended {
+                open.inside += 1;
+                if open.inside == MOST_INSIDE {
+                    never.extend(self.open.remove(at));
+                }
+            }
+        }
+        Some((ended, never))
     }
 
-    /// Marks all that are open as wrong.
+    /// Returns whether there were an event that begins and one that ends a region.
+    pub fn has_both(&self) -> bool {
+        self.has_begun && self.has_ended
+    }
+
+    /// Marks all that are open as wrong. Their ends may be lost.
     pub fn spoil(&mut self, why: Kind) {
-        self.open.iter_mut().for_each(|open| open.wrong = Some(why));
+        self.open.iter_mut().for_each(|open| open.spoil(why));
     }
 
-    /// Marks those of a thread as wrong.
+    /// Marks those of a thread as wrong. Their ends may be lost.
     pub fn spoil_of(&mut self, thread: usize, why: Kind) {
         let is_of = |open: &&mut Open| open.thread.is_some_and(|(of, _)| of == thread);
-        self.open.iter_mut().filter(is_of).for_each(|open| open.wrong = Some(why));
+        self.open.iter_mut().filter(is_of).for_each(|open| open.spoil(why));
+    }
+
+    /// Marks all that are open as wrong: events of the kernel are lost, but no ends.
+    pub fn spoil_by_kernel(&mut self) {
+        self.open.iter_mut().for_each(|open| open.wrong = Some(Kind::LostEvents));
+    }
+
+    /// Closes those that a new lessee cannot end: all but those that reference points began at a time or
+    /// later.
+    pub fn take_before(&mut self, time: i64) -> Vec<Open> {
+        let all = std::mem::take(&mut self.open).into_iter();
+        let (old, new): (VecDeque<Open>, _) =
+            all.partition(|open| !open.is_point || open.begin < time);
+        *self = Pairs { open: new, ..Pairs::default() };
+        old.into()
     }
 
     /// Closes all.
@@ -103,20 +167,51 @@ mod tests {
     fn open(id: u64) -> Open {
         let (name, group, begin, bound) = (0, 0, 0, Some(0));
         let (is_point, guest_time, thread) = (false, None, None);
-        let (is_unknown, wrong) = (false, None);
-        Open { name, id, group, begin, bound, is_point, guest_time, thread, is_unknown, wrong }
+        let (is_unknown, wrong, may_have_ended, inside) = (false, None, false, 0);
+        Open {
+            name,
+            id,
+            group,
+            begin,
+            bound,
+            is_point,
+            guest_time,
+            thread,
+            is_unknown,
+            wrong,
+            may_have_ended,
+            inside,
+        }
+    }
+
+    fn begin(pairs: &mut Pairs, id: u64) -> Begun {
+        pairs.begin(open(id), 8, SameId::Joins)
+    }
+
+    fn end(pairs: &mut Pairs, id: u64) -> Option<Kind> {
+        pairs.end(0, id).unwrap().0.wrong
     }
 
     #[test]
     fn a_region_whose_end_may_be_lost_contains_no_other() {
         let mut pairs = Pairs::default();
-        pairs.begin(open(1), 8);
+        begin(&mut pairs, 1);
         pairs.spoil(Kind::LostEvents);
-        pairs.begin(open(2), 8);
-        assert_eq!(pairs.end(0, 2).unwrap().wrong, None);
-        pairs.begin(open(3), 8);
-        pairs.begin(open(4), 8);
-        assert_eq!(pairs.end(0, 4).unwrap().wrong, Some(Kind::Nested));
-        assert_eq!(pairs.end(0, 1).unwrap().wrong, Some(Kind::LostEvents));
+        begin(&mut pairs, 2);
+        assert_eq!(end(&mut pairs, 2), None);
+        begin(&mut pairs, 3);
+        begin(&mut pairs, 4);
+        assert_eq!(end(&mut pairs, 4), Some(Kind::Nested));
+        assert_eq!(end(&mut pairs, 1), Some(Kind::LostEvents));
+    }
+
+    #[test]
+    fn a_loss_of_the_kernel_ends_no_region() {
+        let mut pairs = Pairs::default();
+        begin(&mut pairs, 1);
+        pairs.spoil_by_kernel();
+        begin(&mut pairs, 2);
+        assert_eq!(end(&mut pairs, 2), Some(Kind::Nested));
+        assert!(matches!(begin(&mut pairs, 1), Begun::Again { .. }));
     }
 }

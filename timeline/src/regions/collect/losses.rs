@@ -3,9 +3,57 @@
 //! Places where events were lost or not recorded, and the regions that are not counted for them.
 
 use super::super::host::Host;
+use super::super::pairs::Pairs;
 use super::super::store::State;
 use super::{Kind, Pass};
 use crate::event::Lost;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The events that a session lost.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Losses {
+    clients: BTreeSet<u32>,
+    /// Events of clients.
+    of_clients: u64,
+    /// Events of threads of the VMM, and of threads that had no client.
+    others: u64,
+}
+
+impl Losses {
+    fn add(&mut self, lost: &Lost) {
+        let events = match lost.client {
+            Some(client) => {
+                // As many as there are streams.
+                self.clients.insert(client);
+                &mut self.of_clients
+            }
+            None => &mut self.others,
+        };
+        *events = events.saturating_add(lost.events);
+    }
+
+    /// Returns a line about those of clients, and one about the others.
+    pub fn said(&self, dir: &Path) -> impl Iterator<Item = String> {
+        let clients = match self.clients.len() {
+            1 => "1 client".into(),
+            clients => format!("{clients} clients"),
+        };
+        let others = "threads of the VMM or without a client".into();
+        let all = [(self.of_clients, clients), (self.others, others)];
+        all.into_iter().filter(|(events, _)| *events > 0).map(move |(events, whose)| {
+            let (events, were) = match events {
+                1 => ("1 event".into(), "was"),
+                _ => (format!("{events} events"), "were"),
+            };
+            format!(
+                "{}: {events} of {whose} {were} lost: all numbers are of the regions that \
+                 remained",
+                dir.display()
+            )
+        })
+    }
+}
 
 impl Pass<'_> {
     /// Takes a place where events were lost.
@@ -17,6 +65,7 @@ impl Pass<'_> {
             return;
         }
         let Some(host) = self.hosts.get_mut(lost.session) else { return };
+        self.losses[lost.session].add(lost);
         match lost.client {
             Some(client) => {
                 if let Some(client) = host.clients.get_mut(client as usize) {
@@ -39,7 +88,8 @@ impl Pass<'_> {
         time: Option<i64>,
     ) {
         let host = &mut self.hosts[session];
-        host.spoil();
+        let clients = host.clients.iter_mut().map(|client| &mut client.pairs);
+        clients.chain(host.vmm.values_mut()).for_each(Pairs::spoil_by_kernel);
         let Some(time) = time else { return };
         // The gap began after the last event of that CPU.
         let from = host.recordings[recording].last(cpu);

@@ -8,6 +8,7 @@ use super::super::pairs::Open;
 use super::super::store::{Sample, State};
 use super::super::summary::Group;
 use super::{Kind, Pass};
+use crate::event::EventRef;
 use std::collections::HashMap;
 
 /// Most begins and ends without the other that are compared with those of other clients.
@@ -30,8 +31,27 @@ pub(super) struct Stray {
 }
 
 impl Pass<'_> {
+    /// Takes a region whose end is no longer waited for.
+    pub fn never_ended(&mut self, session: usize, client: u32, open: &Open) {
+        self.forget(session, open.thread);
+        self.stray_begin(session, client, open);
+    }
+
+    /// Closes the regions that the last lessee of a client left open.
+    pub fn end_lessee(&mut self, session: usize, client: u32, lease: &EventRef<'_>) {
+        let host = self.hosts.get_mut(session);
+        let of = host.and_then(|host| host.clients.get_mut(client as usize));
+        let Some(of) = of else { return };
+        // The host's time of a point, and the mapped one of the lease.
+        let bound = lease.bound_ns.and_then(|ns| i64::try_from(ns).ok()).unwrap_or(i64::MAX);
+        for open in of.pairs.take_before(lease.ts_ns.saturating_sub(bound)) {
+            self.never_ended(session, client, &open);
+        }
+    }
+
     pub fn stray_begin(&mut self, session: usize, client: u32, open: &Open) {
-        if let Some(why) = open.wrong {
+        // Without its end, nothing is nested in it.
+        if let Some(why) = open.wrong.filter(|why| *why != Kind::Nested) {
             self.count(open.group, why);
             return;
         }
