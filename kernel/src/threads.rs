@@ -116,7 +116,7 @@ mod tests {
         names.add(12, "evil\n1 init\n");
         names.add(14, "\n");
         assert_eq!(names.to_lines(), "12 evil?1 init\n");
-        // Thread 15 has the name "x\n16 root": the kernel prints it as it is.
+        // Thread 15 has the name "x\n16 root": the kernel prints it unchanged.
         names.add_lines("15 x\n16 root\n16 victim\n");
         assert_eq!(names.to_lines(), "12 evil?1 init\n15 x\n");
     }
