@@ -38,7 +38,7 @@ pub(super) struct Open {
     pub inside: u8,
 }
 
-/// What a new region does to one of its name and id that is open.
+/// Effect of a new region on one of its name and id that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameId {
     /// It is closed by the same end: neither can be measured.
