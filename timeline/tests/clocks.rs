@@ -591,6 +591,34 @@ fn offsets(clients: &[u64]) -> Made {
 }
 
 #[test]
+fn the_error_of_clients_that_share_a_map_is_that_of_their_own_points() {
+    // Points of client 0 are seen late, and answered late; those of client 1 limit the map.
+    let mut made = Made::new();
+    for (number, late) in [(0, 400_000), (1, 5_000)] {
+        let (mut ring, mut host) = (Packet::guest(number), Packet::host(number));
+        for point in 1..50 {
+            let time = point * 1_000_000 + u64::from(number) * 100_000;
+            host = host.point(time + late, number, point as u32, GUEST_BASE + time, point);
+            ring = ring.event(time + 2 * late, DISK_READ, &[point, 0]);
+        }
+        made = made
+            .stream(&format!("guest-{number}"), &[Packet::guest(number), ring])
+            .stream(&format!("host-{number}"), &[Packet::host(number), host]);
+    }
+    let session = Session::open(made.path()).unwrap();
+    let maps = ClockMaps::of(&session).unwrap();
+
+    let bounds = maps.shared_bounds(1).unwrap();
+
+    let [(1, None, shared)] = Vec::from_iter(maps.iter())[..] else { panic!("they share a map") };
+    assert!(shared.bounds().unwrap().max * 10 < bounds.max, "{bounds:?}");
+    let sessions = [(session, maps)];
+    let events = Timeline::new(&sessions).unwrap().map(Result::unwrap);
+    let largest = events.map(|event| event.bound_ns.unwrap()).max().unwrap();
+    assert!(largest >= 300_000 && bounds.max / 256 >= largest - 1, "{largest} {bounds:?}");
+}
+
+#[test]
 fn clients_that_agree_share_a_map_beside_one_that_does_not() {
     for (clients, alone) in [
         (&[0, 0, 0, 0][..], &[][..]),
