@@ -168,8 +168,9 @@ impl Claim {
         match self {
             Claim::True => ticks,
             Claim::Stops(period) => {
-                let (since, stands) = (passed % period, period / 10 * 8);
-                let shown = (since / 1_000).min(stands / 1_000) + since.saturating_sub(stands) * 4;
+                let (since, stopped) = (passed % period, period / 10 * 8);
+                let shown =
+                    (since / 1_000).min(stopped / 1_000) + since.saturating_sub(stopped) * 4;
                 start + passed - since + shown.min(period - 1)
             }
             Claim::Rate(ppm) => ticks.saturating_add_signed(passed as i64 / 1_000_000 * ppm),

@@ -38,7 +38,7 @@ pub struct Group {
     pub total: Breakdown,
     /// Its number while regions are added.
     pub(super) number: u32,
-    /// Whether its value stands for others.
+    /// Whether it is the group of all other values.
     pub(super) is_others: bool,
     /// Whether they begin with a reference point.
     pub(super) is_point: bool,

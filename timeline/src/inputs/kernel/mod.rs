@@ -336,7 +336,7 @@ impl KernelTrace {
             for cpu in &buffer.cpus {
                 let counted = self.file.options.lost.get(&cpu.number).copied().unwrap_or(0);
                 let mut last = *cpu;
-                // The pages before the last one only have losses that stand in them.
+                // Losses in earlier pages are before later events: only the last page can end in one.
                 if !buffer.is_compressed && cpu.len > 0 && counted == 0 {
                     let page = buffer.page_size as u64;
                     let before = (cpu.len - 1) / page * page;
