@@ -34,7 +34,7 @@ impl<S: EventSink + 'static, T: DrainWaker + 'static> Chip<S, T> {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Bell)
     /// KICK, and what the chip's waker writes to. The thread calls `before` first: there the VMM
     /// installs the thread's seccomp filter. The thread makes the system calls `epoll_wait` and
-    /// `read`, those of the sink's `drain`, and those of its end.
+    /// `read`, those of the sink's `drain`, and those of its end (*not tested* under a filter).
     ///
     /// # Errors
     /// If the host can make no thread or descriptor, or `before` fails.
