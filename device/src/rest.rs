@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The decision of a drain loop to wait for a KICK, without a timer.
+
+use hypertrace_abi::turns::REST;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+/// State of the decision. The drain loop's thread owns it.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// Heads of the clients' rings at the last pass.
+    heads: Box<[u64]>,
+    /// Time of the last pass that found something.
+    since: Instant,
+}
+
+impl Rest {
+    pub fn new(clients: usize) -> Rest {
+        Rest { heads: vec![0; clients].into(), since: Instant::now() }
+    }
+
+    /// Notes the heads of the clients' rings. Returns whether none has moved since the last pass.
+    pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
+        let mut stayed = true;
+        for (last, head) in self.heads.iter_mut().zip(heads) {
+            stayed &= std::mem::replace(last, head) == head;
+        }
+        stayed
+    }
+
+    /// Returns whether the loop may wait without a timer, after a pass at `now` that found nothing
+    /// (`is_quiet`). `rests` shows it to the vCPUs' threads, which clear it when they wake the loop.
+    ///
+    /// They see it a period before the last look, which so finds what they stored before.
+    pub fn begins(&mut self, is_quiet: bool, rests: &AtomicBool, now: Instant) -> bool {
+        if !is_quiet {
+            self.since = now;
+            rests.store(false, Relaxed);
+            return false;
+        }
+        now.saturating_duration_since(self.since) >= REST && rests.swap(true, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn it_begins_a_period_after_the_vcpus_can_know() {
+        let (mut rest, shown) = (Rest::new(1), AtomicBool::new(false));
+        let begin = Instant::now();
+        assert!(!rest.begins(false, &shown, begin));
+        assert!(!rest.begins(true, &shown, begin + REST - Duration::from_nanos(1)));
+        assert!(!shown.load(Relaxed), "records may come without a KICK");
+        assert!(!rest.begins(true, &shown, begin + REST));
+        assert!(shown.load(Relaxed));
+        assert!(rest.begins(true, &shown, begin + REST + Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn it_ends_when_a_vcpu_has_woken_the_loop() {
+        let (mut rest, shown) = (Rest::new(1), AtomicBool::new(false));
+        let begin = Instant::now();
+        assert!(!rest.begins(false, &shown, begin));
+        assert!(!rest.begins(true, &shown, begin + REST));
+        shown.store(false, Relaxed);
+        assert!(!rest.begins(true, &shown, begin + REST), "the vCPU's thread has just woken it");
+        assert!(!rest.begins(false, &shown, begin + REST));
+        assert!(!rest.begins(true, &shown, begin + REST), "it was woken just now");
+    }
+
+    #[test]
+    fn a_head_that_goes_back_has_moved() {
+        let mut rest = Rest::new(2);
+        assert!(!rest.have_heads_stayed([3, 0].into_iter()));
+        assert!(rest.have_heads_stayed([3, 0].into_iter()));
+        assert!(!rest.have_heads_stayed([2, 1].into_iter()));
+    }
+}
