@@ -138,6 +138,11 @@ impl Folder {
         Folder::open_at(CWD, path.as_os_str(), path.to_owned(), OFlags::empty(), share)
     }
 
+    /// Makes a folder of an open directory, whose path is for messages.
+    pub fn of(fd: OwnedFd, path: &Path, share: Share) -> Folder {
+        Folder { fd: Arc::new(fd), path: path.to_owned(), share }
+    }
+
     fn open_at(
         at: BorrowedFd<'_>,
         name: &OsStr,

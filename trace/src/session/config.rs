@@ -4,6 +4,7 @@ use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES};
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{PacketBuffer, Share};
 use crate::drain::{OnWriteFailed, SnapshotLimit, TraceState};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// Configuration of a session. [`SessionConfig::new`] has defaults for all but the
@@ -12,6 +13,10 @@ use std::path::PathBuf;
 pub struct SessionConfig {
     /// The session's directory, which is empty or does not exist.
     pub dir: PathBuf,
+    /// The directory itself, for a process that can no longer find it by `dir`: opened before it
+    /// entered its jail, or handed to it. It is empty and this user's. `dir` is for messages then.
+    /// Not for a session that is [resumed](crate::Session::resume).
+    pub dir_fd: Option<OwnedFd>,
     /// Bytes of a stream's file, sparse; at least a packet and two headers.
     pub file_bytes: u64,
     /// Bytes of the largest packet: the drain's only buffer for records.
@@ -76,6 +81,7 @@ impl SessionConfig {
     pub fn new(dir: impl Into<PathBuf>) -> SessionConfig {
         SessionConfig {
             dir: dir.into(),
+            dir_fd: None,
             file_bytes: DEFAULT_FILE_BYTES,
             packet_bytes: DEFAULT_PACKET_BYTES,
             open_files: default_open_files(),

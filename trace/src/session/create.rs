@@ -23,8 +23,8 @@ impl Session {
     ///
     /// # Errors
     /// If there is something in the directory, or it cannot be written.
-    pub fn create(config: SessionConfig) -> Result<Session, SessionError> {
-        let dir = place::prepare(&config.dir, config.share)?;
+    pub fn create(mut config: SessionConfig) -> Result<Session, SessionError> {
+        let dir = place::prepare(&config.dir, config.dir_fd.take(), config.share)?;
         Session::begin(config, dir.clone()).inspect_err(|_| clear(&dir))
     }
 

@@ -1,0 +1,159 @@
+//! Each thread's system calls: a filter that allows no others ends the process.
+//!
+//! The lists are those of docs/vmm.md.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+
+use hypertrace_abi::clock::ticks;
+use hypertrace_abi::event_type;
+use hypertrace_abi::layout::register;
+use hypertrace_abi::ring::Emit;
+use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Geometry, Memory, Region};
+use hypertrace_tests::babeltrace2;
+use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
+use hypertrace_trace::{Session, SessionConfig};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+/// System calls of the thread that creates a session: in a directory that is open.
+const CREATE: &[libc::c_long] = &[
+    libc::SYS_statx,
+    libc::SYS_prctl,
+    libc::SYS_openat,
+    libc::SYS_fstat,
+    libc::SYS_fchmod,
+    libc::SYS_mkdirat,
+    libc::SYS_getdents64,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_pwrite64,
+    libc::SYS_read,
+    libc::SYS_close,
+    libc::SYS_geteuid,
+    libc::SYS_prlimit64,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+];
+
+/// System calls of the drain loop's thread.
+const DRAIN: &[libc::c_long] = &[
+    libc::SYS_fstat,
+    libc::SYS_getrandom,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_read,
+    libc::SYS_openat,
+    libc::SYS_fchmod,
+    libc::SYS_ftruncate,
+    libc::SYS_pwrite64,
+    libc::SYS_renameat,
+    libc::SYS_unlinkat,
+    libc::SYS_close,
+    libc::SYS_prlimit64,
+    libc::SYS_clock_gettime,
+    libc::SYS_futex,
+];
+
+/// System calls of a vCPU's thread for the device, once it is attached to the session: it wakes
+/// the drain loop.
+const VCPU: &[libc::c_long] = &[libc::SYS_write];
+
+/// System calls of Rust and the C library: memory, and the end of a thread.
+const RUNTIME: &[libc::c_long] = &[
+    // Of a debug build, which checks a descriptor before it closes it.
+    libc::SYS_fcntl,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_madvise,
+    libc::SYS_mprotect,
+    libc::SYS_brk,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_sigaltstack,
+    libc::SYS_rseq,
+    libc::SYS_exit,
+];
+
+/// Restricts the calling thread to these calls: any other ends the process with SIGSYS.
+fn allow(lists: &[&[libc::c_long]]) -> io::Result<()> {
+    let rules: BTreeMap<_, _> = lists.concat().into_iter().map(|call| (call, vec![])).collect();
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
+    let (others, these) = (SeccompAction::KillProcess, SeccompAction::Allow);
+    let filter = SeccompFilter::new(rules, others, these, arch).map_err(io::Error::other)?;
+    let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
+    apply_filter(&program).map_err(io::Error::other)
+}
+
+/// Clients of the device.
+const CLIENTS: u32 = 3;
+/// Reference points of each vCPU, enough to fill several files of the smallest size.
+const POINTS: u64 = 20_000;
+
+#[test]
+fn each_thread_makes_the_system_calls_that_it_is_documented_to_make() {
+    let dir = tempfile::tempdir().unwrap();
+    let jail: OwnedFd = File::open(dir.path()).unwrap().into();
+    let create = thread::spawn(move || {
+        allow(&[CREATE, RUNTIME]).unwrap();
+        // The process cannot find the directory by any path.
+        let config = SessionConfig { dir_fd: Some(jail), ..SessionConfig::new("/gone/session") };
+        Session::create(SessionConfig { file_bytes: DEFAULT_FILE_BYTES / 64, ..config }).unwrap()
+    });
+    let session = create.join().unwrap();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
+    let config = ChipConfig { kick_is_cheap: true, vcpu_clients: CLIENTS, ..ChipConfig::default() };
+    let memory = Memory::anonymous(geometry).unwrap();
+    let waker = kick.try_clone().unwrap();
+    let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
+    let wake = kick.try_clone().unwrap();
+    session.wake_by(move || wake.wake());
+    let filter = || allow(&[DRAIN, RUNTIME]);
+    let drain = chip.drain_thread(&kick, DrainPolicy::default(), filter).unwrap();
+
+    let vcpus: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (chip, session) = (Arc::clone(&chip), session.clone());
+            thread::spawn(move || {
+                assert!(session.attach("vcpu"));
+                allow(&[VCPU, RUNTIME]).unwrap();
+                run_vcpu(&chip, &session, client)
+            })
+        })
+        .collect();
+    let recorded: u64 = vcpus.into_iter().map(|vcpu| vcpu.join().unwrap()).sum();
+
+    drain.finish();
+    let summary = session.finish().unwrap();
+    let events = summary.reference_points + summary.host_events;
+    assert_eq!((events, summary.lost), (recorded, 0), "{summary:?}");
+    let files = std::fs::read_dir(dir.path().join("ctf")).unwrap().count();
+    assert!(files > CLIENTS as usize + 1, "files were begun while it ran: {files}");
+    if let Some(count) = babeltrace2::count(&dir.path().join("ctf")) {
+        assert_eq!(count, summary.records);
+    }
+}
+
+/// Makes reference points and events of the VMM's own. Returns the number of records.
+fn run_vcpu<T: DrainWaker>(chip: &Chip<Session, T>, session: &Session, client: u32) -> u64 {
+    let legacy = u64::from(client) * 8;
+    let mut recorded = 0;
+    for n in 0..POINTS {
+        // A host ring never waits.
+        while !session.has_room(8, 64) {
+            std::hint::spin_loop();
+        }
+        let emitted = session.emit(event_type!("exit", n, at = ticks()));
+        recorded += u64::from(emitted == Emit::Recorded);
+        chip.write(Region::Control, legacy, &n.to_le_bytes());
+        recorded += 1;
+    }
+    chip.write(Region::Control, chip.geometry().control_pages_offset() + register::KICK, &[0; 8]);
+    recorded
+}
