@@ -18,8 +18,8 @@ pub(crate) struct Lane {
     pub texts: Texts,
     pub clock: Option<u32>,
     pub lease: Option<OpenLease>,
-    /// In a flight recorder: the last lessee, whose lease record may be
-    /// overwritten by now.
+    /// The lessee whose lease record is not in the ring any more: of a flight recorder, or of a guest
+    /// that was restored.
     pub lessee: Option<Lessee>,
     pub next: Next,
     pub file: LaneFile,
