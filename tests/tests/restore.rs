@@ -1,18 +1,24 @@
 //! Snapshots of a machine, restored: in each process a session of its own, and both together have every event.
+//! `HYPERTRACE_TEST_RESTORES` is the number of restores of a guest in KVM.
 
 use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
+use hypertrace_abi::config::RingMode;
 use hypertrace_abi::event_type;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::Emit;
+use hypertrace_abi::ring::{ClientMemory, Emit, Lease, Producer};
 use hypertrace_abi::sink::EventSink;
-use hypertrace_device::{Chip, ChipConfig, ChipState, Memory, Region};
-use hypertrace_tests::babeltrace2;
+use hypertrace_device::{Chip, ChipConfig, ChipState, DrainPolicy, Memory, Region};
+use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{events, geometry};
 use hypertrace_tests::random::Random;
+use hypertrace_tests::{babeltrace2, capability, kvm};
 use hypertrace_timeline::{Domain, Event, Stream, Value};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
+use kvm_vmm::{Answer, Doorbells, Machine, Progress, Snapshot, attach_window, record_in};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -229,6 +235,39 @@ fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
 }
 
 #[test]
+fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it() {
+    // In ticks of the guest, from the last event before the snapshot to the next record's time.
+    for jump in [1_i64 << 45, 1000, -(1 << 39)] {
+        let file = tempfile::tempfile().unwrap();
+        let vmm = Vmm::boot(&file, Output::Trace);
+        let guest = memory(&file);
+        let rings = guest.region(Region::Rings).unwrap().words();
+        let memory = ClientMemory::of_rings(rings, 1, &geometry(CLIENTS), RingMode::Discard);
+        let begin = 1_u64 << 40;
+        let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::Tsc, name: "steady" };
+        let private = ProducerState::new();
+        let lease = Lease::new(77, begin, &info);
+        let producer = Producer::lease(memory.unwrap(), &private, lease, false);
+        let emit = |n: u64, time: u64| {
+            let (site, fields) = event_type!("first", n);
+            assert_eq!(producer.emit(site, || time, fields), Emit::Recorded);
+        };
+        (0..10).for_each(|n| emit(n, begin + n));
+        let saved = vmm.save();
+        drop(vmm);
+        let vmm = Vmm::restore(&file, &saved, Output::Trace);
+        // Its timestamp was taken before.
+        emit(10, begin + 10);
+        let again = begin.checked_add_signed(jump).unwrap();
+        (11..500).for_each(|n| emit(n, again + n));
+        let ended = vmm.end();
+
+        assert_eq!(check(&ended, 1), (10..500).collect::<Vec<_>>(), "{jump}");
+        assert_eq!(ended.summary.lost, 0);
+    }
+}
+
+#[test]
 fn a_flight_recorders_snapshot_has_what_happened_since_the_restore() {
     let file = tempfile::tempfile().unwrap();
     let vmm = Vmm::boot(&file, Output::Snapshots);
@@ -261,4 +300,200 @@ fn a_flight_recorders_snapshot_has_what_happened_since_the_restore() {
     let stream = session.json().streams.iter().find(own).unwrap();
     assert_eq!((stream.lost_overwritten, &*stream.name), (0, "steady"));
     assert!(stream.faults.is_empty(), "{:?}", stream.faults);
+}
+
+/// vCPUs of the guest in KVM, and their events and points.
+const VCPUS: usize = 2;
+const EVENTS: u64 = 60_000;
+const POINTS: u64 = 600;
+const STAMPS: u64 = 60;
+
+/// Environment variables of a process that runs the machine for a time in microseconds, 0 until its end: the directory
+/// of its session and of its snapshot, that of the snapshot to restore, and the time.
+const OUT: &str = "HYPERTRACE_RESTORE_OUT";
+const FROM: &str = "HYPERTRACE_RESTORE_FROM";
+const TIME: &str = "HYPERTRACE_RESTORE_TIME";
+
+/// Exit code of a process whose machine was not paused, because it had ended.
+const ENDED: i32 = 11;
+
+/// Runs a machine in this process. Returns whether its guest has ended.
+fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
+    let saved = from.map(|from| Snapshot::open(from).unwrap());
+    let mut machine = match &saved {
+        Some(saved) => saved.machine().unwrap(),
+        None => Machine::new(VCPUS).unwrap(),
+    };
+    let session = Session::create(SessionConfig::new(out.join("session"))).unwrap();
+    let doorbells = Doorbells::new().unwrap();
+    let config = doorbells.config(&session, VCPUS as u32);
+    let waker = doorbells.kick.try_clone().unwrap();
+    let geometry = geometry(VCPUS as u32);
+    let chip = match &saved {
+        Some(saved) => saved.device(geometry, &config, session.clone(), waker).unwrap(),
+        None => Chip::new(Memory::anonymous(geometry).unwrap(), &config, session.clone(), waker),
+    };
+    let chip = Arc::new(chip);
+    let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(())).unwrap();
+    machine.observe(record_in(session.clone()));
+    attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device).unwrap();
+    if saved.is_none() {
+        let demo = Args {
+            device: layout::DEVICE,
+            events: EVENTS,
+            reference_points: POINTS,
+            stamps: STAMPS,
+            ..Args::new(Program::Demo)
+        };
+        machine.write_args(&demo).unwrap();
+    }
+    let progress = machine.run_for(time).unwrap();
+    let has_ended = match &progress {
+        Progress::Ended(_) => true,
+        Progress::Paused(machine) => {
+            Snapshot::save(machine, &chip, &out.join("snapshot")).unwrap();
+            false
+        }
+    };
+    drop(progress);
+    drain.finish();
+    let summary = session.finish().unwrap();
+    std::fs::write(out.join("summary.json"), serde_json::to_string(&summary).unwrap()).unwrap();
+    has_ended
+}
+
+/// Runs a machine in another process. Returns whether its guest has ended.
+fn run_in_process(test: &str, out: &Path, from: Option<&Path>, time: Duration) -> bool {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test, "--nocapture"]);
+    child.env(OUT, out).env(TIME, time.as_micros().to_string());
+    child.env_remove(capability::FILE);
+    child.envs(from.map(|from| (FROM, from)));
+    let output = child.output().unwrap();
+    let said = || String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(0) => false,
+        Some(ENDED) => true,
+        other => panic!("{other:?}: {}", said()),
+    }
+}
+
+/// Runs a machine here, if this is a process for that.
+fn run_if_told() {
+    let Some(out) = std::env::var_os(OUT) else { return };
+    let from = std::env::var_os(FROM).map(PathBuf::from);
+    let time = std::env::var(TIME).unwrap().parse().unwrap();
+    let has_ended = run_machine(out.as_ref(), from.as_deref(), Duration::from_micros(time));
+    std::process::exit(if has_ended { ENDED } else { 0 });
+}
+
+fn restores() -> u64 {
+    let usual = if cfg!(debug_assertions) { 4 } else { 8 };
+    std::env::var("HYPERTRACE_TEST_RESTORES").map_or(usual, |restores| restores.parse().unwrap())
+}
+
+/// Checks the sessions of all processes of a machine against each other.
+fn check_machine(outs: &[PathBuf]) {
+    let total = |what: &str| -> u64 {
+        let number = |out: &PathBuf| {
+            let json = std::fs::read(out.join("summary.json")).unwrap();
+            let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+            json[what].as_u64().unwrap()
+        };
+        outs.iter().map(number).sum()
+    };
+    let all = VCPUS as u64;
+    assert_eq!(total("ring_events") + total("lost"), all * EVENTS);
+    assert_eq!(total("reference_points"), all * POINTS);
+    assert_eq!(total("stamps"), all * STAMPS);
+    assert_eq!((total("time_faults"), total("lost")), (0, 0), "it waits for room");
+
+    let mut rounds = vec![Vec::new(); VCPUS];
+    let mut requests = vec![Vec::new(); VCPUS];
+    for out in outs {
+        let dir = out.join("session");
+        for event in events(&dir) {
+            assert!(!event.name.contains("untyped"), "{event:?}");
+            let Some(client) = event.client else { continue };
+            let field = |name: &str| {
+                let field = event.fields.iter().find(|(key, _)| **key == *name);
+                match field {
+                    Some((_, Value::Unsigned(value))) => *value,
+                    other => panic!("{other:?}"),
+                }
+            };
+            match &*event.name {
+                "round_done" => rounds[client as usize].push(field("round")),
+                "request" | "cache_miss" | "reply" => requests[client as usize].push(field("id")),
+                _ => {}
+            }
+        }
+        let json = std::fs::read(out.join("summary.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(json["faults"], serde_json::json!({}));
+        if let Some(count) = babeltrace2::count(&dir.join("ctf")) {
+            assert_eq!(Some(count), json["records"].as_u64());
+        }
+    }
+    for (rounds, requests) in rounds.iter().zip(&requests) {
+        assert_eq!(*rounds, (0..POINTS).collect::<Vec<_>>(), "each once, in order");
+        // Of four requests, one has no number; of each round, four events are its regions'.
+        let last = EVENTS - 4 * POINTS;
+        assert_eq!(*requests, (0..last).filter(|id| id % 4 != 3).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_guest_in_kvm_continues_in_other_processes_with_every_event_once() {
+    const TEST: &str = "a_guest_in_kvm_continues_in_other_processes_with_every_event_once";
+    run_if_told();
+    if !kvm::is_usable() {
+        return;
+    }
+    let mut random = Random::seeded();
+    let mut left = restores();
+    while left > 0 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut outs: Vec<PathBuf> = Vec::new();
+        loop {
+            let out = dir.path().join(outs.len().to_string());
+            let from = outs.last().map(|last| last.join("snapshot"));
+            // The last restore's guest runs to its end.
+            let time = match left {
+                0 => Duration::from_secs(60),
+                _ => Duration::from_micros(random.below(20_000)),
+            };
+            let has_ended = run_in_process(TEST, &out, from.as_deref(), time);
+            if let Some(from) = from {
+                std::fs::remove_dir_all(from).unwrap();
+            }
+            outs.push(out);
+            if has_ended {
+                break;
+            }
+            left = left.saturating_sub(1);
+        }
+        check_machine(&outs);
+    }
+    capability::used("kvm");
+}
+
+#[test]
+fn a_guest_in_kvm_is_rolled_back_in_the_next_process() {
+    const TEST: &str = "a_guest_in_kvm_is_rolled_back_in_the_next_process";
+    run_if_told();
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let outs = ["0", "1", "2"].map(|name| dir.path().join(name));
+    let end = Duration::from_secs(60);
+    assert!(!run_in_process(TEST, &outs[0], None, Duration::from_millis(5)));
+    let snapshot = outs[0].join("snapshot");
+    // The same snapshot, twice: what the first one did happens again.
+    assert!(run_in_process(TEST, &outs[1], Some(&snapshot), end));
+    assert!(run_in_process(TEST, &outs[2], Some(&snapshot), end));
+    check_machine(&[outs[0].clone(), outs[1].clone()]);
+    check_machine(&[outs[0].clone(), outs[2].clone()]);
+    capability::used("kvm");
 }

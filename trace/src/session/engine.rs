@@ -202,7 +202,7 @@ impl Engine {
             if known.token != 0 {
                 let lessee = Lessee::of(known);
                 stats.name.clone_from(&lessee.name);
-                lane.lessee = Some(lessee);
+                lane.restore(lessee);
             }
         }
         state.classes.wanted.publish();
