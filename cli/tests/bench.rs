@@ -6,7 +6,7 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 27] = [
+const ROWS: [&str; 28] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -18,6 +18,7 @@ const ROWS: [&str; 27] = [
     "ring_drain_file",
     "drain_hostile",
     "device_reference_point",
+    "restore",
     "trace_disabled",
     "trace_session_burst",
     "trace_simple_burst",

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const OPS: usize = 60;
 /// Snapshots of an input.
 const SNAPSHOTS: usize = 4;
-/// Lies of an input.
+/// Damaged states of an input.
 const MOST_LIES: usize = 8;
 
 /// Panics if a restored device loses or invents an event of the honest client, or if a state that is not

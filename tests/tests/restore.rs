@@ -268,6 +268,37 @@ fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it()
 }
 
 #[test]
+fn a_lessees_clock_and_name_are_known_in_the_next_session() {
+    let file = tempfile::tempfile().unwrap();
+    let vmm = Vmm::boot(&file, Output::Trace);
+    let guest = memory(&file);
+    let rings = guest.region(Region::Rings).unwrap().words();
+    let memory = ClientMemory::of_rings(rings, 1, &geometry(CLIENTS), RingMode::Discard);
+    let info = LeaseInfo { pid: 1, tid: 1, clock: ClockKind::MonotonicRaw, name: "steady" };
+    let private = ProducerState::new();
+    let producer = Producer::lease(memory.unwrap(), &private, Lease::new(77, 1000, &info), false);
+    let emit = |n: u64| {
+        let (site, fields) = event_type!("first", n);
+        assert_eq!(producer.emit(site, || 1000 + n, fields), Emit::Recorded);
+    };
+    emit(1);
+    // Saved twice: the second process has no record of the client.
+    let saved = vmm.save();
+    let saved = Vmm::restore(&file, &saved, Output::Trace).save();
+    let vmm = Vmm::restore(&file, &saved, Output::Trace);
+    emit(2);
+    emit(3);
+    let ended = vmm.end();
+
+    assert_eq!(check(&ended, 1), [2, 3]);
+    let session = hypertrace_timeline::Session::open(ended.dir.path()).unwrap();
+    let own = |s: &&hypertrace_timeline::StreamJson| (s.domain, s.client) == (Domain::Guest, 1);
+    let stream = session.json().streams.iter().find(own).unwrap();
+    let clock = session.json().clocks.iter().find(|clock| clock.id == stream.clock).unwrap();
+    assert_eq!((&*stream.name, &*clock.kind), ("steady", "monotonic_raw"));
+}
+
+#[test]
 fn a_flight_recorders_snapshot_has_what_happened_since_the_restore() {
     let file = tempfile::tempfile().unwrap();
     let vmm = Vmm::boot(&file, Output::Snapshots);
