@@ -7,6 +7,7 @@
 
 use crate::layout::WORD;
 use crate::layout::local::TRIGGERS_BYTES;
+use crate::record::ClockKind;
 use crate::ring::Consumer;
 
 /// Outcome of a reference point; also the status word of the reply.
@@ -54,6 +55,21 @@ pub struct Drained {
     pub words: u64,
     /// Whether there is more to take now.
     pub more: bool,
+}
+
+/// Facts about a client from records and texts that a sink has taken: the guest sends them once.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownClient<'a> {
+    /// The client.
+    pub client: u32,
+    /// Token of its lessee, 0 if there was none.
+    pub token: u64,
+    /// Clock of the lessee's timestamps.
+    pub clock: ClockKind,
+    /// Name of the lessee, by the guest's account.
+    pub name: &'a str,
+    /// Schema texts of the client's events.
+    pub texts: &'a [&'a str],
 }
 
 /// A set of event names, as a bit for each `hash % 4096`, as in page L of a segment.
@@ -117,12 +133,19 @@ pub trait EventSink: Send + Sync {
         let _ = set;
     }
 
-    /// Begins another generation of guests, after a reset: all rings begin anew, their sequence numbers
-    /// and totals too, with another clock. Returns the generation's clock epoch, at least `epoch`.
-    /// Everything before was drained or forsaken. Called in no pass.
-    fn begin_generation(&self, epoch: u32) -> u32 {
-        epoch
-    }
+    /// Begins another generation of guests, after a reset or a restore, with another clock: positions in
+    /// rings and sequence numbers do not follow those before, and consumers count losses and faults from 0.
+    /// After a reset all rings are empty and nothing is known. After a restore, guests continue with
+    /// what is `known` of their clients, and do not send that again. It is as untrusted as what guests send.
+    ///
+    /// Returns the generation's clock epoch, at least `epoch`. Everything before was drained or
+    /// forsaken. Called in no pass. Required: a sink around another that did not forward it would give
+    /// events of one generation the clock of another.
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32;
+
+    /// Calls `tell` with the facts about each client, for a snapshot of the device. Tokens are the
+    /// device's to fill in. Called in no pass. Required: events of a restored guest would be untyped.
+    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>));
 
     /// Announces the last passes, on the drain loop's thread: no producer runs any more, so
     /// the passes from now on take everything that is left. The sink need not protect

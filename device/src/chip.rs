@@ -81,46 +81,48 @@ const LEGACY: u64 = register::END;
 /// The registers of the whole device, after it in the first client's.
 const SHARED_KICK: u64 = LEGACY + WORD;
 const SHARED_STAMP: u64 = SHARED_KICK + WORD;
+/// Number of registers of a client that have a value between stores.
+pub(crate) const REGISTERS: usize = (SHARED_STAMP / WORD + 1) as usize;
 
 /// State of one client. Aligned so that two vCPUs share no cache line.
 #[repr(align(128))]
-struct Client {
+pub(crate) struct Client {
     // Volatile state: values of registers between stores, by offset.
-    shadows: [AtomicU64; (SHARED_STAMP / WORD + 1) as usize],
+    pub(crate) shadows: [AtomicU64; REGISTERS],
     /// Time at which the next reference point is due, in host ticks (rate limit).
     due: AtomicU64,
     // Volatile state of the drain loop; vCPU threads never lock it.
-    consumer: Mutex<ConsumerState>,
+    pub(crate) consumer: Mutex<ConsumerState>,
 }
 
 /// The device. `S` records, `T` wakes the drain loop.
 pub struct Chip<S, T = ()> {
     // Fixed configuration.
-    config: ConfigPage,
-    geometry: Geometry,
-    ring_mode: RingMode,
+    pub(crate) config: ConfigPage,
+    pub(crate) geometry: Geometry,
+    pub(crate) ring_mode: RingMode,
     /// Host ticks that each reference point uses up of its client's rate, 0 for no limit.
     rate_interval: u64,
     /// Host ticks per second, for the rate limit.
     rate_second: u64,
     // Runtime glue.
-    memory: Memory,
-    sink: S,
+    pub(crate) memory: Memory,
+    pub(crate) sink: S,
     waker: T,
     // Volatile state.
     /// The epoch of the guest's clocks, which each reset changes.
-    epoch: AtomicU64,
-    clients: Box<[Client]>,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) clients: Box<[Client]>,
     /// Turns of the drain loop.
-    turns: Mutex<(Turns, Box<[Account]>)>,
+    pub(crate) turns: Mutex<(Turns, Box<[Account]>)>,
     /// The drain loop's decision to rest.
     rest: Mutex<Rest>,
     /// The drain loop waits for a KICK, or will.
     rests: AtomicBool,
     counts: Counts,
-    mask_version: AtomicU64,
+    pub(crate) mask_version: AtomicU64,
     /// The enable mask, all on at first. Locked during a change, so that each version is one mask.
-    mask: Mutex<Box<[u8; MASK_BYTES as usize]>>,
+    pub(crate) mask: Mutex<Box<[u8; MASK_BYTES as usize]>>,
 }
 
 impl<S, T> fmt::Debug for Chip<S, T> {
@@ -431,7 +433,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         allowed
     }
 
-    fn client_memory(&self, client: u32) -> Option<ClientMemory<'_>> {
+    pub(crate) fn client_memory(&self, client: u32) -> Option<ClientMemory<'_>> {
         ClientMemory::of_rings(self.memory.rings(), client, &self.geometry, self.ring_mode)
     }
 
@@ -502,7 +504,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         self.drain_rest();
     }
 
-    fn drain_rest(&self) {
+    pub(crate) fn drain_rest(&self) {
         self.pass(|| {
             for client in 0..self.geometry.clients {
                 self.with_consumer(client, |consumer| drain_rest(&self.sink, client, consumer));
@@ -521,7 +523,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         self.drain_rest();
         self.forsake();
         let epoch = u32::try_from(self.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
-        self.epoch.store(self.sink.begin_generation(epoch).into(), Relaxed);
+        self.epoch.store(self.sink.begin_generation(epoch, &[]).into(), Relaxed);
         for client in &self.clients {
             client.shadows.iter().for_each(|shadow| shadow.store(0, Relaxed));
             *lock(&client.consumer) = ConsumerState::default();
@@ -536,7 +538,11 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         turns::pass(&self.sink, drain)
     }
 
-    fn with_consumer<R>(&self, client: u32, f: impl FnOnce(&mut Consumer<'_>) -> R) -> Option<R> {
+    pub(crate) fn with_consumer<R>(
+        &self,
+        client: u32,
+        f: impl FnOnce(&mut Consumer<'_>) -> R,
+    ) -> Option<R> {
         let memory = self.client_memory(client)?;
         let mut state = lock(&self.clients[client as usize].consumer);
         Some(f(&mut Consumer::new(memory, &mut state)))
@@ -561,7 +567,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         self.publish(&own);
     }
 
-    fn publish(&self, mask: &[u8; MASK_BYTES as usize]) {
+    pub(crate) fn publish(&self, mask: &[u8; MASK_BYTES as usize]) {
         let version = self.mask_version.load(Relaxed) + 1;
         ring::set_mask(self.memory.rings(), &self.geometry, self.ring_mode, mask, version);
         self.mask_version.store(version, Relaxed);
@@ -569,7 +575,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
 }
 
 /// Locks a mutex, poisoned or not: after a panic in a sink no data is half-written.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

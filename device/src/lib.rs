@@ -29,6 +29,8 @@ mod memory;
 mod pci;
 mod placement;
 mod rest;
+mod restore;
+mod state;
 mod window;
 
 pub use chip::{Chip, ChipConfig, DrainWaker};
@@ -37,6 +39,7 @@ pub use drain_thread::DrainThread;
 pub use memory::{Memory, MemoryError, SharedRegion};
 pub use pci::{BarChange, BarForm, PciFunction};
 pub use placement::{Bell, Doorbell, Mapping};
+pub use state::{ChipState, ClientState, PciState, RestoreError, STATE_VERSION};
 pub use window::Window;
 
 pub use hypertrace_abi::config::RingMode;

@@ -8,6 +8,7 @@
 
 use crate::chip::{Chip, DrainWaker};
 use crate::counter::Counter;
+use crate::state::{HEADER, PciState, RestoreError, STATE_VERSION};
 use hypertrace_abi::layout::{
     Geometry, GeometryError, PCI_CLASS, PCI_DEVICE, PCI_REVISION, PCI_SUBSYSTEM, PCI_VENDOR, Region,
 };
@@ -22,8 +23,6 @@ const BAR_64: u32 = 0b10 << 1;
 /// BAR bit 3: reads have no side effects, so stores may be combined.
 const BAR_PREFETCHABLE: u32 = 1 << 3;
 
-/// Number of dwords of the header.
-const HEADER: usize = 16;
 const COMMAND: usize = 1;
 const BAR0: usize = 4;
 const SUBSYSTEM: usize = 11;
@@ -181,6 +180,38 @@ impl<S: EventSink, T: DrainWaker> PciFunction<S, T> {
         *header = Header::new(self.chip.geometry(), header.form);
         self.decode(&header, &mut changed);
         self.chip.reset();
+    }
+
+    /// Returns the state of config space, for a snapshot of the machine beside [`Chip::state`].
+    pub fn state(&self) -> PciState {
+        PciState { version: STATE_VERSION, header: self.lock().value }
+    }
+
+    /// Restores config space. Calls `changed` for each BAR whose decoded address changes: of a new
+    /// function, those that were decoded. Call it before a vCPU runs.
+    ///
+    /// # Errors
+    /// If the state is of another function: with BARs of other sizes or another form, for example.
+    pub fn restore(
+        &self,
+        state: &PciState,
+        mut changed: impl FnMut(BarChange),
+    ) -> Result<(), RestoreError> {
+        if state.version != STATE_VERSION {
+            let (expected, found) = (STATE_VERSION, state.version);
+            return Err(RestoreError::Version { expected, found });
+        }
+        let mut header = self.lock();
+        let own = Header::new(self.chip.geometry(), header.form);
+        for (dword, (value, mask)) in own.value.into_iter().zip(own.mask).enumerate() {
+            let (expected, found) = (value & !mask, state.header[dword] & !mask);
+            if expected != found {
+                return Err(RestoreError::Fixed { offset: 4 * dword as u64, expected, found });
+            }
+        }
+        header.value = state.header;
+        self.decode(&header, &mut changed);
+        Ok(())
     }
 
     /// Decodes the BARs where the header says now.

@@ -4,7 +4,8 @@
 //! Any bytes are an input. [`chip`] and [`session`] decode them as operations of a
 //! guest ([`op::Op`]) at a device ([`rig::Rig`]) with three clients: 0 is hostile, 1
 //! is honest, 2 is idle; and as actions of a VMM on its session ([`vmm::Act`]).
-//! [`segment`] decodes them as the same for programs whose host dies, [`reader`] and
+//! [`restore`] decodes them as the same before and after a snapshot, and as damage to the device's
+//! state. [`segment`] decodes them as the same for programs whose host dies, [`reader`] and
 //! [`resume`] as damage to the files of a session, [`monitor`] as requests of
 //! clients, [`kernel`] as damage to the trace of a kernel, [`trace_events`] as a file of
 //! declarations.
@@ -17,6 +18,7 @@ pub mod monitor;
 pub mod op;
 pub mod reader;
 pub mod recorder;
+pub mod restore;
 pub mod resume;
 pub mod rig;
 pub mod segment;

@@ -4,7 +4,7 @@
 use crate::recorder::Ambush;
 use crate::setup::{CLIENTS, HONEST, HOSTILE, MOST_STEPS_EACH};
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, NameSet, ReferencePoint, Status};
 use hypertrace_device::Memory;
 use hypertrace_trace::Session;
 use hypertrace_trace::trace::guest_hypertrace;
@@ -88,6 +88,14 @@ impl EventSink for Meter {
 
     fn points_to_handle(&self, names: &mut NameSet) {
         self.session.points_to_handle(names);
+    }
+
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.session.begin_generation(epoch, known)
+    }
+
+    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.session.known_clients(tell);
     }
 
     fn begin_pass(&self) {

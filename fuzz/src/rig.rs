@@ -113,14 +113,35 @@ impl<'a, S: EventSink> Rig<'a, S> {
     }
 
     fn act(&mut self, input: &mut Input<'_>, host: &mut dyn FnMut(&Act)) {
+        self.act_some(input, MOST_OPS, host);
+    }
+
+    /// Performs the next operations of the input.
+    pub fn act_some(&mut self, input: &mut Input<'_>, ops: usize, host: &mut dyn FnMut(&Act)) {
         let geometry = *self.chip.geometry();
-        for _ in 0..MOST_OPS {
+        for _ in 0..ops {
             if input.is_empty() {
                 break;
             }
             let op = Op::decode(input, &geometry);
             self.apply(&op, host);
         }
+    }
+
+    /// Continues at a device that was restored, and restores the function in front of it.
+    pub fn continue_at(&mut self, chip: Arc<Chip<S>>) {
+        let state = self.pci.state();
+        self.window = Window::new(chip.clone());
+        self.pci = PciFunction::new(chip.clone());
+        self.chip = chip;
+        let mut decoded = [None; 4];
+        let restored = self.pci.restore(&state, |change| {
+            let at = Region::ALL.iter().position(|r| *r == change.region).expect("a region");
+            assert_eq!(change.from, None, "{change:?}");
+            decoded[at] = change.to;
+        });
+        assert_eq!(restored, Ok(()), "its own state");
+        assert_eq!(decoded, self.decoded);
     }
 
     fn release(&mut self) {

@@ -18,7 +18,7 @@ use hypertrace_abi::layout::{WORD, guest_page, host_page, register};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, Consumer};
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, NameSet, ReferencePoint, Status};
 use hypertrace_device::DrainPolicy;
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region, RingMode};
 use hypertrace_tests::babeltrace2;
@@ -91,6 +91,14 @@ impl EventSink for Watch {
 
     fn points_to_handle(&self, names: &mut NameSet) {
         self.session.points_to_handle(names);
+    }
+
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.session.begin_generation(epoch, known)
+    }
+
+    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.session.known_clients(tell);
     }
 
     fn begin_pass(&self) {

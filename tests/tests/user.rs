@@ -15,7 +15,7 @@ use hypertrace_abi::layout::{Geometry, Region};
 use hypertrace_abi::record::{ClockKind, Flags};
 use hypertrace_abi::ring::{ClientMemory, Consumer, Emit, Lease, Producer};
 use hypertrace_abi::schema::id_of;
-use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint};
 use hypertrace_tests::{babeltrace2, traced};
 use hypertrace_timeline::{Kind, Value};
 use hypertrace_trace::SessionConfig;
@@ -242,6 +242,14 @@ impl EventSink for SlowDrain {
         let has_room = self.session.has_room_for_point();
         self.full.fetch_add(u32::from(!has_room), Relaxed);
         has_room
+    }
+
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.session.begin_generation(epoch, known)
+    }
+
+    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.session.known_clients(tell);
     }
 
     fn begin_pass(&self) {

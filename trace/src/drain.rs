@@ -12,7 +12,7 @@ pub(crate) mod guests;
 pub(crate) mod host;
 pub(crate) mod lane;
 mod lease;
-mod lessee;
+pub(crate) mod lessee;
 mod record;
 pub(crate) mod recorder;
 mod ring;

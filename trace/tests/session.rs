@@ -494,7 +494,7 @@ fn a_guest_that_is_reset_in_a_loop_begins_a_bounded_number_of_files() {
             boot(&session, &mut guest, u64::from(generation) * 1_000 + n);
         }
         events += again;
-        assert_eq!(session.begin_generation(generation), generation);
+        assert_eq!(session.begin_generation(generation, &[]), generation);
     }
     let found = files(&session) as u32;
     let most = MAX_GENERATIONS * (MAX_RESTARTS + 1) + MAX_GENERATIONS + 1;
@@ -514,7 +514,7 @@ fn an_honest_guest_may_be_reset_as_often_as_there_are_clocks() {
         let mut guest = Guest::new(0);
         guest.emit(event_type!("booted", n = generation));
         guest.pass(&session);
-        session.begin_generation(generation);
+        session.begin_generation(generation, &[]);
     }
     let (summary, _) = finish(session.clone());
     assert_eq!(summary.ring_events, u64::from(generations));

@@ -41,14 +41,15 @@ enum Size {
     Events,
     Seconds,
     Faults,
+    Restores,
     /// Several tests, each of its own size
     Tests,
 }
 
 use Build::{AddressSanitizer, Checked, Miri, Program};
-use Size::{Events, Faults, Kills, Seconds, Tests};
+use Size::{Events, Faults, Kills, Restores, Seconds, Tests};
 
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 15] = [
     // Unit tests without files, time and assembly, which Miri would not run.
     check("unit tests of abi and trace, Miri", Miri, Tests).by(
         "-p hypertrace-abi -p hypertrace-trace --lib -- config:: layout:: schema:: event:: \
@@ -64,6 +65,9 @@ const CHECKS: [Check; 14] = [
         .by("-p hypertrace-tests --test storm a_storm_harms_nobody"),
     check("faults of the disk", Checked, Faults).by("-p hypertrace-tests --test disk_faults \
          all_events_are_recorded_or_counted_whatever_the_disk_does"),
+    check("restores of a guest in KVM", Checked, Restores)
+        .by("-p hypertrace-tests --test restore \
+         a_guest_in_kvm_continues_in_other_processes_with_every_event_once"),
     check("kills of the demo", Program, Kills).by("--test kills a_killed_demo_is_read_to_its_end"),
     check("kills of a program", Program, Kills)
         .by("--test run_kills a_killed_programs_commits_are_all_recorded"),
@@ -106,6 +110,10 @@ pub struct Options {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     faults: u64,
 
+    /// Number of restores of a guest in a process of its own
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    restores: u64,
+
     /// Run only checks whose line contains this text
     #[arg(long)]
     only: Option<String>,
@@ -146,7 +154,7 @@ impl Check {
 
     /// Returns the size of a single test: its environment variable, the number, and a text.
     fn size(&self, options: &Options) -> Option<(&'static str, u64, String)> {
-        let Options { kills, events, faults, .. } = *options;
+        let Options { kills, events, faults, restores, .. } = *options;
         let half = if self.build == AddressSanitizer { 2 } else { 1 };
         let seconds = options.seconds / half;
         Some(match self.size {
@@ -154,6 +162,7 @@ impl Check {
             Events => ("HYPERTRACE_TEST_EVENTS", events, format!("4 x {events} events")),
             Seconds => ("HYPERTRACE_STORM_SECONDS", seconds, format!("{seconds} s")),
             Faults => ("HYPERTRACE_TEST_FAULTS", faults, format!("{faults} runs")),
+            Restores => ("HYPERTRACE_TEST_RESTORES", restores, format!("{restores} restores")),
             Tests => return None,
         })
     }

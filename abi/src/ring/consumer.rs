@@ -43,6 +43,8 @@ struct Mark {
 pub struct ConsumerState {
     committed: Cursor,
     cursor: Cursor,
+    /// The oldest position that [`Consumer::rewind`] returns to.
+    origin: Cursor,
     /// The totals of [`LOSSES`].
     lost: [Total; 3],
     schema_seen: u64,
@@ -58,6 +60,7 @@ impl Default for ConsumerState {
         ConsumerState {
             committed: start,
             cursor: start,
+            origin: start,
             lost: Default::default(),
             schema_seen: 0,
             schema_cursor: 0,
@@ -86,6 +89,55 @@ impl ConsumerState {
             schema_cursor: schemas,
             ..ConsumerState::default()
         }
+    }
+
+    /// Returns the place at which the consumer is, for another one to [continue](Self::continue_at).
+    pub fn place(&self) -> Place {
+        let Cursor { position, sequence, token, .. } = self.committed;
+        // After something unreadable, a block may say any number.
+        let sequence = sequence.filter(|sequence| *sequence <= Place::most_sequence(position));
+        let lost = self.lost.map(|total| total.last());
+        Place { position, sequence, token, lost, schemas: self.schema_seen }
+    }
+
+    /// Makes the state of a consumer that continues where another one was, for another sink: its
+    /// counts of lost events and of faults begin at 0, and it never [rewinds](Consumer::rewind) to
+    /// before this place.
+    pub fn continue_at(place: &Place) -> ConsumerState {
+        let Place { position, sequence, token, lost, schemas } = *place;
+        let at = Cursor { position, sequence, token, ..Cursor::default() };
+        ConsumerState {
+            committed: at,
+            cursor: at,
+            origin: at,
+            lost: lost.map(Total::since),
+            schema_seen: schemas,
+            schema_cursor: schemas,
+            mark: None,
+        }
+    }
+}
+
+/// The place in a ring and its schema log up to which a consumer has taken everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Position in the ring, in words.
+    pub position: u64,
+    /// Number of the next record, if it is known.
+    pub sequence: Option<u64>,
+    /// Token of the lessee, 0 if there was none.
+    pub token: u64,
+    /// The running totals of lost events: full, busy, unattached.
+    pub lost: [u64; 3],
+    /// Position in the schema log, in words.
+    pub schemas: u64,
+}
+
+impl Place {
+    /// Returns the greatest number that a record at this position can have: each record before
+    /// it has two words at least.
+    pub const fn most_sequence(position: u64) -> u64 {
+        position / HEADER_WORDS as u64
     }
 }
 
@@ -252,11 +304,11 @@ impl<'a> Consumer<'a> {
         self.head
     }
 
-    /// Starts again at the oldest record that a ring in overwrite mode still has. All
-    /// records before it count as overwritten once more.
+    /// Starts again at the oldest record that a ring in overwrite mode still has, of those since the
+    /// consumer's first place. All records before it count as overwritten once more.
     pub fn rewind(&mut self) {
         let faults = self.state.committed.faults;
-        let start = Cursor { sequence: Some(0), faults, ..Cursor::default() };
+        let start = Cursor { faults, ..self.state.origin };
         (self.state.committed, self.state.cursor) = (start, start);
         (self.state.mark, self.is_marked) = (None, true);
     }

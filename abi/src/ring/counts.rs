@@ -85,6 +85,16 @@ impl Total {
     /// More events than any producer can drop between two looks.
     const MOST: u64 = 1 << 48;
 
+    /// Returns a total whose growth since `last` counts.
+    pub(super) fn since(last: u64) -> Total {
+        Total { last, counted: 0 }
+    }
+
+    /// Returns the guest's word at the last look.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Returns the sum of all growth so far.
     pub fn counted(&self) -> u64 {
         self.counted

@@ -28,16 +28,16 @@ mod producer;
 mod schema_log;
 mod state;
 
-pub use consumer::{Consumer, ConsumerState, Flow, Payload, Pulled, Record};
+pub use consumer::{Consumer, ConsumerState, Flow, Payload, Place, Pulled, Record};
 pub use counts::{FAULT_KINDS, Fault, Losses, Total};
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, Producer, Wake};
 pub use schema_log::{Logged, SchemaText as LoggedSchema};
 pub use state::ProducerState;
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
 use crate::config::RingMode;
-use crate::layout::{Geometry, MASK_BYTES, PAGE, WORD, host_page};
+use crate::layout::{Geometry, MASK_BYTES, PAGE, WORD, guest_page, host_page};
 
 /// Words in the header of a block.
 pub const BLOCK_HEADER_WORDS: u64 = 2;
@@ -118,6 +118,14 @@ impl<'m> ClientMemory<'m> {
     ) -> Self {
         assert!(ring.len().is_power_of_two() && block_words.is_power_of_two());
         ClientMemory { guest, host, schema, ring, block_words, mode }
+    }
+
+    /// Returns whether the positions and totals in both pages are zero, as at reset.
+    pub fn is_fresh(&self) -> bool {
+        use {guest_page as g, host_page as h};
+        let guest = [g::HEAD, g::LOST_FULL, g::LOST_BUSY, g::LOST_UNATTACHED, g::SCHEMA_LEN];
+        guest.iter().all(|word| self.guest[*word].load(Relaxed) == 0)
+            && [h::TAIL, h::SCHEMA_SEEN].iter().all(|word| self.host[*word].load(Relaxed) == 0)
     }
 
     /// Returns the ring's capacity in words.

@@ -1,4 +1,4 @@
-//! Rows of the device without a guest: a reference point, and a host without anything to do.
+//! Rows of the device without a guest: a reference point, a host without anything to do, a restore.
 
 use super::ring::lease;
 use super::row::Context;
@@ -8,9 +8,10 @@ use crate::vmm::Device;
 use anyhow::{Context as _, Result, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::layout::{guest_page, register};
-use hypertrace::{Channel, ProducerState};
+use hypertrace::{Channel, ProducerState, event};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
 use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -98,4 +99,48 @@ pub fn idle_cpu(_: &mut Context) -> Result<f64> {
     drop(clients);
     device.finish()?;
     Ok(spent / IDLE.as_secs_f64())
+}
+
+/// Measures the restore of a device with 64 clients, on its own memory, with a new session.
+pub fn restore(_: &mut Context) -> Result<f64> {
+    const CLIENTS: u32 = 64;
+    const TURNS: u64 = 16;
+    let scratch = Scratch::new()?;
+    let session = scratch.session()?;
+    let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
+    let config = ChipConfig::default();
+    let chip = Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), ());
+    let rings = chip.memory().region(Region::Rings).map_or(&[][..], |r| r.words());
+    let channel = Channel::local(&chip.config_page(), rings)?;
+    for index in 0..CLIENTS {
+        let state = ProducerState::new();
+        let client = lease(channel, index, &state)?;
+        event!(client: client, "bench_0", a = 1u64);
+        event!(client: client, "bench_1", a = 1u64, b = 2u64);
+        event!(client: client, "bench_2", a = 1u32, text = "two");
+        event!(client: client, "bench_3", a = 1i64, b = true);
+        event!(client: client, "bench_4", a = 1u64, b = 2u8, c = 3u16);
+        event!(client: client, "bench_5");
+        event!(client: client, "bench_6", address = 1u64);
+        event!(client: client, "bench_7", id = 1u64, bytes = 4096u32);
+        client.release();
+    }
+    let state = chip.state();
+    let texts: usize = state.clients.iter().map(|client| client.texts.len()).sum();
+    ensure!(texts == 8 * CLIENTS as usize, "{texts} texts are known");
+    let file = chip.mapping(Region::Data, 0).map(|mapping| Arc::clone(mapping.file));
+    let file = file.context("the region is memory")?;
+    let mut total = 0;
+    for _ in 0..TURNS {
+        let scratch = Scratch::new()?;
+        let session = scratch.session()?;
+        let memory = Memory::from_file(geometry, file.try_clone()?)?;
+        let start = ticks();
+        let chip = Chip::restore(memory, &config, &state, session.clone(), ())?;
+        total += ticks() - start;
+        drop(chip);
+        session.finish()?;
+    }
+    session.finish()?;
+    Ok(ns(total, TURNS))
 }

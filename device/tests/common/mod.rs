@@ -3,8 +3,9 @@
 //! A small device, with a sink that keeps everything it gets.
 #![allow(dead_code)] // each test file uses a part
 
+use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Flow};
-use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
@@ -32,12 +33,34 @@ pub enum Call {
     Generation(u32),
 }
 
+/// Facts about a client, as the sink gets and gives them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub client: u32,
+    pub token: u64,
+    pub clock: ClockKind,
+    pub name: String,
+    pub texts: Vec<String>,
+}
+
+impl Known {
+    fn of(known: &KnownClient<'_>) -> Known {
+        let KnownClient { client, token, clock, name, texts } = *known;
+        let texts = texts.iter().map(|text| (*text).to_owned()).collect();
+        Known { client, token, clock, name: name.to_owned(), texts }
+    }
+}
+
 /// A sink that keeps reference points, calls, and the timestamps of ring records.
 #[derive(Default)]
 pub struct Recorder {
     pub points: Mutex<Vec<Point>>,
     pub calls: Mutex<Vec<Call>>,
     pub records: Mutex<Vec<(u32, u64)>>,
+    /// Of each client: lost events, faults.
+    pub losses: Mutex<BTreeMap<u32, (u64, u64)>>,
+    /// Facts about clients that a snapshot gets, or that a restore brought.
+    pub known: Mutex<Vec<Known>>,
     /// Status of the next reference points.
     pub status: Mutex<Option<Status>>,
     /// Maximum number of records that one drain takes.
@@ -86,6 +109,8 @@ impl EventSink for Recorder {
             Flow::Taken
         });
         consumer.commit();
+        let losses = consumer.losses().total();
+        self.losses.lock().unwrap().insert(client, (losses, consumer.faults().iter().sum()));
         Drained { words: pulled.end - pulled.begin, more: pulled.more }
     }
 
@@ -97,9 +122,17 @@ impl EventSink for Recorder {
         self.is_quiet.load(Relaxed)
     }
 
-    fn begin_generation(&self, epoch: u32) -> u32 {
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
         self.calls.lock().unwrap().push(Call::Generation(epoch));
+        *self.known.lock().unwrap() = known.iter().map(Known::of).collect();
         epoch
+    }
+
+    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+        for Known { client, token, clock, name, texts } in &*self.known.lock().unwrap() {
+            let texts = &texts.iter().map(String::as_str).collect::<Vec<_>>()[..];
+            tell(&KnownClient { client: *client, token: *token, clock: *clock, name, texts });
+        }
     }
 }
 

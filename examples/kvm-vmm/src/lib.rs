@@ -19,7 +19,8 @@
 //! - [`Machine`] loads the guest image into RAM, and runs a program on vCPUs until it ends, fails or
 //!   takes too long;
 //! - [`attach_window`] and [`attach_pci`] add the hypertrace device, [`record_in`] traces the
-//!   VMM itself.
+//!   VMM itself;
+//! - [`Snapshot`] is a paused machine with its device in files, for a restore in another process.
 //!
 //! Without a usable KVM, [`Machine::new`] fails with [`Error::Unusable`], and [`run_on_threads`]
 //! runs the same programs on threads of this process.
@@ -39,6 +40,7 @@ mod error;
 mod ioevent;
 mod machine;
 mod observe;
+mod snapshot;
 mod threads;
 mod vcpu;
 mod vm;
@@ -52,7 +54,8 @@ pub use bus::Bus;
 pub use device::{Answer, Doorbells, attach_pci, attach_window};
 pub use error::{Error, Unusable, VcpuError};
 pub use ioevent::IoEvent;
-pub use machine::{Machine, Outcome};
+pub use machine::{Machine, Outcome, Progress};
 pub use observe::{Observer, VmmEvent, record_in};
+pub use snapshot::{Snapshot, SnapshotError};
 pub use threads::run_on_threads;
 pub use vm::{Access, Memslot, Vm};

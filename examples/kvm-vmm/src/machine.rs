@@ -24,12 +24,27 @@ use crate::vm::Vm;
 /// Machine that is ready to run one program.
 pub struct Machine {
     vm: Arc<Vm>,
-    vcpus: Vec<VcpuFd>,
+    pub(crate) vcpus: Vec<Vcpu>,
     shared: Shared,
     /// Memory slots and doorbells that live as long as the machine.
     parts: Vec<Box<dyn Send>>,
     /// Function that the running machine calls to learn whether to stop.
     is_asked_to_stop: Option<fn() -> bool>,
+}
+
+/// A vCPU that is not running.
+pub(crate) struct Vcpu {
+    pub fd: VcpuFd,
+    /// Its program has ended.
+    pub has_ended: bool,
+}
+
+/// State of a machine after [`Machine::run_for`].
+pub enum Progress {
+    /// All programs have ended.
+    Ended(Outcome),
+    /// Some still run, when the machine runs again.
+    Paused(Machine),
 }
 
 /// Period of these calls.
@@ -56,8 +71,8 @@ impl Machine {
         let vm = Vm::new()?;
         let entry = boot::load(&vm)?;
         let vcpus = (0..vcpus)
-            .map(|index| boot::create_vcpu(&vm, index, entry))
-            .collect::<Result<_, _>>()?;
+            .map(|index| Ok(Vcpu { fd: boot::create_vcpu(&vm, index, entry)?, has_ended: false }))
+            .collect::<Result<_, Error>>()?;
         Ok(Machine {
             vm,
             vcpus,
@@ -75,6 +90,16 @@ impl Machine {
     /// Returns the VM, to map memory and arm doorbells, also while the machine runs.
     pub fn vm(&self) -> &Arc<Vm> {
         &self.vm
+    }
+
+    /// Returns the number of vCPUs.
+    pub fn vcpus(&self) -> usize {
+        self.vcpus.len()
+    }
+
+    /// Returns the number of vCPUs whose programs have not ended.
+    pub fn running(&self) -> usize {
+        self.vcpus.iter().filter(|vcpu| !vcpu.has_ended).count()
     }
 
     /// Returns the bus, to add devices before the machine runs.
@@ -108,61 +133,104 @@ impl Machine {
     /// If a vCPU fails or ends with a code other than 0, if the time limit is over, or if the function
     /// of [`stop_when`](Machine::stop_when) returns true. No vCPU is running when this returns.
     pub fn run(self, args: &Args, limit: Duration) -> Result<Outcome, Error> {
-        let deadline = Instant::now() + limit;
-        let kick = kick_signal()?;
-        let vcpus = self.vcpus.len();
-        boot::write_args(&self.vm, &Args { vcpus: vcpus as u32, ..args.clone() })?;
+        self.write_args(args)?;
+        match self.run_for(limit)? {
+            Progress::Ended(outcome) => Ok(outcome),
+            Progress::Paused(machine) => Err(Error::TimedOut { running: machine.running(), limit }),
+        }
+    }
 
-        let shared = Arc::new(self.shared);
+    /// Writes the program's arguments, before the first [`run_for`](Machine::run_for).
+    ///
+    /// # Errors
+    /// If the guest's memory cannot be written.
+    pub fn write_args(&self, args: &Args) -> Result<(), Error> {
+        boot::write_args(&self.vm, &Args { vcpus: self.vcpus.len() as u32, ..args.clone() })
+    }
+
+    /// Runs all vCPUs until their programs have ended, and pauses those that still run after this time.
+    ///
+    /// # Errors
+    /// As [`run`](Machine::run), except for the time.
+    pub fn run_for(self, time: Duration) -> Result<Progress, Error> {
+        let deadline = Instant::now() + time;
+        let kick = kick_signal()?;
+        let Machine { vm, vcpus, shared, parts, is_asked_to_stop } = self;
+        let shared = Arc::new(shared);
+        shared.stop.store(false, Ordering::Relaxed);
         let (ended, ends) = mpsc::channel();
-        let mut threads = Vec::new();
+        let (mut threads, mut paused) = (Vec::new(), Vec::new());
         let mut failed = None;
-        for (index, mut fd) in self.vcpus.into_iter().enumerate() {
+        for (index, mut vcpu) in vcpus.into_iter().enumerate() {
+            if vcpu.has_ended || failed.is_some() {
+                paused.push((index, vcpu));
+                continue;
+            }
             let (ended, shared) = (ended.clone(), Arc::clone(&shared));
             let spawned = thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
                 // If a device panics, the other vCPUs must not wait for this one.
-                let run = AssertUnwindSafe(|| vcpu::run(index, &mut fd, &shared));
+                let run = AssertUnwindSafe(|| vcpu::run(index, &mut vcpu.fd, &shared));
                 let end = panic::catch_unwind(run).unwrap_or(Err(VcpuError::Panicked));
+                vcpu.has_ended = matches!(end, Ok(Some(_)));
                 // The receiver is dropped only after the run.
                 let _ = ended.send((index, end));
+                (index, vcpu)
             });
             match spawned {
                 Ok(thread) => threads.push(thread),
-                Err(source) => {
-                    failed = Some(Error::Thread(source));
-                    break;
-                }
+                Err(source) => failed = Some(Error::Thread(source)),
             }
         }
         drop(ended);
 
         let mut running = threads.len();
         while running > 0 && failed.is_none() {
-            if self.is_asked_to_stop.is_some_and(|is_asked| is_asked()) {
+            if is_asked_to_stop.is_some_and(|is_asked| is_asked()) {
                 failed = Some(Error::Stopped);
                 break;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let wait = self.is_asked_to_stop.map_or(left, |_| left.min(STOP_PERIOD));
+            let wait = is_asked_to_stop.map_or(left, |_| left.min(STOP_PERIOD));
             match ends.recv_timeout(wait) {
                 Ok((_, Ok(Some(0)) | Ok(None))) => running -= 1,
-                Ok((vcpu, Ok(Some(code)))) => {
-                    let console = shared.control.take_console().escape_ascii().to_string();
-                    failed = Some(Error::Program { vcpu, code, console });
-                }
-                Ok((vcpu, Err(source))) => failed = Some(Error::Vcpu { vcpu, source }),
+                Ok((vcpu, end)) => failed = Some(failure(vcpu, end, &shared)),
                 Err(RecvTimeoutError::Timeout) if wait < left => {}
-                Err(RecvTimeoutError::Timeout) => failed = Some(Error::TimedOut { running, limit }),
                 // Only after all threads have sent their results.
-                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
             }
         }
         shared.stop.store(true, Ordering::Relaxed);
-        stop(threads, kick);
-        match failed {
-            Some(error) => Err(error),
-            None => outcome(&self.vm, &shared, vcpus),
+        paused.extend(stop(threads, kick));
+        // A program may have failed while its vCPU was stopped.
+        while failed.is_none()
+            && let Ok((vcpu, end)) = ends.try_recv()
+        {
+            failed = match end {
+                Ok(Some(0) | None) => None,
+                end => Some(failure(vcpu, end, &shared)),
+            };
         }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if paused.iter().all(|(_, vcpu)| vcpu.has_ended) {
+            return Ok(Progress::Ended(outcome(&vm, &shared, paused.len())?));
+        }
+        paused.sort_by_key(|(index, _)| *index);
+        let vcpus = paused.into_iter().map(|(_, vcpu)| vcpu).collect();
+        // The threads have ended.
+        let shared = Arc::into_inner(shared).ok_or(Error::Stopped)?;
+        Ok(Progress::Paused(Machine { vm, vcpus, shared, parts, is_asked_to_stop }))
+    }
+}
+
+fn failure(vcpu: usize, end: Result<Option<u32>, VcpuError>, shared: &Shared) -> Error {
+    match end {
+        Ok(code) => {
+            let console = shared.control.take_console().escape_ascii().to_string();
+            Error::Program { vcpu, code: code.unwrap_or(0), console }
+        }
+        Err(source) => Error::Vcpu { vcpu, source },
     }
 }
 
@@ -179,9 +247,9 @@ fn outcome(vm: &Vm, shared: &Shared, vcpus: usize) -> Result<Outcome, Error> {
     Ok(Outcome { console: shared.control.take_console(), results })
 }
 
-/// Ends the vCPU threads. `stop` is set before.
-fn stop(threads: Vec<JoinHandle<()>>, kick: i32) {
-    for thread in threads {
+/// Ends the vCPU threads, and returns their vCPUs. `stop` is set before.
+fn stop<T>(threads: Vec<JoinHandle<T>>, kick: i32) -> Vec<T> {
+    let ended = threads.into_iter().filter_map(|thread| {
         // Repeated until the thread ends: a signal that arrives after the thread loaded `stop` and
         // before it is in KVM_RUN interrupts nothing. (The alternative is `immediate_exit`, set by
         // the handler through a thread-local pointer into KVM's page.)
@@ -190,9 +258,10 @@ fn stop(threads: Vec<JoinHandle<()>>, kick: i32) {
             let _ = thread.kill(kick);
             thread::sleep(Duration::from_millis(1));
         }
-        // The thread has sent its result before.
-        let _ = thread.join();
-    }
+        // The thread has sent its result before, and does not panic after that.
+        thread.join().ok()
+    });
+    ended.collect()
 }
 
 /// Installs the handler of the signal that interrupts KVM_RUN, once per process, and returns the

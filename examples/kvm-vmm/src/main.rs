@@ -1,8 +1,11 @@
 //! `kvm-vmm DIR [VCPUS]`: runs the demo's guest and writes a session to DIR.
 //!
+//! `--save SNAPSHOT MILLISECONDS` in front pauses the guest after this time, if it still runs, and saves it in the
+//! directory SNAPSHOT. `--restore SNAPSHOT` continues it, in a session of its own.
+//!
 //! [`run`] is all that a VMM has to add for hypertrace.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +14,44 @@ use hypertrace_device::{Chip, DrainPolicy, DrainWaker, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{Session, SessionConfig, Summary};
-use kvm_vmm::{Answer, Doorbells, Machine, attach_window, record_in};
+use kvm_vmm::{Answer, Doorbells, Error, Machine, Progress, Snapshot, attach_window, record_in};
 
-fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> {
-    let mut machine = Machine::new(vcpus)?;
+const USAGE: &str = "usage: kvm-vmm [--save SNAPSHOT MILLISECONDS] DIR [VCPUS]
+       kvm-vmm --restore SNAPSHOT [--save SNAPSHOT MILLISECONDS] DIR";
+
+/// Time limit of the guest.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Arguments of the program.
+#[derive(Default)]
+struct Options {
+    dir: PathBuf,
+    vcpus: Option<usize>,
+    /// Directory of the snapshot to save, and the time after which the guest is paused.
+    save: Option<(PathBuf, Duration)>,
+    /// Directory of the snapshot to restore.
+    restore: Option<PathBuf>,
+}
+
+fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
+    let saved = options.restore.as_deref().map(Snapshot::open).transpose()?;
+    let mut machine = match &saved {
+        Some(saved) => saved.machine()?,
+        None => Machine::new(options.vcpus.unwrap_or(1))?,
+    };
+    let vcpus = machine.vcpus();
 
     // A ring for each vCPU's thread, and some for the VMM's other threads.
-    let config = SessionConfig { host_rings: vcpus + 4, ..SessionConfig::new(dir) };
+    let config = SessionConfig { host_rings: vcpus + 4, ..SessionConfig::new(&options.dir) };
     let session = Session::create(config)?;
     session.set_events(&"*".parse()?, true)?;
     let doorbells = Doorbells::new()?;
     let config = doorbells.config(&session, vcpus as u32);
-    let memory = Memory::anonymous(Geometry::default())?;
-    let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
+    let waker = doorbells.kick.try_clone()?;
+    let chip = match &saved {
+        Some(saved) => saved.device(Geometry::default(), &config, session.clone(), waker)?,
+        None => Chip::new(Memory::anonymous(Geometry::default())?, &config, session.clone(), waker),
+    };
     let chip = Arc::new(chip);
     let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;
     let kick = doorbells.kick.try_clone()?;
@@ -31,31 +59,59 @@ fn run(dir: &Path, vcpus: usize) -> Result<Summary, Box<dyn std::error::Error>> 
     machine.observe(record_in(session.clone()));
     attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device)?;
 
-    let args = Args {
-        device: layout::DEVICE,
-        events: 100_000,
-        reference_points: 1_000,
-        stamps: 100,
-        ..Args::new(Program::Demo)
-    };
-    machine.run(&args, Duration::from_secs(60))?;
+    if saved.is_none() {
+        machine.write_args(&Args {
+            device: layout::DEVICE,
+            events: 100_000,
+            reference_points: 1_000,
+            stamps: 100,
+            ..Args::new(Program::Demo)
+        })?;
+    }
+    let time = options.save.as_ref().map_or(LIMIT, |(_, time)| *time);
+    match (machine.run_for(time)?, &options.save) {
+        (Progress::Ended(_), _) => {}
+        (Progress::Paused(machine), Some((dir, _))) => Snapshot::save(&machine, &chip, dir)?,
+        (Progress::Paused(machine), None) => {
+            return Err(Error::TimedOut { running: machine.running(), limit: LIMIT }.into());
+        }
+    }
 
     drain.finish();
     Ok(session.finish()?)
 }
 
+fn parse(mut args: impl Iterator<Item = std::ffi::OsString>) -> Option<Options> {
+    let number = |text: std::ffi::OsString| text.to_str()?.parse().ok();
+    let mut options = Options::default();
+    loop {
+        let arg = args.next()?;
+        match arg.to_str() {
+            Some("--save") => {
+                let dir = args.next()?.into();
+                options.save = Some((dir, Duration::from_millis(number(args.next()?)?)));
+            }
+            Some("--restore") => options.restore = Some(args.next()?.into()),
+            _ => {
+                options.dir = Path::new(&arg).into();
+                break;
+            }
+        }
+    }
+    if options.restore.is_none()
+        && let Some(vcpus) = args.next()
+    {
+        options.vcpus = Some(number(vcpus)? as usize);
+    }
+    args.next().is_none().then_some(options)
+}
+
 fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
-    let dir = args.next();
-    let vcpus = match args.next() {
-        None => Some(1),
-        Some(text) => text.to_str().and_then(|text| text.parse().ok()),
-    };
-    let (Some(dir), Some(vcpus), None) = (dir, vcpus, args.next()) else {
-        eprintln!("usage: kvm-vmm DIR [VCPUS]");
+    let Some(options) = parse(std::env::args_os().skip(1)) else {
+        eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match run(Path::new(&dir), vcpus) {
+    match run(&options) {
         Ok(summary) => {
             println!("{} events, {} lost", summary.records, summary.lost);
             ExitCode::SUCCESS

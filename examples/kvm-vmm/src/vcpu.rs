@@ -22,10 +22,14 @@ pub struct Shared {
 }
 
 /// Runs the vCPU until its program ends, fails or is stopped. Returns the exit code, `None` if it
-/// was stopped.
+/// was stopped: then it can run again, here or in another process that has its registers.
 pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u32>, VcpuError> {
     (shared.observer)(VmmEvent::Start { vcpu: index });
-    while !shared.stop.load(Ordering::Relaxed) {
+    loop {
+        // KVM completes an access that the VMM has answered when the vCPU enters the guest. A vCPU
+        // that stops does that, too, and executes nothing more.
+        let stops = shared.stop.load(Ordering::Relaxed);
+        vcpu.set_kvm_immediate_exit(stops.into());
         (shared.observer)(VmmEvent::Run { vcpu: index });
         let exit = vcpu.run();
         let (reason, gpa) = match &exit {
@@ -42,7 +46,9 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
                 Some(None) => {}
                 None => shared.bus.write(gpa, data),
             },
-            // Both mean a signal: the loop checks `stop`.
+            // All mean a signal: the loop checks `stop`.
+            Ok(VcpuExit::Intr) if stops => return Ok(None),
+            Err(errno) if stops && errno.errno() == libc::EINTR => return Ok(None),
             Ok(VcpuExit::Intr) => {}
             Err(errno) if errno.errno() == libc::EINTR || errno.errno() == libc::EAGAIN => {}
             Ok(VcpuExit::InternalError) => {
@@ -60,7 +66,6 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
             Err(errno) => return Err(VcpuError::Run(errno)),
         }
     }
-    Ok(None)
 }
 
 /// Returns the guest's instruction pointer, for an error's text.

@@ -171,6 +171,7 @@ fn open() -> Result<Kvm, Unusable> {
         (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
         (Cap::Ioeventfd, "KVM_CAP_IOEVENTFD"),
         (Cap::ExtCpuid, "KVM_CAP_EXT_CPUID"),
+        (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
     ];
     match needed.into_iter().find(|(cap, _)| !kvm.check_extension(*cap)) {
         Some((_, name)) => Err(Unusable::Capability(name)),

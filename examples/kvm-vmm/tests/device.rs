@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{machine, run};
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, Region};
 use hypertrace_guest::{Args, Program, layout};
 use kvm_vmm::{Answer, Doorbells, VmmEvent, attach_pci, attach_window};
@@ -27,6 +27,12 @@ impl EventSink for Recorder {
     fn has_room_for_point(&self) -> bool {
         true
     }
+
+    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
+        epoch
+    }
+
+    fn known_clients(&self, _tell: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn drain(&self, _: u32, _: &mut Consumer<'_>) -> Drained {
         Drained::default()

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{machine, run};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::{Consumer, Flow};
-use hypertrace_abi::sink::{Drained, EventSink, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, Geometry, Memory};
 use hypertrace_guest::{Args, Program, layout};
 use kvm_vmm::{Answer, Doorbells, attach_window};
@@ -48,6 +48,12 @@ impl EventSink for Lateness {
     fn end_pass(&self) {
         self.passes.fetch_add(1, Relaxed);
     }
+
+    fn begin_generation(&self, epoch: u32, _: &[KnownClient<'_>]) -> u32 {
+        epoch
+    }
+
+    fn known_clients(&self, _: &mut dyn FnMut(&KnownClient<'_>)) {}
 
     fn is_quiet(&self) -> bool {
         true

@@ -339,12 +339,23 @@ impl Table {
         logged: &LoggedSchema,
     ) -> Result<Option<ClassRef>, Fault> {
         let text = std::str::from_utf8(logged.bytes()).map_err(|_| Fault::SchemaText)?;
-        let schema = Schema::parse(text).map_err(|_| Fault::SchemaText)?;
         if id_of(text) != logged.id {
+            Schema::parse(text).map_err(|_| Fault::SchemaText)?;
             return Err(Fault::SchemaHash);
         }
+        self.learn_text(payer, classes, text)
+    }
+
+    /// Takes in a text that the client has. `Some` if it is new.
+    pub fn learn_text(
+        &mut self,
+        payer: Payer,
+        classes: &mut Classes,
+        text: &str,
+    ) -> Result<Option<ClassRef>, Fault> {
+        let schema = Schema::parse(text).map_err(|_| Fault::SchemaText)?;
         let room = self.known.len() < MAX_CLIENT_SCHEMAS;
-        match self.known.entry(logged.id) {
+        match self.known.entry(id_of(text)) {
             Entry::Occupied(mut entry) => match entry.get() {
                 Known::Schema { plain, .. } if classes.text(plain.dense) == Some(text) => Ok(None),
                 _ => {
@@ -361,6 +372,17 @@ impl Table {
                 Ok(Some(plain))
             }
         }
+    }
+
+    /// Returns all texts, in the order of their classes.
+    pub fn texts<'c>(&self, classes: &'c Classes) -> Vec<&'c str> {
+        let plain = |known: &Known| match known {
+            Known::Schema { plain, .. } => Some(plain.dense),
+            Known::Ambiguous => None,
+        };
+        let mut all: Vec<_> = self.known.values().filter_map(plain).collect();
+        all.sort_unstable();
+        all.into_iter().filter_map(|dense| classes.text(dense)).collect()
     }
 
     /// Returns the schema of an id.

@@ -18,8 +18,8 @@ pub(crate) struct Lane {
     pub texts: Texts,
     pub clock: Option<u32>,
     pub lease: Option<OpenLease>,
-    /// In a flight recorder: the last lessee, whose lease record may be
-    /// overwritten by now.
+    /// The lessee whose lease record is not in the ring any more: of a flight recorder, or of a guest
+    /// that was restored.
     pub lessee: Option<Lessee>,
     pub next: Next,
     pub file: LaneFile,
@@ -28,6 +28,11 @@ pub(crate) struct Lane {
     /// Where the snapshot that is being taken ends in this ring.
     pub until: Option<u64>,
     pub waiting: Waiting,
+    /// The guest was restored.
+    pub is_restored: bool,
+    /// The next record is the first after a restore. It may have been under way at the snapshot: its timestamp
+    /// is then of the clock before, and says nothing about the records after it.
+    pub is_alone: bool,
 }
 
 /// Place of the next record of a ring.
@@ -86,6 +91,8 @@ impl Lane {
             pending: PendingPoints::default(),
             until: None,
             waiting: Waiting::default(),
+            is_restored: false,
+            is_alone: false,
         }
     }
 
@@ -96,6 +103,7 @@ impl Lane {
         (self.next, self.file) = (Next::default(), LaneFile::default());
         self.pending = PendingPoints::default();
         self.waiting.restart();
+        self.is_alone = self.is_restored;
         // The classes in the cache are not described there.
         self.texts.forget();
     }
@@ -103,6 +111,7 @@ impl Lane {
     /// Begins another generation, this many after the first, whose ring begins anew.
     pub fn begin_generation(&mut self, number: u32) {
         (self.lease, self.clock, self.lessee) = (None, None, None);
+        (self.is_restored, self.is_alone) = (false, false);
         self.next = Next::default();
         self.waiting.restart();
         self.texts.forget();
@@ -110,6 +119,12 @@ impl Lane {
         if number < MAX_GENERATIONS {
             self.file.restarts = 0;
         }
+    }
+
+    /// Continues with a lessee whose lease record another session has.
+    pub fn restore(&mut self, lessee: Lessee) {
+        self.lessee = Some(lessee);
+        (self.is_restored, self.is_alone) = (true, true);
     }
 
     /// Returns the part of its files' names before their number.

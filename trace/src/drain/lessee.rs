@@ -1,9 +1,11 @@
 //! Leases of a ring: the thread or program that writes to it now.
 
 use super::classes::{ClassRef, Classes};
+use hypertrace_abi::event::cut;
 use hypertrace_abi::record::{ClockKind, id};
 use hypertrace_abi::ring::MAX_NAME_BYTES;
 use hypertrace_abi::schema::Value;
+use hypertrace_abi::sink::KnownClient;
 
 /// The lease whose records are drained now.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +25,12 @@ pub(crate) struct Lessee {
 }
 
 impl Lessee {
+    /// Returns the lessee of a restored client.
+    pub fn of(known: &KnownClient<'_>) -> Lessee {
+        let name = cut(known.name, MAX_NAME_BYTES).to_owned();
+        Lessee { token: known.token, clock: known.clock, name }
+    }
+
     /// Reads the payload of a lease record; `None` if it is malformed.
     pub fn parse(classes: &Classes, payload: &[u64]) -> Option<Lessee> {
         let class = classes.reserved(id::LEASE)?;

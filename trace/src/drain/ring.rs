@@ -151,6 +151,10 @@ impl Turn<'_, '_> {
                         0 => self.commit_nothing(&pulled, now),
                         _ => self.commit(&pulled, packed, now),
                     }?;
+                    if self.lane.is_alone && pulled.records > 0 {
+                        // The next record decides anew on the clock.
+                        (self.lane.is_alone, self.lane.lease) = (false, None);
+                    }
                     if waits_for.is_some() {
                         self.lane.waiting.rest = Rest::Waits;
                     }
@@ -199,8 +203,20 @@ impl Turn<'_, '_> {
         };
         let first = lane.next.timestamp;
         let mut packer = Packer::new(&mut state.buffer, &mut lane.texts.cache, first, now, context);
-        let pulled =
-            self.consumer.pull(&mut state.stage, |faults, record| packer.visit(faults, record));
+        let pulled = match lane.is_alone {
+            false => {
+                self.consumer.pull(&mut state.stage, |faults, record| packer.visit(faults, record))
+            }
+            true => {
+                let mut is_first = true;
+                self.consumer.pull(&mut state.stage, |faults, record| {
+                    match std::mem::take(&mut is_first) {
+                        true => packer.visit(faults, record),
+                        false => Flow::Stop,
+                    }
+                })
+            }
+        };
         let packed = packer.packed;
         lane.waiting.looked(packed.waits_for, pulled.more);
         (pulled, packed)

@@ -68,6 +68,13 @@ impl Stats {
         self.before = (self.lost, self.faults);
     }
 
+    /// Counts a fault that is not of the ring of this generation.
+    pub fn fault(&mut self, fault: Fault) {
+        for faults in [&mut self.before.1, &mut self.faults] {
+            faults[fault as usize] = faults[fault as usize].saturating_add(1);
+        }
+    }
+
     /// Notes the counts of the ring of this generation.
     pub fn note(&mut self, lost: &Losses, faults: &[u64; FAULT_KINDS]) {
         self.lost = self.before.0.plus(lost);

@@ -75,6 +75,15 @@ impl Texts {
         Ok(())
     }
 
+    /// Adds a text that the client had sent to another session. The next metadata describes its class
+    /// when a record is of it.
+    pub fn adopt(&mut self, classes: &mut Classes, text: &str) -> Result<(), Fault> {
+        if let Some(class) = self.table.learn_text(self.payer, classes, text)? {
+            classes.see(class.dense);
+        }
+        Ok(())
+    }
+
     /// Empties the cache, after what its ids mean has changed.
     pub fn forget(&mut self) {
         *self.cache = [Cached::default(); CACHE];

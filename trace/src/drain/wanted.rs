@@ -85,6 +85,12 @@ impl Wanted {
         self.seen.iter().map(|(name, on)| (&**name, *on))
     }
 
+    /// Returns the mask at the next call of [`Wanted::changed_mask`] whether it has changed or not: another
+    /// device may have another one.
+    pub fn publish(&mut self) {
+        self.changed = true;
+    }
+
     /// Returns the mask, if it may have changed since the last call.
     pub fn changed_mask(&mut self) -> Option<Box<Mask>> {
         if !std::mem::take(&mut self.changed) {

@@ -4,6 +4,7 @@ use super::resume::{Committed, Found};
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::failures::BOOKS;
 use crate::drain::lane::Next;
+use crate::drain::lessee::Lessee;
 use crate::drain::state::HIDDEN;
 use crate::drain::turn::write_counters;
 use crate::drain::waiting::{Log, Rest};
@@ -13,8 +14,9 @@ use crate::drain::{
 use crate::events::{HostRings, Pattern};
 use crate::limits::MAX_CLIENTS;
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::Consumer;
-use hypertrace_abi::sink::Drained;
+use hypertrace_abi::sink::{Drained, KnownClient};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -192,8 +194,8 @@ impl Engine {
         self.finished || !is_busy
     }
 
-    /// Begins another generation of guests, whose rings begin anew. Returns its epoch.
-    pub fn begin_generation(&mut self, least: u32) -> u32 {
+    /// Begins another generation of guests, of whose clients this much is known. Returns its epoch.
+    pub fn begin_generation(&mut self, least: u32, known: &[KnownClient<'_>]) -> u32 {
         let Engine { state, guests, .. } = self;
         let epoch = least.max(state.clocks.epoch().saturating_add(1));
         state.clocks.begin_epoch(epoch);
@@ -203,7 +205,39 @@ impl Engine {
             lane.begin_generation(state.generations);
             state.stats[lane.stats].begin_generation();
         }
+        for known in known {
+            let Some(lane) = guests.lane(known.client, &mut state.stats) else { continue };
+            let stats = &mut state.stats[lane.stats];
+            for text in known.texts {
+                if let Err(fault) = lane.texts.adopt(&mut state.classes, text) {
+                    stats.fault(fault);
+                }
+            }
+            if known.token != 0 {
+                let lessee = Lessee::of(known);
+                stats.name.clone_from(&lessee.name);
+                lane.restore(lessee);
+            }
+        }
+        state.classes.wanted.publish();
         epoch
+    }
+
+    /// Calls `tell` with what is known of each guest's client.
+    pub fn known_clients(&mut self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+        let Engine { state, guests, .. } = self;
+        for lane in guests.iter_mut() {
+            let (clock, name) = match (&lane.lease, &lane.lessee) {
+                (None, Some(lessee)) => (lessee.clock, &lessee.name),
+                _ => {
+                    let clock = lane.clock.and_then(|clock| state.clocks.guest(clock));
+                    let kind = clock.map_or(ClockKind::Tsc, |clock| clock.kind);
+                    (kind, &state.stats[lane.stats].name)
+                }
+            };
+            let texts = &lane.texts.table.texts(&state.classes)[..];
+            tell(&KnownClient { client: lane.number, token: 0, clock, name, texts });
+        }
     }
 
     /// Switches guest events by pattern; gives the names seen that it is about.

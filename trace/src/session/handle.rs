@@ -237,7 +237,8 @@ impl Session {
         self.parts.triggers.register(name, callback);
     }
 
-    /// Begins a new clock epoch: another guest, restore, migration, reset. Drain first: what is
+    /// Begins a new clock epoch, for a guest whose clock jumps while its rings continue. (A reset or a
+    /// restore of the device begins one by itself.) Drain first: what is
     /// drained later counts as the new epoch's. Each has a budget of its own of clocks and files
     /// that guests may begin ([`limits`](crate::limits)), so a guest must not be able to begin
     /// epochs at will: bound how often it may reset itself.

@@ -7,7 +7,7 @@ use crate::limits::MOST_LOST;
 use hypertrace_abi::layout::SLOT_WORDS;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, REFERENCE_PREFIX_WORDS};
 use hypertrace_abi::ring::{Consumer, Emit};
-use hypertrace_abi::sink::{Drained, EventSink, NameSet, ReferencePoint, Status};
+use hypertrace_abi::sink::{Drained, EventSink, KnownClient, NameSet, ReferencePoint, Status};
 use std::sync::atomic::Ordering;
 
 /// Ring words of the largest reference point.
@@ -63,8 +63,12 @@ impl EventSink for Session {
         }
     }
 
-    fn begin_generation(&self, epoch: u32) -> u32 {
-        self.engine().begin_generation(epoch)
+    fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {
+        self.engine().begin_generation(epoch, known)
+    }
+
+    fn known_clients(&self, tell: &mut dyn FnMut(&KnownClient<'_>)) {
+        self.engine().known_clients(tell);
     }
 
     fn unattached(&self, total: u64) {

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A chip's way into a snapshot of its machine, and back.
+
+use crate::chip::{Chip, ChipConfig, DrainWaker, lock};
+use crate::memory::Memory;
+use crate::state::{ChipState, ClientState, RestoreError, STATE_VERSION};
+use hypertrace_abi::atomic::Ordering::Relaxed;
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{ConsumerState, Place};
+use hypertrace_abi::sink::{EventSink, KnownClient};
+use std::collections::HashMap;
+
+impl<S: EventSink, T: DrainWaker> Chip<S, T> {
+    /// Drains the rings and returns the device's state, for a snapshot of the machine together with
+    /// its memory: guest RAM and the [shared regions](Chip::memory). Records that the sink cannot
+    /// take count as lost, so none is in two sessions. The device may continue afterwards.
+    ///
+    /// Call it while no vCPU runs, on any thread that may wait for a disk.
+    pub fn state(&self) -> ChipState {
+        let _turns = lock(&self.turns);
+        self.drain_rest();
+        self.forsake();
+        let clients = self.clients.iter().map(|client| {
+            let place = lock(&client.consumer).place();
+            let Place { position, sequence, token, lost, schemas } = place;
+            let registers = client.shadows.each_ref().map(|shadow| shadow.load(Relaxed));
+            let rest = ClientState::default();
+            ClientState { registers, position, sequence, token, lost, schemas, ..rest }
+        });
+        let geometry = &self.geometry;
+        let mut state = ChipState {
+            version: STATE_VERSION,
+            ring_bytes: geometry.ring_bytes,
+            block_bytes: geometry.block_bytes,
+            schema_bytes: geometry.schema_bytes,
+            legacy_args: geometry.legacy_args,
+            ring_mode: self.ring_mode as u32,
+            vcpu_clients: self.config.vcpu_clients as u32,
+            epoch: self.epoch.load(Relaxed) as u32,
+            mask_version: self.mask_version.load(Relaxed),
+            texts: Vec::new(),
+            clients: clients.collect(),
+        };
+        let ChipState { texts, clients, .. } = &mut state;
+        // Clients have mostly the same texts.
+        let mut indices = HashMap::new();
+        self.sink.known_clients(&mut |known| {
+            let Some(client) = clients.get_mut(known.client as usize) else { return };
+            client.clock = known.clock as u32;
+            client.name = known.name.to_owned();
+            let index = |text: &&str| match indices.get(*text) {
+                Some(index) => *index,
+                None => {
+                    let index = texts.len() as u32;
+                    texts.push((*text).to_owned());
+                    indices.insert((*text).to_owned(), index);
+                    index
+                }
+            };
+            client.texts = known.texts.iter().map(index).collect();
+        });
+        state
+    }
+
+    /// Makes a device on memory that has the contents of the snapshot. Its guests continue where they
+    /// were, and need not know: the sink gets the schemas that it needs from the state, and
+    /// begins another [generation](EventSink::begin_generation), so events after an older snapshot
+    /// that happen again are of another one. Of clients whose memory is zero, it begins as after a
+    /// [reset](Chip::reset).
+    ///
+    /// The geometry, the ring mode and the number of vCPUs' clients are those of the device before;
+    /// the rest of `config` may differ. Counts begin at 0.
+    ///
+    /// Call it before a vCPU runs.
+    ///
+    /// # Errors
+    /// If the state is of another device, or says what no device's state can: then nothing was done.
+    pub fn restore(
+        memory: Memory,
+        config: &ChipConfig,
+        state: &ChipState,
+        sink: S,
+        waker: T,
+    ) -> Result<Self, RestoreError> {
+        state.check(memory.geometry(), config)?;
+        let chip = Chip::new(memory, config, sink, waker);
+        let texts = state.clients.iter().map(|client| {
+            let texts = client.texts.iter();
+            texts.filter_map(|text| Some(state.texts.get(*text as usize)?.as_str())).collect()
+        });
+        let texts: Vec<Vec<&str>> = texts.collect();
+        let known = (0..).zip(&state.clients).zip(&texts).map(|((client, saved), texts)| {
+            let clock = match saved.clock {
+                0 => ClockKind::Tsc,
+                _ => ClockKind::MonotonicRaw,
+            };
+            KnownClient { client, token: saved.token, clock, name: &saved.name, texts }
+        });
+        let epoch = chip.sink.begin_generation(state.epoch + 1, &known.collect::<Vec<_>>());
+        chip.epoch.store(epoch.into(), Relaxed);
+        chip.mask_version.store(state.mask_version, Relaxed);
+        for (client, saved) in chip.clients.iter().zip(&state.clients) {
+            for (shadow, value) in client.shadows.iter().zip(saved.registers) {
+                shadow.store(value, Relaxed);
+            }
+        }
+        for (client, saved) in (0..).zip(&state.clients) {
+            if chip.client_memory(client).is_some_and(|memory| !memory.is_fresh()) {
+                *lock(&chip.clients[client as usize].consumer) =
+                    ConsumerState::continue_at(&saved.place());
+                // A guest may have overwritten what it waits for.
+                chip.with_consumer(client, |consumer| {
+                    consumer.publish_tail();
+                    consumer.commit_schemas();
+                });
+            }
+        }
+        chip.memory.set_config(&chip.config_bytes());
+        chip.publish(&lock(&chip.mask));
+        chip.sink.update_mask(&mut |mask| chip.set_mask(mask));
+        Ok(chip)
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The state of a device, as plain data for a snapshot of its machine.
+//!
+//! A state is as untrusted as a guest. Numbers that contradict the device, or that no device has, are
+//! refused by name; those that contradict the guest's memory are counted as the guest's faults.
+
+use crate::chip::{ChipConfig, REGISTERS};
+use hypertrace_abi::layout::Geometry;
+use hypertrace_abi::record::ClockKind;
+use hypertrace_abi::ring::{MAX_NAME_BYTES, Place};
+use hypertrace_abi::schema::MAX_TEXT;
+use thiserror::Error;
+
+/// Version of [`ChipState`] and [`PciState`].
+pub const STATE_VERSION: u32 = 1;
+
+/// Number of dwords of a PCI header of type 0.
+pub(crate) const HEADER: usize = 16;
+
+/// Greatest version of the mask that a device reaches: at one change in a nanosecond, in 146 years.
+const MOST_MASK_VERSION: u64 = 1 << 62;
+
+/// Why a state cannot be restored.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The state has another version.
+    #[error("the device's state has version {found}, expected {expected}")]
+    Version {
+        /// The only known version.
+        expected: u32,
+        /// The state's.
+        found: u32,
+    },
+    /// The state is of a device of another size or configuration.
+    #[error("the state is of a device whose {what} is {found}, expected {expected}")]
+    Differs {
+        /// The size or setting.
+        what: &'static str,
+        /// Value of the memory, or of the configuration.
+        expected: u64,
+        /// The state's.
+        found: u64,
+    },
+    /// A number of the device's state is impossible.
+    #[error("the state's {what} is {found}, expected at most {most}")]
+    Exceeds {
+        /// The number.
+        what: &'static str,
+        /// Greatest possible value.
+        most: u64,
+        /// The state's.
+        found: u64,
+    },
+    /// A number of a client's state is impossible.
+    #[error("the state's {what} of client {client} is {found}, expected at most {most}")]
+    Client {
+        /// The client.
+        client: u32,
+        /// The number.
+        what: &'static str,
+        /// Greatest possible value.
+        most: u64,
+        /// The state's.
+        found: u64,
+    },
+    /// Bits of PCI config space that no guest can change.
+    #[error("config space at {offset:#x} has the fixed bits {found:#x}, expected {expected:#x}")]
+    Fixed {
+        /// Offset of the dword.
+        offset: u64,
+        /// The function's.
+        expected: u32,
+        /// The state's.
+        found: u32,
+    },
+}
+
+/// State of a [`Chip`](crate::Chip) whose rings are empty: see [`Chip::state`](crate::Chip::state).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+pub struct ChipState {
+    /// [`STATE_VERSION`].
+    pub version: u32,
+    /// Size of a client's ring in bytes.
+    pub ring_bytes: u64,
+    /// Size of a block in bytes.
+    pub block_bytes: u64,
+    /// Size of a client's schema log in bytes.
+    pub schema_bytes: u64,
+    /// Number of arguments of a 2016 event.
+    pub legacy_args: u32,
+    /// Behaviour of a full ring, as in the config page.
+    pub ring_mode: u32,
+    /// Number of clients that belong to vCPUs.
+    pub vcpu_clients: u32,
+    /// Clock epoch.
+    pub epoch: u32,
+    /// Version of the enable mask that guests saw last.
+    pub mask_version: u64,
+    /// Schema texts, for [`ClientState::texts`].
+    pub texts: Vec<String>,
+    /// All clients, by number.
+    pub clients: Vec<ClientState>,
+}
+
+/// State of a [`PciFunction`](crate::PciFunction): config space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+pub struct PciState {
+    /// [`STATE_VERSION`].
+    pub version: u32,
+    /// The header's dwords: COMMAND, BARs and the interrupt line are the guest's, the rest is fixed.
+    pub header: [u32; HEADER],
+}
+
+/// State of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
+pub struct ClientState {
+    /// Values of registers between stores.
+    pub registers: [u64; REGISTERS],
+    /// Position in the ring up to which all records were taken, in words.
+    pub position: u64,
+    /// Number of the next record, if it is known.
+    pub sequence: Option<u64>,
+    /// Token of the lessee, 0 if there was none.
+    pub token: u64,
+    /// The guest's running totals of lost events when they were last seen: full, busy, unattached.
+    pub lost: [u64; 3],
+    /// Position in the schema log up to which the host has all texts on disk, in words.
+    pub schemas: u64,
+    /// Clock of the lessee's timestamps, as in its lease record.
+    pub clock: u32,
+    /// Name of the lessee, by the guest's account.
+    pub name: String,
+    /// Texts that the guest has sent: indices in [`ChipState::texts`].
+    pub texts: Vec<u32>,
+}
+
+impl ClientState {
+    /// Returns the place in ring and schema log.
+    pub(crate) fn place(&self) -> Place {
+        let ClientState { position, sequence, token, lost, schemas, .. } = *self;
+        Place { position, sequence, token, lost, schemas }
+    }
+
+    fn check(&self, client: u32, texts: usize) -> Result<(), RestoreError> {
+        let most = |what, found: u64, most: u64| match found > most {
+            true => Err(RestoreError::Client { client, what, most, found }),
+            false => Ok(()),
+        };
+        let sequence = self.sequence.unwrap_or(0);
+        most("record number", sequence, Place::most_sequence(self.position))?;
+        most("clock", self.clock.into(), ClockKind::MonotonicRaw as u64)?;
+        most("name's length", self.name.len() as u64, MAX_NAME_BYTES as u64)?;
+        let texts = texts as u64;
+        most("number of texts", self.texts.len() as u64, texts)?;
+        // With no texts there is no index either.
+        let last = texts.saturating_sub(1);
+        self.texts.iter().try_for_each(|text| most("index of a text", (*text).into(), last))
+    }
+}
+
+impl ChipState {
+    /// Checks the state against the device that it shall be restored in.
+    pub(crate) fn check(
+        &self,
+        geometry: &Geometry,
+        config: &ChipConfig,
+    ) -> Result<(), RestoreError> {
+        if self.version != STATE_VERSION {
+            let (expected, found) = (STATE_VERSION, self.version);
+            return Err(RestoreError::Version { expected, found });
+        }
+        let vcpus = config.vcpu_clients.min(geometry.clients);
+        for (what, expected, found) in [
+            ("number of clients", geometry.clients.into(), self.clients.len() as u64),
+            ("ring size", geometry.ring_bytes, self.ring_bytes),
+            ("block size", geometry.block_bytes, self.block_bytes),
+            ("schema log's size", geometry.schema_bytes, self.schema_bytes),
+            ("number of arguments", geometry.legacy_args.into(), self.legacy_args.into()),
+            ("ring mode", config.ring_mode as u64, self.ring_mode.into()),
+            ("number of clients of vCPUs", vcpus.into(), self.vcpu_clients.into()),
+        ] {
+            if expected != found {
+                return Err(RestoreError::Differs { what, expected, found });
+            }
+        }
+        let longest = self.texts.iter().map(String::len).max().unwrap_or(0);
+        for (what, found, most) in [
+            ("clock epoch", self.epoch.into(), u64::from(u32::MAX - 1)),
+            ("version of the mask", self.mask_version, MOST_MASK_VERSION),
+            ("longest text", longest as u64, MAX_TEXT as u64),
+        ] {
+            if found > most {
+                return Err(RestoreError::Exceeds { what, most, found });
+            }
+        }
+        let clients = (0..).zip(&self.clients);
+        clients.into_iter().try_for_each(|(client, state)| state.check(client, self.texts.len()))
+    }
+}
