@@ -432,52 +432,6 @@ fn false_readings_of_a_client_change_no_region_of_another() {
 }
 
 #[test]
-fn a_thread_that_programs_of_two_processes_claim_is_nobodys() {
-    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
-    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
-    let (program, other) = ((100, "program"), (9, "other"));
-    let switch = |time: u64, from, state, to| {
-        let payload = trace_dat::switch(from, state, to);
-        (vcpu::HOST_BASE + time, trace_dat::SCHED_SWITCH_ID, 9, payload)
-    };
-    let kernel = [
-        switch(500, other, 0, program),
-        switch(11_000, program, 0x100, other),
-        switch(19_000, other, 0, program),
-        switch(30_000, program, 1, other),
-    ];
-    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel)).version_7();
-    // 8 of 10 us are runnable. Another client names the same thread; if it is of another process, that is false.
-    // Otherwise, the first one's program has begun another one.
-    for (pid, of_first, claims) in
-        [(None, [2_000, 8_000, 0], 0), (Some(51), [0, 0, 10_000], 1), (Some(50), [0, 0, 10_000], 0)]
-    {
-        let lease = |client: u32, pid: u64, time: u64| {
-            let token = 9 + u64::from(client);
-            let fields = [token, pid, 100, 0];
-            Packet::new(1, client, 0).with64(80, token).event_str(time, 1, &fields, b"program")
-        };
-        let first = lease(0, 50, 1).event(10_000, B, &[1, 0]).event(20_000, E, &[1]);
-        let made = Made::with_json(&json);
-        let mut made = made.stream("guest-000-0000", &[Packet::new(1, 0, 0), first]);
-        if let Some(pid) = pid {
-            let work = lease(1, pid, 2).event(12_000, vcpu::WORK, &[0]);
-            let second = work.event(15_000, vcpu::WORK, &[0]);
-            made = made.stream("guest-001-0000", &[Packet::new(1, 1, 0), second]);
-        }
-        std::fs::write(made.path().join("kernel.dat"), &trace).unwrap();
-
-        let regions = all(&made);
-
-        let times = regions.groups[0].total.times;
-        let parts = [Part::Guest, Part::Runnable, Part::Unattributed].map(|part| times.get(part));
-        assert_eq!(parts, of_first, "{pid:?}");
-        let said = regions.warnings.iter().filter(|said| said.contains("the thread 100 "));
-        assert_eq!(said.count(), claims, "{:?}", regions.warnings);
-    }
-}
-
-#[test]
 fn the_lanes_of_a_window_are_what_its_threads_did() {
     let vcpus = [Vcpu::rounds(0, 60, 20), Vcpu::rounds(1, 60, 20)];
     let made = with_kernel(&vcpus, |_| true);

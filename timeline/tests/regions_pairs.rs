@@ -396,13 +396,13 @@ fn a_client_that_moves_to_another_thread_in_a_region_is_not_counted() {
 fn a_region_that_a_child_process_ends_too_is_not_counted() {
     let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
     let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
-    let lease = |client: u32, pid: u64| {
+    let lease = |client: u32, pid: u64, time: u64| {
         let fields = [pid, pid, pid, 0];
-        Packet::new(1, client, 0).with64(80, pid).event_str(1, 1, &fields, b"program")
+        Packet::new(1, client, 0).with64(80, pid).event_str(time, 1, &fields, b"program")
     };
-    let parent = lease(0, 50).event(10, B, &[1, 0]).event(30, E, &[1]);
+    let parent = lease(0, 50, 1).event(10, B, &[1, 0]).event(30, E, &[1]);
     let parent = parent.event(40, B, &[2, 0]).event(50, E, &[2]);
-    let child = lease(1, 51).event(20, E, &[1]);
+    let child = lease(1, 51, 15).event(20, E, &[1]);
     let made = Made::with_json(&json)
         .stream("guest-000-0000", &[Packet::new(1, 0, 0), parent])
         .stream("guest-001-0000", &[Packet::new(1, 1, 0), child]);

@@ -236,6 +236,12 @@ impl Args {
                  choose with --name"
             ));
         }
+        if regions.has_other_names {
+            warnings.push(format!(
+                "more names than {MOST_GROUPS} groups have space for: the regions of the others are in \
+                 the group \"other names\"; choose with --name"
+            ));
+        }
         if regions.has_others {
             warnings.push(format!(
                 "more values than {MOST_GROUPS} groups have space for: the regions with the others \

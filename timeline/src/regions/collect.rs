@@ -8,7 +8,7 @@ mod strays;
 
 use super::followed::Followed;
 use super::groups::{Groups, add_exits, unattributed};
-use super::host::{Host, Recording, lease};
+use super::host::{Counted, Host, Recording, lease};
 use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
@@ -178,15 +178,32 @@ fn missing(((session, _), host): (&(Session, ClockMaps), &Host)) -> Option<Strin
     })
 }
 
-/// Returns a line about threads of programs that are nobody's.
-fn disputes(host: &Host) -> Option<String> {
-    let mut threads = host.threads.iter().filter(|thread| thread.is_disputed);
-    let (first, others) = (threads.next()?, threads.count());
-    let more = if others > 0 { format!(", and {others} more") } else { String::new() };
-    Some(format!(
-        "programs of two processes name the thread {}{more} as theirs: the time of both is unattributed",
-        first.tid
-    ))
+/// Returns lines about threads that several programs name, and about those that are too many.
+fn disputes(host: &Host) -> impl Iterator<Item = String> {
+    let of = |what: Counted, verb: &str| match what.count {
+        0 => None,
+        1 => Some(format!("1 lease {verb}s the thread {}", what.first)),
+        count => {
+            Some(format!("{count} leases {verb} threads, the first the thread {}", what.first))
+        }
+    };
+    let claimed = of(host.claimed, "name").map(|leases| {
+        format!(
+            "{leases}, while another program had it: it stays with that one, and the time of the lease's \
+             own regions is unattributed"
+        )
+    });
+    let disputed = (host.disputed.count > 0).then(|| {
+        format!(
+            "the events of the first program contradict the kernel's on {} of these threads: the time of \
+             both is unattributed there",
+            host.disputed.count
+        )
+    });
+    let too_many = of(host.without_account, "name").map(|leases| {
+        format!("{leases}, which are more threads than are kept: their time is unattributed")
+    });
+    [claimed, disputed, too_many].into_iter().flatten()
 }
 
 /// Returns a line about threads of a session that the filter of its kernel's trace does not have.
@@ -332,7 +349,7 @@ impl<'a> Pass<'a> {
             if let Some(thread) = thread {
                 is_unknown = host.is_unknown(thread, time);
                 if !is_unknown {
-                    host.threads[thread].account.guest(time, event.bound_ns);
+                    host.guest(thread, time, event.bound_ns);
                 }
             }
         }
@@ -421,10 +438,7 @@ impl<'a> Pass<'a> {
         else {
             if matches!(self.options.select, Select::Names(_)) {
                 let Some(group) = self.group(event, role, name, thread) else { return };
-                let pid = self.hosts[session].pid(client);
-                let stray =
-                    Stray { session, client, pid, name, id, time: end, group, is_begin: false };
-                self.stray(stray);
+                self.stray((session, client), (name, id, group), end, false);
             }
             return;
         };
@@ -548,7 +562,7 @@ impl<'a> Pass<'a> {
             times: sums.times,
             bound: open.bound.and_then(|ns| ns.try_into().ok()).unwrap_or(u32::MAX),
             group: open.group,
-            client,
+            lessee: host.note(client),
             session: u16::try_from(session).unwrap_or(u16::MAX),
             state,
         };
@@ -610,7 +624,7 @@ impl<'a> Pass<'a> {
     /// Ends all that is open, and sums up.
     fn finish(mut self, mut warnings: Vec<String>) -> Regions {
         self.end_accounts();
-        warnings.extend(self.hosts.iter().filter_map(disputes));
+        warnings.extend(self.hosts.iter().flat_map(disputes));
         warnings.extend(self.hosts.iter().filter_map(unfollowed));
         for session in 0..self.hosts.len() {
             let clients = (0..).zip(&mut self.hosts[session].clients);
@@ -631,7 +645,7 @@ impl<'a> Pass<'a> {
         // Their memory is for the groups' numbers.
         drop(hosts);
         let is_cut = is_cut || groups.is_cut;
-        let has_others = groups.has_others;
+        let (has_others, has_other_names) = (groups.has_others, groups.has_other_names);
         let groups = groups.finish(&mut store);
         if matches!(self.options.select, Select::Between(..)) && !has_both {
             warnings.push(
@@ -641,6 +655,16 @@ impl<'a> Pass<'a> {
             );
         }
         let sessions = Vec::new();
-        Regions { groups, sessions, reasons, warnings, is_cut, has_others, has_kernel, store }
+        Regions {
+            groups,
+            sessions,
+            reasons,
+            warnings,
+            is_cut,
+            has_others,
+            has_other_names,
+            has_kernel,
+            store,
+        }
     }
 }

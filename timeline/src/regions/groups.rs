@@ -4,7 +4,7 @@
 
 use super::MOST_GROUPS;
 use super::parts::{Account, Reason, Times};
-use super::store::{Detail, State, Store};
+use super::store::{Detail, Lessee, State, Store};
 use super::summary::{Group, Longest, rank};
 use std::collections::HashMap;
 
@@ -14,6 +14,9 @@ const EMPTY: &str = "empty";
 const MOST_VALUE: usize = 100;
 /// Value of the regions whose own value has no group, as there are too many.
 const OTHERS: &str = "other values";
+/// Name of the regions whose own name has no group, as there are too many. No event has a space in its
+/// name.
+const OTHER_NAMES: &str = "other names";
 /// Most intervals of the slowest regions of all groups together, of 24 bytes each.
 const MOST_STEPS: usize = 1 << 17;
 
@@ -21,28 +24,36 @@ const MOST_STEPS: usize = 1 << 17;
 #[derive(Debug)]
 pub(super) struct Groups {
     pub all: Vec<Group>,
-    /// By session, number of the name, and value; `None` without values, and for other values.
-    by_value: HashMap<(usize, u32, Option<String>), u32>,
+    /// By session, number of the name, and value; `None` without values, and for other names and other
+    /// values.
+    by_value: HashMap<(usize, Option<u32>, Option<String>), u32>,
+    /// Most groups of names: there is space for the other names of each session.
+    most_names: usize,
     /// Most groups of values: there is space for the other values of each name.
     most_values: usize,
     /// Intervals of the slowest regions.
     steps: usize,
     /// Whether values had no group of their own.
     pub has_others: bool,
-    /// Whether names had no group.
+    /// Whether names had no group of their own.
+    pub has_other_names: bool,
+    /// Whether regions had no group at all.
     pub is_cut: bool,
 }
 
 impl Groups {
     /// Makes none, for so many names in so many sessions.
     pub fn new(names: usize, sessions: usize) -> Groups {
+        let most_names = MOST_GROUPS - sessions.min(MOST_GROUPS / 4);
         let others = names.saturating_mul(sessions).min(MOST_GROUPS / 2);
         Groups {
             all: Vec::new(),
             by_value: HashMap::new(),
-            most_values: MOST_GROUPS - others,
+            most_names,
+            most_values: most_names - others,
             steps: 0,
             has_others: false,
+            has_other_names: false,
             is_cut: false,
         }
     }
@@ -54,7 +65,7 @@ impl Groups {
         name: (u32, &str),
         value: Option<String>,
     ) -> Option<u32> {
-        let mut key = (session, name.0, value.map(cut));
+        let mut key = (session, Some(name.0), value.map(cut));
         if let Some(group) = self.by_value.get(&key) {
             return Some(*group);
         }
@@ -66,15 +77,30 @@ impl Groups {
                 return Some(*group);
             }
         }
+        let mut name = name.1;
+        if self.all.len() >= self.most_names {
+            self.has_other_names = true;
+            (key.1, key.2, name) = (None, None, OTHER_NAMES);
+            value = value.map(|_| OTHERS.into());
+            if let Some(group) = self.by_value.get(&key) {
+                return Some(*group);
+            }
+        }
         if self.all.len() == MOST_GROUPS {
             self.is_cut = true;
             return None;
         }
-        let is_others = self.has_others && key.2.is_none();
-        let name = name.1.to_owned();
         let number = self.all.len() as u32;
-        let bound_ns = Some(0);
-        let group = Group { session, name, value, number, is_others, bound_ns, ..Group::default() };
+        let group = Group {
+            session,
+            name: name.to_owned(),
+            name_number: key.1,
+            is_others: value.is_some() && key.2.is_none(),
+            value,
+            number,
+            bound_ns: Some(0),
+            ..Group::default()
+        };
         self.all.push(group);
         self.by_value.insert(key, number);
         Some(number)
@@ -147,26 +173,27 @@ impl Groups {
         self.all
     }
 
-    /// Sets the cost of an empty region: the least median of its clients' own ones, if each of its
-    /// clients has some.
+    /// Sets the cost of an empty region: the least median of its lessees' own ones, if each of them has
+    /// some. An earlier lessee of a client may be another program, which measured something else.
     fn set_empty(&mut self, store: &Store) {
-        // By session, client, and whether they begin with a reference point.
-        let mut medians: HashMap<(u16, u32, bool), u64> = HashMap::new();
+        // By session, lessee, and whether they begin with a reference point.
+        let mut medians: HashMap<(u16, Lessee, bool), u64> = HashMap::new();
         for group in self.all.iter().filter(|group| group.name == EMPTY) {
-            let client = |index: &u32| {
+            let of = |index: &u32| {
                 let sample = store.get(*index);
-                (sample.session, sample.client, group.is_point)
+                (sample.session, sample.lessee, group.is_point)
             };
             let mut counts: HashMap<_, (usize, usize)> = HashMap::new();
-            for index in &group.order {
-                counts.entry(client(index)).or_default().0 += 1;
+            let of_one = |index: &&u32| store.get(**index).lessee.is_one();
+            for index in group.order.iter().filter(of_one) {
+                counts.entry(of(index)).or_default().0 += 1;
             }
             // They are in order of their durations.
             for index in &group.order {
-                let Some((count, before)) = counts.get_mut(&client(index)) else { continue };
+                let Some((count, before)) = counts.get_mut(&of(index)) else { continue };
                 if *before == rank(*count, 0.5) {
                     let ns = store.get(*index).duration_ns();
-                    medians.entry(client(index)).and_modify(|m| *m = ns.min(*m)).or_insert(ns);
+                    medians.entry(of(index)).and_modify(|m| *m = ns.min(*m)).or_insert(ns);
                 }
                 *before += 1;
             }
@@ -174,10 +201,11 @@ impl Groups {
         if medians.is_empty() {
             return;
         }
-        for group in &mut self.all {
+        // Regions of other names can be of both kinds.
+        for group in self.all.iter_mut().filter(|group| group.name_number.is_some()) {
             let own = |index: &u32| {
                 let sample = store.get(*index);
-                medians.get(&(sample.session, sample.client, group.is_point)).copied()
+                medians.get(&(sample.session, sample.lessee, group.is_point)).copied()
             };
             let all: Option<u64> = group
                 .order
@@ -207,11 +235,12 @@ fn cut(mut value: String) -> String {
     value
 }
 
-fn key(group: &Group) -> (&str, usize, bool, Option<u64>, Option<&str>) {
+fn key(group: &Group) -> (bool, &str, usize, bool, Option<u64>, Option<&str>) {
+    let is_other_names = group.name_number.is_none();
     // Numbers by their size.
     let value = group.value.as_deref();
     let number = value.and_then(|value| value.parse().ok());
-    (&group.name, group.session, group.is_others, number, value)
+    (is_other_names, &group.name, group.session, group.is_others, number, value)
 }
 
 /// Returns the times of a region of which nothing is known.

@@ -6,6 +6,7 @@ use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Pairs, most_open};
 use super::parts::{Account, MOST_INTERVALS};
+use super::store::Lessee;
 use super::{Kind, unix_ns};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, Session};
@@ -15,12 +16,16 @@ use std::sync::Arc;
 
 /// Most threads of a session that have an account, of some 600 bytes.
 const MOST_THREADS: usize = 1 << 14;
+/// Threads that are looked at to find one whose account is free.
+const MOST_TRIED: usize = 64;
 /// Most intervals of all threads together, of 24 bytes each, and those of a thread in any case.
 const INTERVALS: (usize, usize) = (1 << 17, 8);
 /// Slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
 /// Most clients, more than any session has.
-const MOST_CLIENTS: usize = 4096;
+pub(super) const MOST_CLIENTS: usize = 4096;
+/// Most lessees whose processes are kept, of some 20 bytes.
+const MOST_LESSEES: usize = 1 << 17;
 /// Most CPUs, more than any kernel has.
 const MOST_CPUS: usize = 1 << 13;
 
@@ -46,6 +51,25 @@ pub(super) struct Host {
     /// Most open regions of a client.
     pub most_open: usize,
     pub jumps: Jumps,
+    /// The processes of the programs that have a region.
+    pids: HashMap<Lessee, u32>,
+    /// Times of the last events of programs' leases, by client and token.
+    lease_ends: HashMap<(u32, u64), i64>,
+    /// Leases that named a thread which another program held.
+    pub claimed: Counted,
+    /// Threads that were taken away from a program for that.
+    pub disputed: Counted,
+    /// Leases whose threads have no account, as there are too many.
+    pub without_account: Counted,
+    /// The thread at which the next search for an account that is free begins.
+    next_free: usize,
+}
+
+/// Number of threads, and the first of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    pub count: u64,
+    pub first: u32,
 }
 
 /// The jumps of clocks.
@@ -74,10 +98,12 @@ pub(super) struct Thread {
     pub tid: u32,
     pub name: Option<Arc<str>>,
     pub account: Account,
-    /// The client of a program that it is, and its process.
-    owner: Option<(u32, u32)>,
-    /// Whether programs of two processes say that it is theirs: it is nobody's then.
-    pub is_disputed: bool,
+    /// The client of a program that it is.
+    owner: Option<u32>,
+    /// Whether another lease named it while its client held it.
+    is_claimed: bool,
+    /// Time until which it is nobody's, as this client's events contradicted the kernel's, too.
+    disputed_until: i64,
     /// The recording that shows it, from its first event on: before that, it may not have been
     /// recorded.
     pub recording: Option<usize>,
@@ -94,6 +120,25 @@ pub(super) struct Client {
     pub thread: Option<usize>,
     /// Process of a program, 0 if unknown.
     pub pid: u32,
+    /// Time of the last lease.
+    pub leased: i64,
+    /// Its token.
+    token: Option<u64>,
+    /// Time of its last event.
+    until: i64,
+    /// Number of leases.
+    leases: u32,
+    /// Whether the process of the lessee is kept.
+    is_noted: bool,
+}
+
+impl Counted {
+    fn add(&mut self, tid: u32) {
+        if self.count == 0 {
+            self.first = tid;
+        }
+        self.count += 1;
+    }
 }
 
 impl Jumps {
@@ -162,6 +207,12 @@ impl Host {
             vmm: HashMap::new(),
             most_open: most_open(0),
             jumps: Jumps::new(jumps.collect()),
+            pids: HashMap::new(),
+            lease_ends: lease_ends(session),
+            claimed: Counted::default(),
+            disputed: Counted::default(),
+            without_account: Counted::default(),
+            next_free: 0,
         };
         let streams = session.streams().iter().filter(|s| s.domain == Domain::Guest);
         let clients = streams.map(|s| s.client).chain(maps.served());
@@ -202,9 +253,29 @@ impl Host {
         Some(pairs)
     }
 
-    /// Returns the process of a client, 0 if it is unknown.
-    pub fn pid(&self, client: u32) -> u32 {
-        self.clients.get(client as usize).map_or(0, |client| client.pid)
+    /// Returns the lessee of a client.
+    pub fn lessee(&self, client: u32) -> Lessee {
+        let leases = self.clients.get(client as usize).map_or(0, |client| client.leases);
+        Lessee::new(client, leases)
+    }
+
+    /// Returns the lessee of a client, and keeps its process.
+    pub fn note(&mut self, client: u32) -> Lessee {
+        let lessee = self.lessee(client);
+        if self.is_program
+            && let Some(of) = self.clients.get_mut(client as usize)
+            && !std::mem::replace(&mut of.is_noted, true)
+            && lessee.is_one()
+            && self.pids.len() < MOST_LESSEES
+        {
+            self.pids.insert(lessee, of.pid);
+        }
+        lessee
+    }
+
+    /// Returns the process of a lessee that has a region, 0 if it is unknown.
+    pub fn pid_of(&self, lessee: Lessee) -> u32 {
+        self.pids.get(&lessee).copied().unwrap_or(0)
     }
 
     /// Returns a thread, which gets an account if it has none.
@@ -212,20 +283,51 @@ impl Host {
         if let Some(thread) = self.by_tid.get(&tid) {
             return Some(*thread);
         }
-        if self.threads.len() == MOST_THREADS || tid == 0 {
+        if tid == 0 {
             return None;
         }
         let account = Account::new(Kinds::default().exactness(self.runs));
         // The kernel's events may be of a time before its lease.
         let recording = self.recordings.iter().position(|recording| recording.seen.contains(tid));
-        let (name, owner, is_disputed) = (None, None, false);
-        self.threads.push(Thread { tid, name, account, owner, is_disputed, recording });
-        let new = self.threads.len() - 1;
+        let thread = Thread {
+            tid,
+            name: None,
+            account,
+            owner: None,
+            is_claimed: false,
+            disputed_until: i64::MIN,
+            recording,
+        };
+        let new = if self.threads.len() < MOST_THREADS {
+            self.threads.push(thread);
+            self.share_intervals();
+            self.threads.len() - 1
+        } else {
+            let at = self.free_thread()?;
+            self.by_tid.remove(&self.threads[at].tid);
+            self.threads[at] = thread;
+            self.threads[at].account.keep_intervals(INTERVALS.1);
+            at
+        };
         self.set_exactness(new);
         self.by_tid.insert(tid, new);
-        self.slots[tid as usize % TID_SLOTS] = self.threads.len() as u32;
-        self.share_intervals();
+        self.slots[tid as usize % TID_SLOTS] = new as u32 + 1;
         Some(new)
+    }
+
+    /// Returns a thread of a program that ended, whose account nothing needs any more.
+    fn free_thread(&mut self) -> Option<usize> {
+        if !self.is_program {
+            return None;
+        }
+        // A few at a time, so that each lease costs little.
+        (0..MOST_TRIED).find_map(|_| {
+            let at = self.next_free % self.threads.len();
+            self.next_free = at + 1;
+            let thread = &self.threads[at];
+            let is_free = thread.owner.is_none() && thread.account.cuts.is_unused();
+            is_free.then_some(at)
+        })
     }
 
     /// Divides the memory for intervals among the threads.
@@ -316,25 +418,52 @@ impl Host {
         pairs.chain(own).for_each(|pairs| pairs.spoil_of(thread, Kind::LostEvents));
     }
 
-    /// Gives a thread to a client of a program, by the client's own words. A thread that clients of two
-    /// processes claim is nobody's from then on. In one process, a program has begun another one.
-    fn claim(&mut self, number: u32, thread: Option<usize>, pid: u32) {
+    /// Gives a thread to a client of a program, by the client's own words. The lessee that holds a thread
+    /// keeps it while its lease lasts, which its later events show. Another one that names it has no
+    /// thread: if it is the right one, its time is unattributed. After the last event of a lease, a
+    /// program has begun another one, or the kernel has used the thread's number again.
+    fn claim(&mut self, number: u32, thread: Option<usize>, time: i64) {
         let Some(client) = self.client(number) else { return };
-        client.pid = pid;
-        let old = client.thread.take();
-        if let Some(old) = old.and_then(|old| self.threads.get_mut(old)) {
-            old.owner = None;
+        if let Some(old) = client.thread.take() {
+            (self.threads[old].owner, self.threads[old].is_claimed) = (None, false);
         }
         let Some(at) = thread else { return };
         let thread = &mut self.threads[at];
-        if let Some((other, of)) = thread.owner {
+        if time < thread.disputed_until {
+            return;
+        }
+        if let Some(other) = thread.owner {
+            if self.clients[other as usize].until > time {
+                thread.is_claimed = true;
+                self.claimed.add(thread.tid);
+                return self.check(at);
+            }
             self.clients[other as usize].thread = None;
-            thread.is_disputed |= of != pid || pid == 0;
         }
-        if !thread.is_disputed {
-            thread.owner = Some((number, pid));
-            self.clients[number as usize].thread = Some(at);
+        thread.owner = Some(number);
+        (thread.is_claimed, thread.account.is_contradicted) = (false, false);
+        self.clients[number as usize].thread = Some(at);
+    }
+
+    /// Takes a thread away from its client if another one has named it, and events contradict each
+    /// other: then it may be the other's.
+    fn check(&mut self, at: usize) {
+        let thread = &mut self.threads[at];
+        if thread.is_claimed
+            && thread.account.is_contradicted
+            && let Some(owner) = thread.owner.take()
+        {
+            let owner = &mut self.clients[owner as usize];
+            owner.thread = None;
+            thread.disputed_until = owner.until;
+            self.disputed.add(thread.tid);
         }
+    }
+
+    /// Takes a client's own event for the account of its thread.
+    pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>) {
+        self.threads[at].account.guest(time, bound);
+        self.check(at);
     }
 
     /// Returns a thread's account for an event of a recording; `None` if another recording shows the
@@ -389,17 +518,59 @@ pub(super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: bool) {
         (None, _) if for_lanes => host.thread(thread.tid),
         _ => host.known(thread.tid),
     });
-    if let Some(thread) = thread {
-        host.threads[thread].name = Some(event.source.clone());
+    let name = |host: &mut Host, thread: Option<usize>| {
+        if let Some(thread) = thread.and_then(|thread| host.threads.get_mut(thread)) {
+            thread.name = Some(event.source.clone());
+        }
+    };
+    if !host.is_program || event.client.is_none() {
+        name(host, thread);
     }
-    if let Some(number) = event.client.filter(|_| host.is_program) {
-        let mut fields = event.fields.iter();
-        let pid = fields.find_map(|(name, value)| match value {
-            ValueRef::Unsigned(pid) if &**name == "pid" => u32::try_from(pid).ok(),
-            _ => None,
-        });
-        host.claim(number, thread, pid.unwrap_or(0));
+    let Some(number) = event.client else { return };
+    let (mut pid, mut token) = (0, None);
+    for (name, value) in event.fields.iter() {
+        match (&**name, value) {
+            ("pid", ValueRef::Unsigned(value)) => pid = u32::try_from(value).unwrap_or(0),
+            ("token", ValueRef::Hex(value)) => token = Some(value),
+            _ => {}
+        }
     }
+    let is_program = host.is_program;
+    let until = token.and_then(|token| host.lease_ends.get(&(number, token)).copied());
+    let Some(client) = host.client(number) else { return };
+    // Where it is not known, it lasts.
+    (client.pid, client.until) = (pid, until.unwrap_or(i64::MAX));
+    // A lease that is said again is the same one.
+    if client.leases == 0 || client.token != token {
+        client.leases = client.leases.saturating_add(1);
+        (client.token, client.leased, client.is_noted) = (token, event.ts_ns, false);
+    }
+    if is_program {
+        if let (None, Some(of)) = (thread, event.thread.filter(|thread| thread.tid != 0)) {
+            host.without_account.add(of.tid);
+        }
+        host.claim(number, thread, event.ts_ns);
+        let own = host.clients[number as usize].thread;
+        name(host, own);
+    }
+}
+
+/// Returns the times of the last events of programs' leases.
+fn lease_ends(session: &Session) -> HashMap<(u32, u64), i64> {
+    let mut ends = HashMap::new();
+    let streams = session.streams().iter().filter(|s| s.domain == Domain::Guest);
+    for stream in streams.filter(|_| session.json().programs) {
+        for (token, clock, end) in stream.segments.iter().flat_map(|segment| &segment.leases) {
+            let clock = session.json().clock(*clock).filter(|clock| clock.domain == Domain::Host);
+            let Some(clock) = clock else { continue };
+            let end = unix_ns(session, session.host_time(clock, *end));
+            if ends.len() < MOST_LESSEES || ends.contains_key(&(stream.client, *token)) {
+                let last = ends.entry((stream.client, *token)).or_insert(end);
+                *last = end.max(*last);
+            }
+        }
+    }
+    ends
 }
 
 #[cfg(test)]

@@ -144,7 +144,7 @@ impl Kind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Regions {
-    /// By name, then by session and value.
+    /// By name, then by session and value. Other names are last.
     pub groups: Vec<Group>,
     /// Names of the sessions: those of their directories, with a number where two are the same.
     pub sessions: Vec<String>,
@@ -152,12 +152,14 @@ pub struct Regions {
     pub reasons: Vec<String>,
     /// Faults of the inputs, although they could be read, and what could not be known.
     pub warnings: Vec<String>,
-    /// Whether there are more than [`MOST_REGIONS`] regions or [`MOST_GROUPS`] groups: those
-    /// after them are missing.
+    /// Whether there are more than [`MOST_REGIONS`] regions: those after them are missing.
     pub is_cut: bool,
     /// Whether there are more than [`MOST_GROUPS`] values: the regions with those after them are in
     /// groups of other values.
     pub has_others: bool,
+    /// Whether there are more than [`MOST_GROUPS`] names: the regions of those after them are in a group
+    /// `other names` of their session.
+    pub has_other_names: bool,
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
     store: store::Store,

@@ -265,6 +265,9 @@ pub struct Account {
     intervals: VecDeque<Interval>,
     most_intervals: usize,
     unconfirmed: usize,
+    /// Whether the thread had an event of its own while another one had the CPU: a switch is missing, or
+    /// the event is another thread's.
+    pub is_contradicted: bool,
 }
 
 impl Account {
@@ -284,6 +287,7 @@ impl Account {
             intervals: VecDeque::new(),
             most_intervals: MOST_INTERVALS,
             unconfirmed: 0,
+            is_contradicted: false,
         }
     }
 
@@ -337,6 +341,7 @@ impl Account {
         if bound == Some(0) && self.cpu != Cpu::On {
             // Only a switch proves that it has a CPU again.
             self.cpu = Cpu::Unclear;
+            self.is_contradicted = true;
             return;
         }
         if bound != Some(0) {

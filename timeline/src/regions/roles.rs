@@ -44,7 +44,8 @@ impl Role {
     fn of(name: &str, fields: &[Arc<str>], names: &[String], options: &Options) -> Role {
         let number = |suffix| {
             let name = name.strip_suffix(suffix)?;
-            Some(names.iter().position(|known| known == name)? as u32)
+            // They are sorted.
+            Some(names.binary_search_by(|known| known.as_str().cmp(name)).ok()? as u32)
         };
         let field = |name: &str| {
             let at = fields.iter().position(|field| &**field == name)?;

@@ -2,6 +2,7 @@
 
 //! The regions that were found: 88 bytes each, and for as many as fit a limit, their exits.
 
+use super::host::MOST_CLIENTS;
 use super::parts::{Exits, REASONS, Reason, Sums, Times};
 
 /// Regions in a chunk: no growth copies them.
@@ -26,8 +27,8 @@ pub struct Sample {
     pub(super) bound: u32,
     /// Index of its group.
     pub group: u32,
-    /// Client; `None` between two events of the VMM.
-    pub(crate) client: u32,
+    /// Lessee of the client.
+    pub(super) lessee: Lessee,
     /// Index of the session.
     pub session: u16,
     pub(super) state: State,
@@ -47,6 +48,38 @@ pub(super) enum State {
 /// Client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
 
+/// A lessee of a client: the client's number, and the number of the lease. In 4 bytes, as each region
+/// has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lessee(u32);
+
+impl Lessee {
+    /// Bits of the client's number.
+    const CLIENT_BITS: u32 = MOST_CLIENTS.trailing_zeros();
+    /// Number of all leases from this one on. None are told apart then.
+    const LATE: u32 = (1 << (u32::BITS - Lessee::CLIENT_BITS)) - 2;
+    /// No client: the lease's number is none of a client.
+    pub const NONE: Lessee = Lessee(u32::MAX);
+
+    /// Makes that of a client, [`NO_CLIENT`] too, and of the number of its lease.
+    pub fn new(client: u32, lease: u32) -> Lessee {
+        match (client as usize) < MOST_CLIENTS {
+            true => Lessee(lease.min(Lessee::LATE) << Lessee::CLIENT_BITS | client),
+            false => Lessee::NONE,
+        }
+    }
+
+    /// Returns the client; `None` between two events of the VMM.
+    pub fn client(self) -> Option<u32> {
+        (self != Lessee::NONE).then_some(self.0 & (MOST_CLIENTS as u32 - 1))
+    }
+
+    /// Returns whether it is one lessee, and not all of those after too many leases.
+    pub fn is_one(self) -> bool {
+        self.0 >> Lessee::CLIENT_BITS < Lessee::LATE
+    }
+}
+
 impl Sample {
     /// Returns how long it took, in nanoseconds: the sum of its parts.
     pub fn duration_ns(&self) -> u64 {
@@ -65,7 +98,7 @@ impl Sample {
 
     /// Returns the client of the guest; `None` between two events of the VMM.
     pub fn client(&self) -> Option<u32> {
-        Some(self.client).filter(|client| *client != NO_CLIENT)
+        self.lessee.client()
     }
 }
 
@@ -215,7 +248,7 @@ mod tests {
             times: Times::default(),
             bound: 0,
             group: 0,
-            client: 0,
+            lessee: Lessee::new(0, 0),
             session: 0,
             state: State::Counted,
         };

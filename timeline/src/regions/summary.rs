@@ -26,7 +26,7 @@ pub struct Group {
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub includes_kvm: bool,
     /// Median of the regions `empty` of the same kind (events in a ring, or reference points) and
-    /// client; the least one of several clients. `None` if one of its clients has none.
+    /// lessee; the least one of several lessees. `None` if one of its lessees has none.
     pub empty_ns: Option<u64>,
     /// Mean of the regions from the 49th to the 51st percentile.
     pub median: Option<Breakdown>,
@@ -38,6 +38,8 @@ pub struct Group {
     pub total: Breakdown,
     /// Its number while regions are added.
     pub(super) number: u32,
+    /// Number of the name; `None` for all other names.
+    pub(super) name_number: Option<u32>,
     /// Whether it is the group of all other values.
     pub(super) is_others: bool,
     /// Whether they begin with a reference point.

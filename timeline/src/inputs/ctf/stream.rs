@@ -31,7 +31,13 @@ pub struct Segment {
     pub last: Packet,
     /// Number of packets with events.
     pub packets: u64,
+    /// The leases' tokens in order, each with the clock and the end of its last packet with events; the
+    /// first [`MOST_LEASES`].
+    pub(crate) leases: Vec<(u64, u32, u64)>,
 }
+
+/// Most leases of a file whose ends are kept.
+const MOST_LEASES: usize = 1 << 16;
 
 impl Segment {
     /// Reads all headers of a file.
@@ -48,11 +54,17 @@ impl Segment {
                 first: packet,
                 last: packet,
                 packets: 0,
+                leases: Vec::new(),
             });
             segment.last = packet;
             if !packet.is_empty() {
                 segment.end = packet.at + packet.size();
                 segment.packets += 1;
+                let end = (packet.lease_token, packet.stream_id, packet.end);
+                segment.leases.pop_if(|last| last.0 == end.0);
+                if segment.leases.len() < MOST_LEASES {
+                    segment.leases.push(end);
+                }
             }
         }
         segment.ok_or_else(|| Error::damaged(&path, 0, "a packet", "an empty file"))

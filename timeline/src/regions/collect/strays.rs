@@ -3,13 +3,11 @@
 //! Begins and ends of regions without the other: some are of a region that moved to another client,
 //! or was in two processes.
 
-use super::super::host::Host;
 use super::super::pairs::Open;
-use super::super::store::{Sample, State};
-use super::super::summary::Group;
+use super::super::store::{Lessee, State};
 use super::{Kind, Pass};
 use crate::event::EventRef;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Most begins and ends without the other that are compared with those of other clients.
 const MOST_STRAYS: usize = 1 << 15;
@@ -22,7 +20,11 @@ const MOST_ALIKE: usize = 16;
 pub(super) struct Stray {
     pub session: usize,
     pub client: u32,
+    pub lessee: Lessee,
+    /// Process of the lessee, 0 if it is unknown.
     pub pid: u32,
+    /// Time of its lease.
+    pub leased: i64,
     pub name: u32,
     pub id: u64,
     pub time: i64,
@@ -55,20 +57,22 @@ impl Pass<'_> {
             self.count(open.group, why);
             return;
         }
-        let pid = self.hosts[session].pid(client);
-        self.stray(Stray {
-            session,
-            client,
-            pid,
-            name: open.name,
-            id: open.id,
-            time: open.begin,
-            group: open.group,
-            is_begin: true,
-        });
+        self.stray((session, client), (open.name, open.id, open.group), open.begin, true);
     }
 
-    pub fn stray(&mut self, stray: Stray) {
+    /// Takes a begin or an end without the other, of a region's name, id and group.
+    pub fn stray(
+        &mut self,
+        (session, client): (usize, u32),
+        (name, id, group): (u32, u64, u32),
+        time: i64,
+        is_begin: bool,
+    ) {
+        let host = &self.hosts[session];
+        let lessee = host.lessee(client);
+        let of = host.clients.get(client as usize);
+        let (pid, leased) = of.map_or((0, i64::MIN), |of| (of.pid, of.leased));
+        let stray = Stray { session, client, lessee, pid, leased, name, id, time, group, is_begin };
         if self.strays.len() < MOST_STRAYS {
             self.strays.push(stray);
         } else {
@@ -107,44 +111,66 @@ impl Pass<'_> {
                 kinds[end] = Some(None);
             }
         }
-        // Ends by a child process of a region that its parent ended, too.
-        let is_of_child = |sample: &Sample, hosts: &[Host], groups: &[Group], end: &Stray| {
-            let parent = hosts[end.session].pid(sample.client);
-            let is_same = groups[sample.group as usize].name == groups[end.group as usize].name;
-            let other = parent != 0 && end.pid != 0 && parent != end.pid;
-            is_same && other && sample.begin_ns <= end.time
-        };
-        if ends.is_empty() {
-            return self.count_all(&strays, &kinds);
-        }
-        let ids: HashMap<(usize, u64), Vec<usize>> =
-            ends.iter().fold(HashMap::new(), |mut ids, ((session, _, id), all)| {
-                ids.entry((*session, *id)).or_insert_with(Vec::new).extend(all);
-                ids
-            });
-        for index in 0..self.store.len() as u32 {
-            let sample = *self.store.get(index);
-            let Some(all) = ids.get(&(sample.session.into(), sample.id)) else { continue };
-            let is_end = |end: &&usize| {
-                is_of_child(&sample, &self.hosts, &self.groups.all, &strays[**end])
-                    && kinds[**end].is_none_or(|kind| kind == Some(Kind::Fork))
-            };
-            if let Some(end) = all.iter().find(is_end).copied()
-                && sample.state != State::Dropped
-            {
-                kinds[end] = Some(Some(Kind::Fork));
-                self.drop_sample(index, Kind::Fork);
-            }
-        }
-        self.count_all(&strays, &kinds);
-    }
-
-    fn count_all(&mut self, strays: &[Stray], kinds: &[Option<Option<Kind>>]) {
+        self.match_forks(&strays, &mut kinds);
         for (stray, kind) in strays.iter().zip(kinds) {
             match kind {
                 None => self.count_stray(stray, None),
-                Some(Some(kind)) => self.count_stray(stray, Some(*kind)),
+                Some(Some(kind)) => self.count_stray(stray, Some(kind)),
                 Some(None) => {}
+            }
+        }
+    }
+
+    /// Finds the ends by a child process of a region that its parent ended, too.
+    ///
+    /// A child has its lease after the region began, and at most one region of a name was open on the
+    /// thread that started it. So a process takes no more than that out of another one's regions.
+    fn match_forks(&mut self, strays: &[Stray], kinds: &mut [Option<Option<Kind>>]) {
+        let mut ends: HashMap<(usize, u32, u64), Vec<usize>> = HashMap::new();
+        for (at, end) in strays.iter().enumerate() {
+            if !end.is_begin && end.pid != 0 && kinds[at].is_none() {
+                let alike = ends.entry((end.session, end.name, end.id)).or_default();
+                if alike.len() < MOST_ALIKE {
+                    alike.push(at);
+                }
+            }
+        }
+        if ends.is_empty() {
+            return;
+        }
+        // The last region that may be each end's.
+        let mut of_ends: HashMap<usize, u32> = HashMap::new();
+        for index in 0..self.store.len() as u32 {
+            let sample = self.store.get(index);
+            let session = usize::from(sample.session);
+            let Some(name) = self.groups.all[sample.group as usize].name_number else { continue };
+            let Some(alike) = ends.get(&(session, name, sample.id)) else { continue };
+            let parent = self.hosts[session].pid_of(sample.lessee);
+            for at in alike {
+                let end = &strays[*at];
+                let is_of_child = parent != 0
+                    && parent != end.pid
+                    && sample.state != State::Dropped
+                    && sample.begin_ns <= end.time.min(end.leased);
+                if is_of_child {
+                    let last = of_ends.entry(*at).or_insert(index);
+                    if self.store.get(*last).begin_ns <= sample.begin_ns {
+                        *last = index;
+                    }
+                }
+            }
+        }
+        // In the order of the ends.
+        let mut of_ends = Vec::from_iter(of_ends);
+        of_ends.sort_unstable();
+        let mut children = HashSet::new();
+        for (at, index) in of_ends {
+            let end = &strays[at];
+            if self.store.get(index).state != State::Dropped
+                && children.insert((end.session, end.lessee, end.name))
+            {
+                kinds[at] = Some(Some(Kind::Fork));
+                self.drop_sample(index, Kind::Fork);
             }
         }
     }

@@ -67,6 +67,11 @@ impl Cuts {
         number
     }
 
+    /// Returns whether no cut is held, and no region waits for a part of its time.
+    pub fn is_unused(&self) -> bool {
+        self.free.len() == self.all.len() && self.unknown.iter().all(Vec::is_empty)
+    }
+
     /// Returns whether the sums at a cut are known.
     pub fn is_known(&self, number: u32) -> bool {
         self.all[number as usize].is_known()
