@@ -166,4 +166,12 @@ pub trait EventSink: Send + Sync {
     /// Ends the pass, on the drain loop's thread: the sink drains its own rings up to the
     /// noted ends.
     fn end_pass(&self) {}
+
+    /// Returns whether the sink needs no other pass until the drain loop is woken: everything was
+    /// written, its own rings are empty, and a thread that records there after a
+    /// [pause](crate::turns::PAUSE) wakes the loop. Called on the drain loop's thread after a
+    /// pass. If `false`, the loop keeps its timer.
+    fn is_quiet(&self) -> bool {
+        false
+    }
 }

@@ -14,6 +14,14 @@ use crate::ring::Consumer;
 use crate::sink::{Drained, EventSink};
 use core::time::Duration;
 
+/// Longest pause between two events of a client after which it need not wake a drain loop that
+/// waits for a KICK.
+pub const PAUSE: Duration = Duration::from_millis(10);
+
+/// Time without a record after which a drain loop may stop its timer and wait for a KICK. Longer
+/// than [`PAUSE`]: a client that has not paused was seen by then.
+pub const REST: Duration = Duration::from_millis(50);
+
 /// Period and budget of the passes of a drain loop.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainPolicy {

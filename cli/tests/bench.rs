@@ -6,7 +6,7 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 28] = [
+const ROWS: [&str; 29] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -19,6 +19,7 @@ const ROWS: [&str; 28] = [
     "drain_hostile",
     "device_reference_point",
     "restore",
+    "idle_cpu",
     "trace_disabled",
     "trace_session_burst",
     "trace_simple_burst",

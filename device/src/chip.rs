@@ -4,26 +4,33 @@
 
 use crate::counter::{Counter, Counts};
 use crate::memory::Memory;
-use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
+use crate::rest::Rest;
+use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, compiler_fence};
 use hypertrace_abi::clock;
 use hypertrace_abi::config::{ConfigPage, Features, HostFacts, RingMode};
 use hypertrace_abi::layout::{
-    Geometry, MASK_BYTES, PAGE, Region, SHARED_REGISTERS, WORD, host_page, register,
+    Geometry, MASK_BYTES, PAGE, Region, SHARED_REGISTERS, WORD, guest_page, host_page, register,
 };
 use hypertrace_abi::record::id;
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState};
 use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
-use hypertrace_abi::turns::{self, Account, Turns, drain_rest};
+use hypertrace_abi::turns::{self, Account, DrainPolicy, Turns, drain_rest};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// A way to wake the drain loop, for a KICK that came by a trap.
 pub trait DrainWaker: Send + Sync {
     /// Wakes the drain loop. Runs on a vCPU's thread and must not block.
     fn wake(&self);
+
+    /// Returns whether [`DrainWaker::wake`] does something. If not, the loop keeps its timer.
+    fn works(&self) -> bool {
+        true
+    }
 }
 
 /// `move || kick.wake()`, or what the VMM has instead.
@@ -36,6 +43,10 @@ impl<F: Fn() + Send + Sync> DrainWaker for F {
 /// Wakes nothing: for a drain loop that runs by a timer alone.
 impl DrainWaker for () {
     fn wake(&self) {}
+
+    fn works(&self) -> bool {
+        false
+    }
 }
 
 /// Ticks per second that no host's counter reaches.
@@ -63,6 +74,16 @@ pub struct ChipConfig {
     /// They may come in bursts of up to one second's number. If `host_frequency` is not
     /// known, the limit is stricter than this.
     pub reference_points_per_second: u32,
+}
+
+impl ChipConfig {
+    /// Returns the features for the config page.
+    pub(crate) fn features(&self) -> Features {
+        let mut features = Features::TRAPS | Features::SHARED;
+        features.set(Features::KICK, self.kick_is_cheap);
+        features.set(Features::STAMP, self.stamp_works);
+        features
+    }
 }
 
 /// The 2016 register of a client, as an offset after those of its page.
@@ -104,6 +125,10 @@ pub struct Chip<S, T = ()> {
     pub(crate) clients: Box<[Client]>,
     /// Turns of the drain loop.
     pub(crate) turns: Mutex<(Turns, Box<[Account]>)>,
+    /// The drain loop's decision to rest.
+    pub(crate) rest: Mutex<Rest>,
+    /// The drain loop waits for a KICK, or will.
+    rests: AtomicBool,
     counts: Counts,
     pub(crate) mask_version: AtomicU64,
     /// The enable mask, all on at first. Locked during a change, so that each version is one mask.
@@ -130,12 +155,9 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             0 => FASTEST_COUNTER,
             frequency => frequency,
         };
-        let mut features = Features::TRAPS | Features::SHARED;
-        features.set(Features::KICK, config.kick_is_cheap);
-        features.set(Features::STAMP, config.stamp_works);
         let facts = HostFacts {
             ring_mode: config.ring_mode,
-            features,
+            features: config.features(),
             session: config.session,
             epoch: 0,
             guest_frequency: config.guest_frequency,
@@ -167,6 +189,8 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
                 Turns::default(),
                 (0..geometry.clients).map(Account::new).collect(),
             )),
+            rest: Mutex::new(Rest::new(geometry.clients as usize)),
+            rests: AtomicBool::new(false),
             counts: Counts::default(),
             mask_version: AtomicU64::new(0),
             mask: Mutex::new(Box::new([0; MASK_BYTES as usize])),
@@ -316,6 +340,16 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     }
 
     fn fire(&self, now: u64, client: u32, register: u64, value: u64) {
+        self.act(now, client, register, value);
+        // After the record that the loop shall find.
+        compiler_fence(Ordering::SeqCst);
+        if self.rests.load(Relaxed) && self.rests.swap(false, Relaxed) {
+            self.waker.wake();
+        }
+    }
+
+    #[inline]
+    fn act(&self, now: u64, client: u32, register: u64, value: u64) {
         match register {
             register::EMIT => self.emit(now, client, value),
             LEGACY => self.emit_legacy(now, client, value),
@@ -408,6 +442,37 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
 
     pub(crate) fn client_memory(&self, client: u32) -> Option<ClientMemory<'_>> {
         ClientMemory::of_rings(self.memory.rings(), client, &self.geometry, self.ring_mode)
+    }
+
+    /// Drains as [`Chip::drain_pass`] does, for a drain loop that rests: returns the time until
+    /// the next pass, `None` if there is nothing to do before the next KICK. `is_kicked`: a KICK
+    /// or the waker was the cause of this pass.
+    ///
+    /// The loop keeps its timer where guests do not kick (`kick_is_cheap`), where the waker does
+    /// not [work](DrainWaker::works), and while the sink is not
+    /// [quiet](EventSink::is_quiet).
+    ///
+    /// Only for the drain loop's thread, never for a vCPU's.
+    pub fn drain(&self, policy: &DrainPolicy, is_kicked: bool) -> Option<Duration> {
+        let more = self.drain_pass(policy.budget);
+        let rest = &mut *lock(&self.rest);
+        let heads = (0..self.geometry.clients).map(|client| self.head(client));
+        let stayed = rest.have_heads_stayed(heads);
+        let is_quiet = rest.is_guest_quiet(stayed, is_kicked)
+            && !more
+            && self.config.features().contains(Features::KICK)
+            && self.waker.works()
+            && self.sink.is_quiet();
+        match rest.begins(is_quiet, &self.rests, Instant::now()) {
+            true => None,
+            false if more => Some(Duration::ZERO),
+            false => Some(policy.period),
+        }
+    }
+
+    pub(crate) fn head(&self, client: u32) -> u64 {
+        let memory = self.client_memory(client);
+        memory.map_or(0, |memory| memory.guest[guest_page::HEAD].load(Relaxed))
     }
 
     /// Drains every client for a share of time: one pass of the drain loop.

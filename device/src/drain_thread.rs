@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -21,7 +22,7 @@ impl DrainWaker for EventFd {
     }
 }
 
-/// A thread that drains a chip's rings on KICK and on a timer, made by [`Chip::drain_thread`]. When
+/// A thread that drains a chip's rings on KICK, and on a timer while there are records, made by [`Chip::drain_thread`]. When
 /// dropped, it drains the rest and ends. Drop it when no vCPU runs any more.
 #[derive(Debug)]
 pub struct DrainThread {
@@ -78,16 +79,16 @@ struct Loop<S, T> {
 
 impl<S: EventSink, T: DrainWaker> Loop<S, T> {
     fn run(&self) {
-        let period = self.policy.period.as_micros().div_ceil(1000).clamp(1, i32::MAX as u128);
-        let mut more = false;
+        let mut wait = Some(self.policy.period);
         while !self.stop.load(Relaxed) {
-            let wait = if more { 0 } else { period as i32 };
             // A signal ends the wait early, which does no harm.
-            if let Ok(1) = self.epoll.wait(wait, &mut [EpollEvent::default()]) {
+            let woken = self.epoll.wait(milliseconds(wait), &mut [EpollEvent::default()]);
+            let is_kicked = matches!(woken, Ok(1));
+            if is_kicked {
                 // Readable: this does not wait.
                 let _ = self.kick.read();
             }
-            more = self.chip.drain_pass(self.policy.budget);
+            wait = self.chip.drain(&self.policy, is_kicked);
         }
         // The guest has ended: nothing is added to the rings any more.
         self.chip.sink().last_pass();
@@ -95,6 +96,12 @@ impl<S: EventSink, T: DrainWaker> Loop<S, T> {
         // Records are left only if they could not be written.
         self.chip.forsake();
     }
+}
+
+/// Returns a timeout of epoll, in milliseconds: `None` is none.
+fn milliseconds(wait: Option<Duration>) -> i32 {
+    let Some(wait) = wait else { return -1 };
+    wait.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX)
 }
 
 impl DrainThread {

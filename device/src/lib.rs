@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! vCPU threads --write--> PciFunction | Window --> Chip --reference_point--> sink
-//! drain loop  --------------drain_pass-----------> Chip ------drain--------> sink
+//! drain loop  ----------------drain--------------> Chip ------drain--------> sink
 //! ```
 //!
 //! Every call takes `&self` and may come from any thread at any time. A guest's
@@ -28,6 +28,7 @@ mod drain_thread;
 mod memory;
 mod pci;
 mod placement;
+mod rest;
 mod restore;
 mod state;
 mod window;

@@ -8,9 +8,12 @@ use crate::local::LocalHost;
 use crate::mmio::Control;
 use crate::time::Clock;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
+use hypertrace_abi::clock::in_ticks;
 use hypertrace_abi::config::{ConfigPage, Features, RingMode};
 use hypertrace_abi::layout::{Geometry, Region, WORD, host_page};
+use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::ClientMemory;
+use hypertrace_abi::turns::PAUSE;
 use hypertrace_segment::LocalPages;
 
 /// A device, or shared memory that takes its place.
@@ -176,6 +179,20 @@ impl<'m> Channel<'m> {
     /// Returns true if stores to registers trap: the host handles them immediately.
     pub fn traps(&self) -> bool {
         self.control.is_some() && self.features.contains(Features::TRAPS)
+    }
+
+    /// Returns true if the host may stop looking at rings until a KICK.
+    pub(crate) fn needs_kicks(&self) -> bool {
+        self.traps() && self.features.contains(Features::KICK)
+    }
+
+    /// Returns the ticks of the longest pause after which an event need not wake the host.
+    pub(crate) fn pause(&self) -> u64 {
+        let frequency = match self.clock.kind() {
+            ClockKind::Tsc => self.guest_frequency,
+            ClockKind::MonotonicRaw => 1_000_000_000,
+        };
+        in_ticks(PAUSE, frequency)
     }
 
     /// Returns the ticks per second of the counter, 0 if the host does not know.

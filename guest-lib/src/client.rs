@@ -81,7 +81,12 @@ impl<'m> Client<'m> {
         }
         let info = LeaseInfo { clock: channel.clock.kind(), ..*info };
         let lease = Lease::new(token, channel.clock.now(), &info);
-        let producer = Producer::lease(memory, state, lease, channel.fenced);
+        let mut producer = Producer::lease(memory, state, lease, channel.fenced);
+        if channel.needs_kicks()
+            && let Some(control) = channel.control
+        {
+            producer = producer.waking(control.kick(index), channel.pause());
+        }
         let client =
             Client { channel, producer, index, cpu: Some(info.tid), seq: AtomicU32::new(seq) };
         client.refresh_mask();

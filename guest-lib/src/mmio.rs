@@ -3,10 +3,13 @@
 //! Unsafe, because a register is an address that the caller passes.
 #![allow(unsafe_code)]
 
+use core::cell::UnsafeCell;
+use core::fmt;
 use hypertrace_abi::config::{ConfigPage, Features};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use hypertrace_abi::layout::mark;
 use hypertrace_abi::layout::register;
+use hypertrace_abi::ring::Wake;
 
 /// How a program stores to the registers of a segment. Those of a device are
 /// stored to in one way only.
@@ -99,6 +102,16 @@ impl Control {
         }
     }
 
+    /// Returns the KICK register that [`Control::ring`] stores to.
+    pub(crate) fn kick(&self, client: u32) -> &'static Kick {
+        let at = match self.shared {
+            Some(shared) => self.base.wrapping_add(shared + register::KICK as usize).cast(),
+            None => self.client(client, register::KICK),
+        };
+        // SAFETY: `new`'s promise; the register is aligned.
+        unsafe { &*at.cast::<Kick>() }
+    }
+
     pub(crate) fn clock(&self, client: u32) -> u64 {
         // SAFETY: as in `store`.
         unsafe { self.client(client, register::CLOCK).read_volatile() }
@@ -113,6 +126,27 @@ impl Control {
     pub(crate) fn legacy(&self, client: u32, value: u64) {
         // SAFETY: as in `store`; the 2016 registers are at client * 8.
         unsafe { store(self.base.wrapping_add(client as usize * 8).cast(), value) }
+    }
+}
+
+/// A KICK register: wakes the host's drain loop.
+#[repr(transparent)]
+pub(crate) struct Kick(UnsafeCell<u64>);
+
+// SAFETY: as `Control`.
+unsafe impl Sync for Kick {}
+
+impl fmt::Debug for Kick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A load would trap.
+        f.debug_tuple("Kick").field(&self.0.get()).finish()
+    }
+}
+
+impl Wake for Kick {
+    fn wake(&self) {
+        // SAFETY: `Control::kick` made the reference to a mapped register.
+        unsafe { store(self.0.get(), 0) }
     }
 }
 

@@ -330,3 +330,33 @@ fn a_program_without_root_rights_gets_a_hint() {
         assert_eq!(child.wait(), 0);
     });
 }
+
+#[test]
+fn an_event_after_a_pause_asks_the_host_to_drain() {
+    alone("an_event_after_a_pause_asks_the_host_to_drain", || {
+        let system = System::with_function(0x10f0, 0);
+        let mut fake = system.host();
+        open(&system.options).unwrap();
+        emit(1);
+        fake.host.drain();
+        // Longer than 10 ms by any counter that is known or not.
+        thread::sleep(Duration::from_millis(50));
+        fake.mark(2, register::KICK);
+        emit(1);
+        assert!(fake.is_stored(2, register::KICK));
+    });
+}
+
+#[test]
+fn the_library_kicks_for_records_that_the_host_has_left() {
+    alone("the_library_kicks_for_records_that_the_host_has_left", || {
+        let system = System::with_function(0x10f0, 0);
+        let fake = system.host();
+        open(&system.options).unwrap();
+        emit(1);
+        for _ in 0..2 {
+            fake.mark(2, register::KICK);
+            wait_until("a KICK", || fake.is_stored(2, register::KICK));
+        }
+    });
+}

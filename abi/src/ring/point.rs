@@ -29,7 +29,8 @@ impl Producer<'_> {
         fields: F,
         fire: impl FnOnce(u64, u32) -> R,
     ) -> Result<R, Emit> {
-        let now = self.enter(clock)?;
+        // The store to EMIT wakes the reader.
+        let now = self.enter(clock, None)?;
         if !self.state.is_leased() {
             self.give_up();
             return Err(Emit::Unleased);

@@ -81,12 +81,16 @@ fn put(out: &[AtomicU64], prefix: &[u64], payload: &[u64]) {
     }
 }
 
-/// A way to wake the thread that empties a ring, for a producer that fills it fast.
+/// A way to wake the thread that empties a ring.
 pub trait Wake: Sync + core::fmt::Debug {
-    /// Wakes it: the ring is at least a quarter full. Called in the middle of an emit,
-    /// at most once a block. It must not block, and must not emit.
+    /// Wakes it: the ring is at least a quarter full, or an emit follows a pause. Called in
+    /// the middle of an emit, at most once a block or a pause. It must not block, and must
+    /// not emit.
     fn wake(&self);
 }
+
+/// Pause between two emits of which no producer knows: longer than any.
+const ENDLESS: u64 = i64::MAX as u64;
 
 /// The guest's side of one client's ring. It belongs to one thread, like its state, and
 /// is the state's only producer.
@@ -112,6 +116,8 @@ pub struct Producer<'m> {
     /// Whether stores need fences to stay in order: the mapping is not write-back.
     pub(super) fenced: bool,
     wake: Option<&'m dyn Wake>,
+    /// Longest time between two emits, in ticks, after which the reader need not be woken.
+    pause: u64,
 }
 
 impl<'m> Producer<'m> {
@@ -162,14 +168,16 @@ impl<'m> Producer<'m> {
         state.token.store(lease.words[HEADER_WORDS], Ordering::Release);
         compiler_fence(Ordering::SeqCst);
         state.busy.store(0, Relaxed);
-        let producer = Producer { memory, state, lease, fenced, wake: None };
+        let producer = Producer { memory, state, lease, fenced, wake: None, pause: ENDLESS };
         producer.refresh(lease.words[0]);
         producer
     }
 
-    /// Returns the producer with a waker for the ring's reader. For rings that discard.
-    pub fn waking(self, wake: &'m dyn Wake) -> Self {
-        Producer { wake: Some(wake), ..self }
+    /// Returns the producer with a waker for the ring's reader. It wakes the reader before an
+    /// emit that is more than `pause` ticks after the last one, and when a ring that discards
+    /// is a quarter full.
+    pub fn waking(self, wake: &'m dyn Wake, pause: u64) -> Self {
+        Producer { wake: Some(wake), pause: pause.min(ENDLESS), ..self }
     }
 
     /// Returns the client's memory.
@@ -290,7 +298,7 @@ impl<'m> Producer<'m> {
         put: impl FnOnce(&[AtomicU64]),
         fire: impl FnOnce(u64),
     ) -> Emit {
-        let now = match self.enter(clock) {
+        let now = match self.enter(clock, self.wake) {
             Ok(now) => now,
             Err(busy) => return busy,
         };
@@ -352,12 +360,16 @@ impl<'m> Producer<'m> {
     }
 
     /// Begins an emit and returns its timestamp, nonzero. Until [`Producer::leave`], all
-    /// other emits of this client fail.
+    /// other emits of this client fail. Calls `wake` if the emit follows a pause.
     ///
     /// # Errors
     /// [`Emit::Busy`], counted, if this interrupts another emit.
     #[inline(always)]
-    pub(super) fn enter(&self, clock: impl Fn() -> u64) -> Result<u64, Emit> {
+    pub(super) fn enter(
+        &self,
+        clock: impl Fn() -> u64,
+        wake: Option<&dyn Wake>,
+    ) -> Result<u64, Emit> {
         let state = self.state;
         let mut now = clock();
         compiler_fence(Ordering::SeqCst);
@@ -366,12 +378,28 @@ impl<'m> Producer<'m> {
         }
         state.busy.store(now, Relaxed);
         compiler_fence(Ordering::SeqCst);
-        if now < state.last.load(Relaxed) {
-            // A signal handler has emitted between the clock and `busy`.
-            now = clock();
-            state.busy.store(now, Relaxed);
+        // One comparison for both rare cases: below zero, the difference is above any pause.
+        if now.wrapping_sub(state.last.load(Relaxed)) > self.pause {
+            now = self.enter_rarely(now, clock, wake);
         }
         Ok(now)
+    }
+
+    /// Begins an emit that a signal handler's has overtaken, or that follows a pause. Returns
+    /// its timestamp.
+    #[cold]
+    #[inline(never)]
+    fn enter_rarely(&self, mut now: u64, clock: impl Fn() -> u64, wake: Option<&dyn Wake>) -> u64 {
+        let state = self.state;
+        if now < state.last.load(Relaxed) {
+            // The handler has emitted between the clock and `busy`.
+            now = clock();
+            state.busy.store(now, Relaxed);
+        } else if let Some(wake) = wake {
+            // The reader may have stopped looking.
+            wake.wake();
+        }
+        now
     }
 
     /// Ends an emit that published its record at `now`.
@@ -579,7 +607,8 @@ impl<'m> Producer<'m> {
     /// Called outside of any emit.
     pub fn refresh(&self, now: u64) {
         let state = self.state;
-        if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now).is_err() {
+        if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now, None).is_err()
+        {
             return;
         }
         state.publish_losses(&self.memory);

@@ -1,14 +1,16 @@
-//! Rows of the device: a reference point without a guest and without an exit, and a restore.
+//! Rows of the device without a guest: a reference point, a restore, and a host without anything to do.
 
+use super::ring::lease;
 use super::row::Context;
 use super::scratch::Scratch;
 use super::timing::ns;
+use crate::vmm::Device;
 use anyhow::{Context as _, Result, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace::abi::layout::{guest_page, register};
-use hypertrace::abi::record::ClockKind;
-use hypertrace::{Channel, Client, LeaseInfo, ProducerState, event};
+use hypertrace::{Channel, ProducerState, event};
 use hypertrace_device::{Chip, ChipConfig, Geometry, Memory, Region};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -82,8 +84,7 @@ pub fn restore(_: &mut Context) -> Result<f64> {
     let channel = Channel::local(&chip.config_page(), rings)?;
     for index in 0..CLIENTS {
         let state = ProducerState::new();
-        let info = LeaseInfo { pid: 0, tid: index, clock: ClockKind::Tsc, name: "bench" };
-        let client = Client::lease(channel, index, &state, ticks() | 1, &info)?;
+        let client = lease(channel, index, &state)?;
         event!(client: client, "bench_0", a = 1u64);
         event!(client: client, "bench_1", a = 1u64, b = 2u64);
         event!(client: client, "bench_2", a = 1u32, text = "two");
@@ -112,4 +113,34 @@ pub fn restore(_: &mut Context) -> Result<f64> {
     }
     session.finish()?;
     Ok(ns(total, TURNS))
+}
+
+/// Clients of the idle device.
+const CLIENTS: u32 = 16;
+/// Time for the drain loop to begin its rest: the session's accounts are written first.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// Time that is measured.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Measures the CPU time of a second of all threads of a VMM whose guests trace nothing.
+pub fn idle_cpu(_: &mut Context) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
+    let device = Device::new(scratch.session()?, geometry, 0)?;
+    let rings = device.chip.memory().region(Region::Rings).context("no rings")?;
+    let channel = Channel::local(&device.chip.config_page(), rings.words())?;
+    let states: Vec<_> = (0..CLIENTS).map(|_| ProducerState::new()).collect();
+    let clients = (0..CLIENTS).zip(&states).map(|(index, state)| lease(channel, index, state));
+    let clients = clients.collect::<Result<Vec<_>>>()?;
+    thread::sleep(SETTLE);
+    let spent = || {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    };
+    let before = spent();
+    thread::sleep(IDLE);
+    let spent = spent() - before;
+    drop(clients);
+    device.finish()?;
+    Ok(spent / IDLE.as_secs_f64())
 }

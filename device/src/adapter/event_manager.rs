@@ -8,20 +8,23 @@ use hypertrace_abi::sink::EventSink;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::turns::DrainPolicy;
 
-/// An event-loop subscriber that drains the chip on KICK and on a timer, on the
-/// thread that runs the event loop. That must not be a vCPU's.
+/// An event-loop subscriber that drains the chip on KICK, and on a timer while there are records,
+/// on the thread that runs the event loop. That must not be a vCPU's.
 #[derive(Debug)]
 pub struct DrainLoop<S, T> {
     chip: Arc<Chip<S, T>>,
     kick: EventFd,
     timer: TimerFd,
     policy: DrainPolicy,
+    /// The timer is disarmed.
+    rests: bool,
     /// Error of [`MutEventSubscriber::init`], which cannot return it.
     error: Option<event_manager::Error>,
 }
@@ -34,7 +37,7 @@ impl<S: EventSink, T: DrainWaker> DrainLoop<S, T> {
     pub fn new(chip: Arc<Chip<S, T>>, kick: EventFd, policy: DrainPolicy) -> io::Result<Self> {
         let mut timer = TimerFd::new().map_err(io::Error::from)?;
         timer.reset(policy.period, Some(policy.period)).map_err(io::Error::from)?;
-        Ok(DrainLoop { chip, kick, timer, policy, error: None })
+        Ok(DrainLoop { chip, kick, timer, policy, rests: false, error: None })
     }
 
     /// Makes an eventfd that is suitable for [`DrainLoop::new`].
@@ -58,14 +61,26 @@ impl<S: EventSink, T: DrainWaker> DrainLoop<S, T> {
 
 impl<S: EventSink, T: DrainWaker> MutEventSubscriber for DrainLoop<S, T> {
     fn process(&mut self, events: Events, _ops: &mut EventOps<'_>) {
-        if events.fd() == self.kick.as_raw_fd() {
+        let is_kicked = events.fd() == self.kick.as_raw_fd();
+        if is_kicked {
             let _ = self.kick.read();
         } else {
             let _ = self.timer.wait();
         }
-        if self.chip.drain_pass(self.policy.budget) {
+        let wait = self.chip.drain(&self.policy, is_kicked);
+        if wait == Some(Duration::ZERO) {
             // There is more to take: come back after the loop's other subscribers.
             self.kick.wake();
+        }
+        let rests = wait.is_none();
+        if rests != self.rests {
+            let period = self.policy.period;
+            let set = match rests {
+                true => self.timer.clear(),
+                false => self.timer.reset(period, Some(period)),
+            };
+            // A timer that cannot be set is tried again at the next event.
+            self.rests = if set.is_ok() { rests } else { self.rests };
         }
     }
 

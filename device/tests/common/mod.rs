@@ -8,7 +8,7 @@ use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};
 use hypertrace_device::{Chip, ChipConfig, Counter, Geometry, Memory, PciFunction, Region, Window};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering::Release};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex};
 
 /// A reference point that the sink got.
@@ -65,6 +65,7 @@ pub struct Recorder {
     pub status: Mutex<Option<Status>>,
     /// Maximum number of records that one drain takes.
     pub packet: Mutex<Option<usize>>,
+    pub is_quiet: AtomicBool,
 }
 
 impl EventSink for Recorder {
@@ -115,6 +116,10 @@ impl EventSink for Recorder {
 
     fn end_pass(&self) {
         self.calls.lock().unwrap().push(Call::End);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.is_quiet.load(Relaxed)
     }
 
     fn begin_generation(&self, epoch: u32, known: &[KnownClient<'_>]) -> u32 {

@@ -63,10 +63,12 @@ pub enum Program {
     /// `events` regions `store`, with ids from `params[1]`, each of one store to `params[0]`, with
     /// reference points and regions `empty` between some of them. Posts the ticks of the stores.
     StoreRegions,
+    /// Emits `events` ring events, each after a pause of `params[0]` ticks.
+    Sparse,
 }
 
 impl Program {
-    const ALL: [Program; 16] = [
+    const ALL: [Program; 17] = [
         Program::Hello,
         Program::Sse,
         Program::Store,
@@ -83,6 +85,7 @@ impl Program {
         Program::MoveTraced,
         Program::Spend,
         Program::StoreRegions,
+        Program::Sparse,
     ];
 
     /// Returns the program with this number. A table, not a cast: the number is from memory.

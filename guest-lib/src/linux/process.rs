@@ -25,7 +25,7 @@ use crate::mask;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState};
+use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState, Wake};
 use hypertrace_segment::{LockFile, Mapping, token};
 use std::fmt::Write;
 use std::fs::File;
@@ -549,16 +549,34 @@ impl Process {
         self.keeps_clients();
         let held = self.held().next().map(|held| held.client);
         self.refresh_mask(held.unwrap_or(self.channel.leasable().start));
-        for Held { seat, state, token, memory, is_taken, .. } in self.held() {
+        for Held { client, seat, state, token, memory, is_taken } in self.held() {
             if !is_taken {
                 seat.suspect.store(0, Relaxed);
                 state.tell_losses(&memory);
+                self.kick_for(seat, client, &memory);
             // Twice, because a transport may post our own store to LEASE.
             } else if seat.suspect.swap(token, Relaxed) == token && state.revoke(token) {
                 counts::add(&counts::TAKEN);
             }
         }
         self.tell_unattached();
+    }
+
+    /// Wakes the host if it has left records in a client's ring since the last look: the
+    /// thread lost its CPU in an emit for so long that the host went to sleep before.
+    fn kick_for(&self, seat: &Seat, client: u32, memory: &ClientMemory<'_>) {
+        let Some(control) = self.channel.control.filter(|_| self.channel.needs_kicks()) else {
+            return;
+        };
+        if memory.mode() == RingMode::Overwrite {
+            return;
+        }
+        let tail = memory.host[host_page::TAIL].load(Relaxed);
+        let head = memory.guest[guest_page::HEAD].load(Relaxed);
+        // Of an earlier lessee, it is below the tail.
+        if seat.looked_at.swap(head, Relaxed) > tail {
+            control.kick(client).wake();
+        }
     }
 
     fn refresh_mask(&self, client: u32) {

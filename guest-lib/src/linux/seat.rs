@@ -17,6 +17,8 @@ pub(super) struct Seat {
     next: AtomicPtr<Seat>,
     /// The lease that another's token was seen against at the last look.
     pub(super) suspect: AtomicU64,
+    /// Head of the ring at the last look.
+    pub(super) looked_at: AtomicU64,
 }
 
 // SAFETY: `client` is written only by `fill`, whose caller has the seat's bit,
@@ -32,6 +34,7 @@ impl Seat {
             slot,
             next: AtomicPtr::new(std::ptr::null_mut()),
             suspect: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
         }
     }
 
@@ -43,6 +46,7 @@ impl Seat {
         // SAFETY: no other thread looks, says the caller. Clients need no drop.
         unsafe { (*self.client.get()).write(client) };
         self.suspect.store(0, Relaxed);
+        self.looked_at.store(0, Relaxed);
     }
 
     /// Returns the client.

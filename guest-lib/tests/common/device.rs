@@ -29,7 +29,7 @@ pub const WINDOW: u64 = 0x2_0000;
 
 pub fn page() -> ConfigPage {
     let facts = HostFacts {
-        features: Features::TRAPS | Features::STAMP,
+        features: Features::TRAPS | Features::STAMP | Features::KICK,
         vcpu_clients: VCPU_CLIENTS,
         ..HostFacts::default()
     };
@@ -151,6 +151,9 @@ pub fn is_mapped(path: &Path) -> bool {
     maps.lines().any(|line| line.ends_with(path))
 }
 
+/// Value that the library stores to no register.
+const MARK: u64 = 0x6d61_726b;
+
 /// Shows new tokens in page H, a little later, as a transport that posts
 /// stores; and takes records.
 pub struct FakeHost {
@@ -182,6 +185,16 @@ impl FakeHost {
             }
         });
         FakeHost { host, registers, thief, stop }
+    }
+
+    /// Stores to a client's register, as nobody else does.
+    pub fn mark(&self, client: u32, register: u64) {
+        self.registers[self::register(client, register)].store(MARK, Relaxed);
+    }
+
+    /// Returns whether a client's register was stored to since it was marked.
+    pub fn is_stored(&self, client: u32, register: u64) -> bool {
+        self.stored(client, register) != MARK
     }
 
     /// Returns the last value stored to a client's register.

@@ -41,6 +41,8 @@ impl Session {
     /// If the guest has too many rules.
     pub fn set_events(&self, pattern: &Pattern, on: bool) -> Result<Matched, TooManyRules> {
         let guest = self.engine().set_guest_events(pattern, on)?;
+        // The guest sees it after the next pass.
+        self.wake();
         Ok(Matched { declared: set_declared(pattern, on), guest })
     }
 

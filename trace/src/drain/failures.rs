@@ -43,6 +43,11 @@ impl Failures {
         self.failing.insert(whose);
     }
 
+    /// Returns whether some write is to be tried again.
+    pub fn is_failing(&self) -> bool {
+        !self.failing.is_empty()
+    }
+
     /// Notes that a write of `whose` worked: its next failure is reported again.
     #[inline]
     pub fn worked(&mut self, whose: usize) {

@@ -31,7 +31,12 @@ impl Guests {
         }
     }
 
-    /// Returns all of the lanes.
+    /// Iterates over the lanes.
+    pub fn iter(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().flatten().map(|lane| &**lane)
+    }
+
+    /// Iterates over the lanes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.lanes.iter_mut().flatten().map(|lane| &mut **lane)
     }

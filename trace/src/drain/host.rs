@@ -39,6 +39,12 @@ impl HostConsumer {
         self.noted_at = ticks();
     }
 
+    /// Returns whether nothing was recorded since the head was noted, and nothing is being recorded.
+    pub fn is_quiet(&self) -> bool {
+        // In this order: the emit that ends in between has moved the head.
+        !self.ring.is_busy() && self.ring.head() == self.noted
+    }
+
     /// Gives places and numbers of lost declared events, up to position `end`
     /// of the ring.
     pub fn gaps(&mut self, end: u64, gap: &mut dyn FnMut(u64, u64)) {

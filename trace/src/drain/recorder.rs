@@ -148,6 +148,11 @@ impl Recorder {
         }
     }
 
+    /// Returns whether a snapshot is being written, or was asked for.
+    pub fn is_busy(&self) -> bool {
+        self.taking || self.asked > self.begun
+    }
+
     /// Returns what became of this snapshot; `None` if it is not written yet.
     pub fn outcome(&self, number: u64) -> Option<Outcome> {
         let (_, outcome) = self.outcomes.iter().find(|(ended, _)| *ended == number)?;

@@ -69,6 +69,8 @@ pub(crate) struct TraceState {
     pub device: BTreeMap<String, u64>,
     /// Events lost in processes that hold no client, running.
     pub clientless: u64,
+    /// Something was recorded that the last accounts do not have.
+    pub is_ahead: bool,
     pub failures: Failures,
     pub simple: SimpleFile,
     /// Generations of guests after the first.
@@ -91,6 +93,7 @@ impl TraceState {
             stats: Vec::new(),
             device: BTreeMap::new(),
             clientless: 0,
+            is_ahead: false,
             failures: Failures::default(),
             simple: SimpleFile::default(),
             generations: 0,
@@ -166,6 +169,7 @@ impl TraceState {
             false => self.write_json(false),
         };
         if let Some(bytes) = self.failures.note(BOOKS, written) {
+            self.is_ahead = false;
             self.pace.accounts_bytes = bytes;
         }
     }

@@ -121,6 +121,11 @@ impl Waiting {
 }
 
 impl Pass {
+    /// Returns whether some client's log is to be read on.
+    pub fn waits(&self) -> bool {
+        self.unread > 0
+    }
+
     /// Forgets the clients whose logs were not read.
     pub fn stop(&mut self) {
         self.unread = 0;

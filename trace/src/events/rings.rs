@@ -34,6 +34,8 @@ pub(crate) struct HostRing {
     claimed: AtomicBool,
     /// Nonzero while the thread that holds the ring looks at triggers.
     looking: AtomicU32,
+    /// Pause in ticks after which an event wakes the drain loop.
+    pause: u64,
     /// Declared events that it had no room for.
     pub gaps: Gaps,
     waker: Arc<Waker>,
@@ -71,7 +73,12 @@ unsafe impl Sync for HostRing {}
 impl HostRing {
     /// Returns a ring of this many bytes, and a schema log that is large enough for any VMM's
     /// events.
-    fn new(ring_bytes: u64, mode: RingMode, waker: &Arc<Waker>) -> Result<HostRing, GeometryError> {
+    fn new(
+        ring_bytes: u64,
+        mode: RingMode,
+        pause: u64,
+        waker: &Arc<Waker>,
+    ) -> Result<HostRing, GeometryError> {
         let geometry = Geometry {
             clients: 1,
             legacy_args: 1,
@@ -87,6 +94,7 @@ impl HostRing {
             state: ProducerState::new(),
             claimed: AtomicBool::new(false),
             looking: AtomicU32::new(0),
+            pause,
             gaps: Gaps::default(),
             waker: Arc::clone(waker),
         })
@@ -103,6 +111,11 @@ impl HostRing {
         // later operations of this thread happen after the stores of those
         // records.
         self.area[guest_page::HEAD].load(Ordering::Acquire)
+    }
+
+    /// Returns whether a thread is in the middle of an emit.
+    pub fn is_busy(&self) -> bool {
+        self.state.interrupted_since().is_some()
     }
 
     /// Returns whether a thread has claimed the ring.
@@ -143,10 +156,8 @@ impl Claim {
         let (pid, tid) = (std::process::id(), gettid().as_raw_pid() as u32);
         let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name };
         let lease = Lease::new(token(), now, &info);
-        let mut producer = Producer::lease(long.memory()?, &long.state, lease, false);
-        if ring.mode == RingMode::Discard {
-            producer = producer.waking(&*long.waker);
-        }
+        let producer = Producer::lease(long.memory()?, &long.state, lease, false)
+            .waking(&*long.waker, long.pause);
         Some(Claim { session, producer, ring })
     }
 
@@ -321,12 +332,17 @@ pub(crate) struct HostRings {
 }
 
 impl HostRings {
-    pub fn new(count: usize, ring_bytes: u64, mode: RingMode) -> Result<HostRings, GeometryError> {
+    pub fn new(
+        count: usize,
+        ring_bytes: u64,
+        mode: RingMode,
+        pause: u64,
+    ) -> Result<HostRings, GeometryError> {
         static SESSIONS: StdAtomicU64 = StdAtomicU64::new(1);
         forget_at_fork();
         let waker = Arc::<Waker>::default();
         let rings = (0..count)
-            .map(|_| HostRing::new(ring_bytes, mode, &waker).map(Arc::new))
+            .map(|_| HostRing::new(ring_bytes, mode, pause, &waker).map(Arc::new))
             .collect::<Result<_, _>>()?;
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         let forks = FORKS.load(Ordering::Relaxed);
@@ -430,6 +446,11 @@ impl HostRings {
     /// Wakes the drain loop.
     pub fn wake(&self) {
         self.waker.wake();
+    }
+
+    /// Returns whether a thread that records something after a pause wakes the drain loop.
+    pub fn wakes(&self) -> bool {
+        self.waker.call.get().is_some()
     }
 
     /// Notes that the drain loop has come.

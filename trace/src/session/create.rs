@@ -12,7 +12,9 @@ use crate::events::HostRings;
 use crate::events::registry;
 use crate::limits::MAX_HOST_RINGS;
 use crate::trigger::{self, Fired, Triggers};
+use hypertrace_abi::clock::in_ticks;
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::turns::PAUSE;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -29,8 +31,8 @@ impl Session {
     fn begin(mut config: SessionConfig, dir: Folder) -> Result<Session, SessionError> {
         let is_recorder = config.output == Output::Snapshots;
         let ring_mode = if is_recorder { RingMode::Overwrite } else { RingMode::Discard };
-        let rings = host_rings(&config, ring_mode)?;
         let clock = HostClock::start(config.host_frequency);
+        let rings = host_rings(&config, ring_mode, clock.frequency)?;
         let uuid = random_uuid();
         let mut clocks =
             Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
@@ -61,9 +63,9 @@ impl Session {
         let path = config.dir.clone();
         let dir = resume::open(&path, config.share)?;
         let found = resume::look(&dir, &uuid)?;
-        let rings = host_rings(&config, RingMode::Discard)?;
         let mut clocks = Clocks::restore(&found.json.clocks, config.same_counter)
             .ok_or_else(|| SessionError::not_resumable(&path, "its session.json has no clocks"))?;
+        let rings = host_rings(&config, RingMode::Discard, clocks.host.frequency)?;
         // The rings hold ticks of that boot, which may be an earlier one.
         clocks.boot_id.clone_from(&found.json.boot_id);
         let mut state = TraceState::new(dir, uuid, clocks);
@@ -102,7 +104,12 @@ impl Session {
     }
 }
 
-fn host_rings(config: &SessionConfig, mode: RingMode) -> Result<Arc<HostRings>, SessionError> {
+fn host_rings(
+    config: &SessionConfig,
+    mode: RingMode,
+    frequency: u64,
+) -> Result<Arc<HostRings>, SessionError> {
     let count = config.host_rings.min(MAX_HOST_RINGS);
-    Ok(Arc::new(HostRings::new(count, config.host_ring_bytes, mode)?))
+    let pause = in_ticks(PAUSE, frequency);
+    Ok(Arc::new(HostRings::new(count, config.host_ring_bytes, mode, pause)?))
 }

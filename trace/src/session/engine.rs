@@ -180,6 +180,20 @@ impl Engine {
         self.state.write_accounts(ticks());
     }
 
+    /// Returns whether the next pass has nothing to do unless a ring gets something.
+    pub fn is_quiet(&self) -> bool {
+        let Engine { state, hosts, recorder, relays, .. } = self;
+        let lanes = hosts.iter().map(|(_, lane)| lane).chain(relays).chain(self.guests.iter());
+        let has_rest = |lane: &Lane| lane.waiting.rest != Rest::Empty;
+        let is_busy = hosts.iter().any(|(host, _)| !host.is_quiet())
+            || lanes.into_iter().any(has_rest)
+            || recorder.as_ref().is_some_and(Recorder::is_busy)
+            || state.failures.is_failing()
+            || state.pass.waits()
+            || state.is_ahead && state.trace.is_open();
+        self.finished || !is_busy
+    }
+
     /// Begins another generation of guests, of whose clients this much is known. Returns its epoch.
     pub fn begin_generation(&mut self, least: u32, known: &[KnownClient<'_>]) -> u32 {
         let Engine { state, guests, .. } = self;
@@ -263,6 +277,7 @@ impl Engine {
         match result {
             Ok(drained) => {
                 if drained.words > 0 {
+                    self.state.is_ahead = true;
                     self.state.failures.worked(whose);
                 }
                 drained

@@ -118,7 +118,7 @@ impl Session {
             }
             engine.recorder.as_mut().ok_or(SnapshotError::NotARecorder)?.ask(asker)?
         };
-        self.parts.rings.wake();
+        self.wake();
         let until = Instant::now() + PATIENCE;
         let mut engine = self.engine();
         loop {
@@ -141,6 +141,11 @@ impl Session {
     /// Returns the session's directory.
     pub fn dir(&self) -> &Path {
         self.parts.dir.path()
+    }
+
+    /// Wakes the drain loop.
+    pub(crate) fn wake(&self) {
+        self.parts.rings.wake();
     }
 
     pub(crate) fn folder(&self) -> &Folder {
@@ -210,7 +215,7 @@ impl Session {
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
         let number = self.parts.triggers.add(rule, self.parts.rings.all_looking())?;
         // A relay may take points in the host's place until the next pass.
-        self.parts.rings.wake();
+        self.wake();
         Ok(number)
     }
 

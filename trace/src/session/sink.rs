@@ -89,6 +89,10 @@ impl EventSink for Session {
         self.engine().drain(client, consumer)
     }
 
+    fn is_quiet(&self) -> bool {
+        self.parts.rings.wakes() && self.engine().is_quiet()
+    }
+
     fn end_pass(&self) {
         let mut engine = self.engine();
         engine.end_pass();

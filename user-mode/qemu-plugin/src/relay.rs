@@ -209,7 +209,8 @@ impl Vcpu {
         let lease = Lease::new(token(), now, &info);
         let producer = Producer::lease(*memory, self.state, lease, false);
         let producer = match segment.bells.get(client as usize) {
-            Some(bell) => producer.waking(bell),
+            // The host of a segment looks by itself after a pause.
+            Some(bell) => producer.waking(bell, u64::MAX),
             None => producer,
         };
         self.relay = Some(Relay { client, producer });

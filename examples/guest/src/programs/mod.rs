@@ -71,6 +71,7 @@ pub fn run_hosted(
             with_client(cpu, channel, |client| cost::reference_points(cpu, args, board, client))
         }
         Program::Regions => with_client(cpu, channel, |client| demo::regions(args, client)),
+        Program::Sparse => with_client(cpu, channel, |client| spend::pause(args, client)),
         Program::Stamps => {
             with_client(cpu, channel, |client| cost::stamps(cpu, args, board, client))
         }

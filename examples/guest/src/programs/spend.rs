@@ -4,7 +4,7 @@
 use core::hint::spin_loop;
 
 use hypertrace::abi::clock::ticks;
-use hypertrace::{Client, reference_point, region};
+use hypertrace::{Client, event, reference_point, region};
 
 use crate::spend::{AFTER, AWAY, BEFORE, BEGAN, COMPETE, COMPETED, COMPUTE, RAN, SLEEP};
 use crate::{Args, Board, store};
@@ -62,6 +62,18 @@ pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     }
     board.post(cpu, RAN, clock.ran);
     board.post(cpu, AWAY, clock.away);
+    0
+}
+
+pub fn pause(args: &Args, client: &Client<'_>) -> u32 {
+    let mut last = ticks();
+    for round in 1..=args.events {
+        while ticks() - last < args.params[0] {
+            spin_loop();
+        }
+        event!(client: client, "sparse", round);
+        last = ticks();
+    }
     0
 }
 

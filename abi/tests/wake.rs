@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! When a producer wakes its ring's reader.
+
+mod common;
+
+use common::{Memory, pull};
+use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
+use hypertrace_abi::config::RingMode;
+use hypertrace_abi::event_type;
+use hypertrace_abi::ring::{ConsumerState, Emit, Producer, ProducerState, Wake};
+use std::cell::Cell;
+
+/// Longest pause of these producers, in ticks.
+const PAUSE: u64 = 100;
+
+/// Counts its calls.
+#[derive(Debug, Default)]
+struct Bell(AtomicU64);
+
+impl Bell {
+    fn calls(&self) -> u64 {
+        self.0.swap(0, Relaxed)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+fn emit(producer: &Producer<'_>, now: u64) {
+    assert_eq!(common::emit(producer, now, 0), Emit::Recorded);
+}
+
+#[test]
+fn an_event_after_a_pause_wakes_the_reader_once() {
+    for mode in [RingMode::Discard, RingMode::Overwrite] {
+        let (memory, state, bell) =
+            (Memory::new(4096, 256, mode), ProducerState::new(), Bell::default());
+        let producer = memory.producer(&state, 7).waking(&bell, PAUSE);
+        emit(&producer, 50);
+        emit(&producer, 50 + PAUSE);
+        assert_eq!(bell.calls(), 0, "{mode:?}: no pause is longer than {PAUSE}");
+        emit(&producer, 51 + 2 * PAUSE);
+        assert_eq!(bell.calls(), 1, "{mode:?}");
+        emit(&producer, 52 + 2 * PAUSE);
+        assert_eq!(bell.calls(), 0, "{mode:?}: the reader is awake");
+    }
+}
+
+#[test]
+fn an_event_that_another_overtook_wakes_nobody() {
+    let (memory, state, bell) =
+        (Memory::new(4096, 256, RingMode::Discard), ProducerState::new(), Bell::default());
+    let producer = memory.producer(&state, 7).waking(&bell, PAUSE);
+    emit(&producer, 90);
+    let times = Cell::new(80);
+    let clock = || times.replace(91);
+    let (site, fields) = event_type!("value", n = 0u64);
+    assert_eq!(producer.emit(site, clock, fields), Emit::Recorded);
+    let mut seen = Vec::new();
+    pull(&memory, &mut ConsumerState::default(), 9, &mut seen);
+    assert_eq!(seen.last().map(|(time, ..)| *time), Some(91), "read again");
+    assert_eq!(bell.calls(), 0);
+}
+
+#[test]
+fn a_look_at_an_idle_ring_and_a_reference_point_wake_nobody() {
+    let (memory, state, bell) =
+        (Memory::new(4096, 256, RingMode::Discard), ProducerState::new(), Bell::default());
+    let producer = memory.producer(&state, 7).waking(&bell, PAUSE);
+    producer.refresh(1000 * PAUSE);
+    let (site, fields) = event_type!("value", n = 0u64);
+    producer.slot(site, || 2000 * PAUSE, || 1, 0, fields, |_, _| ()).unwrap();
+    assert_eq!(bell.calls(), 0);
+}
+
+#[test]
+fn a_ring_that_discards_wakes_the_reader_from_a_quarter_on() {
+    let (memory, state, bell) =
+        (Memory::new(1024, 64, RingMode::Discard), ProducerState::new(), Bell::default());
+    let producer = memory.producer(&state, 7).waking(&bell, u64::MAX);
+    let used = || producer.memory().guest[hypertrace_abi::layout::guest_page::HEAD].load(Relaxed);
+    while used() < 256 - 64 {
+        emit(&producer, 1);
+    }
+    assert_eq!(bell.calls(), 0);
+    while used() <= 256 {
+        emit(&producer, 1);
+    }
+    assert!(bell.calls() > 0);
+}

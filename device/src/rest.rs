@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The decision of a drain loop to wait for a KICK, without a timer.
+
+use hypertrace_abi::turns::REST;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+/// State of the decision. The drain loop's thread owns it.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// Heads of the clients' rings at the last pass.
+    heads: Box<[u64]>,
+    /// Time of the last pass that found something.
+    since: Instant,
+    /// The guest was restored, and has shown nothing since. It may have kicked before the snapshot for a
+    /// record after it.
+    waits_for_guest: bool,
+}
+
+impl Rest {
+    pub fn new(clients: usize) -> Rest {
+        Rest { heads: vec![0; clients].into(), since: Instant::now(), waits_for_guest: false }
+    }
+
+    /// Does not begin before the guest with these heads has stored something: it was restored.
+    pub fn wait_for_guest(&mut self, heads: impl Iterator<Item = u64>) {
+        self.have_heads_stayed(heads);
+        self.waits_for_guest = true;
+    }
+
+    /// Returns whether the loop may rest with regard to the guest, after a pass that found its heads as they
+    /// were (`stayed`) and that it caused or not (`is_kicked`).
+    pub fn is_guest_quiet(&mut self, stayed: bool, is_kicked: bool) -> bool {
+        let is_quiet = stayed && !is_kicked;
+        self.waits_for_guest &= is_quiet;
+        is_quiet && !self.waits_for_guest
+    }
+
+    /// Notes the heads of the clients' rings. Returns whether none has moved since the last pass.
+    pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
+        let mut stayed = true;
+        for (last, head) in self.heads.iter_mut().zip(heads) {
+            stayed &= std::mem::replace(last, head) == head;
+        }
+        stayed
+    }
+
+    /// Returns whether the loop may wait without a timer, after a pass at `now` that found nothing
+    /// (`is_quiet`). `rests` shows it to the vCPUs' threads, which clear it when they wake the loop.
+    ///
+    /// They see it a period before the last look, which so finds what they stored before.
+    pub fn begins(&mut self, is_quiet: bool, rests: &AtomicBool, now: Instant) -> bool {
+        if !is_quiet {
+            self.since = now;
+            rests.store(false, Relaxed);
+            return false;
+        }
+        now.saturating_duration_since(self.since) >= REST && rests.swap(true, Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn it_begins_a_period_after_the_vcpus_can_know() {
+        let (mut rest, shown) = (Rest::new(1), AtomicBool::new(false));
+        let begin = Instant::now();
+        assert!(!rest.begins(false, &shown, begin));
+        assert!(!rest.begins(true, &shown, begin + REST - Duration::from_nanos(1)));
+        assert!(!shown.load(Relaxed), "records may come without a KICK");
+        assert!(!rest.begins(true, &shown, begin + REST));
+        assert!(shown.load(Relaxed));
+        assert!(rest.begins(true, &shown, begin + REST + Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn it_ends_when_a_vcpu_has_woken_the_loop() {
+        let (mut rest, shown) = (Rest::new(1), AtomicBool::new(false));
+        let begin = Instant::now();
+        assert!(!rest.begins(false, &shown, begin));
+        assert!(!rest.begins(true, &shown, begin + REST));
+        shown.store(false, Relaxed);
+        assert!(!rest.begins(true, &shown, begin + REST), "the vCPU's thread has just woken it");
+        assert!(!rest.begins(false, &shown, begin + REST));
+        assert!(!rest.begins(true, &shown, begin + REST), "it was woken just now");
+    }
+
+    #[test]
+    fn it_does_not_begin_before_a_restored_guest_has_stored_something() {
+        let mut rest = Rest::new(1);
+        rest.wait_for_guest([7].into_iter());
+        for (stayed, is_kicked) in [(false, false), (true, true)] {
+            assert!(rest.have_heads_stayed([7].into_iter()));
+            assert!(!rest.is_guest_quiet(true, false), "it may have kicked before the snapshot");
+            assert!(!rest.is_guest_quiet(stayed, is_kicked));
+            assert!(rest.is_guest_quiet(true, false));
+            rest.wait_for_guest([7].into_iter());
+        }
+    }
+
+    #[test]
+    fn a_head_that_goes_back_has_moved() {
+        let mut rest = Rest::new(2);
+        assert!(!rest.have_heads_stayed([3, 0].into_iter()));
+        assert!(rest.have_heads_stayed([3, 0].into_iter()));
+        assert!(!rest.have_heads_stayed([2, 1].into_iter()));
+    }
+}
