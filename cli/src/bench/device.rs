@@ -1,4 +1,4 @@
-//! Rows of the device without a guest: a reference point, a host without anything to do, a restore.
+//! Rows of the device without a guest: a reference point, a restore, and a host without anything to do.
 
 use super::ring::lease;
 use super::row::Context;
@@ -71,36 +71,6 @@ pub fn reference_point(_: &mut Context) -> Result<f64> {
     Ok(ns(total, BURST * BURSTS))
 }
 
-/// Clients of the idle device.
-const CLIENTS: u32 = 16;
-/// Time for the drain loop to begin its rest: the session's accounts are written first.
-const SETTLE: Duration = Duration::from_millis(1500);
-/// Time that is measured.
-const IDLE: Duration = Duration::from_secs(2);
-
-/// Measures the CPU time of a second of all threads of a VMM whose guests trace nothing.
-pub fn idle_cpu(_: &mut Context) -> Result<f64> {
-    let scratch = Scratch::new()?;
-    let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
-    let device = Device::new(scratch.session()?, geometry, 0)?;
-    let rings = device.chip.memory().region(Region::Rings).context("no rings")?;
-    let channel = Channel::local(&device.chip.config_page(), rings.words())?;
-    let states: Vec<_> = (0..CLIENTS).map(|_| ProducerState::new()).collect();
-    let clients = (0..CLIENTS).zip(&states).map(|(index, state)| lease(channel, index, state));
-    let clients = clients.collect::<Result<Vec<_>>>()?;
-    thread::sleep(SETTLE);
-    let spent = || {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-    };
-    let before = spent();
-    thread::sleep(IDLE);
-    let spent = spent() - before;
-    drop(clients);
-    device.finish()?;
-    Ok(spent / IDLE.as_secs_f64())
-}
-
 /// Measures the restore of a device with 64 clients, on its own memory, with a new session.
 pub fn restore(_: &mut Context) -> Result<f64> {
     const CLIENTS: u32 = 64;
@@ -143,4 +113,34 @@ pub fn restore(_: &mut Context) -> Result<f64> {
     }
     session.finish()?;
     Ok(ns(total, TURNS))
+}
+
+/// Clients of the idle device.
+const CLIENTS: u32 = 16;
+/// Time for the drain loop to begin its rest: the session's accounts are written first.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// Time that is measured.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Measures the CPU time of a second of all threads of a VMM whose guests trace nothing.
+pub fn idle_cpu(_: &mut Context) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
+    let device = Device::new(scratch.session()?, geometry, 0)?;
+    let rings = device.chip.memory().region(Region::Rings).context("no rings")?;
+    let channel = Channel::local(&device.chip.config_page(), rings.words())?;
+    let states: Vec<_> = (0..CLIENTS).map(|_| ProducerState::new()).collect();
+    let clients = (0..CLIENTS).zip(&states).map(|(index, state)| lease(channel, index, state));
+    let clients = clients.collect::<Result<Vec<_>>>()?;
+    thread::sleep(SETTLE);
+    let spent = || {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    };
+    let before = spent();
+    thread::sleep(IDLE);
+    let spent = spent() - before;
+    drop(clients);
+    device.finish()?;
+    Ok(spent / IDLE.as_secs_f64())
 }

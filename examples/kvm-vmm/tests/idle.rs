@@ -34,6 +34,12 @@ impl EventSink for Lateness {
         true
     }
 
+    fn begin_generation(&self, epoch: u32, _known: &[KnownClient<'_>]) -> u32 {
+        epoch
+    }
+
+    fn known_clients(&self, _tell: &mut dyn FnMut(&KnownClient<'_>)) {}
+
     fn drain(&self, _: u32, consumer: &mut Consumer<'_>) -> Drained {
         let mut stage = vec![0; consumer.stage_words()];
         let mut late = self.late.lock().unwrap();
