@@ -67,11 +67,12 @@ pub mod event {
     pub use crate::events::registry::{Clash, EVENTS, TraceEvent, clashes, trace_events_all};
 }
 
-/// Items that generated code uses.
+/// Items that generated code uses, and that `hypertrace-tracing` does.
 #[doc(hidden)]
 pub mod generated {
     pub use crate::events::fire::fire;
     pub use crate::events::registry::{EVENTS, Never, TraceEvent};
+    pub use crate::events::rings::emit;
     pub use crate::events::text::{Escaped, Line, c_string};
     pub use hypertrace_abi::event::{Bytes, Hex, Site};
     pub use {linkme, probe};
