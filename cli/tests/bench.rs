@@ -6,7 +6,7 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 27] = [
+const ROWS: [&str; 29] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -14,6 +14,8 @@ const ROWS: [&str; 27] = [
     "ring_emit",
     "ring_emit_disabled",
     "ring_emit_2threads",
+    "tracing_span",
+    "tracing_span_fmt",
     "ring_drain",
     "ring_drain_file",
     "drain_hostile",

@@ -6,9 +6,9 @@ use crate::names::{Callsite, Names, Purpose, Shape};
 use crate::open::{OpenSpans, WORDS};
 use crate::text::EventText;
 use crate::values::{Limits, Values};
-use hypertrace_abi::event::Words;
 use hypertrace_log::parts::{Formatting, Message};
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use tracing_core::span::{Attributes, Id, Record};
 use tracing_core::{Event, Interest, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -56,28 +56,23 @@ impl<D: Destination> HypertraceLayer<D> {
         HypertraceLayer { _destination: destination, names: Names::new(), open: OpenSpans::new() }
     }
 
-    /// Returns the schema's number and the words of an entry into a new span.
+    /// Writes the words of an entry into a new span. Returns the number of its schema and
+    /// of the words.
     #[inline]
     fn first_words(
         &self,
         callsite: &Callsite,
         attributes: &Attributes<'_>,
-        id: u64,
-    ) -> (u8, Values<WORDS>) {
-        let plain = |id| {
-            let mut values = Values::new(OF_SPAN);
-            values.word(id);
-            values
-        };
-        let mut values = plain(id);
+        values: &mut Values<'_>,
+    ) -> (u8, usize) {
         if callsite.metadata.fields().is_empty() || D::on_span(callsite.begin_slot) & RING == 0 {
-            return (0, values);
+            return (0, 1);
         }
-        let Some(_formatting) = Formatting::begin() else { return (0, values) };
-        attributes.record(&mut values);
+        let Some(_formatting) = Formatting::begin() else { return (0, 1) };
+        attributes.record(values);
         match self.names.schema(callsite, Purpose::Begin, values.shape()) {
-            Some((number, _)) => (number, values),
-            None => (0, plain(id)),
+            Some((number, _)) => (number, values.len()),
+            None => (0, 1),
         }
     }
 
@@ -134,13 +129,14 @@ impl<D: Destination> HypertraceLayer<D> {
             add(&WITHOUT_SCHEMA);
             return false;
         };
-        let mut values = Values::<EVENT_WORDS>::new(OF_EVENT);
+        let words = [const { AtomicU64::new(0) }; EVENT_WORDS];
+        let mut values = Values::new(&words, OF_EVENT);
         values.text(event.metadata().target());
         event.record(&mut values);
         values.add_cut();
         let schema = self.names.schema(callsite, Purpose::Event, values.shape());
         if let Some((_, schema)) = schema {
-            D::emit(schema, Words(values.words()));
+            D::emit(schema, values.kept());
         }
         schema.is_some()
     }
@@ -175,9 +171,13 @@ where
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, _: Context<'_, S>) {
         let id = id.into_u64();
         // One that finds no schema, or no place, is found again by its entry.
-        if let Some((number, callsite)) = self.names.find(attributes.metadata()) {
-            let (schema, values) = self.first_words(callsite, attributes, id);
-            self.open.put(id, number, schema, values.words());
+        if let Some((number, callsite)) = self.names.find(attributes.metadata())
+            && let Some(claim) = self.open.claim(id)
+        {
+            let mut values = Values::new(claim.words(), OF_SPAN);
+            values.word(id);
+            let (schema, words) = self.first_words(callsite, attributes, &mut values);
+            claim.keep(id, number, schema, words);
         }
     }
 
@@ -225,12 +225,13 @@ where
             return;
         }
         let Some(_formatting) = Formatting::begin() else { return };
-        let mut values = Values::<WORDS>::new(OF_SPAN);
+        let words = [const { AtomicU64::new(0) }; WORDS];
+        let mut values = Values::new(&words, OF_SPAN);
         values.word(id.into_u64());
         record.record(&mut values);
         let schema = self.names.schema(callsite, Purpose::Record, values.shape());
         if let Some((_, schema)) = schema {
-            D::emit(schema, Words(values.words()));
+            D::emit(schema, values.kept());
         }
     }
 

@@ -2,15 +2,17 @@
 
 use crate::counts::{CUT, FIELDS, add};
 use crate::names::Shape;
-use hypertrace_abi::event::cut;
+use hypertrace_abi::atomic::AtomicU64 as Word;
+use hypertrace_abi::event::{Fields, cut};
 use hypertrace_abi::schema::FieldType;
 use hypertrace_log::parts::Message;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tracing_core::field::{Field, Visit};
 
-/// The words of a record, up to `N` of them.
-pub struct Values<const N: usize> {
-    words: [u64; N],
+/// The words of a record, in a buffer of another.
+pub struct Values<'w> {
+    words: &'w [AtomicU64],
     len: usize,
     shape: Shape,
     /// Least index of the next field.
@@ -31,10 +33,10 @@ pub struct Limits {
     pub spare: usize,
 }
 
-impl<const N: usize> Values<N> {
+impl<'w> Values<'w> {
     #[inline]
-    pub fn new(limits: Limits) -> Self {
-        Values { words: [0; N], len: 0, shape: Shape::default(), next: 0, limits, cut: 0 }
+    pub fn new(words: &'w [AtomicU64], limits: Limits) -> Self {
+        Values { words, len: 0, shape: Shape::default(), next: 0, limits, cut: 0 }
     }
 
     /// Returns the types of the visited fields.
@@ -42,15 +44,21 @@ impl<const N: usize> Values<N> {
         self.shape
     }
 
-    pub fn words(&self) -> &[u64] {
-        &self.words[..self.len]
+    /// Returns the number of words.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the words.
+    pub fn kept(&self) -> Kept<'w> {
+        Kept(&self.words[..self.len])
     }
 
     /// Adds a word that is no field of the metadata.
     #[inline]
     pub fn word(&mut self, word: u64) {
-        if let Some(to) = self.words.get_mut(self.len) {
-            *to = word;
+        if let Some(to) = self.words.get(self.len) {
+            to.store(word, Relaxed);
             self.len += 1;
         }
     }
@@ -65,21 +73,22 @@ impl<const N: usize> Values<N> {
     /// one.
     #[inline]
     pub fn text(&mut self, text: &str) {
-        let room = (N - self.limits.spare).saturating_sub(self.len) * 8;
+        let end = self.words.len() - self.limits.spare;
+        let room = end.saturating_sub(self.len) * 8;
         let fits = cut(text, room.saturating_sub(4).min(self.limits.text));
         if fits.len() < text.len() {
             add(&CUT);
             let rest = u32::try_from(text.len() - fits.len()).unwrap_or(u32::MAX);
             self.cut = self.cut.saturating_add(rest);
         }
-        self.len += put(&mut self.words[self.len..], fits.as_bytes());
+        self.len += put(&self.words[self.len..], fits.as_bytes());
     }
 
     /// Takes in a field of the metadata. `false`, counted: there is no room for it.
     #[inline]
     fn take(&mut self, field: &Field, ty: FieldType) -> bool {
         let index = field.index();
-        let has_room = self.len + self.limits.spare < N;
+        let has_room = self.len + self.limits.spare < self.words.len();
         if index < self.next || index >= self.limits.fields || !has_room {
             add(&FIELDS);
             return false;
@@ -100,22 +109,43 @@ impl<const N: usize> Values<N> {
 /// Writes a text in the form of a record: its length, its bytes, zeros. Returns the number of
 /// words.
 #[inline]
-fn put(words: &mut [u64], text: &[u8]) -> usize {
+fn put(words: &[AtomicU64], text: &[u8]) -> usize {
     let (head, rest) = text.split_at(text.len().min(4));
     let mut first = [0; 8];
     first[..4].copy_from_slice(&(text.len() as u32).to_le_bytes());
     first[4..4 + head.len()].copy_from_slice(head);
-    let Some((to, others)) = words.split_first_mut() else { return 0 };
-    *to = u64::from_le_bytes(first);
-    for (to, chunk) in others.iter_mut().zip(rest.chunks(8)) {
+    let Some((to, others)) = words.split_first() else { return 0 };
+    to.store(u64::from_le_bytes(first), Relaxed);
+    for (to, chunk) in others.iter().zip(rest.chunks(8)) {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
-        *to = u64::from_le_bytes(word);
+        to.store(u64::from_le_bytes(word), Relaxed);
     }
     1 + rest.len().div_ceil(8)
 }
 
-impl<const N: usize> Visit for Values<N> {
+/// The words of a record that are emitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'a>(pub &'a [AtomicU64]);
+
+impl Fields for Kept<'_> {
+    // The schema has them.
+    const TYPES: &'static [FieldType] = &[];
+
+    #[inline(always)]
+    fn words(self) -> usize {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    fn put(self, out: &[Word]) {
+        for (to, from) in out.iter().zip(self.0) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+impl Visit for Values<'_> {
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.scalar(field, FieldType::U64, value);
     }
