@@ -89,7 +89,8 @@ impl OpenSpans {
             // thread has read its words.
             let is_free = place.id.load(Relaxed) == 0
                 && place.id.compare_exchange(0, TAKEN, Ordering::Acquire, Relaxed).is_ok();
-            is_free.then_some(Claim(place))
+            // Not `then_some`: to drop a claim frees its place.
+            is_free.then(|| Claim(place))
         })
     }
 

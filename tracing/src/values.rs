@@ -139,8 +139,18 @@ impl Fields for Kept<'_> {
 
     #[inline(always)]
     fn put(self, out: &[Word]) {
-        for (to, from) in out.iter().zip(self.0) {
-            to.store(from.load(Relaxed), Relaxed);
+        // Most spans have few fields, and the setup of a loop of unknown length is slow.
+        match (out, self.0) {
+            ([p], [a]) => p.store(a.load(Relaxed), Relaxed),
+            ([p, q], [a, b]) => {
+                p.store(a.load(Relaxed), Relaxed);
+                q.store(b.load(Relaxed), Relaxed);
+            }
+            _ => {
+                for (to, from) in out.iter().zip(self.0) {
+                    to.store(from.load(Relaxed), Relaxed);
+                }
+            }
         }
     }
 }
