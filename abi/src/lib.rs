@@ -28,6 +28,7 @@ mod kinds;
 pub mod layout;
 mod prefetch;
 pub mod record;
+pub mod region;
 pub mod ring;
 pub mod schema;
 pub mod sink;

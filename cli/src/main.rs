@@ -19,6 +19,7 @@ mod run;
 mod stat;
 mod threads;
 mod vmm;
+mod writer;
 
 use clap::{Parser, Subcommand};
 use hypertrace_trace::{SessionError, session_json};

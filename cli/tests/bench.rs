@@ -14,6 +14,8 @@ const ROWS: [&str; 29] = [
     "ring_emit",
     "ring_emit_disabled",
     "ring_emit_2threads",
+    "tracing_span",
+    "tracing_span_fmt",
     "ring_drain",
     "ring_drain_file",
     "drain_hostile",

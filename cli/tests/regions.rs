@@ -13,11 +13,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use hypertrace::region;
 use hypertrace_tests::command::{Demo, Hypertrace, Ran, copy_program, run};
 use hypertrace_tests::{capability, kvm, traced};
+use hypertrace_trace::{Session, SessionConfig};
 use serde_json::Value;
 use vcpu::Vcpu;
 
@@ -289,6 +291,32 @@ fn without_a_kernels_trace_the_next_step_is_said() {
     for args in [&["--json", "--csv"][..], &["--name", "nap", "--between", "a", "b"]] {
         assert_eq!(regions(&out, args).code, Some(2), "{args:?}");
     }
+}
+
+#[test]
+fn regions_of_a_vmms_own_threads_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = Session::create(SessionConfig::new(dir.path())).unwrap();
+    session.set_events(&"request_*".parse().unwrap(), true).unwrap();
+    thread::scope(|scope| {
+        for name in ["io0", "io1"] {
+            let session = &session;
+            scope.spawn(move || {
+                assert!(session.attach(name));
+                // The same ids on both threads.
+                for id in 0..10 {
+                    let _region = hypertrace_trace::region!("request", id);
+                }
+            });
+        }
+    });
+    session.finish().unwrap();
+
+    let json: Value = serde_json::from_str(&regions(dir.path(), &["--json"]).stdout).unwrap();
+
+    let request = group(&json, "request");
+    assert_eq!(number(&request["count"]), 20);
+    assert!(request["not_counted"].as_object().unwrap().values().all(|n| *n == 0), "{request}");
 }
 
 #[test]

@@ -112,11 +112,11 @@ pub use linux::{Info, MemoryType, Options, Place, install, open, poll, stamp, wi
 pub use mask::is_on;
 #[cfg(feature = "std")]
 pub use mmio::Store;
-pub use region::Region;
 pub use time::Clock;
 
 pub use hypertrace_abi::event::{Field, Fields, Hex, Site};
 pub use hypertrace_abi::record::ClockKind;
+pub use hypertrace_abi::region::Region;
 pub use hypertrace_abi::ring::{Emit, LeaseInfo, ProducerState};
 pub use hypertrace_abi::sink::Status;
 

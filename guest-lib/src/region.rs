@@ -1,30 +1,5 @@
 //! Regions of interest: a beginning and an end with the same id.
 
-/// A region that is open; it ends where this is dropped.
-#[must_use = "the region ends where this is dropped"]
-pub struct Region<F: FnMut()> {
-    end: F,
-}
-
-impl<F: FnMut()> Region<F> {
-    #[doc(hidden)]
-    pub fn new(end: F) -> Self {
-        Region { end }
-    }
-}
-
-impl<F: FnMut()> core::fmt::Debug for Region<F> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Region").finish_non_exhaustive()
-    }
-}
-
-impl<F: FnMut()> Drop for Region<F> {
-    fn drop(&mut self) {
-        (self.end)();
-    }
-}
-
 /// Marks a region of interest, from here to where what it gives is dropped: the
 /// events `NAME_begin(id)` and `NAME_end(id)`. The id, a `u64`, distinguishes one
 /// pass through the region from another.

@@ -22,6 +22,8 @@
 //! # }
 //! ```
 //!
+//! [`Follow`] reads a session in rounds while it is written.
+//!
 //! [`Timeline::next_entry`] also returns the places where events were lost, and
 //! [`Timeline::read`] returns both without a copy.
 //!
@@ -43,6 +45,7 @@ pub mod regions;
 
 mod error;
 mod event;
+mod follow;
 mod format;
 mod inputs;
 mod merge;
@@ -51,6 +54,7 @@ mod value;
 
 pub use error::{Error, Result};
 pub use event::{Entry, EntryRef, Event, EventRef, Fields, Kind, Lost, Reference, Thread};
+pub use follow::{Follow, Round};
 pub use inputs::ctf::{
     Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Offset, Packet, Record, Records,
     Segment, Session, SessionJson, Stream, StreamJson, limits,

@@ -4,7 +4,7 @@
 
 use crate::error::Result;
 use crate::event::{Entry, EntryRef, Event};
-use crate::inputs::ctf::{ClockMaps, Session, inputs};
+use crate::inputs::ctf::{ClockMaps, Session, inputs, lanes};
 use crate::inputs::input::{Input, Time};
 use crate::inputs::kernel::{self, KernelTrace};
 use crate::inputs::names::Names;
@@ -82,16 +82,35 @@ impl<'a> Timeline<'a> {
         for (trace, number) in traces.iter().enumerate().zip(numbers) {
             all.extend(kernel::inputs(number, trace, &names));
         }
+        if margins.iter().all(|margin| *margin == Some(0)) {
+            margins.clear();
+        }
+        Ok(Timeline { margins, ..Timeline::of(all, names)? })
+    }
+
+    /// Starts at the beginning of a part of a session's streams, with the names so far.
+    pub(crate) fn of_part(
+        session: &'a Session,
+        maps: &'a ClockMaps,
+        mut names: Names,
+    ) -> Result<Timeline<'a>> {
+        let lanes = lanes(0, session, maps, &mut names);
+        Timeline::of(lanes, names)
+    }
+
+    fn of(mut inputs: Vec<Box<dyn Input + 'a>>, names: Names) -> Result<Timeline<'a>> {
         let mut heap = BinaryHeap::new();
-        for (number, input) in all.iter_mut().enumerate() {
+        for (number, input) in inputs.iter_mut().enumerate() {
             if let Some(time) = input.advance()? {
                 heap.push(Reverse(Key { time, host: input.is_host(), input: number }));
             }
         }
-        if margins.iter().all(|margin| *margin == Some(0)) {
-            margins.clear();
-        }
-        Ok(Timeline { inputs: all, heap, names, margins, taken: false })
+        Ok(Timeline { inputs, heap, names, margins: Vec::new(), taken: false })
+    }
+
+    /// Returns the names at its end.
+    pub(crate) fn into_names(self) -> Names {
+        self.names
     }
 
     /// Returns the next event, or the next place where some were lost. The losses of a

@@ -6,6 +6,7 @@ pub(crate) mod fire;
 pub(crate) mod gaps;
 pub mod own;
 pub mod pattern;
+mod region;
 pub mod registry;
 pub(crate) mod rings;
 pub(crate) mod text;

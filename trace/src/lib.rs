@@ -20,8 +20,9 @@
 //! [`Session`] implements [`EventSink`](abi::sink::EventSink), the only interface
 //! that a device uses. It writes [`session_json`] and a CTF trace, whose files
 //! survive a kill at any instant. The VMM's own events are in [`event`] and
-//! [`backend`], [`control`] and [`monitor`] switch them while it runs, and
-//! [`trigger`] lets guests' reference points do so.
+//! [`backend`], [`region!`] marks its regions of interest, [`control`] and
+//! [`monitor`] switch both while it runs, and [`trigger`] lets guests' reference
+//! points do so.
 //!
 //! Data from guests is never trusted: lengths, ids and timestamps are checked
 //! before they are written. Records that do not pass are written as `untyped`
@@ -51,6 +52,7 @@ pub use drain::{OnWriteFailed, SnapshotError, SnapshotLimit, TooManyRules};
 pub use events::own as trace;
 pub use events::{backend, pattern};
 pub use hypertrace_abi as abi;
+pub use hypertrace_abi::region::Region;
 pub use session::{Committed, Output, Session, SessionConfig, SessionError, Summary, Writer};
 
 // For recordings beside a session.
@@ -65,11 +67,12 @@ pub mod event {
     pub use crate::events::registry::{Clash, EVENTS, TraceEvent, clashes, trace_events_all};
 }
 
-/// Items that generated code uses.
+/// Items that generated code uses, and that `hypertrace-tracing` does.
 #[doc(hidden)]
 pub mod generated {
     pub use crate::events::fire::fire;
     pub use crate::events::registry::{EVENTS, Never, TraceEvent};
+    pub use crate::events::rings::emit;
     pub use crate::events::text::{Escaped, Line, c_string};
     pub use hypertrace_abi::event::{Bytes, Hex, Site};
     pub use {linkme, probe};

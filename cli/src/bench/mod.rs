@@ -23,6 +23,7 @@ mod rows;
 mod scratch;
 mod serve;
 mod sigsegv;
+mod spans;
 mod table;
 mod timing;
 mod trace;

@@ -4,8 +4,8 @@ use super::row::{Floor, Row, row};
 use super::trace::To;
 use super::trigger::Rules;
 use super::{
-    c, device, drain, hostile, kvm, peers, qemu, regions, ring, sigsegv, trace, trace_dat, tracefs,
-    trigger, user,
+    c, device, drain, hostile, kvm, peers, qemu, regions, ring, sigsegv, spans, trace, trace_dat,
+    tracefs, trigger, user,
 };
 use hypertrace_trace::Output;
 use kvm_vmm::Answer;
@@ -49,6 +49,12 @@ pub const ROWS: &[Row] = &[
     row("c_disabled", c::disabled)
         .less(("empty loop", c::empty), "<= 0.5 ns over an empty loop")
         .note("the same, switched off; ratio is the difference in ns"),
+    row("tracing_span", spans::layer)
+        .over(("region! in a span", spans::region), "<= 1.2 x an empty layer and region!")
+        .note("a span of the crate tracing with one u64: made, entered, left, closed"),
+    row("tracing_span_fmt", spans::layer)
+        .over(("fmt layer", spans::text), "<= 0.2 x the fmt layer to /dev/null")
+        .note("tracing_span, against tracing-subscriber's text of entry and exit"),
     row("ring_drain", |_| drain::drain(Output::Nothing))
         .target("<= 7 ns a record")
         .note("copy and every check, into a packet buffer"),

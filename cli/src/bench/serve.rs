@@ -3,7 +3,7 @@
 use super::child::TURNS;
 use super::timing::{ns, timed};
 use super::trace::On;
-use super::{emulated, events, sigsegv};
+use super::{emulated, events, sigsegv, spans};
 use anyhow::{Result, bail, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace_trace::backend::{self, Backends, ftrace};
@@ -36,6 +36,7 @@ fn answer(line: &str) -> Result<(u64, u64)> {
         ("ftrace", instance) => ftrace(Path::new(instance)),
         ("emulated", part) => emulated::answer(part),
         ("create", dir) => create(Path::new(dir)),
+        ("spans", part) => spans::answer(part),
         ("uprobe", _) => Ok(uprobe()),
         ("sdt", _) => Ok(sdt()),
         ("sigsegv", _) => sigsegv::measure(),

@@ -159,6 +159,11 @@ impl FromArgMatches for Inputs {
 }
 
 impl Inputs {
+    /// Returns the paths.
+    pub fn paths(&self) -> Vec<&Path> {
+        self.0.iter().map(|given| &*given.path).collect()
+    }
+
     /// Opens all sessions and all traces, those of the sessions first.
     #[expect(clippy::type_complexity, reason = "the two arguments of a timeline")]
     pub fn open(&self) -> anyhow::Result<(Vec<(Session, ClockMaps)>, Vec<KernelTrace>)> {

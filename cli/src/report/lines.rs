@@ -66,6 +66,36 @@ impl Lines {
 
     pub(crate) fn text(&mut self, event: &EventRef<'_>, since: i64) -> &str {
         self.times(since);
+        self.event(event);
+        &self.buffer
+    }
+
+    /// Formats an event's line without the columns of times.
+    pub(crate) fn untimed(&mut self, event: &EventRef<'_>) -> &str {
+        self.buffer.clear();
+        self.event(event);
+        &self.buffer
+    }
+
+    /// Formats the line of a loss without the columns of times.
+    pub(crate) fn untimed_lost(&mut self, lost: &Lost) -> &str {
+        self.buffer.clear();
+        self.lost(lost, lost.ts_ns.is_some());
+        &self.buffer
+    }
+
+    /// Formats the columns of times, and a line without them.
+    pub(crate) fn timed(&mut self, since: Option<i64>, line: &str) -> &str {
+        match since {
+            Some(since) => self.times(since),
+            None => self.no_times(),
+        }
+        self.buffer.push_str(line);
+        &self.buffer
+    }
+
+    /// Appends all columns of an event but those of times.
+    fn event(&mut self, event: &EventRef<'_>) {
         self.source(event.source);
         let Lines { buffer, .. } = self;
         buffer.push_str(event.name);
@@ -88,7 +118,6 @@ impl Lines {
             decimal(buffer, cpu.into());
         }
         buffer.push('\n');
-        buffer
     }
 
     /// Makes the column of sources wide enough for this one.
@@ -141,17 +170,23 @@ impl Lines {
     }
 
     pub(crate) fn text_lost(&mut self, lost: &Lost, since: Option<i64>) -> &str {
-        let place = match since {
-            Some(since) => {
-                self.times(since);
-                "here"
-            }
-            None => {
-                self.buffer.clear();
-                self.buffer.push_str("            -             -");
-                "at an unknown time"
-            }
-        };
+        match since {
+            Some(since) => self.times(since),
+            None => self.no_times(),
+        }
+        self.lost(lost, since.is_some());
+        &self.buffer
+    }
+
+    /// Begins a line with columns of unknown times.
+    fn no_times(&mut self) {
+        self.buffer.clear();
+        self.buffer.push_str("            -             -");
+    }
+
+    /// Appends all columns of a loss but those of times.
+    fn lost(&mut self, lost: &Lost, has_time: bool) {
+        let place = if has_time { "here" } else { "at an unknown time" };
         self.source(&lost.source);
         let events = if lost.events == 1 { "event" } else { "events" };
         // Writing to a String does not fail.
@@ -164,7 +199,6 @@ impl Lines {
             let _ = write!(self.buffer, " ({})", causes.join(", "));
         }
         self.buffer.push('\n');
-        &self.buffer
     }
 
     pub(crate) fn json_lost(&mut self, lost: &Lost) -> &str {

@@ -1,5 +1,6 @@
 //! `hypertrace report`: the timeline, line by line.
 
+mod follow;
 mod inputs;
 mod lines;
 
@@ -64,6 +65,13 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = time, allow_hyphen_values = true)]
     to: Option<i64>,
 
+    /// Show the events of a session while it is written, until it ends or its writer was ended: in
+    /// order of time, 250 ms after they were read. An event that arrives later than that is shown
+    /// late, and a message counts such. Times of a guest's own clock are the writer's estimates,
+    /// without a bound; events of the host's kernel are not shown
+    #[arg(long, short)]
+    follow: bool,
+
     /// Show the time since the previous line in nanoseconds: (+250)
     #[arg(long, conflicts_with = "json")]
     ts_diff: bool,
@@ -82,6 +90,7 @@ Examples:
   hypertrace report S | less -S                  long lines, to scroll through
   hypertrace report S --json | jq -c 'select(.bound_ns > 10000)'
                                                  events placed worse than 10 us
+  hypertrace report S --follow --json            live, for a program
   hypertrace report S1 S2                        two sessions, merged
   hypertrace report S -e 'kvm:*' -e 'disk_*'     a guest's disk events and KVM's
   hypertrace report trace.dat                    a file of trace-cmd record
@@ -93,6 +102,9 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.follow {
+        return follow::run(args, follow::directory(&args.inputs.paths())?);
+    }
     let (sessions, traces) = args.inputs.open()?;
     for warning in traces.iter().flat_map(|trace| trace.warnings()) {
         say(warning);

@@ -52,6 +52,11 @@ impl Names {
         Names { sessions, places: HashMap::new(), lessees: Vec::new() }
     }
 
+    /// Returns whether a source has a place.
+    pub fn has(&self, source: Source) -> bool {
+        self.places.contains_key(&source)
+    }
+
     /// Returns the place of a source. A stream asks once, not for each event.
     pub fn place(&mut self, source: Source) -> Place {
         *self.places.entry(source).or_insert_with(|| {

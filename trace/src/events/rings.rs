@@ -281,7 +281,7 @@ pub(crate) fn nowhere() -> u64 {
 /// Records a declared event on the calling thread's ring, whichever session's
 /// it is.
 #[inline(always)]
-pub(crate) fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
+pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let claim = HELD.get();
     if claim.is_null() {
         return emit_first(site, fields);

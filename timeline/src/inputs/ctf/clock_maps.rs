@@ -32,6 +32,8 @@ pub struct ClockMaps {
     /// Constraints by the kernel's trace, if there is one: used, and left out.
     of_kernel: Option<(usize, usize)>,
     seats: BTreeMap<u32, Vec<Seat>>,
+    /// Whether the writer's estimates in `session.json` are used instead.
+    is_estimate: bool,
 }
 
 /// The time in which one thread of the VMM served all reference points of a client.
@@ -163,6 +165,16 @@ impl ClockMaps {
         Ok(GuestClock { clients, base, frequency, origin: session.origin() })
     }
 
+    /// Returns no maps: times are by the writer's estimates in `session.json`, without bounds.
+    pub(crate) fn estimates() -> ClockMaps {
+        ClockMaps { is_estimate: true, ..ClockMaps::default() }
+    }
+
+    /// Returns whether these are [`ClockMaps::estimates`].
+    pub(crate) fn is_estimate(&self) -> bool {
+        self.is_estimate
+    }
+
     /// Makes a map of each guest clock of a session.
     ///
     /// # Errors
@@ -188,7 +200,7 @@ impl ClockMaps {
         let seats = found.served.iter().map(|(client, points)| (*client, seats(points)));
         let seats = seats.collect();
         let of_kernel = Some((used, left_out));
-        ClockMaps { clocks, unusable: found.unusable, of_kernel, seats }
+        ClockMaps { clocks, unusable: found.unusable, of_kernel, seats, is_estimate: false }
     }
 
     /// Iterates over the clients with reference points.

@@ -6,7 +6,7 @@ use super::clock_maps::{ClientMap, ClockMaps};
 use super::lease::Lease;
 use super::packet::{Domain, Packet};
 use super::session::Session;
-use super::session_json::{Clock, StreamJson};
+use super::session_json::{Clock, SessionJson, StreamJson};
 use super::stream::{Records, Stream};
 use crate::clock::FRACTION;
 use crate::error::{Error, Result};
@@ -62,6 +62,8 @@ struct PacketLosses {
 enum Ticks<'a> {
     Host(&'a Clock),
     Guest(ClientMap),
+    /// A guest's clock, by the writer's estimate.
+    Estimate(&'a Clock),
 }
 
 /// Returns the inputs of a session, and adds the names in its description. Bounds are those against
@@ -72,14 +74,26 @@ pub(crate) fn inputs<'a>(
     maps: &'a ClockMaps,
     names: &mut Names,
 ) -> Vec<Box<dyn Input + 'a>> {
+    let has_files = |domain, client| session.stream(domain, client).is_some();
+    let elsewhere = elsewhere(number, session.json(), &has_files, names);
+    let mut inputs = lanes(number, session, maps, names);
+    inputs.push(Box::new(elsewhere));
+    inputs
+}
+
+/// Returns the losses of a session that belong to no stream with files.
+pub(crate) fn elsewhere(
+    number: usize,
+    json: &SessionJson,
+    has_files: &dyn Fn(Domain, u32) -> bool,
+    names: &mut Names,
+) -> VecDeque<Lost> {
     let source = |domain, client| Source { session: number, domain, client };
-    let json = session.json();
     let mut elsewhere = VecDeque::new();
     for stream in &json.streams {
         let (domain, client) = (stream.domain, stream.client);
-        let place = names.place(source(domain, client));
-        names.lease(place, None, stream.name.clone());
-        if stream.lost() > 0 && session.stream(domain, client).is_none() {
+        let place = place(names, source(domain, client), &stream.name);
+        if stream.lost() > 0 && !has_files(domain, client) {
             let name = names.get(place).clone();
             elsewhere.push_back(lost(source(domain, client), name, stream.lost(), stream.causes()));
         }
@@ -89,14 +103,36 @@ pub(crate) fn inputs<'a>(
         let nobody = source(Domain::Host, 0);
         elsewhere.push_back(lost(nobody, Arc::default(), json.lost_unattached, causes));
     }
+    elsewhere
+}
+
+/// Returns the place of a source, which has the name in the description if it is new.
+fn place(names: &mut Names, source: Source, name: &str) -> Place {
+    let is_new = !names.has(source);
+    let place = names.place(source);
+    if is_new {
+        names.lease(place, None, name.to_owned());
+    }
+    place
+}
+
+/// Returns the inputs of a session's streams.
+pub(crate) fn lanes<'a>(
+    number: usize,
+    session: &'a Session,
+    maps: &'a ClockMaps,
+    names: &mut Names,
+) -> Vec<Box<dyn Input + 'a>> {
+    let json = session.json();
     let lane = |stream: &'a Stream| {
         let described = json.stream(stream.domain, stream.client);
         let causes = described.map_or(Losses::default(), StreamJson::causes);
-        let source = source(stream.domain, stream.client);
+        let source = Source { session: number, domain: stream.domain, client: stream.client };
+        let name = described.map_or("", |described| &*described.name);
         Box::new(Lane {
             session,
             source,
-            place: names.place(source),
+            place: place(names, source, name),
             served: None,
             maps,
             stream,
@@ -113,7 +149,7 @@ pub(crate) fn inputs<'a>(
             thread: None,
         }) as Box<dyn Input>
     };
-    session.streams().iter().map(lane).chain([Box::new(elsewhere) as Box<dyn Input>]).collect()
+    session.streams().iter().map(lane).collect()
 }
 
 impl Input for Lane<'_> {
@@ -219,6 +255,7 @@ impl Lane<'_> {
         };
         let (units, bound) = match ticks {
             Ticks::Host(clock) => (self.session.host_time(clock, record.timestamp), Some(0)),
+            Ticks::Estimate(clock) => (self.session.host_time(clock, record.timestamp), None),
             Ticks::Guest(map) => {
                 let mapped = map.at(record.timestamp);
                 (mapped.host, mapped.bound)
@@ -277,6 +314,7 @@ fn ticks<'a>(
         Domain::Host => clock.map(Ticks::Host),
         // Timestamps of the host's clock need no map.
         Domain::Guest if clock.is_some_and(|c| c.domain == Domain::Host) => clock.map(Ticks::Host),
+        Domain::Guest if maps.is_estimate() => clock.map(Ticks::Estimate),
         Domain::Guest => maps.get(id, stream.client).map(Ticks::Guest),
     };
     found.ok_or_else(|| Error::NotASession {

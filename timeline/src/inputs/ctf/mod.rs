@@ -32,9 +32,11 @@ pub mod limits {
 pub use class::{Class, Classes};
 pub use clock_maps::ClockMaps;
 pub(crate) use clock_maps::GuestClock;
-pub(crate) use lane::inputs;
+pub(crate) use lane::{elsewhere, inputs, lanes};
 pub use packet::{Domain, Header, Packet};
 pub(crate) use samples::{Found, Sample, Stamp, find};
+pub(crate) use session::stream_files;
 pub use session::{Offset, Session};
 pub use session_json::{Clock, EventJson, SessionJson, StreamJson};
+pub(crate) use stream::Cursor;
 pub use stream::{Record, Records, Segment, Stream};

@@ -95,6 +95,12 @@ impl Packet {
         self.content() == HEADER_BYTES
     }
 
+    /// Returns the packet with a larger count of lost events.
+    pub(super) fn with_lost(mut self, lost: u64) -> Packet {
+        self.header.lost = lost.max(self.header.lost);
+        self
+    }
+
     /// Returns the error for a field of the header, given by its offset.
     pub(super) fn damaged(
         &self,
@@ -222,6 +228,11 @@ impl Packets {
         Ok(Packets { path: path.to_owned(), file, at: 0, end, last: None })
     }
 
+    /// Continues at this offset, after the packet `last`.
+    pub fn skip_to(&mut self, at: u64, last: Packet) {
+        (self.at, self.last) = (at, Some(last));
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -229,6 +240,11 @@ impl Packets {
     /// Returns whether the end is reached, also for a file without packets to read.
     pub fn is_done(&self) -> bool {
         self.at >= self.end
+    }
+
+    /// Returns the offset at which it stops.
+    pub fn len(&self) -> u64 {
+        self.end
     }
 
     /// Fills `bytes` from the file. A file that has become shorter is damaged.

@@ -69,6 +69,20 @@ impl Session {
         // Read again: the writer replaces it before it writes packets that need something
         // new in it. So it describes all that the scan saw, even while a VMM is writing.
         let json = SessionJson::read(dir)?;
+        let counted = before.events();
+        Session::of(dir, json, segments, counted)
+    }
+
+    /// Makes a session of a part of its packets.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub(crate) fn of(
+        dir: &Path,
+        json: SessionJson,
+        segments: Vec<Segment>,
+        counted: u64,
+    ) -> Result<Session> {
         let classes = Classes::new(&json.events)
             .map_err(|why| Error::Description { path: dir.join(session_json::FILE), why })?;
         for segment in &segments {
@@ -81,7 +95,7 @@ impl Session {
             dir: dir.to_owned(),
             classes,
             streams: Stream::group(segments)?,
-            counted: before.events(),
+            counted,
             counter,
             origin: origin(&counter, &json),
             offset: None,
@@ -128,6 +142,16 @@ impl Session {
     /// Returns a stream, if it has files.
     pub(crate) fn stream(&self, domain: Domain, client: u32) -> Option<&Stream> {
         self.streams.iter().find(|s| (s.domain, s.client) == (domain, client))
+    }
+
+    /// Leaves out the files of each stream after the first for which `is_last` is true.
+    pub(crate) fn end_streams(&mut self, is_last: impl Fn(&Path) -> bool) {
+        for stream in &mut self.streams {
+            let last = stream.segments.iter().position(|segment| is_last(&segment.path));
+            if let Some(last) = last {
+                stream.segments.truncate(last + 1);
+            }
+        }
     }
 
     /// Returns the last part of the directory's path.
@@ -215,15 +239,20 @@ fn host(json: &SessionJson) -> Option<&Clock> {
 
 /// Scans all stream files of a session.
 fn scan(dir: &Path) -> Result<Vec<Segment>> {
+    stream_files(dir)?.into_iter().map(Segment::scan).collect()
+}
+
+/// Returns the paths of all stream files of a session.
+pub(crate) fn stream_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let ctf = dir.join("ctf");
-    let mut segments = Vec::new();
+    let mut paths = Vec::new();
     let entries = match std::fs::read_dir(&ctf) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
             // The folder gets its name when it is complete. A session that was ended
             // before that is empty.
             if dir.join(".ctf").is_dir() {
-                return Ok(segments);
+                return Ok(paths);
             }
             let why = "session.json without the folder ctf: the session's streams are missing";
             return Err(Error::NotASession { path: dir.to_owned(), why: why.into() });
@@ -242,9 +271,9 @@ fn scan(dir: &Path) -> Result<Vec<Segment>> {
             open_stream(&entry.path())?;
             continue;
         }
-        segments.push(Segment::scan(entry.path())?);
+        paths.push(entry.path());
     }
-    Ok(segments)
+    Ok(paths)
 }
 
 /// Checks the fields that a file's packets have in common against the description.

@@ -23,9 +23,11 @@ const WINDOW: usize = 8192;
 pub struct Segment {
     /// Path of the file.
     pub path: PathBuf,
+    /// Offset from which it is read: 0, or where an earlier scan ended.
+    pub(crate) start: u64,
     /// End of its last packet with events.
     pub end: u64,
-    /// First packet: the baseline.
+    /// First packet, or the last one of an earlier scan: the baseline.
     pub first: Packet,
     /// Last packet, which has the newest counters.
     pub last: Packet,
@@ -50,6 +52,7 @@ impl Segment {
         while let Some(packet) = packets.next()? {
             let segment = segment.get_or_insert_with(|| Segment {
                 path: path.clone(),
+                start: 0,
                 end: 0,
                 first: packet,
                 last: packet,
@@ -69,6 +72,72 @@ impl Segment {
         }
         segment.ok_or_else(|| Error::damaged(&path, 0, "a packet", "an empty file"))
     }
+
+    /// Reads the headers after an earlier scan, of about `most` bytes of packets. Returns the new
+    /// part, and where the next scan begins.
+    ///
+    /// # Errors
+    /// If one of them is damaged.
+    pub(crate) fn scan_after(
+        path: PathBuf,
+        after: Option<&Cursor>,
+        most: u64,
+    ) -> Result<(Segment, Cursor)> {
+        let mut packets = Packets::open(&path, None)?;
+        let len = packets.len();
+        let (mut cursor, start) = match after {
+            Some(cursor) => {
+                packets.skip_to(cursor.at, cursor.last);
+                (*cursor, cursor.at)
+            }
+            None => match packets.next()? {
+                // The baseline.
+                Some(last) if last.is_empty() => {
+                    let at = HEADER_BYTES;
+                    packets.skip_to(at, last);
+                    (Cursor { at, last, has_more: false, is_whole: false }, at)
+                }
+                _ => return Err(Error::damaged(&path, 0, "an empty packet", "another")),
+            },
+        };
+        let first = cursor.last;
+        let mut segment = Segment { path, start, end: start, first, last: first, packets: 0 };
+        cursor.has_more = false;
+        while let Some(packet) = packets.next()? {
+            segment.last = packet;
+            if packet.is_empty() {
+                continue;
+            }
+            segment.packets += 1;
+            segment.end = packet.at + packet.size();
+            (cursor.at, cursor.last) = (segment.end, packet);
+            if segment.end - start >= most {
+                cursor.has_more = true;
+                break;
+            }
+        }
+        cursor.is_whole = !cursor.has_more && cursor.at >= len;
+        cursor.last = cursor.last.with_lost(segment.last.lost);
+        Ok((segment, cursor))
+    }
+
+    /// Returns whether it has events, or counts of lost ones, after an earlier scan.
+    pub(crate) fn has_news(&self) -> bool {
+        self.packets > 0 || self.last.lost > self.first.lost
+    }
+}
+
+/// Where a scan of a file ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    /// Offset of the next packet.
+    at: u64,
+    /// The packet before, with the newest count of lost events.
+    last: Packet,
+    /// Whether there are more packets already.
+    pub has_more: bool,
+    /// Whether the file has no room for more.
+    pub is_whole: bool,
 }
 
 /// All segments of one client, or of one ring of the host, in their order.
@@ -301,7 +370,10 @@ impl<'a> Records<'a> {
         loop {
             if self.open.is_none() {
                 let Some(segment) = self.segments.next() else { return Ok(false) };
-                let packets = Packets::open(&segment.path, Some(segment.end))?;
+                let mut packets = Packets::open(&segment.path, Some(segment.end))?;
+                if segment.start > 0 {
+                    packets.skip_to(segment.start, segment.first);
+                }
                 // To other readers each file is a stream of its own, which begins without
                 // losses; its first packet is the baseline.
                 self.open = Some(Open {

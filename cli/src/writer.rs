@@ -1,0 +1,72 @@
+//! The process that writes a session: whether it is there.
+
+use rustix::fs::stat;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Time without a sign of a writer after which it is looked for. It replaces `session.json` once a second,
+/// for each MiB of it.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Signs of the writer of a session.
+#[derive(Debug)]
+pub struct Writer {
+    json: PathBuf,
+    /// Inode and time of `session.json`.
+    seen: Option<(u64, i64, i64)>,
+    since: Instant,
+}
+
+impl Writer {
+    pub fn new(dir: &Path) -> Writer {
+        Writer { json: dir.join("session.json"), seen: None, since: Instant::now() }
+    }
+
+    /// Notes a sign of the writer.
+    pub fn is_alive(&mut self, now: Instant) {
+        self.since = now;
+    }
+
+    /// Returns whether there was no sign of the writer for [`SILENCE`].
+    pub fn is_silent(&mut self, now: Instant) -> bool {
+        let found = fs::metadata(&self.json).ok();
+        let found = found.map(|found| (found.ino(), found.mtime(), found.mtime_nsec()));
+        if found != self.seen {
+            self.seen = found;
+            self.since = now;
+        }
+        now.duration_since(self.since) >= SILENCE
+    }
+}
+
+/// Returns whether a process may write the session in a directory: one of the directory's owner with that directory
+/// open, or one whose descriptors cannot be seen.
+pub fn look(dir: &Path) -> bool {
+    let (Ok(wanted), Ok(processes)) = (fs::metadata(dir), fs::read_dir("/proc")) else {
+        return true;
+    };
+    let own = std::process::id().to_string();
+    let is_writer = |process: &Path| {
+        let is_owners = fs::metadata(process).is_ok_and(|found| found.uid() == wanted.uid());
+        if !is_owners {
+            return false;
+        }
+        match fs::read_dir(process.join("fd")) {
+            Ok(mut descriptors) => descriptors.any(|descriptor| {
+                let found = descriptor.ok().and_then(|descriptor| stat(descriptor.path()).ok());
+                found.is_some_and(|found| {
+                    (found.st_dev, found.st_ino) == (wanted.dev(), wanted.ino())
+                })
+            }),
+            // One that has ended has none.
+            Err(why) => why.kind() == std::io::ErrorKind::PermissionDenied,
+        }
+    };
+    let mut processes = processes.flatten().filter(|process| {
+        let name = process.file_name();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit) && *name != *own
+    });
+    processes.any(|process| is_writer(&process.path()))
+}

@@ -1,0 +1,13 @@
+//! The trait of a destination: a guest's ring, or a host's backends.
+
+use crate::message::Message;
+use log::Level;
+use std::fmt;
+
+/// The ring of a guest's thread, or the backends of a host.
+pub trait Destination: Copy + fmt::Debug + Send + Sync + 'static {
+    /// Returns the backends that get a level's events now, as bits; 0 is off, 1 a ring.
+    fn on(level: Level) -> u32;
+    /// Records a level's event, for these backends.
+    fn record(on: u32, level: Level, target: &str, message: &Message);
+}

@@ -1,0 +1,52 @@
+//! Records of the crate [`log`] as events of hypertrace, in a guest or in a VMM.
+//!
+//! ```
+//! # #[cfg(feature = "guest")] {
+//! let logger = Box::leak(Box::new(hypertrace_log::Logger::guest()));
+//! log::set_logger(logger).expect("no other logger");
+//! log::set_max_level(log::LevelFilter::Debug);
+//!
+//! log::info!("disk {} opened", 3);
+//! # }
+//! ```
+//!
+//! A record is an event `log_error`, `log_warn`, `log_info`, `log_debug` or
+//! `log_trace`, with the fields `target`, `message` and `cut`. So patterns switch
+//! levels while the program runs: `hypertrace ctl DIR trace-event log_debug off`. A
+//! record whose event is off is not formatted.
+//!
+//! [`Logger::guest`] records into the ring of a guest's or a program's thread
+//! (feature `guest`, the default), [`Logger::host`] into a VMM's backends (feature
+//! `host`): there the five events are declared events, which are off until they are
+//! switched on. [`Logger::and`] passes all records on to another logger.
+//!
+//! # Limits
+//!
+//! A message is formatted into [`MESSAGE_BYTES`] bytes on the stack. `cut` has the
+//! number of bytes that did not fit; 0 is a whole message. A record that is made while
+//! the same thread formats another one is dropped and counted: [`nested`]. Key-value
+//! pairs of records are not recorded. Nothing is allocated, and no lock is taken.
+#![warn(missing_debug_implementations)]
+
+mod destination;
+#[cfg(feature = "guest")]
+mod guest;
+#[cfg(feature = "host")]
+mod host;
+mod logger;
+mod message;
+
+pub use logger::{Logger, NoLogger};
+pub use message::{MESSAGE_BYTES, nested};
+
+#[cfg(feature = "guest")]
+pub use guest::Guest;
+#[cfg(feature = "host")]
+pub use host::Host;
+
+/// Items that `hypertrace-tracing` uses.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::destination::Destination;
+    pub use crate::message::{Formatting, Message};
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Reading a session while it is written.
+
+use crate::error::{Error, Result};
+use crate::event::EntryRef;
+use crate::inputs::ctf::{
+    ClockMaps, Cursor, Domain, Segment, Session, SessionJson, elsewhere, stream_files,
+};
+use crate::inputs::input::nanoseconds;
+use crate::inputs::names::Names;
+use crate::merge::Timeline;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of packets that a round reads, of all files together.
+const ROUND_BYTES: u64 = 4 << 20;
+/// Bytes that a round reads of each file at least.
+const FILE_BYTES: u64 = 64 << 10;
+/// Tries of a round that finds damage: the writer cuts files.
+const TRIES: u32 = 4;
+/// Pause between two of them.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A reader of a session that is being written, in rounds.
+///
+/// Times of a guest's own clock are by the writer's estimate in `session.json`, without a
+/// bound. Memory depends on the number of files, not on their sizes.
+#[derive(Debug)]
+pub struct Follow {
+    dir: PathBuf,
+    started_unix_ns: i64,
+    files: HashMap<PathBuf, File>,
+    names: Names,
+}
+
+/// A file of which a part was read.
+#[derive(Debug)]
+struct File {
+    cursor: Cursor,
+    /// Producer of its stream.
+    source: (Domain, u32),
+    /// Unix time of the end of the part, nanoseconds.
+    until: i64,
+}
+
+/// The result of a round.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Round {
+    /// Whether there was something new.
+    pub has_news: bool,
+    /// Whether the session was ended before the round: without news, nothing follows.
+    pub is_finished: bool,
+    /// If there is more already: Unix time, in nanoseconds, up to which all streams were
+    /// read that have more.
+    pub more_after: Option<i64>,
+}
+
+impl Follow {
+    /// Opens a session, to be read from its beginning.
+    ///
+    /// # Errors
+    /// If it is not a session's directory, or its description is damaged.
+    pub fn open(dir: &Path) -> Result<Follow> {
+        let json = SessionJson::read(dir)?;
+        let session = Session::of(dir, json, Vec::new(), 0)?;
+        Ok(Follow {
+            dir: dir.to_owned(),
+            started_unix_ns: session.json().started_unix_ns,
+            files: HashMap::new(),
+            names: Names::new(vec![(session.name(), session.json().host())]),
+        })
+    }
+
+    /// Returns the Unix time of the session's start, nanoseconds.
+    pub fn started_unix_ns(&self) -> i64 {
+        self.started_unix_ns
+    }
+
+    /// Reads what was committed since the last round, up to some MiB. `each` gets the entries
+    /// in order of time; those of later rounds may be earlier.
+    ///
+    /// # Errors
+    /// If something is damaged. Entries before it may have been given.
+    pub fn round(&mut self, each: &mut dyn FnMut(EntryRef<'_>)) -> Result<Round> {
+        let mut tries = 1;
+        let (session, cursors, is_finished) = loop {
+            match self.scan() {
+                Ok(found) => break found,
+                Err(Error::Damaged { .. }) if tries < TRIES => tries += 1,
+                Err(why) => return Err(why),
+            }
+            thread::sleep(PAUSE);
+        };
+        let has_news = session.is_some();
+        if let Some(session) = session {
+            let maps = ClockMaps::estimates();
+            let names = std::mem::replace(&mut self.names, Names::new(Vec::new()));
+            let mut timeline = Timeline::of_part(&session, &maps, names)?;
+            while let Some(entry) = timeline.read() {
+                each(entry?);
+            }
+            self.names = timeline.into_names();
+            self.advance(&session, &cursors);
+        }
+        let more = self.files.values().filter(|file| file.cursor.has_more);
+        Ok(Round { has_news, is_finished, more_after: more.map(|file| file.until).min() })
+    }
+
+    /// Gives the losses that belong to no stream, once the session has ended.
+    ///
+    /// # Errors
+    /// If the description is damaged.
+    pub fn end(mut self, each: &mut dyn FnMut(EntryRef<'_>)) -> Result<()> {
+        let json = SessionJson::read(&self.dir)?;
+        let files = &self.files;
+        let has_files = |domain, client| files.values().any(|file| file.source == (domain, client));
+        let all = elsewhere(0, &json, &has_files, &mut self.names);
+        all.into_iter().for_each(|lost| each(EntryRef::Lost(lost)));
+        Ok(())
+    }
+
+    /// Finds new packets. Returns the session with those alone, `None` if there are none, the
+    /// ends of its files, and whether the session had ended before.
+    fn scan(&self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
+        let before = SessionJson::read(&self.dir)?;
+        let paths = stream_files(&self.dir)?;
+        let most = (ROUND_BYTES / paths.len().max(1) as u64).max(FILE_BYTES);
+        // Files that are ahead of one that has more wait for it.
+        let more = self.files.values().filter(|file| file.cursor.has_more);
+        let limit = more.map(|file| file.until).min().unwrap_or(i64::MAX);
+        let mut cursors = HashMap::new();
+        let mut segments = Vec::new();
+        for path in paths {
+            let file = self.files.get(&path);
+            if file.is_some_and(|file| file.cursor.is_whole || file.until > limit) {
+                continue;
+            }
+            let after = file.map(|file| &file.cursor);
+            let (segment, cursor) = Segment::scan_after(path.clone(), after, most)?;
+            // So do later files of its stream.
+            let source = (segment.first.domain, segment.first.client);
+            let is_before =
+                |file: &File| file.source == source && file.cursor.has_more && file.until > limit;
+            if self.files.values().any(is_before) {
+                continue;
+            }
+            // The last scan may have ended at the last packet.
+            if segment.has_news() || file.is_none_or(|file| file.cursor.has_more) {
+                cursors.insert(path, cursor);
+                segments.push(segment);
+            }
+        }
+        if segments.is_empty() {
+            return Ok((None, cursors, before.finished));
+        }
+        // Read again: it describes all that the scan saw.
+        let json = SessionJson::read(&self.dir)?;
+        let mut session = Session::of(&self.dir, json, segments, 0)?;
+        // Later files of a stream wait for earlier ones.
+        let has_more = |path: &Path| cursors.get(path).is_some_and(|cursor| cursor.has_more);
+        session.end_streams(has_more);
+        Ok((Some(session), cursors, before.finished))
+    }
+
+    /// Notes which parts were read.
+    fn advance(&mut self, session: &Session, cursors: &HashMap<PathBuf, Cursor>) {
+        for stream in session.streams() {
+            for segment in &stream.segments {
+                let Some(cursor) = cursors.get(&segment.path) else { continue };
+                let until = end(session, segment);
+                let source = (stream.domain, stream.client);
+                self.files.insert(segment.path.clone(), File { cursor: *cursor, source, until });
+            }
+        }
+    }
+}
+
+/// Returns the Unix time of the end of a part, nanoseconds.
+fn end(session: &Session, segment: &Segment) -> i64 {
+    let clock = session.json().clock(segment.last.stream_id);
+    let time = clock.map(|clock| session.host_time(clock, segment.last.end));
+    time.map_or(i64::MIN, |time| nanoseconds(session.origin() + i128::from(time)))
+}

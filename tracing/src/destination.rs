@@ -1,0 +1,20 @@
+//! The trait of a destination of spans, in addition to the logger's.
+
+use hypertrace_abi::event::{Fields, Site};
+use hypertrace_log::parts;
+
+/// A destination of spans.
+pub trait Destination: parts::Destination {
+    /// Returns the backends that get an event of a span now, as bits, by the event's
+    /// slot in the enable mask.
+    fn on_span(slot: usize) -> u32;
+    /// Records an event on the calling thread's ring.
+    fn emit<S: Site, F: Fields>(site: S, fields: F);
+    /// Records an entry into a span that has no schema of its own, for these backends.
+    fn begin(on: u32, id: u64, name: &str);
+    /// Records an exit of one.
+    fn end(on: u32, id: u64);
+}
+
+/// The bit of a thread's ring in a set of backends.
+pub const RING: u32 = 1;
