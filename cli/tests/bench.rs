@@ -6,7 +6,7 @@ use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 29] = [
+const ROWS: [&str; 31] = [
     "tsc",
     "ring_floor",
     "write_floor",

@@ -61,13 +61,7 @@ impl Segment {
             });
             segment.last = packet;
             if !packet.is_empty() {
-                segment.end = packet.at + packet.size();
-                segment.packets += 1;
-                let end = (packet.lease_token, packet.stream_id, packet.end);
-                segment.leases.pop_if(|last| last.0 == end.0);
-                if segment.leases.len() < MOST_LEASES {
-                    segment.leases.push(end);
-                }
+                segment.add(&packet);
             }
         }
         segment.ok_or_else(|| Error::damaged(&path, 0, "a packet", "an empty file"))
@@ -101,15 +95,16 @@ impl Segment {
             },
         };
         let first = cursor.last;
-        let mut segment = Segment { path, start, end: start, first, last: first, packets: 0 };
+        let leases = Vec::new();
+        let mut segment =
+            Segment { path, start, end: start, first, last: first, packets: 0, leases };
         cursor.has_more = false;
         while let Some(packet) = packets.next()? {
             segment.last = packet;
             if packet.is_empty() {
                 continue;
             }
-            segment.packets += 1;
-            segment.end = packet.at + packet.size();
+            segment.add(&packet);
             (cursor.at, cursor.last) = (segment.end, packet);
             if segment.end - start >= most {
                 cursor.has_more = true;
@@ -119,6 +114,17 @@ impl Segment {
         cursor.is_whole = !cursor.has_more && cursor.at >= len;
         cursor.last = cursor.last.with_lost(segment.last.lost);
         Ok((segment, cursor))
+    }
+
+    /// Adds a packet with events.
+    fn add(&mut self, packet: &Packet) {
+        self.end = packet.at + packet.size();
+        self.packets += 1;
+        let end = (packet.lease_token, packet.stream_id, packet.end);
+        self.leases.pop_if(|last| last.0 == end.0);
+        if self.leases.len() < MOST_LEASES {
+            self.leases.push(end);
+        }
     }
 
     /// Returns whether it has events, or counts of lost ones, after an earlier scan.
