@@ -76,6 +76,16 @@ pub struct ChipConfig {
     pub reference_points_per_second: u32,
 }
 
+impl ChipConfig {
+    /// Returns the features for the config page.
+    pub(crate) fn features(&self) -> Features {
+        let mut features = Features::TRAPS | Features::SHARED;
+        features.set(Features::KICK, self.kick_is_cheap);
+        features.set(Features::STAMP, self.stamp_works);
+        features
+    }
+}
+
 /// The 2016 register of a client, as an offset after those of its page.
 const LEGACY: u64 = register::END;
 /// The registers of the whole device, after it in the first client's.
@@ -116,7 +126,7 @@ pub struct Chip<S, T = ()> {
     /// Turns of the drain loop.
     pub(crate) turns: Mutex<(Turns, Box<[Account]>)>,
     /// The drain loop's decision to rest.
-    rest: Mutex<Rest>,
+    pub(crate) rest: Mutex<Rest>,
     /// The drain loop waits for a KICK, or will.
     rests: AtomicBool,
     counts: Counts,
@@ -145,12 +155,9 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             0 => FASTEST_COUNTER,
             frequency => frequency,
         };
-        let mut features = Features::TRAPS | Features::SHARED;
-        features.set(Features::KICK, config.kick_is_cheap);
-        features.set(Features::STAMP, config.stamp_works);
         let facts = HostFacts {
             ring_mode: config.ring_mode,
-            features,
+            features: config.features(),
             session: config.session,
             epoch: 0,
             guest_frequency: config.guest_frequency,
@@ -450,8 +457,8 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let more = self.drain_pass(policy.budget);
         let rest = &mut *lock(&self.rest);
         let heads = (0..self.geometry.clients).map(|client| self.head(client));
-        let is_quiet = rest.have_heads_stayed(heads)
-            && !is_kicked
+        let stayed = rest.have_heads_stayed(heads);
+        let is_quiet = rest.is_guest_quiet(stayed, is_kicked)
             && !more
             && self.config.features().contains(Features::KICK)
             && self.waker.works()
@@ -463,7 +470,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         }
     }
 
-    fn head(&self, client: u32) -> u64 {
+    pub(crate) fn head(&self, client: u32) -> u64 {
         let memory = self.client_memory(client);
         memory.map_or(0, |memory| memory.guest[guest_page::HEAD].load(Relaxed))
     }

@@ -13,11 +13,28 @@ pub(crate) struct Rest {
     heads: Box<[u64]>,
     /// Time of the last pass that found something.
     since: Instant,
+    /// The guest was restored, and has shown nothing since. It may have kicked before the snapshot for a
+    /// record after it.
+    waits_for_guest: bool,
 }
 
 impl Rest {
     pub fn new(clients: usize) -> Rest {
-        Rest { heads: vec![0; clients].into(), since: Instant::now() }
+        Rest { heads: vec![0; clients].into(), since: Instant::now(), waits_for_guest: false }
+    }
+
+    /// Does not begin before the guest with these heads has stored something: it was restored.
+    pub fn wait_for_guest(&mut self, heads: impl Iterator<Item = u64>) {
+        self.have_heads_stayed(heads);
+        self.waits_for_guest = true;
+    }
+
+    /// Returns whether the loop may rest with regard to the guest, after a pass that found its heads as they
+    /// were (`stayed`) and that it caused or not (`is_kicked`).
+    pub fn is_guest_quiet(&mut self, stayed: bool, is_kicked: bool) -> bool {
+        let is_quiet = stayed && !is_kicked;
+        self.waits_for_guest &= is_quiet;
+        is_quiet && !self.waits_for_guest
     }
 
     /// Notes the heads of the clients' rings. Returns whether none has moved since the last pass.
@@ -70,6 +87,19 @@ mod tests {
         assert!(!rest.begins(true, &shown, begin + REST), "the vCPU's thread has just woken it");
         assert!(!rest.begins(false, &shown, begin + REST));
         assert!(!rest.begins(true, &shown, begin + REST), "it was woken just now");
+    }
+
+    #[test]
+    fn it_does_not_begin_before_a_restored_guest_has_stored_something() {
+        let mut rest = Rest::new(1);
+        rest.wait_for_guest([7].into_iter());
+        for (stayed, is_kicked) in [(false, false), (true, true)] {
+            assert!(rest.have_heads_stayed([7].into_iter()));
+            assert!(!rest.is_guest_quiet(true, false), "it may have kicked before the snapshot");
+            assert!(!rest.is_guest_quiet(stayed, is_kicked));
+            assert!(rest.is_guest_quiet(true, false));
+            rest.wait_for_guest([7].into_iter());
+        }
     }
 
     #[test]

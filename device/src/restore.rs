@@ -36,6 +36,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             schema_bytes: geometry.schema_bytes,
             legacy_args: geometry.legacy_args,
             ring_mode: self.ring_mode as u32,
+            features: self.config.features().bits(),
             vcpu_clients: self.config.vcpu_clients as u32,
             epoch: self.epoch.load(Relaxed) as u32,
             mask_version: self.mask_version.load(Relaxed),
@@ -69,8 +70,9 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// that happen again are of another one. Of clients whose memory is zero, it begins as after a
     /// [reset](Chip::reset).
     ///
-    /// The geometry, the ring mode and the number of vCPUs' clients are those of the device before;
-    /// the rest of `config` may differ. Counts begin at 0.
+    /// The geometry is that of the device before, and of `config` what guests rely on: the ring mode, the
+    /// number of vCPUs' clients, and whether KICK is cheap and STAMP works. Counts begin at 0. A drain loop
+    /// keeps its timer until a guest has written a record or kicked.
     ///
     /// Call it before a vCPU runs.
     ///
@@ -116,6 +118,8 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
                 });
             }
         }
+        let heads = (0..chip.geometry.clients).map(|client| chip.head(client));
+        lock(&chip.rest).wait_for_guest(heads);
         chip.memory.set_config(&chip.config_bytes());
         chip.publish(&lock(&chip.mask));
         chip.sink.update_mask(&mut |mask| chip.set_mask(mask));

@@ -94,6 +94,8 @@ pub struct ChipState {
     pub legacy_args: u32,
     /// Behaviour of a full ring, as in the config page.
     pub ring_mode: u32,
+    /// Features, as in the config page: guests have read them.
+    pub features: u64,
     /// Number of clients that belong to vCPUs.
     pub vcpu_clients: u32,
     /// Clock epoch.
@@ -185,6 +187,7 @@ impl ChipState {
             ("schema log's size", geometry.schema_bytes, self.schema_bytes),
             ("number of arguments", geometry.legacy_args.into(), self.legacy_args.into()),
             ("ring mode", config.ring_mode as u64, self.ring_mode.into()),
+            ("features word", config.features().bits(), self.features),
             ("number of clients of vCPUs", vcpus.into(), self.vcpu_clients.into()),
         ] {
             if expected != found {

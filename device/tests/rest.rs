@@ -84,6 +84,19 @@ fn each_store_that_may_record_something_wakes_a_resting_loop_once() {
 }
 
 #[test]
+fn a_loop_of_a_restored_guest_keeps_its_timer_until_the_guest_is_seen() {
+    let chip = chip(true, quiet(), || ());
+    rest(&chip);
+    let config = ChipConfig { kick_is_cheap: true, ..ChipConfig::default() };
+    let memory = Memory::anonymous(geometry()).unwrap();
+    let restored = Chip::restore(memory, &config, &chip.state(), quiet(), || ()).unwrap();
+    // It may have kicked before the snapshot for a record that it writes now.
+    rests_not(&restored);
+    assert_eq!(restored.drain(&POLICY, true), Some(POLICY.period));
+    rest(&restored);
+}
+
+#[test]
 fn a_loop_keeps_its_timer_where_nobody_would_wake_it() {
     rests_not(&chip(false, quiet(), || ()));
     rests_not(&chip(true, quiet(), ()));
