@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use hypertrace_abi::event_type;
 use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::kvm;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::traced::{self, Notes};
@@ -28,7 +29,7 @@ impl Follower {
     fn start(dir: &Path, args: &[&str]) -> Follower {
         let mut command = HYPERTRACE.command(["report", "--follow"]);
         command.arg(dir).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+        let mut process = with_default_signals(&mut command).spawn().unwrap();
         let out = BufReader::new(process.stdout.take().unwrap());
         Follower { process, out }
     }
