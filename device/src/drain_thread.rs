@@ -35,7 +35,8 @@ impl<S: EventSink + 'static, T: DrainWaker + 'static> Chip<S, T> {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Bell)
     /// KICK, and what the chip's waker writes to. The thread calls `before` first: there the VMM
     /// installs the thread's seccomp filter. The thread makes the system calls `epoll_wait` and
-    /// `read`, those of the sink's `drain`, and those of its end (*not tested* under a filter).
+    /// `read`, those of the sink's `drain`, and those of its end: `docs/vmm.md` lists them for
+    /// `hypertrace_trace::Session`, which makes files.
     ///
     /// # Errors
     /// If the host can make no thread or descriptor, or `before` fails.
