@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use hypertrace_device::{
@@ -36,7 +35,7 @@ pub enum Error {
 pub struct Saved {
     /// State of the chip.
     pub state: ChipState,
-    /// The regions data, rings and config, as in the device's file.
+    /// Contents of the device's memory.
     pub memory: Vec<u8>,
 }
 
@@ -77,7 +76,7 @@ impl Hypertrace {
         let chip = match saved {
             None => Chip::new(memory, &config, session.clone(), waker),
             Some(saved) => {
-                fill(&memory, &saved.memory)?;
+                memory.load(&mut &saved.memory[..])?;
                 Chip::restore(memory, &config, &saved.state, session.clone(), waker)?
             }
         };
@@ -135,10 +134,8 @@ impl Hypertrace {
     /// If its memory cannot be read.
     pub fn save(&self) -> io::Result<Saved> {
         let state = self.chip.state();
-        let mut memory = vec![0; Memory::file_size(self.chip.geometry()) as usize];
-        if let Some(data) = self.chip.memory().region(Region::Data) {
-            data.file().file().read_exact_at(&mut memory, 0)?;
-        }
+        let mut memory = Vec::new();
+        self.chip.memory().save(&mut memory)?;
         Ok(Saved { state, memory })
     }
 
@@ -155,12 +152,4 @@ impl Hypertrace {
         self.session.set_device_counters(counters);
         Ok(self.session.finish()?)
     }
-}
-
-/// Writes a snapshot's memory into that of a device that is not made yet.
-fn fill(memory: &Memory, saved: &[u8]) -> io::Result<()> {
-    if let Some(data) = memory.region(Region::Data) {
-        data.file().file().write_all_at(saved, 0)?;
-    }
-    Ok(())
 }
