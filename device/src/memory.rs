@@ -11,12 +11,13 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
-use hypertrace_abi::layout::{Geometry, GeometryError, Region, WORD};
+use hypertrace_abi::layout::{Geometry, GeometryError, MIN_BAR, Region, WORD};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use thiserror::Error;
 use vm_memory::mmap::MmapRegionError;
@@ -208,6 +209,48 @@ impl Memory {
             Region::Rings => Some(&self.rings),
             Region::Control => None,
         }
+    }
+
+    /// Writes the contents of all regions, for a snapshot of the machine beside
+    /// [`Chip::state`](crate::Chip::state): as many bytes as the [file](Memory::file_size) has.
+    ///
+    /// Call it while no vCPU runs.
+    ///
+    /// # Errors
+    /// If the memory cannot be read, or `to` cannot be written.
+    pub fn save(&self, to: &mut impl Write) -> io::Result<()> {
+        let mut chunk = vec![0; MIN_BAR as usize];
+        for at in self.chunks() {
+            self.file().read_exact_at(&mut chunk, at)?;
+            to.write_all(&chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the contents of all regions by those that [`Memory::save`] wrote, before
+    /// [`Chip::restore`](crate::Chip::restore). Parts that are zero take no memory.
+    ///
+    /// # Errors
+    /// If `from` cannot be read or ends early, or the host has no memory.
+    pub fn load(&self, from: &mut impl Read) -> io::Result<()> {
+        self.clear();
+        let mut chunk = vec![0; MIN_BAR as usize];
+        for at in self.chunks() {
+            from.read_exact(&mut chunk)?;
+            if chunk.iter().any(|byte| *byte != 0) {
+                self.file().write_all_at(&chunk, at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Iterates over the file's offsets in steps that divide every region.
+    fn chunks(&self) -> impl Iterator<Item = u64> + use<> {
+        (0..Memory::file_size(&self.geometry)).step_by(MIN_BAR as usize)
+    }
+
+    fn file(&self) -> &File {
+        self.data.file.file()
     }
 
     /// Makes argument slots and rings zero, and gives their memory back to the host.

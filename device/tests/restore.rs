@@ -13,6 +13,7 @@ use hypertrace_device::{
     BarChange, BarForm, Chip, ChipConfig, ChipState, Geometry, Memory, PciFunction, PciState,
     RestoreError,
 };
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// Returns memory with the contents of another device's.
@@ -52,6 +53,46 @@ fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
 fn times(chip: &Chip<Recorder>) -> Vec<u64> {
     let records = std::mem::take(&mut *chip.sink().records.lock().unwrap());
     records.into_iter().map(|(_, time)| time).collect()
+}
+
+#[test]
+fn memory_is_saved_and_loaded_and_zeros_take_none() {
+    let regions = [Region::Data, Region::Rings, Region::Config];
+    let old = Memory::anonymous(Geometry::default()).unwrap();
+    for region in regions {
+        let words = old.region(region).unwrap().words();
+        words[words.len() - 1].store(7 + region as u64, Relaxed);
+    }
+    let new = Memory::anonymous(Geometry::default()).unwrap();
+    new.region(Region::Rings).unwrap().words()[5].store(1, Relaxed);
+
+    let mut saved = Vec::new();
+    old.save(&mut saved).unwrap();
+    new.load(&mut &saved[..]).unwrap();
+
+    for region in regions {
+        let words = |memory: &Memory| -> Vec<u64> {
+            let words = memory.region(region).unwrap().words();
+            words.iter().map(|word| word.load(Relaxed)).collect()
+        };
+        assert!(words(&new) == words(&old), "{region:?}");
+    }
+    // Not by a look at the words, which makes pages.
+    let taken = Memory::anonymous(Geometry::default()).unwrap();
+    taken.load(&mut &saved[..]).unwrap();
+    let file = taken.region(Region::Data).unwrap().file().file();
+    let bytes = file.metadata().unwrap().blocks() * 512;
+    assert!(bytes < Memory::file_size(&Geometry::default()) / 4, "{bytes}");
+}
+
+#[test]
+fn contents_of_a_smaller_device_are_an_error() {
+    let memory = Memory::anonymous(geometry()).unwrap();
+    let size = Memory::file_size(&geometry()) as usize;
+
+    let error = memory.load(&mut &vec![0; size - 1][..]).unwrap_err();
+
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
 }
 
 #[test]

@@ -20,74 +20,101 @@ use hypertrace_trace::{Session, SessionConfig};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+/// A system call: the name of its number, and the number.
+type Call = (&'static str, libc::c_long);
+
+macro_rules! calls {
+    ($($name:ident),* $(,)?) => { &[$((stringify!($name), libc::$name)),*] };
+}
+
 /// System calls of the thread that creates a session: in a directory that is open.
-const CREATE: &[libc::c_long] = &[
-    libc::SYS_statx,
-    libc::SYS_prctl,
-    libc::SYS_openat,
-    libc::SYS_fstat,
-    libc::SYS_fchmod,
-    libc::SYS_mkdirat,
-    libc::SYS_getdents64,
-    libc::SYS_unlinkat,
-    libc::SYS_renameat,
-    libc::SYS_pwrite64,
-    libc::SYS_read,
-    libc::SYS_close,
-    libc::SYS_geteuid,
-    libc::SYS_prlimit64,
-    libc::SYS_getrandom,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
+const CREATE: &[Call] = calls![
+    SYS_statx,
+    SYS_prctl,
+    SYS_openat,
+    SYS_fstat,
+    SYS_fchmod,
+    SYS_mkdirat,
+    SYS_getdents64,
+    SYS_unlinkat,
+    SYS_renameat,
+    SYS_pwrite64,
+    SYS_read,
+    SYS_close,
+    SYS_geteuid,
+    SYS_prlimit64,
+    SYS_getrandom,
+    SYS_clock_gettime,
+    SYS_clock_nanosleep,
 ];
 
 /// System calls of the drain loop's thread.
-const DRAIN: &[libc::c_long] = &[
-    libc::SYS_fstat,
-    libc::SYS_getrandom,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_read,
-    libc::SYS_openat,
-    libc::SYS_fchmod,
-    libc::SYS_ftruncate,
-    libc::SYS_pwrite64,
-    libc::SYS_renameat,
-    libc::SYS_unlinkat,
-    libc::SYS_close,
-    libc::SYS_prlimit64,
-    libc::SYS_clock_gettime,
-    libc::SYS_futex,
+const DRAIN: &[Call] = calls![
+    SYS_fstat,
+    SYS_getrandom,
+    SYS_epoll_wait,
+    SYS_epoll_pwait,
+    SYS_read,
+    SYS_openat,
+    SYS_fchmod,
+    SYS_ftruncate,
+    SYS_pwrite64,
+    SYS_renameat,
+    SYS_unlinkat,
+    SYS_close,
+    SYS_prlimit64,
+    SYS_clock_gettime,
+    SYS_futex,
 ];
 
 /// System calls of a vCPU's thread for the device, once it is attached to the session: it wakes
 /// the drain loop.
-const VCPU: &[libc::c_long] = &[libc::SYS_write];
+const VCPU: &[Call] = calls![SYS_write];
 
 /// System calls of Rust and the C library: memory, and the end of a thread.
-const RUNTIME: &[libc::c_long] = &[
+const RUNTIME: &[Call] = calls![
     // Of a debug build, which checks a descriptor before it closes it.
-    libc::SYS_fcntl,
-    libc::SYS_mmap,
-    libc::SYS_mremap,
-    libc::SYS_munmap,
-    libc::SYS_madvise,
-    libc::SYS_mprotect,
-    libc::SYS_brk,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_sigaltstack,
-    libc::SYS_rseq,
-    libc::SYS_exit,
+    SYS_fcntl,
+    SYS_mmap,
+    SYS_mremap,
+    SYS_munmap,
+    SYS_madvise,
+    SYS_mprotect,
+    SYS_brk,
+    SYS_rt_sigprocmask,
+    SYS_sigaltstack,
+    SYS_rseq,
+    SYS_exit,
 ];
 
 /// Restricts the calling thread to these calls: any other ends the process with SIGSYS.
-fn allow(lists: &[&[libc::c_long]]) -> io::Result<()> {
-    let rules: BTreeMap<_, _> = lists.concat().into_iter().map(|call| (call, vec![])).collect();
+fn allow(lists: &[&[Call]]) -> io::Result<()> {
+    let rules: BTreeMap<_, _> =
+        lists.concat().into_iter().map(|(_, call)| (call, vec![])).collect();
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
     let (others, these) = (SeccompAction::KillProcess, SeccompAction::Allow);
     let filter = SeccompFilter::new(rules, others, these, arch).map_err(io::Error::other)?;
     let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
     apply_filter(&program).map_err(io::Error::other)
+}
+
+/// Returns the calls in a row of the table of docs/vmm.md.
+fn documented(thread: &str) -> Vec<&'static str> {
+    let start = format!("| {thread} | `");
+    let rows = include_str!("../../docs/vmm.md").lines();
+    let mut table = rows.skip_while(|line| !line.starts_with("| thread | system calls |"));
+    let row = table.find_map(|row| row.strip_prefix(&start)).expect(thread);
+    row.trim_end_matches("` |").split("` `").collect()
+}
+
+#[test]
+fn the_document_for_vmms_has_these_system_calls() {
+    for (thread, calls) in
+        [("start", CREATE), ("drain", DRAIN), ("vCPU", VCPU), ("runtime", RUNTIME)]
+    {
+        let names: Vec<_> = calls.iter().map(|(name, _)| name.trim_start_matches("SYS_")).collect();
+        assert_eq!(documented(thread), names, "{thread}");
+    }
 }
 
 /// Clients of the device.

@@ -4,13 +4,12 @@
 //! device's state (`state.json`).
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use hypertrace_abi::sink::EventSink;
 use hypertrace_device::{
-    Chip, ChipConfig, ChipState, DrainWaker, Geometry, Memory, MemoryError, Region, RestoreError,
+    Chip, ChipConfig, ChipState, DrainWaker, Geometry, Memory, MemoryError, RestoreError,
 };
 use hypertrace_guest::layout;
 use kvm_bindings::{Msrs, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_sregs};
@@ -145,14 +144,8 @@ impl Snapshot {
         let snapshot = Snapshot { vcpus, device: chip.state(), dir: dir.to_owned() };
 
         let path = dir.join("device");
-        if let Some(mapping) = chip.mapping(Region::Data, 0) {
-            let mut memory: &File = mapping.file;
-            let mut copy = || {
-                memory.rewind()?;
-                io::copy(&mut memory, &mut File::create(&path)?)
-            };
-            copy().map_err(of(&path))?;
-        }
+        let saved = File::create(&path).and_then(|mut file| chip.memory().save(&mut file));
+        saved.map_err(of(&path))?;
         let path = dir.join("ram");
         let mut ram = vec![0; layout::RAM_SIZE as usize];
         machine.vm().ram().read_slice(&mut ram, GuestAddress(0)).map_err(Error::from)?;
@@ -212,14 +205,8 @@ impl Snapshot {
     ) -> Result<Chip<S, T>, SnapshotError> {
         let memory = Memory::anonymous(geometry)?;
         let path = self.dir.join("device");
-        let saved = fs::read(&path).map_err(of(&path))?;
-        for region in [Region::Data, Region::Rings, Region::Config] {
-            let Some(shared) = memory.region(region) else { continue };
-            let start = shared.file().start();
-            let bytes = saved.get(start as usize..).unwrap_or_default();
-            let bytes = &bytes[..bytes.len().min(shared.size() as usize)];
-            shared.file().file().write_all_at(bytes, start).map_err(of(&path))?;
-        }
+        let loaded = File::open(&path).and_then(|mut file| memory.load(&mut file));
+        loaded.map_err(of(&path))?;
         Ok(Chip::restore(memory, config, &self.device, sink, waker)?)
     }
 }

@@ -1,0 +1,50 @@
+//! A device of Firecracker's shape: one MMIO window, whose address is on the kernel command line.
+
+use std::io;
+use std::sync::{Arc, Barrier};
+
+use hypertrace_device::{Region, Window};
+use hypertrace_trace::Session;
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::hypertrace::Hypertrace;
+use crate::mmio_bus::{Bus, BusDeviceSync};
+use crate::vm::Vm;
+
+/// The device's window.
+pub struct MmioDevice {
+    window: Window<Session, EventFd>,
+}
+
+impl BusDeviceSync for MmioDevice {
+    fn read(&self, _base: u64, offset: u64, data: &mut [u8]) {
+        self.window.read(offset, data);
+    }
+
+    fn write(&self, _base: u64, offset: u64, data: &[u8]) -> Option<Arc<Barrier>> {
+        self.window.write(offset, data);
+        None
+    }
+}
+
+impl MmioDevice {
+    /// Attaches the device at `base`. Returns what to add to the kernel command line.
+    ///
+    /// # Errors
+    /// If KVM refuses.
+    pub fn attach(
+        hypertrace: &Hypertrace,
+        vm: &dyn Vm,
+        bus: &mut Bus,
+        base: u64,
+    ) -> io::Result<String> {
+        let window = Window::new(Arc::clone(hypertrace.chip()));
+        for region in Region::ALL {
+            let gpa = base + window.chip().geometry().window_offset(region);
+            hypertrace.place(vm, region, gpa)?;
+        }
+        let size = window.size();
+        bus.insert(Arc::new(MmioDevice { window }), base, size);
+        Ok(format!("hypertrace.mmio={base:#x}"))
+    }
+}

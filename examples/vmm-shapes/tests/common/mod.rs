@@ -1,0 +1,75 @@
+//! A machine without KVM, and a guest that makes single accesses.
+#![allow(dead_code)] // each test file uses a part
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use hypertrace_device::Geometry;
+use hypertrace_trace::SessionConfig;
+use vmm_shapes::vm::Vm;
+use vmm_shapes::{Hypertrace, Saved};
+use vmm_sys_util::eventfd::EventFd;
+
+/// Mappings (size, read-only) and ioeventfds (length), by address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    pub memory: BTreeMap<u64, (u64, bool)>,
+    pub doorbells: BTreeMap<u64, u32>,
+}
+
+/// Keeps what a VMM would ask KVM for.
+#[derive(Default)]
+pub struct Machine(Mutex<Placed>);
+
+impl Machine {
+    pub fn placed(&self) -> Placed {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Vm for Machine {
+    fn map(&self, gpa: u64, size: u64, _host: u64, is_read_only: bool) -> io::Result<()> {
+        self.0.lock().unwrap().memory.insert(gpa, (size, is_read_only));
+        Ok(())
+    }
+
+    fn unmap(&self, gpa: u64) {
+        self.0.lock().unwrap().memory.remove(&gpa);
+    }
+
+    fn arm(&self, gpa: u64, length: u32, _eventfd: &EventFd) -> io::Result<()> {
+        self.0.lock().unwrap().doorbells.insert(gpa, length);
+        Ok(())
+    }
+
+    fn disarm(&self, gpa: u64, _length: u32, _eventfd: &EventFd) {
+        self.0.lock().unwrap().doorbells.remove(&gpa);
+    }
+}
+
+pub const VCPUS: u32 = 2;
+
+/// Small rings.
+pub fn geometry() -> Geometry {
+    Geometry { clients: 4, legacy_args: 4, ring_bytes: 4096, block_bytes: 256, schema_bytes: 4096 }
+}
+
+/// Starts a device with a session in a new directory.
+pub fn start(saved: Option<&Saved>) -> (tempfile::TempDir, Hypertrace) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(dir.path()) };
+    let hypertrace = Hypertrace::start(config, geometry(), VCPUS, saved).unwrap();
+    (dir, hypertrace)
+}
+
+/// Offset in the control region of the register of 2016 of client 1: a store there is a reference point.
+pub const POINT: u64 = 8;
+
+/// Offset in the control region of the whole device's KICK.
+pub fn kick() -> u64 {
+    geometry().shared_registers_offset() + hypertrace_abi::layout::register::KICK
+}
+
+/// `HYPTRACE`, at this offset of the config page.
+pub const MAGIC: (u64, [u8; 8]) = (0x28, *b"HYPTRACE");

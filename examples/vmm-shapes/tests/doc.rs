@@ -1,0 +1,107 @@
+//! docs/vmm.md says what is so: its code is this crate's, and its tables are the libraries'.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hypertrace_device::{Geometry, Region};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn document() -> String {
+    fs::read_to_string(root().join("docs/vmm.md")).unwrap()
+}
+
+/// Returns the text with one space for all white space between words.
+fn normalized(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the cells of the table's rows whose header begins with these two cells.
+fn rows(document: &str, header: [&str; 2]) -> Vec<Vec<String>> {
+    let start = format!("| {} | {} |", header[0], header[1]);
+    let table = document.lines().skip_while(|line| !line.starts_with(&start));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    let cells = |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    rows.map(|row| cells(row.trim_matches('|'))).collect()
+}
+
+#[test]
+fn each_block_of_code_is_in_the_example_word_for_word() {
+    let folder = root().join("examples/vmm-shapes/src");
+    let files = fs::read_dir(folder).unwrap();
+    let source = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    let source = normalized(&source.collect::<String>());
+
+    let document = document();
+    let blocks: Vec<_> = document.split("```rust\n").skip(1).collect();
+
+    assert!(blocks.len() > 8, "{}", blocks.len());
+    for block in blocks {
+        let block = block.split("```").next().unwrap();
+        for part in block.split("// ...\n").map(normalized) {
+            assert!(!part.is_empty() && source.contains(&part), "not in the example: {part}");
+        }
+    }
+}
+
+#[test]
+fn each_third_party_crate_that_is_linked_is_in_the_table() {
+    let tree = Command::new(env!("CARGO"))
+        .current_dir(root())
+        .args(["tree", "--offline", "--locked", "--no-dedupe", "--prefix=none", "--format={p}"])
+        .args(["--edges=normal,no-proc-macro", "--target=x86_64-unknown-linux-gnu"])
+        .args(["--package=hypertrace-device", "--package=hypertrace-trace"])
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    let linked: BTreeSet<_> = tree
+        .lines()
+        .filter_map(|line| line.split_once(" v"))
+        .filter(|(name, _)| !name.starts_with("hypertrace-"))
+        .map(|(name, version)| (name.to_owned(), version.to_owned()))
+        .collect();
+
+    let table = rows(&document(), ["crate", "version"]);
+
+    assert_eq!(table.len(), linked.len(), "{linked:?}");
+    for ((name, version), row) in linked.iter().zip(table.iter().collect::<BTreeSet<_>>()) {
+        assert_eq!(*name, row[0]);
+        assert!(version.starts_with(&format!("{}.", row[1])), "{name} {version}");
+    }
+}
+
+#[test]
+fn the_sizes_of_bars_are_those_of_the_geometry() {
+    let table = rows(&document(), ["clients", "ring"]);
+
+    assert!(table.len() > 3, "{table:?}");
+    for row in table {
+        let ring_bytes = bytes(&row[1]);
+        let block_bytes = Geometry::default().block_bytes.min(ring_bytes / 16);
+        let clients = row[0].parse().unwrap();
+        let geometry = Geometry { clients, ring_bytes, block_bytes, ..Geometry::default() };
+        geometry.check().unwrap();
+        let regions = [Region::Data, Region::Control, Region::Rings];
+        let sizes = regions.map(|region| geometry.bar_size(region));
+        let expected = sizes.into_iter().chain([geometry.window_size()]).map(text);
+        assert_eq!(row[2..], expected.collect::<Vec<_>>(), "{} clients", row[0]);
+        assert_eq!(geometry.bar_size(Region::Config), 64 << 10);
+    }
+}
+
+fn bytes(text: &str) -> u64 {
+    let (number, unit) = text.split_once(' ').unwrap();
+    number.parse::<u64>().unwrap() << if unit == "KiB" { 10 } else { 20 }
+}
+
+fn text(bytes: u64) -> String {
+    match bytes % (1 << 20) {
+        0 => format!("{} MiB", bytes >> 20),
+        _ => format!("{} KiB", bytes >> 10),
+    }
+}

@@ -1,0 +1,107 @@
+//! The MMIO window on a bus of Firecracker's shape.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{MAGIC, Machine, POINT, geometry, kick, start};
+use hypertrace_device::{Counter, Region};
+use vmm_shapes::mmio_bus::Bus;
+use vmm_shapes::{Hypertrace, MmioDevice};
+
+const BASE: u64 = 0xd000_0000;
+
+fn attach(hypertrace: &Hypertrace) -> (Machine, Bus) {
+    let (machine, mut bus) = (Machine::default(), Bus::default());
+    MmioDevice::attach(hypertrace, &machine, &mut bus, BASE).unwrap();
+    (machine, bus)
+}
+
+fn control() -> u64 {
+    BASE + geometry().window_offset(Region::Control)
+}
+
+#[test]
+fn a_window_takes_points_and_kicks() {
+    let (_dir, hypertrace) = start(None);
+    let (machine, bus) = attach(&hypertrace);
+
+    let mut magic = [0; 8];
+    assert!(bus.read(BASE + MAGIC.0, &mut magic));
+    assert!(bus.write(control() + POINT, &7u64.to_le_bytes()));
+    assert!(bus.write(control() + kick(), &0u64.to_le_bytes()));
+
+    assert_eq!(magic, MAGIC.1);
+    assert_eq!(machine.placed().memory.len(), 3);
+    assert_eq!(machine.placed().doorbells.get(&(control() + kick())), Some(&8));
+    assert_eq!(hypertrace.chip().count(Counter::KickTrapped), 1);
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
+}
+
+#[test]
+fn a_window_works_again_after_a_reset() {
+    let (_dir, hypertrace) = start(None);
+    let (_machine, bus) = attach(&hypertrace);
+    bus.write(control() + POINT, &7u64.to_le_bytes());
+
+    hypertrace.chip().reset();
+    bus.write(control() + POINT, &8u64.to_le_bytes());
+
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 2);
+}
+
+#[test]
+fn a_window_is_restored() {
+    let (_dir, hypertrace) = start(None);
+    let (_machine, bus) = attach(&hypertrace);
+    // The register's upper half is stored after the snapshot.
+    bus.write(control() + POINT, &7u32.to_le_bytes());
+    let saved = hypertrace.save().unwrap();
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 0);
+
+    let (_dir, hypertrace) = start(Some(&saved));
+    let (_machine, bus) = attach(&hypertrace);
+    bus.write(control() + POINT + 4, &0u32.to_le_bytes());
+
+    assert_eq!(hypertrace.finish().unwrap().reference_points, 1);
+}
+
+#[test]
+fn a_snapshot_of_another_device_is_refused_by_name() {
+    let (dir, hypertrace) = start(None);
+    let mut saved = hypertrace.save().unwrap();
+    saved.state.ring_bytes *= 2;
+
+    let config = hypertrace_trace::SessionConfig::new(dir.path().join("other"));
+    let Err(error) = Hypertrace::start(config, geometry(), common::VCPUS, Some(&saved)) else {
+        panic!("it was restored");
+    };
+
+    assert!(error.to_string().contains("ring size"), "{error}");
+}
+
+#[test]
+fn the_command_line_has_the_address_of_a_window_in_a_form_that_guests_take() {
+    let (_dir, hypertrace) = start(None);
+    let (machine, mut bus) = (Machine::default(), Bus::default());
+
+    let parameter = MmioDevice::attach(&hypertrace, &machine, &mut bus, BASE).unwrap();
+
+    assert_eq!(parameter, "hypertrace.mmio=0xd0000000");
+}
+
+#[test]
+fn a_window_takes_points_of_several_threads_without_a_lock() {
+    let (_dir, hypertrace) = start(None);
+    let (_machine, bus) = attach(&hypertrace);
+    let bus = Arc::new(bus);
+
+    std::thread::scope(|scope| {
+        for vcpu in 0..u64::from(common::VCPUS) {
+            let bus = &bus;
+            scope.spawn(move || bus.write(control() + 8 * vcpu, &vcpu.to_le_bytes()));
+        }
+    });
+
+    assert_eq!(hypertrace.finish().unwrap().reference_points, u64::from(common::VCPUS));
+}
