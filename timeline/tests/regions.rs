@@ -183,6 +183,38 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
 }
 
 #[test]
+fn the_times_of_a_damaged_last_page_make_nothing_known() {
+    use trace_dat::{KVM_MMIO_ID, Page, SCHED_SWITCH_ID};
+    let vcpus = [Vcpu::rounds(0, 40, 5)];
+    let kept = vcpu::kernel_events(&vcpus) / 2;
+    let made = vcpu::session(&vcpus);
+    let counted = |last: Option<Page>| {
+        let first = Page::at(vcpu::HOST_BASE + 5_000).mmio(1, 500, 1);
+        let pages: Vec<Page> = [first].into_iter().chain(last).collect();
+        let trace = vcpu::trace(&vcpus, |number| number < kept).cpu(&pages);
+        std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        counts(&all(&made))
+    };
+    let late = || Page::at(vcpu::HOST_BASE + 100_000_000).mmio(1, 500, 1);
+    let until_half = counted(None);
+    assert!((10..30).contains(&until_half.0), "{until_half:?}");
+
+    // Without a fault, nothing shows that its time is wrong.
+    assert_eq!(counted(Some(late())).0, 40);
+    let damages = [
+        ("a record beyond the page", late().word(28)),
+        ("no format of this id", late().event(1, 4_000, 500, &[1; 8])),
+        ("shorter than its format", late().event(1, SCHED_SWITCH_ID, 500, &[1; 8])),
+        ("backward", Page::at(u64::MAX - 5).mmio(1, 500, 1).event(9, KVM_MMIO_ID, 500, &[0; 32])),
+    ];
+    for (damage, page) in damages {
+        // Before the first page's event, no region had begun.
+        let (count, kinds) = counted(Some(page));
+        assert_eq!((count, kinds), (0, vec![("not_recorded", 40)]), "{damage}");
+    }
+}
+
+#[test]
 fn a_hundredth_of_the_kernels_events_missing_makes_unattributed_time_only() {
     let vcpus = [Vcpu::rounds(0, 120, 20)];
     let whole = all(&with_kernel(&vcpus, |_| true));
