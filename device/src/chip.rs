@@ -457,13 +457,14 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let more = self.drain_pass(policy.budget);
         let rest = &mut *lock(&self.rest);
         let heads = (0..self.geometry.clients).map(|client| self.head(client));
+        let now = Instant::now();
         let stayed = rest.have_heads_stayed(heads);
-        let is_quiet = rest.is_guest_quiet(stayed, is_kicked)
+        let is_quiet = rest.is_guest_quiet(stayed, is_kicked, now)
             && !more
             && self.config.features().contains(Features::KICK)
             && self.waker.works()
             && self.sink.is_quiet();
-        match rest.begins(is_quiet, &self.rests, Instant::now()) {
+        match rest.begins(is_quiet, &self.rests, now) {
             true => None,
             false if more => Some(Duration::ZERO),
             false => Some(policy.period),

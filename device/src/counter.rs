@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Counters of a guest's mistakes and of the accesses that trap.
+//! Counters of a guest's mistakes, of the accesses that trap, and of panics.
 
 use hypertrace_abi::kinds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,6 +33,8 @@ kinds! {
         KickTrapped => "kick_trapped",
         /// A STAMP that came by a trap, although the host's kernel should complete it.
         StampTrapped => "stamp_trapped",
+        /// A panic of the sink, which ended the drain thread.
+        DrainPanicked => "drain_panicked",
     }
 }
 

@@ -3,10 +3,12 @@
 //! The drain loop on a thread of its own, for a VMM whose event loop shall not run it.
 
 use crate::chip::{Chip, DrainWaker};
+use crate::counter::Counter;
 use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::turns::DrainPolicy;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -24,6 +26,9 @@ impl DrainWaker for EventFd {
 
 /// A thread that drains a chip's rings on KICK, and on a timer while there are records, made by [`Chip::drain_thread`]. When
 /// dropped, it drains the rest and ends. Drop it when no vCPU runs any more.
+///
+/// A sink that panics ends it, which is [counted](Counter::DrainPanicked). The VM runs on, and
+/// events that find no room are lost and counted.
 #[derive(Debug)]
 pub struct DrainThread {
     stop: Arc<AtomicBool>,
@@ -35,7 +40,7 @@ impl<S: EventSink + 'static, T: DrainWaker + 'static> Chip<S, T> {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Bell)
     /// KICK, and what the chip's waker writes to. The thread calls `before` first: there the VMM
     /// installs the thread's seccomp filter. The thread makes the system calls `epoll_wait` and
-    /// `read`, those of the sink's `drain`, and those of its end (*not tested* under a filter).
+    /// `read`, and those of the sink and of its own end: docs/vmm.md has the list.
     ///
     /// # Errors
     /// If the host can make no thread or descriptor, or `before` fails.
@@ -58,7 +63,11 @@ impl<S: EventSink + 'static, T: DrainWaker + 'static> Chip<S, T> {
             // The receiver waits for it.
             let _ = began.send(before);
             if !failed {
-                Loop { chip, kick, epoll, policy, stop: stopped }.run();
+                let drain = Loop { chip: Arc::clone(&chip), kick, epoll, policy, stop: stopped };
+                // Its locks stay in use: at worst the counts of a packet are lost.
+                if catch_unwind(AssertUnwindSafe(|| drain.run())).is_err() {
+                    chip.counts().add(Counter::DrainPanicked);
+                }
             }
         };
         let thread = thread::Builder::new().name("hypertrace-drain".into()).spawn(run)?;
@@ -114,7 +123,7 @@ impl Drop for DrainThread {
         self.stop.store(true, Relaxed);
         self.kick.wake();
         if let Some(thread) = self.thread.take() {
-            // The thread panics only if the sink does, which was reported on stderr.
+            // A panic of the sink is counted, and was reported on stderr.
             let _ = thread.join();
         }
     }

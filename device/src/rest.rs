@@ -4,7 +4,7 @@
 
 use hypertrace_abi::turns::REST;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// State of the decision. The drain loop's thread owns it.
 #[derive(Debug)]
@@ -13,28 +13,33 @@ pub(crate) struct Rest {
     heads: Box<[u64]>,
     /// Time of the last pass that found something.
     since: Instant,
-    /// The guest was restored, and has shown nothing since. It may have kicked before the snapshot for a
-    /// record after it.
-    waits_for_guest: bool,
+    /// The guest was restored, and has shown nothing since: when that was. It may have kicked before the
+    /// snapshot for a record after it.
+    restored: Option<Instant>,
 }
+
+/// Time in which a restored guest is expected to continue.
+const RESTORED: Duration = Duration::from_secs(10);
 
 impl Rest {
     pub fn new(clients: usize) -> Rest {
-        Rest { heads: vec![0; clients].into(), since: Instant::now(), waits_for_guest: false }
+        Rest { heads: vec![0; clients].into(), since: Instant::now(), restored: None }
     }
 
-    /// Does not begin before the guest with these heads has stored something: it was restored.
-    pub fn wait_for_guest(&mut self, heads: impl Iterator<Item = u64>) {
+    /// Notes that the guest with these heads was restored at `now`. The loop does not rest until the guest
+    /// has stored something, or 10 s have passed.
+    pub fn restore(&mut self, heads: impl Iterator<Item = u64>, now: Instant) {
         self.have_heads_stayed(heads);
-        self.waits_for_guest = true;
+        self.restored = Some(now);
     }
 
-    /// Returns whether the loop may rest with regard to the guest, after a pass that found its heads as they
-    /// were (`stayed`) and that it caused or not (`is_kicked`).
-    pub fn is_guest_quiet(&mut self, stayed: bool, is_kicked: bool) -> bool {
+    /// Returns whether the loop may rest with regard to the guest, after a pass at `now` that found its heads
+    /// as they were (`stayed`) and that it caused or not (`is_kicked`).
+    pub fn is_guest_quiet(&mut self, stayed: bool, is_kicked: bool, now: Instant) -> bool {
         let is_quiet = stayed && !is_kicked;
-        self.waits_for_guest &= is_quiet;
-        is_quiet && !self.waits_for_guest
+        let is_awaited = |restored: &Instant| now.saturating_duration_since(*restored) < RESTORED;
+        self.restored = self.restored.filter(is_awaited).filter(|_| is_quiet);
+        is_quiet && self.restored.is_none()
     }
 
     /// Notes the heads of the clients' rings. Returns whether none has moved since the last pass.
@@ -63,7 +68,6 @@ impl Rest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn it_begins_a_period_after_the_vcpus_can_know() {
@@ -90,16 +94,22 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_begin_before_a_restored_guest_has_stored_something() {
+    fn it_waits_for_a_restored_guest_until_that_has_stored_something_or_for_10_s() {
         let mut rest = Rest::new(1);
-        rest.wait_for_guest([7].into_iter());
+        let begin = Instant::now();
+        let last = begin + RESTORED - Duration::from_nanos(1);
         for (stayed, is_kicked) in [(false, false), (true, true)] {
+            rest.restore([7].into_iter(), begin);
             assert!(rest.have_heads_stayed([7].into_iter()));
-            assert!(!rest.is_guest_quiet(true, false), "it may have kicked before the snapshot");
-            assert!(!rest.is_guest_quiet(stayed, is_kicked));
-            assert!(rest.is_guest_quiet(true, false));
-            rest.wait_for_guest([7].into_iter());
+            assert!(
+                !rest.is_guest_quiet(true, false, last),
+                "it may have kicked before the snapshot"
+            );
+            assert!(!rest.is_guest_quiet(stayed, is_kicked, begin));
+            assert!(rest.is_guest_quiet(true, false, begin));
         }
+        rest.restore([7].into_iter(), begin);
+        assert!(rest.is_guest_quiet(true, false, begin + RESTORED), "an idle VM costs nothing");
     }
 
     #[test]

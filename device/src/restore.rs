@@ -10,6 +10,7 @@ use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ConsumerState, Place};
 use hypertrace_abi::sink::{EventSink, KnownClient};
 use std::collections::HashMap;
+use std::time::Instant;
 
 impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// Drains the rings and returns the device's state, for a snapshot of the machine together with
@@ -72,7 +73,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     ///
     /// The geometry is that of the device before, and of `config` what guests rely on: the ring mode, the
     /// number of vCPUs' clients, and whether KICK is cheap and STAMP works. Counts begin at 0. A drain loop
-    /// keeps its timer until a guest has written a record or kicked.
+    /// keeps its timer until a guest has written a record or kicked, for 10 s at most.
     ///
     /// Call it before a vCPU runs.
     ///
@@ -119,7 +120,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
             }
         }
         let heads = (0..chip.geometry.clients).map(|client| chip.head(client));
-        lock(&chip.rest).wait_for_guest(heads);
+        lock(&chip.rest).restore(heads, Instant::now());
         chip.memory.set_config(&chip.config_bytes());
         chip.publish(&lock(&chip.mask));
         chip.sink.update_mask(&mut |mask| chip.set_mask(mask));

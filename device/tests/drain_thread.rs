@@ -5,8 +5,9 @@
 mod common;
 
 use common::{Call, Recorder, chip};
-use hypertrace_device::{Chip, DrainPolicy, DrainWaker};
+use hypertrace_device::{Chip, Counter, DrainPolicy, DrainWaker, Region};
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -69,4 +70,22 @@ fn a_setup_that_fails_or_panics_is_an_error_and_nothing_is_drained() {
     assert_eq!(failed.unwrap_err().to_string(), "no filter");
     chip.drain_thread(&kick, NEVER, || panic!("in the test")).unwrap_err();
     assert_eq!(passes(&chip), 0);
+}
+
+#[test]
+fn a_sink_that_panics_ends_the_thread_which_is_counted_and_the_vm_runs_on() {
+    let chip = chip();
+    let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+    let drain = chip.drain_thread(&kick, NEVER, || Ok(())).unwrap();
+    chip.sink().panics.store(true, Relaxed);
+    kick.wake();
+    while chip.count(Counter::DrainPanicked) == 0 {
+        thread::yield_now();
+    }
+    chip.sink().panics.store(false, Relaxed);
+    chip.write(Region::Control, 0, &7u64.to_le_bytes());
+    assert_eq!(common::points(&chip).len(), 1, "a vCPU makes points");
+    drain.finish();
+    assert_eq!(chip.count(Counter::DrainPanicked), 1);
+    chip.drain_all();
 }

@@ -66,6 +66,8 @@ pub struct Recorder {
     /// Maximum number of records that one drain takes.
     pub packet: Mutex<Option<usize>>,
     pub is_quiet: AtomicBool,
+    /// Its next passes panic.
+    pub panics: AtomicBool,
 }
 
 impl EventSink for Recorder {
@@ -115,6 +117,7 @@ impl EventSink for Recorder {
     }
 
     fn end_pass(&self) {
+        assert!(!self.panics.load(Relaxed), "in the test");
         self.calls.lock().unwrap().push(Call::End);
     }
 

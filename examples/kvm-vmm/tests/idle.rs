@@ -55,12 +55,6 @@ impl EventSink for Lateness {
         self.passes.fetch_add(1, Relaxed);
     }
 
-    fn begin_generation(&self, epoch: u32, _: &[KnownClient<'_>]) -> u32 {
-        epoch
-    }
-
-    fn known_clients(&self, _: &mut dyn FnMut(&KnownClient<'_>)) {}
-
     fn is_quiet(&self) -> bool {
         true
     }

@@ -56,7 +56,7 @@ pub(super) struct Lessee(u32);
 impl Lessee {
     /// Bits of the client's number.
     const CLIENT_BITS: u32 = MOST_CLIENTS.trailing_zeros();
-    /// Number of all leases from this one on. None are told apart then.
+    /// Number of all leases from this one on. They count as one.
     const LATE: u32 = (1 << (u32::BITS - Lessee::CLIENT_BITS)) - 2;
     /// No client: the lease's number is none of a client.
     pub const NONE: Lessee = Lessee(u32::MAX);
