@@ -350,6 +350,38 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
 }
 
 #[test]
+fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
+    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
+    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
+    let program = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &[9, 50, 100, 0], b"program");
+    let program = program.event(1_000, B, &[1, 0]).event(9_000, E, &[1]);
+    // The host handles the point while the program's thread waits for it.
+    let point = [0, 0, 1, made::GUEST_BASE + 3_900, 1];
+    let host = Packet::host(0).flagged(5_000, vcpu::POINT, 1, &point, 0);
+    let made = Made::with_json(&json)
+        .stream("guest-000-0000", &[Packet::new(1, 0, 0), program])
+        .stream("host-000-0000", &[Packet::host(0), host]);
+    let (program, other) = ((100, "program"), (9, "other"));
+    let at = |time: u64, id, payload| (vcpu::HOST_BASE + time, id, 100, payload);
+    let switch = |from, state, to| trace_dat::switch(from, state, to);
+    let kernel = [
+        at(500, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
+        at(4_000, trace_dat::SCHED_SWITCH_ID, switch(program, 1, other)),
+        at(7_000, trace_dat::SCHED_WAKEUP_ID, trace_dat::wakeup(100, "program")),
+        at(7_100, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
+        at(9_900, trace_dat::SCHED_SWITCH_ID, switch(program, 1, other)),
+    ];
+    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel));
+    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+
+    let regions = all(&made);
+    let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
+
+    // program, kernel, vmm, runnable, blocked, off, unattributed.
+    assert_eq!(samples, [[4_900, 0, 0, 100, 3_000, 0, 0]]);
+}
+
+#[test]
 fn a_thread_beside_a_recorded_one_proves_nothing() {
     let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
     let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);

@@ -390,7 +390,9 @@ impl<'a> Pass<'a> {
             thread = host.client(client).and_then(|client| client.thread(time));
             if let Some(thread) = thread {
                 is_unknown = host.is_unknown(thread, time);
-                if !is_unknown {
+                // A program's point has the time at which its host handled it: meanwhile the thread waits.
+                let is_of_host = host.is_program && event.kind == EventKind::ReferencePoint;
+                if !is_unknown && !is_of_host {
                     host.guest(thread, time, event.bound_ns);
                 }
             }
