@@ -5,8 +5,8 @@ use crate::losses::grouped;
 use crate::output::print;
 use crate::report::{Opened, open_each, unplaced};
 use crate::stat::clock_name;
+use hypertrace_timeline::Session;
 use hypertrace_timeline::clock::{Bounds, ClockMap, FRACTION, Jump};
-use hypertrace_timeline::{ClockMaps, Session};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ fn to_text(
             None if has_others => "the clients that agree".into(),
             None => "all clients".into(),
         };
-        clock(out, session, id, &whose, map, bounds(maps, (id, client, map)))?;
+        clock(out, session, id, &whose, map, maps.bounds((id, client, map)))?;
     }
     for (id, (clients, has_bound)) in maps.without_points(session) {
         let clients = if clients == 1 { "1 client".into() } else { format!("{clients} clients") };
@@ -140,14 +140,6 @@ fn to_text(
         }
     }
     Ok(())
-}
-
-/// Returns the bounds of a client's own map, or those of the clients that share one.
-fn bounds(maps: &ClockMaps, of: (u32, Option<u32>, &ClockMap)) -> Option<Bounds> {
-    match of {
-        (_, Some(_), map) => map.bounds(),
-        (id, None, _) => maps.shared_bounds(id),
-    }
 }
 
 fn clock(
@@ -295,7 +287,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
             "most_hz": fastest,
             "has_another_rate": map.has_another_rate(),
             "readings": map.constraints(),
-            "bound_ns": bounds(maps, (id, client, map)).map(|b| json!({
+            "bound_ns": maps.bounds((id, client, map)).map(|b| json!({
                 "p50": in_ns(b.p50), "p99": in_ns(b.p99), "max": in_ns(b.max),
             })),
             "usual_width_ns": map.width().map(in_ns),

@@ -3,6 +3,7 @@
 use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
 use crate::output::{print, say, table, wrapped};
+use crate::report;
 use hypertrace_abi::ring::Losses;
 use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
@@ -39,9 +40,8 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    crate::kernel::complete_to_show(&args.dir);
-    let session = Session::open(&args.dir)?;
-    let stat = SessionStat::of(&session)?;
+    let (session, maps) = report::open(&args.dir)?;
+    let stat = SessionStat::with_clocks(&session, &maps)?;
     let kernel = KernelTrace::of_session(0, &session)?.map(|trace| trace.stat()).transpose()?;
     for warning in kernel.iter().flat_map(|kernel| &kernel.warnings) {
         say(warning);

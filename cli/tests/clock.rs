@@ -197,6 +197,37 @@ fn a_clock_is_described_in_words_with_its_jumps() {
     assert!(text(&run(&["stat", path(&made)]).stdout).contains("; it jumped once"));
 }
 
+/// Returns the bounds at half of the readings and at all, of `clock` and of `stat`.
+fn bounds(dir: &str) -> [(Value, Value); 2] {
+    let json = |args: &[&str]| -> Value { serde_json::from_slice(&run(args).stdout).unwrap() };
+    let clock = &json(&["clock", "--json", dir])["sessions"][0]["clocks"][0]["bound_ns"];
+    let stat = &json(&["stat", "--json", dir])["clocks"][0];
+    let of = |value: &Value, half: &str, all: &str| (value[half].clone(), value[all].clone());
+    [of(clock, "p50", "max"), of(stat, "typical_ns", "bound_ns")]
+}
+
+#[test]
+fn stat_has_the_bounds_of_clock() {
+    // The points of one client are handled later than those of the other one.
+    let mut made = Made::new();
+    for (number, late) in [(0, 1_000), (1, 300_000)] {
+        let (mut host, mut ring) = (Packet::host(number), Packet::guest(number));
+        for point in 1..50 {
+            let time = point * 1_000_000 + u64::from(number) * 100_000;
+            host = host.point(time + late, number, point as u32, GUEST_BASE + time, point);
+            ring = ring.event(time + 2 * late, DISK_READ, &[point, 0]);
+        }
+        made = made
+            .stream(&format!("guest-{number}"), &[Packet::guest(number), ring])
+            .stream(&format!("host-{number}"), &[Packet::host(number), host]);
+    }
+
+    let [clock, stat] = bounds(path(&made));
+
+    assert!(clock.1.as_u64().unwrap() >= 300_000, "{clock:?}");
+    assert_eq!(stat, clock);
+}
+
 #[test]
 fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
     let made = stopped();
@@ -241,6 +272,8 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
         serde_json::from_slice::<Value>(&out.stdout).unwrap()["sessions"][0].clone()
     };
     let with = clock();
+    let [of_clock, of_stat] = bounds(out.to_str().unwrap());
+    assert_eq!(of_stat, of_clock);
     std::fs::remove_file(out.join("kernel.dat")).unwrap();
     let without = clock();
 

@@ -1,9 +1,11 @@
 //! `hypertrace demo` without a usable /dev/kvm: it runs the same guest program on threads, and says so.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use hypertrace_tests::command::{Demo, Hypertrace, run};
 use hypertrace_tests::interrupt::demo_ends_cleanly;
+use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, namespace};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -46,6 +48,24 @@ fn without_the_device_node() {
 #[test]
 fn with_a_device_node_that_is_not_kvm() {
     same_guest_on_threads(NOT_KVM);
+}
+
+#[test]
+fn leases_name_the_threads_that_run_the_guests_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut demo) = hidden(NO_DEVICE, HYPERTRACE.demo(dir.path(), 2)) else { return };
+
+    run(&mut demo).ok();
+
+    let lines = HYPERTRACE.report(dir.path());
+    let is_lease = |line: &&Line| line.event == "lease" && line.source.starts_with("guest/");
+    let leases: Vec<&Line> = lines.iter().filter(is_lease).collect();
+    let number = |line: &Line, name: &str| line.fields[name].as_u64().unwrap();
+    let pids: BTreeSet<u64> = leases.iter().map(|line| number(line, "pid")).collect();
+    let tids: BTreeSet<u64> = leases.iter().map(|line| number(line, "tid")).collect();
+    assert_eq!((pids.len(), tids.len()), (1, 2), "{leases:?}");
+    // The process's first thread runs none.
+    assert!(!pids.contains(&0) && tids.is_disjoint(&pids), "{leases:?}");
 }
 
 #[test]

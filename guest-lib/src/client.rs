@@ -57,7 +57,9 @@ impl<'m> Client<'m> {
     /// events would be lost, though the host would not be harmed.
     ///
     /// `state` is private memory of this client, `token` a nonzero number that
-    /// no other lessee has. `info.tid` goes out as the CPU of reference points.
+    /// no other lessee has. Reference points carry a CPU: `info.tid` without a process
+    /// (`info.pid` 0), as in a kernel, or without the feature `std`. With both, it is the
+    /// CPU that the calling thread runs on.
     ///
     /// # Errors
     /// If the device has no such client.
@@ -87,8 +89,9 @@ impl<'m> Client<'m> {
         {
             producer = producer.waking(control.kick(index), channel.pause());
         }
-        let client =
-            Client { channel, producer, index, cpu: Some(info.tid), seq: AtomicU32::new(seq) };
+        let is_thread = cfg!(feature = "std") && info.pid != 0;
+        let cpu = (!is_thread).then_some(info.tid);
+        let client = Client { channel, producer, index, cpu, seq: AtomicU32::new(seq) };
         client.refresh_mask();
         Ok(client)
     }
@@ -398,4 +401,30 @@ pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     // others need the fence.
     hypertrace_abi::atomic::fence(Ordering::SeqCst);
     control.legacy(client.index, arg1);
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use hypertrace_abi::atomic::AtomicU64;
+    use hypertrace_abi::config::{ConfigPage, HostFacts};
+    use hypertrace_abi::layout::Geometry;
+    use hypertrace_abi::record::ClockKind;
+
+    #[test]
+    fn a_threads_number_is_not_taken_as_its_cpu() {
+        let geometry = Geometry::default();
+        let rings: Vec<AtomicU64> =
+            (0..geometry.rings_size() / 8).map(|_| AtomicU64::new(0)).collect();
+        let page = ConfigPage::new(&geometry, &HostFacts::default());
+        let channel = Channel::local(&page, &rings).unwrap();
+        let cpu = |pid, tid| {
+            let state = ProducerState::new();
+            let info = LeaseInfo { pid, tid, clock: ClockKind::Tsc, name: "test" };
+            Client::lease(channel, 0, &state, 9, &info).unwrap().cpu()
+        };
+
+        assert_eq!(cpu(0, 4_000_000), 4_000_000, "a kernel's CPU");
+        assert!(cpu(50, 4_000_000) < 4_000_000, "a thread's number");
+    }
 }

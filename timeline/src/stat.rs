@@ -53,10 +53,10 @@ pub struct ClockStat {
     pub constraints: usize,
     /// Number of pieces of the map that no jump divides.
     pub segments: usize,
-    /// Median of the bounds on the error at the readings, in nanoseconds, rounded up; `None` is
-    /// unknown.
+    /// Bound on the error at half of a client's own readings, in nanoseconds, rounded up: see
+    /// [`ClockMaps::bounds`]. `None` is unknown.
     pub typical_ns: Option<u64>,
-    /// Largest bound between the first and the last reading, likewise.
+    /// The same at all of them.
     pub bound_ns: Option<u64>,
 }
 
@@ -78,11 +78,19 @@ pub struct SessionStat {
 }
 
 impl SessionStat {
-    /// Counts everything in a session.
+    /// Counts everything in a session, with its clocks as its own reference points show them.
     ///
     /// # Errors
     /// If the session is damaged.
     pub fn of(session: &Session) -> Result<SessionStat> {
+        SessionStat::with_clocks(session, &ClockMaps::of(session)?)
+    }
+
+    /// The same with these maps of its clocks.
+    ///
+    /// # Errors
+    /// If the session is damaged.
+    pub fn with_clocks(session: &Session, maps: &ClockMaps) -> Result<SessionStat> {
         let mut streams = BTreeMap::new();
         for stream in session.streams() {
             count(session, stream, &mut streams)?;
@@ -101,7 +109,6 @@ impl SessionStat {
             }
         }
         let streams: Vec<StreamStat> = streams.into_values().collect();
-        let maps = ClockMaps::of(session)?;
         let mut total = streams.iter().fold(StreamStat::default(), StreamStat::add);
         let unattached = session.json().lost_unattached;
         total.lost = total.lost.saturating_add(unattached);
@@ -115,7 +122,7 @@ impl SessionStat {
             clocks: maps
                 .iter()
                 .map(|(id, client, map)| {
-                    let bounds = map.bounds();
+                    let bounds = maps.bounds((id, client, map));
                     let ns = |units: u64| units.div_ceil(FRACTION as u64);
                     ClockStat {
                         id,

@@ -609,9 +609,11 @@ fn the_error_of_clients_that_share_a_map_is_that_of_their_own_points() {
     let session = Session::open(made.path()).unwrap();
     let maps = ClockMaps::of(&session).unwrap();
 
-    let bounds = maps.shared_bounds(1).unwrap();
+    let [of @ (1, None, shared)] = Vec::from_iter(maps.iter())[..] else {
+        panic!("they share a map")
+    };
+    let bounds = maps.bounds(of).unwrap();
 
-    let [(1, None, shared)] = Vec::from_iter(maps.iter())[..] else { panic!("they share a map") };
     assert!(shared.bounds().unwrap().max * 10 < bounds.max, "{bounds:?}");
     let sessions = [(session, maps)];
     let events = Timeline::new(&sessions).unwrap().map(Result::unwrap);

@@ -183,6 +183,38 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
 }
 
 #[test]
+fn the_times_of_a_damaged_last_page_make_nothing_known() {
+    use trace_dat::{KVM_MMIO_ID, Page, SCHED_SWITCH_ID};
+    let vcpus = [Vcpu::rounds(0, 40, 5)];
+    let kept = vcpu::kernel_events(&vcpus) / 2;
+    let made = vcpu::session(&vcpus);
+    let counted = |last: Option<Page>| {
+        let first = Page::at(vcpu::HOST_BASE + 5_000).mmio(1, 500, 1);
+        let pages: Vec<Page> = [first].into_iter().chain(last).collect();
+        let trace = vcpu::trace(&vcpus, |number| number < kept).cpu(&pages);
+        std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+        counts(&all(&made))
+    };
+    let late = || Page::at(vcpu::HOST_BASE + 100_000_000).mmio(1, 500, 1);
+    let until_half = counted(None);
+    assert!((10..30).contains(&until_half.0), "{until_half:?}");
+
+    // Without a fault, nothing shows that its time is wrong.
+    assert_eq!(counted(Some(late())).0, 40);
+    let damages = [
+        ("a record beyond the page", late().word(28)),
+        ("no format of this id", late().event(1, 4_000, 500, &[1; 8])),
+        ("shorter than its format", late().event(1, SCHED_SWITCH_ID, 500, &[1; 8])),
+        ("backward", Page::at(u64::MAX - 5).mmio(1, 500, 1).event(9, KVM_MMIO_ID, 500, &[0; 32])),
+    ];
+    for (damage, page) in damages {
+        // Before the first page's event, no region had begun.
+        let (count, kinds) = counted(Some(page));
+        assert_eq!((count, kinds), (0, vec![("not_recorded", 40)]), "{damage}");
+    }
+}
+
+#[test]
 fn a_hundredth_of_the_kernels_events_missing_makes_unattributed_time_only() {
     let vcpus = [Vcpu::rounds(0, 120, 20)];
     let whole = all(&with_kernel(&vcpus, |_| true));
@@ -315,6 +347,38 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
     assert_eq!(samples, [[4_400, 0, 0, 600, 3_000, 0, 0]]);
     // After the kernel's last event, nothing is known.
     assert_eq!(counts(&regions), (1, vec![("not_recorded", 1)]));
+}
+
+#[test]
+fn a_programs_wait_for_its_host_in_a_reference_point_is_blocked_time() {
+    let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");
+    let json = json.replacen("\"version\":1,", "\"version\":1,\"programs\":true,", 1);
+    let program = Packet::new(1, 0, 0).with64(80, 9).event_str(1, 1, &[9, 50, 100, 0], b"program");
+    let program = program.event(1_000, B, &[1, 0]).event(9_000, E, &[1]);
+    // The host handles the point while the program's thread waits for it.
+    let point = [0, 0, 1, made::GUEST_BASE + 3_900, 1];
+    let host = Packet::host(0).flagged(5_000, vcpu::POINT, 1, &point, 0);
+    let made = Made::with_json(&json)
+        .stream("guest-000-0000", &[Packet::new(1, 0, 0), program])
+        .stream("host-000-0000", &[Packet::host(0), host]);
+    let (program, other) = ((100, "program"), (9, "other"));
+    let at = |time: u64, id, payload| (vcpu::HOST_BASE + time, id, 100, payload);
+    let switch = |from, state, to| trace_dat::switch(from, state, to);
+    let kernel = [
+        at(500, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
+        at(4_000, trace_dat::SCHED_SWITCH_ID, switch(program, 1, other)),
+        at(7_000, trace_dat::SCHED_WAKEUP_ID, trace_dat::wakeup(100, "program")),
+        at(7_100, trace_dat::SCHED_SWITCH_ID, switch(other, 0, program)),
+        at(9_900, trace_dat::SCHED_SWITCH_ID, switch(program, 1, other)),
+    ];
+    let trace = trace_dat::TraceDat::new("x86-tsc").cpu(&trace_dat::Page::all(&kernel));
+    std::fs::write(made.path().join("kernel.dat"), trace.version_7()).unwrap();
+
+    let regions = all(&made);
+    let samples: Vec<_> = regions.samples().map(|sample| sample.times.0).collect();
+
+    // program, kernel, vmm, runnable, blocked, off, unattributed.
+    assert_eq!(samples, [[4_900, 0, 0, 100, 3_000, 0, 0]]);
 }
 
 #[test]

@@ -5,8 +5,9 @@
 
 use std::thread;
 
-use hypertrace::Channel;
+use hypertrace::{Channel, ClockKind, LeaseInfo};
 use hypertrace_guest::{Args, Board, MAX_VCPUS, Program, run_hosted};
+use rustix::thread::gettid;
 
 use crate::error::{Error, VcpuError};
 use crate::machine::Outcome;
@@ -24,8 +25,11 @@ pub fn run_on_threads(channel: Channel<'_>, threads: usize, args: &Args) -> Resu
     let program = Program::from_number(args.program);
     let board = Board::default();
     let run = |cpu| {
+        let tid = gettid().as_raw_nonzero().get().unsigned_abs();
+        // The kernel's events name the thread by it.
+        let info = LeaseInfo { pid: std::process::id(), tid, clock: ClockKind::Tsc, name: "guest" };
         program.map_or(hypertrace_guest::programs::NO_SUCH_PROGRAM, |program| {
-            run_hosted(program, cpu, &args, &board, Some(channel))
+            run_hosted(program, cpu, &args, &board, Some((channel, info)))
         })
     };
     let codes: Vec<_> = thread::scope(|scope| {

@@ -12,7 +12,7 @@ use super::host::{Counted, Host, Recording, lease};
 use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
-use super::parts::{Mark, Part, Since, Sums, Why};
+use super::parts::{Mark, Part, Since, Sums, Switches, Why};
 use super::roles::{Role, Roles};
 use super::store::{Detail, NO_CLIENT, Sample, State, Store};
 use super::{By, Kind, MOST_REGIONS, Options, Regions, Select};
@@ -60,6 +60,12 @@ pub(super) fn collect(
     warnings.extend(sessions.iter().zip(&pass.hosts).filter_map(missing));
     for ((session, _), losses) in sessions.iter().zip(&pass.losses) {
         warnings.extend(losses.said(session.dir()));
+    }
+    for (number, ((session, _), host)) in sessions.iter().zip(&pass.hosts).enumerate() {
+        if pass.groups.all.iter().any(|group| group.session == number) {
+            let lines = [unshown(host), unreturned(host)].into_iter().flatten();
+            warnings.extend(lines.map(|line| format!("{}: {line}", session.dir().display())));
+        }
     }
     let mut regions = pass.finish(warnings);
     let hosts = sessions.iter().map(|(session, _)| (session.name(), session.json().host()));
@@ -218,6 +224,42 @@ fn unfollowed(host: &Host) -> Option<String> {
     ))
 }
 
+/// Returns a line for a session of which no kernel's trace shows a thread.
+fn unshown(host: &Host) -> Option<String> {
+    let is_shown = host.threads.iter().any(|thread| thread.recording.is_some());
+    if host.recordings.is_empty() || is_shown || unfollowed(host).is_some() {
+        return None;
+    }
+    let (what, next) = match (host.threads.is_empty(), host.is_program) {
+        (true, false) => (
+            "which threads of the host ran its clients is not known",
+            "a reference point of each client shows that",
+        ),
+        (true, true) => (
+            "its programs do not say which threads they are",
+            "the guest library does, if it makes the lease",
+        ),
+        (false, _) => (
+            "the kernel's trace has no event of its threads",
+            "record them with `hypertrace run --kernel`, `demo --kernel`, or `record --pid` of their \
+             process before the regions begin",
+        ),
+    };
+    Some(format!("{what}: all time is unattributed; {next}"))
+}
+
+/// Returns a line about switches that are missing in a kernel's trace.
+fn unreturned(host: &Host) -> Option<String> {
+    let Switches { away, unreturned } = host.switches();
+    (unreturned > 0).then(|| {
+        format!(
+            "the kernel's trace has no switch back after {unreturned} of {away} switches away from the \
+             session's threads, also where it counts no loss: the time up to the next event is \
+             unattributed, and runnable time and that on a CPU are too small by as much"
+        )
+    })
+}
+
 impl<'a> Pass<'a> {
     fn new(sessions: &[(Session, ClockMaps)], options: &'a Options, hosts: Vec<Host>) -> Pass<'a> {
         let roles = Roles::of(sessions, options);
@@ -348,7 +390,9 @@ impl<'a> Pass<'a> {
             thread = host.client(client).and_then(|client| client.thread(time));
             if let Some(thread) = thread {
                 is_unknown = host.is_unknown(thread, time);
-                if !is_unknown {
+                // A program's point has the time at which its host handled it: meanwhile the thread waits.
+                let is_of_host = host.is_program && event.kind == EventKind::ReferencePoint;
+                if !is_unknown && !is_of_host {
                     host.guest(thread, time, event.bound_ns);
                 }
             }

@@ -5,7 +5,7 @@
 use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Pairs, most_open};
-use super::parts::{Account, MOST_INTERVALS};
+use super::parts::{Account, MOST_INTERVALS, Switches};
 use super::store::Lessee;
 use super::{Kind, unix_ns};
 use crate::event::EventRef;
@@ -61,6 +61,8 @@ pub(super) struct Host {
     pub disputed: Counted,
     /// Leases whose threads have no account, as there are too many.
     pub without_account: Counted,
+    /// Switches of the threads whose accounts are others' now.
+    switches: Switches,
     /// The thread at which the next search for an account that is free begins.
     next_free: usize,
 }
@@ -212,6 +214,7 @@ impl Host {
             claimed: Counted::default(),
             disputed: Counted::default(),
             without_account: Counted::default(),
+            switches: Switches::default(),
             next_free: 0,
         };
         let streams = session.streams().iter().filter(|s| s.domain == Domain::Guest);
@@ -305,6 +308,7 @@ impl Host {
         } else {
             let at = self.free_thread()?;
             self.by_tid.remove(&self.threads[at].tid);
+            self.switches += self.threads[at].account.switches;
             self.threads[at] = thread;
             self.threads[at].account.keep_intervals(INTERVALS.1);
             at
@@ -355,6 +359,13 @@ impl Host {
             recording.seen.insert(tid);
         }
         thread
+    }
+
+    /// Returns the numbers of all threads' switches.
+    pub fn switches(&self) -> Switches {
+        let mut all = self.switches;
+        self.threads.iter().for_each(|thread| all += thread.account.switches);
+        all
     }
 
     /// Iterates over the threads that no recording has all events of.

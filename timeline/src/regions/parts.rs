@@ -268,6 +268,16 @@ pub struct Account {
     /// Whether the thread had an event of its own while another one had the CPU: a switch is missing, or
     /// the event is another thread's.
     pub is_contradicted: bool,
+    pub switches: Switches,
+}
+
+/// Numbers of a thread's switches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// Switches away from it.
+    pub away: u64,
+    /// Those after which it had an event that needs a CPU, and no switch back before that.
+    pub unreturned: u64,
 }
 
 impl Account {
@@ -288,6 +298,7 @@ impl Account {
             most_intervals: MOST_INTERVALS,
             unconfirmed: 0,
             is_contradicted: false,
+            switches: Switches::default(),
         }
     }
 
@@ -313,6 +324,7 @@ impl Account {
         }
         let last = self.last.replace(time).unwrap_or(time);
         let since = (last, time);
+        self.switches.add(mark, self.cpu);
         match (mark, self.cpu) {
             (Mark::Wakeup, Cpu::Out(Why::Blocked)) => self.off(Part::Blocked, since, Cpu::Woken),
             (Mark::Wakeup, Cpu::Out(Why::Unknown)) => self.off(Part::Off, since, Cpu::Woken),
@@ -340,6 +352,7 @@ impl Account {
     pub fn guest(&mut self, time: i64, bound: Option<u64>) {
         if bound == Some(0) && self.cpu != Cpu::On {
             // Only a switch proves that it has a CPU again.
+            self.switches.add(Mark::Guest, self.cpu);
             self.cpu = Cpu::Unclear;
             self.is_contradicted = true;
             return;
@@ -552,6 +565,22 @@ impl Account {
             Mark::Entry => (&[Entry, Exit, Access], Guest),
             Mark::Out(_) | Mark::In | Mark::Wakeup => (&[], Guest),
         }
+    }
+}
+
+impl Switches {
+    /// Takes a mark of a thread that was in this state until then.
+    fn add(&mut self, mark: Mark, cpu: Cpu) {
+        self.away += u64::from(matches!(mark, Mark::Out(_)));
+        let is_off = matches!(cpu, Cpu::Out(_) | Cpu::Woken);
+        self.unreturned += u64::from(is_off && !matches!(mark, Mark::In | Mark::Wakeup));
+    }
+}
+
+impl std::ops::AddAssign for Switches {
+    fn add_assign(&mut self, other: Switches) {
+        self.away += other.away;
+        self.unreturned += other.unreturned;
     }
 }
 

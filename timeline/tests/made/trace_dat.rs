@@ -146,6 +146,12 @@ impl Page {
         self
     }
 
+    /// Appends a word of any content.
+    pub fn word(mut self, word: u32) -> Page {
+        self.data.extend(word.to_le_bytes());
+        self
+    }
+
     /// Makes pages of events in order: their time, id, thread and payload.
     pub fn all(events: &[(u64, u16, u32, Vec<u8>)]) -> Vec<Page> {
         let mut pages: Vec<Page> = Vec::new();

@@ -31,6 +31,9 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
     let Some(program) = Program::from_number(args.program) else {
         return NO_SUCH_PROGRAM;
     };
+    // Without threads, a CPU has its number instead.
+    let info = LeaseInfo { pid: 0, tid: cpu, clock: ClockKind::Tsc, name: "guest" };
+    let channel = channel.map(|channel| (channel, info));
     match program {
         Program::Hello => hello::run(cpu, args),
         Program::Store => selftest::store_many(args),
@@ -53,13 +56,13 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
 
 /// Runs a program that uses only the board and the channel, and so can run on a thread of the host:
 /// [`Program::Sse`], [`Program::Demo`] and those that measure. Returns [`NO_SUCH_PROGRAM`] for
-/// others.
+/// others. The channel is with what its leases say about this thread.
 pub fn run_hosted(
     program: Program,
     cpu: u32,
     args: &Args,
     board: &Board,
-    channel: Option<Channel<'_>>,
+    channel: Option<(Channel<'_>, LeaseInfo<'_>)>,
 ) -> u32 {
     match program {
         Program::Sse => selftest::sse(cpu, args, board),
@@ -82,16 +85,15 @@ pub fn run_hosted(
 /// Runs `program` with a lease of this vCPU's client.
 fn with_client(
     cpu: u32,
-    channel: Option<Channel<'_>>,
+    channel: Option<(Channel<'_>, LeaseInfo<'_>)>,
     program: impl FnOnce(&Client<'_>) -> u32,
 ) -> u32 {
-    let Some(channel) = channel else {
+    let Some((channel, info)) = channel else {
         return NO_DEVICE;
     };
     let state = ProducerState::new();
     // The token differs from every other lessee's: by the vCPU, and by the time.
     let token = ticks() << 8 | (u64::from(cpu) + 1);
-    let info = LeaseInfo { pid: 0, tid: cpu, clock: ClockKind::Tsc, name: "guest" };
     match Client::lease(channel, cpu, &state, token, &info) {
         Ok(client) => {
             let code = program(&client);

@@ -242,9 +242,18 @@ impl ClockMaps {
         })
     }
 
+    /// Returns the bounds of a map that [`ClockMaps::iter`] has: at a client's own readings, or at those of
+    /// the clients that share it. `None` if one is unknown, or there are none.
+    pub fn bounds(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<Bounds> {
+        match of {
+            (_, Some(_), map) => map.bounds(),
+            (clock, None, _) => self.shared_bounds(clock),
+        }
+    }
+
     /// Returns the bounds of a clock's clients that share a map, each at its own readings: the largest of
     /// all these clients. `None` if one is unknown, or there are none.
-    pub fn shared_bounds(&self, clock: u32) -> Option<Bounds> {
+    fn shared_bounds(&self, clock: u32) -> Option<Bounds> {
         let maps = self.clocks.get(&clock)?;
         let mut worst: Option<Bounds> = None;
         let is_shared = |client: &u32| !maps.alone.contains(client);

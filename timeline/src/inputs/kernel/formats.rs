@@ -72,6 +72,11 @@ impl Formats {
         }
     }
 
+    /// Returns whether the file has a format of this id, which may be one that cannot be read.
+    pub fn has(&self, id: u16) -> bool {
+        self.by_id[usize::from(id)] > 0
+    }
+
     /// Iterates over the names of all events with a format, as far as they can be read.
     pub fn names(&self) -> impl Iterator<Item = String> {
         self.texts.iter().filter_map(|t| {

@@ -46,6 +46,12 @@ pub(crate) struct Lane<'a> {
     /// The source of the last event.
     source: (u32, Arc<str>),
     faults: Faults,
+    /// Time of the last event that no fault of its own page makes doubtful.
+    sound: Option<Time>,
+    /// Whether this page has a fault that only damage explains: any but a cut or a format that cannot be
+    /// read. Then, whether the last page had one.
+    has_damage: bool,
+    is_damaged: bool,
 }
 
 #[derive(Debug)]
@@ -91,6 +97,9 @@ impl<'a> Lane<'a> {
             sources: HashMap::new(),
             source: (u32::MAX, Arc::default()),
             faults: Faults::default(),
+            sound: None,
+            has_damage: false,
+            is_damaged: false,
         }
     }
 
@@ -110,6 +119,7 @@ impl<'a> Lane<'a> {
                 Ok(None) => {}
                 Err(wrong) => self.wrong(wrong),
             }
+            self.end_page();
             match self.pages.next() {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
@@ -117,6 +127,7 @@ impl<'a> Lane<'a> {
                     // Where the next page begins is not known.
                     self.pages.end();
                     self.damaged(&error);
+                    self.end_page();
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
@@ -172,10 +183,25 @@ impl<'a> Lane<'a> {
         self.bound
     }
 
-    /// Returns the time of the event that was read last, or of its page, in nanoseconds.
-    pub fn last(&mut self) -> Option<i64> {
-        let page = (self.page.time > 0).then(|| self.times.at(self.cpu, self.page.time).0);
-        page.max((self.time > Time::MIN).then_some(self.time)).map(nanoseconds)
+    /// Returns the time of the last event, or of its page, in nanoseconds, when all pages are read. Pages
+    /// with a fault do not count: their times may be wrong, too.
+    pub fn last(&self) -> Option<i64> {
+        self.sound.map(nanoseconds)
+    }
+
+    /// Returns whether the last page has a fault that only damage explains, when all pages are read.
+    pub fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    /// Takes the time of the page's last event, unless the page has a fault.
+    fn end_page(&mut self) {
+        self.is_damaged = std::mem::take(&mut self.has_damage);
+        if !self.is_damaged {
+            let page = (self.page.time > 0).then(|| self.times.at(self.cpu, self.page.time).0);
+            let last = page.max((self.time > Time::MIN).then_some(self.time));
+            self.sound = last.max(self.sound);
+        }
     }
 
     /// Ends the page at a wrong value.
@@ -191,7 +217,7 @@ impl<'a> Lane<'a> {
 
     /// Notes that events are missing from here on, up to the next page.
     fn damaged(&mut self, error: &Error) {
-        self.has_uncounted = true;
+        (self.has_uncounted, self.has_damage) = (true, true);
         count(&mut self.faults.damaged, || error.to_string());
     }
 
@@ -210,14 +236,17 @@ impl<'a> Lane<'a> {
         let (format, unknown) = self.file.formats.get(id);
         let here = || self.pages.place(place.start);
         if let Some(why) = unknown {
+            self.has_damage |= !self.file.formats.has(id);
             count(&mut self.faults.unknown, || {
                 format!("the first, of id {id}, at {}: {why}", here())
             });
         } else if !format.fits(data) {
+            self.has_damage = true;
             count(&mut self.faults.short, || format!("the first, {}, at {}", format.name, here()));
         }
         let (time, bound) = self.times.at(self.cpu, self.page.time);
         if time < self.time {
+            self.has_damage = true;
             count(&mut self.faults.backwards, || format!("the first at {}", here()));
         }
         self.time = time.max(self.time);

@@ -325,7 +325,8 @@ impl KernelTrace {
     }
 
     /// Returns the time up to which events of all CPUs are known, in nanoseconds: that of the last event,
-    /// or of the last one of a CPU that lost events after it. `None` if there are none.
+    /// or of the last one of a CPU that lost events after it. Where the last page of a CPU is damaged, its
+    /// times may be wrong: then it is the last event of the pages before. `None` if there are none.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -335,6 +336,14 @@ impl KernelTrace {
         for (buffer, times) in self.file.buffers.iter().zip(&self.times) {
             for cpu in &buffer.cpus {
                 let counted = self.file.options.lost.get(&cpu.number).copied().unwrap_or(0);
+                let read = |cpu| {
+                    let mut lane = Lane::new(&self.file, times, 0, "", (buffer, cpu));
+                    let mut lost: u64 = 0;
+                    while lane.read()? {
+                        lost = lost.saturating_add(lane.take_missed().unwrap_or(0));
+                    }
+                    Ok((lane, lost))
+                };
                 let mut last = *cpu;
                 // Losses in earlier pages are before later events: only the last page can end in one.
                 if !buffer.is_compressed && cpu.len > 0 && counted == 0 {
@@ -342,14 +351,18 @@ impl KernelTrace {
                     let before = (cpu.len - 1) / page * page;
                     (last.at, last.len) = (cpu.at + before, cpu.len - before);
                 }
-                let mut lane = Lane::new(&self.file, times, 0, "", (buffer, last));
-                let mut lost: u64 = 0;
-                while lane.read()? {
-                    lost = lost.saturating_add(lane.take_missed().unwrap_or(0));
+                let (mut lane, mut lost) = read(last)?;
+                if lane.is_damaged() && last.len < cpu.len {
+                    (lane, lost) = read(*cpu)?;
                 }
                 let after = lane.take_missed();
                 end = end.max(lane.last());
-                if counted > lost || after.is_some() || cpu.is_cut || lane.is_cut() {
+                if counted > lost
+                    || after.is_some()
+                    || cpu.is_cut
+                    || lane.is_cut()
+                    || lane.is_damaged()
+                {
                     known = known.min(lane.last().unwrap_or(i64::MIN));
                 }
             }
