@@ -68,7 +68,8 @@ impl Session {
     /// in the session's directory.
     ///
     /// # Errors
-    /// If the socket cannot be made.
+    /// If the socket cannot be made. In a jail without `/proc`, the session's directory must be found by
+    /// its path: serve before the process enters it.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         let session = self.clone();
         Monitor::start_in(self.folder().clone(), PATIENCE, move |line| session.execute(line))

@@ -14,7 +14,9 @@ pub struct SessionConfig {
     /// The session's directory, which is empty or does not exist.
     pub dir: PathBuf,
     /// The directory itself, for a process that can no longer find it by `dir`: opened before it
-    /// entered its jail, or handed to it. It is empty and this user's. `dir` is for messages then.
+    /// entered its jail, or handed to it. It is empty and this user's. `dir` is for messages then, and for
+    /// the path of a [snapshot](crate::Session::snapshot). [`Session::serve`](crate::Session::serve) needs
+    /// `/proc` then.
     /// Not for a session that is [resumed](crate::Session::resume).
     pub dir_fd: Option<OwnedFd>,
     /// Bytes of a stream's file, sparse; at least a packet and two headers.
