@@ -67,6 +67,16 @@ fn an_event_that_another_overtook_wakes_nobody() {
 }
 
 #[test]
+fn an_event_after_the_clock_was_set_back_wakes_the_reader() {
+    let (memory, state, bell) =
+        (Memory::new(4096, 256, RingMode::Discard), ProducerState::new(), Bell::default());
+    let producer = memory.producer(&state, 7).waking(&bell, PAUSE);
+    emit(&producer, 90);
+    emit(&producer, 10);
+    assert_eq!(bell.calls(), 1);
+}
+
+#[test]
 fn a_look_at_an_idle_ring_and_a_reference_point_wake_nobody() {
     let (memory, state, bell) =
         (Memory::new(4096, 256, RingMode::Discard), ProducerState::new(), Bell::default());

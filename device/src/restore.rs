@@ -73,7 +73,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     ///
     /// The geometry is that of the device before, and of `config` what guests rely on: the ring mode, the
     /// number of vCPUs' clients, and whether KICK is cheap and STAMP works. Counts begin at 0. A drain loop
-    /// keeps its timer until a guest has written a record or kicked, for 10 s at most.
+    /// keeps its timer for 10 s.
     ///
     /// Call it before a vCPU runs.
     ///

@@ -395,7 +395,11 @@ impl<'m> Producer<'m> {
             // The handler has emitted between the clock and `busy`.
             now = clock();
             state.busy.store(now, Relaxed);
-        } else if let Some(wake) = wake {
+        }
+        // Still below: the clock was set back, by a restore perhaps, and how long ago is not known.
+        if now.wrapping_sub(state.last.load(Relaxed)) > self.pause
+            && let Some(wake) = wake
+        {
             // The reader may have stopped looking.
             wake.wake();
         }

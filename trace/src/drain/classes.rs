@@ -353,16 +353,18 @@ impl Table {
         classes: &mut Classes,
         text: &str,
     ) -> Result<Option<ClassRef>, Fault> {
+        if let Some(Known::Schema { plain, .. }) = self.known.get(&id_of(text))
+            && classes.text(plain.dense) == Some(text)
+        {
+            return Ok(None);
+        }
         let schema = Schema::parse(text).map_err(|_| Fault::SchemaText)?;
         let room = self.known.len() < MAX_CLIENT_SCHEMAS;
         match self.known.entry(id_of(text)) {
-            Entry::Occupied(mut entry) => match entry.get() {
-                Known::Schema { plain, .. } if classes.text(plain.dense) == Some(text) => Ok(None),
-                _ => {
-                    entry.insert(Known::Ambiguous);
-                    Err(Fault::SchemaHash)
-                }
-            },
+            Entry::Occupied(mut entry) => {
+                entry.insert(Known::Ambiguous);
+                Err(Fault::SchemaHash)
+            }
             Entry::Vacant(entry) => {
                 let plain = room
                     .then(|| classes.intern(payer, &schema, false))

@@ -8,11 +8,12 @@ use crate::drain::lessee::Lessee;
 use crate::drain::state::HIDDEN;
 use crate::drain::turn::write_counters;
 use crate::drain::waiting::{Log, Rest};
+use crate::drain::classes::Fault;
 use crate::drain::{
     Guests, HostConsumer, Lane, Payer, Recorder, Stats, TooManyRules, TraceState, Turn,
 };
 use crate::events::{HostRings, Pattern};
-use crate::limits::MAX_CLIENTS;
+use crate::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::Consumer;
@@ -114,6 +115,10 @@ impl Engine {
         let turn = Turn { state, lane: &mut lane, guests, consumer };
         let result = run(recorder.as_ref(), turn);
         let whose = lane.stats;
+        if result.is_ok() && !consumer.is_paused() && !consumer.has_more() {
+            // What could not be written may have been forsaken.
+            state.failures.worked(whose);
+        }
         self.guests.check_in(lane);
         self.account(whose, result)
     }
@@ -208,8 +213,13 @@ impl Engine {
         for known in known {
             let Some(lane) = guests.lane(known.client, &mut state.stats) else { continue };
             let stats = &mut state.stats[lane.stats];
-            for text in known.texts {
-                if let Err(fault) = lane.texts.adopt(&mut state.classes, text) {
+            for (number, text) in known.texts.iter().enumerate() {
+                // A client has no more: the others are not even read.
+                let adopted = match number < MAX_CLIENT_SCHEMAS {
+                    true => lane.texts.adopt(&mut state.classes, text),
+                    false => Err(Fault::SchemaTable),
+                };
+                if let Err(fault) = adopted {
                     stats.fault(fault);
                 }
             }
