@@ -4,7 +4,7 @@ use crate::escape::Message;
 use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::losses::grouped;
-use crate::output::{print, say};
+use crate::output::{print, say, wrapped};
 use crate::recording::{Failure, serve};
 use crate::report;
 use crate::threads;
@@ -377,15 +377,19 @@ fn print_summary(summary: &Summary, dir: &Path) -> Result<()> {
         n => format!("{n} filtered, "),
     };
     let Summary { records, ring_events, reference_points, stamps, host_events, lost, .. } = summary;
+    let counts = format!(
+        "{records} records: {ring_events} guest events, {reference_points} reference points, \
+         {stamps} stamps, {host_events} of the VMM; {filtered}{lost} lost, {faults} faults."
+    );
+    // With the name of a temporary directory, 80 columns.
     print(format_args!(
-        "\n{records} records: {ring_events} guest events, {reference_points} reference points, \
-         {stamps} stamps, {host_events} of the VMM; {filtered}{lost} lost, {faults} faults.
-
+        "\n{}
 Next:
-  hypertrace report {dir} | less        show the whole timeline
-  hypertrace regions {dir}              show how long rounds took, and where that time went
-  hypertrace stat {dir}                 count events and losses by stream
-  babeltrace2 {dir}/ctf | less          show the same in any CTF reader
-"
+  hypertrace report {dir} | less  show the whole timeline
+  hypertrace regions {dir}        show where time went
+  hypertrace stat {dir}           count events and losses
+  babeltrace2 {dir}/ctf | less    show it by a CTF reader
+",
+        wrapped(&counts, "")
     ))
 }

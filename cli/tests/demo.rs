@@ -62,6 +62,11 @@ fn without_json_it_prints_an_excerpt_a_summary_and_next_steps() {
     assert_eq!(header.find("event"), line.find("request "));
     let next = format!("hypertrace report {}", session.display());
     assert!(shown.contains(&next), "{shown}");
+    // With the name of a directory in the temporary folder.
+    let named = shown.replace(session.to_str().unwrap(), "/tmp/hypertrace-demo-AbCdEf");
+    let summary: Vec<&str> = named.lines().skip_while(|line| !line.contains("records: ")).collect();
+    assert!(summary.len() > 5, "{named}");
+    assert!(summary.iter().all(|line| line.chars().count() <= 80), "{summary:#?}");
 }
 
 #[test]

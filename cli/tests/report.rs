@@ -338,7 +338,7 @@ fn stat_shows_a_table_and_the_same_as_json() {
 fn stat_says_how_a_guest_clock_is_known() {
     let made = session();
     let text = ok(&["stat", path(&made)]);
-    let expected = "\nguest TSC (clock 1): offset known to ± 11,059 ns (± 11,059 ns at most at its\n  \
+    let expected = "\nguest TSC (clock 1): offset known to ± 11,014 ns (± 11,059 ns at most at its\n  \
                     points) from 2 readings around reference points\n";
     assert!(text.contains(expected), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
