@@ -101,7 +101,10 @@ mod tests {
         assert!(rest.have_heads_stayed([7].into_iter()));
         for (stayed, is_kicked) in [(false, false), (true, true)] {
             assert!(!rest.is_guest_quiet(stayed, is_kicked, begin));
-            assert!(!rest.is_guest_quiet(true, false, last), "it may have kicked before the snapshot");
+            assert!(
+                !rest.is_guest_quiet(true, false, last),
+                "it may have kicked before the snapshot"
+            );
         }
         assert!(rest.is_guest_quiet(true, false, begin + RESTORED), "an idle VM costs nothing");
     }

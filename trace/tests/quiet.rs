@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::guest::Guest;
 use common::session;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
@@ -75,6 +76,24 @@ fn a_write_that_failed_is_tried_again_by_the_timer() {
         assert!(!session.is_quiet());
         sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn a_client_whose_records_were_forsaken_keeps_no_failed_write() {
+    let (_dir, session) = session(|_| ());
+    session.wake_by(|| ());
+    let mut guest = Guest::new(0);
+    guest.emit(event_type!("tick"));
+    // Its file cannot be made: a folder has the name.
+    let hidden = session.dir().join("ctf").join(".guest-000-0000");
+    std::fs::create_dir_all(hidden.join("in the way")).unwrap();
+    guest.pass(&session);
+    assert!(session.summary().write_failures > 0);
+    std::fs::remove_dir_all(&hidden).unwrap();
+
+    guest.forsake(&session);
+
+    until_quiet(&session);
 }
 
 #[test]

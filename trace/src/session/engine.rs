@@ -8,7 +8,6 @@ use crate::drain::lessee::Lessee;
 use crate::drain::state::HIDDEN;
 use crate::drain::turn::write_counters;
 use crate::drain::waiting::{Log, Rest};
-use crate::drain::classes::Fault;
 use crate::drain::{
     Guests, HostConsumer, Lane, Payer, Recorder, Stats, TooManyRules, TraceState, Turn,
 };
@@ -16,7 +15,7 @@ use crate::events::{HostRings, Pattern};
 use crate::limits::{MAX_CLIENT_SCHEMAS, MAX_CLIENTS};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
-use hypertrace_abi::ring::Consumer;
+use hypertrace_abi::ring::{Consumer, Fault};
 use hypertrace_abi::sink::{Drained, KnownClient};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -116,7 +115,7 @@ impl Engine {
         let result = run(recorder.as_ref(), turn);
         let whose = lane.stats;
         if result.is_ok() && !consumer.is_paused() && !consumer.has_more() {
-            // What could not be written may have been forsaken.
+            // Records that could not be written may have been forsaken.
             state.failures.worked(whose);
         }
         self.guests.check_in(lane);
