@@ -4,6 +4,7 @@ use crate::escape::{Escaped, JsonText};
 use crate::losses::{causes, grouped};
 use crate::output::{print, say, table, wrapped};
 use crate::report;
+use crate::writer::unfinished;
 use hypertrace_abi::ring::Losses;
 use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
 use serde_json::{Map, Value, json};
@@ -164,15 +165,6 @@ pub fn clock_name(kind: &str) -> String {
         "monotonic_raw" => "CLOCK_MONOTONIC_RAW".into(),
         other => Escaped(other.as_bytes()).to_string(),
     }
-}
-
-/// Returns a line for a session that was not ended, with what to do about it.
-pub fn unfinished(session: &Session) -> Option<String> {
-    let json = session.json();
-    let said = "not finished: still being written, or its writer was ended";
-    let recover =
-        "; if that was `hypertrace run --segment FILE`: hypertrace run --recover FILE --out DIR";
-    (!json.finished).then(|| format!("{said}{}", if json.programs { recover } else { "" }))
 }
 
 fn list<'a>(

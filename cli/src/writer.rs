@@ -1,14 +1,24 @@
 //! The process that writes a session: whether it is there.
 
+use hypertrace_timeline::Session;
 use rustix::fs::stat;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time without a sign of a writer after which it is looked for. It replaces `session.json` once a second,
-/// for each MiB of it.
+/// Time without a sign of a writer after which it is looked for. While events come, it
+/// replaces `session.json` once a second, for each MiB of it.
 const SILENCE: Duration = Duration::from_secs(3);
+
+/// Returns a line for a session that was not ended, with what to do about it.
+pub fn unfinished(session: &Session) -> Option<String> {
+    let json = session.json();
+    let said = "not finished: still being written, or its writer was ended";
+    let recover =
+        "; if that was `hypertrace run --segment FILE`: hypertrace run --recover FILE --out DIR";
+    (!json.finished).then(|| format!("{said}{}", if json.programs { recover } else { "" }))
+}
 
 /// Signs of the writer of a session.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ mod text;
 use crate::Usage;
 use crate::output::{print, say};
 use crate::report::Inputs;
-use crate::stat::unfinished;
+use crate::writer::unfinished;
 use anyhow::Result;
 use hypertrace_timeline::regions::{
     By, MOST_GROUPS, MOST_REGIONS, Options, Regions, Select, names,

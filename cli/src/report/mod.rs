@@ -8,7 +8,7 @@ pub(crate) use inputs::{Inputs, Opened, open, open_each, unplaced};
 pub(crate) use lines::Lines;
 
 use crate::output::say;
-use crate::stat::unfinished;
+use crate::writer::unfinished;
 use anyhow::Context;
 use hypertrace_timeline::{ClockMaps, EntryRef, EventRef, KernelTrace, Lost, Session, Timeline};
 use hypertrace_trace::pattern::matches;

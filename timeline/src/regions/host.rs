@@ -6,7 +6,7 @@ use super::followed::{Followed, Tids};
 use super::marks::Kinds;
 use super::pairs::{Pairs, most_open};
 use super::parts::{Account, MOST_INTERVALS, Switches};
-use super::store::Lessee;
+use super::store::{Lessee, MOST_CLIENTS};
 use super::{Kind, unix_ns};
 use crate::event::EventRef;
 use crate::inputs::ctf::{ClockMaps, Domain, Session};
@@ -22,8 +22,6 @@ const MOST_TRIED: usize = 64;
 const INTERVALS: (usize, usize) = (1 << 17, 8);
 /// Slots for the numbers of threads.
 const TID_SLOTS: usize = 4096;
-/// Most clients, more than any session has.
-pub(super) const MOST_CLIENTS: usize = 4096;
 /// Most lessees whose processes are kept, of some 20 bytes.
 const MOST_LESSEES: usize = 1 << 17;
 /// Most CPUs, more than any kernel has.

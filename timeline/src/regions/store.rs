@@ -2,7 +2,6 @@
 
 //! The regions that were found: 88 bytes each, and for as many as fit a limit, their exits.
 
-use super::host::MOST_CLIENTS;
 use super::parts::{Exits, REASONS, Reason, Sums, Times};
 
 /// Regions in a chunk: no growth copies them.
@@ -44,6 +43,9 @@ pub(super) enum State {
     /// It was, and is counted as something else.
     Dropped,
 }
+
+/// Most clients, more than any session has.
+pub(super) const MOST_CLIENTS: usize = 4096;
 
 /// Client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
