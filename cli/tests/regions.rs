@@ -26,7 +26,7 @@ use vcpu::Vcpu;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 fn regions(dir: &Path, args: &[&str]) -> Ran {
-    run(HYPERTRACE.command(["regions"]).arg(dir).args(args))
+    run(HYPERTRACE.command(["regions"]).arg(dir).args(args)).beside_missing_switches()
 }
 
 /// Returns a group of `regions --json`.

@@ -450,7 +450,7 @@ fn a_program_has_a_page() {
 
     let parsed = parse(&text, BEGINNING);
     check_closed(&text, &parsed);
-    let json: Value = regions(&out, &["--name", "nap", "--json"]).json();
+    let json: Value = regions(&out, &["--name", "nap", "--json"]).beside_missing_switches().json();
     check_numbers(&parsed, &json);
     assert_eq!(data(&parsed)["parts"][0], "program");
 }
@@ -472,7 +472,7 @@ fn the_demo_with_the_kernels_events_has_a_page() {
     let text = page(&out, &[]);
 
     let parsed = parse(&text, BEGINNING);
-    let json: Value = regions(&out, &["--json"]).json();
+    let json: Value = regions(&out, &["--json"]).beside_missing_switches().json();
     check_closed(&text, &parsed);
     check_numbers(&parsed, &json);
     assert!(text.len() < 300_000, "{}", text.len());

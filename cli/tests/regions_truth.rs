@@ -290,8 +290,12 @@ impl Truth {
     /// Compares with `hypertrace regions` of this session. Returns its samples.
     #[track_caller]
     fn check(&self, dir: &Path, names: &[&str]) -> Measured {
-        let json: Value = run(HYPERTRACE.command(["regions", "--json"]).arg(dir)).json();
-        let lines = run(HYPERTRACE.command(["regions", "--samples"]).arg(dir)).ok();
+        let json: Value = run(HYPERTRACE.command(["regions", "--json"]).arg(dir))
+            .beside_missing_switches()
+            .json();
+        let lines = run(HYPERTRACE.command(["regions", "--samples"]).arg(dir))
+            .beside_missing_switches()
+            .ok();
         let measured = measured(&lines);
         let groups = json["regions"].as_array().unwrap();
         let found: Vec<_> = groups.iter().map(|group| group["name"].as_str().unwrap()).collect();
