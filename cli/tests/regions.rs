@@ -69,8 +69,10 @@ fn without_switch_back(dir: &Path) -> u64 {
         let time = number(&event["ts_ns"]);
         if event["event"] == "sched:sched_switch" {
             out.remove(&number(&event["fields"]["next_pid"]));
-            out.insert(number(&event["fields"]["prev_pid"]), time);
-        } else if event["event"].as_str().unwrap().starts_with("kvm:kvm_fpu") {
+            // Out already: it was back in between.
+            let since = out.insert(number(&event["fields"]["prev_pid"]), time);
+            missing += since.map_or(0, |since| time - since);
+        } else if event["event"].as_str().unwrap().starts_with("kvm:") {
             missing += out.remove(&tid).map_or(0, |since| time - since);
         }
     }
