@@ -62,19 +62,27 @@ fn check_sums(group: &Value) {
 /// kernel's trace has no event of a switch back.
 fn without_switch_back(dir: &Path) -> u64 {
     let report = run(HYPERTRACE.command(["report", "--json"]).arg(dir)).reported();
+    let events: Vec<Value> =
+        report.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let is_kvm = |event: &&Value| event["event"].as_str().unwrap().starts_with("kvm:");
+    // Only their switches are all recorded.
+    let vcpus: BTreeSet<u64> =
+        events.iter().filter(is_kvm).filter_map(|event| event["thread"]["tid"].as_u64()).collect();
     let (mut out, mut missing): (BTreeMap<u64, u64>, u64) = (BTreeMap::new(), 0);
-    for line in report.lines() {
-        let event: Value = serde_json::from_str(line).unwrap();
+    for event in &events {
         let Some(tid) = event["thread"]["tid"].as_u64() else { continue };
         let time = number(&event["ts_ns"]);
-        if event["event"] == "sched:sched_switch" {
+        let since = if event["event"] == "sched:sched_switch" {
             out.remove(&number(&event["fields"]["next_pid"]));
+            let away = number(&event["fields"]["prev_pid"]);
             // Out already: it was back in between.
-            let since = out.insert(number(&event["fields"]["prev_pid"]), time);
-            missing += since.map_or(0, |since| time - since);
-        } else if event["event"].as_str().unwrap().starts_with("kvm:") {
-            missing += out.remove(&tid).map_or(0, |since| time - since);
-        }
+            if vcpus.contains(&away) { out.insert(away, time) } else { None }
+        } else if is_kvm(&event) {
+            out.remove(&tid)
+        } else {
+            None
+        };
+        missing += since.map_or(0, |since| time - since);
     }
     missing
 }
