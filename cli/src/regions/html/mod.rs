@@ -125,7 +125,7 @@ impl Page<'_> {
             writeln!(out, "<p class=\"warning\">{}</p>", Html(warning))?;
         }
         if let Some(stolen) = stolen(self.shown) {
-            writeln!(out, "<p class=\"note\">{stolen}</p>")?;
+            writeln!(out, "<p class=\"note\">{stolen}.</p>")?;
         }
         self.overview(out, groups)?;
         for (index, group) in groups.iter().enumerate() {
