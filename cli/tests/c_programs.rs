@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 const THREADS: u64 = 4;
-const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 100_000 };
+const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 25_000 };
 
 /// Folder of the programs' sessions and files.
 struct Place(TempDir);

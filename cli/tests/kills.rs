@@ -14,7 +14,7 @@ use serde_json::Value;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 fn kills() -> u64 {
-    let usual = if cfg!(debug_assertions) { 10 } else { 50 };
+    let usual = if cfg!(debug_assertions) { 10 } else { 20 };
     std::env::var("HYPERTRACE_TEST_KILLS").map_or(usual, |kills| kills.parse().unwrap())
 }
 
