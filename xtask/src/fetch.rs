@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,6 +36,9 @@ pub struct Tool {
     pub wrapped: &'static [&'static str],
     /// Files and folders of the packages that no test uses
     pub unneeded: &'static [&'static str],
+    /// Programs that start without this machine's loader, and a kernel: a name on PATH, a folder, and how the file's name
+    /// begins there
+    pub plain: &'static [(&'static str, &'static str, &'static str)],
 }
 
 /// Defaults of a tool's fields.
@@ -48,6 +51,7 @@ const PLAIN: Tool = Tool {
     environment: &[],
     wrapped: &[],
     unneeded: &[],
+    plain: &[],
 };
 
 /// The tools that can be fetched.
@@ -100,6 +104,28 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
+        name: "qemu-backports",
+        // Under another name: tests run the same plugin with both releases. This one is a client of vfio-user.
+        programs: &[(
+            "qemu-backports-system-x86_64",
+            "usr/bin/qemu-system-x86_64",
+            &["-L", "{root}/usr/share/qemu", "-L", "{root}/usr/share/seabios"],
+        )],
+        packages: &["qemu-system-x86"],
+        suites: &["trixie", "trixie-backports"],
+        ..PLAIN
+    },
+    Tool {
+        name: "linux-guest",
+        plain: &[
+            ("linux-guest-kernel", "boot", "vmlinuz-"),
+            ("linux-guest-busybox", "bin", "busybox"),
+        ],
+        packages: &["linux-image-cloud-amd64", "busybox-static"],
+        suites: &["bookworm"],
+        ..PLAIN
+    },
+    Tool {
         name: "clang-bpftrace",
         // clang starts itself again, by a name that would be the loader's. bpftrace uses its libraries.
         programs: &[
@@ -132,15 +158,23 @@ pub const TOOLS: &[Tool] = &[
     },
 ];
 
+impl Tool {
+    /// Returns the names of its programs, as they are on PATH.
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        let programs = self.programs.iter().map(|&(name, ..)| name);
+        programs.chain(self.plain.iter().map(|&(name, ..)| name))
+    }
+}
+
 /// Finds the tool with a program of that name.
 ///
 /// # Errors
 /// If there is none; the message lists the programs.
 pub fn find(program: &str) -> Result<&'static Tool, String> {
-    let names = || TOOLS.iter().flat_map(|tool| tool.programs).map(|&(name, ..)| name);
+    let names = || TOOLS.iter().flat_map(Tool::names);
     TOOLS
         .iter()
-        .find(|tool| tool.programs.iter().any(|&(name, ..)| name == program))
+        .find(|tool| tool.names().any(|name| name == program))
         .ok_or_else(|| format!("not one of: {}", names().collect::<Vec<_>>().join(", ")))
 }
 
@@ -168,7 +202,7 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     let name = format!("{}-{}", tool.name, suite.unwrap_or("unknown"));
     let folder = cache.join(name);
     let bin = folder.join("bin");
-    let is_there = || tool.programs.iter().all(|(name, ..)| bin.join(name).is_file());
+    let is_there = || tool.names().all(|name| bin.join(name).is_file());
     if is_there() {
         return Ok(bin);
     }
@@ -329,6 +363,22 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     for program @ (name, path, _) in tool.programs {
         ensure!(root.join(path).exists(), "the packages of {} hold no /{path}", tool.name);
         write_script(&bin.join(name), &wrapper_text(tool, &layout, program))?;
+    }
+    link_plain(tool, folder)
+}
+
+/// Links `bin/PROGRAM` for each program that needs no wrapper.
+fn link_plain(tool: &Tool, folder: &Path) -> Result<()> {
+    for (name, start, prefix) in tool.plain {
+        let start = Path::new("root").join(start);
+        let files = entries(&folder.join(&start)).unwrap_or_default().into_iter();
+        let mut names = files.filter_map(|path| Some(path.file_name()?.to_owned()));
+        let file = names.find(|name| name.to_string_lossy().starts_with(prefix));
+        let missing = || format!("the packages of {} hold no {prefix}*", tool.name);
+        let path = start.join(file.with_context(missing)?);
+        // A kernel is no program of this machine, but is looked for like one.
+        fs::set_permissions(folder.join(&path), fs::Permissions::from_mode(0o755))?;
+        symlink(Path::new("..").join(path), folder.join("bin").join(name))?;
     }
     Ok(())
 }
@@ -552,6 +602,26 @@ mod tests {
         assert_eq!(fs::read(folder.join(".cc1.elf")).unwrap(), b"\x7fELF program");
         assert_eq!(fs::read(folder.join("plugin.so")).unwrap(), b"\x7fELF library");
         assert_eq!(fs::read(folder.join("script")).unwrap(), b"#!/bin/sh");
+    }
+
+    #[test]
+    fn a_kernel_is_found_whatever_its_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let boot = folder.path().join("root/boot");
+        fs::create_dir_all(&boot).unwrap();
+        fs::create_dir(folder.path().join("bin")).unwrap();
+        fs::write(boot.join("config-6.1"), "").unwrap();
+        fs::write(boot.join("kernel-6.1"), "kernel").unwrap();
+        let tool = Tool { plain: &[("a-kernel", "boot", "kernel-")], ..EMULATOR };
+
+        link_plain(&tool, folder.path()).unwrap();
+
+        let program = folder.path().join("bin/a-kernel");
+        assert_eq!(fs::read(&program).unwrap(), b"kernel");
+        assert_eq!(fs::metadata(&program).unwrap().permissions().mode() & 0o777, 0o755);
+        let absent = Tool { plain: &[("a-kernel", "boot", "none-")], ..EMULATOR };
+        let error = link_plain(&absent, folder.path()).unwrap_err().to_string();
+        assert_eq!(error, "the packages of emulator hold no none-*");
     }
 
     #[test]
