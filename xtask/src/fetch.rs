@@ -159,7 +159,7 @@ pub const TOOLS: &[Tool] = &[
 ];
 
 impl Tool {
-    /// Returns the names of its programs, as they are on PATH.
+    /// Returns the names of its programs, by which tests find them on PATH.
     fn names(&self) -> impl Iterator<Item = &'static str> {
         let programs = self.programs.iter().map(|&(name, ..)| name);
         programs.chain(self.plain.iter().map(|&(name, ..)| name))
