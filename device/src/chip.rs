@@ -17,6 +17,7 @@ use hypertrace_abi::sink::{EventSink, ReferencePoint, Status};
 use hypertrace_abi::slot::{self, Answer, BadSlot, Emitted};
 use hypertrace_abi::turns::{self, Account, DrainPolicy, Turns, drain_rest};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -248,7 +249,8 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
                 in_bounds(offset, data.len(), self.geometry.bar_size(region))
             }
             Region::Data | Region::Rings => {
-                self.memory.region(region).is_some_and(|shared| shared.load(offset, data))
+                let memory = self.memory.region(region);
+                self.trapped(memory.is_some_and(|shared| shared.load(offset, data)))
             }
             Region::Control => return self.read_register(offset, data),
         };
@@ -264,13 +266,22 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         let done = match region {
             Region::Config => false,
             Region::Data | Region::Rings => {
-                self.memory.region(region).is_some_and(|shared| shared.store(offset, data))
+                let memory = self.memory.region(region);
+                self.trapped(memory.is_some_and(|shared| shared.store(offset, data)))
             }
             Region::Control => return self.write_register(now, offset, data),
         };
         if !done {
             self.counts.add(Counter::Region);
         }
+    }
+
+    /// Counts an access to memory that was done here. Returns `done`.
+    fn trapped(&self, done: bool) -> bool {
+        if done {
+            self.counts.add(Counter::MemoryTrapped);
+        }
+        done
     }
 
     /// Returns the client and the register at an offset into the control region.
@@ -512,7 +523,17 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         self.drain_rest();
     }
 
-    pub(crate) fn drain_rest(&self) {
+    /// Ends the drain loop of a VMM: drains what is left, and counts what cannot be written as
+    /// lost. [`DrainThread`](crate::DrainThread) does so when it is dropped; a loop of the VMM's
+    /// own calls this, after the last vCPU has stopped and before the session ends.
+    pub fn end_drain(&self) {
+        self.sink.last_pass();
+        self.drain_all();
+        // Records are left only if they could not be written.
+        self.forsake();
+    }
+
+    fn drain_rest(&self) {
         self.pass(|| {
             for client in 0..self.geometry.clients {
                 self.with_consumer(client, |consumer| drain_rest(&self.sink, client, consumer));
@@ -525,13 +546,15 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// the rings hold is drained before, or counted as lost, totals continue, and the sink begins another
     /// [generation](EventSink::begin_generation).
     ///
+    /// A panic of the sink meanwhile is [counted](Counter::DrainPanicked), and the device is reset.
+    ///
     /// Call it while no vCPU runs, on any thread that may wait for a disk.
     pub fn reset(&self) {
         let _turns = lock(&self.turns);
-        self.drain_rest();
-        self.forsake();
         let epoch = u32::try_from(self.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
-        self.epoch.store(self.sink.begin_generation(epoch, &[]).into(), Relaxed);
+        self.empty_rings();
+        let begun = self.guarded(|| self.sink.begin_generation(epoch, &[]));
+        self.epoch.store(begun.unwrap_or(epoch).into(), Relaxed);
         for client in &self.clients {
             client.shadows.iter().for_each(|shadow| shadow.store(0, Relaxed));
             *lock(&client.consumer) = ConsumerState::default();
@@ -539,6 +562,21 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
         self.memory.clear();
         self.memory.set_config(self.config_page().as_bytes());
         self.publish(&lock(&self.mask));
+    }
+
+    /// Drains the rings. Records that the sink cannot take count as lost.
+    pub(crate) fn empty_rings(&self) {
+        let _ = self.guarded(|| {
+            self.drain_rest();
+            self.forsake();
+        });
+    }
+
+    /// Calls the sink. `None`: it has panicked, which is counted.
+    pub(crate) fn guarded<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
+        // The locks stay in use: at worst the counts of a packet are lost.
+        let done = catch_unwind(AssertUnwindSafe(call));
+        done.inspect_err(|_| self.counts.add(Counter::DrainPanicked)).ok()
     }
 
     fn pass<R>(&self, drain: impl FnOnce() -> R) -> R {

@@ -33,7 +33,10 @@ kinds! {
         KickTrapped => "kick_trapped",
         /// A STAMP that came by a trap, although the host's kernel should complete it.
         StampTrapped => "stamp_trapped",
-        /// A panic of the sink, which ended the drain thread.
+        /// An access to the argument slots or the rings that came by a trap: the VMM has not mapped
+        /// that memory. Not a fault.
+        MemoryTrapped => "memory_trapped",
+        /// A panic of the sink. The drain thread ends by it.
         DrainPanicked => "drain_panicked",
     }
 }

@@ -3,12 +3,10 @@
 //! The drain loop on a thread of its own, for a VMM whose event loop shall not run it.
 
 use crate::chip::{Chip, DrainWaker};
-use crate::counter::Counter;
 use hypertrace_abi::sink::EventSink;
 use hypertrace_abi::turns::DrainPolicy;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -27,7 +25,7 @@ impl DrainWaker for EventFd {
 /// A thread that drains a chip's rings on KICK, and on a timer while there are records, made by [`Chip::drain_thread`]. When
 /// dropped, it drains the rest and ends. Drop it when no vCPU runs any more.
 ///
-/// A sink that panics ends it, which is [counted](Counter::DrainPanicked). The VM runs on, and
+/// A sink that panics ends it, which is [counted](crate::Counter::DrainPanicked). The VM runs on, and
 /// events that find no room are lost and counted.
 #[derive(Debug)]
 pub struct DrainThread {
@@ -64,10 +62,7 @@ impl<S: EventSink + 'static, T: DrainWaker + 'static> Chip<S, T> {
             let _ = began.send(before);
             if !failed {
                 let drain = Loop { chip: Arc::clone(&chip), kick, epoll, policy, stop: stopped };
-                // Its locks stay in use: at worst the counts of a packet are lost.
-                if catch_unwind(AssertUnwindSafe(|| drain.run())).is_err() {
-                    chip.counts().add(Counter::DrainPanicked);
-                }
+                let _ = chip.guarded(|| drain.run());
             }
         };
         let thread = thread::Builder::new().name("hypertrace-drain".into()).spawn(run)?;
@@ -99,11 +94,7 @@ impl<S: EventSink, T: DrainWaker> Loop<S, T> {
             }
             wait = self.chip.drain(&self.policy, is_kicked);
         }
-        // The guest has ended: nothing is added to the rings any more.
-        self.chip.sink().last_pass();
-        self.chip.drain_all();
-        // Records are left only if they could not be written.
-        self.chip.forsake();
+        self.chip.end_drain();
     }
 }
 

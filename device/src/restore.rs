@@ -20,8 +20,7 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// Call it while no vCPU runs, on any thread that may wait for a disk.
     pub fn state(&self) -> ChipState {
         let _turns = lock(&self.turns);
-        self.drain_rest();
-        self.forsake();
+        self.empty_rings();
         let clients = self.clients.iter().map(|client| {
             let place = lock(&client.consumer).place();
             let Place { position, sequence, token, lost, schemas } = place;

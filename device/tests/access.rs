@@ -88,6 +88,7 @@ fn expected_counter(class: Class) -> Vec<(&'static str, u64)> {
         Class::Region => vec![("region", 1)],
         Class::Width => vec![("register_width", 1)],
         Class::Unassigned => vec![("register_unassigned", 1)],
+        Class::Memory => vec![("memory_trapped", 1)],
         _ => vec![],
     }
 }

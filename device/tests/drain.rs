@@ -41,6 +41,26 @@ fn a_pass_begins_drains_every_client_and_ends() {
 }
 
 #[test]
+fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
+    // Nine events, and the lease, which is no event.
+    for (packet, taken, lost) in [(None, 10, 0), (Some(0), 0, 9)] {
+        let chip = chip();
+        *chip.sink().packet.lock().unwrap() = packet;
+        let state = ProducerState::new();
+        let producer = lease(&chip, 1, &state);
+        for now in 2..=10 {
+            assert_eq!(emit(&producer, now), Emit::Recorded);
+        }
+
+        chip.end_drain();
+
+        assert_eq!(chip.sink().records.lock().unwrap().len(), taken);
+        let losses = chip.sink().losses.lock().unwrap();
+        assert_eq!(losses.get(&1).map_or(0, |(lost, _)| *lost), lost, "{packet:?}");
+    }
+}
+
+#[test]
 fn a_busy_client_gets_its_budget_and_no_more() {
     let chip = chip();
     *chip.sink().packet.lock().unwrap() = Some(2);

@@ -89,3 +89,15 @@ fn a_sink_that_panics_ends_the_thread_which_is_counted_and_the_vm_runs_on() {
     assert_eq!(chip.count(Counter::DrainPanicked), 1);
     chip.drain_all();
 }
+
+#[test]
+fn a_machine_whose_sink_panics_is_reset_all_the_same() {
+    let chip = chip();
+    chip.sink().panics.store(true, Relaxed);
+
+    chip.reset();
+    let state = chip.state();
+
+    assert_eq!(chip.count(Counter::DrainPanicked), 2);
+    assert_eq!((chip.config_page().epoch, state.clients.len()), (1, 4));
+}

@@ -47,6 +47,16 @@ fn ports_reach_the_config_space_of_their_own_device_only() {
 }
 
 #[test]
+fn an_access_that_a_snapshot_divides_is_continued() {
+    let (before, after) = (ports(|_| ()), ports(|_| ()));
+    before.pio_write(BASE, 0, &OURS.to_le_bytes());
+
+    after.set_address(before.address());
+
+    assert_eq!(read(&after, 4, 4), [0xf4, 0x1a, 0xf0, 0x10]);
+}
+
+#[test]
 fn every_width_at_every_port_fills_every_byte() {
     let ports = ports(|_| ());
     ports.pio_write(BASE, 0, &OURS.to_le_bytes());

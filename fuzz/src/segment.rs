@@ -62,7 +62,7 @@ pub fn leave(dir: &Path, setup: &Setup, options: &Options, input: &mut Input<'_>
     let (session, guest, recorded) = begin(dir, setup, options, |rig, host| rig.leave(input, host));
     let facts = HostFacts {
         session: session.uuid(),
-        guest_frequency: session.host_frequency(),
+        guest_frequency: session.guest_frequency(),
         host_frequency: session.host_frequency(),
         vcpu_clients: options.relays,
         ..HostFacts::default()

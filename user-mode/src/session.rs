@@ -96,7 +96,7 @@ impl Session {
         let trace = hypertrace_trace::Session::create(trace)?;
         let facts = HostFacts {
             session: trace.uuid(),
-            guest_frequency: trace.host_frequency(),
+            guest_frequency: trace.guest_frequency(),
             host_frequency: trace.host_frequency(),
             vcpu_clients: relays,
             ..HostFacts::default()

@@ -16,7 +16,8 @@ use vmm_sys_util::timerfd::TimerFd;
 pub use hypertrace_abi::turns::DrainPolicy;
 
 /// An event-loop subscriber that drains the chip on KICK, and on a timer while there are records,
-/// on the thread that runs the event loop. That must not be a vCPU's.
+/// on the thread that runs the event loop. That must not be a vCPU's. After the loop's end the VMM calls
+/// [`Chip::end_drain`].
 #[derive(Debug)]
 pub struct DrainLoop<S, T> {
     chip: Arc<Chip<S, T>>,

@@ -68,6 +68,16 @@ impl<S: EventSink, T: DrainWaker, C: Fn(BarChange) + Send + Sync> ConfigPorts<S,
         ConfigPorts { function, device, address: AtomicU32::new(0), changed }
     }
 
+    /// Returns CONFIG_ADDRESS, for a snapshot.
+    pub fn address(&self) -> u32 {
+        self.address.load(Relaxed)
+    }
+
+    /// Sets CONFIG_ADDRESS: at a restore to that of the snapshot, at a reset to 0.
+    pub fn set_address(&self, address: u32) {
+        self.address.store(address, Relaxed);
+    }
+
     /// Returns the config offset of an access at CONFIG_DATA + `at`, if it is for the
     /// function.
     fn target(&self, at: u16) -> Option<u64> {

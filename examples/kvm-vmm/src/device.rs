@@ -46,7 +46,7 @@ impl Doorbells {
             ring_mode: session.ring_mode(),
             vcpu_clients: vcpus,
             session: session.uuid(),
-            guest_frequency: session.host_frequency(),
+            guest_frequency: session.guest_frequency(),
             host_frequency: session.host_frequency(),
             kick_is_cheap: true,
             stamp_works: true,

@@ -59,13 +59,27 @@ impl Hypertrace {
         saved: Option<&Saved>,
     ) -> Result<Hypertrace, Error> {
         let session = Session::create(config)?;
+        let started = Hypertrace::with(session.clone(), geometry, vcpus, saved);
+        if started.is_err() {
+            // The directory is as it was before: another start may use it.
+            session.abandon();
+        }
+        started
+    }
+
+    fn with(
+        session: Session,
+        geometry: Geometry,
+        vcpus: u32,
+        saved: Option<&Saved>,
+    ) -> Result<Hypertrace, Error> {
         let eventfd = || EventFd::new(EFD_NONBLOCK);
         let (kick, stamp) = (eventfd()?, eventfd()?);
         let config = ChipConfig {
             ring_mode: session.ring_mode(),
             vcpu_clients: vcpus,
             session: session.uuid(),
-            guest_frequency: session.host_frequency(),
+            guest_frequency: session.guest_frequency(),
             host_frequency: session.host_frequency(),
             kick_is_cheap: true,
             stamp_works: true,

@@ -5,9 +5,10 @@ mod common;
 use std::sync::Arc;
 
 use common::{MAGIC, Machine, POINT, geometry, kick, start};
-use hypertrace_device::{Counter, Region};
+use hypertrace_device::{Counter, Geometry, Region};
+use hypertrace_trace::SessionConfig;
 use vmm_shapes::mmio_bus::Bus;
-use vmm_shapes::{Hypertrace, MmioDevice};
+use vmm_shapes::{Error, Hypertrace, MmioDevice};
 
 const BASE: u64 = 0xd000_0000;
 
@@ -104,4 +105,17 @@ fn a_window_takes_points_of_several_threads_without_a_lock() {
     });
 
     assert_eq!(hypertrace.finish().unwrap().reference_points, u64::from(common::VCPUS));
+}
+
+#[test]
+fn a_start_that_fails_leaves_the_directory_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let session = dir.path().join("session");
+    let config = || SessionConfig { file_bytes: 1 << 20, ..SessionConfig::new(&session) };
+    let impossible = Geometry { ring_bytes: 3, ..geometry() };
+
+    let failed = Hypertrace::start(config(), impossible, 2, None).err().unwrap();
+
+    assert!(matches!(failed, Error::Memory(_)), "{failed}");
+    Hypertrace::start(config(), geometry(), 2, None).unwrap().finish().unwrap();
 }

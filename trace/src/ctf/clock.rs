@@ -292,6 +292,11 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
+    /// Returns the ticks per second of the guests' TSC.
+    pub fn guest_frequency(&self) -> u64 {
+        self.own_frequency.unwrap_or(self.host.frequency)
+    }
+
     pub fn new(
         host: HostClock,
         epoch: u32,

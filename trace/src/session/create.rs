@@ -84,6 +84,7 @@ impl Session {
             uuid: trace.uuid,
             dir: trace.dir.clone(),
             host_frequency: engine.state.clocks.host.frequency,
+            guest_frequency: engine.state.clocks.guest_frequency(),
             rings,
             triggers: Triggers::default(),
             ended: AtomicBool::new(false),

@@ -32,6 +32,7 @@ pub(super) struct SessionParts {
     pub uuid: [u8; 16],
     pub dir: Folder,
     pub host_frequency: u64,
+    pub guest_frequency: u64,
     pub rings: Arc<HostRings>,
     pub triggers: Triggers,
     pub ended: AtomicBool,
@@ -92,6 +93,12 @@ impl Session {
     /// Returns the ticks per second of the host's raw counter, for the config page.
     pub fn host_frequency(&self) -> u64 {
         self.parts.host_frequency
+    }
+
+    /// Returns the ticks per second of the guests' TSC, for the config page: what
+    /// [`SessionConfig::guest_frequency`](crate::SessionConfig::guest_frequency) says, else the host's.
+    pub fn guest_frequency(&self) -> u64 {
+        self.parts.guest_frequency
     }
 
     /// Returns the mode of the device's rings: what they do when they are full.
