@@ -24,6 +24,9 @@ bitflags! {
         const TRAPS = 4;
         /// There are registers of the whole device, KICK and STAMP for all clients.
         const SHARED = 8;
+        /// The two sides have kernels of their own, so neither can wake the other: both sleep for a
+        /// short time and look again. A segment that is the memory of a VM's PCI function.
+        const APART = 16;
     }
 }
 

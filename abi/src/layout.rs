@@ -13,6 +13,11 @@ pub const PCI_VENDOR: u16 = 0x1af4;
 pub const PCI_DEVICE: u16 = 0x10f0;
 /// PCI subsystem id: "ht".
 pub const PCI_SUBSYSTEM: u16 = 0x6874;
+/// PCI device id of a function of this vendor whose BAR 2 is a file of the host: ivshmem. The file may
+/// hold a segment.
+pub const IVSHMEM_DEVICE: u16 = 0x1110;
+/// The BAR of ivshmem that is the file.
+pub const IVSHMEM_BAR: usize = 2;
 /// PCI class: memory controller, RAM.
 pub const PCI_CLASS: u16 = 0x0500;
 /// PCI revision: version 2 of this interface.

@@ -16,6 +16,7 @@ mod recording;
 mod regions;
 mod report;
 mod run;
+mod serve;
 mod stat;
 mod threads;
 mod vmm;
@@ -45,6 +46,7 @@ enum Command {
     Clock(clock::Args),
     Regions(regions::Args),
     Run(run::Args),
+    Serve(serve::Args),
     Record(record::Args),
     Ctl(ctl::Args),
     Bench(bench::BenchArgs),
@@ -68,7 +70,7 @@ fn main() -> ExitCode {
         | Command::Record(_) => true,
         Command::Run(args) => args.kernel,
         Command::Demo(args) => args.kernel,
-        Command::Ctl(_) | Command::Bench(_) => false,
+        Command::Serve(_) | Command::Ctl(_) | Command::Bench(_) => false,
     };
     if has_many_files {
         allow_open_files();
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
     let succeeded = |()| ExitCode::SUCCESS;
     let done = match cli.command {
         Command::Run(args) => tidy(Some(&args.out), || run::run(&args)),
+        Command::Serve(args) => tidy(Some(&args.out), || serve::run(&args)),
         Command::Record(args) => tidy(Some(&args.out), || record::run(&args)),
         Command::Demo(args) => tidy(args.out.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),

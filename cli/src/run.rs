@@ -15,7 +15,7 @@ use hypertrace_trace::{SessionConfig, Share, Summary};
 use hypertrace_user::{Config, Program, Session, end_if_cut, exit_code, pass_signals_on};
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Run a program without a VM, and record its events in a session
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let status = ran?;
     let code = exit_code(status);
     if !args.quiet {
-        say(closing(args, &summary));
+        say(closing(&args.out, args.ring, args.clients, &summary));
         if untraced.is_none() && summary.records == 0 && summary.lost == 0 {
             say(UNTRACED);
         }
@@ -203,11 +203,11 @@ const UNTRACED: &str = "no program has traced: it does not call hypertrace, or H
                         give --segment FILE)";
 
 /// Formats the closing line: events recorded and lost, the causes, and the options
-/// that help.
-fn closing(args: &Args, summary: &Summary) -> String {
+/// that help. `ring` is in KiB.
+pub fn closing(out: &Path, ring: u64, clients: u32, summary: &Summary) -> String {
     let events =
         summary.ring_events + summary.reference_points + summary.stamps + summary.host_events;
-    let mut line = format!("{} events in {}, ", grouped(events), args.out.display());
+    let mut line = format!("{} events in {}, ", grouped(events), out.display());
     if summary.lost == 0 {
         line.push_str("none lost");
     } else {
@@ -225,7 +225,6 @@ fn closing(args: &Args, summary: &Summary) -> String {
             unattached: summary.lost_unattached,
             overwritten: sum(|stream| stream.lost_overwritten),
         };
-        let (ring, clients) = (args.ring, args.clients);
         let causes = causes(losses).map(|(cause, n)| {
             let hint = match cause {
                 "ring full" => format!("raise --ring, {ring} KiB now"),
@@ -295,7 +294,7 @@ mod tests {
             let mut summary = Summary::default();
             summary.lost = streams.iter().map(StreamJson::lost).sum();
             summary.streams = streams.to_vec();
-            closing(&args, &summary)
+            closing(&args.out, args.ring, args.clients, &summary)
         };
 
         let points = "30 host ring full (points came faster than they could be written)";

@@ -67,7 +67,10 @@ impl Channel<'static> {
                 at(Region::Control),
                 at(Region::Rings),
             )?;
-            let local = (!channel.traps()).then(|| LocalHost { pages: LocalPages::at(base) });
+            let local = (!channel.traps()).then(|| LocalHost {
+                pages: LocalPages::at(base),
+                is_apart: channel.features.contains(Features::APART),
+            });
             Ok(Channel { local, ..channel })
         }
     }

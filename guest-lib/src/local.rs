@@ -26,6 +26,8 @@ const RING_AGAIN: u64 = 10_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalHost {
     pub(crate) pages: LocalPages<'static>,
+    /// Its kernel is another one: nobody wakes a thread that waits for it.
+    pub(crate) is_apart: bool,
 }
 
 /// [`LocalHost::sign_of_life`] of the host that did not answer for a second, as it was
@@ -91,7 +93,7 @@ impl LocalHost {
             for until in [begin + RING_AGAIN, begin + 1_000_000_000] {
                 while self.pages.state().load(Relaxed) != State::Ended as u32 {
                     let found = reply.load(Relaxed) as u32;
-                    if found == seq || !os::sleep(reply, found, until) {
+                    if found == seq || !os::sleep(reply, found, until, self.is_apart) {
                         break;
                     }
                 }

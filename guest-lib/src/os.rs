@@ -15,14 +15,33 @@ mod linux {
     use hypertrace_segment::futex;
     use std::time::Duration;
 
+    /// Longest sleep on a word whose writer cannot wake this thread.
+    const NAP: u64 = 200_000;
+
     /// Sleeps on the low half of a word that processes share, if it is `found`, until
-    /// it is woken or the time ([`nanoseconds`]) has come: `false`.
-    pub(crate) fn sleep(word: &AtomicU64, found: u32, until: u64) -> bool {
+    /// it is woken or the time ([`nanoseconds`]) has come: `false`. `is_apart`: the word's writer
+    /// has another kernel, so nobody wakes this thread.
+    pub(crate) fn sleep(word: &AtomicU64, found: u32, until: u64, is_apart: bool) -> bool {
         let left = until.saturating_sub(nanoseconds());
-        if left > 0 {
-            futex::wait_low(word, found, Some(Duration::from_nanos(left)));
+        let of = Duration::from_nanos;
+        if left > 0 && (is_apart || !futex::wait_low(word, found, Some(of(left)))) {
+            nap(of(left.min(NAP)));
         }
         left > 0
+    }
+
+    /// Sleeps for so long, or until a signal.
+    pub(crate) fn nap(time: Duration) {
+        let time = libc::timespec {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        // SAFETY: reads `time`. errno is this thread's own, and is put back.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::nanosleep(&time, std::ptr::null_mut());
+            *libc::__errno_location() = errno;
+        }
     }
 
     /// Notifies an emulator's plugin of a store to a register. A kernel has no

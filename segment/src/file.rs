@@ -134,12 +134,14 @@ impl Segment {
 
     /// Creates a segment in a new file, to serve it: on tmpfs for its speed, it
     /// outlives a crash of all that use it. Its memory is reserved, so that a full
-    /// file system is an error here and not a signal later.
+    /// file system is an error here and not a signal later. The file has `size` bytes, at
+    /// least those that are needed; if none are given, these.
     ///
     /// # Errors
     /// If there is such a file already, or it cannot be made.
     pub fn create(
         path: &Path,
+        size: Option<u64>,
         geometry: &Geometry,
         facts: &HostFacts,
     ) -> Result<Segment, SegmentError> {
@@ -154,7 +156,7 @@ impl Segment {
                 io::ErrorKind::AlreadyExists => SegmentError::Exists(path.to_owned()),
                 _ => failed("create", path)(source),
             })?;
-        let made = reserve(&file, geometry)
+        let made = reserve(&file, size, geometry)
             .map_err(|source| SegmentError::Reserve {
                 path: path.to_owned(),
                 bytes: used(geometry),
@@ -178,6 +180,18 @@ impl Segment {
         file.write_all_at(page.as_bytes(), 0)
             .map_err(failed("write", path.as_deref().unwrap_or(unnamed())))?;
         Segment::map(file, path, page)?.to_serve()
+    }
+
+    /// Returns the sizes of a segment with the largest rings, of at most 1 MiB, that fit into so many
+    /// bytes. `None`: the smallest do not.
+    pub fn fitting(bytes: u64, clients: u32) -> Option<Geometry> {
+        let rings = (16..=20).rev().map(|log| 1 << log);
+        let mut all = rings.map(|ring_bytes| {
+            let default = Geometry::default();
+            let block_bytes = default.block_bytes.min(ring_bytes / 16);
+            Geometry { clients, ring_bytes, block_bytes, ..default }
+        });
+        all.find(|geometry| geometry.check().is_ok() && used(geometry) <= bytes)
     }
 
     /// Opens the segment in this file, to use it. If `path` is a descriptor of another
@@ -379,12 +393,13 @@ fn check_size(bytes: u64) -> io::Result<()> {
     }
 }
 
-fn reserve(file: &File, geometry: &Geometry) -> io::Result<()> {
-    check_size(geometry.window_size())?;
+fn reserve(file: &File, size: Option<u64>, geometry: &Geometry) -> io::Result<()> {
+    let size = size.unwrap_or_else(|| geometry.window_size());
+    check_size(size.max(used(geometry)))?;
     // The C library's, which helps out where a file system has no such call.
     // SAFETY: takes a descriptor that is open, and two numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, used(geometry) as libc::off_t) } {
-        0 => file.set_len(geometry.window_size()),
+        0 => file.set_len(size.max(used(geometry))),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }

@@ -5,20 +5,25 @@
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64};
+use rustix::io::Errno;
 use rustix::thread::futex::{Flags, Timespec};
 use std::time::Duration;
 
 /// Sleeps while the word is `found`, until another thread wakes it or the time
-/// is over. It may also wake for nothing.
-pub fn wait(word: &AtomicU32, found: u32, most: Option<Duration>) {
+/// is over. It may also wake for nothing. Returns `false` if no thread can sleep on this word: the
+/// kernel refuses, as for the memory of a PCI function.
+pub fn wait(word: &AtomicU32, found: u32, most: Option<Duration>) -> bool {
     let most = most.and_then(|most| Timespec::try_from(most).ok());
     // However it ends, the caller looks at the word again.
-    let _ = rustix::thread::futex::wait(word, Flags::empty(), found, most.as_ref());
+    match rustix::thread::futex::wait(word, Flags::empty(), found, most.as_ref()) {
+        Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => true,
+        Err(_) => false,
+    }
 }
 
 /// Waits as [`wait`] does, on the low half of a word.
-pub fn wait_low(word: &AtomicU64, found: u32, most: Option<Duration>) {
-    wait(low(word), found, most);
+pub fn wait_low(word: &AtomicU64, found: u32, most: Option<Duration>) -> bool {
+    wait(low(word), found, most)
 }
 
 /// Wakes at most so many threads that sleep on the word.

@@ -10,7 +10,7 @@
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("segment");
 //! // The host of a session.
-//! let host = Segment::create(&path, &Geometry::default(), &HostFacts::default())?;
+//! let host = Segment::create(&path, None, &Geometry::default(), &HostFacts::default())?;
 //! // A program.
 //! let program = Segment::open(&path)?;
 //! program.local().ring(3);

@@ -7,8 +7,8 @@
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::layout::local::{
-    BEAT, BEGAN, BELLS, HOST_PID, LOST_UNATTACHED, PAGE_L, STATE, State, TRIGGERS, TRIGGERS_BYTES,
-    WATCH, watch,
+    BEAT, BEGAN, BELLS, BOOT, BOOT_SEEN, HOST_PID, LOST_UNATTACHED, PAGE_L, STATE, State, TRIGGERS,
+    TRIGGERS_BYTES, WATCH, watch,
 };
 use hypertrace_abi::layout::{PAGE, WORD};
 use hypertrace_abi::sink::NameSet;
@@ -83,6 +83,16 @@ impl<'m> LocalPages<'m> {
     /// Returns the running total of events that were lost in processes which hold no client.
     pub fn lost_unattached(self) -> &'m AtomicU64 {
         self.word(LOST_UNATTACHED)
+    }
+
+    /// Returns the number of the guest's boot, which the guest writes.
+    pub fn boot(self) -> &'m AtomicU64 {
+        self.word(BOOT)
+    }
+
+    /// Returns the number of the boot whose records the host takes.
+    pub fn boot_seen(self) -> &'m AtomicU64 {
+        self.word(BOOT_SEEN)
     }
 
     /// Returns the set of names whose points the host has to handle itself.

@@ -3,8 +3,8 @@
 use crate::state::{HostState, PANICS, ThreadCounts};
 use hypertrace_abi::atomic::{Ordering, Ordering::Relaxed};
 use hypertrace_abi::clock::{in_ticks, ticks};
-use hypertrace_abi::layout::WORD;
 use hypertrace_abi::layout::guest_page::{HEAD, LOST_BUSY, LOST_FULL, LOST_UNATTACHED, SCHEMA_LEN};
+use hypertrace_abi::layout::{WORD, host_page};
 use hypertrace_abi::ring::{self, ClientMemory, Consumer, ConsumerState, Total};
 use hypertrace_abi::sink::{EventSink, NameSet};
 use hypertrace_abi::turns::{self, Account, Turn, Turns, drain_rest};
@@ -13,6 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+/// Shortest time between two boots of a guest. Each begins a generation, and a guest that
+/// boots all the time must not fill the session with them.
+const BOOT: Duration = Duration::from_millis(200);
 
 /// Every so many passes look at all clients, also at those that never rang.
 const ALL_EVERY: u64 = 256;
@@ -32,6 +36,8 @@ pub(crate) struct Drain<S> {
     /// The names that page L has.
     handled: Option<NameSet>,
     passes: u64,
+    /// When the guest's last boot was seen: the raw counter.
+    booted: Option<u64>,
     /// Events lost in processes that hold no client.
     unattached: Total,
     /// Looks at that total that found a number which cannot be.
@@ -94,6 +100,7 @@ impl<S: EventSink> Drain<S> {
             bells,
             handled: None,
             passes: 0,
+            booted: None,
             unattached: Total::default(),
             bad_totals: 0,
         }
@@ -105,6 +112,7 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: pairs with the Release in `wake_drain`: what a pass was requested
         // for is seen by this one, or is requested again.
         self.state.is_drain_due.swap(false, Ordering::Acquire);
+        self.look_at_boot();
         let HostState { segment, mask_version, sleeps, .. } = &*self.state;
         let beat = segment.local().beat();
         beat.store(beat.load(Relaxed).wrapping_add(1), Relaxed);
@@ -128,6 +136,50 @@ impl<S: EventSink> Drain<S> {
         }
         self.state.last_pass.store(ticks(), Relaxed);
         more
+    }
+
+    /// Begins a generation if a VM's guest has booted since: what the rings hold is of the last boot,
+    /// and the new guest waits until they are empty.
+    fn look_at_boot(&mut self) {
+        let state = Arc::clone(&self.state);
+        let local = state.segment.local();
+        // ORDERING: pairs with the guest's Release store.
+        let boot = local.boot().load(Ordering::Acquire);
+        let seen = local.boot_seen().load(Relaxed);
+        if !state.is_apart || boot == 0 || boot == seen {
+            return;
+        }
+        let now = ticks();
+        let pause = in_ticks(BOOT, state.segment.page().host_frequency);
+        if self.booted.is_some_and(|before| now.saturating_sub(before) < pause) {
+            return;
+        }
+        self.booted = Some(now);
+        // The rings of a new segment are empty.
+        if seen != 0 {
+            self.drain_all();
+            self.forsake();
+            let epoch = u32::try_from(state.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
+            state.epoch.store(self.sink.begin_generation(epoch, &[]).into(), Relaxed);
+            self.empty();
+        }
+        // ORDERING: pairs with the guest's Acquire load: it finds empty rings.
+        local.boot_seen().store(boot, Ordering::Release);
+    }
+
+    /// Makes the clients' memory as it was at first, but for the version of the mask.
+    fn empty(&mut self) {
+        let state = Arc::clone(&self.state);
+        let (relays, all) = state.segment.clients();
+        let version = state.mask_version.load(Relaxed) + 1;
+        state.mask_version.store(version, Relaxed);
+        for (number, known) in (0..all).zip(&mut self.clients) {
+            *known = KnownClient { state: ConsumerState::default(), is_used: number < relays };
+            let Some(memory) = state.segment.client(number) else { continue };
+            let words = [memory.guest, memory.host, memory.schema, memory.ring];
+            words.into_iter().flatten().for_each(|word| word.store(0, Relaxed));
+            memory.host[host_page::MASK_VERSION].store(version, Relaxed);
+        }
     }
 
     /// Finds clients that were used though they never rang.

@@ -14,6 +14,8 @@ use hypertrace_abi::slot::{self, Answer, Emitted};
 use hypertrace_segment::futex;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, TryLockError};
+use std::thread;
+use std::time::Duration;
 
 /// Names of the counters, in their order; those of bad slots as in [`BadSlot`](slot::BadSlot).
 const COUNTERS: [&str; 6] = [
@@ -35,6 +37,9 @@ const LOOKS: u32 = 16;
 /// Looks at a client's slot without a point until another one that rings replaces it.
 const IN_VAIN: u32 = 64;
 
+/// Time between two looks at the bells of clients that cannot wake this thread.
+const NAP: Duration = Duration::from_millis(1);
+
 /// Passes of the drain after which a point is answered although it cannot be recorded. A
 /// sink may keep points in its ring for 16 passes, until the texts that they need are read;
 /// the pass that was under way and the last one come on top.
@@ -46,8 +51,6 @@ struct Points<'s, S> {
     /// The word that it sleeps on.
     watch: &'s AtomicU32,
     bells: &'s [AtomicU64],
-    /// The clock epoch.
-    epoch: u64,
     sink: &'s S,
     /// Every client's.
     memories: Vec<ClientMemory<'s>>,
@@ -85,7 +88,6 @@ pub(crate) fn run<S: EventSink>(
         state,
         watch: segment.local().watch(),
         bells,
-        epoch: segment.page().epoch,
         sink,
         memories: (0..all).filter_map(|client| segment.client(client)).collect(),
         seen: vec![0; bells.len()],
@@ -147,6 +149,13 @@ impl<S: EventSink> Points<'_, S> {
 
     /// Sleeps unless a client has rung.
     fn sleep(&mut self) {
+        if self.state.is_apart {
+            // Nobody can wake it.
+            self.state.sleeps.store(true, Relaxed);
+            thread::park_timeout(NAP);
+            self.state.sleeps.store(false, Relaxed);
+            return;
+        }
         let watches = self.watch;
         watches.store(watch::ASLEEP, Relaxed);
         self.state.sleeps.store(true, Relaxed);
@@ -253,7 +262,7 @@ impl<S: EventSink> Points<'_, S> {
         // Not before this: the point was made after all that its thread did before.
         let host_time = ticks_after_loads();
         let emitted = Emitted { client, seq, host_time };
-        let Points { sink, counts, state, epoch, .. } = self;
+        let Points { sink, counts, state, .. } = self;
         slot::serve(memory, emitted, |point| {
             let status = match point {
                 Ok(point) => {
@@ -268,7 +277,7 @@ impl<S: EventSink> Points<'_, S> {
                 }
             };
             let mask_version = state.mask_version.load(Relaxed);
-            Answer { status, epoch: *epoch, mask_version }
+            Answer { status, epoch: state.epoch.load(Relaxed), mask_version }
         });
         // ORDERING: pairs with the fence between the sleeper's word and its
         // look at the reply: one of the two sees what the other did.

@@ -146,7 +146,7 @@ mod tests {
             ..Geometry::default()
         };
         let facts = HostFacts { session: session.uuid(), ..HostFacts::default() };
-        let segment = Segment::create(&path, &geometry, &facts).unwrap();
+        let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
         let memory = segment.client(0).unwrap();
         let info = LeaseInfo { pid: 1, tid: 2, clock: ClockKind::Tsc, name: "program" };
         let state = ProducerState::new();

@@ -4,7 +4,7 @@ use crate::host::Host;
 use crate::inherit::inherit;
 use crate::policy::Policy;
 use crate::state::PANICS;
-use hypertrace_abi::config::HostFacts;
+use hypertrace_abi::config::{Features, HostFacts};
 use hypertrace_abi::layout::Geometry;
 use hypertrace_abi::layout::local::ENVIRONMENT;
 use hypertrace_segment::{Segment, SegmentError};
@@ -24,6 +24,9 @@ pub struct Config {
     /// A file for the segment, so that it outlives a crash; else it is in
     /// memory.
     pub segment: Option<PathBuf>,
+    /// The file is the memory of a VM's PCI function, and has this size in bytes: a power of two. `None`:
+    /// programs of this host use it.
+    pub vm_memory: Option<u64>,
     /// Clients below this number relay points of others, as an emulator's
     /// plugin does.
     pub relays: u32,
@@ -44,6 +47,7 @@ impl Config {
             trace: SessionConfig::new(dir),
             geometry: Geometry { clients: 64, ..Geometry::default() },
             segment: None,
+            vm_memory: None,
             relays: 0,
             policy: Policy::default(),
         }
@@ -90,19 +94,20 @@ impl Session {
     /// # Errors
     /// If one of them cannot be had; nothing is left in the directory then.
     pub fn create(config: Config) -> Result<Session, Error> {
-        let Config { mut trace, geometry, segment, relays, policy } = config;
+        let Config { mut trace, geometry, segment, vm_memory, relays, policy } = config;
         trace.relays = relays;
-        trace.same_counter = true;
+        trace.same_counter = vm_memory.is_none();
         let trace = hypertrace_trace::Session::create(trace)?;
         let facts = HostFacts {
             session: trace.uuid(),
             guest_frequency: trace.guest_frequency(),
             host_frequency: trace.host_frequency(),
             vcpu_clients: relays,
+            features: if vm_memory.is_some() { Features::APART } else { Features::empty() },
             ..HostFacts::default()
         };
         let segment = match &segment {
-            Some(path) => Segment::create(path, &geometry, &facts),
+            Some(path) => Segment::create(path, vm_memory, &geometry, &facts),
             None => Segment::anonymous(&geometry, &facts),
         };
         let started = segment.map_err(Error::from).and_then(|segment| {

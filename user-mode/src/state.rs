@@ -3,6 +3,7 @@
 use crate::policy::Policy;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::clock::ticks;
+use hypertrace_abi::config::Features;
 use hypertrace_abi::layout::local::watch;
 use hypertrace_segment::{Segment, futex};
 use std::sync::Arc;
@@ -20,6 +21,10 @@ pub(crate) const PANICS: &str = "panics";
 pub(crate) struct HostState {
     pub(crate) segment: Arc<Segment>,
     pub(crate) policy: Policy,
+    /// The segment is a VM's: neither side can wake the other.
+    pub(crate) is_apart: bool,
+    /// The clock epoch.
+    pub(crate) epoch: AtomicU64,
     /// Version of the enable mask.
     pub(crate) mask_version: AtomicU64,
     /// The thread that answers points sleeps, or is about to.
@@ -33,7 +38,10 @@ pub(crate) struct HostState {
 
 impl HostState {
     pub(crate) fn new(segment: Arc<Segment>, policy: Policy) -> HostState {
+        let page = segment.page();
         HostState {
+            is_apart: page.features().contains(Features::APART),
+            epoch: AtomicU64::new(page.epoch),
             segment,
             policy,
             mask_version: AtomicU64::new(0),

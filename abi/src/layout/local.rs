@@ -13,8 +13,8 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 /// registers: `marked` (the default) or `syscall`, see [`mark`](super::mark).
 pub const STORE_ENVIRONMENT: &str = "HYPERTRACE_STORE";
 
-/// Offset of page L in the config region. The host writes it, except for [`WATCH`] and
-/// [`LOST_UNATTACHED`].
+/// Offset of page L in the config region. The host writes it, except for [`WATCH`],
+/// [`LOST_UNATTACHED`] and [`BOOT`].
 pub const PAGE_L: u64 = 0x1000;
 /// Offset of the bells in the config region. Each client has a byte. Its lessee adds 1
 /// to make the host look at the client's registers, by an atomic add to the u64 that
@@ -36,6 +36,12 @@ pub const BEGAN: u64 = 136;
 /// u64 in page L: running total of events of threads without a client, in processes
 /// that hold no client. Many processes add to it atomically.
 pub const LOST_UNATTACHED: u64 = 192;
+/// u64 in page L, written by guests where the two sides are apart: a number of the guest's boot, nonzero.
+/// Before a process of another boot uses the segment, it stores its own here and waits until
+/// [`BOOT_SEEN`] is the same.
+pub const BOOT: u64 = 256;
+/// u64 in page L: the number of the boot whose records the host takes now.
+pub const BOOT_SEEN: u64 = 320;
 /// Offset in page L of a set of [`TRIGGERS_BYTES`] bytes: bit `hash(name) % 4096` is
 /// set if the host itself must handle points of this name. Others may be recorded
 /// on its behalf.

@@ -3,7 +3,7 @@
 use super::mapping::{MemoryType, memory_type};
 use super::opened::Opened;
 use super::options::{Options, Place};
-use super::{clock, pci, segment, window};
+use super::{clock, ivshmem, pci, segment, window};
 use crate::error::OpenError;
 
 /// Finds the device: by the options, the environment, the kernel command line, or
@@ -16,7 +16,7 @@ pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
         return Ok(Place::Window(address));
     }
     if let Some(function) = &options.function {
-        return Ok(Place::Function(pci::devices(options).join(function)));
+        return Ok(pci::place(pci::devices(options).join(function)));
     }
     if let Some(path) = segment::in_environment() {
         return Ok(Place::Segment(path));
@@ -25,7 +25,7 @@ pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
         return Ok(Place::Window(address));
     }
     match pci::find(options) {
-        Some(function) => Ok(Place::Function(function)),
+        Some(place) => Ok(place),
         None => Err(OpenError::NotFound(pci::devices(options), window::command_line(options))),
     }
 }
@@ -35,6 +35,7 @@ pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError
     let mut opened = match place {
         Place::Function(function) => pci::open(function)?,
         Place::Window(address) => window::open(*address, options)?,
+        Place::Ivshmem(function) => return ivshmem::open(function, options),
         Place::Segment(path) => return segment::open(path, options),
         // Nothing to map: the program did.
         Place::Installed => return Err(OpenError::Open),

@@ -7,7 +7,7 @@
 //!           process  the channel, a bitmap of clients, wiped states -+
 //!             | opened once        | one byte per client
 //!             v                    v
-//!  device: segment, pci, window   lock file
+//!  device: segment, pci, ivshmem, window   lock file
 //! ```
 //!
 //! A first event in a signal handler leases a client without allocating; but
@@ -18,6 +18,7 @@
 
 mod clock;
 mod device;
+mod ivshmem;
 mod mapping;
 mod name;
 mod opened;

@@ -51,6 +51,8 @@ impl Default for Options {
 pub enum Place {
     /// The PCI function with this folder in sysfs.
     Function(PathBuf),
+    /// The memory of the PCI function with this folder in sysfs: ivshmem, which is a file of the VM's host.
+    Ivshmem(PathBuf),
     /// The MMIO window at this physical address.
     Window(u64),
     /// The segment in this file, made by `hypertrace run` or the like.

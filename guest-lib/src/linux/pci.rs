@@ -3,12 +3,13 @@
 //! Unsafe, because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
 
+use super::ivshmem;
 use super::mapping::MemoryType;
 use super::opened::{self, Opened, not_a_device, open_file};
-use super::options::Options;
+use super::options::{Options, Place};
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
-use hypertrace_abi::layout::{PAGE, PCI_DEVICE, PCI_SUBSYSTEM, PCI_VENDOR, Region};
+use hypertrace_abi::layout::{IVSHMEM_DEVICE, PAGE, PCI_DEVICE, PCI_SUBSYSTEM, PCI_VENDOR, Region};
 use hypertrace_segment::{LockFile, Mapping};
 use std::fs;
 use std::io;
@@ -25,16 +26,34 @@ pub(super) fn devices(options: &Options) -> PathBuf {
     options.sysfs.join("bus/pci/devices")
 }
 
-/// Returns the first function, by address, that is a hypertrace device by its ids.
-pub(super) fn find(options: &Options) -> Option<PathBuf> {
+/// Returns the first function, by address, that is a hypertrace device by its ids; else the first whose
+/// memory is a segment.
+pub(super) fn find(options: &Options) -> Option<Place> {
     let functions = fs::read_dir(devices(options)).ok()?;
     let mut functions: Vec<PathBuf> = functions.flatten().map(|entry| entry.path()).collect();
     functions.sort();
-    functions.into_iter().find(|function| {
-        id(function, "vendor") == Some(PCI_VENDOR)
-            && (id(function, "device") == Some(PCI_DEVICE)
-                || id(function, "subsystem_device") == Some(PCI_SUBSYSTEM))
-    })
+    functions.retain(|function| id(function, "vendor") == Some(PCI_VENDOR));
+    let is_device = |function: &PathBuf| {
+        id(function, "device") == Some(PCI_DEVICE)
+            || id(function, "subsystem_device") == Some(PCI_SUBSYSTEM)
+    };
+    if let Some(device) = functions.iter().find(|function| is_device(function)) {
+        return Some(Place::Function(device.clone()));
+    }
+    let mut shared = functions.into_iter().filter(|function| is_ivshmem(function));
+    shared.find(|function| ivshmem::is_segment(function)).map(Place::Ivshmem)
+}
+
+/// Returns the place of this function.
+pub(super) fn place(function: PathBuf) -> Place {
+    match is_ivshmem(&function) {
+        true => Place::Ivshmem(function),
+        false => Place::Function(function),
+    }
+}
+
+fn is_ivshmem(function: &Path) -> bool {
+    id(function, "vendor") == Some(PCI_VENDOR) && id(function, "device") == Some(IVSHMEM_DEVICE)
 }
 
 fn id(function: &Path, name: &str) -> Option<u16> {
@@ -50,12 +69,12 @@ pub(super) fn open(function: &Path) -> Result<Opened, OpenError> {
     decode(&config)
         .map_err(|why| OpenError::because("write the COMMAND register in", &path, why))?;
 
-    let config_bar = map(function, "resource0", PAGE, false)?;
+    let config_bar = map(&function.join("resource0"), PAGE, false)?;
     // SAFETY: a page of it is mapped.
     let page = unsafe { read_config(config_bar.address()) };
     let geometry = page.geometry().map_err(|why| not_a_device(&function.join("resource0"), why))?;
     let data = map_combining(function, Region::Data, geometry.data_size())?;
-    let control = map(function, "resource2", geometry.control_size(), true)?;
+    let control = map(&function.join("resource2"), geometry.control_size(), true)?;
     let rings = map_combining(function, Region::Rings, geometry.rings_size())?;
     // SAFETY: each is mapped as far as the page says, and the process keeps
     // the mappings with the channel.
@@ -72,7 +91,7 @@ pub(super) fn open(function: &Path) -> Result<Opened, OpenError> {
 
 /// Enables a function, which may be off if no driver has taken it. The kernel
 /// counts every 1 that is written, so this writes only if the function is off.
-fn enable(function: &Path) -> Result<(), OpenError> {
+pub(super) fn enable(function: &Path) -> Result<(), OpenError> {
     let path = function.join("enable");
     let is_on =
         fs::read_to_string(&path).map_err(|why| OpenError::because("read", &path, why))?.trim()
@@ -98,20 +117,23 @@ fn decode(config: &fs::File) -> io::Result<()> {
 /// The first mapping of a range determines the type for all, so `resourceN`
 /// alone would make it uncached for all programs.
 fn map_combining(function: &Path, region: Region, len: u64) -> Result<Mapping, OpenError> {
-    let plain = format!("resource{}", region.bar());
-    let combining = format!("{plain}_wc");
-    let name = if function.join(&combining).exists() { combining } else { plain };
-    map(function, &name, len, true)
+    map(&combining(function, region.bar()), len, true)
 }
 
-fn map(function: &Path, name: &str, len: u64, writable: bool) -> Result<Mapping, OpenError> {
-    let path = function.join(name);
-    let file = open_file(&path, !writable)?;
-    let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();
+/// Returns the file of a BAR: write-combining, if the kernel supports that.
+pub(super) fn combining(function: &Path, bar: usize) -> PathBuf {
+    let plain = function.join(format!("resource{bar}"));
+    let combining = function.join(format!("resource{bar}_wc"));
+    if combining.exists() { combining } else { plain }
+}
+
+fn map(path: &Path, len: u64, writable: bool) -> Result<Mapping, OpenError> {
+    let file = open_file(path, !writable)?;
+    let has = file.metadata().map_err(|why| OpenError::because("look at", path, why))?.len();
     if has < len {
         let why =
             io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than the config page says");
-        return Err(OpenError::because("map all of", &path, why));
+        return Err(OpenError::because("map all of", path, why));
     }
-    opened::map(&file, &path, 0, len, writable)
+    opened::map(&file, path, 0, len, writable)
 }

@@ -277,7 +277,7 @@ fn start(
 /// Returns how errors name a lock file.
 fn lock_path(place: &Place) -> &Path {
     match place {
-        Place::Function(function) => function,
+        Place::Function(function) | Place::Ivshmem(function) => function,
         Place::Window(_) => Path::new("physical memory"),
         Place::Segment(path) => path,
         Place::Installed => Path::new("the lock file"),

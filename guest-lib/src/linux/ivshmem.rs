@@ -1,0 +1,123 @@
+//! A segment that is the memory of a PCI function: ivshmem, whose BAR 2 is a file of the VM's host.
+//!
+//! Unsafe, because what is mapped here is taken for a segment.
+#![allow(unsafe_code)]
+
+use super::mapping::{MemoryType, memory_type};
+use super::opened::{Opened, map, not_a_device, open_file};
+use super::options::Options;
+use super::{clock, name, pci};
+use crate::channel::{Channel, read_config};
+use crate::error::OpenError;
+use crate::local::LocalHost;
+use crate::os;
+use hypertrace_abi::atomic::Ordering;
+use hypertrace_abi::config::Features;
+use hypertrace_abi::layout::{IVSHMEM_BAR, MIN_BAR, PAGE, Region};
+use hypertrace_segment::LockFile;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long to wait until the host has seen this boot, in milliseconds.
+const MOST_MS: u32 = 2000;
+
+/// Returns true if the memory of this function is a segment.
+pub(super) fn is_segment(function: &Path) -> bool {
+    let looked = || -> Result<bool, OpenError> {
+        pci::enable(function)?;
+        let path = pci::combining(function, IVSHMEM_BAR);
+        let page = map(&open_file(&path, true)?, &path, 0, PAGE, false)?;
+        // SAFETY: a page is mapped.
+        Ok(unsafe { read_config(page.address()) }.geometry().is_ok())
+    };
+    looked().unwrap_or(false)
+}
+
+/// Maps the segment.
+pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenError> {
+    pci::enable(function)?;
+    let path = pci::combining(function, IVSHMEM_BAR);
+    let file = open_file(&path, false)?;
+    let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();
+    let first = map(&file, &path, 0, MIN_BAR.min(has), false)?;
+    // SAFETY: a page of it is mapped: no BAR is smaller.
+    let page = unsafe { read_config(first.address()) };
+    let geometry = page.geometry().map_err(|why| not_a_device(&path, why))?;
+    drop(first);
+    let unusable = |why: &str| OpenError::because("use as a segment", &path, io::Error::other(why));
+    if page.features().contains(Features::TRAPS) || !page.features().contains(Features::APART) {
+        return Err(unusable("its config page is a device's, or of a segment that no VM shares"));
+    }
+    let used = geometry.window_offset(Region::Rings) + geometry.rings_size();
+    if has < used {
+        return Err(unusable("it is shorter than its config page says"));
+    }
+    let segment = map(&file, &path, 0, used, true)?;
+    // SAFETY: the segment is mapped up to the end of the last region of this very copy of the
+    // page, and the process keeps the mapping with the channel.
+    let channel = unsafe { Channel::in_window(&page, segment.address())? };
+    if let Some(host) = &channel.local
+        && !is_boot_seen(host, options)
+    {
+        return Err(unusable("its host does not answer: is `hypertrace serve` running there?"));
+    }
+    let memory_type = memory_type(channel.rings);
+    let channel = channel
+        .with_fences(memory_type == MemoryType::Uncached)
+        .with_clock(clock::choose(options, channel.frequency()));
+    Ok(Opened {
+        channel,
+        memory_type,
+        mappings: vec![segment],
+        lock: Some(LockFile::new(file, 0, LockFile::ANY)),
+        name: name::of_process(options),
+    })
+}
+
+/// Tells the host which boot of the guest this is, and waits until it knows: another boot has another
+/// clock, and nothing of the last one may be in the rings.
+fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
+    let boot = boot(options);
+    for _ in 0..MOST_MS {
+        // ORDERING: pairs with the host's Release store, after it has emptied the rings.
+        if host.pages.boot_seen().load(Ordering::Acquire) == boot {
+            return true;
+        }
+        host.pages.boot().store(boot, Ordering::Release);
+        os::nap(Duration::from_millis(1));
+    }
+    false
+}
+
+/// Returns a number of this boot, nonzero: a hash of the kernel's id of it.
+fn boot(options: &Options) -> u64 {
+    let id = fs::read_to_string(options.proc.join("sys/kernel/random/boot_id")).unwrap_or_default();
+    // FNV-1a.
+    let hash = id.trim().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    u64::max(hash, 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_has_one_number_and_another_boot_another() {
+        let proc = tempfile::tempdir().unwrap();
+        let options = Options { proc: proc.path().into(), ..Options::default() };
+        let random = proc.path().join("sys/kernel/random");
+        fs::create_dir_all(&random).unwrap();
+        let number = |id: &str| {
+            fs::write(random.join("boot_id"), id).unwrap();
+            boot(&options)
+        };
+        let [first, again, next] = ["0a7f\n", "0a7f", "0a7e\n"].map(number);
+        assert_eq!(first, again);
+        assert_ne!(first, next);
+        assert_ne!(boot(&Options { proc: "/absent".into(), ..options }), 0);
+    }
+}
