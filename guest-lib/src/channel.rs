@@ -69,6 +69,7 @@ impl Channel<'static> {
             )?;
             let local = (!channel.traps()).then(|| LocalHost {
                 pages: LocalPages::at(base),
+                #[cfg(feature = "std")]
                 is_apart: channel.features.contains(Features::APART),
             });
             Ok(Channel { local, ..channel })

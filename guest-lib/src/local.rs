@@ -27,6 +27,7 @@ const RING_AGAIN: u64 = 10_000_000;
 pub(crate) struct LocalHost {
     pub(crate) pages: LocalPages<'static>,
     /// Its kernel is another one: nobody wakes a thread that waits for it.
+    #[cfg(feature = "std")]
     pub(crate) is_apart: bool,
 }
 
