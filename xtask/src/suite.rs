@@ -91,6 +91,9 @@ impl Run<'_> {
         // Without `std`, as for a guest without an operating system: features of other crates must not hide errors.
         let no_std = "clippy --no-default-features -p hypertrace-abi -p hypertrace -- -D warnings";
         self.with("clippy", no_std)?;
+        // As in a VMM without declared events.
+        let no_events = "clippy --no-default-features -p hypertrace-trace -- -D warnings";
+        self.with("clippy", no_events)?;
         self.step("xtask words")?;
         self.step("xtask imports")?;
         // Without advisories, which change independently of this tree.
@@ -101,6 +104,9 @@ impl Run<'_> {
     /// in release mode.
     fn tests(&mut self) -> Result<()> {
         self.step("test --workspace --all-features --no-fail-fast")?;
+        // A VMM without declared events; above, features of other crates add them.
+        let no_events = "test --no-default-features -p hypertrace-trace -p vmm-shapes";
+        self.step(&format!("{no_events} --test without_events --test firecracker"))?;
         self.step("build --release")?;
         self.step("test --release --no-fail-fast -p hypertrace-tests -p hypertrace-cli")?;
         Ok(())
