@@ -101,13 +101,12 @@ impl Run<'_> {
     }
 
     /// Runs all tests as `cargo test` builds them (overflow checks and debug assertions), and the end-to-end ones again
-    /// in release mode.
+    /// in release mode: they use all that a release has.
     fn tests(&mut self) -> Result<()> {
         self.step("test --workspace --all-features --no-fail-fast")?;
         // A VMM without declared events; above, features of other crates add them.
         let no_events = "test --no-default-features -p hypertrace-trace -p vmm-shapes";
         self.step(&format!("{no_events} --test without_events --test firecracker"))?;
-        self.step("build --release")?;
         self.step("test --release --no-fail-fast -p hypertrace-tests -p hypertrace-cli")?;
         Ok(())
     }
