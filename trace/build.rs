@@ -1,5 +1,6 @@
 //! Makes functions of `trace-events`.
 
 fn main() {
+    #[cfg(feature = "events")]
     hypertrace_trace_build::Builder::new().file("trace-events").generate_or_exit();
 }

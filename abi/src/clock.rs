@@ -3,8 +3,8 @@
 //! The raw counter, the source of all timestamps.
 #![allow(unsafe_code)]
 
-/// Reads the counter: the TSC on x86-64, the virtual counter on AArch64. Not
-/// ordered against surrounding memory accesses.
+/// Reads the counter: the TSC on x86-64, the virtual counter on AArch64, `time` on
+/// RISC-V. Not ordered against surrounding memory accesses.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -20,8 +20,15 @@ pub fn ticks() -> u64 {
         core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack));
         ticks
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    compile_error!("hypertrace needs a raw counter: x86-64 or AArch64")
+    #[cfg(target_arch = "riscv64")]
+    // SAFETY: reads the CSR `time`, which every OS lets user code read.
+    unsafe {
+        let ticks: u64;
+        core::arch::asm!("rdtime {}", out(reg) ticks, options(nomem, nostack));
+        ticks
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+    compile_error!("hypertrace needs a raw counter: x86-64, AArch64 or riscv64")
 }
 
 /// Reads the counter after all earlier loads have completed. If one of them saw a
@@ -40,10 +47,17 @@ pub fn ticks_after_loads() -> u64 {
     unsafe {
         core::arch::asm!("dmb ishld", "isb", options(nostack));
     }
+    #[cfg(target_arch = "riscv64")]
+    // SAFETY: orders earlier loads before later device input, as which a fence takes
+    // the read of a CSR (the unprivileged specification, "CSR Access Ordering").
+    unsafe {
+        core::arch::asm!("fence r, i", options(nostack));
+    }
     ticks()
 }
 
-/// Returns the counter's ticks per second if the CPU reports them, as AArch64 does.
+/// Returns the counter's ticks per second if the CPU reports them, as AArch64 does. On RISC-V they
+/// are the `timebase-frequency` of the machine's description, which the VMM writes.
 pub fn frequency() -> Option<u64> {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: reads CNTFRQ_EL0, which every OS lets user code read.

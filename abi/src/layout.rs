@@ -164,7 +164,18 @@ impl Default for Geometry {
     }
 }
 
+/// Clients for threads of programs, in a geometry [for vCPUs](Geometry::for_vcpus).
+const LEASED: u32 = 16;
+
 impl Geometry {
+    /// Returns the same with as many clients as a VM of `vcpus` vCPUs needs: one for each, and 16 that
+    /// threads of its programs lease. Set [`clients`](Geometry::clients) afterwards if more threads trace
+    /// at the same time.
+    #[must_use]
+    pub const fn for_vcpus(self, vcpus: u32) -> Geometry {
+        Geometry { clients: vcpus.saturating_add(LEASED), ..self }
+    }
+
     /// Checks every bound that the offsets below rely on.
     ///
     /// # Errors
@@ -310,6 +321,16 @@ mod tests {
         }
         assert_eq!(g.window_size(), end);
         assert!(g.rings_size() <= g.bar_size(Region::Rings));
+    }
+
+    #[test]
+    fn each_vcpu_has_a_client_besides_those_of_programs() {
+        let most = Geometry::default().for_vcpus(1008);
+        assert_eq!((most.clients, most.check()), (1024, Ok(())));
+        for vcpus in [1009, u32::MAX] {
+            let error = Geometry::default().for_vcpus(vcpus).check().unwrap_err();
+            assert_eq!(error.to_string(), "clients must be 1 to 1024");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use hypertrace_kernel::{Recording, is_incomplete};
 use hypertrace_timeline::{KernelTrace, Kind, Timeline};
 use hypertrace_trace::args::TraceArgs;
 use hypertrace_trace::control::error_chain;
-use hypertrace_trace::{Session, SessionConfig, Share, Summary};
+use hypertrace_trace::{Session, Share, Summary};
 use hypertrace_user::Config;
 use kvm_vmm::{Machine, run_on_threads};
 use serde::Serialize;
@@ -137,11 +137,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let failure = Failure::default();
-    let config = SessionConfig {
-        // The vCPUs' threads, this one, and some.
-        host_rings: args.vcpus as usize + 4,
-        ..failure.of_session(&dir, args.share)
-    };
+    let config = failure.of_session(&dir, args.share).for_vcpus(args.vcpus);
     let geometry = Geometry {
         clients: args.vcpus,
         ring_bytes: RING_BYTES,

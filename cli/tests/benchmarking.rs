@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hypertrace_tests::command::run;
-use hypertrace_tests::{c, capability, kvm};
+use hypertrace_tests::{build, c, capability, kvm};
 
 /// Returns the commands in the guide's blocks for a shell, each with the section that it is in.
 fn commands(guide: &str) -> Vec<(&str, &str)> {
@@ -32,7 +32,7 @@ fn write_cargo(path: &Path) {
     let script = format!(
         "#!/bin/sh\n[ \"$1\" = bench ] || exit 99\nshift\ncd '{}' || exit 98\n\
          exec '{cargo}' test --quiet --locked --target-dir '{}' \"$@\"\n",
-        c::root().display(),
+        build::root().display(),
         target.display()
     );
     fs::write(path, script).unwrap();

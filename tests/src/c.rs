@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::build::{self, cargo, root, succeed, target_folder};
 use crate::capability;
 
 /// Options under which the header and the programs compile without warnings.
@@ -48,12 +49,6 @@ pub struct Compiler {
     library: PathBuf,
 }
 
-/// Returns the root of the source tree.
-pub fn root() -> &'static Path {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests.parent().expect("a package in the workspace")
-}
-
 /// Returns the path of a C program, given its path from the root.
 pub fn source(path: &str) -> PathBuf {
     root().join(path)
@@ -77,28 +72,16 @@ pub fn compiler() -> Option<Compiler> {
 
 /// Finds the compiler for aarch64, with a library for it, or reports what is missing.
 pub fn aarch64() -> Option<Compiler> {
-    let on_path = |capability: &str, program: &str| {
-        let found = capability::on_path(program);
-        if found.is_none() {
-            let why = "not on PATH (`cargo xtask test` fetches it for its own run)";
-            capability::missing(capability, format!("{program} is {why}"));
-        }
-        found
-    };
-    let program = on_path("aarch64-gcc", "aarch64-linux-gnu-gcc")?;
-    let rustc = on_path("aarch64-rust", "aarch64-rustc")?;
+    let program = build::cross_compiler("aarch64-gcc", "aarch64-linux-gnu-gcc")?;
+    let rustc = build::cross_compiler("aarch64-rust", "aarch64-rustc")?;
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let target = "aarch64-unknown-linux-gnu";
-        // A separate folder, because this is another rustc than the tree's.
-        let folder = target_folder().join("aarch64");
-        let mut cargo = cargo();
+        let (mut cargo, folder) = build::cross(&rustc);
         // The static library needs no linker.
         cargo
             .args(["rustc", "--release", "--package", "hypertrace-c", "--crate-type", "staticlib"])
-            .args(["--target", target])
-            .env("RUSTC", &rustc)
-            .env("CARGO_TARGET_DIR", &folder);
+            .args(["--target", target]);
         succeed(&mut cargo);
         folder.join(target).join("release")
     });
@@ -118,18 +101,6 @@ pub fn library() -> &'static Path {
         succeed(cargo.env("CARGO_TARGET_DIR", &folder));
         folder.join("release")
     })
-}
-
-fn cargo() -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root()).args(["--quiet", "--locked"]);
-    cargo
-}
-
-/// Returns cargo's target folder, which has test programs in `PROFILE/deps`.
-fn target_folder() -> PathBuf {
-    let program = std::env::current_exe().expect("a test knows its program");
-    program.ancestors().nth(3).expect("a test program is in the target folder").to_owned()
 }
 
 impl Compiler {
@@ -212,11 +183,4 @@ impl Compiler {
         }
         command.args(["-lpthread", "-ldl", "-lm"]);
     }
-}
-
-#[track_caller]
-fn succeed(command: &mut Command) {
-    let output = command.output().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}\n{text}");
 }

@@ -3,7 +3,10 @@
 
 #[cfg(feature = "clap")]
 pub mod args;
+mod backends;
 mod commands;
+mod error;
 pub mod monitor;
 
-pub use commands::{Matched, error_chain, set_declared};
+pub use commands::{Matched, set_declared};
+pub use error::error_chain;

@@ -1,11 +1,16 @@
 //! The VMM's own events: declarations, the backends that get them, and the rings of the
 //! threads that record them.
 
+#[cfg(feature = "events")]
 pub mod backend;
+#[cfg(feature = "events")]
 pub(crate) mod fire;
 pub(crate) mod gaps;
+#[cfg(feature = "events")]
+pub(crate) mod line;
 pub mod own;
 pub mod pattern;
+#[cfg(feature = "events")]
 mod region;
 pub mod registry;
 pub(crate) mod rings;

@@ -22,7 +22,8 @@
 //! survive a kill at any instant. The VMM's own events are in [`event`] and
 //! [`backend`], [`region!`] marks its regions of interest, [`control`] and
 //! [`monitor`] switch both while it runs, and [`trigger`] lets guests' reference
-//! points do so.
+//! points do so. Declared events are the feature `events`, a default: without it, the
+//! program needs no registry made by the linker, and has neither `backend` nor `region!`.
 //!
 //! Data from guests is never trusted: lengths, ids and timestamps are checked
 //! before they are written. Records that do not pass are written as `untyped`
@@ -49,8 +50,11 @@ pub use control::args;
 pub use control::monitor;
 pub use ctf::{Share, WriteFailed, session_json};
 pub use drain::{OnWriteFailed, SnapshotError, SnapshotLimit, TooManyRules};
+#[cfg(feature = "events")]
+pub use events::backend;
+#[cfg(feature = "events")]
 pub use events::own as trace;
-pub use events::{backend, pattern};
+pub use events::pattern;
 pub use hypertrace_abi as abi;
 pub use hypertrace_abi::region::Region;
 pub use session::{Committed, Output, Session, SessionConfig, SessionError, Summary, Writer};
@@ -64,16 +68,20 @@ extern crate self as hypertrace_trace;
 
 /// Declared events: those of `trace-events` files, of all crates of a program.
 pub mod event {
-    pub use crate::events::registry::{Clash, EVENTS, TraceEvent, clashes, trace_events_all};
+    #[cfg(feature = "events")]
+    pub use crate::events::registry::EVENTS;
+    pub use crate::events::registry::{Clash, TraceEvent, clashes, trace_events_all};
 }
 
 /// Items that generated code uses, and that `hypertrace-tracing` does.
+#[cfg(feature = "events")]
 #[doc(hidden)]
 pub mod generated {
-    pub use crate::events::fire::fire;
-    pub use crate::events::registry::{EVENTS, Never, TraceEvent};
+    pub use crate::events::fire::{Never, fire};
+    pub use crate::events::line::{Line, c_string};
+    pub use crate::events::registry::{EVENTS, TraceEvent};
     pub use crate::events::rings::emit;
-    pub use crate::events::text::{Escaped, Line, c_string};
+    pub use crate::events::text::Escaped;
     pub use hypertrace_abi::event::{Bytes, Hex, Site};
     pub use {linkme, probe};
 }

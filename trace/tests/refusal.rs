@@ -1,5 +1,6 @@
 //! Directories that a session does not touch.
 
+use hypertrace_trace::control::error_chain;
 use hypertrace_trace::{Session, SessionConfig, SessionError};
 use std::path::Path;
 
@@ -55,4 +56,16 @@ fn an_empty_directory_and_a_new_one_below_it_are_taken() {
         std::fs::read_dir(&empty).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["ctf", "session.json"]);
+}
+
+#[test]
+fn more_host_rings_than_there_can_be_are_refused_and_nothing_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |vcpus| SessionConfig::new(dir.path().join("s")).for_vcpus(vcpus);
+
+    let error = Session::create(of(1017)).unwrap_err();
+
+    assert!(error_chain(&error).contains("host_rings must be at most 1024"), "{error:?}");
+    assert_eq!(std::fs::read_dir(dir.path().join("s")).unwrap().count(), 0);
+    Session::create(of(1016)).unwrap();
 }

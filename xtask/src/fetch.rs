@@ -54,6 +54,12 @@ const PLAIN: Tool = Tool {
     plain: &[],
 };
 
+/// Rust compilers with the standard library of another machine. Their programs have other names than `rustc`, because
+/// they must not replace the toolchain that builds everything else; the compiler's own libraries for the other machine,
+/// for its plugins there, are not needed.
+const CROSS_RUST: Tool = Tool { suites: &["trixie", "trixie-backports"], ..PLAIN };
+const SYSROOT: &[&str] = &["--sysroot", "{root}/usr"];
+
 /// The tools that can be fetched.
 pub const TOOLS: &[Tool] = &[
     Tool {
@@ -147,14 +153,20 @@ pub const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "aarch64-rust",
-        // Under another name, because it must not replace the toolchain that builds everything else.
-        programs: &[("aarch64-rustc", "usr/bin/rustc", &["--sysroot", "{root}/usr"])],
+        programs: &[("aarch64-rustc", "usr/bin/rustc", SYSROOT)],
         packages: &["rustc", "libstd-rust-dev:arm64"],
         foreign: Some("arm64"),
-        suites: &["trixie", "trixie-backports"],
-        // The compiler's own libraries, for its plugins on the other architecture.
         unneeded: &["usr/lib/aarch64-linux-gnu", "usr/libexec/gcc", "usr/lib/gcc"],
-        ..PLAIN
+        ..CROSS_RUST
+    },
+    Tool {
+        // Apart from the one above: where an archive lacks packages of one architecture, the other one is fetched.
+        name: "riscv64-rust",
+        programs: &[("riscv64-rustc", "usr/bin/rustc", SYSROOT)],
+        packages: &["rustc", "libstd-rust-dev:riscv64"],
+        foreign: Some("riscv64"),
+        unneeded: &["usr/lib/riscv64-linux-gnu", "usr/libexec/gcc", "usr/lib/gcc"],
+        ..CROSS_RUST
     },
 ];
 

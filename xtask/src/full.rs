@@ -54,7 +54,7 @@ const CHECKS: [Check; 15] = [
     check("unit tests of abi and trace, Miri", Miri, Tests).by(
         "-p hypertrace-abi -p hypertrace-trace --lib -- config:: layout:: schema:: event:: \
          ctf::metadata ctf::packet ctf::session_json drain:: events::gaps events::pattern \
-         events::text simple::ns trigger::table",
+         events::text events::line simple::ns trigger::table",
     ),
     check("segment, abi, device, guest-lib, trace, AddressSanitizer", AddressSanitizer, Tests)
         .by("-p hypertrace-segment -p hypertrace-abi -p hypertrace-device -p hypertrace \

@@ -35,7 +35,7 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 22] = [
+const PROBES: [(&str, Probe); 23] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
@@ -51,7 +51,12 @@ const PROBES: [(&str, Probe); 22] = [
     ("qemu-aarch64", |machine, name| machine.program(name, loads_plugins)),
     ("qemu-system-x86_64", |machine, name| machine.program(name, loads_plugins)),
     ("aarch64-gcc", |machine, _| machine.program("aarch64-linux-gnu-gcc", links_for_aarch64)),
-    ("aarch64-rust", |machine, _| machine.program("aarch64-rustc", compiles_for_aarch64)),
+    ("aarch64-rust", |machine, _| {
+        machine.program("aarch64-rustc", |program| compiles_for(program, "aarch64"))
+    }),
+    ("riscv64-rust", |machine, _| {
+        machine.program("riscv64-rustc", |program| compiles_for(program, "riscv64gc"))
+    }),
     ("gcc", |_, name| installed_compiler(name, compiles_c)),
     ("g++", |_, name| installed_compiler(name, compiles_cxx)),
     ("clang", |machine, name| machine.program(name, compiles_c)),
@@ -232,9 +237,9 @@ fn links_for_aarch64(program: &Path) -> Result<()> {
 }
 
 /// Compiles the smallest library, which needs the standard library for that machine.
-fn compiles_for_aarch64(program: &Path) -> Result<()> {
-    let options = "--target aarch64-unknown-linux-gnu --crate-type rlib";
-    compiles(program, options, "pub fn probe() -> String { String::new() }\n")
+fn compiles_for(program: &Path, machine: &str) -> Result<()> {
+    let options = format!("--target {machine}-unknown-linux-gnu --crate-type rlib");
+    compiles(program, &options, "pub fn probe() -> String { String::new() }\n")
 }
 
 /// Compiles a source: headers, libraries or a linker may be missing.

@@ -43,11 +43,11 @@ struct Host {
 
 impl Host {
     fn new(dir: &Path) -> Result<Host, Box<dyn Error>> {
-        let session = Session::create(SessionConfig::new(dir))?;
+        let session = Session::create(SessionConfig::new(dir).for_vcpus(1))?;
         session.set_events(&"*".parse()?, true)?;
         let doorbells = Doorbells::new()?;
         let config = doorbells.config(&session, 1);
-        let memory = Memory::anonymous(Geometry::default())?;
+        let memory = Memory::anonymous(Geometry::default().for_vcpus(1))?;
         let chip = Chip::new(memory, &config, session.clone(), doorbells.kick.try_clone()?);
         let chip = Arc::new(chip);
         let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;

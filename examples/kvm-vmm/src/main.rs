@@ -39,18 +39,17 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
         Some(saved) => saved.machine()?,
         None => Machine::new(options.vcpus.unwrap_or(1))?,
     };
-    let vcpus = machine.vcpus();
+    let vcpus = machine.vcpus() as u32;
+    let geometry = Geometry::default().for_vcpus(vcpus);
 
-    // A ring for each vCPU's thread, and some for the VMM's other threads.
-    let config = SessionConfig { host_rings: vcpus + 4, ..SessionConfig::new(&options.dir) };
-    let session = Session::create(config)?;
+    let session = Session::create(SessionConfig::new(&options.dir).for_vcpus(vcpus))?;
     session.set_events(&"*".parse()?, true)?;
     let doorbells = Doorbells::new()?;
-    let config = doorbells.config(&session, vcpus as u32);
+    let config = doorbells.config(&session, vcpus);
     let waker = doorbells.kick.try_clone()?;
     let chip = match &saved {
-        Some(saved) => saved.device(Geometry::default(), &config, session.clone(), waker)?,
-        None => Chip::new(Memory::anonymous(Geometry::default())?, &config, session.clone(), waker),
+        Some(saved) => saved.device(geometry, &config, session.clone(), waker)?,
+        None => Chip::new(Memory::anonymous(geometry)?, &config, session.clone(), waker),
     };
     let chip = Arc::new(chip);
     let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;

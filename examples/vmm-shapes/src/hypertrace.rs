@@ -48,7 +48,7 @@ pub struct Hypertrace {
 }
 
 impl Hypertrace {
-    /// Starts a session and its device, restored if `saved` is given.
+    /// Starts a session and its device for `vcpus` vCPUs, restored if `saved` is given. `geometry` has the sizes.
     ///
     /// # Errors
     /// If the host has no place or memory for it, or `saved` is of another device.
@@ -58,7 +58,7 @@ impl Hypertrace {
         vcpus: u32,
         saved: Option<&Saved>,
     ) -> Result<Hypertrace, Error> {
-        let session = Session::create(config)?;
+        let session = Session::create(config.for_vcpus(vcpus))?;
         let started = Hypertrace::with(session.clone(), geometry, vcpus, saved);
         if started.is_err() {
             // The directory is as it was before: another start may use it.
@@ -85,7 +85,7 @@ impl Hypertrace {
             stamp_works: true,
             ..ChipConfig::default()
         };
-        let memory = Memory::anonymous(geometry)?;
+        let memory = Memory::anonymous(geometry.for_vcpus(vcpus))?;
         let waker = kick.try_clone()?;
         let chip = match saved {
             None => Chip::new(memory, &config, session.clone(), waker),

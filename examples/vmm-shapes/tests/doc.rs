@@ -48,23 +48,26 @@ fn each_block_of_code_is_in_the_example_word_for_word() {
     }
 }
 
-#[test]
-fn each_third_party_crate_that_is_linked_is_in_the_table() {
+/// Returns the third-party crates that device and trace link, with their versions.
+fn linked(options: &[&str]) -> BTreeSet<(String, String)> {
     let tree = Command::new(env!("CARGO"))
         .current_dir(root())
         .args(["tree", "--offline", "--locked", "--no-dedupe", "--prefix=none", "--format={p}"])
         .args(["--edges=normal,no-proc-macro", "--target=x86_64-unknown-linux-gnu"])
         .args(["--package=hypertrace-device", "--package=hypertrace-trace"])
+        .args(options)
         .output()
         .unwrap();
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
     let tree = String::from_utf8(tree.stdout).unwrap();
-    let linked: BTreeSet<_> = tree
-        .lines()
-        .filter_map(|line| line.split_once(" v"))
-        .filter(|(name, _)| !name.starts_with("hypertrace-"))
-        .map(|(name, version)| (name.to_owned(), version.to_owned()))
-        .collect();
+    let crates = tree.lines().filter_map(|line| line.split_once(" v"));
+    let foreign = crates.filter(|(name, _)| !name.starts_with("hypertrace-"));
+    foreign.map(|(name, version)| (name.to_owned(), version.to_owned())).collect()
+}
+
+#[test]
+fn each_third_party_crate_that_is_linked_is_in_the_table() {
+    let linked = linked(&[]);
 
     let table = rows(&document(), ["crate", "version"]);
 
@@ -73,6 +76,21 @@ fn each_third_party_crate_that_is_linked_is_in_the_table() {
         assert_eq!(*name, row[0]);
         assert!(version.starts_with(&format!("{}.", row[1])), "{name} {version}");
     }
+}
+
+#[test]
+fn without_declared_events_no_crate_of_that_feature_is_linked() {
+    let without = linked(&["--no-default-features"]);
+
+    let table = rows(&document(), ["crate", "version"]);
+    let (of_events, others): (Vec<_>, Vec<_>) =
+        table.into_iter().partition(|row| row[3].starts_with("feature `events`"));
+
+    let names = |rows: Vec<Vec<String>>| rows.into_iter().map(|row| row[0].clone());
+    assert!(names(of_events).eq(["arrayvec", "linkme", "probe"]));
+    // Two versions of a crate have two rows.
+    let without: BTreeSet<_> = without.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names(others).collect::<BTreeSet<_>>(), without);
 }
 
 #[test]

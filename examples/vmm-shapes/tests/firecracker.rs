@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use common::{MAGIC, Machine, POINT, geometry, kick, start};
 use hypertrace_device::{Counter, Geometry, Region};
@@ -89,6 +89,31 @@ fn the_command_line_has_the_address_of_a_window_in_a_form_that_guests_take() {
     let parameter = MmioDevice::attach(&hypertrace, &machine, &mut bus, BASE).unwrap();
 
     assert_eq!(parameter, "hypertrace.mmio=0xd0000000");
+}
+
+#[test]
+fn each_of_64_vcpus_has_a_client_and_a_ring() {
+    const VCPUS: u32 = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let config = SessionConfig::new(dir.path().join("s"));
+    let hypertrace = Hypertrace::start(config, geometry(), VCPUS, None).unwrap();
+    let (_machine, bus) = attach(&hypertrace);
+    let control = BASE + hypertrace.chip().geometry().window_offset(Region::Control);
+
+    // No thread ends, and gives its ring back, before all have made their points.
+    let all = Barrier::new(VCPUS as usize);
+    std::thread::scope(|scope| {
+        for vcpu in 0..u64::from(VCPUS) {
+            let (all, bus) = (&all, &bus);
+            scope.spawn(move || {
+                bus.write(control + 8 * vcpu, &vcpu.to_le_bytes());
+                all.wait();
+            });
+        }
+    });
+
+    let summary = hypertrace.finish().unwrap();
+    assert_eq!((summary.reference_points, summary.lost), (u64::from(VCPUS), 0));
 }
 
 #[test]

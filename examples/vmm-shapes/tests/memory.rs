@@ -12,7 +12,7 @@ fn private() -> u64 {
 }
 
 #[test]
-fn a_session_with_a_device_of_16_clients_takes_less_than_4_mib_of_private_memory() {
+fn a_session_and_a_device_for_4_vcpus_take_less_than_4_mib_of_private_memory() {
     let dir = tempfile::tempdir().unwrap();
     let config = SessionConfig::new(dir.path());
     let before = private();

@@ -1,6 +1,6 @@
 //! `--trace` and `--trace-backend`: options for a VMM's command line.
 
-use super::commands::error_chain;
+use super::error::error_chain;
 use crate::events::Pattern;
 use crate::events::registry::{self, Clash};
 use crate::session::Session;

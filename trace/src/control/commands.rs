@@ -2,11 +2,12 @@
 //! and the rings' contents. All of it is available to code and as commands of
 //! the monitor.
 
+use super::backends;
+use super::error::error_chain;
 use super::monitor::{Monitor, MonitorError, PATIENCE};
 use crate::ctf::WriteFailed;
 use crate::drain::{TooManyRules, TraceState};
-use crate::events::backend::{self, Backends, ftrace};
-use crate::events::registry::{self};
+use crate::events::registry;
 use crate::events::rings;
 use crate::events::{EVENTS, Pattern};
 use crate::session::Session;
@@ -114,7 +115,7 @@ impl Session {
                 self.remove_trigger(number).map_err(|e| error_chain(&e))?;
                 Ok(String::new())
             }
-            ["trace-backend", name, state] => trace_backend(name, switch(state)?),
+            ["trace-backend", name, state] => backends::switch(name, switch(state)?),
             [name, ..] => {
                 Err(usage(name).unwrap_or_else(|| format!("no command {line:?}\n{HELP}")))
             }
@@ -162,7 +163,7 @@ impl Session {
     fn info_trace(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
-        let _ = writeln!(text, "backends: {}", names(backend::active()));
+        let _ = writeln!(text, "backends: {}", backends::names(registry::active()));
         let nowhere = rings::nowhere();
         if nowhere > 0 {
             let _ = writeln!(text, "events of threads that no session has: {nowhere}");
@@ -185,17 +186,6 @@ impl Session {
     }
 }
 
-/// Formats an error with its causes on one line, for messages to a VMM's user.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 fn switch(state: &str) -> Result<bool, String> {
     match state {
         "on" => Ok(true),
@@ -209,48 +199,6 @@ fn usage(name: &str) -> Option<String> {
     let lines = HELP.lines().filter(|line| line.split(' ').next() == Some(name));
     let lines: Vec<&str> = lines.collect();
     (!lines.is_empty()).then(|| format!("usage of {name}:\n{}", lines.join("\n")))
-}
-
-/// Backends that commands switch, by name.
-const SWITCHED: [(&str, Backends); 5] = [
-    ("log", Backends::LOG),
-    ("syslog", Backends::SYSLOG),
-    ("ftrace", Backends::FTRACE),
-    ("ftrace-raw", Backends::FTRACE_RAW),
-    ("sdt", Backends::SDT),
-];
-
-/// Switches a backend by its name alone; `ftrace:DIR` and `ftrace-raw:DIR` name
-/// the folder of a tracefs instance.
-fn trace_backend(name: &str, on: bool) -> Result<String, String> {
-    let (name, instance) = match name.split_once(':') {
-        Some((name, instance)) => (name, Some(Path::new(instance))),
-        None => (name, None),
-    };
-    let Some(&(_, which)) = SWITCHED.iter().find(|(known, _)| *known == name) else {
-        return Err(format!(
-            "no backend {name:?} that can be switched; there are log, syslog, \
-             ftrace[:DIR], ftrace-raw[:DIR], sdt"
-        ));
-    };
-    if !on {
-        backend::remove(which);
-        return Ok(String::new());
-    }
-    if which.intersects(Backends::FTRACE | Backends::FTRACE_RAW) {
-        let instance = instance.unwrap_or(Path::new("/sys/kernel/tracing"));
-        ftrace::open(instance).map_err(|e| error_chain(&e))?;
-    }
-    backend::add(which);
-    Ok(String::new())
-}
-
-/// Returns the names of backends, in the commands' spelling.
-fn names(backends: Backends) -> String {
-    let all = [("rings", Backends::RING)].into_iter().chain(SWITCHED);
-    let on = all.filter(|(_, backend)| backends.contains(*backend));
-    let on: Vec<&str> = on.map(|(name, _)| name).collect();
-    if on.is_empty() { "nop".into() } else { on.join(" ") }
 }
 
 const HELP: &str = "\

@@ -11,9 +11,9 @@ pub mod log;
 pub mod sdt;
 pub mod syslog;
 
+use super::line::Line;
 use super::registry::activate;
 pub use super::registry::{Backends, active, remove};
-use super::text::Line;
 
 /// Adds backends. For [`Backends::FTRACE`] and [`Backends::FTRACE_RAW`]
 /// [open](ftrace::open) an instance first.

@@ -1,9 +1,9 @@
 //! Firing a declared event: called by its generated function.
 
 use super::backend::{self, Backends};
+use super::line::Line;
 use super::registry::TraceEvent;
 use super::rings;
-use super::text::Line;
 use hypertrace_abi::event::{Fields, Site};
 
 /// Gives an event that is on to its backends.
@@ -47,6 +47,18 @@ fn others<S: Site, F: Fields>(
         line.push(b" ");
         text(&mut line);
         backend::text(on, &line);
+    }
+}
+
+/// An event that is disabled where it is declared.
+#[doc(hidden)]
+pub struct Never;
+
+impl Never {
+    /// Off.
+    #[inline(always)]
+    pub const fn on(&self) -> u32 {
+        0
     }
 }
 

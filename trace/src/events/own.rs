@@ -1,29 +1,56 @@
-//! The engine's own declared events.
+//! The engine's own declared event: a guest's reference point.
 
-use super::registry::Backends;
-use hypertrace_abi::record::id;
-use hypertrace_abi::sink::ReferencePoint;
+#[cfg(feature = "events")]
+pub use declared::guest_hypertrace;
+pub(crate) use declared::{is_wanted, reference_point};
 
-crate::include_events!();
-
-/// Returns the words of a point that [`guest_hypertrace()`] shows.
+/// Returns the words of a point that `guest_hypertrace` shows.
 pub(crate) fn shown(is_2016: bool, words: &[u64]) -> [u64; 8] {
     // Those of 2016 begin with client and count.
     let words = if is_2016 { words.get(2..).unwrap_or(&[]) } else { words };
     std::array::from_fn(|n| words.get(n).copied().unwrap_or(0))
 }
 
-/// Gives a point to the backends that know no guest's schemas; the rings hold it as a point.
-#[inline(always)]
-pub(crate) fn reference_point(point: &ReferencePoint<'_>) {
-    let others = guest_hypertrace::EVENT.on() & !Backends::RING.bits();
-    if others != 0 {
-        tell(others, point);
+#[cfg(feature = "events")]
+mod declared {
+    use super::shown;
+    use crate::events::registry::Backends;
+    use hypertrace_abi::record::id;
+    use hypertrace_abi::sink::ReferencePoint;
+
+    crate::include_events!();
+
+    /// Returns whether it is switched on.
+    pub(crate) fn is_wanted() -> bool {
+        guest_hypertrace::EVENT.is_wanted()
+    }
+
+    /// Gives a point to the backends that know no guest's schemas; the rings hold it as a point.
+    #[inline(always)]
+    pub(crate) fn reference_point(point: &ReferencePoint<'_>) {
+        let others = guest_hypertrace::EVENT.on() & !Backends::RING.bits();
+        if others != 0 {
+            tell(others, point);
+        }
+    }
+
+    #[cold]
+    fn tell(on: u32, point: &ReferencePoint<'_>) {
+        let [a, b, c, d, e, f, g, h] = shown(point.id == id::HYPERTRACE, point.words);
+        guest_hypertrace::fire(on, point.cpu, point.client, a, b, c, d, e, f, g, h);
     }
 }
 
-#[cold]
-fn tell(on: u32, point: &ReferencePoint<'_>) {
-    let [a, b, c, d, e, f, g, h] = shown(point.id == id::HYPERTRACE, point.words);
-    guest_hypertrace::fire(on, point.cpu, point.client, a, b, c, d, e, f, g, h);
+/// The same where no event is declared.
+#[cfg(not(feature = "events"))]
+mod declared {
+    use hypertrace_abi::sink::ReferencePoint;
+
+    /// Returns false.
+    pub(crate) const fn is_wanted() -> bool {
+        false
+    }
+
+    /// Does nothing: there are no other backends.
+    pub(crate) const fn reference_point(_point: &ReferencePoint<'_>) {}
 }

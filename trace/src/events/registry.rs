@@ -2,7 +2,7 @@
 //!
 //! `hypertrace-trace-build` makes a function, a [`TraceEvent`] and a text of each
 //! declaration in a `trace-events` file; the linker gathers the events of all crates
-//! in [`EVENTS`]. An event's state is one word, the backends that get it now, so an
+//! in [`EVENTS`]. Without the feature `events` there are none. An event's state is one word, the backends that get it now, so an
 //! event that is off costs one relaxed load and a branch.
 
 use bitflags::bitflags;
@@ -12,8 +12,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 
 /// All declared events of the program, in no order.
+#[cfg(feature = "events")]
 #[linkme::distributed_slice]
 pub static EVENTS: [TraceEvent];
+
+/// The declared events of a program without any.
+#[cfg(not(feature = "events"))]
+pub static EVENTS: &[TraceEvent] = &[];
 
 bitflags! {
     /// A set of backends.
@@ -198,18 +203,6 @@ impl fmt::Debug for TraceEvent {
             .field("name", &self.name)
             .field("on", &Backends::from_bits_retain(self.on()))
             .finish_non_exhaustive()
-    }
-}
-
-/// An event that is disabled where it is declared.
-#[doc(hidden)]
-pub struct Never;
-
-impl Never {
-    /// Off.
-    #[inline(always)]
-    pub const fn on(&self) -> u32 {
-        0
     }
 }
 

@@ -280,6 +280,7 @@ pub(crate) fn nowhere() -> u64 {
 
 /// Records a declared event on the calling thread's ring, whichever session's
 /// it is.
+#[cfg(feature = "events")]
 #[inline(always)]
 pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     let claim = HELD.get();
@@ -296,6 +297,7 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 }
 
 /// Records a thread's first event.
+#[cfg(feature = "events")]
 #[cold]
 #[inline(never)]
 fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {

@@ -30,8 +30,8 @@ pub struct SessionConfig {
     pub open_files: usize,
     /// The users that may read what is written.
     pub share: Share,
-    /// Host rings: threads of the VMM that can trace at the same time, at most
-    /// [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS).
+    /// Host rings: threads of the VMM that can trace at the same time, vCPUs' among them, at most
+    /// [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS). [`for_vcpus`](SessionConfig::for_vcpus) sets it.
     pub host_rings: usize,
     /// Bytes of a host ring, a power of two from 64 KiB.
     pub host_ring_bytes: u64,
@@ -76,9 +76,12 @@ pub enum Output {
     Nothing,
 }
 
+/// Host rings for threads of a VMM that run no vCPU, in a configuration [for vCPUs](SessionConfig::for_vcpus).
+const OTHER_THREADS: usize = 8;
+
 impl SessionConfig {
-    /// Defaults: files of 64 MiB, packets of 64 KiB, 16 host rings of 256
-    /// KiB, at most 64 open files and no more than a quarter of RLIMIT_NOFILE,
+    /// Defaults: files of 64 MiB, packets of 64 KiB, host rings of 256 KiB for 8
+    /// vCPUs, at most 64 open files and no more than a quarter of RLIMIT_NOFILE,
     /// readable for the owner alone, guests whose TSC counts as the host's.
     pub fn new(dir: impl Into<PathBuf>) -> SessionConfig {
         SessionConfig {
@@ -88,7 +91,7 @@ impl SessionConfig {
             packet_bytes: DEFAULT_PACKET_BYTES,
             open_files: default_open_files(),
             share: Share::default(),
-            host_rings: 16,
+            host_rings: 8 + OTHER_THREADS,
             host_ring_bytes: 256 * 1024,
             host_frequency: None,
             guest_frequency: None,
@@ -100,6 +103,13 @@ impl SessionConfig {
             output: Output::Trace,
             guests_snapshots: SnapshotLimit::default(),
         }
+    }
+
+    /// Returns the same with as many host rings as a VMM of `vcpus` vCPUs needs: one for each, and 8 for its
+    /// other threads that trace. Set [`host_rings`](SessionConfig::host_rings) afterwards if there are more of them.
+    #[must_use]
+    pub fn for_vcpus(self, vcpus: u32) -> SessionConfig {
+        SessionConfig { host_rings: vcpus as usize + OTHER_THREADS, ..self }
     }
 
     /// Sets up a session's buffers and files.

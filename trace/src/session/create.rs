@@ -14,6 +14,7 @@ use crate::limits::MAX_HOST_RINGS;
 use crate::trigger::{self, Fired, Triggers};
 use hypertrace_abi::clock::in_ticks;
 use hypertrace_abi::config::RingMode;
+use hypertrace_abi::layout::GeometryError;
 use hypertrace_abi::turns::PAUSE;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
@@ -110,7 +111,9 @@ fn host_rings(
     mode: RingMode,
     frequency: u64,
 ) -> Result<Arc<HostRings>, SessionError> {
-    let count = config.host_rings.min(MAX_HOST_RINGS);
+    if config.host_rings > MAX_HOST_RINGS {
+        return Err(GeometryError("host_rings must be at most 1024").into());
+    }
     let pause = in_ticks(PAUSE, frequency);
-    Ok(Arc::new(HostRings::new(count, config.host_ring_bytes, mode, pause)?))
+    Ok(Arc::new(HostRings::new(config.host_rings, config.host_ring_bytes, mode, pause)?))
 }

@@ -23,7 +23,7 @@ impl EventSink for Session {
         // Zero is a ring's word for "no emit under way".
         let now = point.host_time.max(1);
         let prefix = [client.into(), cpu.into(), seq.into(), guest_time];
-        let declared = own::guest_hypertrace::EVENT.is_wanted();
+        let declared = own::is_wanted();
         let mut flags = Flags::REFERENCE_POINT;
         flags.set(Flags::GUEST_HYPERTRACE, declared);
         let emit = self.parts.rings.record(
@@ -55,7 +55,7 @@ impl EventSink for Session {
     }
 
     fn points_to_handle(&self, names: &mut NameSet) {
-        if own::guest_hypertrace::EVENT.is_wanted() {
+        if own::is_wanted() {
             // Each point is an event of the host's own, of any name.
             names.set_all();
         } else {

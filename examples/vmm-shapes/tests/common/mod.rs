@@ -52,7 +52,9 @@ pub const VCPUS: u32 = 2;
 
 /// Small rings.
 pub fn geometry() -> Geometry {
-    Geometry { clients: 4, legacy_args: 4, ring_bytes: 4096, block_bytes: 256, schema_bytes: 4096 }
+    let sizes =
+        Geometry { legacy_args: 4, ring_bytes: 4096, block_bytes: 256, ..Geometry::default() };
+    Geometry { schema_bytes: 4096, ..sizes }.for_vcpus(VCPUS)
 }
 
 /// Starts a device with a session in a new directory.

@@ -5,7 +5,7 @@
 //! id as a u32, which the kernel shows, then its payload's words. Synchronous:
 //! half a microsecond of system call per event.
 
-use crate::events::text::Line;
+use crate::events::line::Line;
 use hypertrace_abi::atomic::AtomicU64;
 use hypertrace_abi::event::Fields;
 use std::fs::{File, OpenOptions};

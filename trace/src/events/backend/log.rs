@@ -3,7 +3,7 @@
 //! `PID@SECONDS.MICROSECONDS:NAME TEXT`, Unix time, the format of QEMU's log
 //! backend. Synchronous: the thread waits until the line is written.
 
-use crate::events::text::Line;
+use crate::events::line::Line;
 use std::fmt::Write;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ pub(super) fn write(line: &Line) {
     let mut head = Line::new();
     // A Line takes everything.
     let _ = write!(head, "{}@{}.{:06}:", std::process::id(), now.as_secs(), now.subsec_micros());
-    let mut whole = [0; 2 * crate::events::text::MAX_LINE + 1];
+    let mut whole = [0; 2 * crate::events::line::MAX_LINE + 1];
     let mut len = 0;
     for part in [head.as_bytes(), line.as_bytes(), b"\n"] {
         whole[len..len + part.len()].copy_from_slice(part);

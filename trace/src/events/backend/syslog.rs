@@ -3,7 +3,7 @@
 //! Synchronous, and libc's own lock is taken: the thread may wait for others.
 #![allow(unsafe_code)] // libc's syslog(3)
 
-use crate::events::text::{Line, MAX_LINE};
+use crate::events::line::{Line, MAX_LINE};
 
 pub(super) fn write(line: &Line) {
     let mut text = [0u8; MAX_LINE + 1];

@@ -1,0 +1,53 @@
+//! Builds of this tree by cargo, also for other machines, by compilers that `cargo xtask test` fetches.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::capability;
+
+/// Returns the root of the source tree.
+pub fn root() -> &'static Path {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("a package in the workspace")
+}
+
+/// Returns a cargo at the root, which builds what the lock file says.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root()).args(["--quiet", "--locked"]);
+    cargo
+}
+
+/// Returns cargo's target folder, which has test programs in `PROFILE/deps`.
+pub fn target_folder() -> PathBuf {
+    let program = std::env::current_exe().expect("a test knows its program");
+    program.ancestors().nth(3).expect("a test program is in the target folder").to_owned()
+}
+
+/// Finds a compiler for another machine, or reports that its capability is missing.
+pub fn cross_compiler(capability: &str, program: &str) -> Option<PathBuf> {
+    let found = capability::on_path(program);
+    if found.is_none() {
+        let why = "not on PATH (`cargo xtask test` fetches it for its own run)";
+        capability::missing(capability, format!("{program} is {why}"));
+    }
+    found
+}
+
+/// Returns a cargo that compiles with this compiler, and the folder of what it makes.
+pub fn cross(rustc: &Path) -> (Command, PathBuf) {
+    // A separate folder, because this is another rustc than the tree's. It is one for all machines: they have the same
+    // proc macros.
+    let folder = target_folder().join("cross");
+    let mut cargo = cargo();
+    cargo.env("RUSTC", rustc).env("CARGO_TARGET_DIR", &folder);
+    (cargo, folder)
+}
+
+/// Runs a command, which must succeed.
+#[track_caller]
+pub fn succeed(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}\n{text}");
+}

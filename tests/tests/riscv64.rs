@@ -1,0 +1,18 @@
+//! The libraries for riscv64: they compile. No test runs them there.
+
+use hypertrace_tests::{build, capability};
+
+/// Without trace, log and tracing, which would take three times as long.
+const LIBRARIES: [&str; 3] = ["hypertrace-abi", "hypertrace-device", "hypertrace"];
+
+#[test]
+fn the_interface_the_device_and_the_guest_library_compile_for_riscv64() {
+    let Some(rustc) = build::cross_compiler("riscv64-rust", "riscv64-rustc") else { return };
+    let (mut cargo, _) = build::cross(&rustc);
+
+    cargo.args(["check", "--release", "--target", "riscv64gc-unknown-linux-gnu"]);
+    cargo.args(LIBRARIES.map(|library| format!("--package={library}")));
+
+    build::succeed(&mut cargo);
+    capability::used("riscv64-rust");
+}
