@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -17,7 +17,23 @@ const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
 /// Adds this test executable to `hypertrace run` as a program that runs only the test `name`, in which
 /// [`argument`] returns `argument`: the arguments after `--`, and the environment.
 pub fn program(command: &mut Command, name: &str, argument: &str) {
-    command.arg("--").arg(std::env::current_exe().expect("this program has a path"));
+    command.arg("--").arg(this());
+    only(command, name, argument);
+}
+
+/// Returns a command that runs only the test `name` of this test executable, in which [`argument`] returns
+/// `argument`.
+pub fn alone(name: &str, argument: &str) -> Command {
+    let mut command = Command::new(this());
+    only(&mut command, name, argument);
+    command
+}
+
+fn this() -> PathBuf {
+    std::env::current_exe().expect("this program has a path")
+}
+
+fn only(command: &mut Command, name: &str, argument: &str) {
     command.args([name, "--exact", "--nocapture", "--test-threads=1", "-q"]);
     command.env(AS_PROGRAM, argument);
 }

@@ -1,0 +1,120 @@
+//! A segment that is the memory of a VM's PCI function: programs of a guest find it in sysfs, and each
+//! boot of the guest is a generation of its own. The guest is a process of this host, with a sysfs and
+//! procfs of plain files.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use hypertrace::{Options, Place};
+use hypertrace_tests::command::run;
+use hypertrace_tests::{babeltrace2, traced};
+use hypertrace_timeline::Kind;
+use hypertrace_user::{Config, Segment, Session};
+
+const SIZE: u64 = 16 << 20;
+const EVENTS: u64 = 5_000;
+const POINTS: u64 = 50;
+
+/// A guest's file systems, and the file that is its PCI function's memory.
+struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let machine = Machine { dir: tempfile::tempdir().unwrap() };
+        let function = machine.function();
+        fs::create_dir_all(&function).unwrap();
+        fs::create_dir_all(machine.path("proc/sys/kernel/random")).unwrap();
+        for (name, text) in [("vendor", "0x1af4"), ("device", "0x1110"), ("enable", "0")] {
+            fs::write(function.join(name), text).unwrap();
+        }
+        symlink(machine.path("memory"), function.join("resource2_wc")).unwrap();
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn function(&self) -> PathBuf {
+        self.path("sys/bus/pci/devices/0000:00:01.0")
+    }
+
+    fn session(&self) -> Session {
+        let geometry = Segment::fitting(SIZE, 7).unwrap();
+        let (segment, vm_memory) = (Some(self.path("memory")), Some(SIZE));
+        let config = Config::new(self.path("session"));
+        Session::create(Config { geometry, segment, vm_memory, ..config }).unwrap()
+    }
+
+    /// Runs this test's program as a guest that has booted.
+    fn boot(&self, id: &str, test: &str) {
+        fs::write(self.path("proc/sys/kernel/random/boot_id"), id).unwrap();
+        let mut command = traced::alone(test, self.dir.path().to_str().unwrap());
+        let ran = run(&mut command);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+}
+
+/// Traces as a program of the guest.
+fn program(machine: &str) {
+    let machine = Path::new(machine);
+    let (sysfs, proc) = (machine.join("sys"), machine.join("proc"));
+    let info = hypertrace::open(&Options { sysfs, proc, ..Options::default() }).unwrap();
+    assert!(matches!(info.place, Place::Ivshmem(_)), "{info:?}");
+    assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
+}
+
+#[test]
+fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
+    const NAME: &str = "each_boot_of_a_guest_is_a_generation_and_nothing_is_lost";
+    if let Some(machine) = traced::argument() {
+        return program(&machine);
+    }
+    let machine = Machine::new();
+    let session = machine.session();
+
+    // Two programs of the first boot, and one of the second.
+    for boot in ["first", "first", "second"] {
+        machine.boot(boot, NAME);
+    }
+
+    let summary = session.finish().unwrap();
+    let events = 3 * traced::THREADS * EVENTS;
+    assert_eq!((summary.lost, summary.ring_events), (0, events));
+    assert_eq!(summary.reference_points, 3 * traced::THREADS * 2 * POINTS);
+    assert!(summary.faults.is_empty(), "{:?}", summary.faults);
+    let mut seen = 0;
+    traced::events(&machine.path("session"), |event| seen += u64::from(event.kind == Kind::Event));
+    assert_eq!(seen, events);
+    let json = fs::read(machine.path("session/session.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let epochs =
+        json["clocks"].as_array().unwrap().iter().filter_map(|clock| clock["epoch"].as_u64());
+    assert_eq!(epochs.collect::<std::collections::BTreeSet<_>>().len(), 2, "{}", json["clocks"]);
+    babeltrace2::read(&machine.path("session/ctf")).map(|read| read.clean());
+}
+
+#[test]
+fn a_guest_without_a_host_is_told_so() {
+    const NAME: &str = "a_guest_without_a_host_is_told_so";
+    if let Some(machine) = traced::argument() {
+        let machine = Path::new(&machine);
+        let (sysfs, proc) = (machine.join("sys"), machine.join("proc"));
+        let error = hypertrace::open(&Options { sysfs, proc, ..Options::default() }).unwrap_err();
+        let chain = format!("{error}: {}", std::error::Error::source(&error).unwrap());
+        assert!(chain.contains("resource2_wc"), "{chain}");
+        assert!(chain.ends_with("its host does not answer: is `hypertrace serve` running there?"));
+        return;
+    }
+    let machine = Machine::new();
+    let session = machine.session();
+    // The host is gone, the file is there.
+    let copy = fs::read(machine.path("memory")).unwrap();
+    session.finish().unwrap();
+    fs::write(machine.path("memory"), copy).unwrap();
+
+    machine.boot("first", NAME);
+}
