@@ -5,5 +5,7 @@
 
 #[cfg(feature = "event-manager")]
 pub mod event_manager;
+#[cfg(feature = "vfio-user")]
+pub mod vfio_user;
 #[cfg(feature = "vm-device")]
 pub mod vm_device;

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The device in a process of its own: a server of vfio-user for one VMM at a time.
+//!
+//! QEMU (`-device vfio-user-pci`) and Cloud Hypervisor (`--user-device`) are clients. BARs 1 and 4 are
+//! mapped by the client; accesses to the others and to config space are messages, handled in their order
+//! on the thread that serves. The device makes no DMA and has no interrupt: memory of the guest that a
+//! client offers is refused nothing, and every descriptor that it sends is closed at once.
+
+mod wire;
+
+use crate::chip::DrainWaker;
+use crate::pci::PciFunction;
+use hypertrace_abi::layout::Region;
+use hypertrace_abi::sink::EventSink;
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
+    sendmsg,
+};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::{
+    Access, DeviceInfo, Header, IrqInfo, MOST_BYTES, MOST_DATA, Message, RegionInfo, Version,
+    command,
+};
+use zerocopy::IntoBytes;
+
+/// Regions of a PCI device in VFIO: six BARs, ROM, config space, VGA.
+const REGIONS: u32 = 9;
+const CONFIG_SPACE: u32 = 7;
+/// Bytes of config space: without PCI Express.
+const CONFIG_BYTES: u64 = 256;
+/// Kinds of interrupts in VFIO: INTx, MSI, MSI-X, error, request. The device has none of them.
+const IRQS: u32 = 5;
+
+const DEVICE_RESETS: u32 = 1;
+const DEVICE_IS_PCI: u32 = 2;
+const REGION_READ: u32 = 1;
+const REGION_WRITE: u32 = 2;
+const REGION_MMAP: u32 = 4;
+
+/// Capabilities of this server, with the NUL that ends them.
+const CAPABILITIES: &str = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":4096,\"migration\":{\"pgsize\":4096}}}\0";
+
+/// Descriptors of one message that are closed here; the kernel closes those beyond.
+const MOST_FDS: usize = 16;
+
+/// Shortest time between two resets: each begins a generation, and a client that resets all the
+/// time must not fill the session with them.
+const RESET: Duration = Duration::from_millis(100);
+
+/// End of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// The client has closed it.
+    Closed,
+    /// The client's bytes are no messages; the text says what is wrong.
+    Protocol(String),
+}
+
+/// Serves the function to the client on this connection until one of them ends it.
+///
+/// # Errors
+/// If the connection fails otherwise.
+pub fn serve<S: EventSink, T: DrainWaker>(
+    function: &PciFunction<S, T>,
+    stream: &UnixStream,
+) -> io::Result<End> {
+    let mut connection = Connection {
+        function,
+        stream,
+        received: Vec::with_capacity(2 * MOST_BYTES),
+        reply: Vec::with_capacity(MOST_BYTES),
+        has_version: false,
+        is_used: false,
+        reset: None,
+    };
+    connection.run()
+}
+
+struct Connection<'c, S, T> {
+    function: &'c PciFunction<S, T>,
+    stream: &'c UnixStream,
+    /// Bytes that are not handled yet.
+    received: Vec<u8>,
+    reply: Vec<u8>,
+    has_version: bool,
+    /// A BAR was stored to since the last reset.
+    is_used: bool,
+    reset: Option<Instant>,
+}
+
+/// What a command leads to, beside the reply.
+enum Then<'f> {
+    Nothing,
+    /// The reply comes with this descriptor.
+    Send(&'f Arc<File>),
+    End(End),
+}
+
+impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
+    fn run(&mut self) -> io::Result<End> {
+        let mut bytes = vec![0; MOST_BYTES];
+        loop {
+            let n = self.receive(&mut bytes)?;
+            if n == 0 {
+                return Ok(End::Closed);
+            }
+            self.received.extend_from_slice(&bytes[..n]);
+            if let Some(end) = self.handle()? {
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Receives what there is, at least a byte; 0 at the end. Descriptors are closed.
+    fn receive(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+        loop {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(bytes)];
+            match recvmsg(self.stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                // Dropping the buffer closes the descriptors in it.
+                Ok(received) => return Ok(received.bytes),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(0),
+                Err(why) => return Err(why.into()),
+            }
+        }
+    }
+
+    /// Handles all messages that are whole.
+    fn handle(&mut self) -> io::Result<Option<End>> {
+        let received = std::mem::take(&mut self.received);
+        let mut rest = &received[..];
+        loop {
+            match Message::first(rest) {
+                Ok(None) => break,
+                Ok(Some(message)) => {
+                    rest = &rest[message.header.size as usize..];
+                    self.reply.clear();
+                    let then = self.command(&message);
+                    let file = match then {
+                        Then::Nothing => None,
+                        Then::Send(file) => Some(Arc::clone(file)),
+                        Then::End(end) => return Ok(Some(end)),
+                    };
+                    if message.wants_reply() {
+                        self.send(file.as_deref())?;
+                    }
+                }
+                Err(broken) => {
+                    return Ok(Some(End::Protocol(format!("a message with wrong {broken:?}"))));
+                }
+            }
+        }
+        let left = rest.len();
+        let handled = received.len() - left;
+        self.received = received;
+        self.received.drain(..handled);
+        Ok(None)
+    }
+
+    /// Sends the reply.
+    fn send(&self, file: Option<&File>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = file.map(|file| [file.as_fd()]);
+        if let Some(fds) = &fds {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let mut left = &self.reply[..];
+        while !left.is_empty() {
+            match sendmsg(self.stream, &[IoSlice::new(left)], &mut control, SendFlags::NOSIGNAL) {
+                Ok(n) => left = &left[n..],
+                Err(Errno::INTR) => continue,
+                Err(why) => return Err(why.into()),
+            }
+            // With the first byte.
+            control.clear();
+        }
+        Ok(())
+    }
+
+    /// Handles a command, and makes its reply.
+    fn command(&mut self, message: &Message<'_>) -> Then<'_> {
+        let Header { command, .. } = message.header;
+        if !self.has_version && command != command::VERSION {
+            return Then::End(End::Protocol(format!("command {command} before VERSION")));
+        }
+        match command {
+            command::VERSION => return self.version(message),
+            // Nothing here reads the guest's memory.
+            command::DMA_MAP => message.reply(&[], &mut self.reply),
+            command::DMA_UNMAP => message.reply(&[message.body], &mut self.reply),
+            command::DEVICE_GET_INFO => {
+                let argsz = size_of::<DeviceInfo>() as u32;
+                let flags = DEVICE_RESETS | DEVICE_IS_PCI;
+                let info = DeviceInfo { argsz, flags, regions: REGIONS, irqs: IRQS };
+                message.reply(&[info.as_bytes()], &mut self.reply);
+            }
+            command::DEVICE_GET_REGION_INFO => return self.region_info(message),
+            command::DEVICE_GET_IRQ_INFO => match message.body::<IrqInfo>() {
+                Some((IrqInfo { index, .. }, _)) if index < IRQS => {
+                    let argsz = size_of::<IrqInfo>() as u32;
+                    let info = IrqInfo { argsz, flags: 0, index, count: 0 };
+                    message.reply(&[info.as_bytes()], &mut self.reply);
+                }
+                _ => self.refuse(message),
+            },
+            // There are none to set. QEMU sets INTx off all the same.
+            command::DEVICE_SET_IRQS => message.reply(&[], &mut self.reply),
+            command::REGION_READ => self.read(message),
+            command::REGION_WRITE => self.write(message),
+            command::DEVICE_RESET => {
+                self.reset();
+                message.reply(&[], &mut self.reply);
+            }
+            _ => self.refuse(message),
+        }
+        Then::Nothing
+    }
+
+    fn refuse(&mut self, message: &Message<'_>) {
+        message.refuse(Errno::INVAL.raw_os_error(), &mut self.reply);
+    }
+
+    fn version(&mut self, message: &Message<'_>) -> Then<'_> {
+        let Some((proposed, _)) = message.body::<Version>() else {
+            return Then::End(End::Protocol("VERSION without a version".into()));
+        };
+        let own = wire::VERSION;
+        if proposed.major != own.major {
+            let Version { major, minor } = proposed;
+            return Then::End(End::Protocol(format!("version {major}.{minor}, not 0.x")));
+        }
+        self.has_version = true;
+        let version = Version { minor: own.minor.min(proposed.minor), ..own };
+        message.reply(&[version.as_bytes(), CAPABILITIES.as_bytes()], &mut self.reply);
+        Then::Nothing
+    }
+
+    fn region_info(&mut self, message: &Message<'_>) -> Then<'_> {
+        let index = message.body::<RegionInfo>().map(|(info, _)| info.index);
+        let Some(index) = index.filter(|index| *index < REGIONS) else {
+            self.refuse(message);
+            return Then::Nothing;
+        };
+        let chip = self.function.chip();
+        let argsz = size_of::<RegionInfo>() as u32;
+        let mut info = RegionInfo { argsz, flags: 0, index, cap_offset: 0, size: 0, offset: 0 };
+        let mut file = None;
+        if index == CONFIG_SPACE {
+            (info.size, info.flags) = (CONFIG_BYTES, REGION_READ | REGION_WRITE);
+        } else if let Some(region) = bar(index) {
+            (info.size, info.flags) =
+                (chip.geometry().bar_size(region), REGION_READ | REGION_WRITE);
+            // A client would map a region that is read-only, but let the guest store there.
+            let mapping = chip.mapping(region, 0).filter(|mapping| !mapping.is_read_only);
+            if let Some(mapping) = mapping {
+                info.flags |= REGION_MMAP;
+                info.offset = mapping.file_offset;
+                file = Some(mapping.file);
+            }
+        }
+        message.reply(&[info.as_bytes()], &mut self.reply);
+        file.map_or(Then::Nothing, Then::Send)
+    }
+
+    fn read(&mut self, message: &Message<'_>) {
+        let access = message.body::<Access>().map(|(access, _)| access);
+        let Some(access) = access.filter(|access| access.count as usize <= MOST_DATA) else {
+            return self.refuse(message);
+        };
+        let mut data = [0; MOST_DATA];
+        let data = &mut data[..access.count as usize];
+        match (access.region, bar(access.region)) {
+            (CONFIG_SPACE, _) => self.function.config_read(access.offset, data),
+            (_, Some(region)) => self.function.chip().read(region, access.offset, data),
+            _ => return self.refuse(message),
+        }
+        message.reply(&[access.as_bytes(), data], &mut self.reply);
+    }
+
+    fn write(&mut self, message: &Message<'_>) {
+        let Some((access, data)) = message.body::<Access>() else { return self.refuse(message) };
+        if data.len() != access.count as usize || data.len() > MOST_DATA {
+            return self.refuse(message);
+        }
+        match (access.region, bar(access.region)) {
+            // The client decodes the BARs.
+            (CONFIG_SPACE, _) => self.function.config_write(access.offset, data, |_| ()),
+            (_, Some(region)) => {
+                self.is_used = true;
+                self.function.chip().write(region, access.offset, data);
+            }
+            _ => return self.refuse(message),
+        }
+        message.reply(&[access.as_bytes()], &mut self.reply);
+    }
+
+    /// Resets the device, unless nothing has used it.
+    fn reset(&mut self) {
+        let chip = self.function.chip();
+        let has_rings = (0..chip.geometry().clients).any(|client| chip.head(client) != 0);
+        if !self.is_used && !has_rings {
+            return;
+        }
+        if let Some(before) = self.reset {
+            // Only this client waits.
+            std::thread::sleep(RESET.saturating_sub(before.elapsed()));
+        }
+        self.function.reset(|_| ());
+        (self.is_used, self.reset) = (false, Some(Instant::now()));
+    }
+}
+
+/// Returns the region of the BAR of this index.
+fn bar(index: u32) -> Option<Region> {
+    Region::ALL.into_iter().find(|region| region.bar() as u32 == index)
+}
