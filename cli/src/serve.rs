@@ -1,43 +1,74 @@
 //! `hypertrace serve`: records what a VM's guest traces, from outside the VMM.
 
+mod file;
+mod socket;
+
 use crate::interrupt::Interrupts;
 use crate::output::say;
-use crate::recording::{self, Failure};
+use crate::recording::Failure;
 use crate::run::closing;
-use crate::{Usage, escape};
-use anyhow::{Context, Result, bail};
-use hypertrace_trace::Share;
-use hypertrace_user::{Config, Segment, Session, end_if_cut};
+use anyhow::{Context, Result};
+use hypertrace_trace::{SessionConfig, Share, Summary};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::thread::sleep;
-use std::time::Duration;
 
-/// Record the events of a VM's guest, through a file that the VM has as memory
+/// Record the events of a VM's guest, from outside of the VMM
 ///
-/// The VMM needs no change: QEMU's ivshmem-plain gives the file to the guest as a
-/// PCI function, where the hypertrace library finds it. Nothing traps. The command
-/// makes the file and prints the options for QEMU; start the VM then. It records
-/// until it is interrupted (Ctrl-C), also while guests reboot and VMs end and start
-/// again; at most one VM at a time uses the file.
+/// The VMM needs no change. There are two ways:
+///
+/// With --file the command makes a file that the VM has as memory: QEMU's ivshmem-plain gives it to
+/// the guest as a PCI function. Nothing traps, and any QEMU can do it.
+///
+/// With --socket the command is the device, in a process of its own: a server of vfio-user, for QEMU from
+/// 10.1 on and Cloud Hypervisor. A reference point is a message to it, at the moment when the guest
+/// makes it.
+///
+/// Either way the hypertrace library finds it in the guest. The command prints options for QEMU;
+/// start the VM then. It records until it is interrupted (Ctrl-C), also while guests reboot and VMs end
+/// and start again; one VM at a time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[group(id = "way", required = true, args = ["file", "socket"])]
 pub struct Args {
     /// The file, new, best on tmpfs
     #[arg(long, value_name = "FILE")]
-    file: PathBuf,
+    file: Option<PathBuf>,
 
-    /// Its size in MiB, a power of two: PCI has no others
-    #[arg(long, value_name = "MIB", default_value_t = 16,
+    /// Size of the file in MiB, a power of two: PCI has no others
+    #[arg(long, value_name = "MIB", default_value_t = 16, conflicts_with = "socket",
           value_parser = clap::value_parser!(u64).range(1..=1 << 14))]
     size: u64,
+
+    /// The socket. A file that is there is replaced if it is a socket that nobody serves
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Form of the BARs: 64 (the rings have 64 address bits) or 32, for VMMs that
+    /// place no others
+    #[arg(long, value_name = "BITS", default_value = "64", conflicts_with = "file",
+          value_parser = ["64", "32"])]
+    bars: String,
+
+    /// Size of each client's ring in KiB, a power of two
+    #[arg(long, value_name = "KIB", default_value_t = 1024, conflicts_with = "file",
+          value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    ring_size: u64,
+
+    /// Arguments of an event of the interface of 2016
+    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "file",
+          value_parser = clap::value_parser!(u32).range(1..=16))]
+    args: u32,
+
+    /// End when the first VM ends
+    #[arg(long, conflicts_with = "file")]
+    once: bool,
 
     /// Directory for the session: new or empty
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 
-    /// Threads of the guest that can trace at the same time. Their rings divide
-    /// the file
+    /// Clients: threads of the guest that can trace at the same time. The file is
+    /// divided among them
     #[arg(long, value_name = "N", default_value_t = 15,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
@@ -58,10 +89,16 @@ Examples:
   qemu-system-x86_64 ... -object \\
     memory-backend-file,id=ht,share=on,mem-path=/dev/shm/vm1,size=16M \\
     -device ivshmem-plain,memdev=ht
+
+  hypertrace serve --socket /run/vm1.sock --out S
+  qemu-system-x86_64 ... -device '{\"driver\":\"vfio-user-pci\",\"x-no-posted-writes\":true,
+    \"socket\":{\"type\":\"unix\",\"path\":\"/run/vm1.sock\"}}'
+
   hypertrace report S | less            show the timeline, also while it runs
 
-Exit code: 0 after SIGINT, SIGTERM or SIGHUP, if the session is complete; 1 if
-it is not, 2 for wrong usage. After a crash of this command:
+Exit code: 0 after SIGINT, SIGTERM or SIGHUP, or with --once at the VM's end, if
+the session is complete; 1 if it is not, 2 for wrong usage. After a crash of
+this command with --file:
   hypertrace run --recover /dev/shm/vm1 --out S";
 
 /// Runs the command.
@@ -69,55 +106,34 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let failure = Failure::default();
     // Lives until the session has ended.
     let _interrupts = Interrupts::catch();
-    let config = config(args, &failure)?;
-    let ring = config.geometry.ring_bytes >> 10;
-    let session = Session::create(config)?;
-    let said = format!(
-        "hypertrace: {} was cut off while it was in use: {} holds what was drained before",
-        args.file.display(),
-        args.out.display()
-    );
-    let watched = end_if_cut(session.segment(), &escape::Message(&said).to_string());
-    watched.context("cannot watch the file for being cut off")?;
-    let monitor = recording::serve(session.trace());
-    if !args.quiet {
-        let (file, size) = (args.file.display(), args.size);
-        say(format_args!(
-            "recording in {}, until Ctrl-C; start the VM with: -object \
-             memory-backend-file,id=ht,share=on,mem-path={file},size={size}M -device \
-             ivshmem-plain,memdev=ht",
-            args.out.display()
-        ));
-    }
-    while Interrupts::came().is_none() {
-        sleep(Duration::from_millis(20));
-    }
-    drop(monitor);
-    let (summary, written) = session.end();
-    if !args.quiet {
-        say(closing(&args.out, ring, args.clients, &summary));
-    }
-    let whole = failure.check(written.map_err(Into::into)).with_context(|| {
+    let (summary, written) = match (&args.file, &args.socket) {
+        (Some(file), _) => file::record(args, file, &failure)?,
+        (None, Some(socket)) => socket::record(args, socket, &failure)?,
+        // clap requires one of them.
+        (None, None) => return Ok(ExitCode::from(2)),
+    };
+    let whole = failure.check(written).with_context(|| {
         format!("{} is incomplete, {} events are lost", args.out.display(), summary.lost)
     });
     whole.map(|()| ExitCode::SUCCESS)
 }
 
-fn config(args: &Args, failure: &Failure) -> Result<Config> {
-    if !args.size.is_power_of_two() {
-        bail!(Usage(format!(
-            "--size {}: the MiB of a PCI function's memory are a power of two",
-            args.size
-        )));
+/// Returns the configuration of the trace.
+fn trace(args: &Args, failure: &Failure) -> SessionConfig {
+    failure.of_session(&args.out, args.share)
+}
+
+/// Says where it records, and how a VM is started.
+fn say_start(args: &Args, options: &str) {
+    if !args.quiet {
+        let out = args.out.display();
+        say(format_args!("recording in {out}, until Ctrl-C; start the VM with: {options}"));
     }
-    let size = args.size << 20;
-    let Some(geometry) = Segment::fitting(size, args.clients) else {
-        bail!(Usage(format!(
-            "--size {}: rings of {} threads do not fit; give a larger size, or fewer --clients",
-            args.size, args.clients
-        )));
-    };
-    let trace = failure.of_session(&args.out, args.share);
-    let (segment, vm_memory) = (Some(args.file.clone()), Some(size));
-    Ok(Config { trace, geometry, segment, vm_memory, ..Config::new(&args.out) })
+}
+
+/// Says what was recorded. `ring` is in KiB.
+fn say_end(args: &Args, ring: u64, summary: &Summary) {
+    if !args.quiet {
+        say(closing(&args.out, ring, args.clients, summary));
+    }
 }

@@ -1,7 +1,7 @@
 //! The embedded VMM with the device and a session, for `demo` and `bench`.
 
 use anyhow::{Context, Result};
-use hypertrace_device::{Chip, Counter, DrainWaker, Geometry, Memory};
+use hypertrace_device::{Chip, ChipConfig, Counter, DrainWaker, Geometry, Memory};
 use hypertrace_device::{DrainPolicy, DrainThread};
 use hypertrace_guest::{Args, layout};
 use hypertrace_trace::{Session, Summary};
@@ -26,9 +26,23 @@ impl Device {
     pub fn new(session: Session, geometry: Geometry, vcpus: u32) -> Result<Device> {
         let doorbells = Doorbells::new()?;
         let config = doorbells.config(&session, vcpus);
+        Device::start(session, geometry, &config, doorbells)
+    }
+
+    /// Makes a device of this configuration, whose registers all trap.
+    pub fn with(session: Session, geometry: Geometry, config: &ChipConfig) -> Result<Device> {
+        Device::start(session, geometry, config, Doorbells::new()?)
+    }
+
+    fn start(
+        session: Session,
+        geometry: Geometry,
+        config: &ChipConfig,
+        doorbells: Doorbells,
+    ) -> Result<Device> {
         let memory = Memory::anonymous(geometry)?;
         let waker = doorbells.kick.try_clone().context("duplicate an eventfd")?;
-        let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
+        let chip = Arc::new(Chip::new(memory, config, session.clone(), waker));
         let kick = doorbells.kick.try_clone().context("duplicate an eventfd")?;
         session.wake_by(move || kick.wake());
         let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;

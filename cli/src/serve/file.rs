@@ -1,0 +1,61 @@
+//! A file that the VM has as memory.
+
+use super::{Args, say_end, say_start, trace};
+use crate::interrupt::Interrupts;
+use crate::recording::{self, Failure};
+use crate::{Usage, escape};
+use anyhow::{Context, Result, bail};
+use hypertrace_trace::Summary;
+use hypertrace_user::{Config, Segment, Session, end_if_cut};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Records until the command is interrupted. Returns the summary, and whether the session was written to
+/// its end.
+pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
+    let config = config(args, file, failure)?;
+    let ring = config.geometry.ring_bytes >> 10;
+    let session = Session::create(config)?;
+    let said = format!(
+        "hypertrace: {} was cut off while it was in use: {} holds what was drained before",
+        file.display(),
+        args.out.display()
+    );
+    let watched = end_if_cut(session.segment(), &escape::Message(&said).to_string());
+    watched.context("cannot watch the file for being cut off")?;
+    let monitor = recording::serve(session.trace());
+    let (path, size) = (file.display(), args.size);
+    say_start(
+        args,
+        &format!(
+            "-object memory-backend-file,id=ht,share=on,mem-path={path},size={size}M -device \
+             ivshmem-plain,memdev=ht"
+        ),
+    );
+    while Interrupts::came().is_none() {
+        sleep(Duration::from_millis(20));
+    }
+    drop(monitor);
+    let (summary, written) = session.end();
+    say_end(args, ring, &summary);
+    Ok((summary, written.map_err(Into::into)))
+}
+
+fn config(args: &Args, file: &Path, failure: &Failure) -> Result<Config> {
+    let (size, clients) = (args.size, args.clients);
+    if !size.is_power_of_two() {
+        bail!(Usage(format!(
+            "--size {size}: the MiB of a PCI function's memory are a power of two"
+        )));
+    }
+    let bytes = size << 20;
+    let Some(geometry) = Segment::fitting(bytes, clients) else {
+        bail!(Usage(format!(
+            "--size {size}: rings of {clients} threads do not fit; give a larger size, or fewer --clients"
+        )));
+    };
+    let (segment, vm_memory) = (Some(file.to_owned()), Some(bytes));
+    let config = Config::new(&args.out);
+    Ok(Config { trace: trace(args, failure), geometry, segment, vm_memory, ..config })
+}

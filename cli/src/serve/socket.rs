@@ -1,0 +1,190 @@
+//! The device as a server of vfio-user.
+
+use super::{Args, say_end, say_start, trace};
+use crate::Usage;
+use crate::interrupt::Interrupts;
+use crate::output::say;
+use crate::recording::{self, Failure};
+use crate::vmm::Device;
+use anyhow::{Context, Result, bail};
+use hypertrace_device::adapter::vfio_user::{End, serve};
+use hypertrace_device::{BarForm, ChipConfig, Geometry, PciFunction};
+use hypertrace_trace::{Session, Summary};
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use vmm_sys_util::eventfd::EventFd;
+
+type Function = PciFunction<Session, EventFd>;
+
+/// Shortest time between two connections: each begins a generation.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Records until the command is interrupted, or the VM ends with `--once`. Returns the summary, and whether
+/// the session was written to its end.
+pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
+    let geometry = geometry(args)?;
+    let socket = Socket::bind(path)?;
+    let session = Session::create(trace(args, failure))?;
+    let config = ChipConfig {
+        ring_mode: session.ring_mode(),
+        session: session.uuid(),
+        guest_frequency: session.guest_frequency(),
+        host_frequency: session.host_frequency(),
+        ..ChipConfig::default()
+    };
+    let device = match Device::with(session.clone(), geometry, &config) {
+        Ok(device) => device,
+        Err(why) => {
+            session.abandon();
+            return Err(why);
+        }
+    };
+    let form = if args.bars == "32" { BarForm::Plain32 } else { BarForm::Prefetchable64 };
+    let function = Arc::new(PciFunction::with_form(Arc::clone(&device.chip), form)?);
+    let monitor = recording::serve(&device.session);
+    say_start(
+        args,
+        &format!(
+            "-device '{{\"driver\":\"vfio-user-pci\",\"x-no-posted-writes\":true,\"socket\":{{\"type\":\
+             \"unix\",\"path\":\"{}\"}}}}'",
+            path.display()
+        ),
+    );
+    let served = socket.serve(&function, args.once);
+    drop(monitor);
+    let (summary, written) = device.end();
+    say_end(args, args.ring_size, &summary);
+    served?;
+    Ok((summary, written))
+}
+
+fn geometry(args: &Args) -> Result<Geometry> {
+    if !args.ring_size.is_power_of_two() {
+        bail!(Usage(format!("--ring-size {}: a ring's KiB are a power of two", args.ring_size)));
+    }
+    let ring_bytes = args.ring_size << 10;
+    Ok(Geometry {
+        clients: args.clients,
+        legacy_args: args.args,
+        ring_bytes,
+        block_bytes: (ring_bytes / 16).min(Geometry::default().block_bytes),
+        ..Geometry::default()
+    })
+}
+
+/// The socket, whose file is removed when this is dropped.
+struct Socket<'p> {
+    path: &'p Path,
+    listener: UnixListener,
+}
+
+/// A client that is served.
+struct Served {
+    stream: UnixStream,
+    thread: JoinHandle<()>,
+}
+
+impl Socket<'_> {
+    /// Makes the socket, in place of one that nobody serves.
+    fn bind(path: &Path) -> Result<Socket<'_>> {
+        let shown = path.display();
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                bail!(Usage(format!("--socket {shown}: there is a file that is no socket")))
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Err(why) if why.kind() == ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
+                }
+                Ok(_) => bail!(Usage(format!("--socket {shown}: another process serves it"))),
+                Err(why) => {
+                    return Err(why).with_context(|| format!("cannot tell who serves {shown}"));
+                }
+            },
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(path).with_context(|| format!("cannot make {shown}"))?;
+        let socket = Socket { path, listener };
+        // The VM has the rights of the file's owner.
+        let made = fs::set_permissions(path, Permissions::from_mode(0o600))
+            .and_then(|()| socket.listener.set_nonblocking(true));
+        made.with_context(|| format!("cannot make {shown}"))?;
+        Ok(socket)
+    }
+
+    /// Serves one client after the other. One that comes while another is served is closed at once.
+    fn serve(&self, function: &Arc<Function>, once: bool) -> Result<()> {
+        let mut served: Option<Served> = None;
+        let mut is_first = true;
+        let result = loop {
+            if served.as_ref().is_some_and(|served| served.thread.is_finished()) {
+                end(served.take());
+                if once {
+                    break Ok(());
+                }
+            }
+            if Interrupts::came().is_some() {
+                break Ok(());
+            }
+            match self.listener.accept() {
+                Ok((stream, _)) if served.is_none() => {
+                    match start(function, stream, is_first) {
+                        Ok(client) => served = Some(client),
+                        Err(why) => break Err(why),
+                    }
+                    is_first = false;
+                }
+                Ok((refused, _)) => drop(refused),
+                Err(why) if why.kind() == ErrorKind::WouldBlock => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Err(why) => break Err(why).context("cannot accept a connection"),
+            }
+        };
+        end(served);
+        result
+    }
+}
+
+impl Drop for Socket<'_> {
+    fn drop(&mut self) {
+        // Not there any more: it does no harm.
+        let _ = fs::remove_file(self.path);
+    }
+}
+
+/// Starts to serve a client. Each after the first has a device as after a reset.
+fn start(function: &Arc<Function>, stream: UnixStream, is_first: bool) -> Result<Served> {
+    stream.set_nonblocking(false).context("cannot use a connection")?;
+    let (function, theirs) = (Arc::clone(function), stream.try_clone()?);
+    let run = move || {
+        if !is_first {
+            thread::sleep(PAUSE);
+            function.reset(|_| ());
+        }
+        match serve(&function, &theirs) {
+            Ok(End::Closed) => {}
+            Ok(End::Protocol(what)) => say(format_args!("the VMM's connection was ended: {what}")),
+            Ok(_) => {}
+            Err(why) => say(format_args!("the VMM's connection failed: {why}")),
+        }
+        // The client learns of the end by the last descriptor.
+        let _ = theirs.shutdown(Shutdown::Both);
+    };
+    let thread = thread::Builder::new().name("vfio-user".into()).spawn(run);
+    Ok(Served { stream, thread: thread.context("cannot start a thread")? })
+}
+
+fn end(served: Option<Served>) {
+    if let Some(Served { stream, thread }) = served {
+        let _ = stream.shutdown(Shutdown::Both);
+        let _ = thread.join();
+    }
+}
