@@ -1,11 +1,14 @@
 //! `hypertrace clock`, and sessions of one or several machines on one timeline.
 
+#[path = "../../timeline/tests/made/machine.rs"]
+mod machine;
 #[path = "../../timeline/tests/made/mod.rs"]
 mod made;
 #[path = "../../timeline/tests/made/trace_dat.rs"]
 mod trace_dat;
 
 use hypertrace_tests::{capability, kvm};
+use machine::{Kernel, Kind, machine};
 use made::{
     BOOT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, OTHER_BOOT, Packet, START_NS, VCPU_EXIT, clock,
     clocks, json, with_boot,
@@ -251,6 +254,53 @@ fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
     // Of the same boot, but of other threads.
     write(BOOT, &[Page::at(2_050).mmio(0, 7, 1)]);
     assert_eq!(clock(), format!("{before}  kernel.dat has no exit of a reference point\n"));
+}
+
+#[test]
+fn a_kernels_trace_in_another_directory_limits_clocks_as_one_inside_does() {
+    let made = machine(Kind::Steady, 1, Kernel::All).made;
+    let trace = made.path().join("kernel.dat");
+    let shown = |command: &[&str], others: &[&str]| {
+        let out = run(&[command, &[path(&made)], others].concat());
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        let shown = text(&out.stdout);
+        // Sources have the session's name if there are several.
+        let of_guest = shown.lines().filter(|line| line.contains("disk_read"));
+        let bounds = of_guest.map(|line| {
+            let value: Value = serde_json::from_str(line).unwrap();
+            (
+                value["ts_ns"].clone(),
+                value["bound_ns"].clone(),
+                value["regions"][0]["bound_ns"].clone(),
+            )
+        });
+        bounds.collect::<Vec<_>>()
+    };
+    let commands: [&[&str]; 2] = [
+        &["report", "--json", "--client", "0", "-e", "disk_read"],
+        &["regions", "--json", "--between", "disk_read", "disk_read"],
+    ];
+    let inside = commands.map(|command| shown(command, &[]));
+    let [recorder, of_other_boot] = [BOOT, OTHER_BOOT].map(|boot| Made::of_boot(Some(boot)));
+    std::fs::copy(&trace, recorder.path().join("kernel.dat")).unwrap();
+    std::fs::rename(&trace, made.path().join("moved.dat")).unwrap();
+    let moved = made.path().join("moved.dat");
+
+    let without = commands.map(|command| shown(command, &[path(&of_other_boot)]));
+    let in_session = commands.map(|command| shown(command, &[path(&recorder)]));
+    let alone = commands.map(|command| shown(command, &[moved.to_str().unwrap()]));
+
+    assert!(inside[0].len() > 50 && inside[1].len() == 1, "{inside:?}");
+    assert_ne!(without, inside);
+    assert_eq!(in_session, inside);
+    assert_eq!(alone, inside);
+    let used = |others: &[&str]| {
+        let out = run(&[&["clock", "--json", path(&made)], others].concat());
+        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+        found["sessions"][0]["kernel"]["used"].as_u64()
+    };
+    assert!(used(&[path(&recorder)]).unwrap() > 50);
+    assert_eq!(used(&[]), None);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::event::{EntryRef, EventRef, Kind as EventKind, Thread};
 use crate::format;
 use crate::inputs::ctf::{ClockMaps, Session};
-use crate::inputs::kernel::KernelTrace;
+use crate::inputs::kernel::{KernelTrace, shown_by};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use losses::Losses;
@@ -100,12 +100,13 @@ fn read<'a>(
     let mut warnings = Vec::new();
     let mut hosts: Vec<Host> = sessions.iter().map(|(s, maps)| Host::new(s, maps)).collect();
     let mut traced = vec![Vec::new(); traces.len()];
+    let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
     for (trace, shows) in traces.iter().zip(&mut traced) {
         if trace.is_of_guest() {
             // Its threads are the guest's.
             continue;
         }
-        let Some(own) = session_of(trace, sessions.len()) else {
+        let Some(shown) = shown_by(trace, &all, traces) else {
             warnings.push(format!(
                 "{}: of which session it is, is not known: it is left out",
                 trace.path().display()
@@ -123,7 +124,7 @@ fn read<'a>(
         }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
-        for session in shown_by(own, sessions, traces) {
+        for session in shown {
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
             recordings.push(Recording::new(kinds, end, Followed::new(trace.threads())));
@@ -150,26 +151,6 @@ fn read<'a>(
     }
     warnings.extend(timeline.warnings());
     Ok((pass, warnings))
-}
-
-/// Returns the session of a trace: that of its directory, or the only one.
-fn session_of(trace: &KernelTrace, sessions: usize) -> Option<usize> {
-    trace.session().or((sessions == 1).then_some(0))
-}
-
-/// Returns the sessions whose threads a session's trace may show: itself, and those of the same
-/// boot without a trace of their own.
-fn shown_by<'a>(
-    own: usize,
-    sessions: &'a [(Session, ClockMaps)],
-    traces: &'a [KernelTrace],
-) -> impl Iterator<Item = usize> + 'a {
-    let has_own = |number: &usize| {
-        traces.iter().any(|trace| session_of(trace, sessions.len()) == Some(*number))
-    };
-    let is_placed = move |other: &usize| sessions[*other].0.is_placed_with(&sessions[own].0);
-    let others = (0..sessions.len()).filter(move |other| *other != own && !has_own(other));
-    [own].into_iter().chain(others.filter(is_placed))
 }
 
 /// Returns a line about events of a session that no file holds.
