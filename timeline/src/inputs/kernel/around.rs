@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 /// Most places with lost events. Where there are more, too little is known.
 const MOST_GAPS: usize = 1 << 16;
 
-/// Most stamps of a session that are looked for: some 100 MB. Others limit no clock.
-const MOST_STAMPS: usize = 1 << 20;
+/// Most stamps of a session that are looked for: some 500 bytes each, while maps are made. Others limit no clock.
+const MOST_STAMPS: usize = 1 << 16;
 
 /// `kvm_mmio`'s type of a store.
 const WRITE: i64 = 2;
