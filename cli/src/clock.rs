@@ -1,5 +1,7 @@
 //! `hypertrace clock`: how well the clocks of sessions are known, and why.
 
+mod guest_tscs;
+
 use crate::escape::{Escaped, JsonText};
 use crate::losses::grouped;
 use crate::output::print;
@@ -21,6 +23,8 @@ const SHOWN: usize = 10;
 /// the guest's clock against the host's. For each clock this shows how many
 /// there are, the limits of its rate, the bounds on the error of mapped times, how
 /// far the pairs are from the map, and the jumps that two pairs prove.
+///
+/// Where the VMM gave the TSC of a guest, it shows whether the pairs agree.
 ///
 /// The bounds assume that a clock is never off from its rate by more than 1,000
 /// ppm, except where it jumps. docs/clocks.md says what else they assume.
@@ -93,7 +97,8 @@ fn to_text(
             }
         }
     }
-    for (id, client, map) in maps.iter() {
+    let mut all = maps.iter().peekable();
+    while let Some((id, client, map)) = all.next() {
         let has_others = maps.iter().any(|(other, client, _)| other == id && client.is_some());
         let whose = match client {
             Some(client) => format!("client {client} alone: its clock differs from others'"),
@@ -101,6 +106,9 @@ fn to_text(
             None => "all clients".into(),
         };
         clock(out, session, id, &whose, map, maps.bounds((id, client, map)))?;
+        if all.peek().is_none_or(|(next, ..)| *next != id) {
+            guest_tscs::to_text(out, session, maps, id)?;
+        }
     }
     for (id, (clients, has_bound)) in maps.without_points(session) {
         let clients = if clients == 1 { "1 client".into() } else { format!("{clients} clients") };
@@ -310,6 +318,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
         "without_points": maps.without_points(session).iter().map(|(id, (clients, has_bound))| json!({
             "clock": id, "clients": clients, "has_bound": has_bound,
         })).collect::<Vec<_>>(),
+        "guest_tscs": guest_tscs::to_json(session, maps),
         "kernel": maps.of_kernel().map(|(used, left_out)| json!({
             "used": used, "left_out": left_out,
         })),

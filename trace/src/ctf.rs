@@ -2,7 +2,7 @@
 //!
 //! [`stream`] writes files that survive a kill at any instant, in [`packet`]s;
 //! [`metadata`] and [`session_json`] describe them, `clock` maps raw counters to Unix
-//! time. `folder` and [`files`] are the only code that opens, renames or removes files.
+//! time, [`tsc`] has the VMM's word on guests' TSCs. `folder` and [`files`] are the only code that opens, renames or removes files.
 
 pub(crate) mod clock;
 pub(crate) mod error;
@@ -12,6 +12,7 @@ pub mod metadata;
 pub mod packet;
 pub mod session_json;
 pub mod stream;
+pub mod tsc;
 pub(crate) mod uuid;
 
 pub(crate) use clock::{Clocks, HOST_CLOCK, HostClock, boot_id};

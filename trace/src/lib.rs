@@ -48,6 +48,7 @@ pub mod trigger;
 #[cfg(feature = "clap")]
 pub use control::args;
 pub use control::monitor;
+pub use ctf::tsc::GuestTsc;
 pub use ctf::{Share, WriteFailed, session_json};
 pub use drain::{OnWriteFailed, SnapshotError, SnapshotLimit, TooManyRules};
 #[cfg(feature = "events")]

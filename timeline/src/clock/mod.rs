@@ -65,10 +65,13 @@
 mod agree;
 mod elapsed;
 pub mod host;
+mod line;
 mod narrow;
 mod sweep;
 
 pub(crate) use elapsed::{GuestReading, GuestTime};
+pub(crate) use line::Line;
+pub use line::{Agreement, Contradicted};
 pub(crate) use narrow::Limits;
 pub use sweep::{LIMIT, Point};
 use sweep::{NONE, Rate, Rates, Reading, Span};

@@ -7,6 +7,7 @@
 use super::error::WriteFailed;
 use super::folder::Folder;
 pub use super::packet::Domain;
+pub use super::tsc::{GuestTsc, GuestTscJson, MAX_TSC_SHIFT};
 use hypertrace_abi::ring::Losses;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,6 +40,9 @@ pub struct SessionJson {
     pub programs: bool,
     /// Clocks; the index is the id.
     pub clocks: Vec<ClockJson>,
+    /// TSCs of guests, as the VMM said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guest_tscs: Vec<GuestTscJson>,
     /// Event classes, besides the reserved ones.
     pub events: Vec<EventJson>,
     /// Streams: one per client of the guest, one per host ring.
@@ -172,8 +176,8 @@ impl SessionJson {
 mod tests {
     use super::*;
     use crate::limits::{
-        CLASS_BYTES, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES, MAX_CLIENTS, MAX_HOST_STREAMS,
-        MAX_NAME_BYTES, MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
+        CLASS_BYTES, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES, MAX_CLIENTS, MAX_GUEST_TSCS,
+        MAX_HOST_STREAMS, MAX_NAME_BYTES, MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
     };
     use hypertrace_abi::ring::Fault;
 
@@ -195,6 +199,8 @@ mod tests {
             offset_ns: i64::MIN,
             host_frequency: u64::MAX,
         };
+        let tsc = GuestTsc { offset: i64::MIN, multiplier: u64::MAX, shift: MAX_TSC_SHIFT };
+        let guest_tsc = GuestTscJson { epoch: u32::MAX, client: Some(u32::MAX), tsc };
         let stream = StreamJson {
             domain: Domain::Guest,
             client: u32::MAX,
@@ -220,6 +226,7 @@ mod tests {
             boot_id: Some("8-4-4-4-12".into()),
             programs: false,
             clocks: vec![clock; MAX_SESSION_CLOCKS],
+            guest_tscs: vec![guest_tsc; MAX_GUEST_TSCS],
             events: vec![event; classes],
             streams: vec![stream; (MAX_CLIENTS + MAX_HOST_STREAMS) as usize],
             lost_unattached: u64::MAX,

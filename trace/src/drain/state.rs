@@ -210,6 +210,7 @@ impl TraceState {
             boot_id: self.clocks.boot_id.clone(),
             programs: self.clocks.shared,
             clocks: self.clocks.to_json(),
+            guest_tscs: self.clocks.guest_tscs.clone(),
             events: self.classes.to_json(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
             lost_unattached: self.unattached(),

@@ -69,6 +69,7 @@ impl Session {
         let rings = host_rings(&config, RingMode::Discard, clocks.host.frequency)?;
         // The rings hold ticks of that boot, which may be an earlier one.
         clocks.boot_id.clone_from(&found.json.boot_id);
+        clocks.guest_tscs.clone_from(&found.json.guest_tscs);
         let mut state = TraceState::new(dir, uuid, clocks);
         config.apply(&mut state);
         state.open_trace(CTF)?;

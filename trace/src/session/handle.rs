@@ -6,6 +6,7 @@ use super::resume::Committed;
 use super::summary::Summary;
 use super::writer::Writer;
 use crate::ctf::Folder;
+use crate::ctf::tsc::{self, GuestTsc};
 use crate::drain::state::clear;
 use crate::drain::{Asker, SnapshotError};
 use crate::events::HostRings;
@@ -251,6 +252,22 @@ impl Session {
     /// epochs at will: bound how often it may reset itself.
     pub fn begin_epoch(&self, epoch: u32) {
         self.engine().state.clocks.begin_epoch(epoch);
+    }
+
+    /// Sets the TSC that the hypervisor makes for a guest out of the host's, in this clock epoch: for
+    /// `client`, or with `None` for all clients without one of their own. `None` for `tsc` takes it back. The
+    /// timeline then maps the clients' clocks by it where no reference point contradicts it.
+    ///
+    /// Call it before the vCPUs run, and after each reset and restore of the device and each
+    /// [`begin_epoch`](Self::begin_epoch): an epoch begins without. It waits for the drain loop, so not on
+    /// a vCPU's thread.
+    ///
+    /// Returns `false` if it is [impossible](GuestTsc::is_possible), or if there are
+    /// [`MAX_GUEST_TSCS`](crate::limits::MAX_GUEST_TSCS) already. Nothing changes then.
+    pub fn set_guest_tsc(&self, client: Option<u32>, tsc: Option<GuestTsc>) -> bool {
+        let clocks = &mut self.engine().state.clocks;
+        let epoch = clocks.epoch();
+        tsc::set(&mut clocks.guest_tscs, (epoch, client), tsc)
     }
 
     /// Sets the device's counters, for `session.json`.
