@@ -9,7 +9,7 @@ pub(crate) mod clock;
 pub(crate) mod error;
 pub mod files;
 pub mod folder;
-pub(crate) mod journal;
+pub mod journal;
 pub mod metadata;
 mod open_files;
 pub mod packet;

@@ -8,7 +8,7 @@
 //! Layout: `docs/session.md`.
 
 mod descriptor;
-pub(crate) mod frame;
+pub mod frame;
 mod signal;
 
 use descriptor::Descriptor;

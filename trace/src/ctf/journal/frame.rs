@@ -6,26 +6,26 @@ use crate::limits::MAX_DESCRIPTION;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of a frame: `htjl`.
-pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"htjl");
+pub const MAGIC: u32 = u32::from_le_bytes(*b"htjl");
 /// Version of the journal.
-pub(crate) const VERSION: u16 = 1;
+pub const VERSION: u16 = 1;
 /// Bytes of a frame's header.
-pub(crate) const HEADER_BYTES: usize = 72;
+pub const HEADER_BYTES: usize = 72;
 /// Bytes of the largest payload: a description.
-pub(crate) const LARGEST: usize = MAX_DESCRIPTION as usize;
+pub const LARGEST: usize = MAX_DESCRIPTION as usize;
 /// Bytes of the largest packet.
-pub(crate) const MOST_PACKET_BYTES: usize = 16 << 20;
+pub const MOST_PACKET_BYTES: usize = 16 << 20;
 /// Bytes of the largest stream file.
-pub(crate) const MOST_FILE_BYTES: u64 = 1 << 40;
+pub const MOST_FILE_BYTES: u64 = 1 << 40;
 /// Value of `at` of a [`Kind::Close`] that does not cut the file.
-pub(crate) const KEEP: u64 = u64::MAX;
+pub const KEEP: u64 = u64::MAX;
 /// Bytes of a name at most.
 const NAME_BYTES: usize = 24;
 
 /// The operation of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Replace `session.json`, then the metadata.
     Describe = 1,
     /// Create a stream file.
@@ -49,7 +49,7 @@ impl Kind {
 /// Header of a frame.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct FrameHeader {
+pub struct FrameHeader {
     /// [`MAGIC`].
     pub magic: u32,
     /// [`VERSION`].
@@ -114,7 +114,7 @@ impl FrameHeader {
 }
 
 /// Returns the bytes of a name in a frame. `None`: it is too long.
-pub(crate) fn name_bytes(name: &str) -> Option<[u8; NAME_BYTES]> {
+pub fn name_bytes(name: &str) -> Option<[u8; NAME_BYTES]> {
     let mut bytes = [0; NAME_BYTES];
     bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
     Some(bytes)
@@ -122,7 +122,7 @@ pub(crate) fn name_bytes(name: &str) -> Option<[u8; NAME_BYTES]> {
 
 /// Returns the sum of bytes, against damage and not against intent: FNV-1a of 64 bits, by words of 8 bytes, of
 /// which the last one is filled with zeros. One changed word always changes it.
-pub(crate) fn sum(bytes: &[u8]) -> u64 {
+pub fn sum(bytes: &[u8]) -> u64 {
     let add = |sum: u64, word| (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x0100_0000_01b3);
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
