@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
 
 use hypertrace_abi::clock::ticks;
@@ -21,7 +21,9 @@ use hypertrace_tests::babeltrace2;
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
 use hypertrace_trace::receive::receive;
 use hypertrace_trace::{Session, SessionConfig, Share, Summary};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompFilter, SeccompRule, TargetArch, apply_filter,
+};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A system call: the name of its number, and the number.
@@ -68,7 +70,46 @@ const DRAIN: &[Call] = calls![
     SYS_close,
     SYS_prlimit64,
     SYS_clock_gettime,
-    SYS_futex,
+];
+
+/// System calls of the thread that creates a session with spare files.
+const CREATE_SPARE: &[Call] = calls![
+    SYS_statx,
+    SYS_prctl,
+    SYS_openat,
+    SYS_fstat,
+    SYS_fchmod,
+    SYS_mkdirat,
+    SYS_getdents64,
+    SYS_unlinkat,
+    SYS_renameat,
+    SYS_renameat2,
+    SYS_ftruncate,
+    SYS_pread64,
+    SYS_pwrite64,
+    SYS_read,
+    SYS_close,
+    SYS_geteuid,
+    SYS_prlimit64,
+    SYS_getrandom,
+    SYS_clock_gettime,
+    SYS_clock_nanosleep,
+];
+
+/// System calls of the drain loop's thread while there are spare files: none creates or opens a file.
+const DRAIN_SPARE: &[Call] = calls![
+    SYS_fstat,
+    SYS_getrandom,
+    SYS_epoll_wait,
+    SYS_epoll_pwait,
+    SYS_read,
+    SYS_ftruncate,
+    SYS_pwrite64,
+    SYS_renameat,
+    SYS_renameat2,
+    SYS_close,
+    SYS_prlimit64,
+    SYS_clock_gettime,
 ];
 
 /// System calls of the thread that creates a session which is written to a journal.
@@ -100,7 +141,6 @@ const DRAIN_JOURNAL: &[Call] = calls![
     SYS_close,
     SYS_prlimit64,
     SYS_clock_gettime,
-    SYS_futex,
 ];
 
 /// System calls of a vCPU's thread for the device, once it is attached to the session: it wakes
@@ -111,6 +151,8 @@ const VCPU: &[Call] = calls![SYS_write];
 const RUNTIME: &[Call] = calls![
     // Of a debug build, which checks a descriptor before it closes it.
     SYS_fcntl,
+    // Of the allocator, where threads share it.
+    SYS_futex,
     SYS_mmap,
     SYS_mremap,
     SYS_munmap,
@@ -125,10 +167,23 @@ const RUNTIME: &[Call] = calls![
 
 /// Restricts the calling thread to these calls: any other ends the process with SIGSYS.
 fn allow(lists: &[&[Call]]) -> io::Result<()> {
-    let rules: BTreeMap<_, _> =
-        lists.concat().into_iter().map(|(_, call)| (call, vec![])).collect();
+    let rules = lists.concat().into_iter().map(|(_, call)| (call, vec![])).collect();
+    apply(rules, SeccompAction::KillProcess, SeccompAction::Allow)
+}
+
+/// Makes these calls of the calling thread fail with EPERM.
+fn refuse(calls: &[libc::c_long]) -> io::Result<()> {
+    let rules = calls.iter().map(|call| (*call, vec![])).collect();
+    apply(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))
+}
+
+/// Applies a filter to the calling thread.
+fn apply(
+    rules: BTreeMap<libc::c_long, Vec<SeccompRule>>,
+    others: SeccompAction,
+    these: SeccompAction,
+) -> io::Result<()> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
-    let (others, these) = (SeccompAction::KillProcess, SeccompAction::Allow);
     let filter = SeccompFilter::new(rules, others, these, arch).map_err(io::Error::other)?;
     let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
     apply_filter(&program).map_err(io::Error::other)
@@ -147,8 +202,10 @@ fn documented(thread: &str) -> Vec<&'static str> {
 fn the_document_for_vmms_has_these_system_calls() {
     for (thread, calls) in [
         ("start", CREATE),
+        ("start, spare files", CREATE_SPARE),
         ("start, journal", CREATE_JOURNAL),
         ("drain", DRAIN),
+        ("drain, spare files", DRAIN_SPARE),
         ("drain, journal", DRAIN_JOURNAL),
         ("vCPU", VCPU),
         ("runtime", RUNTIME),
@@ -227,6 +284,64 @@ fn each_thread_makes_the_system_calls_that_it_is_documented_to_make() {
     let summary = run(CREATE, DRAIN, SessionConfig { dir_fd: Some(jail), ..config() });
 
     check(dir.path(), &summary);
+}
+
+/// Returns the number of files in the trace of a session, none of them hidden.
+fn files(dir: &Path) -> usize {
+    let names = ["", "ctf"].into_iter().flat_map(|folder| {
+        let entries = std::fs::read_dir(dir.join(folder)).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap())
+    });
+    let names: Vec<String> = names.collect();
+    assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
+    names.len()
+}
+
+#[test]
+fn a_drain_thread_with_spare_files_creates_and_opens_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let jail: OwnedFd = File::open(dir.path()).unwrap().into();
+    let (dir_fd, spare_files) = (Some(jail), 2 * CLIENTS as usize + 1);
+    let file_bytes = DEFAULT_FILE_BYTES;
+    let config = SessionConfig { dir_fd, spare_files, file_bytes, ..config() };
+
+    let summary = run(CREATE_SPARE, DRAIN_SPARE, config);
+
+    assert!(files(dir.path()) > CLIENTS as usize);
+    if let Some(count) = babeltrace2::count(&dir.path().join("ctf")) {
+        assert_eq!(count, summary.records);
+    }
+}
+
+#[test]
+fn a_file_that_a_filter_refuses_to_create_is_a_failed_write() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let config = SessionConfig { spare_files: 1, ..SessionConfig::new(dir.path()) };
+    let session = Session::create(config).unwrap();
+    let emitted = Barrier::new(2);
+    let emit = || {
+        assert!(session.attach("vmm"));
+        session.emit(event_type!("tick", n = 1u32));
+        // No thread takes over another's ring.
+        emitted.wait();
+    };
+    thread::scope(|scope| {
+        [scope.spawn(emit), scope.spawn(emit)].map(|thread| thread.join().unwrap())
+    });
+
+    let clone = session.clone();
+    let refused = thread::spawn(move || {
+        refuse(&[libc::SYS_openat]).unwrap();
+        clone.begin_pass();
+        clone.end_pass();
+        clone.summary()
+    });
+    let refused = refused.join().unwrap();
+    let summary = session.finish().unwrap();
+
+    assert_eq!((refused.host_events, refused.write_failures), (1, 1), "{refused:?}");
+    assert_eq!((summary.host_events, summary.lost), (2, 0), "{summary:?}");
 }
 
 /// Runs threads that open no file, with a journal that is written here and read there.

@@ -14,6 +14,7 @@ pub mod metadata;
 mod open_files;
 pub mod packet;
 pub mod session_json;
+mod spare;
 pub mod stream;
 pub(crate) mod uuid;
 

@@ -5,6 +5,7 @@
 //! is closed when another one is needed, and opened again at its next packet.
 
 use super::folder::{Folder, check_size, inode as inode_of, set_len, write_at};
+use super::spare::Spare;
 use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,12 +30,14 @@ pub(super) struct OpenFiles {
     most: usize,
     open: Vec<Open>,
     uses: u64,
+    /// Created ahead; the last one is used first.
+    spares: Vec<Spare>,
 }
 
 impl OpenFiles {
     /// Returns the files of a trace in this folder, at most `most` of them open.
     pub fn new(folder: Folder, most: usize) -> OpenFiles {
-        OpenFiles { folder, most: most.max(1), open: Vec::new(), uses: 0 }
+        OpenFiles { folder, most: most.max(1), open: Vec::new(), uses: 0, spares: Vec::new() }
     }
 
     pub fn folder(&self) -> &Folder {
@@ -46,25 +49,47 @@ impl OpenFiles {
         self.folder = self.folder.clone().moved(path);
     }
 
+    /// Creates this many files ahead.
+    pub fn create_spares(&mut self, number: usize) -> io::Result<()> {
+        self.spares = Spare::create_many(&self.folder, number)?;
+        Ok(())
+    }
+
+    /// Closes the files that were created ahead.
+    pub fn forget_spares(&mut self) {
+        self.spares.clear();
+    }
+
     /// Creates a file of this length, sparse, that begins with `head`. It has
     /// its name once all of that is so; nothing is left otherwise.
     pub fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<Inode> {
-        let hidden = format!(".{name}");
         check_size(len)?;
         self.make_room();
-        let make = || -> io::Result<_> {
-            let file = self.folder.new_file(&hidden)?;
-            set_len(&file, len)?;
-            write_at(&file, head, 0)?;
-            self.folder.rename(&hidden, name)?;
-            let inode = inode_of(&rustix::fs::fstat(&file)?);
-            Ok((file, inode))
+        let (file, is_spare) = match self.spares.pop() {
+            Some(spare) => (spare, true),
+            None => (Spare::create(&self.folder, format!(".{name}"))?, false),
         };
-        let (file, inode) = make().inspect_err(|_| {
-            let _ = self.folder.remove(&hidden);
-        })?;
-        self.keep(inode, file);
-        Ok(inode)
+        let make = |Spare { name: hidden, file }: &Spare| {
+            set_len(file, len)?;
+            write_at(file, head, 0)?;
+            let inode = inode_of(&rustix::fs::fstat(file)?);
+            self.folder.rename(hidden, name).map(|()| inode)
+        };
+        match make(&file) {
+            Ok(inode) => {
+                self.keep(inode, file.file);
+                Ok(inode)
+            }
+            Err(why) => {
+                if is_spare {
+                    // For the next try: there may be no other.
+                    self.spares.push(file);
+                } else {
+                    let _ = self.folder.remove(&file.name);
+                }
+                Err(why)
+            }
+        }
     }
 
     /// Writes all of `bytes`.
