@@ -118,6 +118,7 @@ const CREATE_JOURNAL: &[Call] = calls![
     SYS_fstat,
     SYS_lseek,
     SYS_getsockopt,
+    SYS_setsockopt,
     SYS_ppoll,
     SYS_write,
     SYS_sendto,

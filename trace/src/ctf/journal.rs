@@ -35,7 +35,7 @@ pub(crate) struct Journal {
     sent: usize,
     /// Number of the next frame.
     sequence: u64,
-    /// Waits for the reader, at the session's end.
+    /// Waits for the reader, at the session's end, until it has taken nothing for [`PATIENCE`].
     is_patient: bool,
     /// The reader is gone. A later one would begin in the middle of a frame.
     is_broken: bool,
@@ -156,6 +156,8 @@ impl Journal {
                 return Ok(());
             }
             if !self.is_patient || !self.out.is_writable_within(PATIENCE)? {
+                // Once: each of many rings would wait as long.
+                self.is_patient = false;
                 let why = "the journal's reader does not take it";
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
             }
@@ -288,6 +290,18 @@ mod tests {
         let ended = journal.end().unwrap_err();
 
         assert_eq!(ended.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_reader_that_takes_nothing_is_waited_for_once_at_the_end_of_all_rings() {
+        let (_from, to) = UnixStream::pair().unwrap();
+        let (mut journal, _) = fill(to, &[7; 1000]);
+        journal.be_patient();
+
+        let refused = journal.write("a", b"b", 0).unwrap_err();
+
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        assert!(!journal.is_patient);
     }
 
     #[test]

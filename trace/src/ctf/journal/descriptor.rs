@@ -12,13 +12,18 @@ use super::signal::without_sigpipe;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
 use rustix::io::write;
-use rustix::net::{SendFlags, SocketType, send, sockopt::socket_type};
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_type};
+use rustix::net::{SendFlags, SocketType, send};
+use rustix::pipe::fcntl_setpipe_size;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Bytes that a pipe takes whole if it takes any: PIPE_BUF.
 const PIPE_BYTES: usize = 4096;
+
+/// Bytes that the kernel is asked to hold for the reader.
+const KERNELS_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 enum Kind {
@@ -52,8 +57,15 @@ impl Descriptor {
                 };
                 Kind::File(seek(&fd, from)?)
             }
-            FileType::Fifo => Kind::Pipe,
-            FileType::Socket if socket_type(&fd)? == SocketType::STREAM => Kind::Socket,
+            FileType::Fifo => {
+                // Less does, and loses more events where the reader is slow.
+                let _ = fcntl_setpipe_size(&fd, KERNELS_BYTES);
+                Kind::Pipe
+            }
+            FileType::Socket if socket_type(&fd)? == SocketType::STREAM => {
+                let _ = set_socket_send_buffer_size(&fd, KERNELS_BYTES);
+                Kind::Socket
+            }
             _ => return refused("it is not a file, a pipe or a stream socket"),
         };
         Ok(Descriptor { fd, kind })
