@@ -4,8 +4,6 @@
 //! clock bases, losses by cause. The file is replaced by rename, always before
 //! the metadata that it goes with. Nothing is checked here but the types.
 
-use super::error::WriteFailed;
-use super::folder::Folder;
 pub use super::packet::Domain;
 pub use super::tsc::{GuestTsc, GuestTscJson, MAX_TSC_SHIFT};
 use hypertrace_abi::ring::Losses;
@@ -156,19 +154,14 @@ impl StreamJson {
 }
 
 impl SessionJson {
-    /// Replaces the file in the session's directory. Returns its size in bytes.
+    /// Returns the file's text.
     ///
     /// # Errors
-    /// If it cannot be written: the old one stays.
-    pub(crate) fn write(&self, dir: &Folder) -> Result<u64, WriteFailed> {
-        let mut text = serde_json::to_vec_pretty(self).map_err(|e| WriteFailed {
-            action: "encode",
-            path: dir.path().join(FILE),
-            source: e.into(),
-        })?;
+    /// If it cannot be encoded.
+    pub(crate) fn text(&self) -> serde_json::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
-        dir.replace(FILE, &text)?;
-        Ok(text.len() as u64)
+        Ok(text)
     }
 }
 
