@@ -44,8 +44,8 @@ pub struct SessionConfig {
     /// creates a file: one for each client and each thread that traces, and one for each 64 MiB
     /// ([`file_bytes`](Self::file_bytes)) of a stream, and [`open_files`](Self::open_files) at least as many as streams. `session.json` and
     /// the metadata are then replaced by exchanging names with spare files, where the file system can do so.
-    /// When there are none left, files are created as without them. Those that remain are removed at the end. Not for
-    /// [`Output::Snapshots`].
+    /// When there are none left, files are created as without them. Those that remain are removed at the end. Snapshots, and sessions
+    /// that are [resumed](crate::Session::resume), have none.
     pub spare_files: usize,
     /// The users that may read what is written.
     pub share: Share,
