@@ -35,7 +35,9 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  mkfifo J; hypertrace receive J --out S         receive what a VMM writes to J
+  mkfifo J; hypertrace receive J --out S         receive what a VMM writes to J;
+                                                 and in another terminal, once
+                                                 the VMM has started:
   hypertrace report S --follow                   show its events as they come
   hypertrace receive --out S < journal           make a session of a finished journal
 

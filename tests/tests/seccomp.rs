@@ -114,6 +114,7 @@ const DRAIN_SPARE: &[Call] = calls![
 
 /// System calls of the thread that creates a session which is written to a journal.
 const CREATE_JOURNAL: &[Call] = calls![
+    SYS_close,
     SYS_prctl,
     SYS_fstat,
     SYS_lseek,
@@ -304,7 +305,9 @@ fn a_drain_thread_with_spare_files_creates_and_opens_none() {
     let jail: OwnedFd = File::open(dir.path()).unwrap().into();
     let (dir_fd, spare_files) = (Some(jail), 2 * CLIENTS as usize + 1);
     let file_bytes = DEFAULT_FILE_BYTES;
-    let config = SessionConfig { dir_fd, spare_files, file_bytes, ..config() };
+    // The spare files are open anyway, so they count more than this.
+    let open_files = 1;
+    let config = SessionConfig { dir_fd, spare_files, open_files, file_bytes, ..config() };
 
     let summary = run(CREATE_SPARE, DRAIN_SPARE, config);
 
@@ -405,6 +408,23 @@ fn threads_with_a_journal_whose_reader_is_gone_make_no_other_system_calls() {
     });
 
     assert!(failures.join().unwrap() > 0);
+}
+
+#[test]
+fn a_start_whose_journal_cannot_be_is_an_error() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (gone, to) = io::pipe().unwrap();
+    drop(gone);
+    let unreadable: OwnedFd = File::open("/dev/null").unwrap().into();
+    let configs =
+        [to.into(), unreadable].map(|journal| SessionConfig { journal: Some(journal), ..config() });
+
+    let failed = thread::spawn(move || {
+        allow(&[CREATE_JOURNAL, RUNTIME]).unwrap();
+        configs.map(|config| Session::create(config).is_err())
+    });
+
+    assert_eq!(failed.join().unwrap(), [true, true]);
 }
 
 /// Makes reference points and events of the VMM's own. Returns the number of records.

@@ -52,6 +52,9 @@ impl OpenFiles {
     /// Creates this many files ahead.
     pub fn create_spares(&mut self, number: usize) -> io::Result<()> {
         self.spares = Spare::create_many(&self.folder, number)?;
+        // They are open, so no file that takes one needs to be closed; one more, for a stream whose next
+        // file is made before its last one is closed.
+        self.most = self.most.max(number + 1);
         Ok(())
     }
 

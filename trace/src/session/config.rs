@@ -42,7 +42,8 @@ pub struct SessionConfig {
     pub open_files: usize,
     /// Stream files that are created and kept open ahead, hidden, for a drain thread whose filter allows no call that
     /// creates a file: one for each client and each thread that traces, and one for each 64 MiB
-    /// ([`file_bytes`](Self::file_bytes)) of a stream, and [`open_files`](Self::open_files) at least as many as streams. `session.json` and
+    /// ([`file_bytes`](Self::file_bytes)) of a stream. All of them are open, whatever
+    /// [`open_files`](Self::open_files) says. `session.json` and
     /// the metadata are then replaced by exchanging names with spare files, where the file system can do so.
     /// When there are none left, files are created as without them. Those that remain are removed at the end. Snapshots, and sessions
     /// that are [resumed](crate::Session::resume), have none.
