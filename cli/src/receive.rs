@@ -1,10 +1,14 @@
 //! `hypertrace receive`: makes a session of a journal.
 
+use crate::interrupt::Interrupts;
 use anyhow::{Context, Result};
 use hypertrace_trace::receive::{ReceiveError, receive};
 use hypertrace_trace::{Share, session_json};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// Make a session of the journal that a sandboxed VMM writes
@@ -43,14 +47,39 @@ Examples:
 
 Exit code: 0 done, 1 failed or the VMM was ended, 2 wrong usage, or a damaged journal.";
 
+/// A file that is waited for until a signal comes, also if it does not wait itself: O_NONBLOCK is a flag that
+/// other processes may have set.
+struct Waiting(File);
+
+impl Read for Waiting {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(why) => return Err(why.into()),
+            }
+            if Interrupts::came().is_some() {
+                return Err(io::Error::other("interrupted by a signal"));
+            }
+            match self.0.read(bytes) {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let received = if args.journal == Path::new("-") {
-        receive(&mut io::stdin().lock(), &args.out, args.share)
+    // A receiver that is ended before it has begun leaves nothing.
+    let _interrupts = Interrupts::catch();
+    let journal = if args.journal == Path::new("-") {
+        io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?.into()
     } else {
         let failed = || format!("cannot open {}", args.journal.display());
-        receive(&mut File::open(&args.journal).with_context(failed)?, &args.out, args.share)
+        File::open(&args.journal).with_context(failed)?
     };
+    let received = receive(&mut Waiting(journal), &args.out, args.share);
     let is_begun = args.out.join(session_json::FILE).exists();
     match received {
         Err(error @ (ReceiveError::Damaged { .. } | ReceiveError::Unfinished { .. }))

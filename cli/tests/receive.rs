@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -15,6 +16,7 @@ use hypertrace_tests::random::Random;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, packets, traced};
 use hypertrace_trace::{Session, SessionConfig, Writer};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -51,6 +53,45 @@ fn ran(child: Child) -> Ran {
         stdout: String::from_utf8(out.stdout).unwrap(),
         stderr: String::from_utf8(out.stderr).unwrap(),
     }
+}
+
+#[test]
+fn a_journal_that_does_not_wait_by_itself_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = UnixStream::pair().unwrap();
+    from.set_nonblocking(true).unwrap();
+    let receiver = receiver(OwnedFd::from(from), dir.path());
+    // It has begun to read, and there is nothing.
+    while !dir.path().join(".ctf").exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(50));
+
+    let (session, writer) = session(to);
+    tick(&session, 1);
+    drop(writer);
+    session.finish().unwrap();
+
+    let ran = ran(receiver);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_receiver_that_is_interrupted_before_it_has_begun_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let (from, _to) = io::pipe().unwrap();
+    let receiver = receiver(from, &out);
+    while !out.join(".ctf").exists() {
+        thread::sleep(Duration::from_millis(1));
+    }
+
+    kill_process(Pid::from_child(&receiver), Signal::TERM).unwrap();
+
+    let ran = ran(receiver);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("interrupted by a signal"), "{ran:?}");
+    assert!(!out.exists());
 }
 
 #[test]

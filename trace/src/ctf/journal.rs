@@ -16,13 +16,18 @@ use frame::{FrameHeader, HEADER_BYTES, Kind, LARGEST, name_bytes};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// Bytes that wait for the reader of a pipe or a socket before further frames are refused.
 const WAITING: usize = 1 << 20;
 /// How long the reader may take nothing at the session's end.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the session's end waits for a reader that takes something now and then.
+const MOST_PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two attempts to write. A socket that takes more is not always reported as writable: only once
+/// much of its buffer is free.
+const ATTEMPTS: Duration = Duration::from_millis(50);
 
 /// Writer of a journal.
 #[derive(Debug)]
@@ -35,8 +40,9 @@ pub(crate) struct Journal {
     sent: usize,
     /// Number of the next frame.
     sequence: u64,
-    /// Waits for the reader, at the session's end, until it has taken nothing for [`PATIENCE`].
-    is_patient: bool,
+    /// Since when frames wait for the reader, at the session's end: until it has taken nothing for
+    /// [`PATIENCE`].
+    patient: Option<Instant>,
     /// The reader is gone. A later one would begin in the middle of a frame.
     is_broken: bool,
     is_ended: bool,
@@ -54,7 +60,7 @@ impl Journal {
             bytes: Vec::with_capacity(WAITING),
             sent: 0,
             sequence: 0,
-            is_patient: false,
+            patient: None,
             is_broken: false,
             is_ended: false,
         })
@@ -86,7 +92,7 @@ impl Journal {
 
     /// Waits for the reader from now on, before a frame is refused.
     pub fn be_patient(&mut self) {
-        self.is_patient = true;
+        self.patient = Some(Instant::now());
     }
 
     /// Returns whether accepted frames wait for the reader.
@@ -98,7 +104,7 @@ impl Journal {
     /// it failed.
     ///
     /// # Errors
-    /// If the reader takes nothing for a second.
+    /// If the reader takes nothing for a second, or not all within ten.
     pub fn end(&mut self) -> io::Result<()> {
         self.be_patient();
         if !self.is_ended {
@@ -150,14 +156,25 @@ impl Journal {
 
     /// Makes room for another frame.
     fn wait_for_less(&mut self, most: usize) -> io::Result<()> {
+        let mut before = self.waiting();
+        let mut progress = Instant::now();
         loop {
             self.flush()?;
             if self.waiting() <= most {
                 return Ok(());
             }
-            if !self.is_patient || !self.out.is_writable_within(PATIENCE)? {
+            if self.waiting() < before {
+                progress = Instant::now();
+            }
+            before = self.waiting();
+            let waits = self.patient.is_some_and(|since| {
+                progress.elapsed() < PATIENCE && since.elapsed() < MOST_PATIENCE
+            });
+            if waits {
+                self.out.is_writable_within(ATTEMPTS)?;
+            } else {
                 // Once: each of many rings would wait as long.
-                self.is_patient = false;
+                self.patient = None;
                 let why = "the journal's reader does not take it";
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
             }
@@ -283,6 +300,58 @@ mod tests {
     }
 
     #[test]
+    fn a_write_to_a_pipe_never_waits_whatever_its_reader_does() {
+        let (_from, to) = io::pipe().unwrap();
+        let shared = to.try_clone().unwrap();
+
+        let _journal = Journal::new(to.into(), Path::new("J")).unwrap();
+
+        let flags = rustix::fs::fcntl_getfl(&shared).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+    }
+
+    #[test]
+    fn a_pipe_that_is_its_own_reader_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("J");
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        )
+        .unwrap();
+        let both = std::fs::File::options().read(true).write(true).open(path).unwrap();
+
+        let refused = Journal::new(both.into(), Path::new("J")).unwrap_err();
+
+        assert!(refused.to_string().contains("its own reader"), "{refused}");
+    }
+
+    #[test]
+    fn the_end_waits_for_a_socket_that_is_never_reported_as_writable() {
+        let (mut from, to) = UnixStream::pair().unwrap();
+        let packet = [7; 100_001];
+        let (mut journal, accepted) = fill(to, &packet);
+
+        let read = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut all, mut part) = (Vec::new(), vec![0; 32 << 10]);
+                while let Ok(n @ 1..) = from.read(&mut part) {
+                    all.extend_from_slice(&part[..n]);
+                    // Less in a second than makes it writable.
+                    std::thread::sleep(Duration::from_millis(60));
+                }
+                all
+            });
+            journal.end().unwrap();
+            drop(journal);
+            reader.join().unwrap()
+        });
+
+        assert_eq!(frames(&read, &packet), accepted + 1);
+    }
+
+    #[test]
     fn the_end_waits_for_a_reader_and_not_for_ever() {
         let (_from, to) = UnixStream::pair().unwrap();
         let (mut journal, _) = fill(to, &[7; 1000]);
@@ -301,7 +370,7 @@ mod tests {
         let refused = journal.write("a", b"b", 0).unwrap_err();
 
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
-        assert!(!journal.is_patient);
+        assert!(journal.patient.is_none());
     }
 
     #[test]

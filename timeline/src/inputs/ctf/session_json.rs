@@ -17,6 +17,7 @@ use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Most event classes of a session: as many as its descriptions have room for.
@@ -132,12 +133,35 @@ impl Deref for SessionJson {
     }
 }
 
+/// Attempts to read the file while its writer replaces it.
+const ATTEMPTS: u32 = 20;
+
+/// Returns which file has this name, and its last change.
+fn identity(path: &Path) -> Option<(u64, u64, i64, i64)> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+}
+
 impl SessionJson {
     /// Reads and checks the file in a session's directory.
     ///
     /// # Errors
     /// If there is none, or it is not one of ours, or breaks a rule.
     pub fn read(dir: &Path) -> Result<SessionJson> {
+        // A writer with spare files uses a file again that it has replaced, although a slow reader may
+        // still have that one open.
+        let path = dir.join(FILE);
+        for _ in 1..ATTEMPTS {
+            let before = identity(&path);
+            match SessionJson::read_once(dir) {
+                Err(Error::Description { .. }) if identity(&path) != before => {}
+                read => return read,
+            }
+        }
+        SessionJson::read_once(dir)
+    }
+
+    fn read_once(dir: &Path) -> Result<SessionJson> {
         let path = dir.join(FILE);
         let wrong = |why: String| Error::Description { path: path.clone(), why };
         let Opened { file, len } = open(&path).map_err(|why| match why {

@@ -1,16 +1,14 @@
 //! The descriptor that a journal is written to, without waiting for its reader.
 //!
-//! O_NONBLOCK is a flag of the open file, which other processes may share, so it is left alone:
 //! - A socket is written by send(2) with MSG_DONTWAIT and MSG_NOSIGNAL.
-//! - A pipe is written 4 KiB (PIPE_BUF) at a time, each after a poll(2) that does not wait: a pipe that is
-//!   writable has room for that much, as long as no other process writes to it. pwritev2(2) with
-//!   RWF_NOWAIT would need Linux 6.4, and not every named pipe knows it.
+//! - A pipe gets O_NONBLOCK, a flag of the open file: its reader can fill it or make it smaller at any instant, so
+//!   no look at it beforehand would do. Nobody else writes to it.
 //! - A file is written at its own position, as any file of a session is.
 
 use super::super::folder::{check_size, retry};
 use super::signal::without_sigpipe;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fstat, seek};
+use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl, fstat, seek};
 use rustix::io::write;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_type};
 use rustix::net::{SendFlags, SocketType, send};
@@ -18,9 +16,6 @@ use rustix::pipe::fcntl_setpipe_size;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-
-/// Bytes that a pipe takes whole if it takes any: PIPE_BUF.
-const PIPE_BYTES: usize = 4096;
 
 /// Bytes that the kernel is asked to hold for the reader.
 const KERNELS_BYTES: usize = 1 << 20;
@@ -58,6 +53,10 @@ impl Descriptor {
                 Kind::File(seek(&fd, from)?)
             }
             FileType::Fifo => {
+                if flags & OFlags::RWMODE == OFlags::RDWR {
+                    return refused("it is open for reading, too, and would be its own reader");
+                }
+                fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
                 // Less does, and loses more events where the reader is slow.
                 let _ = fcntl_setpipe_size(&fd, KERNELS_BYTES);
                 Kind::Pipe
@@ -86,29 +85,11 @@ impl Descriptor {
                 *at += written as u64;
                 Ok(written)
             }
-            Kind::Pipe => without_sigpipe(|| self.write_pipe(bytes)),
+            Kind::Pipe => without_sigpipe(|| retry(|| write(&self.fd, bytes))),
             Kind::Socket => {
                 retry(|| send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
             }
         }
-    }
-
-    fn write_pipe(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut written = 0;
-        for chunk in bytes.chunks(PIPE_BYTES) {
-            let sent = match self.is_writable_within(Duration::ZERO) {
-                Ok(true) => retry(|| write(&self.fd, chunk)),
-                Ok(false) => Err(io::ErrorKind::WouldBlock.into()),
-                Err(why) => Err(why),
-            };
-            match sent {
-                Ok(n) => written += n,
-                Err(why) if written == 0 => return Err(why),
-                // The next call returns the error.
-                Err(_) => break,
-            }
-        }
-        Ok(written)
     }
 
     /// Returns whether it takes more bytes, now or within this time.
