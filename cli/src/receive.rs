@@ -47,7 +47,7 @@ Examples:
 
 Exit code: 0 done, 1 failed or the VMM was ended, 2 wrong usage, or a damaged journal.";
 
-/// A file that is waited for until a signal comes, also if it does not wait itself: O_NONBLOCK is a flag that
+/// A file that is waited for until a signal, also if it does not wait itself: O_NONBLOCK is a flag that
 /// other processes may have set.
 struct Waiting(File);
 
