@@ -38,12 +38,12 @@ fn agreement(out: &mut String, tsc: GuestTsc, clients: &[Agreement]) -> fmt::Res
     let number = clients.iter().map(|found| found.constraints).sum();
     writeln!(
         out,
-        "    the VMM says {}; no reading of {}\n\
-         \x20                contradicts it ({}): times are by it. A constant\n\
+        "    the VMM says {}; none of the {} limits of\n\
+         \x20                {} contradicts it: times are by it. A constant\n\
          \x20                offset could be {} ns earlier or {} ns later",
         said(tsc),
-        clients_text(clients.len()),
         count(number),
+        clients_text(clients.len()),
         ns(earlier.unwrap_or(0)),
         ns(later.unwrap_or(0)),
     )
@@ -61,7 +61,7 @@ fn contradiction(out: &mut String, session: &Session, compared: &ComparedTsc) ->
             let seconds = since_start(session, point.y) as f64 / 1e9;
             writeln!(
                 out,
-                "{contradicting} of {all} readings contradict it, by {} ns\n\
+                "{contradicting} of {all} limits contradict it, by {} ns\n\
                  \x20                at most: raw {raw} was {side}\n\
                  \x20                {seconds:.9} s of the session",
                 ns(by),
@@ -70,7 +70,7 @@ fn contradiction(out: &mut String, session: &Session, compared: &ComparedTsc) ->
         None if !found.has_possible_rate => {
             writeln!(out, "Its rate is not within the limits above")
         }
-        None => writeln!(out, "Its {all} readings limit the clock on one side only"),
+        None => writeln!(out, "Its {all} limits are on one side only"),
     }
 }
 
@@ -115,7 +115,7 @@ pub fn to_json(session: &Session, maps: &ClockMaps) -> Vec<Value> {
             "shift": tsc.shift,
             "is_used": found.is_agreed(),
             "has_possible_rate": found.has_possible_rate,
-            "readings": found.constraints,
+            "limits": found.constraints,
             "contradicting": found.contradicting,
             "worst": worst,
             "room_ns": {
@@ -123,8 +123,8 @@ pub fn to_json(session: &Session, maps: &ClockMaps) -> Vec<Value> {
                 "later": found.room.1.map(in_ns),
             },
             "residuals_ns": {
-                "to_host": found.residuals.0.map(in_ns),
-                "from_host": found.residuals.1.map(in_ns),
+                "to_host": found.residuals.to_host.map(in_ns),
+                "from_host": found.residuals.from_host.map(in_ns),
             },
         })
     };

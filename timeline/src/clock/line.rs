@@ -8,7 +8,7 @@
 
 use super::host::HostCounter;
 use super::sweep::{Rate, Rates};
-use super::{ClockMap, FRACTION, LIMIT, Limits, Point, quantile};
+use super::{ClockMap, Distances, FRACTION, LIMIT, Limits, Point, Residuals};
 use hypertrace_trace::session_json::GuestTsc;
 
 /// A guest's clock by its VMM's word: a map from guest ticks to host time that never goes backwards.
@@ -37,8 +37,8 @@ pub struct Agreement {
     /// By how much the clock could be earlier and later at all readings, in 1/[`FRACTION`] ns, without a
     /// contradiction. `None` if there are no constraints on that side.
     pub room: (Option<u64>, Option<u64>),
-    /// Medians of the distances to the host times: after the reading, and before it.
-    pub residuals: (Option<u64>, Option<u64>),
+    /// How far the clock is from the constraints.
+    pub residuals: Residuals,
 }
 
 /// A constraint that the VMM's word contradicts.
@@ -110,7 +110,6 @@ impl Line {
             ..Agreement::default()
         };
         let mut side = |points: &[Point], is_upper: bool| {
-            let mut distances = Vec::with_capacity(points.len());
             for point in points {
                 let own = self.at(point.x);
                 let (low, high) = if is_upper { (own, point.y) } else { (point.y, own) };
@@ -121,14 +120,14 @@ impl Line {
                         found.worst = Some(Contradicted { point: *point, is_upper, by });
                     }
                 }
-                distances.push(high.saturating_sub(low).max(0).unsigned_abs());
             }
-            let room = distances.iter().min().copied();
-            (room, quantile(&mut distances, 50))
         };
-        let (later, to_host) = side(&limits.not_after, true);
-        let (earlier, from_host) = side(&limits.not_before, false);
-        (found.room, found.residuals) = ((earlier, later), (to_host, from_host));
+        side(&limits.not_after, true);
+        side(&limits.not_before, false);
+        let mut distances = Distances::default();
+        distances.add(limits, |x| self.at(x));
+        found.room = distances.least();
+        found.residuals = distances.medians();
         found
     }
 }

@@ -17,7 +17,10 @@ use super::packet::Domain;
 use super::samples::{self, Found, Times};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{Bounds, ClockMap, FRACTION, GuestReading, LIMIT, Limits, Line, Mapped, Point};
+use crate::clock::{
+    Bounds, ClockMap, Distances, FRACTION, GuestReading, LIMIT, Limits, Line, Mapped, Point,
+    Residuals,
+};
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,6 +67,8 @@ struct Maps {
     /// Constraints by the kernel: used, and left out.
     of_kernel: (usize, usize),
     tscs: GuestTscs,
+    /// By client whose own map is used; `None`: of the clients that agree.
+    residuals: BTreeMap<Option<u32>, Residuals>,
 }
 
 /// The map of a client's clock, with where the last lookups found their times.
@@ -276,6 +281,32 @@ impl ClockMaps {
         }
     }
 
+    /// Returns how far the times of the clients of a map that [`ClockMaps::iter`] has are from the constraints:
+    /// by the VMM's word where that is used, by the map elsewhere.
+    pub fn residuals(&self, (clock, client, _): (u32, Option<u32>, &ClockMap)) -> Residuals {
+        let maps = self.clocks.get(&clock);
+        maps.and_then(|maps| maps.residuals.get(&client)).copied().unwrap_or_default()
+    }
+
+    /// Returns the size of a jump up to which the bounds of a map that [`ClockMaps::iter`] has hold if it is
+    /// not found, in 1/[`FRACTION`] ns: the least usual width of its clients. `None` if there is no bound.
+    pub fn room_for_jumps(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<u64> {
+        let (clock, client, map) = of;
+        let shared = map.width()?;
+        let maps = self.clocks.get(&clock).filter(|_| client.is_none());
+        let own = maps.into_iter().flat_map(|maps| {
+            let own = maps.clients.iter().filter(|(client, _)| !maps.alone.contains(client));
+            // The bounds of those with few are the larger ones of both.
+            own.filter(|(_, own)| own.constraints() >= FEW).filter_map(|(_, own)| own.width())
+        });
+        own.chain([shared]).min()
+    }
+
+    /// Returns whether constraints by the kernel's trace limit a clock.
+    pub fn is_limited_by_kernel(&self, clock: u32) -> bool {
+        self.clocks.get(&clock).is_some_and(|maps| maps.of_kernel.0 > 0)
+    }
+
     /// Returns the bounds of a client's times at the readings of a map.
     fn bounds_at(&self, clock: u32, client: u32, of: &ClockMap) -> Option<Bounds> {
         let mut map = self.get(clock, client)?;
@@ -381,7 +412,25 @@ impl Maps {
         let is_alone = |client: &u32| group.binary_search(client).is_err();
         let alone = own.keys().copied().filter(is_alone).collect();
         let shared = shared.unwrap_or(unknown.clone());
-        Maps { shared, clients: own, alone, unknown, of_kernel, tscs }
+        let residuals = BTreeMap::new();
+        let maps = Maps { shared, clients: own, alone, unknown, of_kernel, tscs, residuals };
+        Maps { residuals: maps.residuals(&limits), ..maps }
+    }
+
+    fn residuals(&self, limits: &BTreeMap<u32, Limits>) -> BTreeMap<Option<u32>, Residuals> {
+        let mut distances: BTreeMap<Option<u32>, Distances> = BTreeMap::new();
+        for (client, limits) in limits {
+            let alone = self.alone.contains(client).then_some(*client);
+            let own = self.clients.get(client).filter(|_| alone.is_some());
+            let map = own.unwrap_or(&self.shared);
+            let (line, mut hint) = (self.tscs.used(*client), 0);
+            distances.entry(alone).or_default().add(limits, |x| match line {
+                Some(line) => line.at(x),
+                // Readings are not negative.
+                None => map.at_from(&mut hint, x.unsigned_abs()).host,
+            });
+        }
+        distances.into_iter().map(|(client, distances)| (client, distances.medians())).collect()
     }
 }
 
