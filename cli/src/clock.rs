@@ -1,12 +1,14 @@
 //! `hypertrace clock`: how well the clocks of sessions are known, and why.
 
+mod guest_tscs;
+
 use crate::escape::{Escaped, JsonText};
 use crate::losses::grouped;
 use crate::output::print;
 use crate::report::{Opened, open_each, unplaced};
 use crate::stat::clock_name;
-use hypertrace_timeline::Session;
-use hypertrace_timeline::clock::{Bounds, ClockMap, FRACTION, Jump};
+use hypertrace_timeline::clock::{ClockMap, FRACTION, Jump, Residuals};
+use hypertrace_timeline::{ClockMaps, Session};
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -19,8 +21,10 @@ const SHOWN: usize = 10;
 /// Each reference point is a pair of times: the guest read its clock before the
 /// host handled the point, and its next reading was after that. These pairs limit
 /// the guest's clock against the host's. For each clock this shows how many
-/// there are, the limits of its rate, the bounds on the error of mapped times, how
-/// far the pairs are from the map, and the jumps that two pairs prove.
+/// readings they limit, what rate is assumed, the bounds on the error of times,
+/// how far the pairs are from these times, and the jumps that two pairs prove.
+///
+/// Where the VMM gave the TSC of a guest, it shows whether the pairs agree.
 ///
 /// The bounds assume that a clock is never off from its rate by more than 1,000
 /// ppm, except where it jumps. docs/clocks.md says what else they assume.
@@ -93,14 +97,18 @@ fn to_text(
             }
         }
     }
-    for (id, client, map) in maps.iter() {
+    let mut all = maps.iter().peekable();
+    while let Some((id, client, map)) = all.next() {
         let has_others = maps.iter().any(|(other, client, _)| other == id && client.is_some());
         let whose = match client {
             Some(client) => format!("client {client} alone: its clock differs from others'"),
             None if has_others => "the clients that agree".into(),
             None => "all clients".into(),
         };
-        clock(out, session, id, &whose, map, maps.bounds((id, client, map)))?;
+        clock(out, session, maps, (id, client, map), &whose)?;
+        if all.peek().is_none_or(|(next, ..)| *next != id) {
+            guest_tscs::to_text(out, session, maps, id)?;
+        }
     }
     for (id, (clients, has_bound)) in maps.without_points(session) {
         let clients = if clients == 1 { "1 client".into() } else { format!("{clients} clients") };
@@ -145,37 +153,24 @@ fn to_text(
 fn clock(
     out: &mut String,
     session: &Session,
-    id: u32,
+    maps: &ClockMaps,
+    of: (u32, Option<u32>, &ClockMap),
     whose: &str,
-    map: &ClockMap,
-    bounds: Option<Bounds>,
 ) -> fmt::Result {
+    let (id, _, map) = of;
     let described = session.json().clock(id);
     let kind = described.map_or(String::new(), |clock| clock_name(&clock.kind));
     writeln!(out, "\n  guest {kind} (clock {id}), {whose}")?;
     if map.constraints() == 0 {
         return writeln!(out, "    offset unknown: there are no reference points");
     }
-    let (slowest, fastest) = map.frequencies();
     writeln!(
         out,
         "    known from   {} readings around reference points",
         count(map.constraints())
     )?;
-    writeln!(
-        out,
-        "    rate         {} to {} Hz; declared {} Hz",
-        grouped(slowest as u64),
-        grouped(fastest.ceil() as u64),
-        grouped(described.map_or(0, |clock| clock.frequency)),
-    )?;
-    if map.has_another_rate() {
-        writeln!(
-            out,
-            "                 the points contradict the declared rate, or the guest is\n\
-             \x20                stopped now and then: the errors below allow for both"
-        )?;
-    }
+    rate(out, map, described.map_or(0, |clock| clock.frequency))?;
+    let bounds = maps.bounds(of);
     match bounds {
         None => writeln!(
             out,
@@ -191,26 +186,23 @@ fn clock(
             ns(bounds.max),
         )?,
     }
-    let residuals = map.residuals();
-    if let (Some(to), Some(from)) = (residuals.to_host, residuals.from_host) {
-        writeln!(
-            out,
-            "    a point      reaches the host {} ns after the guest's reading;\n\
-             \x20                the next reading is {} ns later (medians, by this map)",
-            ns(to),
-            ns(from),
-        )?;
-    }
+    distances(out, maps.residuals(of), maps.is_limited_by_kernel(id))?;
     let found = map.segments() - 1;
     write!(
         out,
         "    jumps        {} found",
         if found == 0 { "none".into() } else { count(found) }
     )?;
-    match map.width() {
-        Some(width) => writeln!(out, "; one below {} ns would be inside the error", ns(width))?,
-        None => writeln!(out)?,
+    if let Some(room) = maps.room_for_jumps(of) {
+        write!(out, "; one of less than {} ns may be missed", ns(room))?;
+        if bounds.is_some() {
+            write!(out, ",\n{:17}and the errors above hold all the same", "")?;
+        }
+        if maps.is_limited_by_kernel(id) {
+            write!(out, "\n{:17}(kernel.dat does not make this smaller)", "")?;
+        }
     }
+    writeln!(out)?;
     for jump in map.jumps().iter().take(SHOWN) {
         tell(out, session, id, jump)?;
     }
@@ -218,6 +210,54 @@ fn clock(
         writeln!(out, "      and {} more", count(found - SHOWN))?;
     }
     Ok(())
+}
+
+/// Writes the limits of a clock's rate, and whether anything but the declared rate is known.
+fn rate(out: &mut String, map: &ClockMap, declared: u64) -> fmt::Result {
+    let (slowest, fastest) = map.frequencies();
+    let (slowest, fastest) = (grouped(slowest as u64), grouped(fastest.ceil() as u64));
+    let declared = grouped(declared);
+    if !map.has_another_rate() {
+        return writeln!(
+            out,
+            "    rate         declared {declared} Hz, assumed to be within 1,000 ppm:\n\
+             \x20                {slowest} to {fastest} Hz"
+        );
+    }
+    let why = match map.allows_declared_rate() {
+        true => {
+            ", or\n                 the guest is stopped now and then: the errors below\n\
+             \x20                allow for both"
+        }
+        false => "",
+    };
+    writeln!(
+        out,
+        "    rate         declared {declared} Hz. The points contradict that{why}.\n\
+         \x20                Assumed to be within 1,000 ppm of the points' mean:\n\
+         \x20                {slowest} to {fastest} Hz"
+    )
+}
+
+/// Writes how far times are from the constraints. `has_kernel`: whether some are by the kernel's trace.
+fn distances(out: &mut String, residuals: Residuals, has_kernel: bool) -> fmt::Result {
+    let (Some(to), Some(from)) = (residuals.to_host, residuals.from_host) else { return Ok(()) };
+    let (to, from) = (ns(to), ns(from));
+    match has_kernel {
+        false => writeln!(
+            out,
+            "    a point      is handled by the host {to} ns after the guest's\n\
+             \x20                reading; the next reading is {from} ns later\n\
+             \x20                (medians, by the times that reports show)"
+        ),
+        true => writeln!(
+            out,
+            "    a point      reaches the host's kernel {to} ns after the guest's\n\
+             \x20                reading; the next reading is {from} ns after the exit\n\
+             \x20                (medians, by the times that reports show; for points\n\
+             \x20                without an exit in kernel.dat, the host's own times)"
+        ),
+    }
 }
 
 /// Writes what a jump is and what proves it.
@@ -277,7 +317,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
     let clocks: Vec<Value> = maps.iter().map(|(id, client, map)| {
         let (slowest, fastest) = map.frequencies();
         let described = session.json().clock(id);
-        let residuals = map.residuals();
+        let residuals = maps.residuals((id, client, map));
         json!({
             "id": id,
             "client": client,
@@ -291,6 +331,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
                 "p50": in_ns(b.p50), "p99": in_ns(b.p99), "max": in_ns(b.max),
             })),
             "usual_width_ns": map.width().map(in_ns),
+            "room_for_jumps_ns": maps.room_for_jumps((id, client, map)).map(in_ns),
             "residuals_ns": {
                 "to_host": residuals.to_host.map(in_ns),
                 "from_host": residuals.from_host.map(in_ns),
@@ -310,6 +351,7 @@ fn to_json(first: Option<&Session>, (session, maps, unread): &Opened) -> Value {
         "without_points": maps.without_points(session).iter().map(|(id, (clients, has_bound))| json!({
             "clock": id, "clients": clients, "has_bound": has_bound,
         })).collect::<Vec<_>>(),
+        "guest_tscs": guest_tscs::to_json(session, maps),
         "kernel": maps.of_kernel().map(|(used, left_out)| json!({
             "used": used, "left_out": left_out,
         })),

@@ -11,6 +11,7 @@ mod kernel;
 mod losses;
 mod output;
 mod qemu;
+mod receive;
 mod record;
 mod recording;
 mod regions;
@@ -23,6 +24,7 @@ mod vmm;
 mod writer;
 
 use clap::{Parser, Subcommand};
+use hypertrace_trace::receive::ReceiveError;
 use hypertrace_trace::{SessionError, session_json};
 use hypertrace_user::{ProgramError, allow_open_files};
 use recording::tidy;
@@ -48,6 +50,7 @@ enum Command {
     Run(run::Args),
     Serve(serve::Args),
     Record(record::Args),
+    Receive(receive::Args),
     Ctl(ctl::Args),
     Bench(bench::BenchArgs),
 }
@@ -70,7 +73,7 @@ fn main() -> ExitCode {
         | Command::Record(_) => true,
         Command::Run(args) => args.kernel,
         Command::Demo(args) => args.kernel,
-        Command::Serve(_) | Command::Ctl(_) | Command::Bench(_) => false,
+        Command::Serve(_) | Command::Receive(_) | Command::Ctl(_) | Command::Bench(_) => false,
     };
     if has_many_files {
         allow_open_files();
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::Run(args) => tidy(Some(&args.out), || run::run(&args)),
         Command::Serve(args) => tidy(Some(&args.out), || serve::run(&args)),
         Command::Record(args) => tidy(Some(&args.out), || record::run(&args)),
+        Command::Receive(args) => tidy(Some(&args.out), || receive::run(&args)).map(succeeded),
         Command::Demo(args) => tidy(args.out.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),
         Command::Stat(args) => stat::run(&args).map(succeeded),
@@ -134,6 +138,7 @@ fn exit(error: &anyhow::Error) -> ExitCode {
         || error.downcast_ref().is_some_and(hypertrace_timeline::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_user::Error::is_bad_input)
         || error.downcast_ref().is_some_and(hypertrace_kernel::Error::is_bad_input)
+        || error.downcast_ref().is_some_and(ReceiveError::is_bad_input)
         || error.downcast_ref().is_some_and(SessionError::is_bad_input);
     ExitCode::from(if is_bad_input { 2 } else { 1 })
 }

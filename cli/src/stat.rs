@@ -87,9 +87,15 @@ fn to_text(session: &Session, stat: &SessionStat, kernel: Option<&KernelStat>) -
     if stat.streams.is_empty() {
         out.push_str("no events of a guest, a program or a VMM\n");
     } else {
-        let rows = stat.streams.iter().chain([&stat.total]).map(cells);
+        let shown = || stat.streams.iter().filter(|row| !is_unused(row));
+        let rows = shown().chain([&stat.total]).map(cells);
         let table = table(header, 2..9, rows).to_string();
         table.lines().for_each(|line| out.extend([line.trim_end(), "\n"]));
+        match stat.streams.len() - shown().count() {
+            0 => {}
+            1 => out.push_str("1 stream without a record is not shown\n"),
+            n => out.push_str(&format!("{n} streams without a record are not shown\n")),
+        }
     }
     let mut below = String::new();
     // Writing to a String does not fail.
@@ -100,6 +106,11 @@ fn to_text(session: &Session, stat: &SessionStat, kernel: Option<&KernelStat>) -
         out.extend(lines);
     }
     out
+}
+
+/// Returns whether a stream has had nothing, as those of clients that nobody leased.
+fn is_unused(row: &StreamStat) -> bool {
+    row.records == 0 && row.lost == 0 && row.filtered == 0 && row.faults == 0 && row.name.is_empty()
 }
 
 /// Writes the lines that only some sessions have.

@@ -70,6 +70,7 @@ impl Device {
     /// Runs a guest program and records the VMM's own events that are on. The
     /// time limit is multiplied by `times`.
     pub fn run_traced(&self, mut machine: Machine, args: &Args, times: u32) -> Result<Outcome> {
+        machine.give_tscs(&self.session);
         machine.observe(record_in(self.session.clone()));
         self.run_for(machine, args, Answer::Device, LIMIT * times)
     }

@@ -1,11 +1,14 @@
 //! `hypertrace clock`, and sessions of one or several machines on one timeline.
 
+#[path = "../../timeline/tests/made/machine.rs"]
+mod machine;
 #[path = "../../timeline/tests/made/mod.rs"]
 mod made;
 #[path = "../../timeline/tests/made/trace_dat.rs"]
 mod trace_dat;
 
 use hypertrace_tests::{capability, kvm};
+use machine::{Kernel, Kind, machine};
 use made::{
     BOOT, DISK_READ, EVENTS, GHZ, GUEST_BASE, Made, OTHER_BOOT, Packet, START_NS, VCPU_EXIT, clock,
     clocks, json, with_boot,
@@ -136,14 +139,19 @@ fn an_offset_by_hand_places_a_session_with_the_bound_that_it_has() {
     assert_eq!(out.status.code(), Some(2));
 }
 
-/// Makes a session with a point every 100 us: the host sees each after 5 us, and the guest continues 5 us
-/// later. Its clock loses a millisecond after the 50th.
+/// Makes a session with a point every 100 us, whose clock loses a millisecond after the 50th.
 fn stopped() -> Made {
+    stopping(100_000, 50, 1_000_000)
+}
+
+/// Makes a session with 100 points at this interval in ns: the host sees each after 5 us, and the guest
+/// continues 5 us later. Its clock loses so many ns each time after `every` points.
+fn stopping(interval: u64, every: u64, lost: u64) -> Made {
     let mut made = Made::with_json(&with_boot(&json(&clocks(), EVENTS, "[]"), Some(BOOT)));
     let (mut ring, mut thread) = (Packet::guest(0), Packet::host(0));
     for point in 0..100 {
-        let guest = 1_000_000 + point * 100_000;
-        let host = guest + if point < 50 { 0 } else { 1_000_000 };
+        let guest = 1_000_000 + point * interval;
+        let host = guest + point / every * lost;
         thread = thread.point(host + 5_000, 0, point as u32, GUEST_BASE + guest, point);
         ring = ring.event(guest + 10_000, DISK_READ, &[point, 0]);
     }
@@ -161,8 +169,10 @@ fn a_clock_is_described_in_words_with_its_jumps() {
         "host: counter of 1,000,000,000 Hz, boot 36d00ed1-e68a-4dcf-9f57-8bb3a1fed66d",
         "guest TSC (clock 1), all clients",
         "known from   200 readings around reference points",
-        "declared 1,000,000,000 Hz",
-        "1 found",
+        "declared 1,000,000,000 Hz, assumed to be within 1,000 ppm:\n",
+        "                 998,999,999 to 1,001,000,001 Hz\n",
+        "1 found; one of less than ",
+        " may be missed,\n                 and the errors above hold all the same\n",
         "the guest's clock lost at least ",
         "of the session",
     ] {
@@ -254,6 +264,53 @@ fn a_kernels_trace_of_another_boot_is_not_used_and_named() {
 }
 
 #[test]
+fn a_kernels_trace_in_another_directory_limits_clocks_as_one_inside_does() {
+    let made = machine(Kind::Steady, 1, Kernel::All).made;
+    let trace = made.path().join("kernel.dat");
+    let shown = |command: &[&str], others: &[&str]| {
+        let out = run(&[command, &[path(&made)], others].concat());
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        let shown = text(&out.stdout);
+        // Sources have the session's name if there are several.
+        let of_guest = shown.lines().filter(|line| line.contains("disk_read"));
+        let bounds = of_guest.map(|line| {
+            let value: Value = serde_json::from_str(line).unwrap();
+            (
+                value["ts_ns"].clone(),
+                value["bound_ns"].clone(),
+                value["regions"][0]["bound_ns"].clone(),
+            )
+        });
+        bounds.collect::<Vec<_>>()
+    };
+    let commands: [&[&str]; 2] = [
+        &["report", "--json", "--client", "0", "-e", "disk_read"],
+        &["regions", "--json", "--between", "disk_read", "disk_read"],
+    ];
+    let inside = commands.map(|command| shown(command, &[]));
+    let [recorder, of_other_boot] = [BOOT, OTHER_BOOT].map(|boot| Made::of_boot(Some(boot)));
+    std::fs::copy(&trace, recorder.path().join("kernel.dat")).unwrap();
+    std::fs::rename(&trace, made.path().join("moved.dat")).unwrap();
+    let moved = made.path().join("moved.dat");
+
+    let without = commands.map(|command| shown(command, &[path(&of_other_boot)]));
+    let in_session = commands.map(|command| shown(command, &[path(&recorder)]));
+    let alone = commands.map(|command| shown(command, &[moved.to_str().unwrap()]));
+
+    assert!(inside[0].len() > 50 && inside[1].len() == 1, "{inside:?}");
+    assert_ne!(without, inside);
+    assert_eq!(in_session, inside);
+    assert_eq!(alone, inside);
+    let used = |others: &[&str]| {
+        let out = run(&[&["clock", "--json", path(&made)], others].concat());
+        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+        found["sessions"][0]["kernel"]["used"].as_u64()
+    };
+    assert!(used(&[path(&recorder)]).unwrap() > 50);
+    assert_eq!(used(&[]), None);
+}
+
+#[test]
 fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     if !kvm::is_usable() {
         return;
@@ -290,6 +347,212 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     capability::used("tracefs");
 }
 
+/// Makes a session with a point every 100 us of each of two clients. The clocks are the host's, less 995 us.
+fn steady() -> Made {
+    let mut made = Made::new();
+    for client in [0, 1] {
+        let (mut ring, mut thread) = (Packet::guest(client), Packet::host(client));
+        for point in 0..100 {
+            let guest = 1_000_000 + point * 100_000;
+            thread = thread.point(guest + 5_000, client, point as u32, GUEST_BASE + guest, point);
+            ring = ring.event(guest + 9_000, DISK_READ, &[point, 0]);
+        }
+        made = made
+            .stream(&format!("guest-{client}"), &[Packet::guest(client), ring])
+            .stream(&format!("host-{client}"), &[Packet::host(client), thread]);
+    }
+    made
+}
+
+#[test]
+fn a_tsc_that_the_vmm_gave_is_used_and_shown_unless_points_contradict_it() {
+    let tsc = |client: &str, offset: i64| {
+        format!(r#"{{"epoch":0,"client":{client},"offset":{offset},"multiplier":1,"shift":0}}"#)
+    };
+    let made = steady();
+    // Client 1's is 6 us too early. That of epoch 1 is of no clock.
+    let other = r#"{"epoch":1,"offset":7,"multiplier":1,"shift":0}"#;
+    made.tell(&[&*tsc("null", -995_000), &tsc("1", -989_000), other].join(","));
+
+    let out = run(&["clock", path(&made)]);
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+    let out = text(&out.stdout);
+    for expected in [
+        "    the VMM says host - 995,000 ticks; none of the 200 limits of\n",
+        "1 client contradicts it: times are by it. A constant\n",
+        "offset could be 4,000 ns earlier or 5,000 ns later\n",
+        "    the VMM says host - 989,000 ticks for client 1: not used.\n",
+        "100 of 200 limits contradict it, by 2,001 ns\n",
+        "at most: raw 1014000 was not before\n",
+        "0.001005000 s of the session\n",
+    ] {
+        assert!(out.contains(expected), "{expected}: {out}");
+    }
+    for line in out.lines().skip(1) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+
+    let out = run(&["clock", "--json", path(&made)]);
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let [first, second] = &found["sessions"][0]["guest_tscs"].as_array().unwrap()[..] else {
+        panic!("{found}")
+    };
+    assert_eq!((&first["client"], &first["is_used"]), (&0.into(), &true.into()));
+    assert_eq!((&second["client"], &second["is_used"]), (&1.into(), &false.into()));
+    assert_eq!((&second["contradicting"], &second["limits"]), (&100.into(), &200.into()));
+    assert_eq!(
+        (&second["worst"]["by_ns"], &second["worst"]["raw"]),
+        (&2_001.into(), &1_014_000.into())
+    );
+}
+
+/// Returns the part of `hypertrace clock` that begins with this title.
+fn part(made: &Made, title: &str) -> String {
+    let out = text(&run(&["clock", path(made)]).stdout);
+    let is_title = |line: &&str| line.starts_with(&format!("    {title} "));
+    let mut lines = out.lines().skip_while(|line| !is_title(line));
+    let first = lines.next().unwrap_or_default().trim_start_matches("    ");
+    let rest = lines.map_while(|line| line.strip_prefix("                 "));
+    [first].into_iter().chain(rest).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn distances_of_points_are_by_the_vmms_word_where_times_are() {
+    let made = steady();
+    made.tell(r#"{"epoch":0,"offset":-995000,"multiplier":1,"shift":0}"#);
+
+    let found = part(&made, "a point");
+
+    let expected = "handled by the host 5,000 ns after the guest's reading; the next reading is \
+                    4,000 ns later (medians, by the times that reports show)";
+    assert!(found.ends_with(expected), "{found}");
+}
+
+#[test]
+fn with_the_kernels_events_a_point_reaches_the_kernel_and_jumps_are_missed_as_without() {
+    let made = machine(Kind::Steady, 1, Kernel::All).made;
+    let [point, jumps] = ["a point", "jumps"].map(|title| part(&made, title));
+    std::fs::remove_file(made.path().join("kernel.dat")).unwrap();
+    let without = ["a point", "jumps"].map(|title| part(&made, title));
+
+    assert!(point.contains(" reaches the host's kernel "), "{point}");
+    assert!(point.contains("for points without an exit in kernel.dat"), "{point}");
+    assert!(
+        jumps.ends_with("hold all the same (kernel.dat does not make this smaller)"),
+        "{jumps}"
+    );
+    assert!(without[0].contains(" is handled by the host "), "{without:?}");
+    assert!(without[1].ends_with(" may be missed, and the errors above hold all the same"));
+}
+
+#[test]
+fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
+    // Client 0 is exact at first, client 1 is inexact later: the map of both is inexact at most readings.
+    let mut made = Made::new();
+    for (client, points, late) in [(0, 1..20, 1_000), (1, 20..200, 300_000)] {
+        let (mut host, mut ring) = (Packet::host(client), Packet::guest(client));
+        for point in points {
+            let time = point * 1_000_000;
+            host = host.point(time + late, client, point as u32, GUEST_BASE + time, point);
+            ring = ring.event(time + 2 * late, DISK_READ, &[point, 0]);
+        }
+        made = made
+            .stream(&format!("guest-{client}"), &[Packet::guest(client), ring])
+            .stream(&format!("host-{client}"), &[Packet::host(client), host]);
+    }
+
+    let out = run(&["clock", "--json", path(&made)]);
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let jumps = part(&made, "jumps");
+
+    let clock = &found["sessions"][0]["clocks"][0];
+    assert!(clock["usual_width_ns"].as_u64().unwrap() > 100_000, "{clock}");
+    let room = clock["room_for_jumps_ns"].as_u64().unwrap();
+    assert!((2_000..5_000).contains(&room), "{clock}");
+    assert!(jumps.starts_with("jumps        none found; one of less than "), "{jumps}");
+}
+
+#[test]
+fn a_rate_by_the_points_is_told_from_the_declared_one() {
+    let scaled = machine(Kind::Scaled, 1, Kernel::None).made;
+    // The mean rate is 2,000 ppm lower.
+    let stopped = stopping(15_000_000, 1, 30_000);
+
+    let [scaled, stopped] = [&scaled, &stopped].map(|made| part(made, "rate"));
+
+    let expected = "rate         declared 2,600,000,000 Hz. The points contradict that. Assumed to be within \
+                    1,000 ppm of the points' mean: 2,09";
+    assert!(scaled.starts_with(expected), "{scaled}");
+    // A guest that is stopped again and again has the declared rate or a lower one.
+    let expected = "The points contradict that, or the guest is stopped now and then: the errors below \
+                    allow for both. Assumed to be within 1,000 ppm of the points' mean: ";
+    assert!(stopped.contains(expected), "{stopped}");
+}
+
+#[test]
+fn times_by_the_vmms_word_are_exact_and_their_bound_is_that_of_the_points() {
+    let times = |made: &Made| {
+        let out = run(&["report", "--json", "--client", "0", "-e", "disk_read", path(made)]);
+        let shown = text(&out.stdout);
+        let events = shown.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let times = events.map(|event| {
+            let number = event["fields"]["lba"].as_i64().unwrap();
+            let truth = START_NS + 1_009_000 + number * 100_000;
+            (event["ts_ns"].as_i64().unwrap() - truth, event["bound_ns"].as_i64().unwrap())
+        });
+        times.collect::<Vec<_>>()
+    };
+    let made = steady();
+    let before = times(&made);
+
+    made.tell(r#"{"epoch":0,"offset":-995000,"multiplier":1,"shift":0}"#);
+    let after = times(&made);
+
+    assert_eq!(after.len(), 100);
+    for ((error, bound), (own, least)) in before.into_iter().zip(after) {
+        assert_eq!(own, 0);
+        // It is away from the middle by as much as the middle is from the truth.
+        let away = least - bound - error.abs();
+        assert!(error.abs() > 100 && away.abs() <= 100, "{error}: {bound} {least}");
+    }
+}
+
+#[test]
+fn what_kvm_adds_to_the_tsc_of_a_real_guest_is_told_and_a_false_offset_is_not_used() {
+    if !kvm::is_usable() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("S");
+    let ran = run(&["demo", "--json", "--out", out.to_str().unwrap()]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let tscs = || -> Vec<Value> {
+        let out = run(&["clock", "--json", out.to_str().unwrap()]);
+        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+        found["sessions"][0]["guest_tscs"].as_array().unwrap().clone()
+    };
+    let told = tscs();
+    if told.is_empty() {
+        capability::missing("the TSC offset of a vCPU", "needs Linux 5.16, or KVM scales the TSC");
+        return;
+    }
+    assert!(told.iter().all(|tsc| tsc["is_used"] == true), "{told:?}");
+    capability::used("kvm");
+
+    // A millisecond less than KVM's.
+    let file = out.join("session.json");
+    let mut json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for tsc in json["guest_tscs"].as_array_mut().unwrap() {
+        let offset = tsc["offset"].as_i64().unwrap();
+        tsc["offset"] = (offset - 2_500_000).into();
+    }
+    std::fs::write(&file, json.to_string()).unwrap();
+    for tsc in tscs() {
+        assert_eq!(tsc["is_used"], false, "{tsc}");
+        assert!(tsc["worst"]["by_ns"].as_u64().unwrap() > 100_000, "{tsc}");
+    }
+}
+
 #[test]
 fn a_clock_without_points_has_no_error_to_show() {
     let made = Made::new()
@@ -316,6 +579,12 @@ fn bad_input_is_an_error_that_names_it() {
         text(&out.stderr)
     );
     assert!(!text(&out.stderr).contains('\u{1b}'));
+    let made = steady();
+    made.tell(r#"{"epoch":0,"offset":0,"multiplier":0,"shift":0}"#);
+    let out = run(&["clock", path(&made)]);
+    assert_eq!(out.status.code(), Some(2));
+    let said = text(&out.stderr);
+    assert!(said.contains("session.json: expected a TSC of a guest with a multiplier"), "{said}");
     let out = run(&["clock", "/nonexistent"]);
     assert_eq!(out.status.code(), Some(2));
     assert_eq!(run(&["clock"]).status.code(), Some(2));

@@ -463,6 +463,8 @@ impl<S: EventSink, T: DrainWaker> Chip<S, T> {
     /// not [work](DrainWaker::works), and while the sink is not
     /// [quiet](EventSink::is_quiet).
     ///
+    /// A loop that waits for an eventfd reads it before each call: one that stays readable wakes the loop at once.
+    ///
     /// Only for the drain loop's thread, never for a vCPU's.
     pub fn drain(&self, policy: &DrainPolicy, is_kicked: bool) -> Option<Duration> {
         let more = self.drain_pass(policy.budget);

@@ -10,7 +10,6 @@ use trace_dat::{Page, TraceDat, guest, time_shift, trace_id, tsc2nsec};
 
 /// The file's writer, which the tests of the reader have too.
 #[path = "../../timeline/tests/made/trace_dat.rs"]
-#[expect(missing_docs, reason = "a test's module")]
 mod trace_dat;
 
 const FILE: &str = "kernel.dat";

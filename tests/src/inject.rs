@@ -23,10 +23,11 @@ use crate::capability;
 use crate::random::Random;
 
 /// Calls that may fail.
-const CALLS: [c_long; 6] = [
+const CALLS: [c_long; 7] = [
     libc::SYS_pwrite64,
     libc::SYS_openat,
     libc::SYS_renameat,
+    libc::SYS_renameat2,
     libc::SYS_ftruncate,
     libc::SYS_mkdirat,
     libc::SYS_fchmod,
@@ -186,7 +187,7 @@ impl Faults {
         let fails =
             matches!(answer, Answer::Fail(errno) | Answer::Part(_, Some(errno)) if errno != EINTR);
         // Other calls are retried at the end, and may fail there.
-        if fails && (is(libc::SYS_pwrite64) || is(libc::SYS_renameat)) {
+        if fails && (is(libc::SYS_pwrite64) || is(libc::SYS_renameat) || is(libc::SYS_renameat2)) {
             self.errors.fetch_add(1, Relaxed);
         }
         answer

@@ -12,7 +12,7 @@ use hypertrace::{Emit, Status, commit, event, reference_point};
 use hypertrace_timeline::{ClockMaps, Event, Kind, Session, Timeline, Value};
 
 /// Environment variable with the argument of a test that is run as a program.
-const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
+pub const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
 
 /// Adds this test executable to `hypertrace run` as a program that runs only the test `name`, in which
 /// [`argument`] returns `argument`: the arguments after `--`, and the environment.

@@ -4,20 +4,26 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
 
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::event_type;
 use hypertrace_abi::layout::register;
 use hypertrace_abi::ring::Emit;
+use hypertrace_abi::sink::EventSink;
 use hypertrace_device::{Chip, ChipConfig, DrainPolicy, DrainWaker, Geometry, Memory, Region};
 use hypertrace_tests::babeltrace2;
 use hypertrace_trace::ctf::stream::DEFAULT_FILE_BYTES;
-use hypertrace_trace::{Session, SessionConfig};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use hypertrace_trace::receive::receive;
+use hypertrace_trace::{Session, SessionConfig, Share, Summary};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompFilter, SeccompRule, TargetArch, apply_filter,
+};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// A system call: the name of its number, and the number.
@@ -64,7 +70,79 @@ const DRAIN: &[Call] = calls![
     SYS_close,
     SYS_prlimit64,
     SYS_clock_gettime,
-    SYS_futex,
+];
+
+/// System calls of the thread that creates a session with spare files.
+const CREATE_SPARE: &[Call] = calls![
+    SYS_statx,
+    SYS_prctl,
+    SYS_openat,
+    SYS_fstat,
+    SYS_fchmod,
+    SYS_mkdirat,
+    SYS_getdents64,
+    SYS_unlinkat,
+    SYS_renameat,
+    SYS_renameat2,
+    SYS_ftruncate,
+    SYS_pread64,
+    SYS_pwrite64,
+    SYS_read,
+    SYS_close,
+    SYS_geteuid,
+    SYS_prlimit64,
+    SYS_getrandom,
+    SYS_clock_gettime,
+    SYS_clock_nanosleep,
+];
+
+/// System calls of the drain loop's thread while there are spare files: none creates or opens a file.
+const DRAIN_SPARE: &[Call] = calls![
+    SYS_fstat,
+    SYS_getrandom,
+    SYS_epoll_wait,
+    SYS_epoll_pwait,
+    SYS_read,
+    SYS_ftruncate,
+    SYS_pwrite64,
+    SYS_renameat,
+    SYS_renameat2,
+    SYS_close,
+    SYS_prlimit64,
+    SYS_clock_gettime,
+];
+
+/// System calls of the thread that creates a session which is written to a journal.
+const CREATE_JOURNAL: &[Call] = calls![
+    SYS_close,
+    SYS_prctl,
+    SYS_fstat,
+    SYS_lseek,
+    SYS_getsockopt,
+    SYS_setsockopt,
+    SYS_ppoll,
+    SYS_write,
+    SYS_sendto,
+    SYS_rt_sigtimedwait,
+    SYS_prlimit64,
+    SYS_getrandom,
+    SYS_clock_gettime,
+    SYS_clock_nanosleep,
+];
+
+/// System calls of the drain loop's thread, of such a session.
+const DRAIN_JOURNAL: &[Call] = calls![
+    SYS_getrandom,
+    SYS_epoll_wait,
+    SYS_epoll_pwait,
+    SYS_read,
+    SYS_ppoll,
+    SYS_write,
+    SYS_sendto,
+    SYS_rt_sigtimedwait,
+    SYS_close,
+    SYS_prlimit64,
+    SYS_clock_gettime,
 ];
 
 /// System calls of a vCPU's thread for the device, once it is attached to the session: it wakes
@@ -75,6 +153,8 @@ const VCPU: &[Call] = calls![SYS_write];
 const RUNTIME: &[Call] = calls![
     // Of a debug build, which checks a descriptor before it closes it.
     SYS_fcntl,
+    // Of the allocator, where threads share it.
+    SYS_futex,
     SYS_mmap,
     SYS_mremap,
     SYS_munmap,
@@ -89,10 +169,23 @@ const RUNTIME: &[Call] = calls![
 
 /// Restricts the calling thread to these calls: any other ends the process with SIGSYS.
 fn allow(lists: &[&[Call]]) -> io::Result<()> {
-    let rules: BTreeMap<_, _> =
-        lists.concat().into_iter().map(|(_, call)| (call, vec![])).collect();
+    let rules = lists.concat().into_iter().map(|(_, call)| (call, vec![])).collect();
+    apply(rules, SeccompAction::KillProcess, SeccompAction::Allow)
+}
+
+/// Makes these calls of the calling thread fail with EPERM.
+fn refuse(calls: &[libc::c_long]) -> io::Result<()> {
+    let rules = calls.iter().map(|call| (*call, vec![])).collect();
+    apply(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))
+}
+
+/// Applies a filter to the calling thread.
+fn apply(
+    rules: BTreeMap<libc::c_long, Vec<SeccompRule>>,
+    others: SeccompAction,
+    these: SeccompAction,
+) -> io::Result<()> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
-    let (others, these) = (SeccompAction::KillProcess, SeccompAction::Allow);
     let filter = SeccompFilter::new(rules, others, these, arch).map_err(io::Error::other)?;
     let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
     apply_filter(&program).map_err(io::Error::other)
@@ -109,9 +202,16 @@ fn documented(thread: &str) -> Vec<&'static str> {
 
 #[test]
 fn the_document_for_vmms_has_these_system_calls() {
-    for (thread, calls) in
-        [("start", CREATE), ("drain", DRAIN), ("vCPU", VCPU), ("runtime", RUNTIME)]
-    {
+    for (thread, calls) in [
+        ("start", CREATE),
+        ("start, spare files", CREATE_SPARE),
+        ("start, journal", CREATE_JOURNAL),
+        ("drain", DRAIN),
+        ("drain, spare files", DRAIN_SPARE),
+        ("drain, journal", DRAIN_JOURNAL),
+        ("vCPU", VCPU),
+        ("runtime", RUNTIME),
+    ] {
         let names: Vec<_> = calls.iter().map(|(name, _)| name.trim_start_matches("SYS_")).collect();
         assert_eq!(documented(thread), names, "{thread}");
     }
@@ -122,15 +222,15 @@ const CLIENTS: u32 = 3;
 /// Reference points of each vCPU, enough to fill several files of the smallest size.
 const POINTS: u64 = 20_000;
 
-#[test]
-fn each_thread_makes_the_system_calls_that_it_is_documented_to_make() {
-    let dir = tempfile::tempdir().unwrap();
-    let jail: OwnedFd = File::open(dir.path()).unwrap().into();
+/// Held while a session is used: two that are created at the same time wait for each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Creates a session, drains it and runs vCPUs, each on a thread that makes the calls of its list only.
+fn run(create: &'static [Call], drain: &'static [Call], config: SessionConfig) -> Summary {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let create = thread::spawn(move || {
-        allow(&[CREATE, RUNTIME]).unwrap();
-        // The process cannot find the directory by any path.
-        let config = SessionConfig { dir_fd: Some(jail), ..SessionConfig::new("/gone/session") };
-        Session::create(SessionConfig { file_bytes: DEFAULT_FILE_BYTES / 64, ..config }).unwrap()
+        allow(&[create, RUNTIME]).unwrap();
+        Session::create(config).unwrap()
     });
     let session = create.join().unwrap();
     let kick = EventFd::new(EFD_NONBLOCK).unwrap();
@@ -141,7 +241,7 @@ fn each_thread_makes_the_system_calls_that_it_is_documented_to_make() {
     let chip = Arc::new(Chip::new(memory, &config, session.clone(), waker));
     let wake = kick.try_clone().unwrap();
     session.wake_by(move || wake.wake());
-    let filter = || allow(&[DRAIN, RUNTIME]);
+    let filter = move || allow(&[drain, RUNTIME]);
     let drain = chip.drain_thread(&kick, DrainPolicy::default(), filter).unwrap();
 
     let vcpus: Vec<_> = (0..CLIENTS)
@@ -160,11 +260,171 @@ fn each_thread_makes_the_system_calls_that_it_is_documented_to_make() {
     let summary = session.finish().unwrap();
     let events = summary.reference_points + summary.host_events;
     assert_eq!((events, summary.lost), (recorded, 0), "{summary:?}");
-    let files = std::fs::read_dir(dir.path().join("ctf")).unwrap().count();
+    summary
+}
+
+/// Returns a configuration for several files while it runs. The process cannot find the directory by any path.
+fn config() -> SessionConfig {
+    SessionConfig { file_bytes: DEFAULT_FILE_BYTES / 64, ..SessionConfig::new("/gone/session") }
+}
+
+/// Asserts that files were begun while a session ran, and that all its records are in them.
+fn check(dir: &Path, summary: &Summary) {
+    let ctf = dir.join("ctf");
+    let files = std::fs::read_dir(&ctf).unwrap().count();
     assert!(files > CLIENTS as usize + 1, "files were begun while it ran: {files}");
+    if let Some(count) = babeltrace2::count(&ctf) {
+        assert_eq!(count, summary.records);
+    }
+}
+
+#[test]
+fn each_thread_makes_the_system_calls_that_it_is_documented_to_make() {
+    let dir = tempfile::tempdir().unwrap();
+    let jail: OwnedFd = File::open(dir.path()).unwrap().into();
+
+    let summary = run(CREATE, DRAIN, SessionConfig { dir_fd: Some(jail), ..config() });
+
+    check(dir.path(), &summary);
+}
+
+/// Returns the number of files in the trace of a session, none of them hidden.
+fn files(dir: &Path) -> usize {
+    let names = ["", "ctf"].into_iter().flat_map(|folder| {
+        let entries = std::fs::read_dir(dir.join(folder)).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap())
+    });
+    let names: Vec<String> = names.collect();
+    assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
+    names.len()
+}
+
+#[test]
+fn a_drain_thread_with_spare_files_creates_and_opens_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let jail: OwnedFd = File::open(dir.path()).unwrap().into();
+    let (dir_fd, spare_files) = (Some(jail), 2 * CLIENTS as usize + 1);
+    let file_bytes = DEFAULT_FILE_BYTES;
+    // The spare files are open anyway, so they count more than this.
+    let open_files = 1;
+    let config = SessionConfig { dir_fd, spare_files, open_files, file_bytes, ..config() };
+
+    let summary = run(CREATE_SPARE, DRAIN_SPARE, config);
+
+    assert!(files(dir.path()) > CLIENTS as usize);
     if let Some(count) = babeltrace2::count(&dir.path().join("ctf")) {
         assert_eq!(count, summary.records);
     }
+}
+
+#[test]
+fn a_file_that_a_filter_refuses_to_create_is_a_failed_write() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().unwrap();
+    let config = SessionConfig { spare_files: 1, ..SessionConfig::new(dir.path()) };
+    let session = Session::create(config).unwrap();
+    let emitted = Barrier::new(2);
+    let emit = || {
+        assert!(session.attach("vmm"));
+        session.emit(event_type!("tick", n = 1u32));
+        // No thread takes over another's ring.
+        emitted.wait();
+    };
+    thread::scope(|scope| {
+        [scope.spawn(emit), scope.spawn(emit)].map(|thread| thread.join().unwrap())
+    });
+
+    let clone = session.clone();
+    let refused = thread::spawn(move || {
+        refuse(&[libc::SYS_openat]).unwrap();
+        clone.begin_pass();
+        clone.end_pass();
+        clone.summary()
+    });
+    let refused = refused.join().unwrap();
+    let summary = session.finish().unwrap();
+
+    assert_eq!((refused.host_events, refused.write_failures), (1, 1), "{refused:?}");
+    assert_eq!((summary.host_events, summary.lost), (2, 0), "{summary:?}");
+}
+
+/// Runs threads that open no file, with a journal that is written here and read there.
+fn run_with_journal(to: impl Into<OwnedFd>, mut from: impl Read + Send + 'static) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    let receiver = thread::spawn(move || receive(&mut from, &path, Share::Owner));
+
+    let config = SessionConfig { journal: Some(to.into()), ..config() };
+    let summary = run(CREATE_JOURNAL, DRAIN_JOURNAL, config);
+
+    receiver.join().unwrap().unwrap();
+    check(dir.path(), &summary);
+}
+
+#[test]
+fn threads_with_a_journal_in_a_socket_open_no_file() {
+    let (to, from) = UnixStream::pair().unwrap();
+    run_with_journal(to, from);
+}
+
+#[test]
+fn threads_with_a_journal_in_a_pipe_open_no_file() {
+    let (from, to) = io::pipe().unwrap();
+    run_with_journal(to, from);
+}
+
+#[test]
+fn threads_with_a_journal_in_a_file_open_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let journal = File::create(&path).unwrap();
+
+    let config = SessionConfig { journal: Some(journal.into()), ..config() };
+    let summary = run(CREATE_JOURNAL, DRAIN_JOURNAL, config);
+
+    let session = dir.path().join("session");
+    receive(&mut File::open(path).unwrap(), &session, Share::Owner).unwrap();
+    check(&session, &summary);
+}
+
+#[test]
+fn threads_with_a_journal_whose_reader_is_gone_make_no_other_system_calls() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (from, to) = io::pipe().unwrap();
+    let session = Session::create(SessionConfig { journal: Some(to.into()), ..config() }).unwrap();
+    drop(from);
+    let (gone, to) = io::pipe().unwrap();
+    drop(gone);
+    let second = SessionConfig { journal: Some(to.into()), ..config() };
+
+    let failures = thread::spawn(move || {
+        assert!(session.attach("drain"));
+        allow(&[CREATE_JOURNAL, DRAIN_JOURNAL, RUNTIME]).unwrap();
+        assert!(Session::create(second).is_err());
+        session.emit(event_type!("lost", n = 1u32));
+        session.begin_pass();
+        session.end_pass();
+        session.summary().write_failures
+    });
+
+    assert!(failures.join().unwrap() > 0);
+}
+
+#[test]
+fn a_start_whose_journal_cannot_be_is_an_error() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (gone, to) = io::pipe().unwrap();
+    drop(gone);
+    let unreadable: OwnedFd = File::open("/dev/null").unwrap().into();
+    let configs =
+        [to.into(), unreadable].map(|journal| SessionConfig { journal: Some(journal), ..config() });
+
+    let failed = thread::spawn(move || {
+        allow(&[CREATE_JOURNAL, RUNTIME]).unwrap();
+        configs.map(|config| Session::create(config).is_err())
+    });
+
+    assert_eq!(failed.join().unwrap(), [true, true]);
 }
 
 /// Makes reference points and events of the VMM's own. Returns the number of records.

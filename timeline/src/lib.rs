@@ -56,8 +56,8 @@ pub use error::{Error, Result};
 pub use event::{Entry, EntryRef, Event, EventRef, Fields, Kind, Lost, Reference, Thread};
 pub use follow::{Follow, Round};
 pub use inputs::ctf::{
-    Class, Classes, Clock, ClockMaps, Domain, EventJson, Header, Offset, Packet, Record, Records,
-    Segment, Session, SessionJson, Stream, StreamJson, limits,
+    Class, Classes, Clock, ClockMaps, ComparedTsc, Domain, EventJson, GuestTsc, Header, Offset,
+    Packet, Record, Records, Segment, Session, SessionJson, Stream, StreamJson, limits,
 };
 pub use inputs::kernel::{CpuStat, KernelStat, KernelTrace};
 pub use merge::Timeline;

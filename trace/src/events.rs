@@ -1,6 +1,8 @@
 //! The VMM's own events: declarations, the backends that get them, and the rings of the
 //! threads that record them.
 
+#[cfg(not(feature = "events"))]
+mod absent;
 #[cfg(feature = "events")]
 pub mod backend;
 #[cfg(feature = "events")]

@@ -32,6 +32,9 @@
 //! events that find no room. All buffers and tables are bounded: a packet
 //! buffer, host rings, and the limits in [`limits`].
 //!
+//! In a process that can open no file, a session is written to a descriptor as a
+//! [journal](SessionConfig::journal), of which [`receive`] makes the files in another one.
+//!
 //! It does not decide which events are wanted, does not sync to disk, and does
 //! not read traces: `hypertrace-timeline` does.
 
@@ -41,6 +44,7 @@ pub mod ctf;
 mod drain;
 mod events;
 pub mod limits;
+pub mod receive;
 mod session;
 mod simple;
 pub mod trigger;
@@ -48,6 +52,7 @@ pub mod trigger;
 #[cfg(feature = "clap")]
 pub use control::args;
 pub use control::monitor;
+pub use ctf::tsc::GuestTsc;
 pub use ctf::{Share, WriteFailed, session_json};
 pub use drain::{OnWriteFailed, SnapshotError, SnapshotLimit, TooManyRules};
 #[cfg(feature = "events")]

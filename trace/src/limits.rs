@@ -25,6 +25,9 @@ pub const MAX_CLOCKS: usize = 64;
 /// Most clocks of a session: epochs beyond use the last ones.
 pub const MAX_SESSION_CLOCKS: usize = 1024;
 
+/// Most [TSCs of guests](crate::Session::set_guest_tsc) of a session, in all its epochs.
+pub const MAX_GUEST_TSCS: usize = 2048;
+
 /// Most schemas that one client can have.
 pub const MAX_CLIENT_SCHEMAS: usize = 1024;
 /// Bytes of a class in `session.json`, besides its text: names of the fields,
@@ -63,12 +66,13 @@ pub const MAX_HOST_STREAMS: u32 = MAX_HOST_RINGS as u32 + 1 + MAX_CLIENTS;
 pub const MAX_DESCRIPTION: u64 = MAX_SESSION_JSON + MAX_SESSION_CLOCKS as u64 * 8192;
 /// Bytes of `session.json` at most: what [guests](GUESTS_BYTES), [clients](CLIENT_BYTES) and the
 /// [host](HOST_BYTES) can pay for; for each clock ([`MAX_SESSION_CLOCKS`])
-/// 384 bytes; 1.5 KiB for each stream (a name whose every byte is escaped,
+/// 384 bytes, for each [TSC of a guest](MAX_GUEST_TSCS) 192; 1.5 KiB for each stream (a name whose every byte is escaped,
 /// counts of everything); and 256 KiB for the rest, a device's counters among
 /// it.
 pub const MAX_SESSION_JSON: u64 = (GUESTS_BYTES
     + MAX_CLIENTS as usize * CLIENT_BYTES
     + HOST_BYTES
     + MAX_SESSION_CLOCKS * 384
+    + MAX_GUEST_TSCS * 192
     + (MAX_CLIENTS + MAX_HOST_STREAMS) as usize * 1536
     + (256 << 10)) as u64;

@@ -14,10 +14,13 @@ mod sink;
 pub(crate) mod summary;
 mod writer;
 
+pub(crate) use config::default_open_files;
 pub use config::{Output, SessionConfig};
 pub use error::SessionError;
 pub use handle::Session;
 pub use place::own;
+pub(crate) use place::prepare;
 pub use resume::Committed;
+pub(crate) use resume::is_stream;
 pub use summary::Summary;
 pub use writer::Writer;

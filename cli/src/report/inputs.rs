@@ -1,6 +1,7 @@
 //! The arguments that name inputs: sessions, and traces of kernels with their offsets.
 
 use crate::Usage;
+use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_timeline::{ClockMaps, Error, KernelTrace, Offset, Session};
 use std::io::Read;
@@ -10,29 +11,43 @@ use std::path::{Path, PathBuf};
 pub type Opened = (Session, ClockMaps, Option<Error>);
 
 /// Opens sessions with their clocks, on one anchor where they are of one boot.
-fn open_all(dirs: &[PathBuf]) -> anyhow::Result<Vec<(Session, ClockMaps)>> {
-    let opened = open_each(dirs)?.into_iter();
-    Ok(opened.map(|(session, maps, _)| (session, maps)).collect())
+pub fn open_each(dirs: &[PathBuf]) -> anyhow::Result<Vec<Opened>> {
+    let sessions = open_sessions(dirs)?;
+    let (mut traces, mut unread) = (Vec::new(), Vec::new());
+    for (number, session) in sessions.iter().enumerate() {
+        match KernelTrace::of_session(number, session) {
+            Ok(trace) => {
+                traces.extend(trace);
+                unread.push(None);
+            }
+            Err(why) => unread.push(Some(why)),
+        }
+    }
+    let maps = maps(&sessions, &traces)?;
+    let opened = sessions.into_iter().zip(maps).zip(unread);
+    Ok(opened.map(|((session, (maps, why)), unread)| (session, maps, unread.or(why))).collect())
 }
 
-/// As [`open_all`], with the reasons.
-pub fn open_each(dirs: &[PathBuf]) -> anyhow::Result<Vec<Opened>> {
+fn open_sessions(dirs: &[PathBuf]) -> anyhow::Result<Vec<Session>> {
     for dir in dirs {
         crate::kernel::complete_to_show(dir);
     }
-    Session::open_all(dirs)?.into_iter().map(with_maps).collect()
+    Ok(Session::open_all(dirs)?)
 }
 
-/// Makes the clock maps of a session, with the events of the kernel beside it.
-fn with_maps(session: Session) -> anyhow::Result<Opened> {
-    let with_kernel = KernelTrace::of_session(0, &session)
-        .and_then(|trace| trace.map(|trace| trace.clock_maps(&session)).transpose());
-    let (maps, unread) = match with_kernel {
-        Ok(Some(maps)) => (maps, None),
-        Ok(None) => (ClockMaps::of(&session)?, None),
-        Err(why) => (ClockMaps::of(&session)?, Some(why)),
-    };
-    Ok((session, maps, unread))
+/// Makes the clock maps of sessions, with the events of the kernels that show their hosts; and why these were not
+/// used.
+fn maps(
+    sessions: &[Session],
+    traces: &[KernelTrace],
+) -> anyhow::Result<Vec<(ClockMaps, Option<Error>)>> {
+    let all = sessions.iter().enumerate().map(|(number, session)| {
+        Ok(match KernelTrace::clock_maps_of(number, sessions, traces) {
+            Ok(maps) => (maps, None),
+            Err(why) => (ClockMaps::of(session)?, Some(why)),
+        })
+    });
+    all.collect()
 }
 
 /// Returns a line for a session whose place on the timeline of the first one is unknown.
@@ -56,8 +71,8 @@ pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
 
 /// Opens a session with its clocks.
 pub fn open(dir: &Path) -> anyhow::Result<(Session, ClockMaps)> {
-    crate::kernel::complete_to_show(dir);
-    let (session, maps, _) = with_maps(Session::open(dir)?)?;
+    let opened = open_each(&[dir.to_owned()])?.pop();
+    let (session, maps, _) = opened.context("no session")?;
     Ok((session, maps))
 }
 
@@ -72,6 +87,21 @@ struct Given {
     offset: Option<Offset>,
     /// Directory of the session whose guest recorded it.
     guest_of: Option<PathBuf>,
+}
+
+impl Given {
+    /// Opens a trace.
+    fn trace(&self) -> anyhow::Result<KernelTrace> {
+        // A link given by name is followed, unlike one in a session.
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        Ok(KernelTrace::open(&path)?)
+    }
+
+    fn add_offset(&self, trace: &mut KernelTrace) {
+        if let Some(offset) = self.offset {
+            trace.add_offset(offset);
+        }
+    }
 }
 
 const PATHS: &str = "inputs";
@@ -170,9 +200,9 @@ impl Inputs {
         let (files, dirs): (Vec<&Given>, Vec<&Given>) =
             self.0.iter().partition(|given| is_trace(&given.path));
         let paths: Vec<PathBuf> = dirs.iter().map(|given| given.path.clone()).collect();
-        let mut sessions = open_all(&paths)?;
+        let mut sessions = open_sessions(&paths)?;
         let mut traces = Vec::new();
-        for (number, ((session, _), given)) in sessions.iter_mut().zip(&dirs).enumerate() {
+        for (number, (session, given)) in sessions.iter_mut().zip(&dirs).enumerate() {
             if given.guest_of.is_some() {
                 let path = given.path.display();
                 return Err(Usage(format!("{path}: --guest-of is for trace.dat files")).into());
@@ -182,29 +212,30 @@ impl Inputs {
             }
             traces.extend(KernelTrace::of_session(number, session)?);
         }
-        for given in files {
-            let path = &given.path;
-            // A link given by name is followed, unlike one in a session.
-            let mut trace = KernelTrace::open(&path.canonicalize().unwrap_or(path.clone()))?;
-            match &given.guest_of {
-                None => {
-                    for (number, (session, _)) in sessions.iter().enumerate() {
-                        trace.join(number, session);
-                    }
-                }
-                Some(dir) => {
-                    let is_it = |(session, _): &&(Session, ClockMaps)| session.dir() == dir;
-                    let Some((session, maps)) = sessions.iter().find(is_it) else {
-                        let dir = dir.display();
-                        let why = format!("--guest-of {dir}: give that session as an input, too");
-                        return Err(Usage(why).into());
-                    };
-                    trace.set_guest(session, maps)?;
-                }
+        let (guests, hosts): (Vec<&Given>, Vec<&Given>) =
+            files.into_iter().partition(|given| given.guest_of.is_some());
+        for given in hosts {
+            let mut trace = given.trace()?;
+            for (number, session) in sessions.iter().enumerate() {
+                trace.join(number, session);
             }
-            if let Some(offset) = given.offset {
-                trace.add_offset(offset);
-            }
+            given.add_offset(&mut trace);
+            traces.push(trace);
+        }
+        let maps = maps(&sessions, &traces)?.into_iter().map(|(maps, _)| maps);
+        let sessions: Vec<(Session, ClockMaps)> = sessions.into_iter().zip(maps).collect();
+        for given in guests {
+            let mut trace = given.trace()?;
+            let of = |(session, _): &&(Session, ClockMaps)| {
+                given.guest_of.as_ref().is_some_and(|dir| session.dir() == dir)
+            };
+            let Some((session, maps)) = sessions.iter().find(of) else {
+                let dir = given.guest_of.as_deref().unwrap_or(Path::new("")).display();
+                let why = format!("--guest-of {dir}: give that session as an input, too");
+                return Err(Usage(why).into());
+            };
+            trace.set_guest(session, maps)?;
+            given.add_offset(&mut trace);
             traces.push(trace);
         }
         KernelTrace::pair(&mut traces);

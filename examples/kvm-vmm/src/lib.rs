@@ -42,6 +42,7 @@ mod machine;
 mod observe;
 mod snapshot;
 mod threads;
+mod tsc;
 mod vcpu;
 mod vm;
 

@@ -55,6 +55,7 @@ fn run(options: &Options) -> Result<Summary, Box<dyn std::error::Error>> {
     let drain = chip.drain_thread(&doorbells.kick, DrainPolicy::default(), || Ok(()))?;
     let kick = doorbells.kick.try_clone()?;
     session.wake_by(move || kick.wake());
+    machine.give_tscs(&session);
     machine.observe(record_in(session.clone()));
     attach_window(&mut machine, &chip, &doorbells, layout::DEVICE, Answer::Device)?;
 

@@ -61,7 +61,7 @@ impl Hypertrace {
         let session = Session::create(config.for_vcpus(vcpus))?;
         let started = Hypertrace::with(session.clone(), geometry, vcpus, saved);
         if started.is_err() {
-            // The directory is as it was before: another start may use it.
+            // The directory is empty again: another start may use it.
             session.abandon();
         }
         started

@@ -65,11 +65,17 @@
 mod agree;
 mod elapsed;
 pub mod host;
+mod line;
 mod narrow;
+mod residuals;
 mod sweep;
 
 pub(crate) use elapsed::{GuestReading, GuestTime};
+pub(crate) use line::Line;
+pub use line::{Agreement, Contradicted};
 pub(crate) use narrow::Limits;
+pub(crate) use residuals::Distances;
+pub use residuals::Residuals;
 pub use sweep::{LIMIT, Point};
 use sweep::{NONE, Rate, Rates, Reading, Span};
 
@@ -140,16 +146,6 @@ pub struct Bounds {
     pub max: u64,
 }
 
-/// How far a map is from its constraints, in 1/[`FRACTION`] ns: medians.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Residuals {
-    /// From a reading's mapped time to the host time that it was not after.
-    pub to_host: Option<u64>,
-    /// From the host time that a reading was not before to its mapped time.
-    pub from_host: Option<u64>,
-}
-
 /// A map from guest ticks to host time that never goes backwards.
 #[derive(Clone, Debug)]
 pub struct ClockMap {
@@ -164,7 +160,6 @@ pub struct ClockMap {
     segments: usize,
     /// The envelope's usual width.
     width: Option<u64>,
-    residuals: Residuals,
 }
 
 /// A reading with a constraint.
@@ -199,7 +194,6 @@ impl ClockMap {
             jumps: Vec::new(),
             segments: 1,
             width: None,
-            residuals: Residuals::default(),
         }
     }
 
@@ -291,14 +285,6 @@ impl ClockMap {
             widths.extend(knot.forward.width().max(knot.backward.width()));
         }
         let width = quantile(&mut widths, USUAL_PER_CENT);
-        let to_host = readings.iter().zip(&knots).filter(|(r, _)| r.span.high < NONE);
-        let mut to_host: Vec<u64> = to_host.map(|(r, k)| r.span.high.abs_diff(k.y)).collect();
-        let from_host = readings.iter().zip(&knots).filter(|(r, _)| r.span.low > -NONE);
-        let mut from_host: Vec<u64> = from_host.map(|(r, k)| k.y.abs_diff(r.span.low)).collect();
-        let residuals = Residuals {
-            to_host: quantile(&mut to_host, 50),
-            from_host: quantile(&mut from_host, 50),
-        };
         ClockMap {
             knots,
             rates,
@@ -308,7 +294,6 @@ impl ClockMap {
             jumps,
             segments,
             width,
-            residuals,
         }
     }
 
@@ -412,11 +397,6 @@ impl ClockMap {
         &self.jumps
     }
 
-    /// Returns how far the map is from its constraints.
-    pub fn residuals(&self) -> Residuals {
-        self.residuals
-    }
-
     /// Iterates over the guest readings with a constraint, in order.
     pub fn readings(&self) -> impl Iterator<Item = u64> {
         // Readings are not negative.
@@ -438,6 +418,12 @@ impl ClockMap {
     /// are others.
     pub fn has_another_rate(&self) -> bool {
         self.has_another_rate
+    }
+
+    /// Returns whether bounds hold for the declared rate, too, although the constraints contradict it: a
+    /// guest of that rate that is stopped now and then would look the same.
+    pub fn allows_declared_rate(&self) -> bool {
+        self.otherwise.is_some()
     }
 
     /// Returns the limits of the clock's rate, in guest ticks per second of host time.

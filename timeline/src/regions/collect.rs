@@ -5,14 +5,15 @@
 
 mod losses;
 mod strays;
+mod warnings;
 
 use super::followed::Followed;
 use super::groups::{Groups, add_exits, unattributed};
-use super::host::{Counted, Host, Recording, lease};
+use super::host::{Host, Recording, lease};
 use super::lanes::{Lanes, Window, Windows};
 use super::marks::{Kernel, Kinds, Reasons, of_kvm};
 use super::pairs::{Begun, Open, Pairs, SameId};
-use super::parts::{Mark, Part, Since, Sums, Switches, Why};
+use super::parts::{Mark, Part, Since, Sums, Why};
 use super::roles::{Role, Roles};
 use super::store::{Detail, NO_CLIENT, Sample, State, Store};
 use super::{By, Kind, MOST_REGIONS, Options, Regions, Select};
@@ -21,11 +22,12 @@ use crate::error::Result;
 use crate::event::{EntryRef, EventRef, Kind as EventKind, Thread};
 use crate::format;
 use crate::inputs::ctf::{ClockMaps, Session};
-use crate::inputs::kernel::KernelTrace;
+use crate::inputs::kernel::{KernelTrace, shown_by};
 use crate::inputs::names::Names;
 use crate::merge::Timeline;
 use losses::Losses;
 use strays::Stray;
+use warnings::{disputes, missing, unfollowed, unreturned, unshown};
 
 /// Events of each CPU that are read before the merge, to see which kinds there are.
 const FIRST_EVENTS: usize = 1 << 12;
@@ -100,12 +102,13 @@ fn read<'a>(
     let mut warnings = Vec::new();
     let mut hosts: Vec<Host> = sessions.iter().map(|(s, maps)| Host::new(s, maps)).collect();
     let mut traced = vec![Vec::new(); traces.len()];
+    let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
     for (trace, shows) in traces.iter().zip(&mut traced) {
         if trace.is_of_guest() {
             // Its threads are the guest's.
             continue;
         }
-        let Some(own) = session_of(trace, sessions.len()) else {
+        let Some(shown) = shown_by(trace, &all, traces) else {
             warnings.push(format!(
                 "{}: of which session it is, is not known: it is left out",
                 trace.path().display()
@@ -123,7 +126,7 @@ fn read<'a>(
         }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
-        for session in shown_by(own, sessions, traces) {
+        for session in shown {
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
             recordings.push(Recording::new(kinds, end, Followed::new(trace.threads())));
@@ -150,114 +153,6 @@ fn read<'a>(
     }
     warnings.extend(timeline.warnings());
     Ok((pass, warnings))
-}
-
-/// Returns the session of a trace: that of its directory, or the only one.
-fn session_of(trace: &KernelTrace, sessions: usize) -> Option<usize> {
-    trace.session().or((sessions == 1).then_some(0))
-}
-
-/// Returns the sessions whose threads a session's trace may show: itself, and those of the same
-/// boot without a trace of their own.
-fn shown_by<'a>(
-    own: usize,
-    sessions: &'a [(Session, ClockMaps)],
-    traces: &'a [KernelTrace],
-) -> impl Iterator<Item = usize> + 'a {
-    let has_own = |number: &usize| {
-        traces.iter().any(|trace| session_of(trace, sessions.len()) == Some(*number))
-    };
-    let is_placed = move |other: &usize| sessions[*other].0.is_placed_with(&sessions[own].0);
-    let others = (0..sessions.len()).filter(move |other| *other != own && !has_own(other));
-    [own].into_iter().chain(others.filter(is_placed))
-}
-
-/// Returns a line about events of a session that no file holds.
-fn missing(((session, _), host): (&(Session, ClockMaps), &Host)) -> Option<String> {
-    let missing = session.counted().saturating_sub(host.events);
-    (missing > 0).then(|| {
-        format!(
-            "{}: {missing} events that session.json counts are in no stream file: regions are \
-             missing, or without their begin or end",
-            session.dir().display()
-        )
-    })
-}
-
-/// Returns lines about threads that several programs name, and about those that are too many.
-fn disputes(host: &Host) -> impl Iterator<Item = String> {
-    let of = |what: Counted, verb: &str| match what.count {
-        0 => None,
-        1 => Some(format!("1 lease {verb}s the thread {}", what.first)),
-        count => {
-            Some(format!("{count} leases {verb} threads, the first the thread {}", what.first))
-        }
-    };
-    let claimed = of(host.claimed, "name").map(|leases| {
-        format!(
-            "{leases}, while another program had it: it stays with that one, and the time of the lease's \
-             own regions is unattributed"
-        )
-    });
-    let disputed = (host.disputed.count > 0).then(|| {
-        format!(
-            "the events of the first program contradict the kernel's on {} of these threads: the time of \
-             both is unattributed there",
-            host.disputed.count
-        )
-    });
-    let too_many = of(host.without_account, "name").map(|leases| {
-        format!("{leases}, which are more threads than are kept: their time is unattributed")
-    });
-    [claimed, disputed, too_many].into_iter().flatten()
-}
-
-/// Returns a line about threads of a session that the filter of its kernel's trace does not have.
-fn unfollowed(host: &Host) -> Option<String> {
-    let mut threads = host.unfollowed();
-    let (first, others) = (threads.next()?, threads.count());
-    let more = if others > 0 { format!(", and {others} more") } else { String::new() };
-    Some(format!(
-        "the kernel's trace does not show that it recorded the thread {}{more}: that time is \
-         unattributed; record with --pid of the thread's own process",
-        first.tid
-    ))
-}
-
-/// Returns a line for a session of which no kernel's trace shows a thread.
-fn unshown(host: &Host) -> Option<String> {
-    let is_shown = host.threads.iter().any(|thread| thread.recording.is_some());
-    if host.recordings.is_empty() || is_shown || unfollowed(host).is_some() {
-        return None;
-    }
-    let (what, next) = match (host.threads.is_empty(), host.is_program) {
-        (true, false) => (
-            "which threads of the host ran its clients is not known",
-            "a reference point of each client shows that",
-        ),
-        (true, true) => (
-            "its programs do not say which threads they are",
-            "the guest library does, if it makes the lease",
-        ),
-        (false, _) => (
-            "the kernel's trace has no event of its threads",
-            "record them with `hypertrace run --kernel`, `demo --kernel`, or `record --pid` of their \
-             process before the regions begin",
-        ),
-    };
-    Some(format!("{what}: all time is unattributed; {next}"))
-}
-
-/// Returns a line about switches that are missing in a kernel's trace.
-fn unreturned(host: &Host) -> Option<String> {
-    let Switches { away, unreturned } = host.switches();
-    (unreturned > 0).then(|| {
-        format!(
-            "the kernel's trace has no switch back after {unreturned} of {away} switches away from the \
-             session's threads, also where it counts no loss: the time up to the next event is \
-             unattributed, and runnable time and that on a CPU are too small by as much"
-        )
-    })
 }
 
 impl<'a> Pass<'a> {

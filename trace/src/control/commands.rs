@@ -59,21 +59,26 @@ impl Session {
             let source = std::io::Error::other("a flight recorder writes snapshots only");
             return Err(WriteFailed { action: "write", path: path.to_owned(), source });
         }
+        let failed = WriteFailed::on("begin a trace in", path);
+        let dir = engine.state.trace.destination.folder().map_err(failed)?.clone();
         // Events so far belong to the former state.
         engine.pass();
-        let TraceState { simple, trace, clocks, failures, .. } = &mut engine.state;
-        simple.set(path, &trace.dir, &clocks.host, failures)
+        let TraceState { simple, clocks, failures, .. } = &mut engine.state;
+        simple.set(path, &dir, &clocks.host, failures)
     }
 
     /// Begins to serve the [commands](Session::execute) at the control socket
     /// in the session's directory.
     ///
     /// # Errors
-    /// If the socket cannot be made. In a jail without `/proc`, the session's directory must be found by
+    /// If the socket cannot be made, or the session is written to a journal. In a jail without `/proc`, the session's directory must be found by
     /// its path: serve before the process enters it.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         let session = self.clone();
-        Monitor::start_in(self.folder().clone(), PATIENCE, move |line| session.execute(line))
+        let folder = self
+            .folder()
+            .map_err(|source| MonitorError::Directory { path: self.dir().to_owned(), source })?;
+        Monitor::start_in(folder.clone(), PATIENCE, move |line| session.execute(line))
     }
 
     /// Executes a command of the monitor and returns its text.

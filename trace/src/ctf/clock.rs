@@ -13,6 +13,7 @@
 use super::metadata::ClockEntry;
 use super::packet::Domain;
 use super::session_json::ClockJson;
+use super::tsc::GuestTscJson;
 use crate::limits::{MAX_CLOCKS, MAX_SESSION_CLOCKS};
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::ClockKind;
@@ -285,6 +286,8 @@ pub(crate) struct Clocks {
     pub shared: bool,
     /// The session is a flight recorder.
     pub is_recorder: bool,
+    /// TSCs of guests, as the VMM said.
+    pub guest_tscs: Vec<GuestTscJson>,
     /// True if the maps differ from those in the metadata on disk.
     pub changed: bool,
     /// Number of clocks in the metadata on disk.
@@ -315,6 +318,7 @@ impl Clocks {
             boot_id: None,
             shared: false,
             is_recorder: false,
+            guest_tscs: Vec::new(),
             changed: true,
             described: 0,
         }

@@ -1,39 +1,90 @@
-//! The stream files of a trace, of which a bounded number are open.
-//!
-//! A session has a file for each client and each thread that traces, and a VMM
-//! has other uses for its descriptors. The file that was written least recently
-//! is closed when another one is needed, and opened again at its next packet.
+//! The files of a trace: in a directory, or as operations in a journal.
 
-use super::folder::{Folder, Share, check_size, inode, set_len, write_at};
-use rustix::fs::OFlags;
+use super::error::WriteFailed;
+use super::folder::{Folder, Share};
+use super::journal::Journal;
+use super::open_files::{Inode, OpenFiles};
+use super::session_json;
+use super::spare::{Exchanged, remove_spares};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// A stream file that was created here, open or not.
+/// Name of the trace's folder while the session is created: without metadata it cannot
+/// be read, so it appears with it.
+pub(crate) const HIDDEN: &str = ".ctf";
+/// Its name from then on.
+pub(crate) const CTF: &str = "ctf";
+/// Name of the trace's description in that folder.
+const METADATA: &str = "metadata";
+
+/// Removes what was made in a directory that was empty.
+pub(crate) fn clear(dir: &Folder) {
+    let _ = dir.remove_folder(HIDDEN);
+    let _ = dir.remove_folder(CTF);
+    let _ = dir.remove(session_json::FILE);
+    remove_spares(dir);
+}
+
+/// Destination of a session.
+#[derive(Clone, Debug)]
+pub(crate) enum Destination {
+    Directory(Folder),
+    /// A journal, with the path that stands for its session in messages.
+    Journal(PathBuf),
+}
+
+impl Destination {
+    pub fn path(&self) -> &Path {
+        match self {
+            Destination::Directory(dir) => dir.path(),
+            Destination::Journal(path) => path,
+        }
+    }
+
+    /// Returns the directory.
+    ///
+    /// # Errors
+    /// If it is a journal.
+    pub fn folder(&self) -> io::Result<&Folder> {
+        match self {
+            Destination::Directory(dir) => Ok(dir),
+            Destination::Journal(_) => {
+                let why = "the session is written to a journal and has no directory here";
+                Err(io::Error::new(io::ErrorKind::Unsupported, why))
+            }
+        }
+    }
+
+    /// Removes what was made in a directory that was empty.
+    pub fn clear(&self) {
+        if let Destination::Directory(dir) = self {
+            clear(dir);
+        }
+    }
+}
+
+/// A stream file that was created here.
 #[derive(Debug)]
 pub(crate) struct FileId {
     pub name: String,
-    /// Device and inode: another file of its name is not it.
-    inode: (u64, u64),
+    /// In a directory.
+    inode: Option<Inode>,
 }
 
+/// The files of a trace.
 #[derive(Debug)]
-struct Open {
-    inode: (u64, u64),
-    file: OwnedFd,
-    /// Number of its last use.
-    used: u64,
-}
+pub struct Files(Kind);
 
-/// The folder of a trace, and those of its stream files that are open.
 #[derive(Debug)]
-pub struct Files {
-    folder: Folder,
-    /// So many, at least one.
-    most: usize,
-    open: Vec<Open>,
-    uses: u64,
+enum Kind {
+    Directory {
+        /// The session's.
+        dir: Folder,
+        files: OpenFiles,
+        /// `session.json` and the metadata, if they have spare files.
+        descriptions: Option<[Exchanged; 2]>,
+    },
+    Journal(Journal),
 }
 
 impl Files {
@@ -42,135 +93,152 @@ impl Files {
     /// # Errors
     /// If there is no such folder.
     pub fn at(folder: &Path, most: usize) -> io::Result<Files> {
-        Ok(Files::new(Folder::open(folder, Share::Owner)?, most))
+        let folder = Folder::open(folder, Share::Owner)?;
+        let files = OpenFiles::new(folder.clone(), most);
+        Ok(Files(Kind::Directory { dir: folder, files, descriptions: None }))
     }
 
-    pub(crate) fn new(folder: Folder, most: usize) -> Files {
-        Files { folder, most: most.max(1), open: Vec::new(), uses: 0 }
+    /// Opens the folder of this name in the session's directory.
+    ///
+    /// # Errors
+    /// If there is no such folder.
+    pub(crate) fn open(dir: &Folder, name: &str, most: usize) -> Result<Files, WriteFailed> {
+        let path = dir.path().join(name);
+        let folder = dir.folder(name).map_err(WriteFailed::on("open", &path))?;
+        let files = OpenFiles::new(folder, most);
+        Ok(Files(Kind::Directory { dir: dir.clone(), files, descriptions: None }))
     }
 
-    pub(crate) fn folder(&self) -> &Folder {
-        &self.folder
+    pub(crate) fn journal(journal: Journal) -> Files {
+        Files(Kind::Journal(journal))
     }
 
-    /// Notes the folder's new path, for messages, after it was renamed.
-    pub(crate) fn moved(self, path: PathBuf) -> Files {
-        Files { folder: self.folder.moved(path), ..self }
+    /// Creates this many stream files ahead, and spare files of the descriptions, which exist.
+    ///
+    /// # Errors
+    /// If one cannot be created.
+    pub(crate) fn create_spares(&mut self, number: usize) -> Result<(), WriteFailed> {
+        let Kind::Directory { dir, files, descriptions } = &mut self.0 else { return Ok(()) };
+        let path = files.folder().path().to_owned();
+        let mut create = || {
+            files.create_spares(number)?;
+            let session_json = Exchanged::of(dir, session_json::FILE)?;
+            *descriptions = session_json
+                .zip(Exchanged::of(files.folder(), METADATA)?)
+                .map(|(session_json, tsdl)| [session_json, tsdl]);
+            Ok(())
+        };
+        create().map_err(WriteFailed::on("create spare files in", &path))
+    }
+
+    /// Removes spare files that are not used, also those of a killed process.
+    pub(crate) fn remove_spares(&mut self) {
+        if let Kind::Directory { dir, files, descriptions } = &mut self.0 {
+            files.forget_spares();
+            *descriptions = None;
+            remove_spares(dir);
+            remove_spares(files.folder());
+        }
+    }
+
+    /// Gives the folder of a trace that has a description its name.
+    ///
+    /// # Errors
+    /// If it cannot be renamed.
+    pub(crate) fn appear(&mut self) -> Result<(), WriteFailed> {
+        let Kind::Directory { dir, files, .. } = &mut self.0 else { return Ok(()) };
+        let path = dir.path().join(CTF);
+        dir.rename(HIDDEN, CTF).map_err(WriteFailed::on("create", &path))?;
+        files.moved(path);
+        Ok(())
+    }
+
+    /// Replaces `session.json`, then the metadata.
+    ///
+    /// # Errors
+    /// If one cannot be written: the old one stays.
+    pub(crate) fn describe(
+        &mut self,
+        json: &[u8],
+        metadata: Option<&[u8]>,
+    ) -> Result<(), WriteFailed> {
+        match &mut self.0 {
+            Kind::Directory { dir, files, descriptions: None } => {
+                dir.replace(session_json::FILE, json)?;
+                metadata.map_or(Ok(()), |text| files.folder().replace(METADATA, text))
+            }
+            Kind::Directory { dir, files, descriptions: Some([session_json, tsdl]) } => {
+                session_json.replace(dir, json)?;
+                metadata.map_or(Ok(()), |text| tsdl.replace(files.folder(), text))
+            }
+            Kind::Journal(journal) => {
+                let path = journal.path().join(session_json::FILE);
+                let sent = journal.describe(json, metadata.unwrap_or_default());
+                sent.map_err(WriteFailed::on("write", &path))
+            }
+        }
     }
 
     /// Returns the path of a file, for messages.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        match &self.0 {
+            Kind::Directory { files, .. } => files.folder().path().join(name),
+            Kind::Journal(journal) => journal.path().join(CTF).join(name),
+        }
     }
 
     /// Creates a file of this length, sparse, that begins with `head`. It has
     /// its name once all of that is so; nothing is left otherwise.
     pub(crate) fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<FileId> {
-        let hidden = format!(".{name}");
-        check_size(len)?;
-        self.make_room();
-        let make = || -> io::Result<_> {
-            let file = self.folder.new_file(&hidden)?;
-            set_len(&file, len)?;
-            write_at(&file, head, 0)?;
-            self.folder.rename(&hidden, name)?;
-            let inode = inode(&rustix::fs::fstat(&file)?);
-            Ok((file, inode))
+        let inode = match &mut self.0 {
+            Kind::Directory { files, .. } => Some(files.create(name, len, head)?),
+            Kind::Journal(journal) => {
+                journal.create(name, len, head)?;
+                None
+            }
         };
-        let (file, inode) = make().inspect_err(|_| {
-            let _ = self.folder.remove(&hidden);
-        })?;
-        self.keep(inode, file);
         Ok(FileId { name: name.to_owned(), inode })
+    }
+
+    /// Returns whether a packet is written by one [`write`](Self::write), which is done whole or not at all.
+    /// Otherwise its header is to be written last.
+    pub(crate) fn takes_whole_packets(&self) -> bool {
+        matches!(self.0, Kind::Journal(_))
     }
 
     /// Writes all of `bytes`.
     pub(crate) fn write(&mut self, id: &FileId, bytes: &[u8], at: u64) -> io::Result<()> {
-        write_at(self.get(id)?, bytes, at)
+        match (&mut self.0, id.inode) {
+            (Kind::Directory { files, .. }, Some(inode)) => files.write(&id.name, inode, bytes, at),
+            (Kind::Journal(journal), None) => journal.write(&id.name, bytes, at),
+            _ => Err(not_here()),
+        }
     }
 
     /// Cuts the file to this length, if one is given, and closes it.
     pub(crate) fn close(&mut self, id: &FileId, end: Option<u64>) -> io::Result<()> {
-        let cut = match end {
-            Some(end) => self.get(id).and_then(|file| set_len(file, end)),
-            None => Ok(()),
-        };
-        self.open.retain(|open| open.inode != id.inode);
-        cut
-    }
-
-    fn get(&mut self, id: &FileId) -> io::Result<&OwnedFd> {
-        self.uses += 1;
-        // A few dozen at most.
-        if let Some(index) = self.open.iter().position(|open| open.inode == id.inode) {
-            let open = &mut self.open[index];
-            open.used = self.uses;
-            return Ok(&open.file);
+        match (&mut self.0, id.inode) {
+            (Kind::Directory { files, .. }, Some(inode)) => files.close(&id.name, inode, end),
+            (Kind::Journal(journal), None) => journal.close(&id.name, end),
+            _ => Err(not_here()),
         }
-        self.make_room();
-        let (file, stat) = self.folder.file(&id.name, OFlags::RDWR)?;
-        if inode(&stat) != id.inode {
-            let why = "another file has its name now";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-        Ok(self.keep(id.inode, file))
     }
 
-    fn keep(&mut self, inode: (u64, u64), file: OwnedFd) -> &OwnedFd {
-        let index = self.open.len();
-        self.open.push(Open { inode, file, used: self.uses });
-        &self.open[index].file
+    /// Returns whether a journal's reader has to take something before all is written.
+    pub(crate) fn has_waiting(&self) -> bool {
+        matches!(&self.0, Kind::Journal(journal) if journal.has_waiting())
     }
 
-    /// Closes the files that were used least recently, until there is room for
-    /// one more.
-    fn make_room(&mut self) {
-        while self.open.len() >= self.most {
-            let oldest = self.open.iter().zip(0..).min_by_key(|(open, _)| open.used);
-            let Some((_, index)) = oldest else { break };
-            self.open.swap_remove(index);
+    /// Returns the journal, if it is one.
+    pub(crate) fn as_journal(&mut self) -> Option<&mut Journal> {
+        match &mut self.0 {
+            Kind::Directory { .. } => None,
+            Kind::Journal(journal) => Some(journal),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_beyond_the_bound_are_opened_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut files = Files::at(dir.path(), 2).unwrap();
-        let ids: Vec<FileId> =
-            (0..5u8).map(|n| files.create(&format!("f{n}"), 100, &[n]).unwrap()).collect();
-        for (n, id) in (0..).zip(&ids) {
-            files.write(id, &[0xa0 + n], 1).unwrap();
-            assert!(files.open.len() <= 2);
-        }
-        for (n, id) in (0..5u8).zip(&ids) {
-            files.close(id, Some(2)).unwrap();
-            assert_eq!(std::fs::read(dir.path().join(&id.name)).unwrap(), [n, 0xa0 + n]);
-        }
-        assert!(files.open.is_empty());
-    }
-
-    #[test]
-    fn a_file_that_was_replaced_meanwhile_is_not_written_to() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut files = Files::at(dir.path(), 1).unwrap();
-        let id = files.create("f", 100, b"head").unwrap();
-        files.create("g", 100, b"head").unwrap();
-        let path = dir.path().join("f");
-        let victim = dir.path().join("victim");
-        std::fs::write(&victim, "mine").unwrap();
-        std::fs::remove_file(&path).unwrap();
-        std::os::unix::fs::symlink(&victim, &path).unwrap();
-        assert!(files.write(&id, b"text", 0).is_err());
-        std::fs::rename(&victim, &path).unwrap();
-
-        let failed = files.write(&id, b"text", 0).unwrap_err();
-
-        assert!(failed.to_string().contains("another file"), "{failed}");
-        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
-    }
+/// Returns the error for a file that other files created.
+fn not_here() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the file was not created here")
 }

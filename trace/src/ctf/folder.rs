@@ -9,8 +9,9 @@
 //! System calls are rustix's, as std repeats an interrupted one without bound.
 
 use super::error::WriteFailed;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
-use rustix::fs::{fchmod, fstat, ftruncate, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::fs::unlinkat;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{fchmod, fstat, ftruncate, mkdirat, openat, renameat, renameat_with, statat};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{OsStr, OsString};
@@ -274,6 +275,11 @@ impl Folder {
     /// Renames what is in it; what has the new name is replaced.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         retry(|| renameat(&self.fd, from, &self.fd, to))
+    }
+
+    /// Exchanges the names of two files in it.
+    pub fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
+        retry(|| renameat_with(&self.fd, one, &self.fd, other, RenameFlags::EXCHANGE))
     }
 
     /// Removes a file.

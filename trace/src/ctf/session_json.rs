@@ -4,9 +4,8 @@
 //! clock bases, losses by cause. The file is replaced by rename, always before
 //! the metadata that it goes with. Nothing is checked here but the types.
 
-use super::error::WriteFailed;
-use super::folder::Folder;
 pub use super::packet::Domain;
+pub use super::tsc::{GuestTsc, GuestTscJson, MAX_TSC_SHIFT};
 use hypertrace_abi::ring::Losses;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,6 +38,9 @@ pub struct SessionJson {
     pub programs: bool,
     /// Clocks; the index is the id.
     pub clocks: Vec<ClockJson>,
+    /// TSCs of guests, as the VMM said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guest_tscs: Vec<GuestTscJson>,
     /// Event classes, besides the reserved ones.
     pub events: Vec<EventJson>,
     /// Streams: one per client of the guest, one per host ring.
@@ -152,19 +154,14 @@ impl StreamJson {
 }
 
 impl SessionJson {
-    /// Replaces the file in the session's directory. Returns its size in bytes.
+    /// Returns the file's text.
     ///
     /// # Errors
-    /// If it cannot be written: the old one stays.
-    pub(crate) fn write(&self, dir: &Folder) -> Result<u64, WriteFailed> {
-        let mut text = serde_json::to_vec_pretty(self).map_err(|e| WriteFailed {
-            action: "encode",
-            path: dir.path().join(FILE),
-            source: e.into(),
-        })?;
+    /// If it cannot be encoded.
+    pub(crate) fn text(&self) -> serde_json::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
-        dir.replace(FILE, &text)?;
-        Ok(text.len() as u64)
+        Ok(text)
     }
 }
 
@@ -172,8 +169,8 @@ impl SessionJson {
 mod tests {
     use super::*;
     use crate::limits::{
-        CLASS_BYTES, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES, MAX_CLIENTS, MAX_HOST_STREAMS,
-        MAX_NAME_BYTES, MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
+        CLASS_BYTES, CLIENT_BYTES, GUESTS_BYTES, HOST_BYTES, MAX_CLIENTS, MAX_GUEST_TSCS,
+        MAX_HOST_STREAMS, MAX_NAME_BYTES, MAX_SESSION_CLOCKS, MAX_SESSION_JSON,
     };
     use hypertrace_abi::ring::Fault;
 
@@ -195,6 +192,8 @@ mod tests {
             offset_ns: i64::MIN,
             host_frequency: u64::MAX,
         };
+        let tsc = GuestTsc { offset: i64::MIN, multiplier: u64::MAX, shift: MAX_TSC_SHIFT };
+        let guest_tsc = GuestTscJson { epoch: u32::MAX, client: Some(u32::MAX), tsc };
         let stream = StreamJson {
             domain: Domain::Guest,
             client: u32::MAX,
@@ -220,6 +219,7 @@ mod tests {
             boot_id: Some("8-4-4-4-12".into()),
             programs: false,
             clocks: vec![clock; MAX_SESSION_CLOCKS],
+            guest_tscs: vec![guest_tsc; MAX_GUEST_TSCS],
             events: vec![event; classes],
             streams: vec![stream; (MAX_CLIENTS + MAX_HOST_STREAMS) as usize],
             lost_unattached: u64::MAX,

@@ -221,9 +221,13 @@ impl StreamFile {
         let sealed = buffer.seal(&header, &filler);
         let (head, body) = sealed.split_at(HEADER_BYTES);
 
-        self.mend(files)?;
-        self.write(files, body, self.at + HEADER_BYTES as u64)?;
-        self.write_header(files, head)?;
+        if files.takes_whole_packets() {
+            self.write(files, sealed, self.at)?;
+        } else {
+            self.mend(files)?;
+            self.write(files, body, self.at + HEADER_BYTES as u64)?;
+            self.write_header(files, head)?;
+        }
         self.at += bytes;
         self.filler = filler;
         self.amended = false;
@@ -250,7 +254,7 @@ impl StreamFile {
         self.write(files, header, self.at).inspect_err(|_| {
             // The kernel copies 128 bytes of one page or none; a file system
             // that does otherwise gets the filler back.
-            self.torn = true;
+            self.torn = !files.takes_whole_packets();
             let _ = self.mend(files);
         })
     }

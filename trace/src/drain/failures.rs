@@ -11,6 +11,8 @@ pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 pub(crate) const BOOKS: usize = usize::MAX;
 /// The same: the simple backend's file.
 pub(crate) const SIMPLE: usize = usize::MAX - 1;
+/// The same: what waits for a journal's reader.
+pub(crate) const JOURNAL: usize = usize::MAX - 2;
 
 /// Writes that failed.
 #[derive(Default)]
@@ -18,7 +20,7 @@ pub(crate) struct Failures {
     pub count: u64,
     pub on_failed: Option<OnWriteFailed>,
     /// Writers whose last write failed: lanes by the index of their
-    /// [`Stats`](super::stats::Stats), [`BOOKS`] and [`SIMPLE`].
+    /// [`Stats`](super::stats::Stats), [`BOOKS`], [`SIMPLE`] and [`JOURNAL`].
     failing: BTreeSet<usize>,
 }
 

@@ -3,41 +3,31 @@
 
 use super::budget::Pace;
 use super::classes::Classes;
-use super::failures::{BOOKS, Failures};
+use super::failures::{BOOKS, Failures, JOURNAL};
 use super::recorder::Recorder;
 use super::simple_file::SimpleFile;
 use super::stats::Stats;
 use super::waiting::Pass;
+use crate::ctf::files::{CTF, Destination, Files, HIDDEN, clear};
+use crate::ctf::journal::Journal;
 use crate::ctf::metadata::tsdl;
 use crate::ctf::packet::DEFAULT_PACKET_BYTES;
 use crate::ctf::session_json::{self, FORMAT, SessionJson, VERSION};
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
-use crate::ctf::{Clocks, Files, Folder, PacketBuffer, Uuid, WriteFailed};
+use crate::ctf::{Clocks, Folder, PacketBuffer, Uuid, WriteFailed};
 use crate::limits::MOST_LOST;
 use hypertrace_abi::clock::ticks;
 use hypertrace_abi::ring::Consumer;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Name of the trace's folder while the session is created: without metadata it cannot
-/// be read, so it appears with it.
-pub(crate) const HIDDEN: &str = ".ctf";
-/// Its name from then on.
-pub(crate) const CTF: &str = "ctf";
-
-/// Removes what was made in a directory that was empty.
-pub(crate) fn clear(dir: &Folder) {
-    let _ = dir.remove_folder(HIDDEN);
-    let _ = dir.remove_folder(CTF);
-    let _ = dir.remove(session_json::FILE);
-}
-
-/// Directory and files of the trace.
+/// Destination and files of the trace.
 #[derive(Debug)]
 pub(crate) struct TraceFiles {
-    /// The session's directory; of a flight recorder, the last snapshot's.
-    pub dir: Folder,
+    /// The session's directory or journal; of a flight recorder, the last snapshot's directory.
+    pub destination: Destination,
     pub uuid: [u8; 16],
     /// The trace's files, in [`HIDDEN`] while the session is created. If there are
     /// none, packets are built and checked, and not written. A flight recorder has
@@ -45,6 +35,7 @@ pub(crate) struct TraceFiles {
     pub files: Option<Files>,
     /// As in [`SessionConfig`](crate::SessionConfig).
     pub open_files: usize,
+    pub spare_files: usize,
     pub file_bytes: u64,
 }
 
@@ -52,6 +43,43 @@ impl TraceFiles {
     /// Returns whether there is a trace.
     pub fn is_open(&self) -> bool {
         self.files.is_some()
+    }
+
+    fn journal(&mut self) -> Option<&mut Journal> {
+        self.files.as_mut().and_then(Files::as_journal)
+    }
+
+    /// Returns whether a journal's reader has to take something before all is written.
+    pub fn has_waiting(&self) -> bool {
+        self.files.as_ref().is_some_and(Files::has_waiting)
+    }
+
+    /// Waits for a journal's reader from now on, as the session ends.
+    pub fn be_patient(&mut self) {
+        if let Some(journal) = self.journal() {
+            journal.be_patient();
+        }
+    }
+
+    /// Ends a journal, or removes spare files.
+    pub fn end(&mut self) -> Result<(), WriteFailed> {
+        if let Some(files) = self.files.as_mut().filter(|_| self.spare_files > 0) {
+            files.remove_spares();
+        }
+        self.on_journal("end", Journal::end)
+    }
+
+    fn on_journal(
+        &mut self,
+        action: &'static str,
+        call: impl FnOnce(&mut Journal) -> io::Result<()>,
+    ) -> Result<(), WriteFailed> {
+        match self.journal().map(|journal| (call(journal), journal)) {
+            Some((Err(source), journal)) => {
+                Err(WriteFailed { action, path: journal.path().to_owned(), source })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -80,9 +108,15 @@ pub(crate) struct TraceState {
 }
 
 impl TraceState {
-    pub fn new(dir: Folder, uuid: [u8; 16], clocks: Clocks) -> TraceState {
-        let trace =
-            TraceFiles { dir, uuid, files: None, open_files: 1, file_bytes: DEFAULT_FILE_BYTES };
+    pub fn new(destination: Destination, uuid: [u8; 16], clocks: Clocks) -> TraceState {
+        let trace = TraceFiles {
+            destination,
+            uuid,
+            files: None,
+            open_files: 1,
+            spare_files: 0,
+            file_bytes: DEFAULT_FILE_BYTES,
+        };
         TraceState {
             trace,
             buffer: PacketBuffer::new(DEFAULT_PACKET_BYTES),
@@ -103,26 +137,34 @@ impl TraceState {
 
     /// Begins a trace in a directory that holds [`HIDDEN`] and nothing else.
     pub fn begin_trace(&mut self, dir: Folder, uuid: [u8; 16]) -> Result<(), WriteFailed> {
-        let path = dir.path().join(CTF);
-        (self.trace.dir, self.trace.uuid) = (dir, uuid);
-        self.classes.forget_described();
-        let begun = self.open_trace(HIDDEN).and_then(|()| self.describe(false)).and_then(|_| {
-            self.trace.dir.rename(HIDDEN, CTF).map_err(WriteFailed::on("create", &path))
+        let begun = Files::open(&dir, HIDDEN, self.trace.open_files).and_then(|files| {
+            self.trace.destination = Destination::Directory(dir.clone());
+            self.begin_files(files, uuid)
         });
-        if begun.is_err() {
-            self.trace.files = None;
-            clear(&self.trace.dir);
-        }
-        self.trace.files = self.trace.files.take().map(|files| files.moved(path));
-        begun
+        begun.inspect_err(|_| clear(&dir))
     }
 
-    /// Opens the folder of the trace, which has this name.
-    pub fn open_trace(&mut self, name: &str) -> Result<(), WriteFailed> {
-        let trace = &mut self.trace;
-        let path = trace.dir.path().join(name);
-        let folder = trace.dir.folder(name).map_err(WriteFailed::on("open", &path))?;
-        trace.files = Some(Files::new(folder, trace.open_files));
+    /// Begins a trace in these files.
+    pub fn begin_files(&mut self, files: Files, uuid: [u8; 16]) -> Result<(), WriteFailed> {
+        self.trace.uuid = uuid;
+        self.classes.forget_described();
+        self.trace.files = Some(files);
+        let begun = self.describe(false).and_then(|_| match &mut self.trace.files {
+            Some(files) if self.trace.spare_files > 0 => {
+                files.create_spares(self.trace.spare_files)?;
+                files.appear()
+            }
+            Some(files) => files.appear(),
+            None => Ok(()),
+        });
+        begun.inspect_err(|_| self.trace.files = None)
+    }
+
+    /// Opens the trace that is in the session's directory.
+    pub fn open_trace(&mut self, dir: &Folder) -> Result<(), WriteFailed> {
+        let mut files = Files::open(dir, CTF, self.trace.open_files)?;
+        files.remove_spares();
+        self.trace.files = Some(files);
         Ok(())
     }
 
@@ -153,6 +195,12 @@ impl TraceState {
         }
     }
 
+    /// Writes what waits for a journal's reader.
+    pub fn flush(&mut self) {
+        let written = self.trace.on_journal("write", Journal::flush);
+        self.failures.note(JOURNAL, written);
+    }
+
     /// Replaces `session.json` for its accounts, and the metadata where a map of a
     /// clock has changed, if the accounts are due.
     pub fn write_accounts(&mut self, now: u64) {
@@ -166,7 +214,7 @@ impl TraceState {
         }
         let written = match self.clocks.changed {
             true => self.describe(false),
-            false => self.write_json(false),
+            false => self.write_json(),
         };
         if let Some(bytes) = self.failures.note(BOOKS, written) {
             self.is_ahead = false;
@@ -176,16 +224,15 @@ impl TraceState {
 
     /// Replaces `session.json`, then the metadata. Returns their size in bytes.
     pub fn describe(&mut self, finished: bool) -> Result<u64, WriteFailed> {
-        let json = self.write_json(finished);
+        let json = self.json(finished)?;
         let uuid = &self.trace.uuid;
         let clocks = self.clocks.entries(uuid);
         let text = tsdl(uuid, &clocks, self.classes.entries(self.clocks.len()));
+        let bytes = (json.len() + text.len()) as u64;
         // Spent also where a write fails: the work was done.
-        let bytes = json.as_ref().map_or(0, |bytes| *bytes) + text.len() as u64;
         self.pace.spend(bytes);
-        json?;
-        if let Some(files) = &self.trace.files {
-            files.folder().replace("metadata", text.as_bytes())?;
+        if let Some(files) = &mut self.trace.files {
+            files.describe(&json, Some(text.as_bytes()))?;
         }
         self.classes.described();
         self.clocks.changed = false;
@@ -201,8 +248,17 @@ impl TraceState {
     }
 
     /// Replaces `session.json`. Returns its size in bytes.
-    fn write_json(&mut self, finished: bool) -> Result<u64, WriteFailed> {
-        SessionJson {
+    fn write_json(&mut self) -> Result<u64, WriteFailed> {
+        let json = self.json(false)?;
+        if let Some(files) = &mut self.trace.files {
+            files.describe(&json, None)?;
+        }
+        Ok(json.len() as u64)
+    }
+
+    /// Returns the text of `session.json`.
+    fn json(&self, finished: bool) -> Result<Vec<u8>, WriteFailed> {
+        let json = SessionJson {
             format: FORMAT.into(),
             version: VERSION,
             uuid: Uuid(&self.trace.uuid).to_string(),
@@ -210,13 +266,18 @@ impl TraceState {
             boot_id: self.clocks.boot_id.clone(),
             programs: self.clocks.shared,
             clocks: self.clocks.to_json(),
+            guest_tscs: self.clocks.guest_tscs.clone(),
             events: self.classes.to_json(),
             streams: self.stats.iter().filter(|s| s.is_used()).map(Stats::to_json).collect(),
             lost_unattached: self.unattached(),
             device: self.device.clone(),
             finished,
-        }
-        .write(&self.trace.dir)
+        };
+        json.text().map_err(|why| WriteFailed {
+            action: "encode",
+            path: self.trace.destination.path().join(session_json::FILE),
+            source: why.into(),
+        })
     }
 
     /// Formats a human-readable status of the session's files.
@@ -224,7 +285,7 @@ impl TraceState {
         match recorder {
             Some(recorder) => write!(text, "{recorder}")?,
             None if !self.trace.is_open() => write!(text, "session: none")?,
-            None => write!(text, "session: {}", self.trace.dir.path().display())?,
+            None => write!(text, "session: {}", self.trace.destination.path().display())?,
         }
         writeln!(text, ", {} writes failed", self.failures.count)?;
         writeln!(text, "{}", self.simple)

@@ -1,5 +1,7 @@
 //! Configuration of a session.
 
+use super::error::SessionError;
+use crate::ctf::journal::frame::{MOST_FILE_BYTES, MOST_PACKET_BYTES};
 use crate::ctf::packet::{DEFAULT_PACKET_BYTES, HEADER_BYTES};
 use crate::ctf::stream::DEFAULT_FILE_BYTES;
 use crate::ctf::{PacketBuffer, Share};
@@ -19,6 +21,16 @@ pub struct SessionConfig {
     /// `/proc` then.
     /// Not for a session that is [resumed](crate::Session::resume).
     pub dir_fd: Option<OwnedFd>,
+    /// A regular file, pipe or stream socket that the session is written to, in place of a directory: a
+    /// journal, which `hypertrace receive` makes a session of. The session opens no file then, and
+    /// never waits for the reader while it runs; it must be the descriptor's only writer. `dir` is for
+    /// messages. Not for [`Output::Snapshots`] and [`Output::Nothing`], nor for a session that is
+    /// [resumed](crate::Session::resume); without [`Session::serve`](crate::Session::serve) and without
+    /// a file for simpletrace.
+    pub journal: Option<OwnedFd>,
+    /// The host's boot, from `/proc/sys/kernel/random/boot_id`, if the VMM knows it. Otherwise that file is
+    /// read, unless the session is written to a journal.
+    pub boot_id: Option<String>,
     /// Bytes of a stream's file, sparse; at least a packet and two headers.
     pub file_bytes: u64,
     /// Bytes of the largest packet: the drain's only buffer for records.
@@ -28,6 +40,14 @@ pub struct SessionConfig {
     /// its descriptors. The one that was written least recently is closed when
     /// another is needed.
     pub open_files: usize,
+    /// Stream files that are created and kept open ahead, hidden, for a drain thread whose filter allows no call that
+    /// creates a file: one for each client and each thread that traces, and one for each 64 MiB
+    /// ([`file_bytes`](Self::file_bytes)) of a stream. All of them are open, whatever
+    /// [`open_files`](Self::open_files) says. `session.json` and
+    /// the metadata are then replaced by exchanging names with spare files, where the file system can do so.
+    /// When there are none left, files are created as without them. Those that remain are removed at the end. Snapshots, and sessions
+    /// that are [resumed](crate::Session::resume), have none.
+    pub spare_files: usize,
     /// The users that may read what is written.
     pub share: Share,
     /// Host rings: threads of the VMM that can trace at the same time, vCPUs' among them, at most
@@ -87,9 +107,12 @@ impl SessionConfig {
         SessionConfig {
             dir: dir.into(),
             dir_fd: None,
+            journal: None,
+            boot_id: None,
             file_bytes: DEFAULT_FILE_BYTES,
             packet_bytes: DEFAULT_PACKET_BYTES,
             open_files: default_open_files(),
+            spare_files: 0,
             share: Share::default(),
             host_rings: 8 + OTHER_THREADS,
             host_ring_bytes: 256 * 1024,
@@ -112,19 +135,45 @@ impl SessionConfig {
         SessionConfig { host_rings: vcpus as usize + OTHER_THREADS, ..self }
     }
 
+    /// Checks that a session of this configuration can be written to a journal.
+    pub(super) fn check_journal(&self) -> Result<(), SessionError> {
+        let refused = |why| Err(SessionError::not_in_a_journal(why));
+        if self.dir_fd.is_some() {
+            return refused("it has a directory, too; give one of both");
+        }
+        match self.output {
+            Output::Trace => {}
+            Output::Snapshots => return refused("snapshots of a flight recorder need a directory"),
+            Output::Nothing => return refused("it has no output"),
+        }
+        if self.spare_files > 0 {
+            return refused("spare files need a directory");
+        }
+        if self.packet_bytes > MOST_PACKET_BYTES {
+            return refused("its packets are larger than 16 MiB");
+        }
+        if self.file_bytes > MOST_FILE_BYTES {
+            return refused("its files are larger than 1 TiB");
+        }
+        Ok(())
+    }
+
     /// Sets up a session's buffers and files.
     pub(super) fn apply(&mut self, state: &mut TraceState) {
         state.buffer = PacketBuffer::new(self.packet_bytes);
         let least = (state.buffer.packet_bytes() + 2 * HEADER_BYTES) as u64;
         state.trace.file_bytes = self.file_bytes.max(least).next_multiple_of(HEADER_BYTES as u64);
         state.trace.open_files = self.open_files;
+        if self.output == Output::Trace {
+            state.trace.spare_files = self.spare_files;
+        }
         state.failures.on_failed = self.on_write_failed.take();
     }
 }
 
 /// Returns how many stream files are open at a time by default: a
 /// quarter of what the process may have, at most 64.
-fn default_open_files() -> usize {
+pub(crate) fn default_open_files() -> usize {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     most.map_or(64, |most| (most / 4).clamp(1, 64) as usize)
 }

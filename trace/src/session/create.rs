@@ -5,8 +5,9 @@ use super::engine::Engine;
 use super::error::SessionError;
 use super::handle::{Session, SessionParts};
 use super::{place, resume};
-use crate::ctf::{Clocks, Folder, HostClock, boot_id, random_uuid};
-use crate::drain::state::{CTF, HIDDEN, clear};
+use crate::ctf::files::{Destination, Files, HIDDEN};
+use crate::ctf::journal::Journal;
+use crate::ctf::{Clocks, HostClock, boot_id, random_uuid};
 use crate::drain::{Asker, Recorder, TraceState};
 use crate::events::HostRings;
 use crate::events::registry;
@@ -20,16 +21,33 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 
 impl Session {
-    /// Creates the directory's files. Nothing that exists is overwritten.
+    /// Creates the directory's files, or begins the journal. Nothing that exists is overwritten.
     ///
     /// # Errors
-    /// If there is something in the directory, or it cannot be written.
+    /// If there is something in the directory, or it cannot be written; if the session cannot be written to
+    /// a journal.
     pub fn create(mut config: SessionConfig) -> Result<Session, SessionError> {
-        let dir = place::prepare(&config.dir, config.dir_fd.take(), config.share)?;
-        Session::begin(config, dir.clone()).inspect_err(|_| clear(&dir))
+        let (destination, journal) = match config.journal.take() {
+            Some(descriptor) => {
+                config.check_journal()?;
+                let journal =
+                    Journal::new(descriptor, &config.dir).map_err(SessionError::Journal)?;
+                (Destination::Journal(config.dir.clone()), Some(journal))
+            }
+            None => {
+                let dir = place::prepare(&config.dir, config.dir_fd.take(), config.share)?;
+                (Destination::Directory(dir), None)
+            }
+        };
+        let begun = Session::begin(config, destination.clone(), journal);
+        begun.inspect_err(|_| destination.clear())
     }
 
-    fn begin(mut config: SessionConfig, dir: Folder) -> Result<Session, SessionError> {
+    fn begin(
+        mut config: SessionConfig,
+        destination: Destination,
+        journal: Option<Journal>,
+    ) -> Result<Session, SessionError> {
         let is_recorder = config.output == Output::Snapshots;
         let ring_mode = if is_recorder { RingMode::Overwrite } else { RingMode::Discard };
         let clock = HostClock::start(config.host_frequency);
@@ -37,19 +55,28 @@ impl Session {
         let uuid = random_uuid();
         let mut clocks =
             Clocks::new(clock, config.epoch, config.epoch_began, config.guest_frequency);
-        clocks.boot_id = boot_id();
+        // A process that is given a journal opens no file.
+        clocks.boot_id = match (config.boot_id.take(), &journal) {
+            (None, None) => boot_id(),
+            (given, _) => given,
+        };
         clocks.is_recorder = is_recorder;
         if config.same_counter {
             clocks.share();
         }
-        let mut state = TraceState::new(dir.clone(), uuid, clocks);
+        let mut state = TraceState::new(destination.clone(), uuid, clocks);
         config.apply(&mut state);
-        match config.output {
-            Output::Trace => state.begin_trace(dir.clone(), uuid)?,
+        let mut recorder = None;
+        match (destination, journal, config.output) {
+            (_, Some(journal), _) => state.begin_files(Files::journal(journal), uuid)?,
+            (Destination::Directory(dir), _, Output::Trace) => state.begin_trace(dir, uuid)?,
             // A trace is for later, or never.
-            Output::Snapshots | Output::Nothing => _ = dir.remove_folder(HIDDEN),
+            (Destination::Directory(dir), ..) => {
+                let _ = dir.remove_folder(HIDDEN);
+                recorder = is_recorder.then(|| Recorder::new(dir, config.guests_snapshots));
+            }
+            (Destination::Journal(_), None, _) => {}
         }
-        let recorder = is_recorder.then(|| Recorder::new(dir, config.guests_snapshots));
         let engine = Engine::new(state, &rings, config.relays, recorder);
         Ok(Session::with(engine, rings, ring_mode))
     }
@@ -61,6 +88,9 @@ impl Session {
     /// # Errors
     /// If there is no such session, or it was ended.
     pub fn resume(mut config: SessionConfig, uuid: [u8; 16]) -> Result<Session, SessionError> {
+        if config.journal.is_some() {
+            return Err(SessionError::not_in_a_journal("a session is continued in its directory"));
+        }
         let path = config.dir.clone();
         let dir = resume::open(&path, config.share)?;
         let found = resume::look(&dir, &uuid)?;
@@ -69,9 +99,10 @@ impl Session {
         let rings = host_rings(&config, RingMode::Discard, clocks.host.frequency)?;
         // The rings hold ticks of that boot, which may be an earlier one.
         clocks.boot_id.clone_from(&found.json.boot_id);
-        let mut state = TraceState::new(dir, uuid, clocks);
+        clocks.guest_tscs.clone_from(&found.json.guest_tscs);
+        let mut state = TraceState::new(Destination::Directory(dir.clone()), uuid, clocks);
         config.apply(&mut state);
-        state.open_trace(CTF)?;
+        state.open_trace(&dir)?;
         state.classes = found.classes(&path)?;
         let mut engine = Engine::new(state, &rings, config.relays, None);
         engine.resume(&found);
@@ -83,7 +114,7 @@ impl Session {
         let trace = &engine.state.trace;
         let parts = Arc::new(SessionParts {
             uuid: trace.uuid,
-            dir: trace.dir.clone(),
+            destination: trace.destination.clone(),
             host_frequency: engine.state.clocks.host.frequency,
             guest_frequency: engine.state.clocks.guest_frequency(),
             rings,

@@ -1,11 +1,11 @@
 //! The drain loop's side of a session, protected by its one lock.
 
 use super::resume::{Committed, Found};
+use crate::ctf::files::HIDDEN;
 use crate::ctf::{Domain, WriteFailed, random_uuid};
 use crate::drain::failures::BOOKS;
 use crate::drain::lane::Next;
 use crate::drain::lessee::Lessee;
-use crate::drain::state::HIDDEN;
 use crate::drain::turn::write_counters;
 use crate::drain::waiting::{Log, Rest};
 use crate::drain::{
@@ -182,6 +182,7 @@ impl Engine {
             self.end_snapshot();
         }
         self.state.write_accounts(ticks());
+        self.state.flush();
     }
 
     /// Returns whether the next pass has nothing to do unless a ring gets something.
@@ -193,6 +194,7 @@ impl Engine {
             || lanes.into_iter().any(has_rest)
             || recorder.as_ref().is_some_and(Recorder::is_busy)
             || state.failures.is_failing()
+            || state.trace.has_waiting()
             || state.pass.waits()
             || state.is_ahead && state.trace.is_open();
         self.finished || !is_busy
@@ -361,6 +363,7 @@ impl Engine {
             self.finished = true;
             return Ok(());
         }
+        self.state.trace.be_patient();
         self.begin_pass();
         // Nothing more is read that a point could wait for.
         self.state.pass.stop();
@@ -374,7 +377,8 @@ impl Engine {
         if !self.state.trace.is_open() {
             return Ok(());
         }
-        self.state.describe(true).map(drop)
+        self.state.describe(true)?;
+        self.state.trace.end()
     }
 
     /// Ends a session that cannot be finished: the rest of the host rings
@@ -396,7 +400,14 @@ impl Engine {
         self.close();
         if self.state.trace.is_open() {
             let _ = self.state.describe(true);
+            let _ = self.state.trace.end();
         }
+    }
+
+    /// Prepares for the last pass, after which no producer runs.
+    pub fn begin_last_pass(&mut self) {
+        self.state.pass.is_last = true;
+        self.state.trace.be_patient();
     }
 
     /// Closes all files of events: nothing more is taken.

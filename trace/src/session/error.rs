@@ -38,6 +38,9 @@ pub enum SessionError {
         #[source]
         source: io::Error,
     },
+    /// The session cannot be written to a journal, or not to this descriptor.
+    #[error("cannot write the session to a journal")]
+    Journal(#[source] io::Error),
     /// A file in it cannot be written.
     #[error(transparent)]
     Write(#[from] WriteFailed),
@@ -59,6 +62,10 @@ impl SessionError {
         SessionError::NotResumable { path: path.to_owned(), why: why.into() }
     }
 
+    pub(super) fn not_in_a_journal(why: &str) -> SessionError {
+        SessionError::Journal(io::Error::new(io::ErrorKind::Unsupported, why))
+    }
+
     /// Returns whether another directory would help: the request is at fault, not the machine.
     pub fn is_bad_input(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
@@ -66,6 +73,7 @@ impl SessionError {
             SessionError::NotADirectory(_)
             | SessionError::NotEmpty(_)
             | SessionError::NotOwned { .. }
+            | SessionError::Journal(_)
             | SessionError::NotResumable { .. } => true,
             SessionError::Directory { source, .. } => {
                 let none_left = matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));

@@ -5,8 +5,8 @@ use super::error::SessionError;
 use super::resume::Committed;
 use super::summary::Summary;
 use super::writer::Writer;
-use crate::ctf::Folder;
-use crate::drain::state::clear;
+use crate::ctf::tsc::{self, GuestTsc};
+use crate::ctf::{Destination, Folder};
 use crate::drain::{Asker, SnapshotError};
 use crate::events::HostRings;
 use crate::events::registry;
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The parts of a session, which its clones share.
 pub(super) struct SessionParts {
     pub uuid: [u8; 16],
-    pub dir: Folder,
+    pub destination: Destination,
     pub host_frequency: u64,
     pub guest_frequency: u64,
     pub rings: Arc<HostRings>,
@@ -145,9 +145,9 @@ impl Session {
         }
     }
 
-    /// Returns the session's directory.
+    /// Returns the session's directory; of one in a journal, the name that its configuration has for messages.
     pub fn dir(&self) -> &Path {
-        self.parts.dir.path()
+        self.parts.destination.path()
     }
 
     /// Wakes the drain loop.
@@ -155,8 +155,12 @@ impl Session {
         self.parts.rings.wake();
     }
 
-    pub(crate) fn folder(&self) -> &Folder {
-        &self.parts.dir
+    /// Returns the session's directory.
+    ///
+    /// # Errors
+    /// If the session is written to a journal.
+    pub(crate) fn folder(&self) -> io::Result<&Folder> {
+        self.parts.destination.folder()
     }
 
     /// Claims a host ring for the calling thread under a name: declared events
@@ -253,6 +257,22 @@ impl Session {
         self.engine().state.clocks.begin_epoch(epoch);
     }
 
+    /// Sets the TSC that the hypervisor makes for a guest out of the host's, in this clock epoch: for
+    /// `client`, or with `None` for all clients without one of their own. `None` for `tsc` takes it back. The
+    /// timeline then maps the clients' clocks by it where no reference point contradicts it.
+    ///
+    /// Call it before the vCPUs run, and after each reset and restore of the device and each
+    /// [`begin_epoch`](Self::begin_epoch): an epoch begins without. It waits for the drain loop, so not on
+    /// a vCPU's thread.
+    ///
+    /// Returns `false` if it is [impossible](GuestTsc::is_possible), or if there are
+    /// [`MAX_GUEST_TSCS`](crate::limits::MAX_GUEST_TSCS) already. Nothing changes then.
+    pub fn set_guest_tsc(&self, client: Option<u32>, tsc: Option<GuestTsc>) -> bool {
+        let clocks = &mut self.engine().state.clocks;
+        let epoch = clocks.epoch();
+        tsc::set(&mut clocks.guest_tscs, (epoch, client), tsc)
+    }
+
     /// Sets the device's counters, for `session.json`.
     pub fn set_device_counters(&self, counters: BTreeMap<String, u64>) {
         self.engine().state.device = counters;
@@ -269,11 +289,11 @@ impl Session {
     }
 
     /// Ends a session in which nothing was recorded as if it had not been
-    /// created, for a caller that cannot use it after all.
+    /// created, for a caller that cannot use it after all. A journal that was begun stays, without an end.
     pub fn abandon(self) {
         self.parts.end();
         self.engine().finished = true;
-        clear(&self.parts.dir);
+        self.parts.destination.clear();
     }
 
     /// Ends it: drains the host rings, writes the last maps and counters, cuts

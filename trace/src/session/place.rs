@@ -1,8 +1,8 @@
 //! The directory of a session: made, or seen to be this user's.
 
 use super::error::SessionError;
+use crate::ctf::files::HIDDEN;
 use crate::ctf::{Folder, Share};
-use crate::drain::state::HIDDEN;
 use rustix::fs::FileType;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Makes the directory, or takes `fd`, and sees that it is one of this user and empty; and
 /// makes the folder for the trace, hidden still, so that of two sessions only one finds it so.
-pub(super) fn prepare(
+pub(crate) fn prepare(
     dir: &Path,
     fd: Option<OwnedFd>,
     share: Share,

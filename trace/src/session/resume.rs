@@ -13,15 +13,16 @@ mod scan;
 use super::error::SessionError;
 use super::place::own;
 use crate::ctf::clock::FREQUENCIES;
+use crate::ctf::files::CTF;
 use crate::ctf::folder::read_at;
 use crate::ctf::session_json::{FILE, FORMAT, SessionJson, StreamJson, VERSION};
 use crate::ctf::{Clocks, Domain, Folder, PacketHeader, Share, Uuid};
 use crate::drain::classes::Table;
 use crate::drain::lane::{Earlier, Next};
-use crate::drain::state::CTF;
 use crate::drain::{Classes, Lane, Recorded, Stats};
 use crate::limits::{
-    MAX_CLASSES, MAX_CLIENTS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS, MAX_SESSION_JSON, MOST_LOST,
+    MAX_CLASSES, MAX_CLIENTS, MAX_GUEST_TSCS, MAX_HOST_STREAMS, MAX_SESSION_CLOCKS,
+    MAX_SESSION_JSON, MOST_LOST,
 };
 use hypertrace_abi::ring::{FAULT_KINDS, Fault, Losses};
 use rustix::fs::OFlags;
@@ -151,6 +152,7 @@ fn check(json: &SessionJson) -> Result<(), String> {
     for (what, count, most) in [
         ("clocks", json.clocks.len(), MAX_SESSION_CLOCKS),
         ("events", json.events.len(), MAX_CLASSES),
+        ("TSCs of guests", json.guest_tscs.len(), MAX_GUEST_TSCS),
     ] {
         if count > most {
             return Err(format!("it has {count} {what}, and a session has at most {most}"));
@@ -268,7 +270,7 @@ impl Found {
 }
 
 /// Returns whether there can be such a stream.
-fn is_stream(domain: u32, number: u32) -> bool {
+pub(crate) fn is_stream(domain: u32, number: u32) -> bool {
     let guest = domain == Domain::Guest as u32 && number < MAX_CLIENTS;
     guest || domain == Domain::Host as u32 && number < MAX_HOST_STREAMS
 }

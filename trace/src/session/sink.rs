@@ -82,7 +82,7 @@ impl EventSink for Session {
     }
 
     fn last_pass(&self) {
-        self.engine().state.pass.is_last = true;
+        self.engine().begin_last_pass();
     }
 
     fn drain(&self, client: u32, consumer: &mut Consumer<'_>) -> Drained {

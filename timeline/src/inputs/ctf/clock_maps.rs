@@ -7,12 +7,20 @@
 //! even if the clients' clocks differ by less than the constraints can show. False readings of a
 //! client put no event of another one outside of its bound. Only a client without constraints on
 //! both sides relies on the others.
+//!
+//! Where the VMM's word on a client's TSC contradicts none of the client's constraints, times are by it.
+//! Their bound is the distance to the farther end of what the constraints allow, as for every time: so
+//! a false word puts no event outside of its bound.
 
+use super::guest_tscs::{ComparedTsc, GuestTscs};
 use super::packet::Domain;
 use super::samples::{self, Found, Times};
 use super::session::Session;
 use super::session_json::Clock;
-use crate::clock::{Bounds, ClockMap, FRACTION, GuestReading, Limits, Mapped, Point};
+use crate::clock::{
+    Bounds, ClockMap, Distances, FRACTION, GuestReading, LIMIT, Limits, Line, Mapped, Point,
+    Residuals,
+};
 use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,6 +66,9 @@ struct Maps {
     unknown: Arc<ClockMap>,
     /// Constraints by the kernel: used, and left out.
     of_kernel: (usize, usize),
+    tscs: GuestTscs,
+    /// By client whose own map is used; `None`: of the clients that agree.
+    residuals: BTreeMap<Option<u32>, Residuals>,
 }
 
 /// The map of a client's clock, with where the last lookups found their times.
@@ -67,6 +78,8 @@ pub(crate) struct ClientMap {
     map: Arc<ClockMap>,
     /// The map of the client's own constraints, if it is not the same.
     own: Option<Arc<ClockMap>>,
+    /// The clock by the VMM's word, if no constraint contradicts it.
+    line: Option<Line>,
     /// Whether the client's constraints are too few to show its rate.
     has_few: bool,
     hints: (usize, usize),
@@ -75,12 +88,22 @@ pub(crate) struct ClientMap {
 impl ClientMap {
     fn new(clock: u32, map: &Arc<ClockMap>, own: Option<Arc<ClockMap>>) -> ClientMap {
         let has_few = own.as_ref().is_some_and(|own| own.constraints() < FEW);
-        ClientMap { clock, map: map.clone(), own, has_few, hints: (0, 0) }
+        ClientMap { clock, map: map.clone(), own, line: None, has_few, hints: (0, 0) }
+    }
+
+    fn with_line(self, line: Option<Line>) -> ClientMap {
+        ClientMap { line, ..self }
     }
 
     /// Maps a guest reading to host time.
     pub fn at(&mut self, guest: u64) -> Mapped {
-        let mut mapped = self.map.at_from(&mut self.hints.0, guest);
+        let mut mapped = match &self.line {
+            None => self.map.at_from(&mut self.hints.0, guest),
+            Some(line) => {
+                let host = line.at(i64::try_from(guest).unwrap_or(LIMIT).min(LIMIT));
+                Mapped { host, bound: self.map.distance_from(&mut self.hints.0, guest, host) }
+            }
+        };
         if let Some(own) = &self.own {
             let alone = own.distance_from(&mut self.hints.1, guest, mapped.host);
             mapped.bound = match self.has_few {
@@ -155,11 +178,14 @@ impl ClockMaps {
         if !maps.alone.is_empty() {
             return Err("its guest's clients have different clocks");
         }
-        let own = maps.clients.values().filter(|own| own.constraints() >= FEW);
-        let mut clients: Vec<ClientMap> =
-            own.map(|own| ClientMap::new(clock.id, &maps.shared, Some(own.clone()))).collect();
+        let own = maps.clients.iter().filter(|(_, own)| own.constraints() >= FEW);
+        let mut lines = own.clone().map(|(client, _)| maps.tscs.used(*client));
+        // One for all, or none.
+        let line = lines.next().flatten().filter(|line| lines.all(|other| other == Some(*line)));
+        let of = |own| ClientMap::new(clock.id, &maps.shared, own).with_line(line);
+        let mut clients: Vec<ClientMap> = own.map(|(_, own)| of(Some(own.clone()))).collect();
         if clients.is_empty() {
-            clients.push(ClientMap::new(clock.id, &maps.shared, None));
+            clients.push(of(None));
         }
         let (base, frequency) = (clock.base, clock.frequency.max(1));
         Ok(GuestClock { clients, base, frequency, origin: session.origin() })
@@ -217,17 +243,18 @@ impl ClockMaps {
     pub(crate) fn get(&self, clock: u32, client: u32) -> Option<ClientMap> {
         let maps = self.clocks.get(&clock)?;
         let own = maps.clients.get(&client);
+        let line = maps.tscs.used(client);
         if let Some(own) =
             own.filter(|own| maps.alone.contains(&client) || Arc::ptr_eq(own, &maps.shared))
         {
-            return Some(ClientMap::new(clock, own, None));
+            return Some(ClientMap::new(clock, own, None).with_line(line));
         }
         let own = match own.filter(|own| own.width().is_some()) {
             // It has no limit of its own on one side. If others disagree, it may read any of these clocks.
             None => Some(&maps.unknown).filter(|_| !maps.alone.is_empty()),
             own => own,
         };
-        Some(ClientMap::new(clock, &maps.shared, own.cloned()))
+        Some(ClientMap::new(clock, &maps.shared, own.cloned()).with_line(line))
     }
 
     /// Iterates over the maps by clock: by client for those whose constraints contradict the
@@ -246,9 +273,45 @@ impl ClockMaps {
     /// the clients that share it. `None` if one is unknown, or there are none.
     pub fn bounds(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<Bounds> {
         match of {
-            (_, Some(_), map) => map.bounds(),
+            (clock, Some(client), map) => match self.clocks.get(&clock)?.tscs.used(client) {
+                Some(_) => self.bounds_at(clock, client, map),
+                None => map.bounds(),
+            },
             (clock, None, _) => self.shared_bounds(clock),
         }
+    }
+
+    /// Returns how far the times of the clients of a map that [`ClockMaps::iter`] has are from the constraints:
+    /// by the VMM's word where that is used, by the map elsewhere.
+    pub fn residuals(&self, (clock, client, _): (u32, Option<u32>, &ClockMap)) -> Residuals {
+        let maps = self.clocks.get(&clock);
+        maps.and_then(|maps| maps.residuals.get(&client)).copied().unwrap_or_default()
+    }
+
+    /// Returns the size of a jump up to which the bounds of a map that [`ClockMaps::iter`] has hold if it is
+    /// not found, in 1/[`FRACTION`] ns: the least usual width of its clients. `None` if there is no bound.
+    pub fn room_for_jumps(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<u64> {
+        let (clock, client, map) = of;
+        let shared = map.width()?;
+        let maps = self.clocks.get(&clock).filter(|_| client.is_none());
+        let own = maps.into_iter().flat_map(|maps| {
+            let own = maps.clients.iter().filter(|(client, _)| !maps.alone.contains(client));
+            // The bounds of those with few are the larger ones of both.
+            own.filter(|(_, own)| own.constraints() >= FEW).filter_map(|(_, own)| own.width())
+        });
+        own.chain([shared]).min()
+    }
+
+    /// Returns whether constraints by the kernel's trace limit a clock.
+    pub fn is_limited_by_kernel(&self, clock: u32) -> bool {
+        self.clocks.get(&clock).is_some_and(|maps| maps.of_kernel.0 > 0)
+    }
+
+    /// Returns the bounds of a client's times at the readings of a map.
+    fn bounds_at(&self, clock: u32, client: u32, of: &ClockMap) -> Option<Bounds> {
+        let mut map = self.get(clock, client)?;
+        let bounds = of.readings().map(|reading| map.at(reading).bound);
+        Bounds::of(bounds.collect::<Option<Vec<u64>>>()?)
     }
 
     /// Returns the bounds of a clock's clients that share a map, each at its own readings: the largest of
@@ -259,9 +322,7 @@ impl ClockMaps {
         let is_shared = |client: &u32| !maps.alone.contains(client);
         let own = maps.clients.iter().filter(|(client, _)| is_shared(client));
         for (client, own) in own.filter(|(_, own)| own.width().is_some()) {
-            let mut map = self.get(clock, *client)?;
-            let bounds = own.readings().map(|reading| map.at(reading).bound);
-            let bounds = Bounds::of(bounds.collect::<Option<Vec<u64>>>()?)?;
+            let bounds = self.bounds_at(clock, *client, own)?;
             worst = Some(worst.map_or(bounds, |worst| worst.max(bounds)));
         }
         worst
@@ -282,6 +343,11 @@ impl ClockMaps {
             }
         }
         found
+    }
+
+    /// Iterates over the clients whose TSC the VMM gave and that have reference points, by clock.
+    pub fn compared_tscs(&self) -> impl Iterator<Item = ComparedTsc> {
+        self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(*clock))
     }
 
     /// Returns the number of reference points that no clock of the session can have made:
@@ -312,6 +378,7 @@ impl Maps {
     fn fit(session: &Session, clock: &Clock, clients: BTreeMap<u32, Times>) -> Maps {
         let frequency = clock.frequency;
         let mut of_kernel = (0, 0);
+        let mut tscs = GuestTscs::of(session, clock);
         let mut limits: BTreeMap<u32, Limits> = BTreeMap::new();
         let mut own: BTreeMap<u32, Arc<ClockMap>> = BTreeMap::new();
         for (client, times) in clients {
@@ -326,6 +393,7 @@ impl Maps {
                 certain.extend(&more);
             }
             of_kernel = (of_kernel.0 + more.len(), of_kernel.1 + all - more.len());
+            tscs.compare(client, &certain, &map);
             limits.insert(client, certain);
             own.insert(client, Arc::new(map));
         }
@@ -343,7 +411,26 @@ impl Maps {
         }
         let is_alone = |client: &u32| group.binary_search(client).is_err();
         let alone = own.keys().copied().filter(is_alone).collect();
-        Maps { shared: shared.unwrap_or(unknown.clone()), clients: own, alone, unknown, of_kernel }
+        let shared = shared.unwrap_or(unknown.clone());
+        let residuals = BTreeMap::new();
+        let maps = Maps { shared, clients: own, alone, unknown, of_kernel, tscs, residuals };
+        Maps { residuals: maps.residuals(&limits), ..maps }
+    }
+
+    fn residuals(&self, limits: &BTreeMap<u32, Limits>) -> BTreeMap<Option<u32>, Residuals> {
+        let mut distances: BTreeMap<Option<u32>, Distances> = BTreeMap::new();
+        for (client, limits) in limits {
+            let alone = self.alone.contains(client).then_some(*client);
+            let own = self.clients.get(client).filter(|_| alone.is_some());
+            let map = own.unwrap_or(&self.shared);
+            let (line, mut hint) = (self.tscs.used(*client), 0);
+            distances.entry(alone).or_default().add(limits, |x| match line {
+                Some(line) => line.at(x),
+                // Readings are not negative.
+                None => map.at_from(&mut hint, x.unsigned_abs()).host,
+            });
+        }
+        distances.into_iter().map(|(client, distances)| (client, distances.medians())).collect()
     }
 }
 

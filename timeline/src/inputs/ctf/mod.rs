@@ -5,6 +5,7 @@
 //! ```text
 //! lane         the session's inputs: one per stream
 //! clock_maps   maps of the guests' clocks
+//! guest_tscs   the VMM's word on the guests' TSCs
 //! lease        lease records
 //! samples      the reference points' times, and the constraints that follow
 //! session      the whole directory
@@ -16,6 +17,7 @@
 
 mod class;
 mod clock_maps;
+mod guest_tscs;
 mod lane;
 mod lease;
 mod packet;
@@ -26,17 +28,18 @@ mod stream;
 
 /// Maximum sizes of a session, which are those of its writer.
 pub mod limits {
-    pub use super::session_json::{MAX_BYTES, MAX_CLOCKS, MAX_EVENTS, MAX_STREAMS};
+    pub use super::session_json::{MAX_BYTES, MAX_CLOCKS, MAX_EVENTS, MAX_GUEST_TSCS, MAX_STREAMS};
 }
 
 pub use class::{Class, Classes};
 pub use clock_maps::ClockMaps;
 pub(crate) use clock_maps::GuestClock;
+pub use guest_tscs::ComparedTsc;
 pub(crate) use lane::{elsewhere, inputs, lanes};
 pub use packet::{Domain, Header, Packet};
 pub(crate) use samples::{Found, Sample, Stamp, find};
 pub(crate) use session::stream_files;
 pub use session::{Offset, Session};
-pub use session_json::{Clock, EventJson, SessionJson, StreamJson};
+pub use session_json::{Clock, EventJson, GuestTsc, SessionJson, StreamJson};
 pub(crate) use stream::Cursor;
 pub use stream::{Record, Records, Segment, Stream};

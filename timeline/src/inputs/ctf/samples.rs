@@ -97,16 +97,18 @@ pub(crate) struct Found {
     pub served: BTreeMap<u32, Vec<(i64, u32)>>,
 }
 
-/// Collects the times of a session, with the first `most_stamps` of its stamps.
+/// Collects the times of a session, with `most_stamps` of its stamps. Each client with points has as many, as
+/// evenly as can be over the time of its points.
 ///
 /// # Errors
 /// If the session is damaged.
-pub(crate) fn find(session: &Session, mut most_stamps: usize) -> Result<Found> {
+pub(crate) fn find(session: &Session, most_stamps: usize) -> Result<Found> {
     let mut found = Found { by_clock: BTreeMap::new(), unusable: 0, served: BTreeMap::new() };
-    for ((clock, client), samples) in samples(session, &mut found)? {
+    let all = samples(session, &mut found)?;
+    let most_stamps = most_stamps / all.len().max(1);
+    for ((clock, client), samples) in all {
         let samples = in_order(samples, &mut found.unusable);
         let times = of_client(session, (clock, client), samples, most_stamps)?;
-        most_stamps -= times.stamps.len();
         found.by_clock.entry(clock).or_default().insert(client, times);
     }
     found.served.values_mut().for_each(|points| points.sort_unstable());
@@ -229,7 +231,7 @@ fn of_client(
     for (sample, next) in samples.iter_mut().zip(guests) {
         sample.next = Some(next);
     }
-    let mut stamps: Vec<Stamp> = Vec::new();
+    let mut stamps: Thinned<Stamp> = Thinned::new(most_stamps);
     let mut at = 0;
     if let Some(stream) = session.stream(Domain::Guest, client) {
         let mut records = stream.records(session.classes());
@@ -243,21 +245,73 @@ fn of_client(
                 sample.next = Some(sample.next.map_or(guest, |next| next.min(guest)));
                 at += 1;
             }
-            if let Some(stamp) = stamps.last_mut().filter(|stamp| stamp.next.is_none()) {
+            if let Some(stamp) = stamps.kept.last_mut().filter(|stamp| stamp.next.is_none()) {
                 stamp.next = (stamp.guest < guest).then_some(guest);
             }
-            if record.kind() == Kind::Stamp && stamps.len() < most_stamps {
+            if record.kind() == Kind::Stamp {
                 let raw = base.saturating_add(record.timestamp);
                 stamps.push(Stamp { guest, next: None, raw, seen: None });
             }
         }
     }
-    Ok(Times { samples, stamps })
+    Ok(Times { samples, stamps: stamps.kept })
+}
+
+/// Of a sequence of any length, a bounded number at even distances.
+#[derive(Debug)]
+struct Thinned<T> {
+    kept: Vec<T>,
+    most: usize,
+    /// One of so many is kept: a power of two.
+    every: usize,
+    /// Number of all so far.
+    count: usize,
+}
+
+impl<T> Thinned<T> {
+    fn new(most: usize) -> Thinned<T> {
+        Thinned { kept: Vec::new(), most, every: 1, count: 0 }
+    }
+
+    fn push(&mut self, value: T) {
+        if self.count.is_multiple_of(self.every) && self.most > 0 {
+            if self.kept.len() == self.most {
+                let mut at = 0;
+                self.kept.retain(|_| {
+                    at += 1;
+                    at % 2 == 1
+                });
+                self.every *= 2;
+            }
+            // The first of those that are left out now may be this one.
+            if self.count.is_multiple_of(self.every) {
+                self.kept.push(value);
+            }
+        }
+        self.count += 1;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_sequence_is_even_and_bounded() {
+        for most in [0, 1, 2, 7, 100] {
+            for length in [0, 1, 7, 8, 99, 100, 101, 1_000] {
+                let mut thinned = Thinned::new(most);
+                (0..length).for_each(|n| thinned.push(n));
+
+                let every = thinned.every;
+                let expected = (0..length).step_by(every).filter(|_| most > 0);
+                assert!(thinned.kept.iter().copied().eq(expected), "{most} of {length}");
+                assert!(thinned.kept.len() <= most);
+                // As many as can be.
+                assert!(most == 0 || every == 1 || length > most * every / 2, "{most} of {length}");
+            }
+        }
+    }
 
     #[test]
     fn one_wrong_guest_time_costs_one_point() {

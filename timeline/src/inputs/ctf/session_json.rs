@@ -6,8 +6,10 @@ use super::packet::Domain;
 use crate::clock::host;
 use crate::error::{Error, Result};
 use crate::inputs::regular::{NotOpened, Opened, open, read_at};
-pub use hypertrace_trace::session_json::{ClockJson as Clock, EventJson, FILE, StreamJson};
-use hypertrace_trace::session_json::{FORMAT, SessionJson as Whole, VERSION};
+pub use hypertrace_trace::session_json::{
+    ClockJson as Clock, EventJson, FILE, GuestTsc, StreamJson,
+};
+use hypertrace_trace::session_json::{FORMAT, MAX_TSC_SHIFT, SessionJson as Whole, VERSION};
 use serde::de::{Expected, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
@@ -15,6 +17,7 @@ use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Most event classes of a session: as many as its descriptions have room for.
@@ -24,15 +27,18 @@ pub const MAX_CLOCKS: usize = 1024;
 /// Most streams of a session: 1,024 clients, as many relays, 1,024 rings of the
 /// host and one more.
 pub const MAX_STREAMS: usize = 3073;
+/// Most TSCs of guests that the VMM gave.
+pub const MAX_GUEST_TSCS: usize = 2048;
 /// Most counters of a device, or of faults of a stream.
 const MAX_COUNTERS: usize = 4096;
 /// Bytes of the descriptions of events: 2 MiB of all guests, 16 KiB of each of
 /// 1,024 clients, 8 MiB of the host.
 const DESCRIPTIONS: usize = (2 << 20) + 1024 * (16 << 10) + (8 << 20);
 /// Most bytes of a `session.json`: the descriptions of events, 384 bytes for each
-/// clock, 1.5 KiB for each stream, 256 KiB for the rest.
+/// clock, 192 for each TSC of a guest, 1.5 KiB for each stream, 256 KiB for the rest.
 pub const MAX_BYTES: u64 =
-    (DESCRIPTIONS + MAX_CLOCKS * 384 + MAX_STREAMS * 1536 + (256 << 10)) as u64;
+    (DESCRIPTIONS + MAX_CLOCKS * 384 + MAX_GUEST_TSCS * 192 + MAX_STREAMS * 1536 + (256 << 10))
+        as u64;
 
 /// The parts that must be right before the rest can be looked at.
 #[derive(Deserialize)]
@@ -49,6 +55,8 @@ struct Lengths {
     events: AtMost<IgnoredAny, MAX_EVENTS>,
     #[serde(default)]
     streams: AtMost<StreamLengths, MAX_STREAMS>,
+    #[serde(default)]
+    guest_tscs: AtMost<IgnoredAny, MAX_GUEST_TSCS>,
     #[serde(default)]
     device: AtMost<IgnoredAny, MAX_COUNTERS>,
 }
@@ -125,12 +133,35 @@ impl Deref for SessionJson {
     }
 }
 
+/// Attempts to read the file while its writer replaces it.
+const ATTEMPTS: u32 = 20;
+
+/// Returns which file has this name, and its last change.
+fn identity(path: &Path) -> Option<(u64, u64, i64, i64)> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+}
+
 impl SessionJson {
     /// Reads and checks the file in a session's directory.
     ///
     /// # Errors
     /// If there is none, or it is not one of ours, or breaks a rule.
     pub fn read(dir: &Path) -> Result<SessionJson> {
+        // A writer with spare files uses a file again that it has replaced, although a slow reader may
+        // still have that one open.
+        let path = dir.join(FILE);
+        for _ in 1..ATTEMPTS {
+            let before = identity(&path);
+            match SessionJson::read_once(dir) {
+                Err(Error::Description { .. }) if identity(&path) != before => {}
+                read => return read,
+            }
+        }
+        SessionJson::read_once(dir)
+    }
+
+    fn read_once(dir: &Path) -> Result<SessionJson> {
         let path = dir.join(FILE);
         let wrong = |why: String| Error::Description { path: path.clone(), why };
         let Opened { file, len } = open(&path).map_err(|why| match why {
@@ -178,6 +209,13 @@ impl SessionJson {
             })
         });
         check_clocks(&whole.clocks).map_err(wrong)?;
+        if let Some(said) = whole.guest_tscs.iter().find(|said| !said.tsc.is_possible()) {
+            let GuestTsc { multiplier, shift, .. } = said.tsc;
+            return Err(wrong(format!(
+                "expected a TSC of a guest with a multiplier of at least 1 and a shift of at most \
+                 {MAX_TSC_SHIFT}, found {multiplier} and {shift}"
+            )));
+        }
         Ok(SessionJson { uuid, boot_id: boot_id.transpose()?, whole })
     }
 

@@ -9,6 +9,7 @@
 
 use super::KernelTrace;
 use super::lane::Lane;
+use super::shown::shown_by;
 use crate::clock::{FRACTION, LIMIT};
 use crate::error::Result;
 use crate::format::{Fields, Format};
@@ -21,8 +22,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 /// Most places with lost events. Where there are more, too little is known.
 const MOST_GAPS: usize = 1 << 16;
 
-/// Most stamps of a session that are looked for: some 100 MB. Others limit no clock.
-const MOST_STAMPS: usize = 1 << 20;
+/// Most stamps of a session that are looked for: some 500 bytes each, while maps are made. Others limit no clock.
+const MOST_STAMPS: usize = 1 << 16;
 
 /// `kvm_mmio`'s type of a store.
 const WRITE: i64 = 2;
@@ -35,9 +36,41 @@ impl KernelTrace {
     /// # Errors
     /// If the session or the trace is damaged.
     pub fn clock_maps(&self, session: &Session) -> Result<ClockMaps> {
+        KernelTrace::maps_by([self], session)
+    }
+
+    /// Makes the clock maps of the session with this index as [`clock_maps`](KernelTrace::clock_maps) does, by all
+    /// traces that show its host's threads: its own, or those of the same boot in other directories.
+    /// Without one, it is [`ClockMaps::of`]. Sessions and traces are those of a timeline.
+    ///
+    /// # Errors
+    /// If the session or a trace is damaged.
+    pub fn clock_maps_of(
+        number: usize,
+        sessions: &[Session],
+        traces: &[KernelTrace],
+    ) -> Result<ClockMaps> {
+        let all = Vec::from_iter(sessions);
+        let shows = |trace: &&KernelTrace| {
+            !trace.is_of_guest()
+                && shown_by(trace, &all, traces).is_some_and(|mut shown| shown.any(|n| n == number))
+        };
+        let mut shown = traces.iter().filter(shows).peekable();
+        match shown.peek() {
+            Some(_) => KernelTrace::maps_by(shown, &sessions[number]),
+            None => ClockMaps::of(&sessions[number]),
+        }
+    }
+
+    fn maps_by<'a>(
+        traces: impl IntoIterator<Item = &'a KernelTrace>,
+        session: &Session,
+    ) -> Result<ClockMaps> {
         let mut found = find(session, MOST_STAMPS)?;
-        if self.times.iter().all(|times| times.bound.is_some()) {
-            self.fill(session, &mut found)?;
+        for trace in traces {
+            if trace.times.iter().all(|times| times.bound.is_some()) {
+                trace.fill(session, &mut found)?;
+            }
         }
         Ok(ClockMaps::from(session, found))
     }
@@ -238,9 +271,12 @@ impl Served<'_> {
     fn pass(&mut self, time: i64, margin: i64) {
         while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
             let stored = self.stored.take().filter(|(_, value)| *value == u64::from(sample.seq));
-            sample.reached = stored.map(|(at, _)| later(at, margin).min(sample.host));
             // Otherwise the next events may be of another point.
             self.is_out = stored.is_some();
+            if let Some((at, _)) = stored {
+                // Another trace may have it, too.
+                sample.reached = Some(later(at, margin).min(sample.host));
+            }
             self.passed += 1;
         }
     }

@@ -11,6 +11,7 @@
 //! file     the parts of a trace.dat, versions 6 and 7
 //! formats  the event formats in it
 //! options  what both versions say about the trace
+//! shown    the sessions whose hosts a trace shows
 //! shift    the map from a guest's clock to its host's
 //! zstd     decompression with a bound
 //! bytes    reading with the place of what is wrong
@@ -25,8 +26,11 @@ mod options;
 mod page;
 mod pages;
 mod shift;
+mod shown;
 mod times;
 mod zstd;
+
+pub(crate) use shown::shown_by;
 
 use crate::clock::host::HostCounter;
 use crate::error::{Error, Result};

@@ -1,0 +1,132 @@
+//! The part of `hypertrace clock` about TSCs that the VMM gave.
+
+use super::{count, in_ns, ns, since_start};
+use crate::losses::grouped;
+use hypertrace_timeline::clock::{Agreement, Contradicted};
+use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestTsc, Session};
+use serde_json::{Value, json};
+use std::fmt::{self, Write as _};
+
+/// Most clients that contradict the VMM's word and are shown as text.
+const SHOWN: usize = 10;
+
+/// Writes how the VMM's word on a clock agrees with the points of its clients.
+pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> fmt::Result {
+    let of_clock = || maps.compared_tscs().filter(|compared| compared.clock == clock);
+    let agreed = Vec::from_iter(of_clock().filter(|compared| compared.agreement.is_agreed()));
+    for (at, first) in agreed.iter().enumerate() {
+        if agreed[..at].iter().any(|other| other.tsc == first.tsc) {
+            continue;
+        }
+        let same = agreed.iter().filter(|other| other.tsc == first.tsc);
+        let same = same.map(|compared| compared.agreement);
+        agreement(out, first.tsc, &Vec::from_iter(same))?;
+    }
+    let mut others = of_clock().filter(|compared| !compared.agreement.is_agreed());
+    for compared in others.by_ref().take(SHOWN) {
+        contradiction(out, session, &compared)?;
+    }
+    match others.count() {
+        0 => Ok(()),
+        more => writeln!(out, "      and {} more clients", count(more)),
+    }
+}
+
+fn agreement(out: &mut String, tsc: GuestTsc, clients: &[Agreement]) -> fmt::Result {
+    let least = |side: fn(&Agreement) -> Option<u64>| clients.iter().filter_map(side).min();
+    let (earlier, later) = (least(|found| found.room.0), least(|found| found.room.1));
+    let number = clients.iter().map(|found| found.constraints).sum();
+    writeln!(
+        out,
+        "    the VMM says {}; none of the {} limits of\n\
+         \x20                {} contradicts it: times are by it. A constant\n\
+         \x20                offset could be {} ns earlier or {} ns later",
+        said(tsc),
+        count(number),
+        clients_text(clients.len()),
+        ns(earlier.unwrap_or(0)),
+        ns(later.unwrap_or(0)),
+    )
+}
+
+fn contradiction(out: &mut String, session: &Session, compared: &ComparedTsc) -> fmt::Result {
+    let ComparedTsc { clock, client, tsc, agreement: found, .. } = compared;
+    let (contradicting, all) = (count(found.contradicting), count(found.constraints));
+    write!(out, "    the VMM says {} for client {client}: not used.\n{:17}", said(*tsc), "")?;
+    match found.worst {
+        Some(Contradicted { point, is_upper, by, .. }) => {
+            let base = session.json().clock(*clock).map_or(0, |clock| clock.base);
+            let raw = base.saturating_add(point.x.unsigned_abs());
+            let side = if is_upper { "not after" } else { "not before" };
+            let seconds = since_start(session, point.y) as f64 / 1e9;
+            writeln!(
+                out,
+                "{contradicting} of {all} limits contradict it, by {} ns\n\
+                 \x20                at most: raw {raw} was {side}\n\
+                 \x20                {seconds:.9} s of the session",
+                ns(by),
+            )
+        }
+        None if !found.has_possible_rate => {
+            writeln!(out, "Its rate is not within the limits above")
+        }
+        None => writeln!(out, "Its {all} limits are on one side only"),
+    }
+}
+
+fn said(tsc: GuestTsc) -> String {
+    let sign = if tsc.offset < 0 { "-" } else { "+" };
+    let offset = format!("{sign} {} ticks", grouped(tsc.offset.unsigned_abs()));
+    match (tsc.multiplier, tsc.shift) {
+        (1, 0) => format!("host {offset}"),
+        (multiplier, shift) => {
+            let ratio = multiplier as f64 / (1u64 << shift) as f64;
+            format!("host * {ratio:.9} {offset}")
+        }
+    }
+}
+
+fn clients_text(number: usize) -> String {
+    match number {
+        1 => "1 client".into(),
+        number => format!("{} clients", count(number)),
+    }
+}
+
+/// Returns a value for each client with a TSC that the VMM gave.
+pub fn to_json(session: &Session, maps: &ClockMaps) -> Vec<Value> {
+    let value = |compared: ComparedTsc| {
+        let ComparedTsc { clock, client, tsc, agreement: found, .. } = compared;
+        let base = session.json().clock(clock).map_or(0, |clock| clock.base);
+        let worst = found.worst.map(|Contradicted { point, is_upper, by, .. }| {
+            let unix_ns = session.unix_ns(point.y);
+            json!({
+                "raw": base.saturating_add(point.x.unsigned_abs()),
+                "unix_ns": unix_ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
+                "is_upper": is_upper,
+                "by_ns": in_ns(by),
+            })
+        });
+        json!({
+            "clock": clock,
+            "client": client,
+            "offset": tsc.offset,
+            "multiplier": tsc.multiplier,
+            "shift": tsc.shift,
+            "is_used": found.is_agreed(),
+            "has_possible_rate": found.has_possible_rate,
+            "limits": found.constraints,
+            "contradicting": found.contradicting,
+            "worst": worst,
+            "room_ns": {
+                "earlier": found.room.0.map(in_ns),
+                "later": found.room.1.map(in_ns),
+            },
+            "residuals_ns": {
+                "to_host": found.residuals.to_host.map(in_ns),
+                "from_host": found.residuals.from_host.map(in_ns),
+            },
+        })
+    };
+    maps.compared_tscs().map(value).collect()
+}

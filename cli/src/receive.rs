@@ -1,0 +1,93 @@
+//! `hypertrace receive`: makes a session of a journal.
+
+use crate::interrupt::Interrupts;
+use anyhow::{Context, Result};
+use hypertrace_trace::receive::{ReceiveError, receive};
+use hypertrace_trace::{Share, session_json};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// Make a session of the journal that a sandboxed VMM writes
+///
+/// A VMM that can open no file writes its session to a file, a pipe or a socket:
+/// a journal. This command writes the session's files, as it reads it. Meanwhile
+/// and afterwards DIR is a session for all other commands. It trusts nothing that
+/// it reads, so a VMM that was taken over can only write a false session.
+///
+/// It ends with the session. If the journal ends before that, or is damaged, an
+/// error says where; DIR has all that came before. The VMM never waits for this
+/// command: events that it does not take in time are counted as lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+pub struct Args {
+    /// File or named pipe to read; "-" is standard input, which may be a socket
+    #[arg(value_name = "JOURNAL", default_value = "-")]
+    journal: PathBuf,
+
+    /// New or empty directory for the session
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+
+    /// Users that may read the session
+    #[arg(long, value_enum, default_value_t)]
+    share: Share,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mkfifo J; hypertrace receive J --out S         receive what a VMM writes to J;
+                                                 and in another terminal, once
+                                                 the VMM has started:
+  hypertrace report S --follow                   show its events as they come
+  hypertrace receive --out S < journal           make a session of a finished journal
+
+Exit code: 0 done, 1 failed or the VMM was ended, 2 wrong usage, or a damaged journal.";
+
+/// A file that is waited for until a signal, also if it does not wait itself: O_NONBLOCK is a flag that
+/// other processes may have set.
+struct Waiting(File);
+
+impl Read for Waiting {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(why) => return Err(why.into()),
+            }
+            if Interrupts::came().is_some() {
+                return Err(io::Error::other("interrupted by a signal"));
+            }
+            match self.0.read(bytes) {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    // A receiver that is ended before it has begun leaves nothing.
+    let _interrupts = Interrupts::catch();
+    let journal = if args.journal == Path::new("-") {
+        io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?.into()
+    } else {
+        let failed = || format!("cannot open {}", args.journal.display());
+        File::open(&args.journal).with_context(failed)?
+    };
+    let received = receive(&mut Waiting(journal), &args.out, args.share);
+    let is_begun = args.out.join(session_json::FILE).exists();
+    match received {
+        Err(error @ (ReceiveError::Damaged { .. } | ReceiveError::Unfinished { .. }))
+            if is_begun =>
+        {
+            let kept = format!("{} has what came before", args.out.display());
+            Err(error).context(kept)
+        }
+        received => Ok(received.map(drop)?),
+    }
+}

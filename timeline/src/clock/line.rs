@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A clock as its VMM says that it is computed: a straight line, compared with constraints.
+//!
+//! The VMM's word is not evidence. It may be of another vCPU, or of the time before the guest set its clock; a
+//! hypervisor may not do what it says. So a line takes part only where it satisfies every constraint,
+//! and it never changes what the constraints say: bounds stay those of the constraints alone.
+
+use super::host::HostCounter;
+use super::sweep::{Rate, Rates};
+use super::{ClockMap, Distances, FRACTION, LIMIT, Limits, Point, Residuals};
+use hypertrace_trace::session_json::GuestTsc;
+
+/// A guest's clock by its VMM's word: a map from guest ticks to host time that never goes backwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    tsc: GuestTsc,
+    counter: HostCounter,
+    /// Unix time from which clock maps count, in host units.
+    origin: i128,
+    /// The guest's ticks at 0, less the offset.
+    start: i128,
+}
+
+/// How a clock by its VMM's word agrees with the constraints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Agreement {
+    /// Number of constraints.
+    pub constraints: usize,
+    /// Number of those that the clock contradicts.
+    pub contradicting: usize,
+    /// Contradiction by most.
+    pub worst: Option<Contradicted>,
+    /// Whether the rate is one that the constraints allow.
+    pub has_possible_rate: bool,
+    /// By how much the clock could be earlier and later at all readings, in 1/[`FRACTION`] ns, without a
+    /// contradiction. `None` if there are no constraints on that side.
+    pub room: (Option<u64>, Option<u64>),
+    /// How far the clock is from the constraints.
+    pub residuals: Residuals,
+}
+
+/// A constraint that the VMM's word contradicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Contradicted {
+    /// The constraint.
+    pub point: Point,
+    /// Whether the reading is not after that host time; otherwise, it is not before.
+    pub is_upper: bool,
+    /// Distance, in 1/[`FRACTION`] ns.
+    pub by: u64,
+}
+
+impl Agreement {
+    /// Returns whether nothing contradicts the VMM's word, and there are constraints on both sides.
+    pub fn is_agreed(&self) -> bool {
+        self.contradicting == 0
+            && self.has_possible_rate
+            && self.room.0.is_some()
+            && self.room.1.is_some()
+    }
+}
+
+impl Line {
+    /// Makes the line of a TSC, for guest ticks from the raw value `base` on. `origin` is the host time from which
+    /// maps count. `None` if there can be no such TSC.
+    pub fn new(tsc: GuestTsc, base: u64, counter: HostCounter, origin: i128) -> Option<Line> {
+        // Modulo 2^64. The clock's base may be before the host's counter began.
+        let start = base.wrapping_sub(tsc.offset as u64) as i64;
+        tsc.is_possible().then_some(Line { tsc, counter, origin, start: start.into() })
+    }
+
+    /// Returns the TSC.
+    pub fn tsc(&self) -> GuestTsc {
+        self.tsc
+    }
+
+    /// Returns the host time of a guest reading, rounded down.
+    pub fn at(&self, x: i64) -> i64 {
+        // 2^64 ticks x 2^48 fit in 128 bits.
+        let scaled = (self.start + i128::from(x)) << self.tsc.shift;
+        let most = i128::from(u64::MAX);
+        let host = match self.tsc.multiplier {
+            1 => scaled,
+            multiplier => scaled.div_euclid(multiplier.into()),
+        };
+        let time = self.counter.unix(host.clamp(-most, most)) - self.origin;
+        time.clamp(-i128::from(LIMIT), LIMIT.into()) as i64
+    }
+
+    /// Returns the rates that the TSC may have: its multiplier was rounded down.
+    fn rates(&self) -> Rates {
+        let units = (1_000_000_000 * i128::from(FRACTION)) << self.tsc.shift;
+        let rate = |multiplier: u64| {
+            Rate::floor(units, i128::from(self.counter.frequency()) * i128::from(multiplier))
+        };
+        let (multiplier, shift) = (self.tsc.multiplier, self.tsc.shift);
+        let more = if shift == 0 { multiplier } else { multiplier.saturating_add(1) };
+        Rates { min: rate(more), max: rate(multiplier) }
+    }
+
+    /// Compares the line with a clock's constraints, from which its map was made.
+    pub fn compare(&self, limits: &Limits, map: &ClockMap) -> Agreement {
+        let (own, allowed) = (self.rates(), map.rates);
+        let mut found = Agreement {
+            constraints: limits.len(),
+            has_possible_rate: own.min <= allowed.max && allowed.min <= own.max,
+            ..Agreement::default()
+        };
+        let mut side = |points: &[Point], is_upper: bool| {
+            for point in points {
+                let own = self.at(point.x);
+                let (low, high) = if is_upper { (own, point.y) } else { (point.y, own) };
+                if low > high {
+                    let by = low.abs_diff(high);
+                    found.contradicting += 1;
+                    if found.worst.is_none_or(|worst| worst.by < by) {
+                        found.worst = Some(Contradicted { point: *point, is_upper, by });
+                    }
+                }
+            }
+        };
+        side(&limits.not_after, true);
+        side(&limits.not_before, false);
+        let mut distances = Distances::default();
+        distances.add(limits, |x| self.at(x));
+        found.room = distances.least();
+        found.residuals = distances.medians();
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GHZ: u64 = 1_000_000_000;
+    /// Raw ticks of the host at the origin.
+    const HOST: u64 = 1 << 40;
+
+    /// Makes the line of a TSC on a host of 1 GHz, for ticks from `base` on.
+    fn line(tsc: GuestTsc, base: u64) -> Line {
+        let counter = HostCounter::new(None, HOST, 0, GHZ);
+        Line::new(tsc, base, counter, counter.unix(HOST)).unwrap()
+    }
+
+    #[test]
+    fn a_reading_is_mapped_by_offset_and_ratio() {
+        for (tsc, guest) in [
+            (GuestTsc::unscaled(0), HOST),
+            (GuestTsc::unscaled(77), HOST + 77),
+            // A guest that began a second ago.
+            (GuestTsc::unscaled(-((HOST - GHZ) as i64)), GHZ),
+            // Three guest ticks for each two of the host.
+            (GuestTsc { offset: 5, multiplier: 3 << 47, shift: 48 }, HOST / 2 * 3 + 5),
+        ] {
+            assert_eq!(line(tsc, guest).at(0), 0, "{tsc:?}");
+            let later = line(tsc, guest - 3_000).at(6_000);
+            let expected = if tsc.shift > 0 { 2_000 } else { 3_000 };
+            assert_eq!(later, expected * FRACTION, "{tsc:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_tsc_is_a_map_that_never_goes_backwards(
+            offset: i64,
+            multiplier in 1u64..,
+            shift in 0u32..=48,
+            base: u64,
+            a in 0..LIMIT,
+            b in 0..LIMIT,
+        ) {
+            let line = line(GuestTsc { offset, multiplier, shift }, base);
+            prop_assert!(line.at(a.min(b)) <= line.at(a.max(b)));
+        }
+    }
+
+    #[test]
+    fn a_contradiction_is_named_with_its_size() {
+        let line = line(GuestTsc::unscaled(0), HOST);
+        let point = |x: i64, ns: i64| Point { x, y: ns * FRACTION };
+        // The point at 3,000 was seen 400 ns before the line says.
+        let limits = Limits {
+            not_after: vec![point(1_000, 1_500), point(2_000, 2_100), point(3_000, 2_600)],
+            not_before: vec![point(1_700, 1_500)],
+        };
+        let map = ClockMap::nominal(GHZ, point(0, 0));
+
+        let found = line.compare(&limits, &map);
+
+        let units = |ns: u64| ns * FRACTION as u64;
+        let worst = Contradicted { point: point(3_000, 2_600), is_upper: true, by: units(400) };
+        assert_eq!((found.constraints, found.contradicting), (4, 1));
+        assert_eq!(found.worst, Some(worst));
+        assert!(found.has_possible_rate && !found.is_agreed());
+        assert_eq!(found.room, (Some(units(200)), Some(0)));
+        let limits = Limits { not_after: limits.not_after[..2].to_vec(), ..limits };
+        let found = line.compare(&limits, &map);
+        assert!(found.is_agreed());
+        assert_eq!(found.room, (Some(units(200)), Some(units(100))));
+    }
+
+    #[test]
+    fn a_rate_that_the_map_does_not_allow_is_no_agreement() {
+        let limits = Limits {
+            not_after: vec![Point { x: 0, y: 500 }],
+            not_before: vec![Point { x: 1, y: -500 }],
+        };
+        let map = ClockMap::nominal(GHZ, Point { x: 0, y: 0 });
+        for (multiplier, is_agreed) in [(1u64 << 32, true), ((1 << 32) / 100 * 101, false)] {
+            let offset = HOST as i64 - ((i128::from(HOST) * i128::from(multiplier)) >> 32) as i64;
+            let found =
+                line(GuestTsc { offset, multiplier, shift: 32 }, HOST).compare(&limits, &map);
+            assert_eq!((found.is_agreed(), found.contradicting), (is_agreed, 0), "{multiplier}");
+        }
+    }
+}

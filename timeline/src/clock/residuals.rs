@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! How far times are from the constraints.
+
+use super::{Limits, Point, quantile};
+
+/// How far times are from the constraints on their readings, in 1/[`FRACTION`](super::FRACTION) ns: medians. Of
+/// several constraints on one side of a reading, the closest one counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Residuals {
+    /// From a reading's time to the host time that it was not after.
+    pub to_host: Option<u64>,
+    /// From the host time that a reading was not before to its time.
+    pub from_host: Option<u64>,
+}
+
+/// Distances from times to constraints.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Distances {
+    to_host: Vec<u64>,
+    from_host: Vec<u64>,
+}
+
+impl Distances {
+    /// Adds those of one client's constraints to the times that `at` returns for guest ticks.
+    pub fn add(&mut self, limits: &Limits, mut at: impl FnMut(i64) -> i64) {
+        let distance = |low: i64, high: i64| high.saturating_sub(low).max(0).unsigned_abs();
+        let upper = closest(&limits.not_after, |y| y);
+        self.to_host.extend(upper.iter().map(|point| distance(at(point.x), point.y)));
+        let lower = closest(&limits.not_before, |y| -y);
+        self.from_host.extend(lower.iter().map(|point| distance(point.y, at(point.x))));
+    }
+
+    /// Returns the least distance on each side.
+    pub fn least(&self) -> (Option<u64>, Option<u64>) {
+        (self.from_host.iter().min().copied(), self.to_host.iter().min().copied())
+    }
+
+    /// Returns the medians.
+    pub fn medians(mut self) -> Residuals {
+        Residuals {
+            to_host: quantile(&mut self.to_host, 50),
+            from_host: quantile(&mut self.from_host, 50),
+        }
+    }
+}
+
+/// Returns for each reading the point whose host time has the least `order`.
+fn closest(points: &[Point], order: impl Fn(i64) -> i64) -> Vec<Point> {
+    let mut points = points.to_vec();
+    // Those of the points and those of the kernel are each in order, which a stable sort makes use of.
+    points.sort_by_key(|point| (point.x, order(point.y)));
+    points.dedup_by_key(|point| point.x);
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closest_constraint_of_a_reading_counts() {
+        let point = |x, y| Point { x, y };
+        let limits = Limits {
+            not_after: vec![point(10, 19), point(20, 29), point(10, 12), point(20, 22)],
+            not_before: vec![point(15, 10), point(25, 20), point(15, 14), point(25, 24)],
+        };
+        let mut distances = Distances::default();
+
+        distances.add(&limits, |x| x);
+
+        assert_eq!(distances.least(), (Some(1), Some(2)));
+        assert_eq!(distances.medians(), Residuals { to_host: Some(2), from_host: Some(1) });
+    }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The VMM's word on the TSCs of a clock's clients, compared with their reference points.
+
+use super::packet::Domain;
+use super::session::Session;
+use super::session_json::{Clock, GuestTsc};
+use crate::clock::{Agreement, ClockMap, Limits, Line};
+use std::collections::BTreeMap;
+
+/// A client's TSC by its VMM's word, and how its reference points agree with that.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ComparedTsc {
+    /// Clock of the client.
+    pub clock: u32,
+    /// The client.
+    pub client: u32,
+    /// The VMM's word.
+    pub tsc: GuestTsc,
+    /// Comparison with the constraints of the client's map. The client's times are by the VMM's word if it is
+    /// [agreed](Agreement::is_agreed).
+    pub agreement: Agreement,
+}
+
+/// The VMM's word on a clock.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GuestTscs {
+    /// By client; `None`: of all others.
+    said: BTreeMap<Option<u32>, Line>,
+    compared: BTreeMap<u32, Agreement>,
+}
+
+impl GuestTscs {
+    /// Returns the VMM's word on a clock. There is none on another clock than the TSC.
+    pub fn of(session: &Session, clock: &Clock) -> GuestTscs {
+        let json = session.json();
+        let host = json.clocks.iter().find(|clock| clock.domain == Domain::Host);
+        let is_tsc = host.is_some_and(|host| host.kind == "tsc") && clock.kind == "tsc";
+        let said = json.guest_tscs.iter().filter(|said| is_tsc && said.epoch == clock.epoch);
+        let said = said.filter_map(|said| {
+            let line = Line::new(said.tsc, clock.base, session.counter(), session.origin())?;
+            Some((said.client, line))
+        });
+        GuestTscs { said: said.collect(), compared: BTreeMap::new() }
+    }
+
+    fn said(&self, client: u32) -> Option<&Line> {
+        self.said.get(&Some(client)).or_else(|| self.said.get(&None))
+    }
+
+    /// Compares the word on a client with the constraints from which its map was made.
+    pub fn compare(&mut self, client: u32, limits: &Limits, map: &ClockMap) {
+        if let Some(line) = self.said(client) {
+            let agreement = line.compare(limits, map);
+            self.compared.insert(client, agreement);
+        }
+    }
+
+    /// Returns the line by which a client's times are mapped, if there is one. A client without
+    /// constraints on both sides needs another one's that agree with the same TSC, and none that
+    /// contradict theirs.
+    pub fn used(&self, client: u32) -> Option<Line> {
+        let line = self.said(client)?;
+        let own = self.compared.get(&client);
+        let has_own = own.is_some_and(|own| own.room.0.is_some() && own.room.1.is_some());
+        let is_used = match own {
+            Some(own) if has_own || own.contradicting > 0 => own.is_agreed(),
+            _ => {
+                let is_same = |(other, agreement): (&u32, &Agreement)| {
+                    agreement.is_agreed() && self.said(*other) == Some(line)
+                };
+                self.compared.values().all(|other| other.contradicting == 0)
+                    && self.compared.iter().any(is_same)
+            }
+        };
+        is_used.then_some(*line)
+    }
+
+    /// Iterates over the clients that have constraints.
+    pub fn compared(&self, clock: u32) -> impl Iterator<Item = ComparedTsc> {
+        self.compared.iter().filter_map(move |(client, agreement)| {
+            let tsc = self.said(*client)?.tsc();
+            Some(ComparedTsc { clock, client: *client, tsc, agreement: *agreement })
+        })
+    }
+}

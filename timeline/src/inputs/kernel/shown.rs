@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The sessions whose hosts a kernel's trace shows.
+
+use super::KernelTrace;
+use crate::inputs::ctf::Session;
+
+/// Returns the sessions whose threads a trace may show: the one of its directory, or the only one, and those
+/// of the same boot without a trace of their own. None if its session is not known.
+pub(crate) fn shown_by<'a>(
+    trace: &KernelTrace,
+    sessions: &'a [&'a Session],
+    traces: &'a [KernelTrace],
+) -> Option<impl Iterator<Item = usize> + 'a> {
+    let own = session_of(trace, sessions.len())?;
+    let has_own = |number: &usize| {
+        traces.iter().any(|trace| session_of(trace, sessions.len()) == Some(*number))
+    };
+    let is_placed = move |other: &usize| sessions[*other].is_placed_with(sessions[own]);
+    let others = (0..sessions.len()).filter(move |other| *other != own && !has_own(other));
+    Some([own].into_iter().chain(others.filter(is_placed)))
+}
+
+/// Returns the session of a trace: that of its directory, or the only one.
+fn session_of(trace: &KernelTrace, sessions: usize) -> Option<usize> {
+    trace.session().or((sessions == 1).then_some(0))
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Lines about a session for the user: what is missing, and what to do.
+
+use super::super::host::{Counted, Host};
+use super::super::parts::Switches;
+use crate::inputs::ctf::{ClockMaps, Session};
+
+/// Returns a line about events of a session that no file holds.
+pub(super) fn missing(((session, _), host): (&(Session, ClockMaps), &Host)) -> Option<String> {
+    let missing = session.counted().saturating_sub(host.events);
+    (missing > 0).then(|| {
+        format!(
+            "{}: {missing} events that session.json counts are in no stream file: regions are \
+             missing, or without their begin or end",
+            session.dir().display()
+        )
+    })
+}
+
+/// Returns lines about threads that several programs name, and about those that are too many.
+pub(super) fn disputes(host: &Host) -> impl Iterator<Item = String> {
+    let of = |what: Counted, verb: &str| match what.count {
+        0 => None,
+        1 => Some(format!("1 lease {verb}s the thread {}", what.first)),
+        count => {
+            Some(format!("{count} leases {verb} threads, the first the thread {}", what.first))
+        }
+    };
+    let claimed = of(host.claimed, "name").map(|leases| {
+        format!(
+            "{leases}, while another program had it: it stays with that one, and the time of the lease's \
+             own regions is unattributed"
+        )
+    });
+    let disputed = (host.disputed.count > 0).then(|| {
+        format!(
+            "the events of the first program contradict the kernel's on {} of these threads: the time of \
+             both is unattributed there",
+            host.disputed.count
+        )
+    });
+    let too_many = of(host.without_account, "name").map(|leases| {
+        format!("{leases}, which are more threads than are kept: their time is unattributed")
+    });
+    [claimed, disputed, too_many].into_iter().flatten()
+}
+
+/// Returns a line about threads of a session that the filter of its kernel's trace does not have.
+pub(super) fn unfollowed(host: &Host) -> Option<String> {
+    let mut threads = host.unfollowed();
+    let (first, others) = (threads.next()?, threads.count());
+    let more = if others > 0 { format!(", and {others} more") } else { String::new() };
+    Some(format!(
+        "the kernel's trace does not show that it recorded the thread {}{more}: that time is \
+         unattributed; record with --pid of the thread's own process",
+        first.tid
+    ))
+}
+
+/// Returns a line for a session of which no kernel's trace shows a thread.
+pub(super) fn unshown(host: &Host) -> Option<String> {
+    let is_shown = host.threads.iter().any(|thread| thread.recording.is_some());
+    if host.recordings.is_empty() || is_shown || unfollowed(host).is_some() {
+        return None;
+    }
+    let (what, next) = match (host.threads.is_empty(), host.is_program) {
+        (true, false) => (
+            "which threads of the host ran its clients is not known",
+            "a reference point of each client shows that",
+        ),
+        (true, true) => (
+            "its programs do not say which threads they are",
+            "the guest library does, if it makes the lease",
+        ),
+        (false, _) => (
+            "the kernel's trace has no event of its threads",
+            "record them with `hypertrace run --kernel`, `demo --kernel`, or `record --pid` of their \
+             process before the regions begin",
+        ),
+    };
+    Some(format!("{what}: all time is unattributed; {next}"))
+}
+
+/// Returns a line about switches that are missing in a kernel's trace.
+pub(super) fn unreturned(host: &Host) -> Option<String> {
+    let Switches { away, unreturned } = host.switches();
+    (unreturned > 0).then(|| {
+        format!(
+            "the kernel's trace has no switch back after {unreturned} of {away} switches away from the \
+             session's threads, also where it counts no loss: the time up to the next event is \
+             unattributed, and runnable time and that on a CPU are too small by as much"
+        )
+    })
+}

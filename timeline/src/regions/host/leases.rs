@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Leases: the clients of programs, and the threads that they name.
+
+use super::super::unix_ns;
+use super::{Host, MOST_LESSEES};
+use crate::event::EventRef;
+use crate::inputs::ctf::{Domain, Session};
+use crate::value::ValueRef;
+use std::collections::HashMap;
+
+/// Number of threads, and the first of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct Counted {
+    pub count: u64,
+    pub first: u32,
+}
+
+impl Counted {
+    fn add(&mut self, tid: u32) {
+        if self.count == 0 {
+            self.first = tid;
+        }
+        self.count += 1;
+    }
+}
+
+impl Host {
+    /// Gives a thread to a client of a program, by the client's own words. The lessee that holds a thread
+    /// keeps it while its lease lasts, which its later events show. Another one that names it has no
+    /// thread: if it is the right one, its time is unattributed. After the last event of a lease, a
+    /// program has begun another one, or the kernel has used the thread's number again.
+    fn claim(&mut self, number: u32, thread: Option<usize>, time: i64) {
+        let Some(client) = self.client(number) else { return };
+        if let Some(old) = client.thread.take() {
+            (self.threads[old].owner, self.threads[old].is_claimed) = (None, false);
+        }
+        let Some(at) = thread else { return };
+        let thread = &mut self.threads[at];
+        if time < thread.disputed_until {
+            return;
+        }
+        if let Some(other) = thread.owner {
+            if self.clients[other as usize].until > time {
+                thread.is_claimed = true;
+                self.claimed.add(thread.tid);
+                return self.check(at);
+            }
+            self.clients[other as usize].thread = None;
+        }
+        thread.owner = Some(number);
+        (thread.is_claimed, thread.account.is_contradicted) = (false, false);
+        self.clients[number as usize].thread = Some(at);
+    }
+
+    /// Takes a thread away from its client if another one has named it, and events contradict each
+    /// other: then it may be the other's.
+    pub(super) fn check(&mut self, at: usize) {
+        let thread = &mut self.threads[at];
+        if thread.is_claimed
+            && thread.account.is_contradicted
+            && let Some(owner) = thread.owner.take()
+        {
+            let owner = &mut self.clients[owner as usize];
+            owner.thread = None;
+            thread.disputed_until = owner.until;
+            self.disputed.add(thread.tid);
+        }
+    }
+}
+
+/// Takes a lease record: who holds a ring of the VMM, or a client of a program.
+///
+/// For lanes, all threads of the VMM that have a ring get an account.
+pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: bool) {
+    let thread = event.thread.and_then(|thread| match (event.client, host.is_program) {
+        (Some(_), true) => host.thread(thread.tid),
+        (None, _) if for_lanes => host.thread(thread.tid),
+        _ => host.known(thread.tid),
+    });
+    let name = |host: &mut Host, thread: Option<usize>| {
+        if let Some(thread) = thread.and_then(|thread| host.threads.get_mut(thread)) {
+            thread.name = Some(event.source.clone());
+        }
+    };
+    if !host.is_program || event.client.is_none() {
+        name(host, thread);
+    }
+    let Some(number) = event.client else { return };
+    let (mut pid, mut token) = (0, None);
+    for (name, value) in event.fields.iter() {
+        match (&**name, value) {
+            ("pid", ValueRef::Unsigned(value)) => pid = u32::try_from(value).unwrap_or(0),
+            ("token", ValueRef::Hex(value)) => token = Some(value),
+            _ => {}
+        }
+    }
+    let is_program = host.is_program;
+    let until = token.and_then(|token| host.lease_ends.get(&(number, token)).copied());
+    let Some(client) = host.client(number) else { return };
+    // Where it is not known, it lasts.
+    (client.pid, client.until) = (pid, until.unwrap_or(i64::MAX));
+    // A lease that is said again is the same one.
+    if client.leases == 0 || client.token != token {
+        client.leases = client.leases.saturating_add(1);
+        (client.token, client.leased, client.is_noted) = (token, event.ts_ns, false);
+    }
+    if is_program {
+        if let (None, Some(of)) = (thread, event.thread.filter(|thread| thread.tid != 0)) {
+            host.without_account.add(of.tid);
+        }
+        host.claim(number, thread, event.ts_ns);
+        let own = host.clients[number as usize].thread;
+        name(host, own);
+    }
+}
+
+/// Returns the times of the last events of programs' leases.
+pub(super) fn lease_ends(session: &Session) -> HashMap<(u32, u64), i64> {
+    let mut ends = HashMap::new();
+    let streams = session.streams().iter().filter(|s| s.domain == Domain::Guest);
+    for stream in streams.filter(|_| session.json().programs) {
+        for (token, clock, end) in stream.segments.iter().flat_map(|segment| &segment.leases) {
+            let clock = session.json().clock(*clock).filter(|clock| clock.domain == Domain::Host);
+            let Some(clock) = clock else { continue };
+            let end = unix_ns(session, session.host_time(clock, *end));
+            if ends.len() < MOST_LESSEES || ends.contains_key(&(stream.client, *token)) {
+                let last = ends.entry((stream.client, *token)).or_insert(end);
+                *last = end.max(*last);
+            }
+        }
+    }
+    ends
+}

@@ -1,0 +1,389 @@
+//! A journal: the operations on a session's files as a sequence of frames, for a process that
+//! can open no file. Another process reads them and does them.
+//!
+//! Nothing here waits for the reader until the session ends. A frame is accepted whole or
+//! refused: what the descriptor does not take at once waits in a bounded buffer, and while
+//! that is full, further frames are refused as failed writes.
+//!
+//! Layout: `docs/session.md`.
+
+mod descriptor;
+pub mod frame;
+mod signal;
+
+use descriptor::Descriptor;
+use frame::{FrameHeader, HEADER_BYTES, Kind, LARGEST, name_bytes};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// Bytes that wait for the reader of a pipe or a socket before further frames are refused.
+const WAITING: usize = 1 << 20;
+/// How long the reader may take nothing at the session's end.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the session's end waits for a reader that takes something now and then.
+const MOST_PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two attempts to write. A socket that takes more is not always reported as writable: only once
+/// much of its buffer is free.
+const ATTEMPTS: Duration = Duration::from_millis(50);
+
+/// Writer of a journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    out: Descriptor,
+    /// Stands for the session's directory in messages.
+    path: PathBuf,
+    /// Accepted frames; the first `sent` bytes are written.
+    bytes: Vec<u8>,
+    sent: usize,
+    /// Number of the next frame.
+    sequence: u64,
+    /// Since when frames wait for the reader, at the session's end: until it has taken nothing for
+    /// [`PATIENCE`].
+    patient: Option<Instant>,
+    /// The reader is gone. A later one would begin in the middle of a frame.
+    is_broken: bool,
+    is_ended: bool,
+}
+
+impl Journal {
+    /// Returns a journal that is written to this descriptor: a regular file, a pipe or a stream socket.
+    ///
+    /// # Errors
+    /// If it is something else, or not open for writing.
+    pub fn new(descriptor: OwnedFd, path: &Path) -> io::Result<Journal> {
+        Ok(Journal {
+            out: Descriptor::new(descriptor)?,
+            path: path.to_owned(),
+            bytes: Vec::with_capacity(WAITING),
+            sent: 0,
+            sequence: 0,
+            patient: None,
+            is_broken: false,
+            is_ended: false,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replaces `session.json`, then the metadata unless it is empty.
+    pub fn describe(&mut self, json: &[u8], metadata: &[u8]) -> io::Result<()> {
+        self.send(Kind::Describe, "", json.len() as u64, [json, metadata])
+    }
+
+    /// Creates a stream file of this length that begins with `head`.
+    pub fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<()> {
+        self.send(Kind::Create, name, len, [head, &[]])
+    }
+
+    /// Writes a packet and the header of the filler after it, or the filler's header alone.
+    pub fn write(&mut self, name: &str, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.send(Kind::Write, name, at, [bytes, &[]])
+    }
+
+    /// Cuts a stream file to this length, if one is given: nothing more is written to it.
+    pub fn close(&mut self, name: &str, end: Option<u64>) -> io::Result<()> {
+        self.send(Kind::Close, name, end.unwrap_or(frame::KEEP), [&[], &[]])
+    }
+
+    /// Waits for the reader from now on, before a frame is refused.
+    pub fn be_patient(&mut self) {
+        self.patient = Some(Instant::now());
+    }
+
+    /// Returns whether accepted frames wait for the reader.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting() > 0 && !self.is_broken
+    }
+
+    /// Ends the journal, and waits until its reader has taken all of it. May be called again when
+    /// it failed.
+    ///
+    /// # Errors
+    /// If the reader takes nothing for a second, or not all within ten.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.be_patient();
+        if !self.is_ended {
+            self.send(Kind::End, "", 0, [&[], &[]])?;
+            self.is_ended = true;
+        }
+        self.wait_for_less(0)
+    }
+
+    /// Writes as many of the waiting bytes as the descriptor takes at once.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.is_broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        // Bound: the bytes that wait.
+        while self.waiting() > 0 {
+            match self.out.write(&self.bytes[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => self.sent += n,
+                Err(why) => match why.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(()),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                        self.is_broken = true;
+                        (self.bytes, self.sent) = (Vec::new(), 0);
+                        return Err(why);
+                    }
+                    _ => return Err(why),
+                },
+            }
+        }
+        self.sent = 0;
+        self.bytes.clear();
+        if self.bytes.capacity() > 4 * WAITING {
+            // A description can be much larger than packets.
+            self.bytes.shrink_to(WAITING);
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Returns the bytes that may wait while another frame is accepted.
+    fn most_waiting(&self) -> usize {
+        // A file takes all of it, or is full: then events are to stay in their rings.
+        if self.out.has_reader() { WAITING } else { 0 }
+    }
+
+    /// Makes room for another frame.
+    fn wait_for_less(&mut self, most: usize) -> io::Result<()> {
+        let mut before = self.waiting();
+        let mut progress = Instant::now();
+        loop {
+            self.flush()?;
+            if self.waiting() <= most {
+                return Ok(());
+            }
+            if self.waiting() < before {
+                progress = Instant::now();
+            }
+            before = self.waiting();
+            let waits = self.patient.is_some_and(|since| {
+                progress.elapsed() < PATIENCE && since.elapsed() < MOST_PATIENCE
+            });
+            if waits {
+                self.out.is_writable_within(ATTEMPTS)?;
+            } else {
+                // Once: each of many rings would wait as long.
+                self.patient = None;
+                let why = "the journal's reader does not take it";
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
+            }
+        }
+    }
+
+    /// Accepts a frame, and writes as much of it as the descriptor takes at once.
+    ///
+    /// # Errors
+    /// If it is refused: nothing of it is written.
+    fn send(&mut self, kind: Kind, name: &str, at: u64, payload: [&[u8]; 2]) -> io::Result<()> {
+        if self.is_ended {
+            // The reader has all that the session ended with.
+            return Ok(());
+        }
+        let length = payload[0].len() + payload[1].len();
+        let header = u32::try_from(length)
+            .ok()
+            .filter(|_| length <= LARGEST)
+            .zip(name_bytes(name))
+            .map(|(length, name)| FrameHeader::new(kind, name, self.sequence, at, length));
+        let Some(mut header) = header else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it does not fit a frame of a journal",
+            ));
+        };
+        self.wait_for_less(self.most_waiting())?;
+        self.bytes.drain(..self.sent);
+        self.sent = 0;
+        let before = self.bytes.len();
+        self.bytes.extend_from_slice(header.as_bytes());
+        payload.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        let (place, payload) = self.bytes[before..].split_at_mut(HEADER_BYTES);
+        header.seal(payload);
+        place.copy_from_slice(header.as_bytes());
+        match self.flush() {
+            Err(why) if self.is_broken || self.sent <= before => {
+                self.bytes.truncate(before);
+                Err(why)
+            }
+            // A frame that is written in part is completed before anything else.
+            _ => {
+                self.sequence += 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use frame::sum;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use zerocopy::FromBytes;
+
+    /// Writes packets until one is refused. Returns the journal and the number of those accepted.
+    fn fill(descriptor: impl Into<OwnedFd>, packet: &[u8]) -> (Journal, u64) {
+        let mut journal = Journal::new(descriptor.into(), Path::new("J")).unwrap();
+        let mut accepted = 0;
+        loop {
+            match journal.write("host-000-0000", packet, accepted) {
+                Ok(()) => accepted += 1,
+                Err(why) => {
+                    assert_eq!(why.kind(), io::ErrorKind::WouldBlock);
+                    return (journal, accepted);
+                }
+            }
+        }
+    }
+
+    /// Asserts that these bytes are whole frames of this payload. Returns their number.
+    #[track_caller]
+    fn frames(mut bytes: &[u8], packet: &[u8]) -> u64 {
+        let mut number = 0;
+        while !bytes.is_empty() {
+            let (header, rest) = FrameHeader::read_from_prefix(bytes).unwrap();
+            let (payload, rest) = rest.split_at(header.length as usize);
+            assert_eq!((header.sequence, header.own_sum()), (number, header.header_sum));
+            assert_eq!(sum(payload), header.payload_sum);
+            if header.kind == Kind::Write as u16 {
+                assert_eq!((header.at, payload), (number, packet));
+            }
+            number += 1;
+            bytes = rest;
+        }
+        number
+    }
+
+    /// A reader that takes nothing until the journal is full gets whole frames in order.
+    #[track_caller]
+    fn check_late_reader(descriptor: impl Into<OwnedFd>, mut from: impl Read + Send) {
+        let packet = [7; 100_001];
+        let (mut journal, accepted) = fill(descriptor, &packet);
+        assert!(journal.waiting() > WAITING && journal.has_waiting());
+        assert!(journal.bytes.len() <= WAITING + HEADER_BYTES + packet.len());
+
+        let read = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut bytes = Vec::new();
+                from.read_to_end(&mut bytes).map(|_| bytes)
+            });
+            journal.end().unwrap();
+            drop(journal);
+            reader.join().unwrap().unwrap()
+        });
+
+        assert_eq!(frames(&read, &packet), accepted + 1);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_takes_a_bounded_number_of_whole_frames() {
+        let (from, to) = io::pipe().unwrap();
+        check_late_reader(to, from);
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_takes_a_bounded_number_of_whole_frames() {
+        let (from, to) = UnixStream::pair().unwrap();
+        check_late_reader(to, from);
+    }
+
+    #[test]
+    fn a_write_to_a_pipe_never_waits_whatever_its_reader_does() {
+        let (_from, to) = io::pipe().unwrap();
+        let shared = to.try_clone().unwrap();
+
+        let _journal = Journal::new(to.into(), Path::new("J")).unwrap();
+
+        let flags = rustix::fs::fcntl_getfl(&shared).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+    }
+
+    #[test]
+    fn a_pipe_that_is_its_own_reader_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("J");
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        )
+        .unwrap();
+        let both = std::fs::File::options().read(true).write(true).open(path).unwrap();
+
+        let refused = Journal::new(both.into(), Path::new("J")).unwrap_err();
+
+        assert!(refused.to_string().contains("its own reader"), "{refused}");
+    }
+
+    #[test]
+    fn the_end_waits_for_a_socket_that_is_never_reported_as_writable() {
+        let (mut from, to) = UnixStream::pair().unwrap();
+        let packet = [7; 100_001];
+        let (mut journal, accepted) = fill(to, &packet);
+
+        let read = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let (mut all, mut part) = (Vec::new(), vec![0; 32 << 10]);
+                while let Ok(n @ 1..) = from.read(&mut part) {
+                    all.extend_from_slice(&part[..n]);
+                    // Less in a second than makes it writable.
+                    std::thread::sleep(Duration::from_millis(60));
+                }
+                all
+            });
+            journal.end().unwrap();
+            drop(journal);
+            reader.join().unwrap()
+        });
+
+        assert_eq!(frames(&read, &packet), accepted + 1);
+    }
+
+    #[test]
+    fn the_end_waits_for_a_reader_and_not_for_ever() {
+        let (_from, to) = UnixStream::pair().unwrap();
+        let (mut journal, _) = fill(to, &[7; 1000]);
+
+        let ended = journal.end().unwrap_err();
+
+        assert_eq!(ended.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_reader_that_takes_nothing_is_waited_for_once_at_the_end_of_all_rings() {
+        let (_from, to) = UnixStream::pair().unwrap();
+        let (mut journal, _) = fill(to, &[7; 1000]);
+        journal.be_patient();
+
+        let refused = journal.write("a", b"b", 0).unwrap_err();
+
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        assert!(journal.patient.is_none());
+    }
+
+    #[test]
+    fn a_journal_whose_reader_is_gone_refuses_all_frames() {
+        let (from, to) = io::pipe().unwrap();
+        let (mut journal, _) = fill(to, &[7; 1000]);
+        drop(from);
+
+        let refused = [journal.write("a", b"b", 0), journal.describe(b"a", b"b"), journal.end()];
+
+        for refused in refused {
+            assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        }
+        assert!(!journal.has_waiting());
+    }
+}

@@ -1,0 +1,132 @@
+//! A frame of a journal: a header of 72 bytes, then its payload.
+//!
+//! Layout: `docs/session.md`. Little endian, as the machine is.
+
+use crate::limits::MAX_DESCRIPTION;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First bytes of a frame: `htjl`.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"htjl");
+/// Version of the journal.
+pub const VERSION: u16 = 1;
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 72;
+/// Bytes of the largest payload: a description.
+pub const LARGEST: usize = MAX_DESCRIPTION as usize;
+/// Bytes of the largest packet.
+pub const MOST_PACKET_BYTES: usize = 16 << 20;
+/// Bytes of the largest stream file.
+pub const MOST_FILE_BYTES: u64 = 1 << 40;
+/// Value of `at` of a [`Kind::Close`] that does not cut the file.
+pub const KEEP: u64 = u64::MAX;
+/// Bytes of a name at most.
+const NAME_BYTES: usize = 24;
+
+/// The operation of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// Replace `session.json`, then the metadata.
+    Describe = 1,
+    /// Create a stream file.
+    Create = 2,
+    /// Write a packet.
+    Write = 3,
+    /// Cut and close a stream file.
+    Close = 4,
+    /// The session has ended.
+    End = 5,
+}
+
+impl Kind {
+    /// Returns the kind of this number.
+    pub fn of(number: u16) -> Option<Kind> {
+        use Kind::{Close, Create, Describe, End, Write};
+        [Describe, Create, Write, Close, End].into_iter().find(|kind| *kind as u16 == number)
+    }
+}
+
+/// Header of a frame.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FrameHeader {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// [`VERSION`].
+    pub version: u16,
+    /// A [`Kind`].
+    pub kind: u16,
+    /// Number of the frame, from 0.
+    pub sequence: u64,
+    /// Place or length, depending on the kind.
+    pub at: u64,
+    /// Bytes of the payload.
+    pub length: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Name of the stream file, then zeros.
+    pub name: [u8; NAME_BYTES],
+    /// [`sum`] of the payload.
+    pub payload_sum: u64,
+    /// [`sum`] of the header before this field.
+    pub header_sum: u64,
+}
+
+const _: () = assert!(size_of::<FrameHeader>() == HEADER_BYTES);
+
+impl FrameHeader {
+    /// Returns the header of a frame, without its sums.
+    pub fn new(kind: Kind, name: [u8; NAME_BYTES], sequence: u64, at: u64, length: u32) -> Self {
+        FrameHeader {
+            magic: MAGIC,
+            version: VERSION,
+            kind: kind as u16,
+            sequence,
+            at,
+            length,
+            reserved: 0,
+            name,
+            payload_sum: 0,
+            header_sum: 0,
+        }
+    }
+
+    /// Fills in both sums.
+    pub fn seal(&mut self, payload: &[u8]) {
+        self.payload_sum = sum(payload);
+        self.header_sum = self.own_sum();
+    }
+
+    /// Returns the sum that the header should have.
+    pub fn own_sum(&self) -> u64 {
+        sum(&self.as_bytes()[..HEADER_BYTES - size_of::<u64>()])
+    }
+
+    /// Returns the name, up to the first zero.
+    pub fn name(&self) -> Option<&str> {
+        let end = self.name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES);
+        let (name, rest) = self.name.split_at(end);
+        if rest.iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        str::from_utf8(name).ok()
+    }
+}
+
+/// Returns the bytes of a name in a frame. `None`: it is too long.
+pub fn name_bytes(name: &str) -> Option<[u8; NAME_BYTES]> {
+    let mut bytes = [0; NAME_BYTES];
+    bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    Some(bytes)
+}
+
+/// Returns the sum of bytes, against damage and not against intent: FNV-1a of 64 bits, by words of 8 bytes, of
+/// which the last one is filled with zeros. One changed word always changes it.
+pub fn sum(bytes: &[u8]) -> u64 {
+    let add = |sum: u64, word| (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x0100_0000_01b3);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let sum = words.iter().copied().fold(0xcbf2_9ce4_8422_2325, add);
+    if rest.is_empty() { sum } else { add(sum, last) }
+}

@@ -1,0 +1,197 @@
+//! The stream files of a folder, of which a bounded number are open.
+//!
+//! A session has a file for each client and each thread that traces, and a VMM
+//! has other uses for its descriptors. The file that was written least recently
+//! is closed when another one is needed, and opened again at its next packet.
+
+use super::folder::{Folder, check_size, inode as inode_of, set_len, write_at};
+use super::spare::Spare;
+use rustix::fs::OFlags;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// Device and inode of a file: another file of its name is not it.
+pub(super) type Inode = (u64, u64);
+
+#[derive(Debug)]
+struct Open {
+    inode: Inode,
+    file: OwnedFd,
+    /// Number of its last use.
+    used: u64,
+}
+
+/// The folder of a trace, and those of its stream files that are open.
+#[derive(Debug)]
+pub(super) struct OpenFiles {
+    folder: Folder,
+    /// So many, at least one.
+    most: usize,
+    open: Vec<Open>,
+    uses: u64,
+    /// Created ahead; the last one is used first.
+    spares: Vec<Spare>,
+}
+
+impl OpenFiles {
+    /// Returns the files of a trace in this folder, at most `most` of them open.
+    pub fn new(folder: Folder, most: usize) -> OpenFiles {
+        OpenFiles { folder, most: most.max(1), open: Vec::new(), uses: 0, spares: Vec::new() }
+    }
+
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Notes the folder's new path, for messages, after it was renamed.
+    pub fn moved(&mut self, path: PathBuf) {
+        self.folder = self.folder.clone().moved(path);
+    }
+
+    /// Creates this many files ahead.
+    pub fn create_spares(&mut self, number: usize) -> io::Result<()> {
+        self.spares = Spare::create_many(&self.folder, number)?;
+        // They are open, so no file that takes one needs to be closed; one more, for a stream whose next
+        // file is made before its last one is closed.
+        self.most = self.most.max(number + 1);
+        Ok(())
+    }
+
+    /// Closes the files that were created ahead.
+    pub fn forget_spares(&mut self) {
+        self.spares.clear();
+    }
+
+    /// Creates a file of this length, sparse, that begins with `head`. It has
+    /// its name once all of that is so; nothing is left otherwise.
+    pub fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<Inode> {
+        check_size(len)?;
+        self.make_room();
+        let (file, is_spare) = match self.spares.pop() {
+            Some(spare) => (spare, true),
+            None => (Spare::create(&self.folder, format!(".{name}"))?, false),
+        };
+        let make = |Spare { name: hidden, file }: &Spare| {
+            set_len(file, len)?;
+            write_at(file, head, 0)?;
+            let inode = inode_of(&rustix::fs::fstat(file)?);
+            self.folder.rename(hidden, name).map(|()| inode)
+        };
+        match make(&file) {
+            Ok(inode) => {
+                self.keep(inode, file.file);
+                Ok(inode)
+            }
+            Err(why) => {
+                if is_spare {
+                    // For the next try: there may be no other.
+                    self.spares.push(file);
+                } else {
+                    let _ = self.folder.remove(&file.name);
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// Writes all of `bytes`.
+    pub fn write(&mut self, name: &str, inode: Inode, bytes: &[u8], at: u64) -> io::Result<()> {
+        write_at(self.get(name, inode)?, bytes, at)
+    }
+
+    /// Cuts the file to this length, if one is given, and closes it.
+    pub fn close(&mut self, name: &str, inode: Inode, end: Option<u64>) -> io::Result<()> {
+        let cut = match end {
+            Some(end) => self.get(name, inode).and_then(|file| set_len(file, end)),
+            None => Ok(()),
+        };
+        self.open.retain(|open| open.inode != inode);
+        cut
+    }
+
+    fn get(&mut self, name: &str, inode: Inode) -> io::Result<&OwnedFd> {
+        self.uses += 1;
+        // A few dozen at most.
+        if let Some(index) = self.open.iter().position(|open| open.inode == inode) {
+            let open = &mut self.open[index];
+            open.used = self.uses;
+            return Ok(&open.file);
+        }
+        self.make_room();
+        let (file, stat) = self.folder.file(name, OFlags::RDWR)?;
+        if inode_of(&stat) != inode {
+            let why = "another file has its name now";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(self.keep(inode, file))
+    }
+
+    fn keep(&mut self, inode: Inode, file: OwnedFd) -> &OwnedFd {
+        let index = self.open.len();
+        self.open.push(Open { inode, file, used: self.uses });
+        &self.open[index].file
+    }
+
+    /// Closes the files that were used least recently, until there is room for
+    /// one more.
+    fn make_room(&mut self) {
+        while self.open.len() >= self.most {
+            let oldest = self.open.iter().zip(0..).min_by_key(|(open, _)| open.used);
+            let Some((_, index)) = oldest else { break };
+            self.open.swap_remove(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ctf::folder::Share;
+
+    fn files(dir: &tempfile::TempDir, most: usize) -> OpenFiles {
+        OpenFiles::new(Folder::open(dir.path(), Share::Owner).unwrap(), most)
+    }
+
+    #[test]
+    fn files_beyond_the_bound_are_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = files(&dir, 2);
+        let made: Vec<(String, Inode)> = (0..5u8)
+            .map(|n| {
+                let name = format!("f{n}");
+                let inode = files.create(&name, 100, &[n]).unwrap();
+                (name, inode)
+            })
+            .collect();
+        for (n, (name, inode)) in (0..).zip(&made) {
+            files.write(name, *inode, &[0xa0 + n], 1).unwrap();
+            assert!(files.open.len() <= 2);
+        }
+        for (n, (name, inode)) in (0..5u8).zip(&made) {
+            files.close(name, *inode, Some(2)).unwrap();
+            assert_eq!(std::fs::read(dir.path().join(name)).unwrap(), [n, 0xa0 + n]);
+        }
+        assert!(files.open.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_meanwhile_is_not_written_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = files(&dir, 1);
+        let inode = files.create("f", 100, b"head").unwrap();
+        files.create("g", 100, b"head").unwrap();
+        let path = dir.path().join("f");
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "mine").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(files.write("f", inode, b"text", 0).is_err());
+        std::fs::rename(&victim, &path).unwrap();
+
+        let failed = files.write("f", inode, b"text", 0).unwrap_err();
+
+        assert!(failed.to_string().contains("another file"), "{failed}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    }
+}

@@ -1,0 +1,106 @@
+//! The TSCs of guests, as their VMM says that the hypervisor computes them.
+
+use crate::limits::MAX_GUEST_TSCS;
+use serde::{Deserialize, Serialize};
+
+/// Most fraction bits of a ratio between two TSCs: VMX has 48, SVM 32.
+pub const MAX_TSC_SHIFT: u32 = 48;
+
+/// The TSC of a vCPU, or of all vCPUs of a VM: `(host * multiplier >> shift) + offset`, modulo 2^64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestTsc {
+    /// Ticks: with KVM, KVM_VCPU_TSC_OFFSET as a signed number.
+    pub offset: i64,
+    /// Guest ticks for each host tick, with `shift` fraction bits; not 0.
+    pub multiplier: u64,
+    /// Fraction bits of `multiplier`, at most [`MAX_TSC_SHIFT`].
+    pub shift: u32,
+}
+
+impl GuestTsc {
+    /// Returns the TSC that has the rate of the host's.
+    pub const fn unscaled(offset: i64) -> GuestTsc {
+        GuestTsc { offset, multiplier: 1, shift: 0 }
+    }
+
+    /// Returns whether there can be such a TSC.
+    pub const fn is_possible(&self) -> bool {
+        self.multiplier > 0 && self.shift <= MAX_TSC_SHIFT
+    }
+}
+
+/// A VMM's word on the TSC in one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestTscJson {
+    /// Clock epoch.
+    pub epoch: u32,
+    /// The client that reads it; `None`: all that have no entry of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<u32>,
+    /// The TSC.
+    #[serde(flatten)]
+    pub tsc: GuestTsc,
+}
+
+/// Sets or removes the TSC of a client, or of all others, in an epoch. Returns false if it is impossible, or if there
+/// are [`MAX_GUEST_TSCS`] already.
+pub(crate) fn set(
+    all: &mut Vec<GuestTscJson>,
+    (epoch, client): (u32, Option<u32>),
+    tsc: Option<GuestTsc>,
+) -> bool {
+    // The newest ones are at the end.
+    let at = all.iter().rposition(|said| (said.epoch, said.client) == (epoch, client));
+    match (tsc, at) {
+        (None, Some(at)) => _ = all.remove(at),
+        (None, None) => {}
+        (Some(tsc), _) if !tsc.is_possible() => return false,
+        (Some(tsc), Some(at)) => all[at].tsc = tsc,
+        (Some(_), None) if all.len() >= MAX_GUEST_TSCS => return false,
+        (Some(tsc), None) => all.push(GuestTscJson { epoch, client, tsc }),
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tsc_replaces_that_of_its_client_and_epoch() {
+        let mut all = Vec::new();
+        let said = |epoch, client, offset| {
+            let tsc = GuestTsc::unscaled(offset);
+            GuestTscJson { epoch, client, tsc }
+        };
+        for (epoch, client, offset) in [(0, None, 1), (0, Some(3), 2), (1, None, 3), (0, None, 4)] {
+            assert!(set(&mut all, (epoch, client), Some(GuestTsc::unscaled(offset))));
+        }
+        assert!(set(&mut all, (1, Some(3)), None));
+
+        assert_eq!(all, [said(0, None, 4), said(0, Some(3), 2), said(1, None, 3)]);
+        assert!(set(&mut all, (0, Some(3)), None));
+        assert_eq!(all, [said(0, None, 4), said(1, None, 3)]);
+    }
+
+    #[test]
+    fn impossible_tscs_and_too_many_are_refused() {
+        let mut all = Vec::new();
+        let impossible = [
+            GuestTsc { multiplier: 0, ..GuestTsc::unscaled(0) },
+            GuestTsc { shift: 49, ..GuestTsc::unscaled(0) },
+        ];
+        for tsc in impossible {
+            assert!(!set(&mut all, (0, None), Some(tsc)));
+        }
+
+        let taken = (0..=MAX_GUEST_TSCS as u32)
+            .filter(|epoch| set(&mut all, (*epoch, None), Some(GuestTsc::unscaled(0))));
+
+        assert_eq!(taken.count(), MAX_GUEST_TSCS);
+        assert!(
+            set(&mut all, (0, None), Some(GuestTsc::unscaled(7))),
+            "one that is there is replaced"
+        );
+    }
+}

@@ -1,0 +1,362 @@
+//! Making a session of a journal.
+//!
+//! A VMM that can open no file writes its session as a journal to a descriptor
+//! ([`SessionConfig::journal`](crate::SessionConfig)). [`receive`] does in a directory
+//! what the journal says, frame by frame, so that the directory is a session for all readers
+//! while it is written.
+//!
+//! The writer may be a VMM that its guest has taken over. So a journal can only do what a
+//! session does: files have names of streams in one directory, each packet follows the last one
+//! of its file, and sizes and numbers are bounded. A frame is done after it was checked
+//! whole. A journal that is cut or damaged leaves the session that the frames before made.
+//!
+//! The contents of packets and descriptions are not checked here: readers of a session do not trust them.
+
+use crate::ctf::files::{FileId, Files, HIDDEN, clear};
+use crate::ctf::journal::frame::{
+    FrameHeader, HEADER_BYTES as FRAME_BYTES, KEEP, Kind, LARGEST, MAGIC, MOST_FILE_BYTES,
+    MOST_PACKET_BYTES, VERSION, sum,
+};
+use crate::ctf::packet::{HEADER_BYTES, MAGIC as PACKET_MAGIC};
+use crate::ctf::{Domain, Folder, PacketHeader, Share, WriteFailed};
+use crate::limits::MAX_SESSION_JSON;
+use crate::session::{SessionError, default_open_files, is_stream, prepare};
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::Path;
+use zerocopy::FromBytes;
+
+/// Stream files of a session at most: 4 TiB in files of the default size.
+pub const MOST_FILES: usize = 1 << 16;
+
+/// Bytes of a packet's header.
+const UNIT: u64 = HEADER_BYTES as u64;
+
+/// Counts of a journal that was read to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Received {
+    /// Frames, the last one included.
+    pub frames: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Stream files that were created.
+    pub files: usize,
+}
+
+/// Error of reading a journal. The frames before it have made a session.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] SessionError),
+    /// A file of the session cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteFailed),
+    /// The journal cannot be read.
+    #[error("cannot read the journal at byte {at}")]
+    Read {
+        /// Place in the journal.
+        at: u64,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// It ends between two frames, and not with the session: its writer was ended.
+    #[error("the journal ends at byte {at} without the end of its session")]
+    Unfinished {
+        /// Its length.
+        at: u64,
+    },
+    /// It is no journal, or damaged, or does what no session does.
+    #[error("the journal is damaged at byte {at}: {what}")]
+    Damaged {
+        /// Where the frame begins.
+        at: u64,
+        /// The frame's fault.
+        what: String,
+    },
+}
+
+impl ReceiveError {
+    /// Returns whether the request or the journal is at fault, not the machine.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            ReceiveError::Directory(why) => why.is_bad_input(),
+            ReceiveError::Damaged { .. } => true,
+            ReceiveError::Write(_)
+            | ReceiveError::Read { .. }
+            | ReceiveError::Unfinished { .. } => false,
+        }
+    }
+}
+
+/// Reads a journal to its end, and does what it says in this directory, which is empty or does not
+/// exist. The files' readers are these users.
+///
+/// # Errors
+/// If the directory cannot be used or written, or the journal cannot be read to its end. Nothing is left
+/// if it does not even begin with a session's description.
+pub fn receive(
+    journal: &mut impl Read,
+    dir: &Path,
+    share: Share,
+) -> Result<Received, ReceiveError> {
+    let dir = prepare(dir, None, share)?;
+    let mut session =
+        Receiver { dir: dir.clone(), files: None, streams: BTreeMap::new(), payload: Vec::new() };
+    let mut done = Received::default();
+    let received = session.receive(journal, &mut done);
+    if session.files.is_none() {
+        clear(&dir);
+    }
+    done.files = session.streams.len();
+    received.map(|()| done)
+}
+
+/// A stream file that takes packets.
+#[derive(Debug)]
+struct StreamFile {
+    id: FileId,
+    len: u64,
+    /// Where its filler begins.
+    at: u64,
+}
+
+/// The fault of a frame, or a failed write.
+enum Fault {
+    Frame(String),
+    Write(WriteFailed),
+}
+
+impl From<WriteFailed> for Fault {
+    fn from(failed: WriteFailed) -> Fault {
+        Fault::Write(failed)
+    }
+}
+
+fn wrong<T>(what: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault::Frame(what.into()))
+}
+
+struct Receiver {
+    dir: Folder,
+    /// From the first description on.
+    files: Option<Files>,
+    /// Stream files by name. `None`: it was closed.
+    streams: BTreeMap<String, Option<StreamFile>>,
+    payload: Vec<u8>,
+}
+
+impl Receiver {
+    fn receive(
+        &mut self,
+        journal: &mut impl Read,
+        done: &mut Received,
+    ) -> Result<(), ReceiveError> {
+        loop {
+            let at = done.bytes;
+            let failed = |source| ReceiveError::Read { at, source };
+            let damaged = |what| ReceiveError::Damaged { at, what };
+            self.payload.clear();
+            let unread = journal.take(FRAME_BYTES as u64).read_to_end(&mut self.payload);
+            let header = match unread.map_err(failed)? {
+                0 => return Err(ReceiveError::Unfinished { at }),
+                FRAME_BYTES => FrameHeader::read_from_bytes(&self.payload),
+                n => return Err(damaged(format!("it is cut after {n} bytes of a frame's header"))),
+            };
+            let Ok(header) = header else { return Err(damaged("it has no header".into())) };
+            let kind = check(&header, done.frames).map_err(damaged)?;
+
+            self.payload.clear();
+            let length = u64::from(header.length);
+            let read = journal.take(length).read_to_end(&mut self.payload).map_err(failed)?;
+            if read as u64 != length {
+                let what = format!("it is cut after {read} of {length} bytes of a frame's payload");
+                return Err(damaged(what));
+            }
+            if sum(&self.payload) != header.payload_sum {
+                return Err(damaged("its payload does not have its sum".into()));
+            }
+            self.apply(kind, &header).map_err(|fault| match fault {
+                Fault::Frame(what) => damaged(what),
+                Fault::Write(failed) => failed.into(),
+            })?;
+            done.bytes += FRAME_BYTES as u64 + length;
+            done.frames += 1;
+            if kind == Kind::End {
+                return Ok(());
+            }
+        }
+    }
+
+    fn apply(&mut self, kind: Kind, header: &FrameHeader) -> Result<(), Fault> {
+        let Receiver { dir, files, streams, payload } = self;
+        let is_of_stream = matches!(kind, Kind::Create | Kind::Write | Kind::Close);
+        let name = match header.name() {
+            Some(name) if is_stream_name(name) && is_of_stream => name,
+            Some("") if !is_of_stream => "",
+            _ => return wrong("its name is not one of a stream's file"),
+        };
+        let files = match (files, kind) {
+            (files, Kind::Describe) => return describe(dir, files, payload, header.at),
+            (Some(files), _) => files,
+            (None, _) => return wrong("it does not begin with a description"),
+        };
+        match kind {
+            Kind::Describe | Kind::End => {}
+            Kind::Create => {
+                if streams.len() >= MOST_FILES || streams.contains_key(name) {
+                    return wrong(format!(
+                        "the file {name} was created before, or is one too many"
+                    ));
+                }
+                let stream = create(files, name, header.at, payload)?;
+                streams.insert(name.to_owned(), Some(stream));
+            }
+            Kind::Write => match streams.get_mut(name) {
+                Some(Some(stream)) => write(files, stream, header.at, payload)?,
+                _ => return wrong(format!("there is no open file {name}")),
+            },
+            Kind::Close => {
+                let Some(stream) = streams.get_mut(name).and_then(Option::take) else {
+                    return wrong(format!("there is no open file {name}"));
+                };
+                let end = match header.at {
+                    KEEP => None,
+                    at if at == stream.at => Some(at),
+                    at => return wrong(format!("{name} cannot be cut to {at} bytes")),
+                };
+                files
+                    .close(&stream.id, end)
+                    .map_err(WriteFailed::on("shorten", &files.path(name)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks a header alone. Returns what the frame does.
+fn check(header: &FrameHeader, number: u64) -> Result<Kind, String> {
+    if header.magic != MAGIC {
+        return Err("there is no frame of a journal".into());
+    }
+    if header.version != VERSION {
+        return Err(format!("it has version {}, and this program reads {VERSION}", header.version));
+    }
+    if header.own_sum() != header.header_sum {
+        return Err("a frame's header does not have its sum".into());
+    }
+    if header.sequence != number {
+        return Err(format!("it is frame {}, and frame {number} was expected", header.sequence));
+    }
+    let Some(kind) = Kind::of(header.kind) else {
+        return Err(format!("there is no kind {} of frames", header.kind));
+    };
+    let most = match kind {
+        Kind::Describe => LARGEST,
+        Kind::Create => 2 * HEADER_BYTES,
+        Kind::Write => MOST_PACKET_BYTES + 2 * HEADER_BYTES,
+        Kind::Close | Kind::End => 0,
+    };
+    if header.length as usize > most {
+        return Err(format!("a frame of kind {kind:?} has {} bytes", header.length));
+    }
+    Ok(kind)
+}
+
+/// Returns whether a session can have a stream file of this name.
+fn is_stream_name(name: &str) -> bool {
+    let numbers = |domain: Domain| {
+        let (client, number) =
+            name.strip_prefix(domain.name())?.strip_prefix('-')?.split_once('-')?;
+        let (client, number) = (client.parse::<u32>().ok()?, number.parse::<u32>().ok()?);
+        // No other spelling of the same numbers.
+        let is_exact = name == format!("{}-{client:03}-{number:04}", domain.name());
+        (is_exact && number < u32::MAX / 2).then_some(is_stream(domain as u32, client))
+    };
+    [Domain::Host, Domain::Guest].into_iter().find_map(numbers) == Some(true)
+}
+
+/// Replaces the files that describe the session; the first time, makes the trace appear.
+fn describe(
+    dir: &Folder,
+    files: &mut Option<Files>,
+    payload: &[u8],
+    json: u64,
+) -> Result<(), Fault> {
+    let is_possible = (1..=MAX_SESSION_JSON).contains(&json);
+    let parts = usize::try_from(json).ok().and_then(|json| payload.split_at_checked(json));
+    let Some((json, metadata)) = parts.filter(|_| is_possible) else {
+        return wrong(format!("session.json cannot have {json} bytes"));
+    };
+    match files {
+        Some(files) => files.describe(json, (!metadata.is_empty()).then_some(metadata))?,
+        None if metadata.is_empty() => return wrong("it begins without metadata"),
+        None => {
+            let mut hidden = Files::open(dir, HIDDEN, default_open_files())?;
+            hidden.describe(json, Some(metadata))?;
+            hidden.appear()?;
+            *files = Some(hidden);
+        }
+    }
+    Ok(())
+}
+
+/// Creates a stream file.
+fn create(files: &mut Files, name: &str, len: u64, head: &[u8]) -> Result<StreamFile, Fault> {
+    if !len.is_multiple_of(UNIT) || !(2 * UNIT..=MOST_FILE_BYTES).contains(&len) {
+        return wrong(format!("{name} cannot have {len} bytes"));
+    }
+    if !are_packets(head, [UNIT, len - UNIT]) {
+        return wrong(format!("{name} does not begin with two packets"));
+    }
+    let made = files.create(name, len, head);
+    let id = made.map_err(WriteFailed::on("create", &files.path(name)))?;
+    Ok(StreamFile { id, len, at: UNIT })
+}
+
+/// Writes a packet and the filler after it, or the filler alone: a header last, which is the commit.
+fn write(files: &mut Files, stream: &mut StreamFile, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+    let name = &stream.id.name;
+    let length = bytes.len() as u64;
+    let left = stream.len - stream.at;
+    let is_packet = length > UNIT;
+    // Room for a filler stays.
+    if at != stream.at || length < UNIT || !length.is_multiple_of(UNIT) || length > left {
+        return wrong(format!("{length} bytes cannot be written to {name} at byte {at}"));
+    }
+    let packet = length - UNIT;
+    let (header, body) = bytes.split_at(HEADER_BYTES);
+    let is_whole = match is_packet {
+        true => are_packets(bytes, [packet, left - packet]),
+        false => are_packets(bytes, [left]),
+    };
+    if !is_whole {
+        return wrong(format!("no packet for {name} at byte {at}"));
+    }
+    let failed =
+        |files: &Files, source| WriteFailed { action: "write", path: files.path(name), source };
+    files.write(&stream.id, body, at + UNIT).map_err(|why| failed(files, why))?;
+    files.write(&stream.id, header, at).map_err(|why| failed(files, why))?;
+    stream.at += packet;
+    Ok(())
+}
+
+/// Returns whether headers of packets of these sizes begin the bytes and, if there are two, end them: the
+/// last one is a filler.
+fn are_packets<const N: usize>(bytes: &[u8], sizes: [u64; N]) -> bool {
+    let first = PacketHeader::read_from_prefix(bytes).map(|(header, _)| header);
+    let last = PacketHeader::read_from_suffix(bytes).map(|(_, header)| header);
+    let (Ok(first), Ok(last)) = (first, last) else { return false };
+    let is_one = |header: &PacketHeader, size: u64| {
+        header.magic == PACKET_MAGIC
+            && header.packet_size == size * 8
+            && (UNIT * 8..=size * 8).contains(&header.content_size)
+    };
+    let is_filler = last.content_size == UNIT * 8;
+    sizes.first().is_some_and(|size| is_one(&first, *size))
+        && sizes.last().is_some_and(|size| is_one(&last, *size))
+        && is_filler
+}
