@@ -14,6 +14,7 @@ pub mod host;
 pub mod inject;
 pub mod interrupt;
 pub mod kvm;
+pub mod linux;
 pub mod namespace;
 pub mod packets;
 pub mod peak;

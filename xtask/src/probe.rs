@@ -35,7 +35,7 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 23] = [
+const PROBES: [(&str, Probe); 26] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
@@ -50,6 +50,9 @@ const PROBES: [(&str, Probe); 23] = [
     ("qemu-x86_64", |machine, name| machine.program(name, loads_plugins)),
     ("qemu-aarch64", |machine, name| machine.program(name, loads_plugins)),
     ("qemu-system-x86_64", |machine, name| machine.program(name, loads_plugins)),
+    ("qemu-backports-system-x86_64", |machine, name| machine.program(name, |_| Ok(()))),
+    ("linux-guest-kernel", |machine, name| machine.file(name)),
+    ("linux-guest-busybox", |machine, name| machine.file(name)),
     ("aarch64-gcc", |machine, _| machine.program("aarch64-linux-gnu-gcc", links_for_aarch64)),
     ("aarch64-rust", |machine, _| {
         machine.program("aarch64-rustc", |program| compiles_for(program, "aarch64"))
@@ -118,6 +121,20 @@ impl Machine {
             self.path.push(folder);
         }
         Ok(detail)
+    }
+
+    /// Finds a file of a guest: on PATH, or fetched.
+    fn file(&mut self, name: &str) -> Result<String> {
+        if let Some(file) = on_path(name) {
+            return Ok(file.display().to_string());
+        }
+        let tool = fetch::find(name).map_err(Error::msg)?;
+        let folder = fetch::fetched(tool).context("not on PATH, and cannot be fetched")?;
+        let found = fs::canonicalize(folder.join(name)).context("its link leads nowhere")?;
+        if !self.path.contains(&folder) {
+            self.path.push(folder);
+        }
+        Ok(found.display().to_string())
     }
 
     /// Finds a mounted tracefs, or tries what root can do without changing the system: a mount in a private namespace.
