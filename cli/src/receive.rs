@@ -4,7 +4,7 @@ use crate::interrupt::Interrupts;
 use anyhow::{Context, Result};
 use hypertrace_trace::receive::{ReceiveError, receive};
 use hypertrace_trace::{Share, session_json};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
@@ -47,6 +47,9 @@ Examples:
 
 Exit code: 0 done, 1 failed or the VMM was ended, 2 wrong usage, or a damaged journal.";
 
+/// Time between two questions whether a signal came.
+const SIGNAL_PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
 /// A file that is waited for until a signal, also if it does not wait itself: O_NONBLOCK is a flag that
 /// other processes may have set.
 struct Waiting(File);
@@ -54,12 +57,14 @@ struct Waiting(File);
 impl Read for Waiting {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
-            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(why) => return Err(why.into()),
-            }
+            // A signal may also come between this question and the wait.
             if Interrupts::came().is_some() {
                 return Err(io::Error::other("interrupted by a signal"));
+            }
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&SIGNAL_PERIOD)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(why) => return Err(why.into()),
             }
             match self.0.read(bytes) {
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
@@ -71,14 +76,14 @@ impl Read for Waiting {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    // A receiver that is ended before it has begun leaves nothing.
-    let _interrupts = Interrupts::catch();
     let journal = if args.journal == Path::new("-") {
         io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?.into()
     } else {
         let failed = || format!("cannot open {}", args.journal.display());
         File::open(&args.journal).with_context(failed)?
     };
+    // A receiver that is ended before it has begun leaves nothing.
+    let _interrupts = Interrupts::catch();
     let received = receive(&mut Waiting(journal), &args.out, args.share);
     let is_begun = args.out.join(session_json::FILE).exists();
     match received {

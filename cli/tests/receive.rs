@@ -12,10 +12,12 @@ use std::time::Duration;
 use hypertrace_abi::event_type;
 use hypertrace_abi::ring::Emit;
 use hypertrace_tests::command::{Hypertrace, Ran, run};
+use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::random::Random;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::{babeltrace2, packets, traced};
 use hypertrace_trace::{Session, SessionConfig, Writer};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -78,19 +80,38 @@ fn a_journal_that_does_not_wait_by_itself_is_waited_for() {
 
 #[test]
 fn a_receiver_that_is_interrupted_before_it_has_begun_leaves_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("S");
-    let (from, _to) = io::pipe().unwrap();
-    let receiver = receiver(from, &out);
-    while !out.join(".ctf").exists() {
-        thread::sleep(Duration::from_millis(1));
+    for wait in 0..u64::from(KILLS) {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("S");
+        let (from, _to) = io::pipe().unwrap();
+        let receiver = receiver(from, &out);
+        while !out.join(".ctf").exists() {
+            thread::yield_now();
+        }
+        // Signals come just before the receiver waits, and while it does.
+        thread::sleep(Duration::from_micros(20 * wait));
+
+        kill_process(Pid::from_child(&receiver), Signal::TERM).unwrap();
+
+        let ran = ran(receiver);
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.stderr.contains("interrupted by a signal"), "{ran:?}");
+        assert!(!out.exists());
     }
+}
+
+#[test]
+fn a_receiver_whose_pipe_has_no_writer_ends_by_a_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pipe, out) = (dir.path().join("J"), dir.path().join("S"));
+    mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    let mut command = HYPERTRACE.command(["receive", "--out"]);
+    let mut receiver = with_default_signals(command.arg(&out).arg(&pipe)).spawn().unwrap();
+    thread::sleep(Duration::from_millis(50));
 
     kill_process(Pid::from_child(&receiver), Signal::TERM).unwrap();
 
-    let ran = ran(receiver);
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("interrupted by a signal"), "{ran:?}");
+    assert!(!receiver.wait().unwrap().success());
     assert!(!out.exists());
 }
 
