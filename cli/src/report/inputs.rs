@@ -224,6 +224,9 @@ impl Inputs {
         }
         let maps = maps(&sessions, &traces)?.into_iter().map(|(maps, _)| maps);
         let sessions: Vec<(Session, ClockMaps)> = sessions.into_iter().zip(maps).collect();
+        for (number, (session, maps)) in sessions.iter().enumerate() {
+            traces.extend(KernelTrace::guests_of_session(number, session, maps)?);
+        }
         for given in guests {
             let mut trace = given.trace()?;
             let of = |(session, _): &&(Session, ClockMaps)| {
