@@ -27,13 +27,7 @@ struct Thread {
 fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let Some(linux) = Linux::find() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("memory");
-    let server = Server::start(HYPERTRACE, folder.path(), &["--file", file.to_str().unwrap()]);
-    let memory = format!("memory-backend-file,id=ht,share=on,mem-path={},size=16M", file.display());
-    // So that the guest's programs stamp with the counter that its kernel stamps with.
-    let line = "console=ttyS0 quiet panic=-1 tsc=reliable";
-    let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=ht", "-append", line];
-    let device = device.map(str::to_owned);
+    let mut server = Server::of_file(HYPERTRACE, folder.path());
     let program = static_program("hypertrace-linux-guest");
     let libraries = libraries_of(Path::new(HYPERTRACE.0));
     let mut programs = vec![("program", &*program), ("hypertrace", Path::new(HYPERTRACE.0))];
@@ -41,11 +35,11 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let script =
         format!("hypertrace record --guest -- program {EVENTS} {POINTS}; echo \"ended: $?\"");
 
-    let console = linux.start(folder.path(), &device, &programs, &script).console();
+    let console = linux.start(folder.path(), &server.device, &programs, &script).console();
 
     assert!(console.contains("failed: 0") && console.contains("ended: 0"), "{console}");
     let session = server.session.clone();
-    server.end();
+    server.stop();
     let made = run(HYPERTRACE.command(["report", "--limit", "0"]).arg(&session));
     assert!(made.stderr.contains("kernel events (by tracefs)"), "{made:?}");
     assert!(made.stderr.contains("none lost"), "{made:?}");

@@ -46,7 +46,7 @@ pub fn complete(dir: &Path) {
 }
 
 fn try_complete(dir: &Path) -> Result<(), Error> {
-    // Whoever shows the session reports what is wrong with it.
+    // The command that shows the session reports what is wrong with it.
     let Some(session) = with_recordings(dir) else { return Ok(()) };
     let mut found: BTreeMap<(u32, u64), Found> = BTreeMap::new();
     let mut left_out = 0u64;
@@ -120,7 +120,7 @@ fn with_recordings(dir: &Path) -> Option<Session> {
     }
     let session = Session::open(dir).ok()?;
     let last = (0..MOST).map_while(|n| fs::metadata(dir.join(file(n))).ok()).last();
-    // Nothing comes after the end of a session.
+    // Nothing is added after the end of a session.
     let is_done = last.and_then(|last| last.modified().ok()).zip(description.modified().ok());
     let is_done = session.json().finished && is_done.is_some_and(|(made, end)| made >= end);
     (!is_done).then_some(session)
@@ -138,7 +138,7 @@ fn each_piece(
     let mut bytes = Vec::with_capacity(PIECE);
     for stream in session.streams().iter().filter(|stream| stream.domain == Domain::Guest) {
         let mut records = stream.records(session.classes());
-        // Whoever shows the session reports damage.
+        // The command that shows the session reports damage.
         while let Ok(Some(record)) = records.read() {
             if *record.class.name == *PIECE_EVENT
                 && let Some((recording, file, at)) = piece(&record, &mut bytes)

@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(program) => {
             let mut command = program.command();
             command.args(&args.program[1..]);
-            // This thread, which holds the channel, goes on with the recording.
+            // This thread, which holds the channel, continues the recording.
             let runner = thread::spawn({
                 let program = Program::find(&args.program[0])?;
                 move || run_command(&program, command)
