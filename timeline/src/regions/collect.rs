@@ -100,11 +100,19 @@ fn read<'a>(
     windows: &[Window],
 ) -> Result<(Pass<'a>, Vec<String>)> {
     let mut warnings = Vec::new();
-    let mut hosts: Vec<Host> = sessions.iter().map(|(s, maps)| Host::new(s, maps)).collect();
+    let mut hosts: Vec<Host> = (0..)
+        .zip(sessions)
+        .map(|(number, (session, maps))| {
+            let own = || traces.iter().filter(|trace| trace.session() == Some(number));
+            let has_guests = own().next().is_some() && own().all(KernelTrace::is_of_guest);
+            Host::new(session, maps, has_guests)
+        })
+        .collect();
     let mut traced = vec![Vec::new(); traces.len()];
     let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
     for (trace, shows) in traces.iter().zip(&mut traced) {
-        if trace.is_of_guest() {
+        let of_guest = trace.is_of_guest();
+        if of_guest && trace.session().is_none_or(|number| !hosts[number].is_program) {
             // Its threads are the guest's.
             continue;
         }
@@ -126,10 +134,12 @@ fn read<'a>(
         }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
-        for session in shown {
+        for session in shown.filter(|number| !of_guest || trace.session() == Some(*number)) {
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
-            recordings.push(Recording::new(kinds, end, Followed::new(trace.threads())));
+            let mut recording = Recording::new(kinds, end, Followed::new(trace.threads()));
+            recording.guest_clock = trace.guest_clock();
+            recordings.push(recording);
         }
     }
     let mut pass = Pass::new(sessions, options, hosts);
@@ -288,7 +298,8 @@ impl<'a> Pass<'a> {
                 // A program's point has the time at which its host handled it: meanwhile the thread waits.
                 let is_of_host = host.is_program && event.kind == EventKind::ReferencePoint;
                 if !is_unknown && !is_of_host {
-                    host.guest(thread, time, event.bound_ns);
+                    let clock = event.reading.map(|reading| reading.clock);
+                    host.guest(thread, time, event.bound_ns, clock);
                 }
             }
         }

@@ -35,6 +35,8 @@ const MOST_CPUS: usize = 1 << 13;
 /// A session while it is read.
 #[derive(Debug)]
 pub(super) struct Host {
+    /// Whether its clients are threads that the kernel's events show: of programs of the host, or of a guest
+    /// whose own kernel was recorded.
     pub is_program: bool,
     /// Events, reference points and stamps so far.
     pub events: u64,
@@ -74,6 +76,8 @@ pub(super) struct Host {
 #[derive(Debug)]
 pub(super) struct Recording {
     pub kinds: Kinds,
+    /// The guest's clock that stamps it, if it is of a guest's kernel.
+    pub guest_clock: Option<u32>,
     /// Time of the last event.
     end: i64,
     /// Time of the last event of each CPU so far.
@@ -126,7 +130,8 @@ pub(super) struct Client {
 impl Recording {
     /// Makes one with these kinds of events, of a trace with this last event and this filter.
     pub fn new(kinds: Kinds, end: i64, followed: Followed) -> Recording {
-        Recording { kinds, end, cpus: Vec::new(), seen: Tids::default(), followed }
+        let (cpus, seen) = (Vec::new(), Tids::default());
+        Recording { kinds, guest_clock: None, end, cpus, seen, followed }
     }
 
     /// Notes the time of an event of a CPU.
@@ -147,8 +152,10 @@ impl Recording {
 }
 
 impl Host {
-    pub fn new(session: &Session, maps: &ClockMaps) -> Host {
+    /// `has_guests`: its guests' kernels were recorded, and the host's was not.
+    pub fn new(session: &Session, maps: &ClockMaps, has_guests: bool) -> Host {
         let json = session.json();
+        let is_program = json.programs || has_guests;
         let jumps = maps.iter().flat_map(|(_, client, map)| {
             map.jumps().iter().map(move |jump| {
                 let (a, b) = (unix_ns(session, jump.before.y), unix_ns(session, jump.after.y));
@@ -156,7 +163,7 @@ impl Host {
             })
         });
         let mut host = Host {
-            is_program: json.programs,
+            is_program,
             events: 0,
             runs: false,
             recordings: Vec::new(),
@@ -168,7 +175,7 @@ impl Host {
             most_open: most_open(0),
             jumps: Jumps::new(jumps.collect()),
             pids: HashMap::new(),
-            lease_ends: lease_ends(session),
+            lease_ends: if is_program { lease_ends(session, maps) } else { HashMap::new() },
             claimed: Counted::default(),
             disputed: Counted::default(),
             without_account: Counted::default(),
@@ -180,7 +187,7 @@ impl Host {
         for number in clients.collect::<BTreeSet<u32>>() {
             let mut client = Client::default();
             // The threads of a program's host serve it and do not run it.
-            let seats = if json.programs { &[] } else { maps.seats(number) };
+            let seats = if is_program { &[] } else { maps.seats(number) };
             let mut before = i64::MIN;
             for seat in seats {
                 let Some(thread) = host.thread(seat.tid) else { break };
@@ -387,9 +394,13 @@ impl Host {
         pairs.chain(own).for_each(|pairs| pairs.spoil_of(thread, Kind::LostEvents));
     }
 
-    /// Takes a client's own event for the account of its thread.
-    pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>) {
-        self.threads[at].account.guest(time, bound);
+    /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.
+    pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>, clock: Option<u32>) {
+        let thread = &mut self.threads[at];
+        let kernel = thread.recording.and_then(|at| self.recordings.get(at)?.guest_clock);
+        // Their order is that of the clock, whatever its error against the host's is.
+        let is_one = kernel.is_some() && kernel == clock;
+        thread.account.guest(time, if is_one { Some(0) } else { bound });
         self.check(at);
     }
 
