@@ -1,6 +1,7 @@
 //! A client: one vCPU's or one thread's own ring and registers.
 
 use crate::channel::Channel;
+use crate::counts;
 use crate::error::OpenError;
 use crate::local::LocalHost;
 use crate::mask;
@@ -24,7 +25,8 @@ pub struct Reply {
     pub status: Status,
     /// This client's clock before the store.
     pub before: u64,
-    /// The host's raw counter, in its own ticks. 0 where no host answers.
+    /// The host's raw counter, in its own ticks. 0 where no host answers, or the host did not
+    /// answer ([`Status::Failed`]).
     pub host_time: u64,
     /// This client's clock after the store.
     pub after: u64,
@@ -213,8 +215,18 @@ impl<'m> Client<'m> {
                     local.ask(self.index, self.producer.memory(), self.cpu(), seq);
                     reply = host[host_page::REPLY].load(Ordering::Acquire);
                 }
+                let is_answered = reply as u32 == seq;
+                if !is_answered && self.channel.traps() {
+                    // The VMM has lost the device's server, or the device is gone: all ones.
+                    counts::add(&counts::UNANSWERED);
+                }
+                // Without an answer, they are an earlier one's.
+                let answer = |word: usize| match is_answered {
+                    true => host[word].load(Relaxed),
+                    false => 0,
+                };
                 Reply {
-                    status: match (reply as u32 == seq, reply >> 32) {
+                    status: match (is_answered, reply >> 32) {
                         (true, 0) => Status::Recorded,
                         (true, 1) => Status::Filtered,
                         (true, 3) => Status::Invalid,
@@ -222,9 +234,9 @@ impl<'m> Client<'m> {
                         _ => Status::Failed,
                     },
                     before,
-                    host_time: host[host_page::REPLY_HOST_TIME].load(Relaxed),
+                    host_time: answer(host_page::REPLY_HOST_TIME),
                     after: clock.now(),
-                    epoch: host[host_page::REPLY_EPOCH].load(Relaxed),
+                    epoch: answer(host_page::REPLY_EPOCH),
                 }
             },
         )?;
