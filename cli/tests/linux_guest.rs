@@ -47,6 +47,15 @@ impl Server {
     }
 }
 
+/// Returns QEMU's options for a device that a server at this socket is.
+fn vfio_user(socket: &Path) -> [String; 2] {
+    let path = socket.display();
+    let device = format!(
+        r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{path}"}}}}"#
+    );
+    ["-device".to_owned(), device]
+}
+
 /// Runs the program in a guest with this device.
 #[track_caller]
 fn run(linux: &Linux, folder: &Path, device: &[String]) {
@@ -108,11 +117,7 @@ fn a_guest_with_the_device_over_vfio_user_loses_nothing_over_two_vms() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let server = Server::start(folder.path(), &["--socket", socket.to_str().unwrap()]);
-    let path = socket.display();
-    let device = format!(
-        r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{path}"}}}}"#
-    );
-    let device = ["-device".to_owned(), device];
+    let device = vfio_user(&socket);
 
     for _ in 0..2 {
         run(&linux, folder.path(), &device);
@@ -120,5 +125,38 @@ fn a_guest_with_the_device_over_vfio_user_loses_nothing_over_two_vms() {
 
     let session = server.session.clone();
     check(&session, &server.end(), 2);
+    Linux::used();
+}
+
+#[test]
+fn a_boot_is_marked_by_its_shell() {
+    let Some(linux) = Linux::find() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let server = Server::start(folder.path(), &["--socket", socket.to_str().unwrap()]);
+    let marks = "mark --begin boot; mark --sync point; mark mounted device=/dev/vda n=2
+        mark nap id=7 -- sh -c 'sleep 0.05; exit 3'; echo \"nap: $?\"
+        mark --sync --end boot; mark done";
+
+    let programs = [("mark", &*static_program("hypertrace-mark"))];
+    let console = linux.start(folder.path(), &vfio_user(&socket), &programs, marks).console();
+
+    let session = server.session.clone();
+    assert_eq!(server.end()["total"]["lost"], 0);
+    assert!(console.contains("nap: 3"), "{console}");
+    let mut lines = HYPERTRACE.report(&session);
+    lines.retain(|line| line.event != "lease");
+    let found = lines.into_iter().map(|line| (line.event, Value::Object(line.fields)));
+    let expected = [
+        ("boot_begin", json!({"id": 0, "any_client": true})),
+        ("point", json!({"any_client": true})),
+        ("mounted", json!({"device": "/dev/vda", "n": 2, "any_client": true})),
+        ("nap_begin", json!({"id": 7, "command": "sh -c sleep 0.05; exit 3"})),
+        ("nap_end", json!({"id": 7, "status": 3})),
+        ("boot_end", json!({"id": 0, "any_client": true})),
+        ("done", json!({"any_client": true})),
+    ];
+    assert_eq!(Vec::from_iter(found), expected.map(|(name, fields)| (name.to_owned(), fields)));
+    assert_eq!(HYPERTRACE.regions(&session, &[]), [("boot".into(), 1), ("nap".into(), 1)]);
     Linux::used();
 }
