@@ -7,7 +7,7 @@ use std::process::Command;
 use hypertrace_tests::c::{self, Compiler, Linked};
 use hypertrace_tests::command::{Hypertrace, Ran, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, capability, traced};
+use hypertrace_tests::{babeltrace2, capability, interface_2016, traced};
 use hypertrace_user::{Config, Session};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -243,6 +243,24 @@ fn every_type_of_field_and_kind_of_event() {
         // Without a host, the program says so, and no value is computed twice.
         let alone = run(&mut Command::new(&program));
         assert_eq!(alone.code, Some(4), "{alone:?}");
+    }
+}
+
+#[test]
+fn a_program_of_2016_compiles_unchanged_and_its_events_are_recorded() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        let program =
+            compiler.program(&c::source("tests/c/interface_2016.c"), Linked::Archive, place.path());
+        let program = program.to_str().unwrap();
+
+        let (lines, printed) = place.trace(compiler.name, &[program, "-", "3", "100"]);
+
+        assert_eq!(printed, "64 clients, 8 arguments\n");
+        interface_2016::check(&lines, 3, 100, 8);
+        assert!(lines.iter().all(|line| line.event == "lease" || line.event == "hypertrace"));
+        let alone = run(&mut Command::new(program));
+        assert_eq!((alone.code, &*alone.stdout), (Some(1), "no channel\n"), "{alone:?}");
     }
 }
 

@@ -12,6 +12,7 @@ pub mod command;
 pub mod forger;
 pub mod host;
 pub mod inject;
+pub mod interface_2016;
 pub mod interrupt;
 pub mod kvm;
 pub mod linux;
