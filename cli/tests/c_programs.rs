@@ -7,7 +7,7 @@ use std::process::Command;
 use hypertrace_tests::c::{self, Compiler, Linked};
 use hypertrace_tests::command::{Hypertrace, Ran, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, capability, interface_2016, traced};
+use hypertrace_tests::{babeltrace2, build, capability, interface_2016, traced};
 use hypertrace_user::{Config, Session};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -262,6 +262,40 @@ fn a_program_of_2016_compiles_unchanged_and_its_events_are_recorded() {
         let alone = run(&mut Command::new(program));
         assert_eq!((alone.code, &*alone.stdout), (Some(1), "no channel\n"), "{alone:?}");
     }
+}
+
+#[test]
+fn an_installed_library_is_found_by_pkg_config() {
+    let tools = ["pkg-config", "gcc"].map(capability::program);
+    let [Some(pkg_config), Some(gcc)] = tools else { return };
+    let place = Place::new();
+    let prefix = place.path().join("usr");
+    let mut install = build::cargo();
+    install.args(["run", "--package", "xtask", "--", "install-c", "--prefix"]).arg(&prefix);
+    build::succeed(install.env("CARGO_TARGET_DIR", build::target_folder()));
+    let ask = |options: &[&str]| {
+        let mut command = Command::new(&pkg_config);
+        command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        run(command.args(options).arg("hypertrace")).ok()
+    };
+    assert_eq!(ask(&["--modversion"]), concat!(env!("CARGO_PKG_VERSION"), "\n"));
+
+    for (name, options) in
+        [("shared", &["--cflags", "--libs"][..]), ("static", &["--cflags", "--libs", "--static"])]
+    {
+        let program = place.path().join(name);
+        let mut compile = Command::new(&gcc);
+        compile.args(["-std=c11", "-O2", "-pthread"]).args(c::WARNINGS);
+        compile.args((name == "static").then_some("-static")).arg("-o").arg(&program);
+        compile.arg(c::source("examples/c/events.c")).args(ask(options).split_whitespace());
+        build::succeed(&mut compile);
+
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        command.arg(place.session(name)).env("LD_LIBRARY_PATH", prefix.join("lib"));
+        run(command.arg("--").args(with_counts(&[&program]))).ok();
+        check_events(&place.session(name), &program);
+    }
+    ["pkg-config", "gcc"].iter().for_each(|name| capability::used(name));
 }
 
 /// A name of the greatest length.

@@ -8,7 +8,7 @@ use std::path::Path;
 /// Field by which readers match a region's begin and end of different processes.
 const ANY_CLIENT: &str = "any_client";
 
-/// What is to be done.
+/// Request of the command line.
 #[derive(Debug, PartialEq)]
 pub enum Wanted {
     Marks(Arguments),
@@ -16,7 +16,7 @@ pub enum Wanted {
     Version,
 }
 
-/// What is to be recorded, and how.
+/// Events to record, and the way to record them.
 #[derive(Debug, PartialEq)]
 pub struct Arguments {
     pub action: Action,
