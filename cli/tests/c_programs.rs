@@ -7,7 +7,7 @@ use std::process::Command;
 use hypertrace_tests::c::{self, Compiler, Linked};
 use hypertrace_tests::command::{Hypertrace, Ran, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, build, capability, interface_2016, traced};
+use hypertrace_tests::{babeltrace2, bare, build, capability, interface_2016, traced};
 use hypertrace_user::{Config, Session};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -262,6 +262,48 @@ fn a_program_of_2016_compiles_unchanged_and_its_events_are_recorded() {
         let alone = run(&mut Command::new(program));
         assert_eq!((alone.code, &*alone.stdout), (Some(1), "no channel\n"), "{alone:?}");
     }
+}
+
+#[test]
+fn code_for_firmware_needs_no_library_and_its_events_are_recorded() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        for compiler in [compiler.plain(), compiler] {
+            let program = bare::program(&compiler, place.path());
+            let dir = tempfile::tempdir_in(place.path()).unwrap();
+            firmware_in_a_segment(&place, dir.path(), &program.to_string_lossy());
+        }
+    }
+}
+
+#[test]
+fn code_for_firmware_for_aarch64_under_qemu_aarch64() {
+    let (Some(compiler), Some(emulator)) = (c::aarch64(), capability::program("qemu-aarch64"))
+    else {
+        return;
+    };
+    let place = Place::new();
+    for compiler in [compiler.plain(), compiler] {
+        compiler.accepts(&c::source("tests/c/interface_2016.c"));
+        let program = bare::program(&compiler, place.path());
+        let dir = tempfile::tempdir_in(place.path()).unwrap();
+        let command = format!("{} {}", emulator.display(), program.display());
+        firmware_in_a_segment(&place, dir.path(), &command);
+    }
+    capability::used("qemu-aarch64");
+}
+
+/// Runs a program of `bare.c` with the segment of `run`, whose ring it fills ten times.
+#[track_caller]
+fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) {
+    let name = dir.file_name().unwrap().to_str().unwrap();
+    let (events, points) = (20_000, 50);
+    let script = format!("{program} \"$HYPERTRACE_SEGMENT\" 3 {events} {points}");
+    let options = ["--ring", "64"];
+    let printed = place.run(name, &options, &["sh", "-c", &script]);
+    assert_eq!(printed, "dropped 0, unanswered 0\n");
+    let lines = HYPERTRACE.report(&place.session(name));
+    bare::check(&lines, 3, events, points, false);
 }
 
 #[test]

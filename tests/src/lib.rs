@@ -5,6 +5,7 @@
 
 pub mod acts;
 pub mod babeltrace2;
+pub mod bare;
 pub mod build;
 pub mod c;
 pub mod capability;

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::bare;
+
 /// A header.
 struct Header {
     path: &'static str,
@@ -102,9 +104,13 @@ pub fn write(root: &Path) -> Result<()> {
     for header in &HEADERS {
         let path = root.join(header.path);
         let text = text(root, header)?;
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        write_to(&path, &text)?;
     }
-    Ok(())
+    write_to(&root.join(bare::PATH), &bare::text(root)?)
+}
+
+fn write_to(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -115,10 +121,14 @@ mod tests {
     fn the_headers_are_as_their_sources_say() {
         let root = crate::root().unwrap();
         for header in &HEADERS {
-            let wanted = text(&root, header).unwrap();
-
-            let found = fs::read_to_string(root.join(header.path)).unwrap_or_default();
-            assert!(found == wanted, "run `cargo xtask header` and commit {}", header.path);
+            is_committed(&root, header.path, &text(&root, header).unwrap());
         }
+        is_committed(&root, bare::PATH, &bare::text(&root).unwrap());
+    }
+
+    #[track_caller]
+    fn is_committed(root: &Path, path: &str, wanted: &str) {
+        let found = fs::read_to_string(root.join(path)).unwrap_or_default();
+        assert!(found == wanted, "run `cargo xtask header` and commit {path}");
     }
 }

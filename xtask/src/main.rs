@@ -2,6 +2,7 @@
 //! C header, checks of words and imports.
 
 mod apt;
+mod bare;
 mod command;
 mod fetch;
 mod full;
@@ -47,7 +48,7 @@ enum Job {
     ///
     /// Fails unless each backend recorded or dropped exactly the emitted events, and memory use stayed flat.
     Soak(soak::Options),
-    /// Make the C headers in guest-lib/include from the C library's source
+    /// Make the C headers in guest-lib/include from the C library's source and the crate abi
     Header,
     /// Build the C library, and install it with its headers and a file for pkg-config
     InstallC(install::Options),
