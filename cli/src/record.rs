@@ -171,7 +171,11 @@ fn wait((args, out): (&Args, &Path), recording: &mut Recording) {
 }
 
 /// Runs the program and records it to its end. Returns its exit code.
-fn run_program((args, out): (&Args, &Path), program: &Program, recording: &mut Recording) -> Result<u8> {
+fn run_program(
+    (args, out): (&Args, &Path),
+    program: &Program,
+    recording: &mut Recording,
+) -> Result<u8> {
     let mut command = program.command();
     command.args(&args.program[1..]);
     // In a thread of its own, from which the program inherits being recorded.

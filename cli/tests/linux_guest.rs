@@ -1,16 +1,13 @@
 //! `hypertrace serve`: a Linux guest of a stock QEMU, by a shared file and by vfio-user.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
+use std::path::Path;
 
 use hypertrace_tests::c::{self, Linked};
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
-use hypertrace_tests::{babeltrace2, bare, interface_2016, interrupt};
-use rustix::process::{Pid, Signal, kill_process};
+use hypertrace_tests::serve::Server;
+use hypertrace_tests::{babeltrace2, bare, interface_2016};
 use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -18,51 +15,14 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const EVENTS: u64 = if cfg!(debug_assertions) { 20_000 } else { 250_000 };
 const POINTS: u64 = if cfg!(debug_assertions) { 100 } else { 250 };
 
-/// A running `hypertrace serve`.
-struct Server {
-    process: Child,
-    session: PathBuf,
-}
-
-impl Server {
-    fn start(folder: &Path, options: &[&str]) -> Server {
-        let session = folder.join("session");
-        let mut command = HYPERTRACE.command(["serve", "--quiet", "--out"]);
-        command.arg(&session).args(options).stderr(Stdio::piped());
-        interrupt::with_default_signals(&mut command);
-        let process = command.spawn().unwrap();
-        let server = Server { process, session };
-        while !server.session.join("session.json").exists() {
-            sleep(Duration::from_millis(5));
-        }
-        server
-    }
-
-    /// Ends it, which must succeed. Returns the numbers of `stat --json`.
-    #[track_caller]
-    fn end(self) -> Value {
-        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
-        let ended = self.process.wait_with_output().unwrap();
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        HYPERTRACE.stat(&self.session)
-    }
-}
-
-/// Returns QEMU's options for a device that a server at this socket is.
-fn vfio_user(socket: &Path) -> [String; 2] {
-    let path = socket.display();
-    let device = format!(
-        r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{path}"}}}}"#
-    );
-    ["-device".to_owned(), device]
-}
-
 /// Runs the program in a guest with this device.
 #[track_caller]
 fn run(linux: &Linux, folder: &Path, device: &[String]) {
     let program = static_program("hypertrace-linux-guest");
     let script = format!("program {EVENTS} {POINTS}; echo \"ended: $?\"");
     let console = linux.start(folder, device, &[("program", &program)], &script).console();
+    // The kernel has dropped the TSC: it does not know that an emulator's CPUs have one.
+    assert!(console.contains("clock Counter"), "{console}");
     assert!(console.contains("failed: 0") && console.contains("ended: 0"), "{console}");
 }
 
@@ -98,13 +58,10 @@ fn check(session: &Path, stat: &Value, runs: u64) {
 fn a_guest_with_a_shared_file_loses_nothing_over_two_boots() {
     let Some(linux) = Linux::find() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("memory");
-    let server = Server::start(folder.path(), &["--file", file.to_str().unwrap()]);
-    let memory = format!("memory-backend-file,id=ht,share=on,mem-path={},size=16M", file.display());
-    let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=ht"].map(str::to_owned);
+    let server = Server::of_file(HYPERTRACE, folder.path());
 
     for _ in 0..2 {
-        run(&linux, folder.path(), &device);
+        run(&linux, folder.path(), &server.device);
     }
 
     let session = server.session.clone();
@@ -116,12 +73,10 @@ fn a_guest_with_a_shared_file_loses_nothing_over_two_boots() {
 fn a_guest_with_the_device_over_vfio_user_loses_nothing_over_two_vms() {
     let Some(linux) = Linux::find() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("socket");
-    let server = Server::start(folder.path(), &["--socket", socket.to_str().unwrap()]);
-    let device = vfio_user(&socket);
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
 
     for _ in 0..2 {
-        run(&linux, folder.path(), &device);
+        run(&linux, folder.path(), &server.device);
     }
 
     let session = server.session.clone();
@@ -133,9 +88,8 @@ fn a_guest_with_the_device_over_vfio_user_loses_nothing_over_two_vms() {
 fn a_boot_with_marks_of_its_shell_a_program_of_2016_and_firmware() {
     let (Some(linux), Some(compiler)) = (Linux::find(), c::compiler()) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("socket");
-    let options = ["--socket", socket.to_str().unwrap(), "--args", "5", "--ring-size", "64"];
-    let server = Server::start(folder.path(), &options);
+    let options = ["--args", "5", "--ring-size", "64"];
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &options);
     let source = c::source("tests/c/interface_2016.c");
     let legacy = compiler.program(&source, Linked::Static, folder.path());
     let bare = bare::program(&compiler, folder.path());
@@ -148,7 +102,7 @@ fn a_boot_with_marks_of_its_shell_a_program_of_2016_and_firmware() {
 
     let programs =
         [("mark", &*static_program("hypertrace-mark")), ("legacy", &legacy), ("bare", &bare)];
-    let console = linux.start(folder.path(), &vfio_user(&socket), &programs, script).console();
+    let console = linux.start(folder.path(), &server.device, &programs, script).console();
 
     let session = server.session.clone();
     assert_eq!(server.end()["total"]["lost"], 0);

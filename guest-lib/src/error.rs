@@ -25,6 +25,9 @@ pub enum OpenError {
     /// The value of the environment variable `HYPERTRACE_STORE` is unknown.
     #[cfg(feature = "std")]
     Store(String),
+    /// The value of the environment variable `HYPERTRACE_CLOCK` is unknown.
+    #[cfg(feature = "std")]
+    Clock(String),
     /// The process has a channel already.
     #[cfg(feature = "std")]
     Open,
@@ -92,6 +95,12 @@ impl core::fmt::Display for OpenError {
                 hypertrace_abi::layout::local::STORE_ENVIRONMENT,
             ),
             #[cfg(feature = "std")]
+            OpenError::Clock(found) => write!(
+                f,
+                "the environment variable HYPERTRACE_CLOCK={found} names no clock: it is tsc or \
+                 monotonic_raw, or not set"
+            ),
+            #[cfg(feature = "std")]
             OpenError::Open => f.write_str(
                 "this process has a hypertrace channel already: open or install one before the \
                  first event",
@@ -146,11 +155,17 @@ impl OpenError {
         }
     }
 
+    /// Returns true if the system has refused what it allows to others, or without a lockdown.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, OpenError::System { source, .. }
+            if source.kind() == std::io::ErrorKind::PermissionDenied)
+    }
+
     /// Gives this hint if the system refused because the program has not the rights of root.
     pub(crate) fn for_plain_users(mut self, better: &'static str) -> OpenError {
-        if let OpenError::System { hint, source, .. } = &mut self
-            && source.kind() == std::io::ErrorKind::PermissionDenied
-            && !crate::os::is_root()
+        let is_plain = self.is_refused() && !crate::os::is_root();
+        if let OpenError::System { hint, .. } = &mut self
+            && is_plain
         {
             *hint = better;
         }

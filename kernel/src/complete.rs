@@ -20,7 +20,10 @@ use std::time::Duration;
 pub(crate) enum Of {
     Host,
     /// A guest, with its clock in the session, and this clock's ticks per second.
-    Guest { clock: u32, frequency: u64 },
+    Guest {
+        clock: u32,
+        frequency: u64,
+    },
 }
 
 /// Contents of a completed recording.
@@ -135,7 +138,9 @@ pub(crate) fn complete(
         origin.push_str(&format!("; clock_bound_ns={}", converted.bound_ns));
     }
     let stolen = match (stolen(), json.stolen_ms, of) {
-        (Some(now), Some(then), Of::Host) if !recovered => Some(now.saturating_sub(Duration::from_millis(then))),
+        (Some(now), Some(then), Of::Host) if !recovered => {
+            Some(now.saturating_sub(Duration::from_millis(then)))
+        }
         _ => None,
     };
     if let Some(stolen) = stolen {

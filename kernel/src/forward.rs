@@ -1,4 +1,4 @@
-//! A guest's kernel: its recording goes to the host in pieces, as it is made.
+//! A guest's kernel: its recording goes to the host in pieces, while it is made.
 //!
 //! The pieces are those of the files that a recording has on a disk (see [`state`](crate::state)): the
 //! host puts them together, and completes the recording.
@@ -10,7 +10,7 @@ use crate::page;
 use crate::recording::{default_buffer_kib, json, next_owner};
 use crate::registry;
 use crate::source::Source;
-use crate::state::{EndJson, HEAD, JSON, END, cpu_file};
+use crate::state::{END, EndJson, HEAD, JSON, cpu_file};
 use crate::stats::Stats;
 use crate::threads;
 use crate::tracefs;
@@ -23,8 +23,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// Most bytes of a piece. With its header it fits in the smallest block of a ring.
-pub const PIECE: usize = 2048;
+/// Most bytes of a piece: what a field of an event has room for.
+pub const PIECE: usize = 8 * hypertrace_abi::event::MAX_SLICE;
 
 /// Most pages of a CPU in a pass, so that a busy CPU does not hold up the others.
 const MOST_PAGES: u32 = 4096;
@@ -225,10 +225,7 @@ impl Forwarding {
     ///
     /// # Errors
     /// If the kernel's buffers cannot be read, or the counters cannot be sent. The instance is removed.
-    pub fn finish(
-        mut self,
-        send: &mut dyn FnMut(&Piece<'_>) -> bool,
-    ) -> Result<Forwarded, Error> {
+    pub fn finish(mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<Forwarded, Error> {
         let ended = self.send_rest(send);
         let counts = self.counts;
         self.remove();

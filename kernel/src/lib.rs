@@ -22,7 +22,7 @@
 //! The data survive a kill at any instant: [`recover`] completes the recording of a killed process
 //! in a directory, [`sweep`] those of all, and removes their instances.
 //!
-//! In a guest, a [`Forwarding`] sends the recording to the host in pieces, as it is made; an
+//! In a guest, a [`Forwarding`] sends the recording to the host in pieces, while it is made; an
 //! [`Assembly`] puts them together there, beside the session.
 //!
 //! It does not read `kernel.dat`: `hypertrace-timeline` does. It has no features.

@@ -24,6 +24,12 @@ pub(crate) fn used(page: &[u8]) -> usize {
     end.min(page.len())
 }
 
+/// Returns whether a page says that it has as many bytes as there are.
+pub(crate) fn is_whole(page: &[u8]) -> bool {
+    let commit = page.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
+    commit.is_some_and(|commit| HEADER + (commit & COMMIT) as usize == page.len())
+}
+
 /// Returns the number of events of a page.
 ///
 /// # Errors

@@ -74,6 +74,17 @@ pub(crate) struct RecordingJson {
     pub system: Option<String>,
 }
 
+impl RecordingJson {
+    /// Returns whether its numbers can be those of a machine.
+    pub fn is_good(&self) -> bool {
+        self.version == VERSION
+            && self.page_size.is_power_of_two()
+            && (4096..=65536).contains(&self.page_size)
+            && self.cpus.is_sorted_by(|a, b| a < b)
+            && self.cpus.last().is_none_or(|last| *last < MOST_CPUS as u32)
+    }
+}
+
 /// `end.json`: what the kernel knows only as long as it records.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct EndJson {
@@ -147,7 +158,7 @@ impl State {
         let stat = folder.stat().map_err(|e| failed("open", &dir, &name, e))?;
         check_owner(&folder, "", &stat)?;
         let state = State { dir, folder, name, file }.locked()?;
-        // What a killed process left is incomplete.
+        // The files of a killed process are incomplete.
         let names = state.folder.names(MOST_CPUS + 8);
         for name in names.map_err(|e| failed("list", &state.folder, "", e))? {
             let name = name.to_string_lossy().into_owned();
@@ -230,16 +241,11 @@ impl State {
     /// Reads the identity; `None` if the owner was killed before it was written.
     pub fn json(&self) -> Result<Option<RecordingJson>, Error> {
         let Some(json) = self.read_json::<RecordingJson>(JSON)? else { return Ok(None) };
-        let is_good = json.version == VERSION
-            && json.page_size.is_power_of_two()
-            && (4096..=65536).contains(&json.page_size)
-            && json.cpus.is_sorted_by(|a, b| a < b)
-            && json.cpus.last().is_none_or(|last| *last < MOST_CPUS as u32);
         let why = || {
             let RecordingJson { version, page_size, cpus, .. } = &json;
             format!("version {version}, page size {page_size}, or one of {} CPUs", cpus.len())
         };
-        if is_good { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
+        if json.is_good() { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
     }
 
     /// Reads what the kernel knew at the end; `None` if the owner was killed before it.

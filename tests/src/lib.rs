@@ -23,6 +23,7 @@ pub mod peak;
 pub mod probes;
 pub mod random;
 pub mod report;
+pub mod serve;
 pub mod simpletrace;
 pub mod slow;
 pub mod syslog;

@@ -2,7 +2,7 @@
 
 use crate::output::say;
 use anyhow::Result;
-use hypertrace_kernel::{Assembly, Error, PIECE, Piece, Summary};
+use hypertrace_kernel::{Assembly, Error, PIECE, Piece};
 use hypertrace_timeline::{Domain, Record, Session, ValueRef};
 use hypertrace_trace::control::error_chain;
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use std::fs;
 use std::path::Path;
 
 /// Name of the events that a guest's `record --guest` makes of its recording's pieces.
-pub const PIECE_EVENT: &str = "guest_kernel";
+const PIECE_EVENT: &str = "guest_kernel";
 
-/// Name of the reference points that it makes for its clock.
+/// Name of the reference points that it makes for its clock, and of the events after them.
 const CLOCK_EVENT: &str = "guest_kernel_clock";
 
 /// Most recordings of a session.
-const MOST: usize = 64;
+const MOST: usize = 32;
 
 /// Returns whether an event of this name only carries a guest's recording, whose own events are shown.
 pub fn is_carrier(name: &str) -> bool {
@@ -38,7 +38,7 @@ pub fn complete(dir: &Path) {
     match try_complete(dir) {
         Ok(()) | Err(Error::Busy(_)) => {}
         Err(why) => say(format_args!(
-            "{}: the events of the guest's kernel are not shown: {}",
+            "{}: events of a guest's kernel are not shown: {}",
             dir.display(),
             error_chain(&why)
         )),
@@ -46,7 +46,7 @@ pub fn complete(dir: &Path) {
 }
 
 fn try_complete(dir: &Path) -> Result<(), Error> {
-    // Whoever shows the session reports what is wrong with it.
+    // The command that shows the session reports what is wrong with it.
     let Some(session) = with_recordings(dir) else { return Ok(()) };
     let mut found: BTreeMap<(u32, u64), Found> = BTreeMap::new();
     let mut left_out = 0u64;
@@ -89,19 +89,23 @@ fn try_complete(dir: &Path) -> Result<(), Error> {
             None => Ok(()),
         }
     })?;
+    let complain = |why: &dyn std::fmt::Display| {
+        say(format_args!("{}: events of a guest's kernel are not shown: {why}", dir.display()));
+    };
     for recording in found.into_values() {
         let Some(assembly) = recording.assembly else { continue };
         let clock = session.json().clock(recording.clock);
         let frequency = clock.map_or(1_000_000_000, |clock| clock.frequency.max(1));
-        if let Some(summary) = assembly.finish(recording.clock, frequency)? {
-            say(made(&summary));
+        match assembly.finish(recording.clock, frequency) {
+            Ok(Some(summary)) => {
+                say(format_args!("a guest's kernel: {}", super::line(&summary, None)));
+            }
+            Ok(None) => complain(&"the guest has not described them"),
+            // Those of the other recordings are.
+            Err(why) => complain(&error_chain(&why)),
         }
     }
     Ok(())
-}
-
-fn made(summary: &Summary) -> String {
-    format!("a guest's kernel: {}", super::line(summary, None))
 }
 
 /// Opens a session if a recording may be in it whose file was not made. It is not read otherwise: that takes
@@ -116,7 +120,7 @@ fn with_recordings(dir: &Path) -> Option<Session> {
     }
     let session = Session::open(dir).ok()?;
     let last = (0..MOST).map_while(|n| fs::metadata(dir.join(file(n))).ok()).last();
-    // Nothing comes after the end of a session.
+    // Nothing is added after the end of a session.
     let is_done = last.and_then(|last| last.modified().ok()).zip(description.modified().ok());
     let is_done = session.json().finished && is_done.is_some_and(|(made, end)| made >= end);
     (!is_done).then_some(session)
@@ -134,7 +138,7 @@ fn each_piece(
     let mut bytes = Vec::with_capacity(PIECE);
     for stream in session.streams().iter().filter(|stream| stream.domain == Domain::Guest) {
         let mut records = stream.records(session.classes());
-        // Whoever shows the session reports damage.
+        // The command that shows the session reports damage.
         while let Ok(Some(record)) = records.read() {
             if *record.class.name == *PIECE_EVENT
                 && let Some((recording, file, at)) = piece(&record, &mut bytes)

@@ -11,7 +11,7 @@ use hypertrace_trace::control::error_chain;
 use std::fmt::Write as _;
 use std::path::Path;
 
-pub use guests::{PIECE_EVENT, is_carrier};
+pub use guests::is_carrier;
 
 /// Starts a recording, after the recordings of killed processes were completed.
 pub fn start(config: &Config) -> Result<Recording> {

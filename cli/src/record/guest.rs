@@ -2,12 +2,11 @@
 
 use super::Args;
 use crate::interrupt::Interrupts;
-use crate::kernel::PIECE_EVENT;
 use crate::losses::grouped;
 use crate::output::say;
 use anyhow::{Context, Result, bail};
 use hypertrace::abi::event_type;
-use hypertrace::{Emit, Options, reference_point};
+use hypertrace::{Clock, Emit, Options, event, reference_point};
 use hypertrace_kernel::{Forwarding, Piece};
 use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
 use std::process::ExitCode;
@@ -23,12 +22,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Live until the recording has ended: a signal must not leave it unfinished.
     let signals = program.is_some().then(pass_signals_on);
     let interrupts = program.is_none().then(Interrupts::catch);
-    hypertrace::open(&Options::default()).context("there is no host to record for")?;
+    // The kernel's events have it, too.
+    let options = Options { clock: Some(Clock::Counter), ..Options::default() };
+    hypertrace::open(&options).context("there is no host to record for")?;
     crate::kernel::clean();
     let mut channel = Channel::default();
     channel.read_clock();
-    let mut forwarding = Forwarding::start(&args.event, args.buffer, &mut |piece| channel.send(piece))
-        .context("cannot record the kernel's events")?;
+    let mut forwarding =
+        Forwarding::start(&args.event, args.buffer, &mut |piece| channel.send(piece))
+            .context("cannot record the kernel's events")?;
     if !args.quiet {
         say(format_args!(
             "recording the kernel's events ({}) of all threads for the host",
@@ -39,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(program) => {
             let mut command = program.command();
             command.args(&args.program[1..]);
-            // This thread, which holds the channel, goes on with the recording.
+            // This thread, which holds the channel, continues the recording.
             let runner = thread::spawn({
                 let program = Program::find(&args.program[0])?;
                 move || run_command(&program, command)
@@ -119,7 +121,7 @@ impl Channel {
     fn read_clock(&mut self) {
         // Without an answer, the recording is as good as the points before and after.
         let _ = reference_point!("guest_kernel_clock");
+        // The reading after the reply, which was not before the host's time.
+        event!("guest_kernel_clock");
     }
 }
-
-const _: () = assert!(PIECE_EVENT.len() == "guest_kernel".len());

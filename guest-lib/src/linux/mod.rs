@@ -18,6 +18,7 @@
 
 mod clock;
 mod device;
+mod function;
 mod ivshmem;
 mod mapping;
 mod name;
@@ -28,6 +29,7 @@ mod process;
 mod refresher;
 mod seat;
 mod segment;
+mod steady;
 mod sys;
 pub(crate) mod thread;
 mod uio;

@@ -47,11 +47,11 @@ use times::{Scale, Times};
 /// Name of the kernel's trace in a session's directory.
 const FILE: &str = "kernel.dat";
 
-/// What precedes the names of a guest kernel's threads, in the session of its host.
+/// Prefix of the names of a guest kernel's threads, in the session of its host.
 const GUEST: &str = "guest-";
 
 /// Most recordings of guests' kernels in a session's directory.
-const MOST_GUESTS: usize = 64;
+const MOST_GUESTS: usize = 32;
 
 /// Name of the kernel's clock that is the raw TSC.
 const TSC: &str = "x86-tsc";
@@ -132,33 +132,22 @@ impl KernelTrace {
     }
 
     /// Opens the recordings of its guests' kernels that a session with this index has: `guest-kernel-N.dat`.
-    /// Their times are those of their guest's clock in the session.
-    ///
-    /// # Errors
-    /// As for [`KernelTrace::open`].
-    pub fn guests_of_session(
+    /// Their times are those of their guest's clock in the session. One that cannot be read is an error of its
+    /// own: its guest has made its contents.
+    pub fn guests_of_session<'a>(
         number: usize,
-        session: &Session,
-        maps: &ClockMaps,
-    ) -> Result<Vec<KernelTrace>> {
-        let mut traces = Vec::new();
-        for guest in 0..MOST_GUESTS {
-            let path = session.dir().join(format!("guest-kernel-{guest}.dat"));
-            if !path.try_exists().unwrap_or(true) {
-                break;
-            }
+        session: &'a Session,
+        maps: &'a ClockMaps,
+    ) -> impl Iterator<Item = Result<KernelTrace>> + 'a {
+        let paths =
+            (0..MOST_GUESTS).map(|guest| session.dir().join(format!("guest-kernel-{guest}.dat")));
+        let found = paths.take_while(|path| path.try_exists().unwrap_or(true));
+        found.map(move |path| {
             let mut trace = KernelTrace::open(&path)?;
             trace.session = Some(number);
-            trace.guest = Some(GUEST.into());
-            match trace.set_guest(session, maps) {
-                Err(Error::NoGuestClock { why, .. }) => {
-                    trace.file.warnings.push(format!("its events have unknown times: {why}"));
-                }
-                set => set?,
-            }
-            traces.push(trace);
-        }
-        Ok(traces)
+            trace.set_guest(session, maps)?;
+            Ok(trace)
+        })
     }
 
     /// Takes raw ticks as those of a counter, if that is the TSC. Times have a bound if the boot is the same.
