@@ -53,6 +53,8 @@ pub(super) struct Host {
     pub clients: Vec<Client>,
     /// Regions between two events of the VMM, by thread.
     pub vmm: HashMap<u32, Pairs>,
+    /// Regions that begin and end on any clients.
+    pub of_any: Pairs,
     /// Most open regions of a client.
     pub most_open: usize,
     pub jumps: Jumps,
@@ -172,6 +174,7 @@ impl Host {
             slots: Box::new([0; TID_SLOTS]),
             clients: Vec::new(),
             vmm: HashMap::new(),
+            of_any: Pairs::of_all_clients(),
             most_open: most_open(0),
             jumps: Jumps::new(jumps.collect()),
             pids: HashMap::new(),
@@ -384,6 +387,7 @@ impl Host {
     pub fn spoil(&mut self) {
         self.clients.iter_mut().for_each(|client| client.pairs.spoil(Kind::LostEvents));
         self.vmm.values_mut().for_each(|pairs| pairs.spoil(Kind::LostEvents));
+        self.of_any.spoil(Kind::LostEvents);
     }
 
     /// Counts no region that is open now on a thread of the VMM: its own events are lost, and those of the
@@ -392,6 +396,7 @@ impl Host {
         let pairs = self.clients.iter_mut().map(|client| &mut client.pairs);
         let own = self.vmm.get_mut(&self.threads[thread].tid);
         pairs.chain(own).for_each(|pairs| pairs.spoil_of(thread, Kind::LostEvents));
+        self.of_any.spoil(Kind::LostEvents);
     }
 
     /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.
