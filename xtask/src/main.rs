@@ -7,6 +7,7 @@ mod fetch;
 mod full;
 mod header;
 mod imports;
+mod module;
 mod notes;
 mod probe;
 mod soak;
@@ -46,7 +47,8 @@ enum Job {
     ///
     /// Fails unless each backend recorded or dropped exactly the emitted events, and memory use stayed flat.
     Soak(soak::Options),
-    /// Make guest-lib/include/hypertrace.h from the C library's source
+    /// Make the files of C that come from Rust: guest-lib/include/hypertrace.h from the C library's source, and the
+    /// constants of guest-lib/linux-module
     Header,
     /// Show the imports in each folder, floor by floor, and find circles
     Imports,
@@ -76,7 +78,10 @@ fn run(job: Job) -> Result<bool> {
         Job::Test(options) => suite::run(&root()?, &options),
         Job::Full(options) => full::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
-        Job::Header => header::write(&root()?).map(|()| true),
+        Job::Header => {
+            header::write(&root()?)?;
+            module::write(&root()?).map(|()| true)
+        }
         Job::Imports => imports::check(&root()?),
         Job::Words => words::check(&root()?),
         Job::Fetch { programs } => {

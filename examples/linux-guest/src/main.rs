@@ -13,7 +13,8 @@ const WORDS: u64 = 4;
 const THREADS: u64 = 4;
 
 fn main() -> ExitCode {
-    let numbers: Option<Vec<u64>> = std::env::args().skip(1).map(|text| text.parse().ok()).collect();
+    let numbers: Option<Vec<u64>> =
+        std::env::args().skip(1).map(|text| text.parse().ok()).collect();
     let Some(&[events, points]) = numbers.as_deref() else {
         eprintln!("usage: hypertrace-linux-guest EVENTS POINTS");
         return ExitCode::from(2);
@@ -31,7 +32,10 @@ fn main() -> ExitCode {
             builder.spawn_scoped(scope, move || trace(number, events, points))
         };
         let workers: Vec<_> = (0..THREADS).map(worker).collect();
-        workers.into_iter().map(|worker| worker.map_or(events, |w| w.join().unwrap_or(events))).sum()
+        workers
+            .into_iter()
+            .map(|worker| worker.map_or(events, |w| w.join().unwrap_or(events)))
+            .sum()
     });
     println!("failed: {failed}");
     ExitCode::from(u8::from(failed > 0))
