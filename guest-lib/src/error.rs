@@ -145,18 +145,27 @@ impl OpenError {
             source,
         }
     }
+
+    /// Gives this hint if the system refused because the program has not the rights of root.
+    pub(crate) fn for_plain_users(mut self, better: &'static str) -> OpenError {
+        if let OpenError::System { hint, source, .. } = &mut self
+            && source.kind() == std::io::ErrorKind::PermissionDenied
+            && !crate::os::is_root()
+        {
+            *hint = better;
+        }
+        self
+    }
 }
 
 #[cfg(feature = "std")]
 fn hint(errno: Option<i32>, root: bool) -> &'static str {
     match (errno, root) {
-        (Some(libc::EPERM | libc::EACCES), false) => {
-            "run as root, or give the program access to this file"
-        }
-        (Some(libc::EPERM | libc::EACCES), true) => {
+        (Some(libc::EACCES), false) => "run as root, or give the program access to this file",
+        (Some(libc::EPERM | libc::EACCES), _) => {
             "the kernel refuses device memory to programs, even to root: it is locked down (see \
-             /sys/kernel/security/lockdown; boot with lockdown=none), or this is a container \
-             without CAP_SYS_ADMIN and CAP_SYS_RAWIO"
+             /sys/kernel/security/lockdown; boot with lockdown=none, or bind a device with 32-bit \
+             BARs to uio_pci_generic), or this is a container without CAP_SYS_ADMIN and CAP_SYS_RAWIO"
         }
         (Some(libc::ENOENT), _) => "is it a hypertrace device, with BARs 0, 1, 2 and 4?",
         (Some(libc::EROFS), _) => "sysfs is mounted read-only here: mount it writable",

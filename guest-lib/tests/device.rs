@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 mod common;
 
-use common::device::{FUNCTION, GEOMETRY, System, WINDOW, is_mapped, page};
+use common::device::{FUNCTION, GEOMETRY, System, WINDOW, assert_says, is_mapped, page, refusal};
 use common::{TICK, alone, client, emit, fork, wait_until};
 use hypertrace::abi::atomic::AtomicU64;
 use hypertrace::abi::layout::{guest_page, register};
@@ -31,6 +31,9 @@ fn the_pci_function_is_switched_on_and_mapped_write_combining_first() {
             assert!(is_mapped(&system.file(name)), "{name}");
         }
         assert!(!is_mapped(&system.file("resource4")));
+        emit(1);
+        let lock = fs::File::open(system.file("resource2")).unwrap();
+        assert!(common::is_locked(&lock, 2) && !common::is_locked(&lock, 3));
         // An open channel stays open, whatever the options ask for.
         assert_eq!(open(&Options::default()).unwrap(), info);
     });
@@ -229,21 +232,6 @@ fn a_guest_without_a_steady_tsc_stamps_with_the_monotonic_clock() {
     });
 }
 
-/// Returns the error of `open` for this system.
-fn refusal(system: &System) -> String {
-    let error = open(&system.options).unwrap_err();
-    match std::error::Error::source(&error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
-}
-
-fn assert_says(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is not in {text:?}");
-    }
-}
-
 #[test]
 fn open_errors_have_defect_path_and_hint() {
     alone("open_errors_have_defect_path_and_hint", || {
@@ -306,28 +294,6 @@ fn open_errors_have_defect_path_and_hint() {
         // After all that, a device is still found, in the same process.
         let right = System::with_function(0x10f0, 0);
         assert!(open(&right.options).is_ok());
-    });
-}
-
-#[test]
-fn a_program_without_root_rights_gets_a_hint() {
-    alone("a_program_without_root_rights_gets_a_hint", || {
-        let system = System::with_function(0x10f0, 0);
-        use std::os::unix::fs::PermissionsExt;
-        let modes = |mode| fs::Permissions::from_mode(mode);
-        fs::set_permissions(system.file("config"), modes(0o444)).unwrap();
-        fs::set_permissions(system.root.path(), modes(0o755)).unwrap();
-        fs::write(system.file("enable"), "1\n").unwrap();
-        let child = fork(|| {
-            // SAFETY: only this child changes; for root alone it does.
-            unsafe { libc::setresuid(65534, 65534, 65534) };
-            assert_says(
-                &refusal(&system),
-                &["cannot open", "config", "run as root", "Permission denied"],
-            );
-            0
-        });
-        assert_eq!(child.wait(), 0);
     });
 }
 

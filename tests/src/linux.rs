@@ -1,6 +1,7 @@
 //! A Linux guest under QEMU, without KVM: a distribution's kernel, busybox, and programs of this tree in an
 //! initramfs. It ends when its script does.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +13,7 @@ use crate::capability;
 const QEMU: &str = "qemu-backports-system-x86_64";
 const KERNEL: &str = "linux-guest-kernel";
 const BUSYBOX: &str = "linux-guest-busybox";
+const UDEV: &str = "linux-guest-udevadm";
 
 /// The programs that a guest needs.
 #[derive(Debug)]
@@ -34,8 +36,47 @@ impl Linux {
         Some(Linux { qemu: qemu?, kernel: kernel?, busybox: busybox? })
     }
 
-    /// Starts a guest of two CPUs with these devices (options of QEMU), whose first process runs the script with
-    /// these programs in /bin.
+    /// Returns a file of one of the kernel's own modules, as `drivers/uio/uio`.
+    #[track_caller]
+    pub fn module(&self, name: &str) -> PathBuf {
+        let root = root_of(&self.kernel);
+        let mut kernels = fs::read_dir(root.join("lib/modules")).unwrap().flatten();
+        let modules = kernels.next().unwrap().path().join("kernel");
+        modules.join(name).with_extension("ko")
+    }
+
+    /// Returns the files of udev's daemon and of its `udevadm`, with their paths in the guest; or reports that
+    /// it is missing. The daemon is /bin/systemd-udevd.
+    #[track_caller]
+    pub fn udev() -> Option<Vec<(String, PathBuf)>> {
+        let program = fs::canonicalize(capability::program(UDEV)?).unwrap();
+        let root = root_of(&program);
+        let [lib, usr] = ["lib", "usr/lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
+        let loader = lib.join("ld-linux-x86-64.so.2");
+        let mut list = Command::new(&loader);
+        list.arg("--library-path").arg(format!("{}:{}", lib.display(), usr.display()));
+        let listed = list.arg("--list").arg(&program).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let libraries = listed.lines().filter_map(|line| {
+            let (name, path) = line.trim().split_once(" => ")?;
+            let path = path.split_once(" (")?.0;
+            (!name.starts_with('/')).then(|| (format!("lib/x86_64-linux-gnu/{name}"), path.into()))
+        });
+        let mut files: Vec<_> = libraries.collect();
+        files.push(("lib64/ld-linux-x86-64.so.2".into(), loader));
+        // One program, which does what its name says.
+        files.extend(["systemd-udevd", "udevadm"].map(|name| (name.into(), program.clone())));
+        Some(files)
+    }
+
+    /// Reports that a test used udev.
+    pub fn used_udev() {
+        capability::used(UDEV);
+    }
+
+    /// Starts a guest of two CPUs with these devices (options of QEMU; its `-append` replaces the kernel's command
+    /// line), whose first process runs the script with these programs in /bin. A program's name with a slash
+    /// is the path of any file.
     #[track_caller]
     pub fn start(
         &self,
@@ -45,10 +86,14 @@ impl Linux {
         script: &str,
     ) -> Guest {
         let mut files = Initramfs::new();
-        ["bin", "dev", "proc", "sys", "tmp"].iter().for_each(|name| files.folder(name));
+        ["bin", "dev", "etc", "proc", "run", "sys", "tmp"]
+            .iter()
+            .for_each(|name| files.folder(name));
         files.file("bin/busybox", &fs::read(&self.busybox).unwrap());
         for (name, path) in programs {
-            files.file(&format!("bin/{name}"), &fs::read(path).unwrap());
+            let name = if name.contains('/') { (*name).to_owned() } else { format!("bin/{name}") };
+            files.folders_of(&name);
+            files.file(&name, &fs::read(path).unwrap());
         }
         let init = format!(
             "#!/bin/busybox sh\n\
@@ -113,19 +158,35 @@ pub fn static_program(package: &str) -> PathBuf {
     folder.join(target).join("release").join(package)
 }
 
+/// Returns the folder in place of / in which a fetched file of a folder of it is.
+fn root_of(file: &Path) -> PathBuf {
+    let file = fs::canonicalize(file).unwrap();
+    file.ancestors().nth(2).unwrap().to_owned()
+}
+
 /// A cpio archive of the form `newc`, which the kernel unpacks as its first file system.
 struct Initramfs {
     bytes: Vec<u8>,
     entries: u32,
+    folders: BTreeSet<String>,
 }
 
 impl Initramfs {
     fn new() -> Initramfs {
-        Initramfs { bytes: Vec::new(), entries: 0 }
+        Initramfs { bytes: Vec::new(), entries: 0, folders: BTreeSet::new() }
     }
 
     fn folder(&mut self, name: &str) {
-        self.entry(name, 0o040_755, &[]);
+        if self.folders.insert(name.to_owned()) {
+            self.entry(name, 0o040_755, &[]);
+        }
+    }
+
+    /// Makes the folders that a file is in.
+    fn folders_of(&mut self, name: &str) {
+        for (slash, _) in name.match_indices('/') {
+            self.folder(&name[..slash]);
+        }
     }
 
     fn file(&mut self, name: &str, contents: &[u8]) {

@@ -139,6 +139,20 @@ pub const TOOLS: &[Tool] = &[
         ..PLAIN
     },
     Tool {
+        // Applies rules in a guest, where its libraries are at their own paths.
+        name: "linux-guest-udev",
+        plain: &[("linux-guest-udevadm", "bin", "udevadm")],
+        packages: &["udev"],
+        suites: &["bookworm"],
+        unneeded: &[
+            "lib/udev/hwdb.d",
+            "usr/lib/systemd",
+            "usr/share/perl",
+            "usr/lib/x86_64-linux-gnu/perl-base",
+        ],
+        ..PLAIN
+    },
+    Tool {
         name: "clang-bpftrace",
         // clang starts itself again, by a name that would be the loader's. bpftrace uses its libraries.
         programs: &[

@@ -33,7 +33,7 @@ pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
 /// Maps the device that is there.
 pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError> {
     let mut opened = match place {
-        Place::Function(function) => pci::open(function)?,
+        Place::Function(function) | Place::Uio(function) => pci::open(function, options)?,
         Place::Window(address) => window::open(*address, options)?,
         Place::Ivshmem(function) => return ivshmem::open(function, options),
         Place::Segment(path) => return segment::open(path, options),

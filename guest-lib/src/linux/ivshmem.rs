@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use super::mapping::{MemoryType, memory_type};
-use super::opened::{Opened, map, not_a_device, open_file};
-use super::options::Options;
+use super::opened::{Opened, map, not_a_device, open_bar};
+use super::options::{Options, Place};
 use super::{clock, name, pci};
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
@@ -24,22 +24,22 @@ use std::time::Duration;
 const MOST_MS: u32 = 2000;
 
 /// Returns true if the memory of this function is a segment.
-pub(super) fn is_segment(function: &Path) -> bool {
-    let looked = || -> Result<bool, OpenError> {
-        pci::enable(function)?;
-        let path = pci::combining(function, IVSHMEM_BAR);
-        let page = map(&open_file(&path, true)?, &path, 0, PAGE, false)?;
-        // SAFETY: a page is mapped.
-        Ok(unsafe { read_config(page.address()) }.geometry().is_ok())
-    };
-    looked().unwrap_or(false)
+///
+/// # Errors
+/// If the system does not let this program look.
+pub(super) fn is_segment(function: &Path) -> Result<bool, OpenError> {
+    pci::enable(function)?;
+    let path = pci::combining(function, IVSHMEM_BAR);
+    let page = map(&open_bar(&path, true)?, &path, 0, PAGE, false)?;
+    // SAFETY: a page is mapped.
+    Ok(unsafe { read_config(page.address()) }.geometry().is_ok())
 }
 
 /// Maps the segment.
 pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenError> {
     pci::enable(function)?;
     let path = pci::combining(function, IVSHMEM_BAR);
-    let file = open_file(&path, false)?;
+    let file = open_bar(&path, false)?;
     let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();
     let first = map(&file, &path, 0, MIN_BAR.min(has), false)?;
     // SAFETY: a page of it is mapped: no BAR is smaller.
@@ -68,6 +68,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
         .with_fences(memory_type == MemoryType::Uncached)
         .with_clock(clock::choose(options, channel.frequency()));
     Ok(Opened {
+        place: Place::Ivshmem(function.to_owned()),
         channel,
         memory_type,
         mappings: vec![segment],
@@ -76,7 +77,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     })
 }
 
-/// Tells the host which boot of the guest this is, and waits until it knows: another boot has another
+/// Shows the host which boot of the guest this is, and waits until it knows: another boot has another
 /// clock, and nothing of the last one may be in the rings.
 fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
     let boot = boot(options);

@@ -7,7 +7,7 @@
 //!           process  the channel, a bitmap of clients, wiped states -+
 //!             | opened once        | one byte per client
 //!             v                    v
-//!  device: segment, pci, ivshmem, window   lock file
+//!  device: segment, pci (uio), ivshmem, window   lock file
 //! ```
 //!
 //! A first event in a signal handler leases a client without allocating; but
@@ -30,6 +30,7 @@ mod seat;
 mod segment;
 mod sys;
 pub(crate) mod thread;
+mod uio;
 mod window;
 
 pub use mapping::MemoryType;

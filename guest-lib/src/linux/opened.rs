@@ -2,6 +2,7 @@
 
 use super::mapping::MemoryType;
 use super::name::ProcessName;
+use super::options::Place;
 use crate::channel::Channel;
 use crate::error::OpenError;
 use hypertrace_abi::config::ConfigError;
@@ -11,6 +12,7 @@ use std::path::Path;
 
 /// A device, mapped.
 pub(super) struct Opened {
+    pub place: Place,
     pub channel: Channel<'static>,
     pub memory_type: MemoryType,
     /// The memory that `channel` refers to: kept as long as it.
@@ -33,6 +35,17 @@ pub(super) fn open_file(path: &Path, read_only: bool) -> Result<File, OpenError>
         .write(!read_only)
         .open(path)
         .map_err(|why| OpenError::because("open", path, why))
+}
+
+/// Opens a file by which a device is mapped.
+pub(super) fn open_bar(path: &Path, read_only: bool) -> Result<File, OpenError> {
+    let opened = open_file(path, read_only);
+    opened.map_err(|why| {
+        why.for_plain_users(
+            "run as root, or as a member of the group hypertrace where hypertrace's rules for udev are \
+             installed",
+        )
+    })
 }
 
 /// Maps a part of a file for this process, not for children that it forks.

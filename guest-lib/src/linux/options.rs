@@ -24,6 +24,8 @@ pub struct Options {
     pub store: Option<Store>,
     /// Where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,
+    /// Where device nodes are, for `/dev/uioN`: `/dev`.
+    pub dev: PathBuf,
     /// Where procfs is mounted, for `cmdline` and `cpuinfo`: `/proc`.
     pub proc: PathBuf,
     /// Physical memory, for an MMIO window: `/dev/mem`.
@@ -39,6 +41,7 @@ impl Default for Options {
             clock: None,
             store: None,
             sysfs: "/sys".into(),
+            dev: "/dev".into(),
             proc: "/proc".into(),
             memory: "/dev/mem".into(),
         }
@@ -51,6 +54,9 @@ impl Default for Options {
 pub enum Place {
     /// The PCI function with this folder in sysfs.
     Function(PathBuf),
+    /// The PCI function with this folder in sysfs, mapped by its uio device: the kernel is locked
+    /// down.
+    Uio(PathBuf),
     /// The memory of the PCI function with this folder in sysfs: ivshmem, which is a file of the VM's host.
     Ivshmem(PathBuf),
     /// The MMIO window at this physical address.

@@ -187,7 +187,7 @@ pub(super) fn install(
     }
     let lock = lock.map(|file| LockFile::new(file, 0, LockFile::ANY));
     let opened = installed(channel, lock);
-    start(opened, Place::Installed, Options::default(), prepare).map(Process::info)
+    start(opened, Options::default(), prepare).map(Process::info)
 }
 
 /// Returns a channel that the program has mapped.
@@ -196,7 +196,8 @@ fn installed(channel: Channel<'static>, lock: Option<LockFile>) -> Opened {
         true => MemoryType::Uncached,
         false => MemoryType::WriteBack,
     };
-    Opened { channel, memory_type, mappings: Vec::new(), lock, name: None }
+    let place = Place::Installed;
+    Opened { place, channel, memory_type, mappings: Vec::new(), lock, name: None }
 }
 
 /// Opens the device of the options, the parent's, or the one that this process had
@@ -204,7 +205,7 @@ fn installed(channel: Channel<'static>, lock: Option<LockFile>) -> Opened {
 fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, OpenError> {
     let Some(parent) = inherited() else {
         let place = device::find(options)?;
-        return start(device::open(&place, options)?, place, options.clone(), prepare);
+        return start(device::open(&place, options)?, options.clone(), prepare);
     };
     parent.part();
     let (place, options) = (parent.place.clone(), parent.options.clone());
@@ -216,13 +217,12 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
         (Place::Segment(path), Some(lock)) => segment::reopen(lock, path, &options)?,
         _ => device::open(&place, &options)?,
     };
-    start(opened, place, options, prepare)
+    start(opened, options, prepare)
 }
 
 /// Makes a channel this process's.
 fn start(
     opened: Opened,
-    place: Place,
     options: Options,
     prepare: Prepare,
 ) -> Result<&'static Process, OpenError> {
@@ -233,7 +233,7 @@ fn start(
     }
     if let Some(lock) = &opened.lock {
         lock.check(clients.end)
-            .map_err(|why| OpenError::because("lock bytes of", lock_path(&place), why))?;
+            .map_err(|why| OpenError::because("lock bytes of", lock_path(&opened.place), why))?;
     }
     let count = clients.len();
     prepare()?;
@@ -245,7 +245,7 @@ fn start(
     life.ours.store(1, Relaxed);
     let process: &'static Process = Box::leak(Box::new(Process {
         channel,
-        place,
+        place: opened.place,
         options,
         memory_type: opened.memory_type,
         lock: opened.lock,
@@ -277,7 +277,7 @@ fn start(
 /// Returns how errors name a lock file.
 fn lock_path(place: &Place) -> &Path {
     match place {
-        Place::Function(function) | Place::Ivshmem(function) => function,
+        Place::Function(function) | Place::Uio(function) | Place::Ivshmem(function) => function,
         Place::Window(_) => Path::new("physical memory"),
         Place::Segment(path) => path,
         Place::Installed => Path::new("the lock file"),

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::opened::{Opened, keep_from_children};
-use super::options::Options;
+use super::options::{Options, Place};
 use super::{clock, mapping::MemoryType, name, sys};
 use crate::channel::Channel;
 use crate::error::OpenError;
@@ -56,6 +56,7 @@ fn use_segment(
     let channel = unsafe { Channel::in_window(&page, mapping.address())? };
     let channel = channel.with_clock(clock::choose(options, channel.frequency()));
     Ok(Opened {
+        place: Place::Segment(path.to_owned()),
         channel: channel.with_store(store(options)?),
         memory_type: MemoryType::WriteBack,
         mappings: vec![mapping],

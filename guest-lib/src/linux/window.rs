@@ -5,7 +5,7 @@
 
 use super::mapping::MemoryType;
 use super::opened::{Opened, map, not_a_device, open_file};
-use super::options::Options;
+use super::options::{Options, Place};
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
 use hypertrace_abi::layout::{MIN_BAR, PAGE, Region};
@@ -62,6 +62,7 @@ pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError>
         Channel::at_regions(&page, at(Region::Data), at(Region::Control), at(Region::Rings))?
     };
     Ok(Opened {
+        place: Place::Window(address),
         channel,
         memory_type: MemoryType::Uncached,
         mappings: vec![window],

@@ -141,6 +141,22 @@ impl System {
     }
 }
 
+/// Returns the error of `open` for this system.
+pub fn refusal(system: &System) -> String {
+    let error = hypertrace::open(&system.options).unwrap_err();
+    match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// Asserts that the text has all of these parts.
+pub fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
 fn folder(function: &str) -> String {
     format!("sys/bus/pci/devices/{function}")
 }
