@@ -147,13 +147,25 @@ int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int cou
 }
 EXPORT_SYMBOL_GPL(hypertrace);
 
-/* Copies a changed mask, and wakes the host for records that it has not taken. */
+/* On the client's CPU, in an interrupt. */
+static void publish_losses(void *client)
+{
+	ht_publish_idle(client);
+}
+
+/*
+ * Copies a changed mask, publishes losses that no later emit of their CPU has published, and
+ * wakes the host for records that it has not taken.
+ */
 static void look(struct work_struct *work)
 {
 	struct ht_device *device = container_of(to_delayed_work(work), struct ht_device, look);
 	u32 i;
 
 	ht_refresh_mask(device);
+	for (i = 0; i < device->kernel_clients; i++)
+		if (ht_has_losses(&device->clients[i]))
+			smp_call_function_single(i, publish_losses, &device->clients[i], true);
 	for (i = 0; device->kicks && device->config.ring_mode == HT_DISCARD &&
 	     i < device->kernel_clients; i++) {
 		struct ht_client *client = &device->clients[i];
@@ -193,10 +205,13 @@ void ht_begin_events(struct ht_device *device)
 void ht_end_events(void)
 {
 	struct ht_device *device = current_device;
+	u32 i;
 
 	atomic_notifier_chain_unregister(&panic_notifier_list, &panic_block);
 	WRITE_ONCE(current_device, NULL);
 	kick_all_cpus_sync();
 	synchronize_srcu(&waiting);
 	cancel_delayed_work_sync(&device->look);
+	for (i = 0; i < device->kernel_clients; i++)
+		ht_publish_losses(&device->clients[i]);
 }

@@ -22,6 +22,8 @@
 #include "hypertrace_ioctl.h"
 #include "module.h"
 
+static_assert(HYPERTRACE_LEASE == HT_IOCTL_LEASE && HYPERTRACE_RELEASE == HT_IOCTL_RELEASE);
+
 /* An open description. */
 struct ht_file {
 	struct ht_device *device;

@@ -161,6 +161,8 @@ int ht_enter(struct ht_client *client, u64 *now);
 void ht_leave(struct ht_client *client, u64 now);
 void ht_announce(struct ht_client *client, const struct ht_event *event);
 void ht_publish_losses(struct ht_client *client);
+void ht_publish_idle(struct ht_client *client);
+bool ht_has_losses(const struct ht_client *client);
 int ht_emit(struct ht_client *client, const struct ht_event *event, u16 flags, u32 words,
 	    ht_put put, const void *arg);
 void ht_lease(struct ht_client *client, struct ht_device *device, u32 index);

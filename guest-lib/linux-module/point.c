@@ -177,15 +177,17 @@ void ht_prepare_panic(struct ht_device *device)
 
 /*
  * Makes the point of a panic. It may have interrupted an emit of this CPU, so it touches
- * the slot only, and no state that an emit leaves half changed. Takes no lock.
+ * the slot and the totals only, and no state that an emit leaves half changed. Takes no lock.
  */
 void ht_panic_point(struct ht_device *device, const char *why)
 {
-	u32 cpu = raw_smp_processor_id(), waits = PANIC_WAITS;
+	u32 cpu = raw_smp_processor_id(), waits = PANIC_WAITS, i;
 	/* The other CPUs are stopped. */
 	struct ht_client *client = &device->clients[cpu < device->kernel_clients ? cpu : 0];
 	struct message message = { .text = why, .length = strnlen(why, MOST_WHY) };
 
+	for (i = 0; i < device->kernel_clients; i++)
+		ht_publish_losses(&device->clients[i]);
 	while (!device->traps && is_pending(client) && --waits > PANIC_WAITS / 2)
 		udelay(500);
 	fire(client, &panic_event, max(ht_now(device), client->last),

@@ -106,11 +106,30 @@ void ht_leave(struct ht_client *client, u64 now)
 	WRITE_ONCE(client->busy, false);
 }
 
+static u64 total_busy(const struct ht_client *client)
+{
+	return client->base_busy + (unsigned long)local_read(&client->lost_busy);
+}
+
+/* The first client's total has the events of CPUs that have none. */
+static u64 total_unattached(const struct ht_client *client)
+{
+	return client->base_unattached +
+	       (client->index ? 0 : atomic64_read(&client->device->unattached));
+}
+
+/* Returns true if a total is not published. For any CPU: a hint. */
+bool ht_has_losses(const struct ht_client *client)
+{
+	return READ_ONCE(client->lost_full) != READ_ONCE(client->told_full) ||
+	       total_busy(client) != READ_ONCE(client->told_busy) ||
+	       total_unattached(client) != READ_ONCE(client->told_unattached);
+}
+
 /* Publishes the totals of dropped events that have changed. In an emit. */
 void ht_publish_losses(struct ht_client *client)
 {
-	u64 busy = client->base_busy + (unsigned long)local_read(&client->lost_busy);
-	u64 unattached;
+	u64 busy = total_busy(client), unattached = total_unattached(client);
 
 	if (client->lost_full != client->told_full) {
 		client->told_full = client->lost_full;
@@ -120,17 +139,25 @@ void ht_publish_losses(struct ht_client *client)
 		client->told_busy = busy;
 		WRITE_ONCE(client->guest[HT_G_LOST_BUSY], busy);
 	}
-	if (client->index)
-		return;
-	/* The first client's total has the events of CPUs that have none. */
-	unattached = client->base_unattached + atomic64_read(&client->device->unattached);
 	if (unattached != client->told_unattached) {
 		client->told_unattached = unattached;
 		WRITE_ONCE(client->guest[HT_G_LOST_UNATTACHED], unattached);
 	}
 }
 
-/* Returns true if the text is in the log. */
+/* Publishes the totals outside of an emit, on the client's CPU. */
+void ht_publish_idle(struct ht_client *client)
+{
+	if (READ_ONCE(client->busy))
+		return;
+	WRITE_ONCE(client->busy, true);
+	barrier();
+	ht_publish_losses(client);
+	barrier();
+	WRITE_ONCE(client->busy, false);
+}
+
+/* Appends a text to the log. Returns false if there is no room now. */
 static bool append(struct ht_client *client, const struct ht_event *event)
 {
 	u64 capacity = client->device->geometry.schema_words, written = client->schema_len;

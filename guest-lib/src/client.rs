@@ -372,12 +372,14 @@ impl<'m> Patience<'m> {
 
 /// Records an event of the 2016 interface on this client: `arg1`, and at most
 /// as many further arguments as the device was built for; the others are zero.
-/// It costs one exit. Where stores do not trap, it is a commit.
+/// It costs one exit. Where stores do not trap, and where a kernel module lends the client, it is a
+/// commit.
 pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     let channel = &client.channel;
     let most = channel.geometry.legacy_args as usize - 1;
     let args = &args[..args.len().min(most)];
-    let Some(control) = channel.control.filter(|_| channel.traps()) else {
+    let has_registers = channel.traps() && !channel.is_lent;
+    let Some(control) = channel.control.filter(|_| has_registers) else {
         let count = 1 + args.len() as u64;
         let clock = channel.clock;
         client.insist(|| {

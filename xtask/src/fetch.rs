@@ -255,9 +255,9 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     write_wrappers(tool, aside.path())?;
     fs::remove_dir_all(aside.path().join("apt"))?;
 
+    // Of an older list of packages. Removed when the new one is there.
+    let old = tempfile::Builder::new().prefix(".old-").tempdir_in(&cache)?;
     if folder.exists() && !is_there() {
-        // Of an older list of packages. Moved, not removed, while another process may use it.
-        let old = tempfile::Builder::new().prefix(".old-").tempdir_in(&cache)?;
         let _ = fs::rename(&folder, old.path().join("old"));
     }
     match fs::rename(aside.path(), &folder) {

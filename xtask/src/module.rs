@@ -12,7 +12,7 @@ use hypertrace_abi::layout::local::{
 use hypertrace_abi::layout::{
     IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PAGE, PCI_DEVICE,
     PCI_SUBSYSTEM, PCI_VENDOR, Region, SHARED_REGISTERS, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page,
-    host_page, mark, register,
+    host_page, mark, module, register,
 };
 use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, MAX_WORDS, id};
 use hypertrace_abi::schema::{FNV_START, MAX_FIELDS, MAX_NAME, MAX_TEXT};
@@ -71,6 +71,8 @@ pub fn text() -> String {
             ("REGISTER_LEASE", register::LEASE),
             ("MARK_DISPLACEMENT", mark::DISPLACEMENT as u64),
             ("MARK_IMMEDIATE", mark::IMMEDIATE.into()),
+            ("IOCTL_LEASE", module::LEASE.into()),
+            ("IOCTL_RELEASE", module::RELEASE.into()),
         ],
         &[
             ("G_HEAD", guest_page::HEAD as u64),

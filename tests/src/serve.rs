@@ -1,0 +1,94 @@
+//! `hypertrace serve`, and the devices of QEMU that are its.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::command::Hypertrace;
+use crate::interrupt;
+
+/// A running `hypertrace serve`.
+#[derive(Debug)]
+pub struct Server {
+    hypertrace: Hypertrace,
+    /// `None`: it has ended.
+    process: Option<Child>,
+    /// The session's folder.
+    pub session: PathBuf,
+    /// Options of QEMU for a VM with the device.
+    pub device: Vec<String>,
+}
+
+impl Server {
+    /// Starts to serve a file in this folder.
+    #[track_caller]
+    pub fn of_file(hypertrace: Hypertrace, folder: &Path) -> Server {
+        let file = folder.join("memory");
+        let memory =
+            format!("memory-backend-file,id=ht,share=on,mem-path={},size=16M", file.display());
+        let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=ht"];
+        let device = device.map(str::to_owned).to_vec();
+        Server::start(hypertrace, folder, &["--file", file.to_str().unwrap()], device)
+    }
+
+    /// Starts to serve a socket in this folder, with these options.
+    #[track_caller]
+    pub fn of_socket(hypertrace: Hypertrace, folder: &Path, options: &[&str]) -> Server {
+        let socket = folder.join("socket");
+        let path = socket.to_str().unwrap();
+        let device = format!(
+            r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{path}"}}}}"#
+        );
+        let device = vec!["-device".to_owned(), device];
+        Server::start(hypertrace, folder, &[&["--socket", path], options].concat(), device)
+    }
+
+    #[track_caller]
+    fn start(
+        hypertrace: Hypertrace,
+        folder: &Path,
+        options: &[&str],
+        device: Vec<String>,
+    ) -> Server {
+        fs::create_dir_all(folder).unwrap();
+        let session = folder.join("session");
+        let mut command = hypertrace.command(["serve", "--quiet", "--out"]);
+        command.arg(&session).args(options).stderr(Stdio::piped());
+        interrupt::with_default_signals(&mut command);
+        let process = Some(command.spawn().unwrap());
+        let server = Server { hypertrace, process, session, device };
+        while !server.session.join("session.json").exists() {
+            sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.process.as_ref().unwrap()), signal).unwrap();
+    }
+
+    /// Ends it, which must succeed. Returns the numbers of `stat --json`.
+    #[track_caller]
+    pub fn end(mut self) -> Value {
+        self.signal(Signal::TERM);
+        let ended = self.process.take().unwrap().wait_with_output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        self.hypertrace.stat(&self.session)
+    }
+}
+
+impl Drop for Server {
+    /// Kills it if a test has failed.
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
