@@ -33,7 +33,7 @@ struct ht_file {
 	void *scratch;
 };
 
-/* What a page of the window is to a file. */
+/* The access that a file has to a page of the window. */
 enum access { OUT_OF_REACH, READABLE, WRITABLE };
 
 static bool has_leased(const struct ht_file *file, u64 client)

@@ -375,11 +375,13 @@ static int replace(const char *text)
 
 static int set_events(const char *value, const struct kernel_param *param)
 {
-	char *copy = kstrdup(value ? strim((char *)value) : "", GFP_KERNEL);
+	char *copy = kstrdup(value, GFP_KERNEL);
 	int error = 0;
 
 	if (!copy)
 		return -ENOMEM;
+	/* Of its end; at the begin, spaces separate nothing. */
+	strim(copy);
 	mutex_lock(&forwarding);
 	if (is_bound)
 		error = replace(copy);
@@ -427,5 +429,9 @@ void ht_end_forwarding(void)
 /* At the module's end. */
 void ht_forward_exit(void)
 {
+	/* A late write to the parameter may find it still. */
+	mutex_lock(&forwarding);
 	kfree(names);
+	names = NULL;
+	mutex_unlock(&forwarding);
 }

@@ -19,8 +19,8 @@
 #define HYPERTRACE_ANY 0xffffffffU
 
 /*
- * Leases the client with this number, and stores the number. Nothing changes if the
- * descriptor has it already. EBUSY: another descriptor has it, or all are leased.
+ * Leases the client with this number, and stores the number. Nothing changes if it is
+ * the descriptor's already. EBUSY: it is another descriptor's, or all are leased.
  * EINVAL: there is no such client for programs. ENODEV: the device is gone.
  */
 #define HYPERTRACE_LEASE _IOWR(0xe7, 0x00, __u32)

@@ -65,7 +65,7 @@ static int release(int file, uint32_t client)
 	return ioctl(file, HYPERTRACE_RELEASE, &client) ? -errno : 0;
 }
 
-/* What the config page says. */
+/* Numbers of the config page. */
 struct window {
 	uint64_t clients, kernels, size, control, rings, stride, features;
 };
@@ -187,9 +187,9 @@ static void check_mappings(int file, const struct window *w)
 	      try(reader, HT_PAGE, PROT_READ, MAP_SHARED, 0) == MAP_FAILED);
 	check("one that is too long is refused",
 	      try(file, w->size + HT_PAGE, both, MAP_SHARED, 0) == MAP_FAILED);
-	check("one behind the window is refused",
+	check("one after the window is refused",
 	      try(file, HT_PAGE, both, MAP_SHARED, w->size) == MAP_FAILED);
-	check("one far behind it is refused",
+	check("one far after it is refused",
 	      try(file, HT_PAGE, both, MAP_SHARED, last) == MAP_FAILED);
 	close(reader);
 }
