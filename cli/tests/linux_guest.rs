@@ -1,51 +1,18 @@
 //! `hypertrace serve`: a Linux guest of a stock QEMU, by a shared file and by vfio-user.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
+use std::path::Path;
 
+use hypertrace_tests::babeltrace2;
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
-use hypertrace_tests::{babeltrace2, interrupt};
-use rustix::process::{Pid, Signal, kill_process};
+use hypertrace_tests::serve::Server;
 use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Events and points of each of four threads.
 const EVENTS: u64 = if cfg!(debug_assertions) { 20_000 } else { 250_000 };
 const POINTS: u64 = if cfg!(debug_assertions) { 100 } else { 250 };
-
-/// A running `hypertrace serve`.
-struct Server {
-    process: Child,
-    session: PathBuf,
-}
-
-impl Server {
-    fn start(folder: &Path, options: &[&str]) -> Server {
-        let session = folder.join("session");
-        let mut command = HYPERTRACE.command(["serve", "--quiet", "--out"]);
-        command.arg(&session).args(options).stderr(Stdio::piped());
-        interrupt::with_default_signals(&mut command);
-        let process = command.spawn().unwrap();
-        let server = Server { process, session };
-        while !server.session.join("session.json").exists() {
-            sleep(Duration::from_millis(5));
-        }
-        server
-    }
-
-    /// Ends it, which must succeed. Returns the numbers of `stat --json`.
-    #[track_caller]
-    fn end(self) -> Value {
-        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
-        let ended = self.process.wait_with_output().unwrap();
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        HYPERTRACE.stat(&self.session)
-    }
-}
 
 /// Runs the program in a guest with this device.
 #[track_caller]
@@ -88,13 +55,10 @@ fn check(session: &Path, stat: &Value, runs: u64) {
 fn a_guest_with_a_shared_file_loses_nothing_over_two_boots() {
     let Some(linux) = Linux::find() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("memory");
-    let server = Server::start(folder.path(), &["--file", file.to_str().unwrap()]);
-    let memory = format!("memory-backend-file,id=ht,share=on,mem-path={},size=16M", file.display());
-    let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=ht"].map(str::to_owned);
+    let server = Server::of_file(HYPERTRACE, folder.path());
 
     for _ in 0..2 {
-        run(&linux, folder.path(), &device);
+        run(&linux, folder.path(), &server.device);
     }
 
     let session = server.session.clone();
@@ -106,16 +70,10 @@ fn a_guest_with_a_shared_file_loses_nothing_over_two_boots() {
 fn a_guest_with_the_device_over_vfio_user_loses_nothing_over_two_vms() {
     let Some(linux) = Linux::find() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("socket");
-    let server = Server::start(folder.path(), &["--socket", socket.to_str().unwrap()]);
-    let path = socket.display();
-    let device = format!(
-        r#"{{"driver":"vfio-user-pci","x-no-posted-writes":true,"socket":{{"type":"unix","path":"{path}"}}}}"#
-    );
-    let device = ["-device".to_owned(), device];
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
 
     for _ in 0..2 {
-        run(&linux, folder.path(), &device);
+        run(&linux, folder.path(), &server.device);
     }
 
     let session = server.session.clone();

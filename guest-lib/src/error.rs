@@ -146,11 +146,17 @@ impl OpenError {
         }
     }
 
+    /// Returns true if the system has refused what it allows to others, or without a lockdown.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, OpenError::System { source, .. }
+            if source.kind() == std::io::ErrorKind::PermissionDenied)
+    }
+
     /// Gives this hint if the system refused because the program has not the rights of root.
     pub(crate) fn for_plain_users(mut self, better: &'static str) -> OpenError {
-        if let OpenError::System { hint, source, .. } = &mut self
-            && source.kind() == std::io::ErrorKind::PermissionDenied
-            && !crate::os::is_root()
+        let is_plain = self.is_refused() && !crate::os::is_root();
+        if let OpenError::System { hint, .. } = &mut self
+            && is_plain
         {
             *hint = better;
         }

@@ -1,5 +1,5 @@
 //! Traces on four threads: numbered events, commits and acknowledged points, and says how many could not be
-//! recorded: `hypertrace-linux-guest EVENTS POINTS`, for each thread.
+//! recorded: `hypertrace-linux-guest EVENTS POINTS [FUNCTION]`, for each thread, on the first device or this one.
 //!
 //! Linked statically, it runs in an initramfs that has nothing else.
 
@@ -13,16 +13,17 @@ const WORDS: u64 = 4;
 const THREADS: u64 = 4;
 
 fn main() -> ExitCode {
-    let numbers: Option<Vec<u64>> =
-        std::env::args().skip(1).map(|text| text.parse().ok()).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let function = (arguments.len() > 2).then(|| arguments.split_off(2).concat());
+    let numbers: Option<Vec<u64>> = arguments.iter().map(|text| text.parse().ok()).collect();
     let Some(&[events, points]) = numbers.as_deref() else {
-        eprintln!("usage: hypertrace-linux-guest EVENTS POINTS");
+        eprintln!("usage: hypertrace-linux-guest EVENTS POINTS [FUNCTION]");
         return ExitCode::from(2);
     };
-    match hypertrace::open(&Options::default()) {
+    match hypertrace::open(&Options { function, ..Options::default() }) {
         Ok(info) => println!("found {:?}, clock {:?}", info.place, info.clock),
         Err(why) => {
-            eprintln!("not traced: {why}: {:?}", std::error::Error::source(&why));
+            println!("not traced: {why}: {:?}", std::error::Error::source(&why));
             return ExitCode::FAILURE;
         }
     }

@@ -3,8 +3,9 @@
 use super::mapping::{MemoryType, memory_type};
 use super::opened::Opened;
 use super::options::{Options, Place};
-use super::{clock, ivshmem, module, pci, segment, window};
+use super::{clock, function, ivshmem, module, pci, segment, window};
 use crate::error::OpenError;
+use std::path::PathBuf;
 
 /// Finds the device: by the options, the environment, the kernel command line, the kernel
 /// module, or on the PCI bus, in this order.
@@ -16,7 +17,7 @@ pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
         return Ok(Place::Window(address));
     }
     if let Some(function) = &options.function {
-        return Ok(pci::place(pci::devices(options).join(function)));
+        return Ok(place(function::devices(options).join(function)));
     }
     if let Some(path) = segment::in_environment() {
         return Ok(Place::Segment(path));
@@ -24,9 +25,36 @@ pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
     if let Some(address) = window::on_command_line(options)? {
         return Ok(Place::Window(address));
     }
-    match module::find(options).or_else(|| pci::find(options)) {
+    match module::find(options).or_else(|| on_bus(options)) {
         Some(place) => Ok(place),
-        None => Err(OpenError::NotFound(pci::devices(options), window::command_line(options))),
+        None => Err(OpenError::NotFound(function::devices(options), window::command_line(options))),
+    }
+}
+
+/// Returns the first PCI function, by address, that is a hypertrace device by its ids; else the first whose
+/// memory is a segment.
+fn on_bus(options: &Options) -> Option<Place> {
+    let functions = function::candidates(options);
+    if let Some(device) = functions.iter().find(|function| function::is_device(function)) {
+        return Some(Place::Function(device.clone()));
+    }
+    // One that this user may not look at may be the device: to open it gives the reason.
+    let mut unseen = None;
+    for function in functions.into_iter().filter(|function| function::is_ivshmem(function)) {
+        match ivshmem::is_segment(&function) {
+            Ok(true) => return Some(Place::Ivshmem(function)),
+            Err(why) if why.is_refused() => unseen = unseen.or(Some(function)),
+            _ => {}
+        }
+    }
+    unseen.map(Place::Ivshmem)
+}
+
+/// Returns the place of this function.
+fn place(function: PathBuf) -> Place {
+    match function::is_ivshmem(&function) {
+        true => Place::Ivshmem(function),
+        false => Place::Function(function),
     }
 }
 

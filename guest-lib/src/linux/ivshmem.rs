@@ -6,7 +6,7 @@
 use super::mapping::{MemoryType, memory_type};
 use super::opened::{Opened, map, not_a_device, open_bar};
 use super::options::{Options, Place};
-use super::{clock, name, pci};
+use super::{clock, function, name};
 use crate::channel::{Channel, read_config};
 use crate::error::OpenError;
 use crate::local::LocalHost;
@@ -28,8 +28,8 @@ const MOST_MS: u32 = 2000;
 /// # Errors
 /// If the system does not let this program look.
 pub(super) fn is_segment(function: &Path) -> Result<bool, OpenError> {
-    pci::enable(function)?;
-    let path = pci::combining(function, IVSHMEM_BAR);
+    function::enable(function)?;
+    let path = function::combining(function, IVSHMEM_BAR);
     let page = map(&open_bar(&path, true)?, &path, 0, PAGE, false)?;
     // SAFETY: a page is mapped.
     Ok(unsafe { read_config(page.address()) }.geometry().is_ok())
@@ -37,8 +37,8 @@ pub(super) fn is_segment(function: &Path) -> Result<bool, OpenError> {
 
 /// Maps the segment.
 pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenError> {
-    pci::enable(function)?;
-    let path = pci::combining(function, IVSHMEM_BAR);
+    function::enable(function)?;
+    let path = function::combining(function, IVSHMEM_BAR);
     let file = open_bar(&path, false)?;
     let has = file.metadata().map_err(|why| OpenError::because("look at", &path, why))?.len();
     let first = map(&file, &path, 0, MIN_BAR.min(has), false)?;

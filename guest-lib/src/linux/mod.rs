@@ -18,6 +18,7 @@
 
 mod clock;
 mod device;
+mod function;
 mod ivshmem;
 mod mapping;
 mod module;

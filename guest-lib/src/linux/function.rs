@@ -1,0 +1,95 @@
+//! A PCI function in sysfs: its ids, its switch, the files of its BARs.
+
+use super::opened::open_file;
+use super::options::Options;
+use crate::error::OpenError;
+use hypertrace_abi::layout::{IVSHMEM_DEVICE, PCI_DEVICE, PCI_SUBSYSTEM, PCI_VENDOR};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Offset of COMMAND in config space, and its bit for decoding memory (PCI
+/// Local Bus Specification 3.0, 6.2.2).
+const COMMAND: u64 = 4;
+const COMMAND_MEMORY: u8 = 2;
+
+/// Hint for a plain user whose device is off.
+const ENABLE_HINT: &str =
+    "root has to switch it on after each boot, as hypertrace's rules for udev do";
+
+/// Returns the folder of all PCI functions.
+pub(super) fn devices(options: &Options) -> PathBuf {
+    options.sysfs.join("bus/pci/devices")
+}
+
+/// Returns the functions that may have a channel, by address.
+pub(super) fn candidates(options: &Options) -> Vec<PathBuf> {
+    let functions = fs::read_dir(devices(options)).into_iter().flatten();
+    let mut functions: Vec<PathBuf> = functions.flatten().map(|entry| entry.path()).collect();
+    functions.sort();
+    functions.retain(|function| id(function, "vendor") == Some(PCI_VENDOR));
+    functions
+}
+
+/// Returns true if a candidate is a hypertrace device by its ids.
+pub(super) fn is_device(function: &Path) -> bool {
+    id(function, "device") == Some(PCI_DEVICE)
+        || id(function, "subsystem_device") == Some(PCI_SUBSYSTEM)
+}
+
+/// Returns true if the function is ivshmem.
+pub(super) fn is_ivshmem(function: &Path) -> bool {
+    id(function, "vendor") == Some(PCI_VENDOR) && id(function, "device") == Some(IVSHMEM_DEVICE)
+}
+
+fn id(function: &Path, name: &str) -> Option<u16> {
+    let text = fs::read_to_string(function.join(name)).ok()?;
+    u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+}
+
+/// Enables a function, which may be off if no driver has taken it. The kernel
+/// counts every 1 that is written, so this writes only if the function is off.
+pub(super) fn enable(function: &Path) -> Result<(), OpenError> {
+    let path = function.join("enable");
+    let is_on =
+        fs::read_to_string(&path).map_err(|why| OpenError::because("read", &path, why))?.trim()
+            != "0";
+    if !is_on {
+        fs::write(&path, "1").map_err(|why| {
+            OpenError::because("switch the device on with", &path, why).for_plain_users(ENABLE_HINT)
+        })?;
+    }
+    Ok(())
+}
+
+/// Sets the bit by which the function decodes addresses. The kernel sets it when the function is
+/// enabled: only where another program has cleared it, this needs a writable `config`.
+pub(super) fn decode(function: &Path) -> Result<(), OpenError> {
+    let path = function.join("config");
+    let mut command = [0; 2];
+    let read = open_file(&path, true)?.read_exact_at(&mut command, COMMAND);
+    read.map_err(|why| OpenError::because("read the COMMAND register in", &path, why))?;
+    if command[0] & COMMAND_MEMORY == 0 {
+        command[0] |= COMMAND_MEMORY;
+        let refused = |why| {
+            let doing = "switch the device's memory on in the COMMAND register in";
+            OpenError::because(doing, &path, why).for_plain_users(ENABLE_HINT)
+        };
+        let config = fs::File::options().write(true).open(&path).map_err(refused)?;
+        config.write_all_at(&command, COMMAND).map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// Returns the file of a BAR.
+pub(super) fn bar_file(function: &Path, bar: usize) -> PathBuf {
+    function.join(format!("resource{bar}"))
+}
+
+/// Returns the file of a BAR of plain memory: write-combining, if the kernel supports that. The first
+/// mapping of a range determines the type for all, so `resourceN` alone would make it uncached for
+/// all programs.
+pub(super) fn combining(function: &Path, bar: usize) -> PathBuf {
+    let combining = function.join(format!("resource{bar}_wc"));
+    if combining.exists() { combining } else { bar_file(function, bar) }
+}
