@@ -33,8 +33,13 @@ static DECLARE_COMPLETION(stepped);
 static void emit_in(enum context context)
 {
 	u64 event[] = { context, 0 }, point[] = { context, 1 };
+	int done;
 
-	if (hypertrace_event(&in_context, event, 2) || hypertrace(&in_context, point, 2))
+	if (hypertrace_event(&in_context, event, 2))
+		atomic_inc(&errors);
+	done = hypertrace(&in_context, point, 2);
+	/* A host that is slow has the point all the same. */
+	if (done && done != -EIO)
 		atomic_inc(&errors);
 }
 
