@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => tidy(Some(&args.out), || run::run(&args)),
         Command::Serve(args) => tidy(Some(&args.out), || serve::run(&args)),
-        Command::Record(args) => tidy(Some(&args.out), || record::run(&args)),
+        Command::Record(args) => tidy(args.out.as_deref(), || record::run(&args)),
         Command::Receive(args) => tidy(Some(&args.out), || receive::run(&args)).map(succeeded),
         Command::Demo(args) => tidy(args.out.as_deref(), || demo::run(&args)),
         Command::Report(args) => report::run(&args).map(succeeded),

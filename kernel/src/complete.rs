@@ -6,7 +6,7 @@ use crate::pages::Pages;
 use crate::perf;
 use crate::registry;
 use crate::source::Source;
-use crate::state::{EndJson, FILE, State, failed};
+use crate::state::{EndJson, State, failed};
 use crate::stats::Stats;
 use crate::steal::stolen;
 use crate::threads::Names;
@@ -15,7 +15,16 @@ use hypertrace_trace::control::error_chain;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const HIDDEN: &str = ".kernel.dat.new";
+/// The machine of a recording.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Of {
+    Host,
+    /// A guest, with its clock in the session, and this clock's ticks per second.
+    Guest {
+        clock: u32,
+        frequency: u64,
+    },
+}
 
 /// Contents of a completed recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +68,8 @@ pub(crate) struct Taken {
     pub failure: Option<Error>,
     /// Why the instance could not be removed.
     pub instance_left: Option<String>,
+    /// Damage that was left out before.
+    pub damage: Vec<String>,
 }
 
 /// Moves everything from an instance to the disk, and removes it.
@@ -81,7 +92,7 @@ pub(crate) fn take(
             .into(),
         _ => format!("cannot remove the kernel's trace instance: {error}"),
     });
-    Ok(Taken { failure, instance_left })
+    Ok(Taken { failure, instance_left, damage: Vec::new() })
 }
 
 /// Makes the file of a recording that has ended, and removes the folder and the note. `None`: nothing was
@@ -94,6 +105,7 @@ pub(crate) fn complete(
     names: Names,
     taken: Taken,
     recovered: bool,
+    of: Of,
 ) -> Result<Option<Summary>, Error> {
     // Killed at its beginning, or after its file was made.
     let json = if state.is_complete()? { None } else { state.json()? };
@@ -106,22 +118,29 @@ pub(crate) fn complete(
     let mut all = Names::default();
     all.add_lines(&json.names);
     all.add_lines(&noted);
-    let frequency = state.frequency()?;
-    let mut origin = format!(
-        "hypertrace {}; source={}; boot_id={}",
-        env!("CARGO_PKG_VERSION"),
-        json.source,
-        json.boot_id
-    );
-    let mut damage = Vec::new();
-    if json.source == Source::Perf {
+    let frequency = match of {
+        Of::Host => state.frequency()?,
+        Of::Guest { frequency, .. } => frequency,
+    };
+    let mut origin = format!("hypertrace {}; source={}", env!("CARGO_PKG_VERSION"), json.source);
+    // A guest's text may be anything.
+    if json.boot_id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-') {
+        origin.push_str(&format!("; boot_id={}", json.boot_id));
+    }
+    if let Of::Guest { clock, .. } = of {
+        origin.push_str(&format!("; guest_clock={clock}"));
+    }
+    let mut damage = taken.damage;
+    if json.source == Source::Perf && matches!(of, Of::Host) {
         let converted = perf::convert(&state, &json, frequency)?;
         damage = converted.damage;
         all.add_lines(&converted.names);
         origin.push_str(&format!("; clock_bound_ns={}", converted.bound_ns));
     }
-    let stolen = match (stolen(), json.stolen_ms, recovered) {
-        (Some(now), Some(then), false) => Some(now.saturating_sub(Duration::from_millis(then))),
+    let stolen = match (stolen(), json.stolen_ms, of) {
+        (Some(now), Some(then), Of::Host) if !recovered => {
+            Some(now.saturating_sub(Duration::from_millis(then)))
+        }
         _ => None,
     };
     if let Some(stolen) = stolen {
@@ -144,20 +163,22 @@ pub(crate) fn complete(
         origin,
         page_size: json.page_size,
         cpus: json.cpus,
+        system: json.system.unwrap_or_else(trace_dat::system),
     };
-    let dir = &state.dir;
+    let (dir, file) = (&state.dir, &*state.file);
+    let hidden = format!(".{file}.new");
     let write = || {
-        let out = dir.new_file(HIDDEN).map_err(|e| failed("make", dir, FILE, e))?;
+        let out = dir.new_file(&hidden).map_err(|e| failed("make", dir, file, e))?;
         let contents = trace_dat::write(&out, &head, &state.folder, &ending)?;
-        dir.rename(HIDDEN, FILE).map_err(|e| failed("rename", dir, HIDDEN, e))?;
+        dir.rename(&hidden, file).map_err(|e| failed("rename", dir, &hidden, e))?;
         Ok(contents)
     };
-    let contents: Contents = write().inspect_err(|_: &Error| drop(dir.remove(HIDDEN)))?;
+    let contents: Contents = write().inspect_err(|_: &Error| drop(dir.remove(&hidden)))?;
     let events_of = |cpu: u32| contents.events.get(&cpu).copied().unwrap_or(0);
     damage.extend(contents.damage.iter().cloned());
     let sum = |count: &dyn Fn(&Stats) -> u64| stats.iter().map(count).fold(0, u64::saturating_add);
     let summary = Summary {
-        path: dir.path().join(FILE),
+        path: dir.path().join(file),
         source: json.source,
         events: contents.events.values().sum(),
         overwritten: sum(&|s| s.overwritten()),
@@ -170,7 +191,8 @@ pub(crate) fn complete(
         instance_left: taken.instance_left,
     };
     state.remove()?;
-    if json.source == Source::Tracefs && summary.instance_left.is_none() {
+    let is_ours = matches!(of, Of::Host) && json.source == Source::Tracefs;
+    if is_ours && summary.instance_left.is_none() {
         registry::remove(&owner);
     }
     Ok(Some(summary))

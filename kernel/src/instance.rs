@@ -159,6 +159,18 @@ impl Instance {
         }
     }
 
+    /// Records all threads but one; also those that it starts.
+    pub fn leave_out(&self, thread: u32) -> Result<(), Error> {
+        self.dir.set("options/event-fork", "0")?;
+        // Kernels before 5.7 lack it: the thread's switches are recorded, too.
+        match self.dir.set("set_event_notrace_pid", &thread.to_string()) {
+            Err(Error::Setting { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
     /// Returns the threads that are recorded now.
     pub fn followed(&self) -> Result<Vec<u32>, Error> {
         let set = self.read("set_event_pid")?;

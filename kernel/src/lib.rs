@@ -22,11 +22,16 @@
 //! The data survive a kill at any instant: [`recover`] completes the recording of a killed process
 //! in a directory, [`sweep`] those of all, and removes their instances.
 //!
+//! In a guest, a [`Forwarding`] sends the recording to the host in pieces, while it is made; an
+//! [`Assembly`] puts them together there, beside the session.
+//!
 //! It does not read `kernel.dat`: `hypertrace-timeline` does. It has no features.
 #![warn(missing_debug_implementations)]
 
+mod assembly;
 mod complete;
 mod error;
+mod forward;
 mod instance;
 mod owner;
 mod page;
@@ -45,10 +50,12 @@ mod trace_dat;
 mod tracefs;
 mod worker;
 
+pub use assembly::Assembly;
 pub use complete::Summary;
 pub use error::Error;
+pub use forward::{Forwarded, Forwarding, PIECE, Piece};
 pub use recording::{Config, Recording};
 pub use recover::{Recovered, is_incomplete, recover, sweep};
 pub use source::Source;
-pub use state::FILE;
+pub use state::{FILE, guest_file};
 pub use steal::stolen;

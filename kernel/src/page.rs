@@ -17,6 +17,19 @@ const TIME_STAMP: u32 = 31;
 /// Bits of the word that counts bytes: flags are above.
 const COMMIT: u64 = 0xfffff;
 
+/// Returns the number of bytes of a page that have a meaning: its header, and its events.
+pub(crate) fn used(page: &[u8]) -> usize {
+    let commit = page.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
+    let end = HEADER + (commit.unwrap_or(0) & COMMIT) as usize;
+    end.min(page.len())
+}
+
+/// Returns whether a page says that it has as many bytes as there are.
+pub(crate) fn is_whole(page: &[u8]) -> bool {
+    let commit = page.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
+    commit.is_some_and(|commit| HEADER + (commit & COMMIT) as usize == page.len())
+}
+
 /// Returns the number of events of a page.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! A recording, from its start to its file.
 
-use crate::complete::{Summary, Taken, complete, take};
+use crate::complete::{Of, Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
@@ -183,7 +183,7 @@ impl Recording {
         let mut names = Names::default();
         processes.pids().for_each(|pid| names.add_process(pid));
         let nothing = Error::System("find the recording", std::io::ErrorKind::NotFound.into());
-        complete(state, names, taken, false)?.ok_or(nothing)
+        complete(state, names, taken, false, Of::Host)?.ok_or(nothing)
     }
 }
 
@@ -215,9 +215,7 @@ fn prepare(
     config: &Config,
 ) -> Result<(Worker<Pages>, Vec<String>, u32, usize), Error> {
     let cpus = instance.cpus()?;
-    let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1);
-    let default = (BUFFERS_KIB / count).clamp(SMALLEST_KIB, BUFFER_KIB);
-    let buffer_kib = config.buffer_kib.unwrap_or(default);
+    let buffer_kib = config.buffer_kib.unwrap_or(default_buffer_kib(cpus.len()));
     let events = instance.configure(&config.events, buffer_kib)?;
     let json = json(owner, Source::Tracefs, cpus, &config.pids);
     let description = instance.describe(&events, json.page_size as u32)?;
@@ -245,6 +243,12 @@ fn prepare(
     }
 }
 
+/// Returns the default size of a CPU's buffer, on a machine with so many.
+pub(crate) fn default_buffer_kib(cpus: usize) -> u32 {
+    let cpus = u32::try_from(cpus).unwrap_or(u32::MAX).max(1);
+    (BUFFERS_KIB / cpus).clamp(SMALLEST_KIB, BUFFER_KIB)
+}
+
 /// Starts an instance, and notes the threads that it records. Those that they start later have an event.
 fn begin(instance: &Instance, state: &State) -> Result<(), Error> {
     instance.switch(true)?;
@@ -263,7 +267,7 @@ fn start_perf(state: &State, owner: &Owner, config: &Config) -> Result<Started, 
     Ok(Started { by: By::Perf(perf), events, buffer_kib, threads })
 }
 
-fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> RecordingJson {
+pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> RecordingJson {
     let mut names = Names::default();
     pids.iter().for_each(|pid| names.add_process(*pid));
     RecordingJson {
@@ -278,11 +282,12 @@ fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) -> Recordin
         names: names.to_lines(),
         // Until the threads are noted, none is known to be recorded.
         threads: (source == Source::Tracefs).then(Vec::new),
+        system: None,
     }
 }
 
 /// Returns this process as the owner of its next recording.
-fn next_owner() -> Owner {
+pub(crate) fn next_owner() -> Owner {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     Owner::this(SERIAL.fetch_add(1, Relaxed))
 }

@@ -1,6 +1,6 @@
 //! Recordings of processes that were killed: found, completed, and their instances removed.
 
-use crate::complete::{Summary, Taken, complete, take};
+use crate::complete::{Of, Summary, Taken, complete, take};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::owner::Owner;
@@ -107,7 +107,7 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
             |instance: &Instance| Pages::open(instance, state.folder.clone(), json.page_size);
         taken = take(instance, pages, &state)?;
     }
-    complete(state, Names::default(), taken, true)
+    complete(state, Names::default(), taken, true, Of::Host)
 }
 
 /// Opens the instance of a recording whose process has ended. `None` if there is none any more.
@@ -137,7 +137,7 @@ fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
 }
 
 /// Returns the directory with its present modes for new files.
-fn shared_as_is(dir: Folder) -> Folder {
+pub(crate) fn shared_as_is(dir: Folder) -> Folder {
     let mode = dir.stat().map_or(0, |stat| stat.st_mode);
     let share = match mode & 0o055 {
         0o055 => Share::All,
@@ -167,6 +167,7 @@ mod tests {
             cpus: vec![0, 1],
             names: String::new(),
             threads: None,
+            system: None,
         }
     }
 

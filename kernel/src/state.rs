@@ -4,6 +4,8 @@
 //! pages of each CPU as the kernel made them, and `.kernel/end.json` the kernel's counters. They
 //! become `kernel.dat` at the end, or when another process finds them. The folder is locked while a
 //! process uses it.
+//!
+//! The recording of a guest's kernel has the same files, in `.guest-kernel-N`.
 
 use crate::error::Error;
 use crate::owner::Owner;
@@ -23,14 +25,24 @@ use std::path::Path;
 pub const FILE: &str = "kernel.dat";
 
 pub(crate) const FOLDER: &str = ".kernel";
+
+/// Returns the name of the file of a guest's recording in a session's directory.
+pub fn guest_file(number: usize) -> String {
+    format!("guest-kernel-{number}.dat")
+}
+
+fn guest_folder(number: usize) -> String {
+    format!(".guest-kernel-{number}")
+}
+
 pub(crate) const HEAD: &str = "head";
-const JSON: &str = "recording.json";
-const END: &str = "end.json";
+pub(crate) const JSON: &str = "recording.json";
+pub(crate) const END: &str = "end.json";
 
 /// Most bytes of `head`: formats of all events of a kernel are 4 MiB.
-const MOST_HEAD: usize = 64 << 20;
+pub(crate) const MOST_HEAD: usize = 64 << 20;
 /// Most bytes of the JSON files: names of 65,536 threads, a session with all its streams.
-const MOST_JSON: usize = 64 << 20;
+pub(crate) const MOST_JSON: usize = 64 << 20;
 
 /// Returns the name of the file of a CPU's pages.
 pub(crate) fn cpu_file(cpu: u32) -> String {
@@ -57,6 +69,20 @@ pub(crate) struct RecordingJson {
     /// no filter, as by perf.
     #[serde(default)]
     pub threads: Option<Vec<u32>>,
+    /// System, host name, release and machine, as uname(2) gives them; `None`: those of this machine.
+    #[serde(default)]
+    pub system: Option<String>,
+}
+
+impl RecordingJson {
+    /// Returns whether its numbers can be those of a machine.
+    pub fn is_good(&self) -> bool {
+        self.version == VERSION
+            && self.page_size.is_power_of_two()
+            && (4096..=65536).contains(&self.page_size)
+            && self.cpus.is_sorted_by(|a, b| a < b)
+            && self.cpus.last().is_none_or(|last| *last < MOST_CPUS as u32)
+    }
 }
 
 /// `end.json`: what the kernel knows only as long as it records.
@@ -77,6 +103,10 @@ pub(crate) struct State {
     /// The session's directory.
     pub dir: Folder,
     pub folder: Folder,
+    /// Name of the folder in it.
+    name: String,
+    /// Name of the file that it becomes.
+    pub file: String,
 }
 
 /// Returns the identity of this boot of the machine, empty if it cannot be read.
@@ -107,12 +137,43 @@ impl State {
             }
             made => made.map_err(|e| failed("make", &dir, FOLDER, e))?,
         };
-        State { dir, folder }.locked()
+        State::of(dir, folder).locked()
+    }
+
+    /// Makes the folder of a guest's recording, in the place of one that a kill left. `None`: its file
+    /// was made.
+    pub fn create_guest(dir: Folder, number: usize) -> Result<Option<State>, Error> {
+        let (name, file) = (guest_folder(number), guest_file(number));
+        if exists(&dir, &file)? {
+            return Ok(None);
+        }
+        let made = dir.clone().shared(Share::Owner).create(&name);
+        let folder = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let left = dir.clone().shared(Share::Owner).folder(&name);
+                left.map_err(|e| failed("open", &dir, &name, e))?
+            }
+            made => made.map_err(|e| failed("make", &dir, &name, e))?,
+        };
+        let stat = folder.stat().map_err(|e| failed("open", &dir, &name, e))?;
+        check_owner(&folder, "", &stat)?;
+        let state = State { dir, folder, name, file }.locked()?;
+        // The files of a killed process are incomplete.
+        let names = state.folder.names(MOST_CPUS + 8);
+        for name in names.map_err(|e| failed("list", &state.folder, "", e))? {
+            let name = name.to_string_lossy().into_owned();
+            state.folder.remove(&name).map_err(|e| failed("remove", &state.folder, &name, e))?;
+        }
+        Ok(Some(state))
+    }
+
+    fn of(dir: Folder, folder: Folder) -> State {
+        State { dir, folder, name: FOLDER.into(), file: FILE.into() }
     }
 
     /// Returns true if the file was made: only the folder's removal is missing.
     pub fn is_complete(&self) -> Result<bool, Error> {
-        exists(&self.dir, FILE)
+        exists(&self.dir, &self.file)
     }
 
     /// Opens the folder that a process left; `None` if there is none.
@@ -128,13 +189,13 @@ impl State {
         // In a directory that others may write to, it may be another user's.
         let stat = folder.stat().map_err(|e| failed("open", &dir, FOLDER, e))?;
         check_owner(&folder, "", &stat)?;
-        State { dir, folder }.locked().map(Some)
+        State::of(dir, folder).locked().map(Some)
     }
 
     /// Returns true if the process that recorded has ended: one that has the lock completes its files.
     pub fn is_orphan(dir: &Folder) -> bool {
         let Ok(folder) = dir.clone().shared(Share::Owner).folder(FOLDER) else { return true };
-        let json = State { dir: dir.clone(), folder }.json().ok().flatten();
+        let json = State::of(dir.clone(), folder).json().ok().flatten();
         json.and_then(|json| Owner::parse(&json.owner)).is_some_and(|owner| owner.is_gone())
     }
 
@@ -144,7 +205,7 @@ impl State {
         let is_free =
             retry(|| flock(&self.folder, FlockOperation::NonBlockingLockExclusive)).is_ok();
         // A process that had it may have completed and removed it in between.
-        let now = id(self.dir.stat_of(FOLDER));
+        let now = id(self.dir.stat_of(&self.name));
         let is_current = now.is_some() && id(self.folder.stat()) == now;
         let busy = || Error::Busy(self.dir.path().to_owned());
         if is_free && is_current { Ok(self) } else { Err(busy()) }
@@ -180,16 +241,11 @@ impl State {
     /// Reads the identity; `None` if the owner was killed before it was written.
     pub fn json(&self) -> Result<Option<RecordingJson>, Error> {
         let Some(json) = self.read_json::<RecordingJson>(JSON)? else { return Ok(None) };
-        let is_good = json.version == VERSION
-            && json.page_size.is_power_of_two()
-            && (4096..=65536).contains(&json.page_size)
-            && json.cpus.is_sorted_by(|a, b| a < b)
-            && json.cpus.last().is_none_or(|last| *last < MOST_CPUS as u32);
         let why = || {
             let RecordingJson { version, page_size, cpus, .. } = &json;
             format!("version {version}, page size {page_size}, or one of {} CPUs", cpus.len())
         };
-        if is_good { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
+        if json.is_good() { Ok(Some(json)) } else { Err(self.damaged(JSON, why())) }
     }
 
     /// Reads what the kernel knew at the end; `None` if the owner was killed before it.
@@ -230,14 +286,14 @@ impl State {
 
     /// Removes the folder: first the identity, without which a folder that a kill left holds nothing.
     pub fn remove(self) -> Result<(), Error> {
-        let State { dir, folder } = self;
+        let State { dir, folder, name, .. } = self;
         match folder.remove(JSON) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("remove", &folder, JSON, error));
             }
             _ => {}
         }
-        dir.remove_folder(FOLDER).map_err(|e| failed("remove", &dir, FOLDER, e))
+        dir.remove_folder(&name).map_err(|e| failed("remove", &dir, &name, e))
     }
 }
 

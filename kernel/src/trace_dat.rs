@@ -126,6 +126,8 @@ pub(crate) struct Ending {
     /// Origin of the data: `KEY=VALUE`, separated by `; `
     pub origin: String,
     pub page_size: usize,
+    /// System, host name, release and machine
+    pub system: String,
 }
 
 /// Place of a CPU's pages in the file.
@@ -199,10 +201,8 @@ pub(crate) fn write(
         option(&mut options, id::CPUSTAT, format!("CPU: {cpu}\n{text}\0").as_bytes());
     }
     option(&mut options, id::TRACECLOCK, format!("[{CLOCK}]\0").as_bytes());
-    let name = rustix::system::uname();
-    let parts = [name.sysname(), name.nodename(), name.release(), name.machine()];
-    let parts = parts.map(|part| part.to_string_lossy().into_owned());
-    option(&mut options, id::UNAME, format!("{}\0", parts.join(" ")).as_bytes());
+    let system: String = ending.system.chars().filter(|c| !c.is_control()).take(512).collect();
+    option(&mut options, id::UNAME, format!("{system}\0").as_bytes());
     let cpus = ending.cpus.iter().max().map_or(0, |last| last + 1);
     option(&mut options, id::CPUCOUNT, &cpus.to_ne_bytes());
     option(&mut options, id::VERSION, format!("{}\0", ending.origin).as_bytes());
@@ -223,6 +223,13 @@ pub(crate) fn write(
     write_at(out, &bytes, 0).map_err(failed)?;
     write_at(out, &last, end).map_err(failed)?;
     Ok(contents)
+}
+
+/// Returns this machine's system, host name, release and machine.
+pub(crate) fn system() -> String {
+    let name = rustix::system::uname();
+    let parts = [name.sysname(), name.nodename(), name.release(), name.machine()];
+    parts.map(|part| part.to_string_lossy().into_owned()).join(" ")
 }
 
 fn option(options: &mut Vec<u8>, id: u16, data: &[u8]) {

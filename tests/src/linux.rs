@@ -167,6 +167,18 @@ pub fn static_program(package: &str) -> PathBuf {
     folder.join(target).join("release").join(package)
 }
 
+/// Returns the libraries of a program of this machine, with their paths in a guest.
+#[track_caller]
+pub fn libraries_of(program: &Path) -> Vec<(String, PathBuf)> {
+    let listed = Command::new("ldd").arg(program).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    let text = String::from_utf8(listed.stdout).unwrap();
+    // `NAME => PATH (ADDRESS)`, and the loader `PATH (ADDRESS)`.
+    let paths =
+        text.lines().filter_map(|line| line.split_whitespace().find(|w| w.starts_with('/')));
+    paths.map(|path| (path.trim_start_matches('/').to_owned(), path.into())).collect()
+}
+
 /// Returns the folder in place of / in which a fetched file of a folder of it is.
 fn root_of(file: &Path) -> PathBuf {
     let file = fs::canonicalize(file).unwrap();

@@ -19,6 +19,8 @@ pub struct Line {
     pub fields: Map<String, Value>,
     /// Further values of a reference point, besides.
     pub reference: Option<Reference>,
+    /// Thread and CPU, in a kernel's event.
+    pub thread: Option<Value>,
 }
 
 /// Further values of a reference point, besides its fields.

@@ -76,10 +76,16 @@ impl Server {
     /// Ends it, which must succeed. Returns the numbers of `stat --json`.
     #[track_caller]
     pub fn end(mut self) -> Value {
+        self.stop();
+        self.hypertrace.stat(&self.session)
+    }
+
+    /// Ends it, which must succeed.
+    #[track_caller]
+    pub fn stop(&mut self) {
         self.signal(Signal::TERM);
         let ended = self.process.take().unwrap().wait_with_output().unwrap();
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        self.hypertrace.stat(&self.session)
     }
 }
 

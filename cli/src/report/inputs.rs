@@ -1,9 +1,11 @@
 //! The arguments that name inputs: sessions, and traces of kernels with their offsets.
 
 use crate::Usage;
+use crate::output::say;
 use anyhow::Context;
 use clap::{ArgMatches, Command, FromArgMatches};
 use hypertrace_timeline::{ClockMaps, Error, KernelTrace, Offset, Session};
+use hypertrace_trace::control::error_chain;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -224,6 +226,14 @@ impl Inputs {
         }
         let maps = maps(&sessions, &traces)?.into_iter().map(|(maps, _)| maps);
         let sessions: Vec<(Session, ClockMaps)> = sessions.into_iter().zip(maps).collect();
+        for (number, (session, maps)) in sessions.iter().enumerate() {
+            for trace in KernelTrace::guests_of_session(number, session, maps) {
+                match trace {
+                    Ok(trace) => traces.push(trace),
+                    Err(why) => say(format_args!("not shown: {}", error_chain(&why))),
+                }
+            }
+        }
         for given in guests {
             let mut trace = given.trace()?;
             let of = |(session, _): &&(Session, ClockMaps)| {

@@ -193,7 +193,11 @@ impl Args {
 
     fn admits(&self, event: &EventRef<'_>, since: i64) -> bool {
         self.from.is_none_or(|from| since >= from)
-            && (self.event.is_empty() || self.event.iter().any(|g| matches(g, event.name)))
+            && match &*self.event {
+                // The events in a guest's recording are shown, not what carries it.
+                [] => event.client.is_none() || !crate::kernel::is_carrier(event.name),
+                globs => globs.iter().any(|glob| matches(glob, event.name)),
+            }
             && (self.client.is_empty() || event.client.is_some_and(|c| self.client.contains(&c)))
     }
 

@@ -119,7 +119,7 @@ impl Socket<'_> {
         Ok(socket)
     }
 
-    /// Serves one client after the other. One that comes while another is served is closed at once.
+    /// Serves one client after the other. One that connects while another is served is closed at once.
     fn serve(&self, function: &Arc<Function>, once: bool) -> Result<()> {
         let mut served: Option<Served> = None;
         let mut is_first = true;

@@ -1,37 +1,105 @@
 //! Which clock a guest's threads stamp with, and how long 10 ms are on it.
 
 use super::options::Options;
+use super::{steady, sys};
+use crate::error::OpenError;
 use crate::os;
 use crate::time::Clock;
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Chooses a clock: the TSC if it always ticks at one rate, or if a hypervisor
-/// offers it as a clock; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
+/// Environment variable with the name of a clock: `tsc` or `monotonic_raw`.
+const ENVIRONMENT: &str = "HYPERTRACE_CLOCK";
+
+/// The kernel's clocks that programs read without a system call.
+const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
+
+/// Chooses a clock: that of the options or of the environment; else the TSC if it always ticks at one
+/// rate, or if a hypervisor offers it as a clock; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter
 /// always ticks at one rate, but an emulator's counter is not the one whose
 /// frequency the host knows.
-pub(super) fn choose(options: &Options, told: u64) -> Clock {
+///
+/// A TSC that the kernel has dropped is checked: see [`steady`]. `told` is its rate, as the host says.
+///
+/// # Errors
+/// If the environment names no clock.
+pub(super) fn choose(options: &Options, told: u64) -> Result<Clock, OpenError> {
     if let Some(clock) = options.clock {
-        return clock;
+        return Ok(clock);
+    }
+    if let Some(clock) = in_environment()? {
+        return Ok(clock);
     }
     if let Some(own) = hypertrace_abi::clock::frequency() {
         let is_told = told == 0 || own.abs_diff(told) <= told / 100;
-        return if is_told { Clock::Counter } else { Clock::MonotonicRaw };
+        return Ok(if is_told { Clock::Counter } else { Clock::MonotonicRaw });
     }
     let text = |path| fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = text(options.proc.join("cpuinfo"));
-    let sources = "devices/system/clocksource/clocksource0/available_clocksource";
-    if is_tsc_usable(&cpuinfo, &text(options.sysfs.join(sources))) {
-        Clock::Counter
-    } else {
-        Clock::MonotonicRaw
+    let sources = options.sysfs.join("devices/system/clocksource/clocksource0");
+    let available = text(sources.join("available_clocksource"));
+    let is_usable = match tsc(&text(options.proc.join("cpuinfo")), &available) {
+        Tsc::Usable => true,
+        Tsc::Unusable => false,
+        Tsc::Dropped { is_steady } => (is_steady || told > 0) && steady::is_one_clock(told),
+    };
+    if is_usable {
+        return Ok(Clock::Counter);
+    }
+    let current = text(sources.join("current_clocksource"));
+    if !CHEAP.contains(&current.trim()) {
+        warn(current.trim());
+    }
+    Ok(Clock::MonotonicRaw)
+}
+
+/// Returns the clock that the program's environment names.
+fn in_environment() -> Result<Option<Clock>, OpenError> {
+    let named = std::env::var_os(ENVIRONMENT).filter(|named| !named.is_empty());
+    match named.filter(|_| !sys::is_secure()) {
+        None => Ok(None),
+        Some(named) if named == "tsc" => Ok(Some(Clock::Counter)),
+        Some(named) if named == "monotonic_raw" => Ok(Some(Clock::MonotonicRaw)),
+        Some(named) => Err(OpenError::Clock(named.to_string_lossy().into_owned())),
     }
 }
 
-fn is_tsc_usable(cpuinfo: &str, clocksources: &str) -> bool {
+/// Says once that events are slow. `source` is the clock of the kernel, which may be unknown.
+fn warn(source: &str) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !source.is_empty() && !WARNED.swap(true, Ordering::Relaxed) {
+        eprintln!(
+            "hypertrace: events are stamped with CLOCK_MONOTONIC_RAW, which costs microseconds each on \
+             this kernel's clock, {source}: the TSC is not known to be one clock on all CPUs; \
+             {ENVIRONMENT}=tsc takes it nevertheless, {ENVIRONMENT}=monotonic_raw takes away this line"
+        );
+    }
+}
+
+/// State of the TSC, as the kernel shows it.
+#[derive(Debug, PartialEq, Eq)]
+enum Tsc {
+    /// It always ticks at one rate, or a hypervisor offers it, and the kernel would use it.
+    Usable,
+    /// The kernel would not use it.
+    Dropped {
+        is_steady: bool,
+    },
+    Unusable,
+}
+
+fn tsc(cpuinfo: &str, clocksources: &str) -> Tsc {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let has = |flag| flags.split_whitespace().any(|word| word == flag);
     let offered = clocksources.split_whitespace().any(|word| word == "tsc");
-    (has("constant_tsc") && has("nonstop_tsc")) || (has("hypervisor") && offered)
+    let is_steady = has("constant_tsc") && has("nonstop_tsc");
+    if !has("tsc") || !(is_steady || has("hypervisor")) {
+        Tsc::Unusable
+    // A system that shows no clocks has not dropped any.
+    } else if offered || (is_steady && clocksources.trim().is_empty()) {
+        Tsc::Usable
+    } else {
+        Tsc::Dropped { is_steady }
+    }
 }
 
 /// Ticks of a clock, in time.
@@ -83,11 +151,19 @@ mod tests {
     fn the_tsc_is_taken_where_it_is_steady_or_offered_by_a_hypervisor() {
         let steady = "processor: 0\nflags\t\t: fpu tsc constant_tsc nonstop_tsc\n";
         let guest = "flags\t\t: fpu tsc hypervisor\n";
-        assert!(is_tsc_usable(steady, ""));
-        assert!(is_tsc_usable(guest, "kvm-clock tsc acpi_pm\n"));
-        assert!(!is_tsc_usable(guest, "kvm-clock acpi_pm\n"));
-        assert!(!is_tsc_usable("flags\t\t: tsc constant_tsc\n", "tsc hpet"));
-        assert!(!is_tsc_usable("", ""));
+        assert_eq!(tsc(steady, ""), Tsc::Usable);
+        assert_eq!(tsc(guest, "kvm-clock tsc acpi_pm\n"), Tsc::Usable);
+        assert_eq!(tsc("flags\t\t: tsc constant_tsc\n", "tsc hpet"), Tsc::Unusable);
+        assert_eq!(tsc("", ""), Tsc::Unusable);
+    }
+
+    #[test]
+    fn a_tsc_that_the_kernel_has_dropped_is_to_be_checked() {
+        let steady = "flags\t\t: tsc constant_tsc nonstop_tsc\n";
+        assert_eq!(tsc(steady, "hpet acpi_pm\n"), Tsc::Dropped { is_steady: true });
+        let guest = "flags\t\t: fpu tsc hypervisor\n";
+        assert_eq!(tsc(guest, "hpet acpi_pm\n"), Tsc::Dropped { is_steady: false });
+        assert_eq!(tsc("flags\t\t: fpu tsc\n", "hpet acpi_pm\n"), Tsc::Unusable);
     }
 
     #[test]

@@ -73,6 +73,6 @@ pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError
     opened.channel = opened
         .channel
         .with_fences(opened.memory_type == MemoryType::Uncached)
-        .with_clock(clock::choose(options, opened.channel.frequency()));
+        .with_clock(clock::choose(options, opened.channel.frequency())?);
     Ok(opened)
 }

@@ -66,7 +66,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     let memory_type = memory_type(channel.rings);
     let channel = channel
         .with_fences(memory_type == MemoryType::Uncached)
-        .with_clock(clock::choose(options, channel.frequency()));
+        .with_clock(clock::choose(options, channel.frequency())?);
     Ok(Opened {
         place: Place::Ivshmem(function.to_owned()),
         channel,

@@ -30,6 +30,7 @@ mod process;
 mod refresher;
 mod seat;
 mod segment;
+mod steady;
 mod sys;
 pub(crate) mod thread;
 mod uio;

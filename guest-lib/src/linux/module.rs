@@ -54,7 +54,7 @@ pub(super) fn open(node: &Path, options: &Options) -> Result<Opened, OpenError> 
     let channel = channel
         .lent()
         .with_fences(memory_type == MemoryType::Uncached)
-        .with_clock(clock::choose(options, channel.frequency()));
+        .with_clock(clock::choose(options, channel.frequency())?);
     Ok(Opened {
         place: Place::Module(node.to_owned()),
         channel,

@@ -17,7 +17,8 @@ pub struct Options {
     /// The PCI function, as in `0000:00:04.0`; else the first one that is a
     /// hypertrace device.
     pub function: Option<String>,
-    /// The clock to stamp with; else the TSC where it is steady.
+    /// The clock to stamp with; else the one that the environment variable `HYPERTRACE_CLOCK` names (`tsc`,
+    /// `monotonic_raw`), else the TSC where it is steady.
     pub clock: Option<Clock>,
     /// How to store to a segment's registers; else as the environment variable
     /// `HYPERTRACE_STORE` says (`marked`, `syscall`), else [`Store::Marked`].

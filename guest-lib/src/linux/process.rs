@@ -208,7 +208,9 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
         return start(device::open(&place, options)?, options.clone(), prepare);
     };
     parent.part();
-    let (place, options) = (parent.place.clone(), parent.options.clone());
+    // The clock that was found before: to check a TSC takes some milliseconds.
+    let clock = Some(parent.channel.clock);
+    let (place, options) = (parent.place.clone(), Options { clock, ..parent.options.clone() });
     let opened = match (&place, &parent.lock) {
         (Place::Installed, lock) => {
             let lock = lock.as_ref().and_then(LockFile::move_out).ok_or(OpenError::NoLock)?;

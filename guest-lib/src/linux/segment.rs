@@ -54,7 +54,7 @@ fn use_segment(
     // SAFETY: the segment is mapped up to the end of the last region of this
     // very copy of the page, and the process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, mapping.address())? };
-    let channel = channel.with_clock(clock::choose(options, channel.frequency()));
+    let channel = channel.with_clock(clock::choose(options, channel.frequency())?);
     Ok(Opened {
         place: Place::Segment(path.to_owned()),
         channel: channel.with_store(store(options)?),

@@ -97,7 +97,7 @@ struct Connection<'c, S, T> {
     reset: Option<Instant>,
 }
 
-/// What a command leads to, beside the reply.
+/// Consequence of a command, beside the reply.
 enum Then<'f> {
     Nothing,
     /// The reply comes with this descriptor.

@@ -95,7 +95,7 @@ pub(super) struct Access {
     pub count: u32,
 }
 
-/// What is wrong with a client's bytes, so that the connection ends: the next message cannot be found.
+/// Fault of a client's bytes that ends the connection: the next message cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     /// A message that is shorter than its header, or longer than the most.

@@ -158,15 +158,20 @@ impl GuestClock {
 }
 
 impl ClockMaps {
-    /// Returns the clock of the guest.
+    /// Returns the clock of the guest: that with this id, or the only one.
     ///
     /// # Errors
     /// The reason, if it has not one TSC that all clients read and that reference points relate
     /// to the host.
-    pub(crate) fn guest(&self, session: &Session) -> std::result::Result<GuestClock, &'static str> {
+    pub(crate) fn guest(
+        &self,
+        session: &Session,
+        id: Option<u32>,
+    ) -> std::result::Result<GuestClock, &'static str> {
         let known = self.clocks.iter().filter(|(_, maps)| {
             maps.shared.constraints() > 0 || maps.clients.values().any(|m| m.constraints() > 0)
         });
+        let known = known.filter(|(found, _)| id.is_none_or(|id| id == **found));
         let mut known = known.filter_map(|(id, maps)| Some((session.json().clock(*id)?, maps)));
         let (clock, maps) = known.next().ok_or("it has no reference points of a guest")?;
         if known.next().is_some() {

@@ -9,6 +9,7 @@ use super::class::{Class, Classes};
 use super::packet::{Domain, HEADER_BYTES, Header as PacketHeader, Packet, Packets, is_back};
 use crate::error::{Error, Result};
 use crate::event::Kind;
+use crate::value::ValueRef;
 use hypertrace_abi::record::{HEADER_WORDS, Header};
 use std::mem::offset_of;
 use std::path::PathBuf;
@@ -226,6 +227,14 @@ pub struct Record<'a> {
     pub packet: &'a Packet,
     /// Payload, as long as the class requires.
     pub payload: &'a [u64],
+}
+
+impl<'a> Record<'a> {
+    /// Iterates over the values of its own fields.
+    pub fn values(&self) -> impl Iterator<Item = ValueRef<'a>> + use<'a> {
+        let (class, payload) = (self.class, self.payload);
+        class.values(payload).map(ValueRef::from)
+    }
 }
 
 impl Record<'_> {

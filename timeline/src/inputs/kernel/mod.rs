@@ -47,6 +47,12 @@ use times::{Scale, Times};
 /// Name of the kernel's trace in a session's directory.
 const FILE: &str = "kernel.dat";
 
+/// Prefix of the names of a guest kernel's threads, in the session of its host.
+const GUEST: &str = "guest-";
+
+/// Most recordings of guests' kernels in a session's directory.
+const MOST_GUESTS: usize = 32;
+
 /// Name of the kernel's clock that is the raw TSC.
 const TSC: &str = "x86-tsc";
 
@@ -125,6 +131,25 @@ impl KernelTrace {
         Ok(Some(trace))
     }
 
+    /// Opens the recordings of its guests' kernels that a session with this index has: `guest-kernel-N.dat`.
+    /// Their times are those of their guest's clock in the session. One that cannot be read is an error of its
+    /// own: its guest has made its contents.
+    pub fn guests_of_session<'a>(
+        number: usize,
+        session: &'a Session,
+        maps: &'a ClockMaps,
+    ) -> impl Iterator<Item = Result<KernelTrace>> + 'a {
+        let paths =
+            (0..MOST_GUESTS).map(|guest| session.dir().join(format!("guest-kernel-{guest}.dat")));
+        let found = paths.take_while(|path| path.try_exists().unwrap_or(true));
+        found.map(move |path| {
+            let mut trace = KernelTrace::open(&path)?;
+            trace.session = Some(number);
+            trace.set_guest(session, maps)?;
+            Ok(trace)
+        })
+    }
+
     /// Takes raw ticks as those of a counter, if that is the TSC. Times have a bound if the boot is the same.
     ///
     /// # Errors
@@ -194,7 +219,7 @@ impl KernelTrace {
             session: session.dir().to_owned(),
             why: why.into(),
         };
-        let clock = maps.guest(session).map_err(failed)?;
+        let clock = maps.guest(session, self.file.options.guest_clock).map_err(failed)?;
         if let Some(buffer) = self.file.buffers.iter().find(|buffer| buffer.clock != TSC) {
             let found = format!("the trace has the clock {:?}; record with x86-tsc", buffer.clock);
             return Err(failed(&found));
@@ -263,7 +288,13 @@ impl KernelTrace {
 
     /// Returns whether it is of a guest's kernel, on the guest's counter.
     pub(crate) fn is_of_guest(&self) -> bool {
-        self.times.iter().any(|times| matches!(times.scale, Scale::Guest(_)))
+        self.is_in_session_of_host()
+            || self.times.iter().any(|times| matches!(times.scale, Scale::Guest(_)))
+    }
+
+    /// Returns whether it is of a guest whose host's session it belongs to.
+    fn is_in_session_of_host(&self) -> bool {
+        self.session.is_some() && self.file.options.guest_clock.is_some()
     }
 
     /// Returns the faults of the file, although it could be opened.
@@ -407,7 +438,11 @@ pub(crate) fn inputs<'a>(
     (number, trace): (usize, &'a KernelTrace),
     names: &Names,
 ) -> Vec<Box<dyn Input + 'a>> {
-    let lanes = trace.lanes(session, names.prefix(session));
+    let mut prefix = names.prefix(session).to_owned();
+    if trace.is_in_session_of_host() {
+        prefix.push_str(GUEST);
+    }
+    let lanes = trace.lanes(session, &prefix);
     let input = |(_, mut lane): (u32, Lane<'a>)| {
         lane.trace = number;
         Box::new(lane) as Box<dyn Input>

@@ -66,6 +66,8 @@ pub(crate) struct Options {
     pub stolen_ms: Option<u64>,
     /// The threads that were recorded at the beginning; `None` if it has no such list.
     pub threads: Option<Vec<u32>>,
+    /// Of a guest's recording, the guest's clock in its session.
+    pub guest_clock: Option<u32>,
 }
 
 impl Options {
@@ -99,6 +101,7 @@ impl Options {
                 self.clock_bound_ns =
                     find("clock_bound_ns").and_then(|ns| ns.parse().ok()).unwrap_or(0);
                 self.stolen_ms = find("stolen_ms").and_then(|ms| ms.parse().ok());
+                self.guest_clock = find("guest_clock").and_then(|id| id.parse().ok());
                 // A word that is no number names no thread.
                 self.threads = find("threads")
                     .map(|list| list.split(',').filter_map(|tid| tid.parse().ok()).collect());

@@ -1,5 +1,7 @@
 //! The kernel's events beside a session, for `record`, `run`, `demo`, `report` and `stat`.
 
+mod guests;
+
 use crate::losses::grouped;
 use crate::output::say;
 use anyhow::{Context, Result};
@@ -8,6 +10,8 @@ use hypertrace_trace::SessionError;
 use hypertrace_trace::control::error_chain;
 use std::fmt::Write as _;
 use std::path::Path;
+
+pub use guests::is_carrier;
 
 /// Starts a recording, after the recordings of killed processes were completed.
 pub fn start(config: &Config) -> Result<Recording> {
@@ -65,8 +69,10 @@ pub fn complete(dir: &Path) -> bool {
     true
 }
 
-/// Completes the recording of a killed process before a session is shown. Reports one in progress.
+/// Completes the recordings of killed processes and of guests before a session is shown. Reports one in
+/// progress.
 pub fn complete_to_show(dir: &Path) {
+    guests::complete(dir);
     if !complete(dir) {
         say(format_args!(
             "{}: the kernel's events are still being recorded, and are not shown yet",
@@ -101,7 +107,7 @@ pub fn say_start(recording: &Recording, dir: &Path, end: &str) {
 }
 
 /// Returns the systems of events, with their numbers of events: `kvm 57, sched 3`.
-fn systems(events: &[String]) -> String {
+pub fn systems(events: &[String]) -> String {
     let mut counts: Vec<(&str, u32)> = Vec::new();
     for event in events {
         let system = event.split(':').next().unwrap_or_default();

@@ -1,0 +1,127 @@
+//! `hypertrace record --guest`: in a guest, its kernel's events, for the host.
+
+use super::Args;
+use crate::interrupt::Interrupts;
+use crate::losses::grouped;
+use crate::output::say;
+use anyhow::{Context, Result, bail};
+use hypertrace::abi::event_type;
+use hypertrace::{Clock, Emit, Options, event, reference_point};
+use hypertrace_kernel::{Forwarding, Piece};
+use hypertrace_user::{Program, exit_code, pass_signals_on, run_command};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+/// Longest time between two passes over the kernel's buffers, and between two readings of the clock.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let program = args.program.first().map(|name| Program::find(name)).transpose()?;
+    // Live until the recording has ended: a signal must not leave it unfinished.
+    let signals = program.is_some().then(pass_signals_on);
+    let interrupts = program.is_none().then(Interrupts::catch);
+    // The kernel's events have it, too.
+    let options = Options { clock: Some(Clock::Counter), ..Options::default() };
+    hypertrace::open(&options).context("there is no host to record for")?;
+    crate::kernel::clean();
+    let mut channel = Channel::default();
+    channel.read_clock();
+    let mut forwarding =
+        Forwarding::start(&args.event, args.buffer, &mut |piece| channel.send(piece))
+            .context("cannot record the kernel's events")?;
+    if !args.quiet {
+        say(format_args!(
+            "recording the kernel's events ({}) of all threads for the host",
+            crate::kernel::systems(forwarding.events())
+        ));
+    }
+    let ran = match &program {
+        Some(program) => {
+            let mut command = program.command();
+            command.args(&args.program[1..]);
+            // This thread, which holds the channel, continues the recording.
+            let runner = thread::spawn({
+                let program = Program::find(&args.program[0])?;
+                move || run_command(&program, command)
+            });
+            while !runner.is_finished() {
+                pass(&mut forwarding, &mut channel)?;
+            }
+            match runner.join() {
+                Ok(ended) => exit_code(ended?),
+                Err(_) => bail!("the thread that runs the program panicked"),
+            }
+        }
+        None => {
+            while Interrupts::came().is_none() {
+                pass(&mut forwarding, &mut channel)?;
+            }
+            0
+        }
+    };
+    let buffer_kib = forwarding.buffer_kib();
+    let counts = forwarding.finish(&mut |piece| channel.send(piece));
+    channel.read_clock();
+    drop((signals, interrupts));
+    let counts = counts.context("the host has no complete recording of this kernel")?;
+    if !args.quiet || counts.overwritten > 0 || counts.unsent > 0 {
+        say(format_args!(
+            "{} bytes of the kernel's events went to the host; {} events were overwritten before \
+             (--buffer, {buffer_kib} KiB now), {} pages found no room on the way",
+            grouped(counts.bytes),
+            grouped(counts.overwritten),
+            grouped(counts.unsent)
+        ));
+    }
+    Ok(ExitCode::from(ran))
+}
+
+fn pass(forwarding: &mut Forwarding, channel: &mut Channel) -> Result<()> {
+    channel.read_clock();
+    channel.is_stuck = false;
+    let passed = forwarding.pass(PERIOD, &mut |piece| channel.send(piece));
+    passed.context("cannot read the kernel's events")
+}
+
+/// The way to the host.
+#[derive(Debug, Default)]
+struct Channel {
+    words: Vec<u64>,
+    /// Whether the host has taken nothing for a second: then nothing waits for it until the next pass.
+    is_stuck: bool,
+}
+
+impl Channel {
+    /// Sends a piece, and waits for room if the host lives. Returns false if there was none.
+    fn send(&mut self, piece: &Piece<'_>) -> bool {
+        let Channel { words, is_stuck } = self;
+        words.clear();
+        words.extend(piece.bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        }));
+        let (recording, file, at) = (piece.recording, piece.file, piece.at);
+        let (len, data) = (piece.bytes.len() as u32, &words[..]);
+        // The file's name and the other fields.
+        let room = data.len() as u64 + 16;
+        let sent = hypertrace::with_client(|client| {
+            if !*is_stuck && !client.wait_for_room(1, room) {
+                *is_stuck = true;
+            }
+            let (site, fields) = event_type!("guest_kernel", recording, file, at, len, data);
+            client.emit(site, fields)
+        });
+        sent == Some(Emit::Recorded)
+    }
+
+    /// Makes a reference point, which relates the guest's clock to the host's.
+    fn read_clock(&mut self) {
+        // Without an answer, the recording is as good as the points before and after.
+        let _ = reference_point!("guest_kernel_clock");
+        // The reading after the reply, which was not before the host's time.
+        event!("guest_kernel_clock");
+    }
+}

@@ -1,0 +1,341 @@
+//! The recording of a guest's kernel, put together from the pieces that its guest has sent.
+//!
+//! Everything here was written by the guest: sizes are bounded, and what does not fit is damage.
+
+use crate::complete::{Of, Summary, Taken, complete};
+use crate::error::Error;
+use crate::forward::Piece;
+use crate::page;
+use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file, open_dir};
+use crate::stats::MOST_CPUS;
+use crate::threads::Names;
+use hypertrace_trace::Share;
+use hypertrace_trace::ctf::folder::write_at;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// Most bytes of the descriptions, and of a JSON file: a guest that sends more takes the reader's memory.
+const MOST_HEAD: usize = 8 << 20;
+const MOST_JSON: usize = 1 << 20;
+
+/// Size of a page. Kernels with the clock x86-tsc have no other.
+const PAGE: usize = 4096;
+
+/// Bit of a page's count of bytes: the kernel says so that events are missing before the page.
+const MISSED: u64 = 1 << 31;
+
+/// A guest's recording that is put together in a session's directory.
+#[derive(Debug)]
+pub struct Assembly {
+    state: State,
+    head: Text,
+    json: Text,
+    end: Text,
+    cpus: BTreeMap<u32, Pages>,
+    /// File of the CPU whose page was the last.
+    file: Option<(u32, OwnedFd)>,
+    /// Pages of which a part is missing, and pieces that are none.
+    damaged: u64,
+}
+
+/// A file that is small.
+#[derive(Debug, Default)]
+struct Text {
+    bytes: Vec<u8>,
+    is_damaged: bool,
+}
+
+/// The pages of a CPU.
+#[derive(Debug, Default)]
+struct Pages {
+    /// Number of the page whose pieces come.
+    number: u64,
+    page: Vec<u8>,
+    /// Whole pages in the file.
+    written: u64,
+    /// Whether pages are missing before this one.
+    is_after_gap: bool,
+}
+
+impl Assembly {
+    /// Begins a recording, the session's one of this number. `None`: its file was made before.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another process does the same. If the directory is another user's, or cannot be
+    /// written.
+    pub fn create(dir: &Path, number: usize) -> Result<Option<Assembly>, Error> {
+        let dir = crate::recover::shared_as_is(open_dir(dir, Share::Owner)?);
+        let state = State::create_guest(dir, number)?;
+        Ok(state.map(|state| Assembly {
+            state,
+            head: Text::default(),
+            json: Text::default(),
+            end: Text::default(),
+            cpus: BTreeMap::new(),
+            file: None,
+            damaged: 0,
+        }))
+    }
+
+    /// Adds a piece. Those of a file come in order.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn add(&mut self, piece: &Piece<'_>) -> Result<(), Error> {
+        match piece.file {
+            HEAD => self.head.add(piece, MOST_HEAD),
+            JSON => self.json.add(piece, MOST_JSON),
+            END => self.end.add(piece, MOST_JSON),
+            other => {
+                let cpu = other.strip_prefix("cpu").and_then(|number| number.parse::<u32>().ok());
+                match cpu.filter(|cpu| (*cpu as usize) < MOST_CPUS) {
+                    Some(cpu) => return self.add_to_page(cpu, piece),
+                    None => self.damaged += 1,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_to_page(&mut self, cpu: u32, piece: &Piece<'_>) -> Result<(), Error> {
+        let (number, at) = (piece.at / PAGE as u64, (piece.at % PAGE as u64) as usize);
+        if self.cpus.get(&cpu).is_none_or(|pages| pages.number != number) {
+            self.end_page(cpu)?;
+            let pages = self.cpus.entry(cpu).or_default();
+            let expected = if pages.page.is_empty() { pages.number } else { pages.number + 1 };
+            pages.is_after_gap |= number != expected;
+            pages.number = number;
+            pages.page.clear();
+        }
+        let pages = self.cpus.entry(cpu).or_default();
+        // A page without one of its parts is not whole at its end.
+        if at == pages.page.len() && at + piece.bytes.len() <= PAGE {
+            pages.page.extend_from_slice(piece.bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes the page whose pieces came, if it is whole.
+    fn end_page(&mut self, cpu: u32) -> Result<(), Error> {
+        let Some(pages) = self.cpus.get_mut(&cpu).filter(|pages| !pages.page.is_empty()) else {
+            return Ok(());
+        };
+        let is_whole = pages.page.len() > page::HEADER && page::is_whole(&pages.page);
+        if !is_whole {
+            pages.is_after_gap = true;
+            self.damaged += 1;
+            return Ok(());
+        }
+        pages.page.resize(PAGE, 0);
+        if pages.is_after_gap
+            && let Some(count) = pages.page.get_mut(8..16)
+        {
+            let mut word = [0; 8];
+            word.copy_from_slice(count);
+            count.copy_from_slice(&(u64::from_le_bytes(word) | MISSED).to_le_bytes());
+        }
+        let folder = &self.state.folder;
+        let failed = |source| state::failed("write", folder, &cpu_file(cpu), source);
+        if self.file.as_ref().is_none_or(|(of, _)| *of != cpu) {
+            let name = cpu_file(cpu);
+            let file = match pages.written {
+                0 => folder.new_file(&name).map_err(failed)?,
+                _ => folder.file(&name, rustix::fs::OFlags::RDWR).map_err(failed)?.0,
+            };
+            self.file = Some((cpu, file));
+        }
+        if let Some((_, file)) = &self.file {
+            write_at(file, &pages.page, pages.written).map_err(failed)?;
+        }
+        pages.written += PAGE as u64;
+        pages.is_after_gap = false;
+        Ok(())
+    }
+
+    /// Makes the file. `clock` is the session's clock of the guest, `frequency` its ticks per second.
+    /// `None`: the guest has described nothing.
+    ///
+    /// # Errors
+    /// If it is damaged, or cannot be written. Another process may try again.
+    pub fn finish(mut self, clock: u32, frequency: u64) -> Result<Option<Summary>, Error> {
+        let json = self.json.parsed::<RecordingJson>();
+        let is_good = |json: &RecordingJson| {
+            !self.head.is_damaged && json.is_good() && json.page_size == PAGE
+        };
+        let Some(json) = json.filter(is_good) else {
+            self.state.remove()?;
+            return Ok(None);
+        };
+        for cpu in Vec::from_iter(self.cpus.keys().copied()) {
+            self.end_page(cpu)?;
+        }
+        drop(self.file.take());
+        self.state.begin(&self.head.bytes, &json)?;
+        let end = self.end.parsed::<EndJson>();
+        let recovered = end.is_none();
+        if let Some(end) = end {
+            self.state.end(&end)?;
+        }
+        let mut taken = Taken::default();
+        if self.damaged > 0 {
+            let damaged = self.damaged;
+            taken
+                .damage
+                .push(format!("{damaged} pages or parts that the guest sent are not whole"));
+        }
+        let of = Of::Guest { clock, frequency };
+        complete(self.state, Names::default(), taken, recovered, of)
+    }
+}
+
+impl Text {
+    fn add(&mut self, piece: &Piece<'_>, most: usize) {
+        if piece.at == 0 {
+            *self = Text::default();
+        }
+        if piece.at != self.bytes.len() as u64 || self.bytes.len() + piece.bytes.len() > most {
+            self.is_damaged = true;
+            return;
+        }
+        self.bytes.extend_from_slice(piece.bytes);
+    }
+
+    fn parsed<T: serde::de::DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_slice(&self.bytes).ok().filter(|_| !self.is_damaged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+    use crate::state::VERSION;
+    use crate::trace_dat::Description;
+    use std::fs;
+
+    const EVENTS: usize = 200;
+
+    /// Returns a page with so many events of 8 bytes, without the rest.
+    fn page(events: usize) -> Vec<u8> {
+        let mut page = vec![0; page::HEADER];
+        page[0] = 1;
+        page[8..16].copy_from_slice(&(8 * events as u64).to_ne_bytes());
+        (0..events).for_each(|_| page.extend([1, 0, 0, 0, 7, 7, 7, 7]));
+        page
+    }
+
+    fn json() -> RecordingJson {
+        RecordingJson {
+            version: VERSION,
+            source: Source::Tracefs,
+            owner: "hypertrace.1.2.3".into(),
+            boot_id: "the guest's; threads=1".into(),
+            trace_id: 1,
+            stolen_ms: None,
+            page_size: PAGE,
+            cpus: vec![0, 1],
+            names: String::new(),
+            threads: None,
+            system: Some("Linux guest\u{1b}[2J".into()),
+        }
+    }
+
+    fn session() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let session = hypertrace_trace::SessionConfig::new(dir.path());
+        hypertrace_trace::Session::create(session).unwrap().finish().unwrap();
+        dir
+    }
+
+    /// Returns the pieces of a file.
+    fn pieces<'a>(file: &'a str, at: u64, bytes: &'a [u8]) -> impl Iterator<Item = Piece<'a>> {
+        let parts = (at..).step_by(crate::PIECE).zip(bytes.chunks(crate::PIECE));
+        parts.map(move |(at, part)| Piece::new(7, file, at, part))
+    }
+
+    /// Begins a recording with its descriptions.
+    fn described(dir: &Path, json: &RecordingJson) -> Assembly {
+        let mut assembly = Assembly::create(dir, 0).unwrap().unwrap();
+        let head = Description { page_size: 4096, ..Description::default() }.to_bytes();
+        let json = serde_json::to_vec(json).unwrap();
+        for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
+            assembly.add(&piece).unwrap();
+        }
+        assembly
+    }
+
+    #[test]
+    fn pieces_of_several_cpus_become_the_file() {
+        let dir = session();
+        let mut assembly = described(dir.path(), &json());
+        for n in 0..3 {
+            for cpu in ["cpu0", "cpu1"] {
+                pieces(cpu, n * PAGE as u64, &page(EVENTS)).for_each(|p| assembly.add(&p).unwrap());
+            }
+        }
+
+        let summary = assembly.finish(4, 1_000_000_000).unwrap().unwrap();
+
+        assert_eq!((summary.events, &*summary.damage), (6 * EVENTS as u64, &[][..]));
+        let file = fs::read(dir.path().join("guest-kernel-0.dat")).unwrap();
+        let text = String::from_utf8_lossy(&file);
+        assert!(text.contains("; guest_clock=4"), "its clock is known");
+        assert!(!text.contains("threads=1") && !text.contains('\u{1b}'), "nothing is forged");
+        assert!(Assembly::create(dir.path(), 0).unwrap().is_none(), "it is made once");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_page_without_one_of_its_pieces_is_left_out_and_the_next_one_says_so() {
+        let dir = session();
+        let mut assembly = described(dir.path(), &json());
+        let whole = page(EVENTS);
+        for (n, left_out) in [(0, None), (1, Some(1)), (2, None), (4, None)] {
+            for (piece, part) in (0..).zip(pieces("cpu0", n * PAGE as u64, &whole)) {
+                if left_out != Some(piece) {
+                    assembly.add(&part).unwrap();
+                }
+            }
+        }
+
+        let summary = assembly.finish(1, 1_000_000_000).unwrap().unwrap();
+
+        assert_eq!((summary.events, summary.damage.len()), (3 * EVENTS as u64, 1), "{summary:?}");
+        let file = fs::read(summary.path).unwrap();
+        let pages = file.chunks(PAGE).filter(|page| page[16..24] == whole[16..24]);
+        let gaps: Vec<bool> = pages.map(|page| page[11] & 0x80 != 0).collect();
+        assert_eq!(gaps, [false, true, true]);
+    }
+
+    #[test]
+    fn a_guest_that_sends_anything_harms_only_its_own_recording() {
+        let large = RecordingJson { page_size: 65536, ..json() };
+        let many = RecordingJson { cpus: vec![0; 9000], ..json() };
+        for json in [large, many] {
+            let dir = session();
+            let mut assembly = described(dir.path(), &json);
+            for file in ["cpu0", "cpu8192", "cpu-1", "../kernel.dat", "", "cpu00"] {
+                for at in [0, 3, u64::MAX, u64::MAX - 4095] {
+                    for bytes in [&[][..], &[0; 16], &[255; 1024]] {
+                        assembly.add(&Piece::new(7, file, at, bytes)).unwrap();
+                    }
+                }
+            }
+
+            assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left");
+        }
+    }
+
+    #[test]
+    fn descriptions_are_bounded() {
+        let dir = session();
+        let mut assembly = described(dir.path(), &json());
+        let all = vec![b' '; MOST_HEAD + crate::PIECE];
+        pieces(HEAD, 0, &all).for_each(|piece| assembly.add(&piece).unwrap());
+        assert!(assembly.head.bytes.len() <= MOST_HEAD);
+
+        assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
+    }
+}
