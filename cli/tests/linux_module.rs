@@ -13,13 +13,15 @@ use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// A plain user, who may open the module's node.
+/// A plain user, a member of the group that may open the module's node, by rules for udev if that is here.
 const USER: &str = r#"
-echo 'root:x:0:' >/etc/group
+printf 'root:x:0:\nhypertrace:x:990:plain\n' >/etc/group
 printf 'root:x:0:0::/:/bin/sh\nplain:x:1000:1000::/:/bin/sh\n' >/etc/passwd
 as_user() { su -s /bin/sh plain -c "$1"; echo "$1: $?"; }
 parameters=/sys/module/hypertrace/parameters
 driver=/sys/bus/pci/drivers/hypertrace
+if test -e /bin/udevadm; then systemd-udevd --daemon; fi
+give() { if test -e /bin/udevadm; then udevadm settle; else chown plain /dev/hypertrace; fi; ls -l /dev/hypertrace; }
 "#;
 
 /// Runs the script in a guest with the module. Returns its console.
@@ -33,13 +35,23 @@ fn run(linux: &Linux, module: &Module, folder: &Path, device: &[String], script:
             .args([&check, &source]),
     );
     let program = static_program("hypertrace-linux-guest");
-    let files: [(&str, &Path); 4] = [
-        ("program", &program),
-        ("check", &check),
-        ("/hypertrace.ko", &module.file),
-        ("/hypertrace_test.ko", &module.test),
-    ];
-    linux.start(folder, device, &files, &format!("{USER}{script}")).console()
+    let rules = root().join("guest-lib/linux/70-hypertrace.rules");
+    let udev = Linux::udev().unwrap_or_default();
+    let mut files: Vec<(&str, &Path)> =
+        udev.iter().map(|(name, path)| (&**name, &**path)).collect();
+    files.extend([
+        ("program", &*program),
+        ("check", &*check),
+        ("etc/udev/rules.d/70-hypertrace.rules", &*rules),
+        ("/hypertrace.ko", &*module.file),
+        ("/hypertrace_test.ko", &*module.test),
+    ]);
+    let console = linux.start(folder, device, &files, &format!("{USER}{script}")).console();
+    if !udev.is_empty() {
+        assert_says(&console, &["crw-rw----    1 root     hypertra"]);
+        Linux::used_udev();
+    }
+    console
 }
 
 /// Asserts that the console has these lines.
@@ -70,7 +82,7 @@ fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
     let server = Server::of_file(HYPERTRACE, folder.path());
     let script = r#"
         insmod /hypertrace.ko events=sched:sched_switch; echo "loaded: $?"
-        chown plain /dev/hypertrace
+        give
         cat $parameters/events
         as_user "program 5000 20"
         as_user check
@@ -131,7 +143,7 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
     let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
     let script = r#"
         insmod /hypertrace.ko clock=tsc; echo "loaded: $?"
-        chown plain /dev/hypertrace
+        give
         as_user "program 5000 20"
         as_user check
         insmod /hypertrace_test.ko; echo "tested: $?"
