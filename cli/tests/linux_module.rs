@@ -1,8 +1,17 @@
 //! The kernel module of guest-lib/linux-module, in a Linux guest of a stock QEMU.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
+use hypertrace_abi::config::{ConfigPage, RegionPlace};
+use hypertrace_abi::layout::local::{BOOT_SEEN, PAGE_L};
+use hypertrace_abi::layout::{MASK_BYTES, PAGE};
 use hypertrace_tests::build::{root, succeed};
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
@@ -168,6 +177,80 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
     check_contexts(&session, &stat, &console);
     check_panic(&session);
     module.used();
+}
+
+#[test]
+fn a_guest_lives_while_a_host_writes_anything_anywhere() {
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_file(HYPERTRACE, folder.path());
+    let script = r#"
+        insmod /hypertrace.ko events=sched:sched_switch,sched:sched_wakeup; give
+        for n in 1 2 3; do insmod /hypertrace_test.ko; rmmod hypertrace_test; done
+        for f in $driver/0*; do basename $f >$driver/unbind; done; echo "unbound: $?"
+        dmesg | grep -E 'hypertrace|BUG|Oops|WARNING|stall'
+    "#;
+    let memory = File::options().read(true).write(true).open(folder.path().join("memory")).unwrap();
+    let ended = AtomicBool::new(false);
+
+    let console = thread::scope(|scope| {
+        scope.spawn(|| corrupt(&memory, &ended));
+        let _ends = Ends(&ended);
+        run(&linux, &module, folder.path(), &server.device, script)
+    });
+
+    assert_says(&console, &["unbound: 0", "hypertrace_test: errors"]);
+    for wrong in ["BUG", "Oops", "WARNING", "stall"] {
+        assert!(!console.contains(wrong), "{console}");
+    }
+    module.used();
+}
+
+/// Ends another thread, also if a test has failed.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Stores any numbers in words of a segment, as soon as a guest has begun to use it, until it has ended: those that
+/// both sides share above all.
+fn corrupt(memory: &File, ended: &AtomicBool) {
+    let load = |at: u64| {
+        let mut word = [0; 8];
+        // 0 where the file is not as long yet.
+        let _ = memory.read_exact_at(&mut word, at);
+        u64::from_le_bytes(word)
+    };
+    while load(PAGE_L + BOOT_SEEN) == 0 && !ended.load(Relaxed) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let page = |offset| load(offset_of!(ConfigPage, regions) as u64 + offset);
+    let rings = page(3 * size_of::<RegionPlace>() as u64) + MASK_BYTES;
+    let (clients, stride) = (load(0), load(offset_of!(ConfigPage, client_stride) as u64));
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |most: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % most
+    };
+    while !ended.load(Relaxed) {
+        // Of the kernel's clients, which are the first two, in half of all cases.
+        let area = rings + [below(2), below(clients)][below(2) as usize] * stride;
+        let at = match below(4) {
+            0 => PAGE_L + below(48) * 8,
+            1 => area + below(stride / 8) * 8,
+            _ => area + below(2) * PAGE + below(32) * 8,
+        };
+        let any = below(u64::MAX);
+        let near = load(at).wrapping_add(below(64)).wrapping_sub(32);
+        let value = [any, any >> 40, near, u64::MAX, 0][below(5) as usize];
+        memory.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
 }
 
 /// Asserts that the events of the test's module are in the session, but for those that it counts as dropped.

@@ -16,6 +16,7 @@
 #include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/nospec.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -38,7 +39,9 @@ enum access { OUT_OF_REACH, READABLE, WRITABLE };
 
 static bool has_leased(const struct ht_file *file, u64 client)
 {
-	return client < file->device->geometry.clients && file->device->owners[client] == file;
+	u32 clients = file->device->geometry.clients;
+
+	return client < clients && file->device->owners[array_index_nospec(client, clients)] == file;
 }
 
 /* Decides on a page of the window. The caller has the device's lock. */
@@ -155,7 +158,7 @@ static int choose(const struct ht_file *file, u32 wanted, u32 *client)
 	if (wanted != HYPERTRACE_ANY) {
 		if (wanted < device->kernel_clients || wanted >= device->geometry.clients)
 			return -EINVAL;
-		*client = wanted;
+		*client = wanted = array_index_nospec(wanted, device->geometry.clients);
 		return !device->owners[wanted] || device->owners[wanted] == file ? 0 : -EBUSY;
 	}
 	for (i = device->kernel_clients; i < device->geometry.clients; i++) {
@@ -183,6 +186,7 @@ static long control(struct file *filp, unsigned int command, unsigned long arg)
 		mutex_lock(&device->lock);
 		done = has_leased(file, wanted) ? 0 : -EINVAL;
 		if (!done) {
+			wanted = array_index_nospec(wanted, device->geometry.clients);
 			device->owners[wanted] = NULL;
 			remove_pages(file, wanted);
 		}

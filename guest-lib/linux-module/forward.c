@@ -385,7 +385,10 @@ static int set_events(const char *value, const struct kernel_param *param)
 	mutex_lock(&forwarding);
 	if (is_bound)
 		error = replace(copy);
-	if (!error)
+	/* Nothing is forwarded: the counters could not be made. */
+	if (error && list_empty(&all))
+		*copy = 0;
+	if (!error || !*copy)
 		swap(names, copy);
 	mutex_unlock(&forwarding);
 	kfree(copy);

@@ -9,6 +9,7 @@
 
 #include <asm/barrier.h>
 #include <asm/local.h>
+#include <asm/tsc.h>
 #include <linux/atomic.h>
 #include <linux/kref.h>
 #include <linux/ktime.h>
@@ -17,9 +18,6 @@
 #include <linux/pci.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
-#ifdef CONFIG_X86
-#include <asm/tsc.h>
-#endif
 
 #include "hypertrace_abi.h"
 #include "hypertrace_kernel.h"
@@ -27,8 +25,8 @@
 #if PAGE_SIZE != HT_PAGE
 #error "pages of clients are 4 KiB: with larger ones a program would get those of its neighbours"
 #endif
-#ifdef __BIG_ENDIAN
-#error "the interface is little-endian"
+#ifndef CONFIG_X86_64
+#error "registers, memory types and the counter are x86-64's so far"
 #endif
 
 #define HT_WORD 8
@@ -194,11 +192,7 @@ void ht_free(struct kref *kref);
 /* Returns the present time of the device's clock, nonzero. */
 static __always_inline u64 ht_now(const struct ht_device *device)
 {
-#ifdef CONFIG_X86_64
-	if (device->counter)
-		return rdtsc();
-#endif
-	return ktime_get_raw_fast_ns();
+	return device->counter ? rdtsc() : ktime_get_raw_fast_ns();
 }
 
 /*
@@ -216,16 +210,11 @@ static __always_inline void ht_fence(const struct ht_device *device)
 /* Stores to a register, by the instruction that emulators know: "Marked stores". */
 static __always_inline void ht_register(u8 *page, u32 offset, u64 value)
 {
-#ifdef CONFIG_X86_64
 	asm volatile("movq %0, %c2(%1)"
 		     :
 		     : "r"(value), "r"(page + offset - HT_MARK_DISPLACEMENT),
 		       "i"(HT_MARK_DISPLACEMENT)
 		     : "memory");
-#else
-	mb();
-	*(volatile u64 *)(page + offset) = value;
-#endif
 }
 
 #endif

@@ -25,7 +25,6 @@ static bool is_segment(const struct pci_dev *pci)
 /* Returns true if the mapping's entry says write-back. */
 static bool is_write_back(void *at)
 {
-#ifdef CONFIG_X86
 	unsigned int level;
 	pte_t *entry = lookup_address((unsigned long)at, &level);
 	pteval_t other = level == PG_LEVEL_4K ? _PAGE_CACHE_MASK :
@@ -33,9 +32,6 @@ static bool is_write_back(void *at)
 
 	/* Type 0 is write-back. Where an MTRR forbids it, the entry has another type. */
 	return entry && !(pte_flags(*entry) & other);
-#else
-	return false;
-#endif
 }
 
 /* Maps memory: write-back, or write-combining with fences where that is refused. */
@@ -157,14 +153,10 @@ MODULE_PARM_DESC(clock, "tsc or monotonic_raw; default: the TSC unless the kerne
 static bool is_counter_usable(void)
 {
 	if (clock)
-		return IS_ENABLED(CONFIG_X86_64) && !strcmp(clock, "tsc");
-#ifdef CONFIG_X86_64
+		return !strcmp(clock, "tsc");
 	return boot_cpu_has(X86_FEATURE_TSC) && !check_tsc_unstable() &&
 	       (boot_cpu_has(X86_FEATURE_HYPERVISOR) ||
 		(boot_cpu_has(X86_FEATURE_CONSTANT_TSC) && boot_cpu_has(X86_FEATURE_NONSTOP_TSC)));
-#else
-	return false;
-#endif
 }
 
 static void choose_clock(struct ht_device *device)
@@ -172,10 +164,8 @@ static void choose_clock(struct ht_device *device)
 	u64 frequency = NSEC_PER_SEC;
 
 	device->counter = is_counter_usable();
-#ifdef CONFIG_X86_64
 	if (device->counter)
 		frequency = device->config.guest_frequency ?: 1000ULL * tsc_khz;
-#endif
 	/* Above half of all numbers are those of a clock that was set back. */
 	device->pause = min_t(u64, div_u64(frequency, MSEC_PER_SEC) * HT_PAUSE_MS, S64_MAX);
 }

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use hypertrace_abi::config::{ConfigPage, Features, MAGIC, RingMode, VERSION};
-use hypertrace_abi::layout::local::{
-    BELLS, BOOT, BOOT_SEEN, LOST_UNATTACHED, PAGE_L, STATE, State,
-};
+use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, PAGE_L, STATE, State};
 use hypertrace_abi::layout::{
     IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PAGE, PCI_DEVICE,
     PCI_SUBSYSTEM, PCI_VENDOR, Region, SHARED_REGISTERS, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page,
@@ -42,7 +40,6 @@ pub fn text() -> String {
             ("PCI_IVSHMEM", IVSHMEM_DEVICE.into()),
             ("IVSHMEM_BAR", IVSHMEM_BAR as u64),
             ("BAR_CONFIG", Region::Config.bar() as u64),
-            ("BAR_DATA", Region::Data.bar() as u64),
             ("BAR_CONTROL", Region::Control.bar() as u64),
             ("BAR_RINGS", Region::Rings.bar() as u64),
             ("PAGE", PAGE),
@@ -60,7 +57,6 @@ pub fn text() -> String {
         ],
         &[
             ("FEATURE_KICK", Features::KICK.bits()),
-            ("FEATURE_STAMP", Features::STAMP.bits()),
             ("FEATURE_TRAPS", Features::TRAPS.bits()),
             ("FEATURE_SHARED", Features::SHARED.bits()),
             ("FEATURE_APART", Features::APART.bits()),
@@ -70,7 +66,6 @@ pub fn text() -> String {
             ("REGISTER_KICK", register::KICK),
             ("REGISTER_LEASE", register::LEASE),
             ("MARK_DISPLACEMENT", mark::DISPLACEMENT as u64),
-            ("MARK_IMMEDIATE", mark::IMMEDIATE.into()),
             ("IOCTL_LEASE", module::LEASE.into()),
             ("IOCTL_RELEASE", module::RELEASE.into()),
         ],
@@ -113,7 +108,6 @@ pub fn text() -> String {
             ("PAGE_L", PAGE_L),
             ("BELLS", BELLS),
             ("L_STATE", STATE),
-            ("L_LOST_UNATTACHED", LOST_UNATTACHED),
             ("L_BOOT", BOOT),
             ("L_BOOT_SEEN", BOOT_SEEN),
             ("STATE_ENDED", State::Ended as u64),
