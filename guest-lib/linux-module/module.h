@@ -197,12 +197,12 @@ static __always_inline u64 ht_now(const struct ht_device *device)
 
 /*
  * The host is another CPU also for a kernel of one CPU. These order accesses to
- * memory that is write-back; on other mappings the stores are fenced besides.
+ * memory that is write-back; on other mappings a store fence empties the buffers besides.
  */
 static __always_inline void ht_fence(const struct ht_device *device)
 {
 	if (device->fenced)
-		mb();
+		wmb();
 	else
 		virt_wmb();
 }

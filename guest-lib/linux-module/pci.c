@@ -138,7 +138,7 @@ static int begin_boot(struct ht_device *device)
 			return 0;
 		virt_store_release(boot, number);
 		if (device->fenced)
-			mb();
+			wmb();
 		usleep_range(1000, 1200);
 	}
 	dev_err(&device->pci->dev, "the segment's host does not answer: is `hypertrace serve` running?\n");

@@ -66,13 +66,13 @@ static void fire(struct ht_client *client, const struct ht_event *event, u64 now
 	WRITE_ONCE(slot[2], now);
 	put(slot + HT_SLOT_HEADER_WORDS, arg);
 	/* The store to EMIT must come after these. */
-	mb();
+	wmb();
 	ht_register(client->control, HT_REGISTER_EMIT, client->seq);
 	if (device->traps)
 		return;
 	client->asked = client->seq;
 	virt_store_release(&slot[3], words | (u64)client->seq << 32);
-	mb();
+	wmb();
 	ring_bell(client);
 }
 

@@ -307,7 +307,7 @@ static void publish(struct ht_client *client, u64 head)
 	ht_fence(client->device);
 	virt_store_release(&client->guest[HT_G_HEAD], head);
 	if (client->device->fenced)
-		mb();
+		wmb();
 	client->head = head;
 }
 
