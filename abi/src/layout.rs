@@ -71,6 +71,15 @@ pub mod mark {
     pub const SYSCALL: i64 = 0x6874;
 }
 
+/// Calls (ioctl) of `/dev/hypertrace`, which a Linux guest's kernel module makes. Their argument is the
+/// address of a client's number, a u32.
+pub mod module {
+    /// Leases the client for the open description: `_IOWR(0xe7, 0, u32)`.
+    pub const LEASE: u32 = 0xc004_e700;
+    /// Gives it back: `_IOW(0xe7, 1, u32)`.
+    pub const RELEASE: u32 = 0x4004_e701;
+}
+
 /// Page G of a client, written by the guest: indices of words.
 pub mod guest_page {
     /// Ring position after the last published record, in words.

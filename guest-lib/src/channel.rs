@@ -32,6 +32,8 @@ pub struct Channel<'m> {
     vcpu_clients: u32,
     pub(crate) fenced: bool,
     pub(crate) clock: Clock,
+    /// A kernel module lends clients: all that they share is read-only or out of reach.
+    pub(crate) is_lent: bool,
 }
 
 impl Channel<'static> {
@@ -146,6 +148,7 @@ impl<'m> Channel<'m> {
                 .map_or(geometry.clients, |n| n.min(geometry.clients)),
             fenced: false,
             clock: Clock::default(),
+            is_lent: false,
         })
     }
 
@@ -158,6 +161,12 @@ impl<'m> Channel<'m> {
     /// Stamps with this clock.
     pub fn with_clock(self, clock: Clock) -> Self {
         Channel { clock, ..self }
+    }
+
+    /// Uses only what a kernel module lends of it.
+    #[cfg(feature = "std")]
+    pub(crate) fn lent(self) -> Self {
+        Channel { is_lent: true, ..self }
     }
 
     /// Stores to registers in this way, if they are a segment's.

@@ -384,7 +384,8 @@ impl<'m> Patience<'m> {
 
 /// Records an event of the 2016 interface on this client: `arg1`, and at most
 /// as many further arguments as the device was built for; the others are zero.
-/// It costs one exit. Where stores do not trap, it is a commit.
+/// It costs one exit. Where stores do not trap, and where a kernel module lends the client, it is a
+/// commit.
 pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     hypertrace_of(client, client.index, arg1, args);
 }
@@ -397,7 +398,7 @@ pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &
     let args = &args[..args.len().min(most)];
     let first = u64::from(number) * channel.geometry.legacy_slot_stride() / WORD;
     let slot = channel.data.get(first as usize..).and_then(|slot| slot.get(..most));
-    let trapping = channel.control.filter(|_| channel.traps());
+    let trapping = channel.control.filter(|_| channel.traps() && !channel.is_lent);
     let Some((control, slot)) = trapping.zip(slot) else {
         let count = 1 + args.len() as u64;
         let clock = channel.clock;

@@ -15,6 +15,7 @@
 //! Unsafe, because of fcntl and raw descriptors.
 #![allow(unsafe_code)]
 
+use hypertrace_abi::layout::module;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::ffi::CStr;
@@ -33,6 +34,8 @@ pub struct LockFile {
     inode: Option<Inode>,
     /// The byte of client 0.
     base: u64,
+    /// It is `/dev/hypertrace`, whose clients are leased and not locked.
+    is_module: bool,
     /// The descriptor's number is no lower, if there is such a one.
     lowest: RawFd,
 }
@@ -49,7 +52,14 @@ impl LockFile {
     pub fn new(file: impl Into<OwnedFd>, base: u64, lowest: RawFd) -> LockFile {
         let descriptor = raise(file.into(), lowest).into_raw_fd();
         let inode = inode_of(descriptor);
-        LockFile { descriptor: AtomicI32::new(descriptor), inode, base, lowest }
+        LockFile { descriptor: AtomicI32::new(descriptor), inode, base, is_module: false, lowest }
+    }
+
+    /// Moves `/dev/hypertrace` in. There a lease of a client takes the place of a locked byte.
+    pub fn of_module(file: impl Into<OwnedFd>) -> LockFile {
+        let mut lock = LockFile::new(file, 0, LockFile::ANY);
+        lock.is_module = true;
+        lock
     }
 
     /// Checks whether the file takes locks at all, by a byte that is no client's.
@@ -57,7 +67,7 @@ impl LockFile {
     /// # Errors
     /// If the system refuses.
     pub fn check(&self, byte: u32) -> io::Result<()> {
-        if self.try_lock(byte)? {
+        if !self.is_module && self.try_lock(byte)? {
             self.unlock(byte);
         }
         Ok(())
@@ -76,10 +86,10 @@ impl LockFile {
     pub fn try_lock(&self, client: u32) -> io::Result<bool> {
         match self.set(client, libc::F_WRLCK) {
             Ok(()) => Ok(true),
-            Err(why) if matches!(why.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-                Ok(false)
-            }
-            Err(why) => Err(why),
+            Err(why) => match why.raw_os_error() {
+                Some(libc::EAGAIN | libc::EACCES | libc::EBUSY) => Ok(false),
+                _ => Err(why),
+            },
         }
     }
 
@@ -99,8 +109,20 @@ impl LockFile {
             l_pid: 0,
         };
         let descriptor = self.borrow()?;
+        if self.is_module {
+            return self.lease(descriptor, client, kind != libc::F_UNLCK);
+        }
         // SAFETY: fcntl reads `lock`, and no other memory of this program.
         match unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_OFD_SETLK, &lock) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn lease(&self, file: BorrowedFd<'_>, mut client: u32, begins: bool) -> io::Result<()> {
+        let call = if begins { module::LEASE } else { module::RELEASE };
+        // SAFETY: the kernel module reads `client`, and stores to it what it has read.
+        match unsafe { libc::ioctl(file.as_raw_fd(), call.into(), &mut client) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -259,7 +281,8 @@ mod tests {
             assert_eq!(unsafe { libc::dup2(opened.as_raw_fd(), number) }, number);
             drop(opened);
             let (descriptor, inode) = (AtomicI32::new(number), inode_of(number));
-            let own = LockFile { descriptor, inode, base: 0, lowest: LockFile::ANY };
+            let (base, is_module) = (0, false);
+            let own = LockFile { descriptor, inode, base, is_module, lowest: LockFile::ANY };
             assert!(own.lock(0));
 
             use_it(&lost);

@@ -17,6 +17,7 @@ pub mod interface_2016;
 pub mod interrupt;
 pub mod kvm;
 pub mod linux;
+pub mod linux_module;
 pub mod namespace;
 pub mod packets;
 pub mod peak;

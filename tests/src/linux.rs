@@ -45,6 +45,15 @@ impl Linux {
         modules.join(name).with_extension("ko")
     }
 
+    /// Returns the kernel's release, as `6.1.0-50-cloud-amd64`, and the folder of its headers.
+    #[track_caller]
+    pub fn headers(&self) -> (String, PathBuf) {
+        let kernel = fs::canonicalize(&self.kernel).unwrap();
+        let name = kernel.file_name().unwrap().to_string_lossy();
+        let release = name.strip_prefix("vmlinuz-").unwrap().to_owned();
+        (release, root_of(&kernel).join("usr/src"))
+    }
+
     /// Returns the files of udev's daemon and of its `udevadm`, with their paths in the guest; or reports that
     /// it is missing. The daemon is /bin/systemd-udevd.
     #[track_caller]

@@ -39,6 +39,8 @@ pub struct Tool {
     /// Programs that start without this machine's loader, and a kernel: a name on PATH, a folder, and how the file's name
     /// begins there
     pub plain: &'static [(&'static str, &'static str, &'static str)],
+    /// Packages that are not fetched although others depend on them: this machine's own programs do
+    pub given: &'static [&'static str],
 }
 
 /// Defaults of a tool's fields.
@@ -52,6 +54,7 @@ const PLAIN: Tool = Tool {
     wrapped: &[],
     unneeded: &[],
     plain: &[],
+    given: &[],
 };
 
 /// Rust compilers with the standard library of another machine. Their programs have other names than `rustc`, because
@@ -126,8 +129,12 @@ pub const TOOLS: &[Tool] = &[
         plain: &[
             ("linux-guest-kernel", "boot", "vmlinuz-"),
             ("linux-guest-busybox", "bin", "busybox"),
+            // Of the headers, for modules of this very kernel: one download, so that both have the same version.
+            ("linux-guest-modpost", "usr/lib/linux-kbuild-6.1/scripts/mod", "modpost"),
         ],
-        packages: &["linux-image-cloud-amd64", "busybox-static"],
+        packages: &["linux-image-cloud-amd64", "busybox-static", "linux-headers-cloud-amd64"],
+        // A compiler: the machine's own builds modules too.
+        given: &["linux-compiler-gcc-12-x86"],
         suites: &["bookworm"],
         ..PLAIN
     },
@@ -248,6 +255,11 @@ pub fn fetched(tool: &Tool) -> Result<PathBuf> {
     write_wrappers(tool, aside.path())?;
     fs::remove_dir_all(aside.path().join("apt"))?;
 
+    // Of an older list of packages. Removed when the new one is there.
+    let old = tempfile::Builder::new().prefix(".old-").tempdir_in(&cache)?;
+    if folder.exists() && !is_there() {
+        let _ = fs::rename(&folder, old.path().join("old"));
+    }
     match fs::rename(aside.path(), &folder) {
         Ok(()) => {
             // The folder has its final name now, so the guard must not remove it.
@@ -271,7 +283,7 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
     for needed in ["state/lists/partial", "cache/archives/partial", "none", "sources"] {
         fs::create_dir_all(folder.join(needed))?;
     }
-    fs::write(folder.join("status"), "")?;
+    fs::write(folder.join("status"), status_of(tool.given))?;
     fs::write(folder.join("sources/mirror.sources"), apt::to_deb822(sources))?;
     let dump = Command::new("apt-config").arg("dump").output();
     let dump = dump.map(|dump| dump.stdout).unwrap_or_default();
@@ -317,6 +329,18 @@ fn download(tool: &Tool, sources: &[apt::Source], folder: &Path) -> Result<Vec<P
 fn listed_bytes(output: &str) -> u64 {
     let packages = output.lines().filter(|line| line.starts_with('\''));
     packages.filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum()
+}
+
+/// Returns the text by which apt takes these packages as installed, in any version.
+fn status_of(packages: &[&str]) -> String {
+    let mut text = String::new();
+    for package in packages {
+        let _ = writeln!(
+            text,
+            "Package: {package}\nStatus: install ok installed\nArchitecture: all\nVersion: 9999\n"
+        );
+    }
+    text
 }
 
 /// Returns the configuration that apt reads first. Its folders keep the machine's own files, with their hooks, out.

@@ -9,6 +9,7 @@ mod full;
 mod header;
 mod imports;
 mod install;
+mod module;
 mod notes;
 mod probe;
 mod soak;
@@ -48,7 +49,8 @@ enum Job {
     ///
     /// Fails unless each backend recorded or dropped exactly the emitted events, and memory use stayed flat.
     Soak(soak::Options),
-    /// Make the C headers in guest-lib/include from the C library's source and the crate abi
+    /// Make the files of C that come from Rust: the headers in guest-lib/include from the C library's source and the crate
+    /// abi, and the constants of guest-lib/linux-module
     Header,
     /// Build the C library, and install it with its headers and a file for pkg-config
     InstallC(install::Options),
@@ -80,7 +82,10 @@ fn run(job: Job) -> Result<bool> {
         Job::Test(options) => suite::run(&root()?, &options),
         Job::Full(options) => full::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
-        Job::Header => header::write(&root()?).map(|()| true),
+        Job::Header => {
+            header::write(&root()?)?;
+            module::write(&root()?).map(|()| true)
+        }
         Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
         Job::Imports => imports::check(&root()?),
         Job::Words => words::check(&root()?),

@@ -35,7 +35,7 @@ pub struct Machine {
 type Probe = fn(&mut Machine, &str) -> Result<String>;
 
 /// Names of the capabilities, and their probes.
-const PROBES: [(&str, Probe); 27] = [
+const PROBES: [(&str, Probe); 28] = [
     ("kvm", |_, _| kvm()),
     ("tracefs", |machine, _| machine.tracefs()),
     ("babeltrace2", |machine, name| machine.program(name, reads_a_trace)),
@@ -53,6 +53,7 @@ const PROBES: [(&str, Probe); 27] = [
     ("qemu-backports-system-x86_64", |machine, name| machine.program(name, |_| Ok(()))),
     ("linux-guest-kernel", |machine, name| machine.file(name)),
     ("linux-guest-busybox", |machine, name| machine.file(name)),
+    ("linux-guest-modpost", |machine, name| machine.file(name)),
     ("linux-guest-udevadm", |machine, name| machine.file(name)),
     ("aarch64-gcc", |machine, _| machine.program("aarch64-linux-gnu-gcc", links_for_aarch64)),
     ("aarch64-rust", |machine, _| {

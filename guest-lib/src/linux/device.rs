@@ -3,12 +3,12 @@
 use super::mapping::{MemoryType, memory_type};
 use super::opened::Opened;
 use super::options::{Options, Place};
-use super::{clock, function, ivshmem, pci, segment, window};
+use super::{clock, function, ivshmem, module, pci, segment, window};
 use crate::error::OpenError;
 use std::path::PathBuf;
 
-/// Finds the device: by the options, the environment, the kernel command line, or
-/// on the PCI bus, in this order.
+/// Finds the device: by the options, the environment, the kernel command line, the kernel
+/// module, or on the PCI bus, in this order.
 pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
     if let Some(path) = &options.segment {
         return Ok(Place::Segment(path.clone()));
@@ -25,7 +25,7 @@ pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
     if let Some(address) = window::on_command_line(options)? {
         return Ok(Place::Window(address));
     }
-    match on_bus(options) {
+    match module::find(options).or_else(|| on_bus(options)) {
         Some(place) => Ok(place),
         None => Err(OpenError::NotFound(function::devices(options), window::command_line(options))),
     }
@@ -63,6 +63,7 @@ pub(super) fn open(place: &Place, options: &Options) -> Result<Opened, OpenError
     let mut opened = match place {
         Place::Function(function) | Place::Uio(function) => pci::open(function, options)?,
         Place::Window(address) => window::open(*address, options)?,
+        Place::Module(node) => return module::open(node, options),
         Place::Ivshmem(function) => return ivshmem::open(function, options),
         Place::Segment(path) => return segment::open(path, options),
         // Nothing to map: the program did.

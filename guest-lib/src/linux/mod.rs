@@ -7,7 +7,7 @@
 //!           process  the channel, a bitmap of clients, wiped states -+
 //!             | opened once        | one byte per client
 //!             v                    v
-//!  device: segment, pci (uio), ivshmem, window   lock file
+//!  device: module, segment, pci (uio), ivshmem, window   lock file
 //! ```
 //!
 //! A first event in a signal handler leases a client without allocating; but
@@ -21,6 +21,7 @@ mod device;
 mod function;
 mod ivshmem;
 mod mapping;
+mod module;
 mod name;
 mod opened;
 mod options;

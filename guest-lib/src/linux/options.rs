@@ -25,7 +25,7 @@ pub struct Options {
     pub store: Option<Store>,
     /// Where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,
-    /// Where device nodes are, for `/dev/uioN`: `/dev`.
+    /// Where device nodes are, for `/dev/hypertrace` and `/dev/uioN`: `/dev`.
     pub dev: PathBuf,
     /// Where procfs is mounted, for `cmdline` and `cpuinfo`: `/proc`.
     pub proc: PathBuf,
@@ -53,6 +53,8 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
+    /// The node of the guest's kernel module, which has the device: `/dev/hypertrace`.
+    Module(PathBuf),
     /// The PCI function with this folder in sysfs.
     Function(PathBuf),
     /// The PCI function with this folder in sysfs, mapped by its uio device: the kernel is locked

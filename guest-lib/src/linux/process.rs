@@ -281,7 +281,7 @@ fn lock_path(place: &Place) -> &Path {
     match place {
         Place::Function(function) | Place::Uio(function) | Place::Ivshmem(function) => function,
         Place::Window(_) => Path::new("physical memory"),
-        Place::Segment(path) => path,
+        Place::Segment(path) | Place::Module(path) => path,
         Place::Installed => Path::new("the lock file"),
     }
 }
@@ -507,12 +507,13 @@ impl Process {
         let has_client = leased.peek().is_some();
         let mut told = leased.map(|held| held.state.tell_unattached(&held.memory, untold));
         let told = told.any(|told| told);
-        if !told && let Some(local) = &self.channel.local {
+        let local = self.channel.local.filter(|_| !self.channel.is_lent);
+        if !told && let Some(local) = &local {
             // Other processes add to this word too.
             local.pages.lost_unattached().fetch_add(untold.swap(0, Relaxed), Relaxed);
         }
         counts::end_telling();
-        !told && has_client && self.channel.local.is_none()
+        !told && has_client && local.is_none()
     }
 
     /// Publishes as [`Process::tell_unattached`] does, at the end of a thread or of the

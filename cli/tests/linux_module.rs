@@ -1,0 +1,286 @@
+//! The kernel module of guest-lib/linux-module, in a Linux guest of a stock QEMU.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use hypertrace_abi::config::{ConfigPage, RegionPlace};
+use hypertrace_abi::layout::local::{BOOT_SEEN, PAGE_L};
+use hypertrace_abi::layout::{MASK_BYTES, PAGE};
+use hypertrace_tests::build::{root, succeed};
+use hypertrace_tests::command::Hypertrace;
+use hypertrace_tests::linux::{Linux, static_program};
+use hypertrace_tests::linux_module::Module;
+use hypertrace_tests::report::Line;
+use hypertrace_tests::serve::Server;
+use serde_json::{Value, json};
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+
+/// A plain user, a member of the group that may open the module's node, by rules for udev if that is here.
+const USER: &str = r#"
+printf 'root:x:0:\nhypertrace:x:990:plain\n' >/etc/group
+printf 'root:x:0:0::/:/bin/sh\nplain:x:1000:1000::/:/bin/sh\n' >/etc/passwd
+as_user() { su -s /bin/sh plain -c "$1"; echo "$1: $?"; }
+parameters=/sys/module/hypertrace/parameters
+driver=/sys/bus/pci/drivers/hypertrace
+if test -e /bin/udevadm; then systemd-udevd --daemon; fi
+give() { if test -e /bin/udevadm; then udevadm settle; else chown plain /dev/hypertrace; fi; ls -l /dev/hypertrace; }
+"#;
+
+/// Runs the script in a guest with the module. Returns its console.
+#[track_caller]
+fn run(linux: &Linux, module: &Module, folder: &Path, device: &[String], script: &str) -> String {
+    let check = folder.join("check");
+    let source = root().join("guest-lib/linux-module/tests/check.c");
+    succeed(
+        std::process::Command::new("cc")
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o"])
+            .args([&check, &source]),
+    );
+    let program = static_program("hypertrace-linux-guest");
+    let rules = root().join("guest-lib/linux/70-hypertrace.rules");
+    let udev = Linux::udev().unwrap_or_default();
+    let mut files: Vec<(&str, &Path)> =
+        udev.iter().map(|(name, path)| (&**name, &**path)).collect();
+    files.extend([
+        ("program", &*program),
+        ("check", &*check),
+        ("etc/udev/rules.d/70-hypertrace.rules", &*rules),
+        ("/hypertrace.ko", &*module.file),
+        ("/hypertrace_test.ko", &*module.test),
+    ]);
+    let console = linux.start(folder, device, &files, &format!("{USER}{script}")).console();
+    if !udev.is_empty() {
+        assert_says(&console, &["crw-rw----    1 root     hypertra"]);
+        Linux::used_udev();
+    }
+    console
+}
+
+/// Asserts that the console has these lines.
+#[track_caller]
+fn assert_says(console: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(console.contains(part), "{part:?} is not in {console}");
+    }
+}
+
+/// Returns the events of a session by this name.
+#[track_caller]
+fn events(session: &Path, names: &[&str]) -> Vec<Line> {
+    let mut found = Vec::new();
+    HYPERTRACE.report_each(session, |line| {
+        if names.contains(&&*line.event) {
+            found.push(line);
+        }
+    });
+    found
+}
+
+#[test]
+fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_file(HYPERTRACE, folder.path());
+    let script = r#"
+        insmod /hypertrace.ko events=sched:sched_switch; echo "loaded: $?"
+        give
+        cat $parameters/events
+        as_user "program 5000 20"
+        as_user check
+        echo sched:none >$parameters/events; echo "unknown: $?"
+        echo >$parameters/events; echo "none: $?"
+        as_user "check hold" >/tmp/hold &
+        until grep -q holds /tmp/hold; do sleep 0.1; done
+        for f in $driver/0*; do basename $f >$driver/unbind; done; echo "unbound: $?"
+        wait; cat /tmp/hold
+        ls /dev/hypertrace
+        rmmod hypertrace; echo "removed: $?"
+        insmod /hypertrace.ko; insmod /hypertrace_test.ko; echo "tested: $?"
+        dmesg | grep hypertrace
+        echo c >/proc/sysrq-trigger
+    "#;
+
+    let console = run(&linux, &module, folder.path(), &server.device, script);
+
+    assert_says(
+        &console,
+        &[
+            "loaded: 0",
+            "found Module(\"/dev/hypertrace\")",
+            "failed: 0",
+            "program 5000 20: 0",
+            "checks failed: 0",
+            "check: 0",
+            "unknown: 1",
+            "none: 0",
+            "unbound: 0",
+            "ok: a mapping outlives its device",
+            "check hold: 0",
+            "ls: /dev/hypertrace: No such file",
+            "removed: 0",
+            "tested: 0",
+        ],
+    );
+    let session = server.session.clone();
+    let stat = server.end();
+    assert_eq!(stat["total"]["faults"], json!({}), "{stat}");
+    let steps = events(&session, &["step"]);
+    assert_eq!(steps.len(), 4 * 5000);
+    let switches = events(&session, &["sched_switch"]);
+    let next: BTreeSet<&str> =
+        switches.iter().filter_map(|line| line.fields["next_comm"].as_str()).collect();
+    assert!(next.contains("worker0") && next.contains("check"), "{next:?}");
+    assert!(switches.iter().all(|line| line.fields["prev_pid"].is_number()));
+    check_contexts(&session, &stat, &console);
+    check_panic(&session);
+    module.used();
+}
+
+#[test]
+fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
+    let script = r#"
+        insmod /hypertrace.ko clock=tsc; echo "loaded: $?"
+        give
+        as_user "program 5000 20"
+        as_user check
+        insmod /hypertrace_test.ko; echo "tested: $?"
+        echo sched:sched_switch,irq:irq_handler_entry >$parameters/events; echo "chosen: $?"
+        ls /
+        dmesg | grep hypertrace
+        echo c >/proc/sysrq-trigger
+    "#;
+
+    let console = run(&linux, &module, folder.path(), &server.device, script);
+
+    let program = ["found Module(\"/dev/hypertrace\")", "failed: 0", "program 5000 20: 0"];
+    assert_says(&console, &program);
+    assert_says(&console, &["loaded: 0", "checks failed: 0", "tested: 0", "chosen: 0"]);
+    let session = server.session.clone();
+    let stat = server.end();
+    assert_eq!(stat["total"]["faults"], json!({}), "{stat}");
+    assert_eq!(events(&session, &["step"]).len(), 4 * 5000);
+    assert_ne!(events(&session, &["sched_switch"]).len(), 0);
+    let interrupts = events(&session, &["irq_handler_entry"]);
+    assert!(interrupts.iter().any(|line| line.fields["name"] == "ttyS0"), "{interrupts:?}");
+    check_contexts(&session, &stat, &console);
+    check_panic(&session);
+    module.used();
+}
+
+#[test]
+fn a_guest_lives_while_a_host_writes_anything_anywhere() {
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_file(HYPERTRACE, folder.path());
+    let script = r#"
+        insmod /hypertrace.ko events=sched:sched_switch,sched:sched_wakeup; give
+        for n in 1 2 3; do insmod /hypertrace_test.ko; rmmod hypertrace_test; done
+        for f in $driver/0*; do basename $f >$driver/unbind; done; echo "unbound: $?"
+        dmesg | grep -E 'hypertrace|BUG|Oops|WARNING|stall'
+    "#;
+    let memory = File::options().read(true).write(true).open(folder.path().join("memory")).unwrap();
+    let ended = AtomicBool::new(false);
+
+    let console = thread::scope(|scope| {
+        scope.spawn(|| corrupt(&memory, &ended));
+        let _ends = Ends(&ended);
+        run(&linux, &module, folder.path(), &server.device, script)
+    });
+
+    assert_says(&console, &["unbound: 0", "hypertrace_test: errors"]);
+    for wrong in ["BUG", "Oops", "WARNING", "stall"] {
+        assert!(!console.contains(wrong), "{console}");
+    }
+    module.used();
+}
+
+/// Ends another thread, also if a test has failed.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Stores any numbers in words of a segment, as soon as a guest has begun to use it, until it has ended: those that
+/// both sides share above all.
+fn corrupt(memory: &File, ended: &AtomicBool) {
+    let load = |at: u64| {
+        let mut word = [0; 8];
+        // 0 where the file is not as long yet.
+        let _ = memory.read_exact_at(&mut word, at);
+        u64::from_le_bytes(word)
+    };
+    while load(PAGE_L + BOOT_SEEN) == 0 && !ended.load(Relaxed) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let page = |offset| load(offset_of!(ConfigPage, regions) as u64 + offset);
+    let rings = page(3 * size_of::<RegionPlace>() as u64) + MASK_BYTES;
+    let (clients, stride) = (load(0), load(offset_of!(ConfigPage, client_stride) as u64));
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |most: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % most
+    };
+    while !ended.load(Relaxed) {
+        // Of the kernel's clients, which are the first two, in half of all cases.
+        let area = rings + [below(2), below(clients)][below(2) as usize] * stride;
+        let at = match below(4) {
+            0 => PAGE_L + below(48) * 8,
+            1 => area + below(stride / 8) * 8,
+            _ => area + below(2) * PAGE + below(32) * 8,
+        };
+        let any = below(u64::MAX);
+        let near = load(at).wrapping_add(below(64)).wrapping_sub(32);
+        let value = [any, any >> 40, near, u64::MAX, 0][below(5) as usize];
+        memory.write_all_at(&value.to_le_bytes(), at).unwrap();
+    }
+}
+
+/// Asserts that the events of the test's module are in the session, but for those that it counts as dropped.
+#[track_caller]
+fn check_contexts(session: &Path, stat: &Value, console: &str) {
+    let said = console.lines().find(|line| line.contains("hypertrace_test: errors")).unwrap();
+    let numbers: Vec<u64> = said
+        .rsplit("hypertrace_test: ")
+        .next()
+        .unwrap()
+        .split([' ', ','])
+        .filter_map(|word| word.trim().parse().ok())
+        .collect();
+    let [errors, steps, steps_dropped, nmis, nmis_dropped] = numbers[..] else { panic!("{said}") };
+    assert_eq!(errors, 0);
+    assert_ne!(nmis, 0);
+    let count = |name| events(session, &[name]).len() as u64;
+    let found = [count("stressed") + steps_dropped, count("in_nmi") + nmis_dropped];
+    assert_eq!(found, [steps, nmis], "{said}");
+    assert_eq!(stat["total"]["lost"], steps_dropped + nmis_dropped, "{stat}");
+    let context = |line: &Line| line.fields["context"].as_u64().unwrap();
+    let mut contexts: Vec<u64> = events(session, &["in_context"]).iter().map(context).collect();
+    contexts.sort_unstable();
+    assert_eq!(contexts, [0, 0, 1, 1, 2, 2, 3, 3]);
+}
+
+/// Asserts that the session has the point of the panic, by its message.
+#[track_caller]
+fn check_panic(session: &Path) {
+    let panics = events(session, &["guest_panic"]);
+    let why: Vec<&Value> = panics.iter().map(|line| &line.fields["why"]).collect();
+    assert_eq!(why, ["sysrq triggered crash"]);
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * /dev/hypertrace: see hypertrace_ioctl.h.
+ *
+ * A program controls the arguments of each call, the offsets of its mappings, and all
+ * bytes of the pages that it may write. So no byte of those is used here, and each page is
+ * decided by its offset and the leases, at the fault and again at the first store.
+ *
+ * All pages are inserted by number, read-only at first: `pfn_mkwrite` makes the kernel
+ * ask before each page's first store, also after mprotect. A page of a client is removed
+ * from all mappings when its lease begins or ends. `lock` is held from the decision to the
+ * insertion, so a page that was inserted by an older decision is removed, too.
+ */
+#include <linux/fs.h>
+#include <linux/io.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/nospec.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "hypertrace_ioctl.h"
+#include "module.h"
+
+static_assert(HYPERTRACE_LEASE == HT_IOCTL_LEASE && HYPERTRACE_RELEASE == HT_IOCTL_RELEASE);
+
+/* An open description. */
+struct ht_file {
+	struct ht_device *device;
+	struct list_head list;
+	struct address_space *mapping;
+	/* In place of each page that the file may not reach. */
+	void *scratch;
+};
+
+/* The access that a file has to a page of the window. */
+enum access { OUT_OF_REACH, READABLE, WRITABLE };
+
+static bool has_leased(const struct ht_file *file, u64 client)
+{
+	u32 clients = file->device->geometry.clients;
+
+	return client < clients && file->device->owners[array_index_nospec(client, clients)] == file;
+}
+
+/* Decides on a page of the window. The caller has the device's lock. */
+static enum access access_of(const struct ht_file *file, u64 offset, phys_addr_t *at)
+{
+	const struct ht_device *device = file->device;
+	const struct ht_geometry *g = &device->geometry;
+	int region = HT_REGIONS - 1;
+	u64 client, part;
+
+	if (device->gone)
+		return OUT_OF_REACH;
+	while (region && offset < g->offset[region])
+		region--;
+	offset -= g->offset[region];
+	if (offset >= g->used[region] && region != HT_CONFIG)
+		return OUT_OF_REACH;
+	*at = device->place[region] + offset;
+	switch (region) {
+	case HT_CONFIG:
+		if (!offset) {
+			*at = virt_to_phys(device->shown);
+			return READABLE;
+		}
+		if (!device->apart)
+			return OUT_OF_REACH;
+		/* The bells have a byte of each client: one can be rung in vain. */
+		return offset == HT_PAGE_L ? READABLE : offset == HT_BELLS ? WRITABLE : OUT_OF_REACH;
+	case HT_CONTROL:
+		/* Below are the registers of 2016, of all clients. */
+		if (offset < g->control_pages)
+			return OUT_OF_REACH;
+		return has_leased(file, (offset - g->control_pages) / HT_PAGE) ? WRITABLE : OUT_OF_REACH;
+	case HT_RINGS:
+		if (offset < HT_MASK_BYTES)
+			return READABLE;
+		client = div64_u64_rem(offset - HT_MASK_BYTES, g->client_stride, &part);
+		if (!has_leased(file, client))
+			return OUT_OF_REACH;
+		return part == HT_PAGE ? READABLE : WRITABLE;
+	default:
+		return OUT_OF_REACH;
+	}
+}
+
+static vm_fault_t fault(struct vm_fault *vmf)
+{
+	struct ht_file *file = vmf->vma->vm_file->private_data;
+	phys_addr_t at;
+	vm_fault_t done;
+
+	mutex_lock(&file->device->lock);
+	if (access_of(file, (u64)vmf->pgoff << PAGE_SHIFT, &at) == OUT_OF_REACH)
+		at = virt_to_phys(file->scratch);
+	done = vmf_insert_pfn(vmf->vma, vmf->address, at >> PAGE_SHIFT);
+	mutex_unlock(&file->device->lock);
+	return done;
+}
+
+/* A page's first store. The page that is there is by an earlier decision, or is gone. */
+static vm_fault_t store(struct vm_fault *vmf)
+{
+	struct ht_file *file = vmf->vma->vm_file->private_data;
+	phys_addr_t at;
+	enum access access;
+
+	mutex_lock(&file->device->lock);
+	access = access_of(file, (u64)vmf->pgoff << PAGE_SHIFT, &at);
+	mutex_unlock(&file->device->lock);
+	return access == READABLE ? VM_FAULT_SIGBUS : 0;
+}
+
+static const struct vm_operations_struct pages = { .fault = fault, .pfn_mkwrite = store };
+
+static int map(struct file *filp, struct vm_area_struct *vma)
+{
+	struct ht_file *file = filp->private_data;
+	u64 window = file->device->geometry.window >> PAGE_SHIFT;
+
+	/* Not private, and by a descriptor that may store: else there would be copies. */
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	if (vma->vm_flags & VM_EXEC)
+		return -EPERM;
+	if (vma->vm_pgoff > window || vma_pages(vma) > window - vma->vm_pgoff)
+		return -EINVAL;
+	vma->vm_flags &= ~VM_MAYEXEC;
+	vma->vm_flags |= VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP;
+	vma->vm_ops = &pages;
+	return 0;
+}
+
+/* Removes a client's pages from all mappings. The caller has the lock. */
+static void remove_pages(struct ht_file *file, u32 client)
+{
+	const struct ht_geometry *g = &file->device->geometry;
+
+	unmap_mapping_range(file->mapping,
+			    g->offset[HT_CONTROL] + g->control_pages + (u64)client * HT_PAGE,
+			    HT_PAGE, 1);
+	unmap_mapping_range(file->mapping,
+			    g->offset[HT_RINGS] + HT_MASK_BYTES + client * g->client_stride,
+			    g->client_stride, 1);
+}
+
+/* Returns the lowest client that is free, or that of the number. The caller has the lock. */
+static int choose(const struct ht_file *file, u32 wanted, u32 *client)
+{
+	const struct ht_device *device = file->device;
+	u32 i;
+
+	if (device->gone)
+		return -ENODEV;
+	if (wanted != HYPERTRACE_ANY) {
+		if (wanted < device->kernel_clients || wanted >= device->geometry.clients)
+			return -EINVAL;
+		*client = wanted = array_index_nospec(wanted, device->geometry.clients);
+		return !device->owners[wanted] || device->owners[wanted] == file ? 0 : -EBUSY;
+	}
+	for (i = device->kernel_clients; i < device->geometry.clients; i++) {
+		if (!device->owners[i]) {
+			*client = i;
+			return 0;
+		}
+	}
+	return -EBUSY;
+}
+
+static long control(struct file *filp, unsigned int command, unsigned long arg)
+{
+	struct ht_file *file = filp->private_data;
+	struct ht_device *device = file->device;
+	u32 __user *at = (u32 __user *)arg;
+	u32 wanted, client = 0;
+	int done;
+
+	if (command != HYPERTRACE_LEASE && command != HYPERTRACE_RELEASE)
+		return -ENOTTY;
+	if (get_user(wanted, at))
+		return -EFAULT;
+	if (command == HYPERTRACE_RELEASE) {
+		mutex_lock(&device->lock);
+		done = has_leased(file, wanted) ? 0 : -EINVAL;
+		if (!done) {
+			wanted = array_index_nospec(wanted, device->geometry.clients);
+			device->owners[wanted] = NULL;
+			remove_pages(file, wanted);
+		}
+		mutex_unlock(&device->lock);
+		return done;
+	}
+	mutex_lock(&device->lock);
+	done = choose(file, wanted, &client);
+	if (!done && device->owners[client] != file) {
+		device->owners[client] = file;
+		remove_pages(file, client);
+	}
+	mutex_unlock(&device->lock);
+	/* A lease whose number does not arrive ends with the descriptor. */
+	if (!done && put_user(client, at))
+		return -EFAULT;
+	return done;
+}
+
+static int open(struct inode *inode, struct file *filp)
+{
+	struct ht_device *device = container_of(filp->private_data, struct ht_device, misc);
+	struct ht_file *file = kzalloc(sizeof(*file), GFP_KERNEL_ACCOUNT);
+
+	if (!file)
+		return -ENOMEM;
+	file->scratch = (void *)get_zeroed_page(GFP_KERNEL_ACCOUNT);
+	if (!file->scratch) {
+		kfree(file);
+		return -ENOMEM;
+	}
+	file->mapping = filp->f_mapping;
+	file->device = device;
+	filp->private_data = file;
+	/* The device is there: misc_deregister waits for this call. */
+	kref_get(&device->kref);
+	mutex_lock(&device->lock);
+	list_add(&file->list, &device->files);
+	mutex_unlock(&device->lock);
+	return nonseekable_open(inode, filp);
+}
+
+/* The last descriptor and the last mapping are gone. */
+static int release(struct inode *inode, struct file *filp)
+{
+	struct ht_file *file = filp->private_data;
+	struct ht_device *device = file->device;
+	u32 i;
+
+	mutex_lock(&device->lock);
+	list_del(&file->list);
+	for (i = 0; i < device->geometry.clients; i++)
+		if (device->owners[i] == file)
+			device->owners[i] = NULL;
+	mutex_unlock(&device->lock);
+	free_page((unsigned long)file->scratch);
+	kfree(file);
+	kref_put(&device->kref, ht_free);
+	return 0;
+}
+
+static const struct file_operations file_operations = {
+	.owner = THIS_MODULE,
+	.open = open,
+	.release = release,
+	.mmap = map,
+	.unlocked_ioctl = control,
+	.compat_ioctl = compat_ptr_ioctl,
+	.llseek = no_llseek,
+};
+
+/* Makes /dev/hypertrace. */
+int ht_begin_files(struct ht_device *device)
+{
+	device->misc = (struct miscdevice){
+		.minor = MISC_DYNAMIC_MINOR,
+		.name = "hypertrace",
+		.fops = &file_operations,
+		.parent = &device->pci->dev,
+		.mode = 0660,
+	};
+	return misc_register(&device->misc);
+}
+
+/* Takes the device's pages out of all mappings, for good. */
+void ht_end_files(struct ht_device *device)
+{
+	struct ht_file *file;
+
+	misc_deregister(&device->misc);
+	mutex_lock(&device->lock);
+	device->gone = true;
+	list_for_each_entry(file, &device->files, list)
+		unmap_mapping_range(file->mapping, 0, 0, 1);
+	mutex_unlock(&device->lock);
+}

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The producer of a CPU's client: docs/abi.md, "Rings". The caller has interrupts off and
+ * is on the client's CPU; `busy` keeps NMIs out.
+ *
+ * The host's words are hints: each is loaded once and bounded. Positions count words and
+ * are masked where they become addresses.
+ */
+#include <linux/random.h>
+#include <linux/sched.h>
+#include <linux/string.h>
+#include <linux/utsname.h>
+
+#include "module.h"
+
+/* Highest plausible head: at a word per nanosecond a ring gets there in 36 years. */
+#define MOST_HEAD (1ULL << 60)
+
+/* FNV-1a, also in parts. */
+u32 ht_hash(u32 hash, const char *text, size_t length)
+{
+	while (length--)
+		hash = (hash ^ (u8)*text++) * 0x01000193;
+	return hash;
+}
+
+/* Returns the id of a schema's text. */
+u32 ht_id(const char *text, size_t length)
+{
+	u32 hash = ht_hash(HT_FNV_START, text, length);
+
+	return hash < HT_ID_FIRST ? hash | 0x80000000U : hash;
+}
+
+/* Returns true if the host wants no event of this name, by a private copy of the mask. */
+bool ht_is_off(const struct ht_device *device, u32 name_hash)
+{
+	return READ_ONCE(device->mask[name_hash % HT_MASK_BYTES]);
+}
+
+/* Copies the mask if the host says that it has changed. One caller at a time. */
+void ht_refresh_mask(struct ht_device *device)
+{
+	u64 version = virt_load_acquire(&device->clients[0].host[HT_H_MASK_VERSION]);
+	unsigned int i;
+
+	if (version == device->mask_version)
+		return;
+	for (i = 0; i < HT_MASK_BYTES; i++)
+		WRITE_ONCE(device->mask[i], READ_ONCE(device->rings[i]));
+	device->mask_version = version;
+}
+
+static u64 *at(const struct ht_client *client, u64 position)
+{
+	return client->ring + (position & (client->device->geometry.ring_words - 1));
+}
+
+static u64 block_start(const struct ht_client *client, u64 position)
+{
+	return position & ~(u64)(client->device->geometry.block_words - 1);
+}
+
+static u64 meta(u32 id, u16 words, u16 flags)
+{
+	return id | (u64)words << 32 | (u64)flags << 48;
+}
+
+/* Wakes the host. */
+void ht_kick(struct ht_client *client)
+{
+	ht_register(client->control, HT_REGISTER_KICK, 0);
+}
+
+/*
+ * Begins an emit. Returns its time in `now`, or -EBUSY, counted, if it interrupts another
+ * one of this CPU.
+ */
+int ht_enter(struct ht_client *client, u64 *now)
+{
+	const struct ht_device *device = client->device;
+
+	if (READ_ONCE(client->busy)) {
+		local_inc(&client->lost_busy);
+		return -EBUSY;
+	}
+	WRITE_ONCE(client->busy, true);
+	barrier();
+	/* After `busy`: an NMI before it has emitted earlier. */
+	*now = ht_now(device);
+	if (*now - client->last > device->pause) {
+		/* The host may have stopped looking; or the clock was set back. */
+		if (*now < client->last)
+			*now = client->last;
+		if (device->kicks)
+			ht_kick(client);
+	}
+	return 0;
+}
+
+/* Ends an emit. */
+void ht_leave(struct ht_client *client, u64 now)
+{
+	client->last = now;
+	barrier();
+	WRITE_ONCE(client->busy, false);
+}
+
+static u64 total_busy(const struct ht_client *client)
+{
+	return client->base_busy + (unsigned long)local_read(&client->lost_busy);
+}
+
+/* The first client's total has the events of CPUs that have none. */
+static u64 total_unattached(const struct ht_client *client)
+{
+	return client->base_unattached +
+	       (client->index ? 0 : atomic64_read(&client->device->unattached));
+}
+
+/* Returns true if a total is not published. For any CPU: a hint. */
+bool ht_has_losses(const struct ht_client *client)
+{
+	return READ_ONCE(client->lost_full) != READ_ONCE(client->told_full) ||
+	       total_busy(client) != READ_ONCE(client->told_busy) ||
+	       total_unattached(client) != READ_ONCE(client->told_unattached);
+}
+
+/* Publishes the totals of dropped events that have changed. In an emit. */
+void ht_publish_losses(struct ht_client *client)
+{
+	u64 busy = total_busy(client), unattached = total_unattached(client);
+
+	if (client->lost_full != client->told_full) {
+		client->told_full = client->lost_full;
+		WRITE_ONCE(client->guest[HT_G_LOST_FULL], client->told_full);
+	}
+	if (busy != client->told_busy) {
+		client->told_busy = busy;
+		WRITE_ONCE(client->guest[HT_G_LOST_BUSY], busy);
+	}
+	if (unattached != client->told_unattached) {
+		client->told_unattached = unattached;
+		WRITE_ONCE(client->guest[HT_G_LOST_UNATTACHED], unattached);
+	}
+}
+
+/* Publishes the totals outside of an emit, on the client's CPU. */
+void ht_publish_idle(struct ht_client *client)
+{
+	if (READ_ONCE(client->busy))
+		return;
+	WRITE_ONCE(client->busy, true);
+	barrier();
+	ht_publish_losses(client);
+	barrier();
+	WRITE_ONCE(client->busy, false);
+}
+
+/* Appends a text to the log. Returns false if there is no room now. */
+static bool append(struct ht_client *client, const struct ht_event *event)
+{
+	u64 capacity = client->device->geometry.schema_words, written = client->schema_len;
+	u64 seen = virt_load_acquire(&client->host[HT_H_SCHEMA_SEEN]);
+	u64 used = written > seen ? written - seen : 0;
+	u64 words = 1 + DIV_ROUND_UP(event->length, HT_WORD), i;
+
+	if (used > capacity || words > capacity - used)
+		return false;
+	for (i = 0; i < words; i++) {
+		u64 word = event->id | (u64)event->length << 32;
+
+		if (i) {
+			u32 from = (i - 1) * HT_WORD;
+
+			word = 0;
+			memcpy(&word, event->text + from, min_t(u32, HT_WORD, event->length - from));
+		}
+		WRITE_ONCE(client->schema[(written + i) & (capacity - 1)], word);
+	}
+	ht_fence(client->device);
+	client->schema_len = written + words;
+	virt_store_release(&client->guest[HT_G_SCHEMA_LEN], client->schema_len);
+	return true;
+}
+
+/* Writes an event's text to the schema log unless this lease has done so. In an emit. */
+void ht_announce(struct ht_client *client, const struct ht_event *event)
+{
+	u32 start = event->id % HT_KNOWN, i, slot = HT_KNOWN;
+
+	for (i = 0; i < HT_KNOWN; i++) {
+		u32 place = (start + i) % HT_KNOWN;
+
+		if (client->known[place] == event->id) {
+			/* The id in demand now moves to the front. */
+			swap(client->known[place], client->known[start]);
+			return;
+		}
+		if (!client->known[place]) {
+			slot = place;
+			break;
+		}
+	}
+	/* Where the table is full, a text may be written again later. */
+	if (append(client, event) && slot < HT_KNOWN && client->known_len < HT_KNOWN_MOST) {
+		client->known[slot] = event->id;
+		client->known_len++;
+	}
+}
+
+/* Fills the words up to a block's end. A single word needs no pad. */
+static void pad(struct ht_client *client, u64 from, u64 to)
+{
+	u64 words = to - from;
+
+	if (words < HT_HEADER_WORDS)
+		return;
+	WRITE_ONCE(*at(client, from), 0);
+	words = min_t(u64, words - HT_HEADER_WORDS, U16_MAX);
+	WRITE_ONCE(*at(client, from + 1), meta(HT_ID_PAD, words, 0));
+}
+
+static u64 open_block(struct ht_client *client, u64 start)
+{
+	WRITE_ONCE(*at(client, start), client->sequence);
+	WRITE_ONCE(*at(client, start + 1), client->token);
+	return start + HT_BLOCK_HEADER_WORDS;
+}
+
+/*
+ * Finds the begin and the end of a record of `words` words if it is the next one; the
+ * begin of the block that it opens, if it opens one. False: it is too long for any block.
+ */
+static bool place(const struct ht_client *client, u64 words, u64 *start, u64 *end)
+{
+	u64 block = client->device->geometry.block_words;
+	u64 most = min_t(u64, block - HT_BLOCK_HEADER_WORDS, HT_HEADER_WORDS + HT_MAX_WORDS);
+	u64 head = client->head, first = block_start(client, head), lease;
+
+	if (words > most)
+		return false;
+	if (!client->fresh && head != first && head + words <= first + block) {
+		*start = head;
+		*end = head + words;
+		return true;
+	}
+	*start = head == first ? head : first + block;
+	lease = client->fresh ? client->lease_words : 0;
+	/* A lease record that takes almost a whole block gets one of its own. */
+	*end = *start + words +
+	       (lease + words > most ? block + HT_BLOCK_HEADER_WORDS : HT_BLOCK_HEADER_WORDS + lease);
+	return true;
+}
+
+/* Finds the position for a record, and writes what precedes it. False: there is no room. */
+static bool find_room(struct ht_client *client, u64 now, u64 words, bool commit, u64 *position)
+{
+	const struct ht_device *device = client->device;
+	u64 capacity = device->geometry.ring_words, block = device->geometry.block_words;
+	u64 start, end, limit = U64_MAX, next;
+	u32 i;
+
+	if (!place(client, words, &start, &end))
+		return false;
+	if (device->config.ring_mode == HT_DISCARD) {
+		u64 reserve = capacity / 16;
+		u64 tail = virt_load_acquire(&client->host[HT_H_TAIL]);
+		u64 used = end - tail;
+
+		/* A tail beyond the end is the host's mistake: the ring counts as full. */
+		if (tail > end)
+			return false;
+		if (device->kicks && used >= capacity / 4)
+			ht_kick(client);
+		if (used > capacity - (commit ? 0 : reserve))
+			return false;
+		limit = tail + capacity - reserve;
+	}
+	next = start;
+	if (start == block_start(client, start)) {
+		ht_fence(device);
+		pad(client, client->head, start);
+		next = open_block(client, start);
+		if (client->fresh) {
+			for (i = 0; i < client->lease_words; i++)
+				WRITE_ONCE(*at(client, next + i), client->lease[i]);
+			/* A lease that found a full ring is announced later. */
+			WRITE_ONCE(*at(client, next), now);
+			next += client->lease_words;
+			client->sequence++;
+			if (end - start > block) {
+				pad(client, next, start + block);
+				next = open_block(client, start + block);
+			}
+			client->fresh = false;
+		}
+		client->head = next;
+	}
+	client->limit = min(block_start(client, next) + block, limit);
+	*position = next;
+	return true;
+}
+
+static void publish(struct ht_client *client, u64 head)
+{
+	ht_fence(client->device);
+	virt_store_release(&client->guest[HT_G_HEAD], head);
+	if (client->device->fenced)
+		wmb();
+	client->head = head;
+}
+
+/* Emits a record. Returns 0, or -EBUSY or -ENOSPC, counted. */
+int ht_emit(struct ht_client *client, const struct ht_event *event, u16 flags, u32 words,
+	    ht_put put, const void *arg)
+{
+	u64 now, head, *record;
+	u64 all = HT_HEADER_WORDS + (u64)words;
+
+	if (ht_enter(client, &now))
+		return -EBUSY;
+	head = client->head;
+	if (client->known[event->id % HT_KNOWN] != event->id || head + all > client->limit) {
+		ht_announce(client, event);
+		ht_publish_losses(client);
+		if (!find_room(client, now, all, flags & HT_REFERENCE_POINT, &head)) {
+			client->lost_full++;
+			ht_publish_losses(client);
+			ht_leave(client, now);
+			return -ENOSPC;
+		}
+	}
+	/* In one block: no record crosses the ring's end. */
+	record = at(client, head);
+	virt_wmb();
+	WRITE_ONCE(record[0], now);
+	WRITE_ONCE(record[1], meta(event->id, words, flags));
+	put(record + HT_HEADER_WORDS, arg);
+	client->sequence++;
+	publish(client, head + all);
+	ht_leave(client, now);
+	return 0;
+}
+
+/* Stores words of a payload. */
+void ht_put_words(u64 *to, const void *values, u32 words)
+{
+	const u64 *from = values;
+	u32 i;
+
+	for (i = 0; i < words; i++)
+		WRITE_ONCE(to[i], from[i]);
+}
+
+/* Returns the sequence number after the block that `head` ends. Its words are hints. */
+static u64 walk(const struct ht_client *client, u64 head)
+{
+	u64 start, sequence, i;
+
+	if (!head)
+		return 0;
+	start = block_start(client, head - 1);
+	sequence = READ_ONCE(*at(client, start));
+	for (i = HT_BLOCK_HEADER_WORDS; i + HT_HEADER_WORDS <= head - start;) {
+		u64 header = READ_ONCE(*at(client, start + i + 1));
+
+		if ((u32)header == HT_ID_PAD)
+			break;
+		sequence++;
+		i += HT_HEADER_WORDS + (u16)(header >> 32);
+	}
+	return sequence;
+}
+
+/* Makes the lease record of a client. */
+static void describe(struct ht_client *client)
+{
+	char name[HT_LEASE_NAME + 1];
+	u32 length = scnprintf(name, sizeof(name), "kernel %s/cpu%u", init_utsname()->release,
+			       client->index);
+	u64 *words = client->lease;
+
+	memset(words, 0, sizeof(client->lease));
+	client->lease_words = HT_HEADER_WORDS + 4 + DIV_ROUND_UP(4 + length, HT_WORD);
+	words[1] = meta(HT_ID_LEASE, client->lease_words - HT_HEADER_WORDS, 0);
+	words[2] = client->token;
+	/* No process; the thread is the CPU. */
+	words[3] = 0;
+	words[4] = client->index;
+	words[5] = client->device->counter ? HT_CLOCK_COUNTER : HT_CLOCK_MONOTONIC_RAW;
+	memcpy(&words[6], &length, 4);
+	memcpy((u8 *)&words[6] + 4, name, length);
+}
+
+/* Leases a client for a CPU, before anything emits. */
+void ht_lease(struct ht_client *client, struct ht_device *device, u32 index)
+{
+	const struct ht_geometry *g = &device->geometry;
+	u64 head, tail;
+	u8 *area = device->rings + HT_MASK_BYTES + index * g->client_stride;
+
+	client->device = device;
+	client->index = index;
+	client->guest = (u64 *)area;
+	client->host = (u64 *)(area + HT_PAGE);
+	client->schema = (u64 *)(area + 2 * HT_PAGE);
+	client->ring = client->schema + g->schema_words;
+	client->control = device->control + g->control_pages + (u64)index * HT_PAGE;
+	do {
+		client->token = get_random_u64();
+	} while (!client->token);
+	if (device->traps)
+		ht_register(client->control, HT_REGISTER_LEASE, client->token);
+	else
+		/* A late reply to the last lessee must not look like one to this. */
+		client->seq = READ_ONCE(*(u64 *)(client->control + HT_REGISTER_EMIT));
+
+	head = virt_load_acquire(&client->guest[HT_G_HEAD]);
+	tail = virt_load_acquire(&client->host[HT_H_TAIL]);
+	/* The last lessee may have left nonsense: then begin at zero, which the host counts. */
+	if (head > MOST_HEAD || tail > head ||
+	    (device->config.ring_mode == HT_DISCARD && head - tail > g->ring_words)) {
+		head = 0;
+		virt_store_release(&client->guest[HT_G_HEAD], head);
+	}
+	client->head = head;
+	client->limit = 0;
+	client->sequence = walk(client, head);
+	client->fresh = true;
+	client->last = ht_now(device);
+	client->lost_full = client->told_full = READ_ONCE(client->guest[HT_G_LOST_FULL]);
+	client->base_busy = client->told_busy = READ_ONCE(client->guest[HT_G_LOST_BUSY]);
+	client->base_unattached = client->told_unattached =
+		READ_ONCE(client->guest[HT_G_LOST_UNATTACHED]);
+	client->schema_len = READ_ONCE(client->guest[HT_G_SCHEMA_LEN]);
+	describe(client);
+}

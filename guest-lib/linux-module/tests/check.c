@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Checks of /dev/hypertrace by a program: `check` prints a line for each, `check hold`
+ * uses its mapping until the device is gone. Linked statically.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../hypertrace_abi.h"
+#include "../hypertrace_ioctl.h"
+
+#define NODE "/dev/hypertrace"
+
+static int failed;
+static sigjmp_buf before;
+static volatile sig_atomic_t caught;
+
+static void check(const char *what, int is_right)
+{
+	printf("%s: %s\n", is_right ? "ok" : "FAILED", what);
+	fflush(stdout);
+	failed |= !is_right;
+}
+
+static void catch(int signal)
+{
+	caught = signal;
+	siglongjmp(before, 1);
+}
+
+/* Returns the signal of a store, 0 if there is none. */
+static int store(volatile uint64_t *word, uint64_t value)
+{
+	caught = 0;
+	if (!sigsetjmp(before, 1))
+		*word = value;
+	return caught;
+}
+
+static int load(volatile uint64_t *word)
+{
+	caught = 0;
+	if (!sigsetjmp(before, 1))
+		(void)*word;
+	return caught;
+}
+
+static int lease(int file, uint32_t client)
+{
+	return ioctl(file, HYPERTRACE_LEASE, &client) ? -errno : (int)client;
+}
+
+static int release(int file, uint32_t client)
+{
+	return ioctl(file, HYPERTRACE_RELEASE, &client) ? -errno : 0;
+}
+
+/* Numbers of the config page. */
+struct window {
+	uint64_t clients, kernels, size, control, rings, stride, features;
+};
+
+static volatile uint64_t *map(int file, struct window *window)
+{
+	volatile uint64_t *page = mmap(NULL, HT_PAGE, PROT_READ, MAP_SHARED, file, 0);
+	void *all;
+
+	if (page == MAP_FAILED)
+		return NULL;
+	window->clients = page[0];
+	window->features = page[7];
+	window->kernels = page[0x68 / 8];
+	window->control = page[(0x70 + 32) / 8] + page[0xb0 / 8];
+	window->rings = page[(0x70 + 48) / 8];
+	window->size = window->rings + page[(0x70 + 56) / 8];
+	window->stride = page[0xd8 / 8];
+	munmap((void *)page, HT_PAGE);
+	all = mmap(NULL, window->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	return all == MAP_FAILED ? NULL : all;
+}
+
+static volatile uint64_t *area(volatile uint64_t *all, const struct window *w, uint64_t client)
+{
+	return all + (w->rings + HT_MASK_BYTES + client * w->stride) / 8;
+}
+
+static volatile uint64_t *registers(volatile uint64_t *all, const struct window *w, uint64_t client)
+{
+	return all + (w->control + client * HT_PAGE) / 8;
+}
+
+static void check_leases(int one, int other, const struct window *w)
+{
+	int client = lease(one, HYPERTRACE_ANY), count, done = 0;
+	uint32_t none = 0;
+
+	check("a lease of any client is one that is not the kernel's", client == (int)w->kernels);
+	check("the same lease again is no error", lease(one, client) == client);
+	check("a client has one lessee", lease(other, client) == -EBUSY);
+	for (count = 0; done >= 0; count++)
+		done = lease(other, HYPERTRACE_ANY);
+	check("more lessees than clients are refused", done == -EBUSY);
+	check("all clients but the kernel's are leased",
+	      count == (int)(w->clients - w->kernels));
+	check("the kernel's client is refused", lease(one, 0) == -EINVAL);
+	check("a number too large is refused", lease(one, w->clients) == -EINVAL);
+	check("another's lease is not given back", release(one, client + 1) == -EINVAL);
+	check("a number too large is not given back", release(one, UINT32_MAX - 1) == -EINVAL);
+	check("no address is an error", ioctl(one, HYPERTRACE_LEASE, NULL) && errno == EFAULT);
+	check("an unknown call is refused", ioctl(one, _IO(0xe7, 9), &none) && errno == ENOTTY);
+	close(other);
+	other = open(NODE, O_RDWR);
+	check("a close gives the leases back", lease(other, client + 1) == client + 1);
+	close(other);
+}
+
+static void check_pages(int one, volatile uint64_t *all, const struct window *w)
+{
+	int other = open(NODE, O_RDWR), client = w->kernels;
+	struct window same;
+	volatile uint64_t *others = map(other, &same), *guest = area(all, w, client);
+	uint64_t word = HT_PAGE / 8, page;
+
+	check("another has the client", lease(other, client) == -EBUSY);
+	check("a leased page can be stored to", !store(&guest[HT_G_SLOT], 77) && guest[HT_G_SLOT] == 77);
+	check("another's page cannot be seen",
+	      !load(area(others, w, client) + HT_G_SLOT) && area(others, w, client)[HT_G_SLOT] != 77);
+	check("a store to another's page leads nowhere",
+	      !store(area(others, w, client) + HT_G_SLOT, 78) && guest[HT_G_SLOT] == 77);
+	check("a store to the kernel's page leads nowhere",
+	      !store(area(all, w, 0) + HT_G_SLOT, 79) && area(others, w, 0)[HT_G_SLOT] != 79);
+	check("the kernel's registers are out of reach", !store(registers(all, w, 0), 80) &&
+							     registers(all, w, 0)[0] == 80);
+	check("the host's page is read-only", store(&guest[word], 1) == SIGBUS);
+	check("the mask is read-only", store(all + w->rings / 8, 1) == SIGBUS);
+	check("the config page is read-only", store(all, 1) == SIGBUS);
+	if (w->features & HT_FEATURE_APART)
+		check("page L is read-only", store(all + HT_PAGE_L / 8, 1) == SIGBUS);
+	load(&guest[word]);
+	mprotect((void *)&guest[word], HT_PAGE, PROT_NONE);
+	mprotect((void *)&guest[word], HT_PAGE, PROT_READ | PROT_WRITE);
+	check("the host's page stays read-only", store(&guest[word], 1) == SIGBUS);
+	check("a mapping does not grow",
+	      mremap((void *)all, w->size, w->size + HT_PAGE, MREMAP_MAYMOVE) == MAP_FAILED);
+
+	release(one, client);
+	check("a page is out of reach after its lease", guest[HT_G_SLOT] != 77);
+	store(&guest[HT_G_SLOT], 81);
+	check("the next lessee gets it", lease(other, client) == client &&
+					     area(others, w, client)[HT_G_SLOT] == 77);
+	release(other, client);
+	lease(one, client);
+	check("and so does the last one again", guest[HT_G_SLOT] == 77);
+	/* The window's end, the middle of nowhere, and each page once. */
+	for (page = 0; page < w->size; page += HT_PAGE)
+		if (load(others + page / 8))
+			check("each page can be loaded", 0);
+	munmap((void *)others, w->size);
+	close(other);
+}
+
+static void *try(int file, uint64_t size, int protection, int flags, off_t offset)
+{
+	return mmap(NULL, size, protection, flags, file, offset);
+}
+
+static void check_mappings(int file, const struct window *w)
+{
+	int both = PROT_READ | PROT_WRITE, reader = open(NODE, O_RDONLY);
+	off_t last = (off_t)1 << 62;
+
+	check("a private mapping is refused",
+	      try(file, HT_PAGE, both, MAP_PRIVATE, 0) == MAP_FAILED && errno == EINVAL);
+	check("one to execute is refused",
+	      try(file, HT_PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, 0) == MAP_FAILED);
+	check("one by a reader is refused",
+	      try(reader, HT_PAGE, PROT_READ, MAP_SHARED, 0) == MAP_FAILED);
+	check("one that is too long is refused",
+	      try(file, w->size + HT_PAGE, both, MAP_SHARED, 0) == MAP_FAILED);
+	check("one after the window is refused",
+	      try(file, HT_PAGE, both, MAP_SHARED, w->size) == MAP_FAILED);
+	check("one far after it is refused",
+	      try(file, HT_PAGE, both, MAP_SHARED, last) == MAP_FAILED);
+	close(reader);
+}
+
+static void check_fork(volatile uint64_t *all, const struct window *w)
+{
+	volatile uint64_t *guest = area(all, w, w->kernels);
+	int status = -1;
+	pid_t child = fork();
+
+	if (!child)
+		_exit(load(guest));
+	waitpid(child, &status, 0);
+	check("a child does not inherit the mapping",
+	      WIFEXITED(status) && WEXITSTATUS(status) == SIGSEGV);
+	check("its parent keeps it", guest[HT_G_SLOT] == 77);
+}
+
+/* Loads and stores until the device is gone, and for a while after. */
+static int hold(int file, volatile uint64_t *all, const struct window *w)
+{
+	volatile uint64_t *guest = area(all, w, w->kernels);
+	int client = lease(file, w->kernels), turns = 0;
+
+	printf("holds client %d\n", client);
+	fflush(stdout);
+	while (lease(file, w->kernels) >= 0 || turns++ < 1000) {
+		if (store(&guest[HT_G_SLOT], 1) || load(&guest[HT_PAGE / 8]) || load(all))
+			break;
+	}
+	check("a mapping outlives its device", turns > 1000);
+	check("a lease is refused without a device", lease(file, HYPERTRACE_ANY) == -ENODEV);
+	check("the old pages are gone", !store(&guest[0], 0) && !load(registers(all, w, 1)));
+	return failed;
+}
+
+int main(int argc, char **argv)
+{
+	int file = open(NODE, O_RDWR), other = open(NODE, O_RDWR);
+	struct window window = {};
+	volatile uint64_t *all;
+
+	signal(SIGBUS, catch);
+	signal(SIGSEGV, catch);
+	if (file < 0 || !(all = map(file, &window))) {
+		perror(NODE);
+		return 1;
+	}
+	if (argc > 1 && !strcmp(argv[1], "hold"))
+		return hold(file, all, &window);
+	check_leases(file, other, &window);
+	check_pages(file, all, &window);
+	check_mappings(file, &window);
+	check_fork(all, &window);
+	printf("checks failed: %d\n", failed);
+	return failed;
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Emits in each context, when it is loaded: events and points of a process, with interrupts
+ * off, of a softirq, an interrupt and NMIs. The last come in the middle of emits of the CPU
+ * that they interrupt. Says how many were dropped.
+ */
+#include <linux/completion.h>
+#include <linux/cpu.h>
+#include <linux/delay.h>
+#include <linux/interrupt.h>
+#include <linux/irq_work.h>
+#include <linux/kthread.h>
+#include <linux/module.h>
+#include <asm/apic.h>
+#include <asm/nmi.h>
+
+#include "../hypertrace_kernel.h"
+
+#define STEPS 20000
+#define NMIS 300
+
+static HYPERTRACE_SITE(in_context, "in_context(context:u32,point:bool)");
+static HYPERTRACE_SITE(stressed, "stressed(n:u64)");
+static HYPERTRACE_SITE(in_nmi, "in_nmi(n:u64)");
+
+enum context { PROCESS, INTERRUPTS_OFF, SOFTIRQ, INTERRUPT };
+
+static atomic_t errors, nmis, nmis_dropped;
+static atomic_long_t steps_dropped;
+static DECLARE_COMPLETION(interrupted);
+static DECLARE_COMPLETION(stepped);
+
+static void emit_in(enum context context)
+{
+	u64 event[] = { context, 0 }, point[] = { context, 1 };
+	int done;
+
+	if (hypertrace_event(&in_context, event, 2))
+		atomic_inc(&errors);
+	done = hypertrace(&in_context, point, 2);
+	/* A host that is slow has the point all the same. */
+	if (done && done != -EIO)
+		atomic_inc(&errors);
+}
+
+static void interrupt(struct irq_work *work)
+{
+	emit_in(INTERRUPT);
+	complete(&interrupted);
+}
+
+static void softirq(struct tasklet_struct *tasklet)
+{
+	emit_in(SOFTIRQ);
+}
+
+static int met_nmi(unsigned int type, struct pt_regs *regs)
+{
+	u64 n = atomic_inc_return(&nmis);
+
+	if (n > NMIS)
+		return NMI_DONE;
+	if (hypertrace_event(&in_nmi, &n, 1) == -EBUSY)
+		atomic_inc(&nmis_dropped);
+	return NMI_HANDLED;
+}
+
+/* Waits for room in the ring at times: the host is slower than this loop. */
+static int step(void *unused)
+{
+	u64 n;
+
+	for (n = 0; n < STEPS; n++) {
+		if (hypertrace_event(&stressed, &n, 1))
+			atomic_long_inc(&steps_dropped);
+		if (n % 1000 == 999)
+			usleep_range(3000, 4000);
+	}
+	complete(&stepped);
+	return 0;
+}
+
+static struct irq_work work = IRQ_WORK_INIT_HARD(interrupt);
+static DECLARE_TASKLET(tasklet, softirq);
+
+static int __init begin(void)
+{
+	unsigned long flags;
+	struct task_struct *task;
+	unsigned int cpu;
+	int i;
+
+	emit_in(PROCESS);
+	/* So that a point of the next context finds the slot free. */
+	msleep(50);
+	local_irq_save(flags);
+	emit_in(INTERRUPTS_OFF);
+	local_irq_restore(flags);
+	msleep(50);
+	tasklet_schedule(&tasklet);
+	msleep(50);
+	irq_work_queue(&work);
+	wait_for_completion(&interrupted);
+	tasklet_kill(&tasklet);
+
+	if (register_nmi_handler(NMI_LOCAL, met_nmi, 0, "hypertrace_test"))
+		return -EBUSY;
+	cpu = cpumask_last(cpu_online_mask);
+	task = kthread_create_on_cpu(step, NULL, cpu, "hypertrace_test/%u");
+	if (!IS_ERR(task)) {
+		wake_up_process(task);
+		for (i = 0; i < NMIS; i++) {
+			apic->send_IPI_mask(cpumask_of(cpu), NMI_VECTOR);
+			usleep_range(100, 200);
+		}
+		wait_for_completion(&stepped);
+		msleep(50);
+	}
+	unregister_nmi_handler(NMI_LOCAL, "hypertrace_test");
+	pr_info("hypertrace_test: errors %d, steps %d, dropped %ld, nmis %d, dropped %d\n",
+		atomic_read(&errors), STEPS, atomic_long_read(&steps_dropped), atomic_read(&nmis),
+		atomic_read(&nmis_dropped));
+	return 0;
+}
+
+static void __exit end(void)
+{
+}
+
+module_init(begin);
+module_exit(end);
+MODULE_DESCRIPTION("Emits in each context by hypertrace");
+MODULE_LICENSE("GPL");
