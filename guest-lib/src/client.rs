@@ -390,14 +390,23 @@ impl<'m> Patience<'m> {
 /// as many further arguments as the device was built for; the others are zero.
 /// It costs one exit. Where stores do not trap, it is a commit.
 pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
+    hypertrace_of(client, client.index, arg1, args);
+}
+
+/// Records an event as [`hypertrace()`] does, with another client's number. The interface of 2016
+/// leaves the choice of numbers to programs.
+pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &[u64]) {
     let channel = &client.channel;
     let most = channel.geometry.legacy_args as usize - 1;
     let args = &args[..args.len().min(most)];
-    let Some(control) = channel.control.filter(|_| channel.traps()) else {
+    let first = u64::from(number) * channel.geometry.legacy_slot_stride() / WORD;
+    let slot = channel.data.get(first as usize..).and_then(|slot| slot.get(..most));
+    let trapping = channel.control.filter(|_| channel.traps());
+    let Some((control, slot)) = trapping.zip(slot) else {
         let count = 1 + args.len() as u64;
         let clock = channel.clock;
         client.insist(|| {
-            let prefix = [client.index.into(), count, arg1];
+            let prefix = [number.into(), count, arg1];
             client.producer.try_words(
                 || clock.now(),
                 id::HYPERTRACE,
@@ -408,15 +417,13 @@ pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
         });
         return;
     };
-    let slot = u64::from(client.index) * channel.geometry.legacy_slot_stride() / WORD;
-    let slot = &channel.data[slot as usize..][..most];
     for (i, word) in slot.iter().enumerate() {
         word.store(args.get(i).copied().unwrap_or(0), Relaxed);
     }
     // ORDERING: the store to the register traps; x86 keeps stores in order,
     // others need the fence.
     hypertrace_abi::atomic::fence(Ordering::SeqCst);
-    control.legacy(client.index, arg1);
+    control.legacy(number, arg1);
 }
 
 #[cfg(all(test, feature = "std"))]

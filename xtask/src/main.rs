@@ -2,11 +2,13 @@
 //! C header, checks of words and imports.
 
 mod apt;
+mod bare;
 mod command;
 mod fetch;
 mod full;
 mod header;
 mod imports;
+mod install;
 mod notes;
 mod probe;
 mod soak;
@@ -46,8 +48,10 @@ enum Job {
     ///
     /// Fails unless each backend recorded or dropped exactly the emitted events, and memory use stayed flat.
     Soak(soak::Options),
-    /// Make guest-lib/include/hypertrace.h from the C library's source
+    /// Make the C headers in guest-lib/include from the C library's source and the crate abi
     Header,
+    /// Build the C library, and install it with its headers and a file for pkg-config
+    InstallC(install::Options),
     /// Show the imports in each folder, floor by floor, and find circles
     Imports,
     /// Find words in comments and documents that read badly
@@ -77,6 +81,7 @@ fn run(job: Job) -> Result<bool> {
         Job::Full(options) => full::run(&root()?, &options),
         Job::Soak(options) => soak::run(&root()?, &options),
         Job::Header => header::write(&root()?).map(|()| true),
+        Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
         Job::Imports => imports::check(&root()?),
         Job::Words => words::check(&root()?),
         Job::Fetch { programs } => {
