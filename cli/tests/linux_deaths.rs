@@ -26,7 +26,8 @@ fn killed_programs_lose_nothing_else_and_points_to_a_stopped_server_are_counted(
     let program = static_program("hypertrace-linux-guest").with_file_name("deaths");
     // Without a check of the clock in each of the processes.
     let script = format!(
-        "export HYPERTRACE_CLOCK=tsc; deaths kills {BATCHES} {CHILDREN}; deaths points; echo \"lives: $?\""
+        "export HYPERTRACE_CLOCK=tsc; deaths kills {BATCHES} {CHILDREN}; deaths points; echo \"lives: $?\"; \
+         deaths points"
     );
 
     let guest = linux.start(folder.path(), &server.device, &[("deaths", &program)], &script);
@@ -47,6 +48,7 @@ fn killed_programs_lose_nothing_else_and_points_to_a_stopped_server_are_counted(
     assert!(console.contains(&format!("killed: {KILLS}")), "{console}");
     assert!(console.contains(&format!("unanswered: {UNANSWERED}")), "{console}");
     assert!(console.contains("lives: 0"), "{console}");
+    assert!(console.contains("the VMM has dropped the device"), "{console}");
     let session = server.session.clone();
     let stat = server.end();
     assert_eq!((&stat["total"]["lost"], &stat["total"]["faults"]), (&json!(0), &json!({})));

@@ -16,7 +16,7 @@ group=$(awk '$1 == "g" { print $2 }' /etc/sysusers)
 printf "root:x:0:\n$group:x:990:member\n" >/etc/group
 printf 'root:x:0:0::/:/bin/sh\nmember:x:1000:1000::/:/bin/sh\nother:x:1001:1001::/:/bin/sh\n' >/etc/passwd
 trace() { su -s /bin/sh "$1" -c "program 1000 10 $2"; echo "$1 $3: $?"; }
-rules() { systemd-udevd --daemon; udevadm trigger --action=add; udevadm settle; echo "settled: $?"; }
+rules() { systemd-udevd --daemon; udevadm control --reload && udevadm trigger --action=add --subsystem-match=pci; udevadm settle; echo "settled: $?"; }
 pci() { for f in /sys/bus/pci/devices/*; do grep -q "$1" $f/device && basename $f; done; }
 "#;
 

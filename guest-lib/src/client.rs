@@ -16,6 +16,9 @@ use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, id};
 use hypertrace_abi::ring::{Emit, Lease, LeaseInfo, Producer, ProducerState};
 use hypertrace_abi::sink::Status;
 
+/// Every load from a device that is not there.
+const ABSENT: u64 = u64::MAX;
+
 /// The host's answer to a reference point. The host took its time between
 /// `before` and `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,10 +295,11 @@ impl<'m> Client<'m> {
         done
     }
 
-    /// Reads the host's raw counter. One exit. `None` over shared memory.
+    /// Reads the host's raw counter. One exit. `None` over shared memory, and if the VMM has dropped
+    /// the device.
     pub fn host_clock(&self) -> Option<u64> {
         let control = self.channel.control.filter(|_| self.channel.traps())?;
-        Some(control.clock(self.index))
+        Some(control.clock(self.index)).filter(|ticks| *ticks != ABSENT)
     }
 
     /// Copies a changed enable mask and publishes the counts of dropped events; for

@@ -63,6 +63,11 @@ fn events_and_points_reach_the_functions_memory() {
         // No host answers, and the reply says so.
         let reply = hypertrace::reference_point!("irq", line = 3u8).unwrap();
         assert_eq!((reply.status, reply.host_time), (hypertrace::Status::Failed, 0));
+        let host_clock = || with_client(|client| client.host_clock()).unwrap();
+        fake.store(2, register::CLOCK, 7);
+        assert_eq!(host_clock(), Some(7));
+        fake.store(2, register::CLOCK, u64::MAX);
+        assert_eq!(host_clock(), None);
         with_client(|client| hypertrace::hypertrace(client, 0xab, &[])).unwrap();
 
         fake.host.drain();
@@ -280,6 +285,10 @@ fn open_errors_have_defect_path_and_hint() {
             &refusal(&blank),
             &["cannot find the config page in", "resource0", "magic at 0x28 is 0x0"],
         );
+
+        let dropped = System::with_function(0x10f0, 0);
+        fs::write(dropped.file("resource0"), vec![0xff; 65536]).unwrap();
+        assert_says(&refusal(&dropped), &["resource0", "the VMM has dropped the device"]);
 
         let short = System::with_function(0x10f0, 0);
         let len = GEOMETRY.rings_size() - 1;

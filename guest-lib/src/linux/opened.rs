@@ -25,7 +25,11 @@ pub(super) struct Opened {
 
 /// Returns the error that this file has no valid config page.
 pub(super) fn not_a_device(path: &Path, why: ConfigError) -> OpenError {
-    OpenError::because("find the config page in", path, std::io::Error::other(why))
+    let mut error = OpenError::because("find the config page in", path, std::io::Error::other(why));
+    if let (ConfigError::Magic(u64::MAX), OpenError::System { hint, .. }) = (why, &mut error) {
+        *hint = "every load gives all ones: the VMM has dropped the device, as its server has ended or hung";
+    }
+    error
 }
 
 /// Opens a file, for stores too unless `read_only`.

@@ -203,9 +203,14 @@ impl FakeHost {
         FakeHost { host, registers, thief, stop }
     }
 
+    /// Gives a client's register a value.
+    pub fn store(&self, client: u32, register: u64, value: u64) {
+        self.registers[self::register(client, register)].store(value, Relaxed);
+    }
+
     /// Stores to a client's register, as nobody else does.
     pub fn mark(&self, client: u32, register: u64) {
-        self.registers[self::register(client, register)].store(MARK, Relaxed);
+        self.store(client, register, MARK);
     }
 
     /// Returns whether a client's register was stored to since it was marked.
