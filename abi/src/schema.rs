@@ -21,7 +21,7 @@ pub const MAX_TEXT: usize = MAX_NAME + 2 + MAX_FIELDS * (MAX_NAME + 1 + 5 + 1);
 pub const fn fnv1a(mut hash: u32, bytes: &[u8]) -> u32 {
     let mut i = 0;
     while i < bytes.len() {
-        hash = (hash ^ bytes[i] as u32).wrapping_mul(0x0100_0193);
+        hash = (hash ^ bytes[i] as u32).wrapping_mul(FNV_PRIME);
         i += 1;
     }
     hash
@@ -29,6 +29,9 @@ pub const fn fnv1a(mut hash: u32, bytes: &[u8]) -> u32 {
 
 /// Start value of FNV-1a.
 pub const FNV_START: u32 = 0x811c_9dc5;
+
+/// Factor of FNV-1a.
+pub const FNV_PRIME: u32 = 0x0100_0193;
 
 /// Turns a hash into an id: ids below [`id::FIRST`] are reserved.
 pub const fn id_of_hash(hash: u32) -> u32 {

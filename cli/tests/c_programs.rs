@@ -7,7 +7,7 @@ use std::process::Command;
 use hypertrace_tests::c::{self, Compiler, Linked};
 use hypertrace_tests::command::{Hypertrace, Ran, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, capability, traced};
+use hypertrace_tests::{babeltrace2, bare, build, capability, interface_2016, traced};
 use hypertrace_user::{Config, Session};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -244,6 +244,100 @@ fn every_type_of_field_and_kind_of_event() {
         let alone = run(&mut Command::new(&program));
         assert_eq!(alone.code, Some(4), "{alone:?}");
     }
+}
+
+#[test]
+fn a_program_of_2016_compiles_unchanged_and_its_events_are_recorded() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        let program =
+            compiler.program(&c::source("tests/c/interface_2016.c"), Linked::Archive, place.path());
+        let program = program.to_str().unwrap();
+
+        let (lines, printed) = place.trace(compiler.name, &[program, "-", "3", "100"]);
+
+        assert_eq!(printed, "64 clients, 8 arguments\n");
+        interface_2016::check(&lines, 3, 100, 8);
+        assert!(lines.iter().all(|line| line.event == "lease" || line.event == "hypertrace"));
+        let alone = run(&mut Command::new(program));
+        assert_eq!((alone.code, &*alone.stdout), (Some(1), "no channel\n"), "{alone:?}");
+    }
+}
+
+#[test]
+fn code_for_firmware_needs_no_library_and_its_events_are_recorded() {
+    let place = Place::new();
+    for compiler in c::compilers() {
+        for compiler in [compiler.plain(), compiler] {
+            let program = bare::program(&compiler, place.path());
+            let dir = tempfile::tempdir_in(place.path()).unwrap();
+            firmware_in_a_segment(&place, dir.path(), &program.to_string_lossy());
+        }
+    }
+}
+
+#[test]
+fn code_for_firmware_for_aarch64_under_qemu_aarch64() {
+    let (Some(compiler), Some(emulator)) = (c::aarch64(), capability::program("qemu-aarch64"))
+    else {
+        return;
+    };
+    let place = Place::new();
+    for compiler in [compiler.plain(), compiler] {
+        compiler.accepts(&c::source("tests/c/interface_2016.c"));
+        let program = bare::program(&compiler, place.path());
+        let dir = tempfile::tempdir_in(place.path()).unwrap();
+        let command = format!("{} {}", emulator.display(), program.display());
+        firmware_in_a_segment(&place, dir.path(), &command);
+    }
+    capability::used("qemu-aarch64");
+}
+
+/// Runs a program of `bare.c` with the segment of `run`, whose ring it fills ten times.
+#[track_caller]
+fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) {
+    let name = dir.file_name().unwrap().to_str().unwrap();
+    let (events, points) = (20_000, 50);
+    let script = format!("{program} \"$HYPERTRACE_SEGMENT\" 3 {events} {points}");
+    let options = ["--ring", "64"];
+    let printed = place.run(name, &options, &["sh", "-c", &script]);
+    assert_eq!(printed, "dropped 0, unanswered 0\n");
+    let lines = HYPERTRACE.report(&place.session(name));
+    bare::check(&lines, 3, events, points, false);
+}
+
+#[test]
+fn an_installed_library_is_found_by_pkg_config() {
+    let tools = ["pkg-config", "gcc"].map(capability::program);
+    let [Some(pkg_config), Some(gcc)] = tools else { return };
+    let place = Place::new();
+    let prefix = place.path().join("usr");
+    let mut install = build::cargo();
+    install.args(["run", "--package", "xtask", "--", "install-c", "--prefix"]).arg(&prefix);
+    build::succeed(install.env("CARGO_TARGET_DIR", build::target_folder()));
+    let ask = |options: &[&str]| {
+        let mut command = Command::new(&pkg_config);
+        command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        run(command.args(options).arg("hypertrace")).ok()
+    };
+    assert_eq!(ask(&["--modversion"]), concat!(env!("CARGO_PKG_VERSION"), "\n"));
+
+    for (name, options) in
+        [("shared", &["--cflags", "--libs"][..]), ("static", &["--cflags", "--libs", "--static"])]
+    {
+        let program = place.path().join(name);
+        let mut compile = Command::new(&gcc);
+        compile.args(["-std=c11", "-O2", "-pthread"]).args(c::WARNINGS);
+        compile.args((name == "static").then_some("-static")).arg("-o").arg(&program);
+        compile.arg(c::source("examples/c/events.c")).args(ask(options).split_whitespace());
+        build::succeed(&mut compile);
+
+        let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+        command.arg(place.session(name)).env("LD_LIBRARY_PATH", prefix.join("lib"));
+        run(command.arg("--").args(with_counts(&[&program]))).ok();
+        check_events(&place.session(name), &program);
+    }
+    ["pkg-config", "gcc"].iter().for_each(|name| capability::used(name));
 }
 
 /// A name of the greatest length.

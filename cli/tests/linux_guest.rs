@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hypertrace_tests::babeltrace2;
+use hypertrace_tests::c::{self, Linked};
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::serve::Server;
+use hypertrace_tests::{babeltrace2, bare, interface_2016};
 use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -80,5 +81,53 @@ fn a_guest_with_the_device_over_vfio_user_loses_nothing_over_two_vms() {
 
     let session = server.session.clone();
     check(&session, &server.end(), 2);
+    Linux::used();
+}
+
+#[test]
+fn a_boot_with_marks_of_its_shell_a_program_of_2016_and_firmware() {
+    let (Some(linux), Some(compiler)) = (Linux::find(), c::compiler()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--args", "5", "--ring-size", "64"];
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &options);
+    let source = c::source("tests/c/interface_2016.c");
+    let legacy = compiler.program(&source, Linked::Static, folder.path());
+    let bare = bare::program(&compiler, folder.path());
+    let script = "mark --begin boot; mark --sync point; mark mounted device=/dev/vda n=2
+        mark nap id=7 -- sh -c 'sleep 0.05; exit 3'; echo \"nap: $?\"
+        mark --sync --end boot; mark done
+        legacy - 3 20; echo \"legacy: $?\"
+        for path in /sys/bus/pci/devices/*; do grep -q 0x10f0 $path/device && break; done
+        legacy $path 1 0; echo \"path: $?\"; bare $path 9 20000 50";
+
+    let programs =
+        [("mark", &*static_program("hypertrace-mark")), ("legacy", &legacy), ("bare", &bare)];
+    let console = linux.start(folder.path(), &server.device, &programs, script).console();
+
+    let session = server.session.clone();
+    assert_eq!(server.end()["total"]["lost"], 0);
+    let ended =
+        ["nap: 3", "15 clients, 5 arguments", "legacy: 0", "path: 0", "dropped 0, unanswered 0"];
+    assert!(ended.iter().all(|text| console.contains(text)), "{console}");
+    let mut lines = HYPERTRACE.report(&session);
+    interface_2016::check(&lines, 3, 20, 5);
+    bare::check(&lines, 9, 20_000, 50, true);
+    let of_2016 = lines.iter().filter(|line| line.number("client") == Some(9));
+    assert!(of_2016.map(|line| &line.fields["args"]).eq([&json!([1, 2, 3, 0, 0])]));
+    let is_other =
+        |name: &str| name == "lease" || name == "hypertrace" || name.starts_with("bare_");
+    lines.retain(|line| !is_other(&line.event));
+    let found = lines.into_iter().map(|line| (line.event, Value::Object(line.fields)));
+    let expected = [
+        ("boot_begin", json!({"id": 0, "any_client": true})),
+        ("point", json!({"any_client": true})),
+        ("mounted", json!({"device": "/dev/vda", "n": 2, "any_client": true})),
+        ("nap_begin", json!({"id": 7, "command": "sh -c sleep 0.05; exit 3"})),
+        ("nap_end", json!({"id": 7, "status": 3})),
+        ("boot_end", json!({"id": 0, "any_client": true})),
+        ("done", json!({"any_client": true})),
+    ];
+    assert_eq!(Vec::from_iter(found), expected.map(|(name, fields)| (name.to_owned(), fields)));
+    assert_eq!(HYPERTRACE.regions(&session, &[]), [("boot".into(), 1), ("nap".into(), 1)]);
     Linux::used();
 }

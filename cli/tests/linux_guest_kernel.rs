@@ -7,11 +7,14 @@ use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::linux::{Linux, libraries_of, static_program};
 use hypertrace_tests::serve::Server;
 use hypertrace_tests::trace_cmd;
+use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Events and points of each of four threads.
 const EVENTS: u64 = 2_000;
 const POINTS: u64 = 20;
+/// Regions of each of four threads and each kind.
+const ROUNDS: u64 = 10;
 
 /// Thread of the guest, by the switches of the guest's kernel.
 #[derive(Debug, Default)]
@@ -30,10 +33,14 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let mut server = Server::of_file(HYPERTRACE, folder.path());
     let program = static_program("hypertrace-linux-guest");
     let libraries = libraries_of(Path::new(HYPERTRACE.0));
+    let regions = program.with_file_name("hypertrace-linux-regions");
     let mut programs = vec![("program", &*program), ("hypertrace", Path::new(HYPERTRACE.0))];
+    programs.push(("regions", &regions));
     programs.extend(libraries.iter().map(|(name, path)| (&**name, &**path)));
-    let script =
-        format!("hypertrace record --guest -- program {EVENTS} {POINTS}; echo \"ended: $?\"");
+    let script = format!(
+        "hypertrace record --guest -- program {EVENTS} {POINTS}; echo \"ended: $?\"
+        hypertrace record --guest -- regions {ROUNDS}; echo \"ended: $?\""
+    );
 
     let console = linux.start(folder.path(), &server.device, &programs, &script).console();
 
@@ -72,9 +79,41 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     });
     let (on, off) = threads.values().fold((0, 0), |(on, off), t| (on + t.on, off + t.off));
     assert!(switches > 8 && on > 2 * EVENTS && off == 0, "{switches} {on} {off}");
-    if let Some(events) = trace_cmd::read(&session.join("guest-kernel-0.dat")) {
-        let all = events.iter().filter(|event| event.name == "sched_switch").count();
-        assert_eq!(all, switches);
+    let files = [0, 1].map(|n| trace_cmd::read(&session.join(format!("guest-kernel-{n}.dat"))));
+    if let [Some(first), Some(second)] = files {
+        let events = first.iter().chain(&second);
+        assert_eq!(events.filter(|event| event.name == "sched_switch").count(), switches);
     }
+    check_regions(&session);
     Linux::used();
+}
+
+/// Asserts that the times of regions are those that the guest's kernel has counted for their threads.
+#[track_caller]
+fn check_regions(session: &Path) {
+    let mut worked = 0;
+    HYPERTRACE.report_each(session, |line| {
+        if line.event == "worked" {
+            worked += line.number("cpu_ns").unwrap();
+        }
+    });
+    let json = run(HYPERTRACE.command(["regions", "--json"]).arg(session)).ok();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let named = |name: &str| {
+        let mut regions = json["regions"].as_array().unwrap().iter();
+        regions.find(|region| region["name"] == name).unwrap()
+    };
+    let of = |name: &str, part: &str| {
+        let part = named(name)["total"]["parts"][part].as_u64().unwrap();
+        part as f64 / named(name)["total"]["duration_ns"].as_f64().unwrap()
+    };
+    for name in ["sleeping", "working"] {
+        assert_eq!(named(name)["count"], 4 * ROUNDS, "{json}");
+        assert!(of(name, "unattributed_ns") < 0.01, "{json}");
+    }
+    let program = named("working")["total"]["parts"]["program_ns"].as_u64().unwrap();
+    assert!(program.abs_diff(worked) < worked / 20, "{program} {worked}");
+    // Four threads had two CPUs.
+    assert!(of("working", "runnable_ns") > 0.2, "{json}");
+    assert!(of("sleeping", "blocked_ns") > of("sleeping", "program_ns"), "{json}");
 }

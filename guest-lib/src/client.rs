@@ -1,6 +1,7 @@
 //! A client: one vCPU's or one thread's own ring and registers.
 
 use crate::channel::Channel;
+use crate::counts;
 use crate::error::OpenError;
 use crate::local::LocalHost;
 use crate::mask;
@@ -24,7 +25,8 @@ pub struct Reply {
     pub status: Status,
     /// This client's clock before the store.
     pub before: u64,
-    /// The host's raw counter, in its own ticks. 0 where no host answers.
+    /// The host's raw counter, in its own ticks. 0 where no host answers, or the host did not
+    /// answer ([`Status::Failed`]).
     pub host_time: u64,
     /// This client's clock after the store.
     pub after: u64,
@@ -213,8 +215,18 @@ impl<'m> Client<'m> {
                     local.ask(self.index, self.producer.memory(), self.cpu(), seq);
                     reply = host[host_page::REPLY].load(Ordering::Acquire);
                 }
+                let is_answered = reply as u32 == seq;
+                if !is_answered && self.channel.traps() {
+                    // The VMM has lost the device's server, or the device is gone: all ones.
+                    counts::add(&counts::UNANSWERED);
+                }
+                // Without an answer, they are an earlier one's.
+                let answer = |word: usize| match is_answered {
+                    true => host[word].load(Relaxed),
+                    false => 0,
+                };
                 Reply {
-                    status: match (reply as u32 == seq, reply >> 32) {
+                    status: match (is_answered, reply >> 32) {
                         (true, 0) => Status::Recorded,
                         (true, 1) => Status::Filtered,
                         (true, 3) => Status::Invalid,
@@ -222,9 +234,9 @@ impl<'m> Client<'m> {
                         _ => Status::Failed,
                     },
                     before,
-                    host_time: host[host_page::REPLY_HOST_TIME].load(Relaxed),
+                    host_time: answer(host_page::REPLY_HOST_TIME),
                     after: clock.now(),
-                    epoch: host[host_page::REPLY_EPOCH].load(Relaxed),
+                    epoch: answer(host_page::REPLY_EPOCH),
                 }
             },
         )?;
@@ -375,15 +387,23 @@ impl<'m> Patience<'m> {
 /// It costs one exit. Where stores do not trap, and where a kernel module lends the client, it is a
 /// commit.
 pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
+    hypertrace_of(client, client.index, arg1, args);
+}
+
+/// Records an event as [`hypertrace()`] does, with another client's number. The interface of 2016
+/// leaves the choice of numbers to programs.
+pub(crate) fn hypertrace_of(client: &Client<'_>, number: u32, arg1: u64, args: &[u64]) {
     let channel = &client.channel;
     let most = channel.geometry.legacy_args as usize - 1;
     let args = &args[..args.len().min(most)];
-    let has_registers = channel.traps() && !channel.is_lent;
-    let Some(control) = channel.control.filter(|_| has_registers) else {
+    let first = u64::from(number) * channel.geometry.legacy_slot_stride() / WORD;
+    let slot = channel.data.get(first as usize..).and_then(|slot| slot.get(..most));
+    let trapping = channel.control.filter(|_| channel.traps() && !channel.is_lent);
+    let Some((control, slot)) = trapping.zip(slot) else {
         let count = 1 + args.len() as u64;
         let clock = channel.clock;
         client.insist(|| {
-            let prefix = [client.index.into(), count, arg1];
+            let prefix = [number.into(), count, arg1];
             client.producer.try_words(
                 || clock.now(),
                 id::HYPERTRACE,
@@ -394,15 +414,13 @@ pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
         });
         return;
     };
-    let slot = u64::from(client.index) * channel.geometry.legacy_slot_stride() / WORD;
-    let slot = &channel.data[slot as usize..][..most];
     for (i, word) in slot.iter().enumerate() {
         word.store(args.get(i).copied().unwrap_or(0), Relaxed);
     }
     // ORDERING: the store to the register traps; x86 keeps stores in order,
     // others need the fence.
     hypertrace_abi::atomic::fence(Ordering::SeqCst);
-    control.legacy(client.index, arg1);
+    control.legacy(number, arg1);
 }
 
 #[cfg(all(test, feature = "std"))]

@@ -31,8 +31,9 @@ pub struct ProcessCounts {
     /// Clients that were left because another had taken them.
     pub taken: u64,
     /// Reference points that a segment's host did not answer within a second,
-    /// or that no thread waited for because it was dead already. It may have
-    /// recorded them.
+    /// or that no thread waited for because it was dead already; and those that a device's host did
+    /// not answer before the store had ended: its server has died or hung, or the VMM has dropped the
+    /// device. It may have recorded them. Their status is [`Failed`](crate::Status::Failed).
     pub unanswered: u64,
 }
 

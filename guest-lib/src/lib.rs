@@ -123,11 +123,11 @@ pub use hypertrace_abi::sink::Status;
 #[doc(hidden)]
 pub use hypertrace_abi as abi;
 
-/// The functions that macros call where no client is named. Needs the feature `std`.
+/// The functions that macros and the C library call where no client is named. Needs the feature `std`.
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod this_thread {
-    pub use crate::linux::thread::{commit, emit, reference_point};
+    pub use crate::linux::thread::{commit, emit, hypertrace_as, reference_point};
 }
 
 /// Records an event: a name, then fields `name` or `name = value`.

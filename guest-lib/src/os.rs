@@ -105,3 +105,28 @@ pub(crate) fn cpu() -> u32 {
 pub(crate) fn pause() {
     core::hint::spin_loop();
 }
+
+#[cfg(all(test, feature = "std", target_os = "linux"))]
+mod tests {
+    use super::*;
+    use hypertrace_abi::atomic::AtomicU64;
+
+    /// As the memory of a PCI function: a futex does not work on the kernel's own page of times either.
+    #[test]
+    fn a_thread_naps_on_a_word_that_takes_no_futex() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let Some(line) = maps.lines().find(|line| line.ends_with("[vvar]")) else {
+            eprintln!("not run: this kernel shows no page of times");
+            return;
+        };
+        let start = usize::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap();
+        // SAFETY: a readable page, which the process keeps; nothing of it is loaded.
+        let word = unsafe { &*(start as *const AtomicU64) };
+        assert!(!hypertrace_segment::futex::wait_low(word, 0, None));
+
+        let until = nanoseconds() + 20_000_000;
+        let turns = (0..).take_while(|_| sleep(word, 0, until, false)).count();
+
+        assert!(turns <= 100, "{turns} turns of 200 us or more in 20 ms");
+    }
+}

@@ -133,6 +133,32 @@ impl Compiler {
         made
     }
 
+    /// Compiles a source as firmware is compiled: no library, no libc, no registers but the general ones. Returns the
+    /// object, in which nothing is undefined.
+    #[track_caller]
+    pub fn freestanding(&self, source: &Path, folder: &Path) -> PathBuf {
+        let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+        let made = folder.join(format!("{stem}-{}.o", self.name));
+        let mut command = self.compile(source);
+        command.args(["-ffreestanding", "-mgeneral-regs-only", "-c", "-o"]).arg(&made);
+        succeed(&mut command);
+        let mut link = Command::new(&self.program);
+        link.args(["-nostdlib", "-static", "-Wl,--entry=0", "-o"]).arg(folder.join("alone"));
+        succeed(link.arg(&made));
+        made
+    }
+
+    /// Compiles a static program of a source and an object, without the C library of this tree.
+    #[track_caller]
+    pub fn with_object(&self, source: &Path, object: &Path, folder: &Path) -> PathBuf {
+        let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+        let made = folder.join(format!("{stem}-{}", self.name));
+        let mut command = self.compile(source);
+        succeed(command.arg("-static").arg(object).arg("-o").arg(&made));
+        capability::used(self.name);
+        made
+    }
+
     /// Asserts that it refuses this source.
     #[track_caller]
     pub fn refuses(&self, source: &Path) {

@@ -161,4 +161,16 @@ impl Hypertrace {
     pub fn stat(&self, dir: &Path) -> Value {
         run(self.command(["stat", "--json"]).arg(dir)).json()
     }
+
+    /// Returns the names of a session's regions, with the numbers of those that `regions` counts.
+    #[track_caller]
+    pub fn regions(&self, dir: &Path, options: &[&str]) -> Vec<(String, u64)> {
+        let ran = run(self.command(["regions", "--json"]).args(options).arg(dir));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let regions: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let groups = regions["regions"].as_array().unwrap().iter();
+        let count =
+            |group: &Value| Some((group["name"].as_str()?.into(), group["count"].as_u64()?));
+        groups.filter_map(count).collect()
+    }
 }

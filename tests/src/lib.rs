@@ -5,6 +5,7 @@
 
 pub mod acts;
 pub mod babeltrace2;
+pub mod bare;
 pub mod build;
 pub mod c;
 pub mod capability;
@@ -12,6 +13,7 @@ pub mod command;
 pub mod forger;
 pub mod host;
 pub mod inject;
+pub mod interface_2016;
 pub mod interrupt;
 pub mod kvm;
 pub mod linux;

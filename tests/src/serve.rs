@@ -89,12 +89,19 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    /// Kills it if a test has failed.
-    fn drop(&mut self) {
+impl Server {
+    /// Kills it, as a crash would.
+    pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
             let _ = process.wait();
         }
+    }
+}
+
+impl Drop for Server {
+    /// Kills it if a test has failed.
+    fn drop(&mut self) {
+        self.kill();
     }
 }

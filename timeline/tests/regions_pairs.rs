@@ -392,6 +392,62 @@ fn a_client_that_moves_to_another_thread_in_a_region_is_not_counted() {
     assert_eq!((count, kinds), (2, vec![("migration", 1)]));
 }
 
+/// Events of regions of any client.
+const ANY_EVENTS: &str = r#"[
+    {"id":16,"schema":"boot_begin(id:u64,any_client:bool)","reference_point":false},
+    {"id":17,"schema":"boot_end(id:u64,any_client:bool)","reference_point":false}
+]"#;
+
+/// Reads a session of the regions of any client: client, time, id of the event, id of the region.
+/// After the first client's events, it loses some.
+fn of_any_client(made: &[(u32, u64, u32, u64)], lost: u64) -> Regions {
+    let mut session = Made::with_json(&made::json(&made::clocks(), ANY_EVENTS, "[]"));
+    for client in 0..2 {
+        let own = made.iter().filter(|(of, ..)| *of == client);
+        let packet = own.fold(Packet::guest(client), |packet, (_, time, event, id)| {
+            packet.event(made::GUEST_BASE + time, *event, &[*id, 1])
+        });
+        let name = format!("guest-{client:03}-0000");
+        let next =
+            Packet::guest(client).after(&packet).with64(56, if client == 0 { lost } else { 0 });
+        session = session.stream(&name, &[Packet::guest(client), packet, next]);
+    }
+    all(&session)
+}
+
+#[test]
+fn a_region_of_any_client_ends_on_another() {
+    let made = [(0, 10, 16, 1), (1, 500, 17, 1), (1, 600, 16, 1), (0, 900, 17, 1)];
+
+    let regions = of_any_client(&made, 0);
+
+    assert_eq!(counts(&regions), (2, vec![]));
+    let durations = regions.samples().map(|sample| sample.end_ns() - sample.begin_ns);
+    assert_eq!(durations.collect::<Vec<_>>(), [490, 300]);
+    assert!(regions.samples().all(|sample| sample.client().is_none()));
+}
+
+#[test]
+fn regions_of_any_client_with_different_ids_are_not_nested() {
+    let twenty = (0..20).flat_map(|n| [(0, 20 + 2 * n, 16, n + 2), (0, 21 + 2 * n, 17, n + 2)]);
+    let made = Vec::from_iter([(0, 10, 16, 1)].into_iter().chain(twenty).chain([(1, 90, 17, 1)]));
+
+    assert_eq!(counts(&of_any_client(&made, 0)), (21, vec![]));
+}
+
+#[test]
+fn a_region_of_any_client_needs_its_own_end() {
+    let made = [(0, 10, 16, 1), (0, 20, 16, 1), (1, 30, 17, 1), (1, 40, 17, 2), (1, 50, 16, 3)];
+    let kinds = vec![("begin_without_end", 1), ("end_without_begin", 1), ("id_twice", 1)];
+    assert_eq!(counts(&of_any_client(&made, 0)), (0, kinds));
+}
+
+#[test]
+fn a_region_of_any_client_over_lost_events_is_not_counted() {
+    let made = [(0, 10, 16, 1), (1, 500, 17, 1)];
+    assert_eq!(counts(&of_any_client(&made, 3)), (0, vec![("lost_events", 1)]));
+}
+
 #[test]
 fn a_region_that_a_child_process_ends_too_is_not_counted() {
     let json = made::json(&made::clocks(), vcpu::EVENTS, "[]");

@@ -1,7 +1,7 @@
 //! Commands of the stable toolchain, which runs this program, and of the nightly one; a command's first line of output.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +9,17 @@ use anyhow::{Context, Result, ensure};
 /// Returns the cargo that runs this.
 pub fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+}
+
+/// Returns cargo's target folder, as an absolute path: commands run in the root.
+///
+/// # Errors
+/// If there is no current folder.
+pub fn target_folder(root: &Path) -> Result<PathBuf> {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => Ok(std::path::absolute(folder)?),
+        None => Ok(root.join("target")),
+    }
 }
 
 /// Returns a command of the nightly toolchain's cargo.

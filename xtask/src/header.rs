@@ -1,15 +1,31 @@
-//! Generation of the C header: declarations from the C library's source, macros from its `macros.h`.
+//! Generation of the C headers: declarations from the C library's source, texts around them from its `.h` files.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Sources of the declarations, in the crate of the C library.
-const SOURCES: [&str; 3] = ["src/site.rs", "src/event.rs", "src/process.rs"];
+use crate::bare;
 
-/// Includes of the header, which the macros need too.
-const INCLUDES: &str = "\
+/// A header.
+struct Header {
+    path: &'static str,
+    guard: &'static str,
+    includes: &'static str,
+    /// Sources of the declarations, in the crate of the C library.
+    sources: &'static [&'static str],
+    /// Text before them.
+    top: &'static str,
+    /// Text after them.
+    end: Option<&'static str>,
+}
+
+const HEADERS: [Header; 2] = [
+    Header {
+        path: "guest-lib/include/hypertrace.h",
+        guard: "HYPERTRACE_H",
+        // The macros need them too.
+        includes: "\
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,8 +34,21 @@ const INCLUDES: &str = "\
 #if defined(__cplusplus)
 #include <cstring>
 #include <type_traits>
-#endif
-";
+#endif",
+        sources: &["src/site.rs", "src/event.rs", "src/process.rs"],
+        top: "top.h",
+        end: Some("macros.h"),
+    },
+    Header {
+        path: "guest-lib/include/qemu-hypertrace.h",
+        guard: "QEMU_HYPERTRACE_H",
+        // Those of 2016.
+        includes: "#include <stdint.h>\n#include <sys/types.h>",
+        sources: &["src/interface_2016.rs"],
+        top: "interface_2016.h",
+        end: None,
+    },
+];
 
 /// Rust names and their names in C.
 const NAMES: [(&str, &str); 5] = [
@@ -30,32 +59,25 @@ const NAMES: [(&str, &str); 5] = [
     ("Reply", "hypertrace_reply"),
 ];
 
-/// Returns the path of the header.
-pub fn path(root: &Path) -> PathBuf {
-    root.join("guest-lib/include/hypertrace.h")
-}
-
-/// Generates the header's text.
-///
-/// # Errors
-/// If a source is missing, or cbindgen cannot read it.
-pub fn text(root: &Path) -> Result<String> {
+/// Generates a header's text.
+fn text(root: &Path, header: &Header) -> Result<String> {
     let crate_folder = root.join("guest-lib/capi");
     let read = |name: &str| {
         let file = crate_folder.join(name);
         fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
     };
+    let end = header.end.map(read).transpose()?;
     let mut config = cbindgen::Config {
         language: cbindgen::Language::C,
         style: cbindgen::Style::Tag,
         cpp_compat: true,
         documentation_style: cbindgen::DocumentationStyle::Doxy,
-        include_guard: Some("HYPERTRACE_H".into()),
+        include_guard: Some(header.guard.into()),
         no_includes: true,
         usize_is_size_t: true,
-        after_includes: Some(INCLUDES.trim_end().to_owned()),
-        header: Some(read("top.h")?.trim_end().to_owned()),
-        trailer: Some(read("macros.h")?.trim_end().to_owned()),
+        after_includes: Some(header.includes.to_owned()),
+        header: Some(read(header.top)?.trim_end().to_owned()),
+        trailer: end.map(|end| end.trim_end().to_owned()),
         line_length: 100,
         tab_width: 4,
         ..cbindgen::Config::default()
@@ -65,7 +87,7 @@ pub fn text(root: &Path) -> Result<String> {
     config.export.rename = NAMES.map(|(rust, c)| (rust.to_owned(), c.to_owned())).into();
 
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for source in SOURCES {
+    for source in header.sources {
         builder = builder.with_src(crate_folder.join(source));
     }
     let bindings = builder.generate().context("cannot make the C header")?;
@@ -74,13 +96,21 @@ pub fn text(root: &Path) -> Result<String> {
     String::from_utf8(header).context("the C header is not UTF-8")
 }
 
-/// Writes the header: `cargo xtask header`.
+/// Writes the headers: `cargo xtask header`.
 ///
 /// # Errors
-/// As [`text`], or if it cannot be written.
+/// If a source is missing, cbindgen cannot read it, or a header cannot be written.
 pub fn write(root: &Path) -> Result<()> {
-    let path = path(root);
-    fs::write(&path, text(root)?).with_context(|| format!("cannot write {}", path.display()))
+    for header in &HEADERS {
+        let path = root.join(header.path);
+        let text = text(root, header)?;
+        write_to(&path, &text)?;
+    }
+    write_to(&root.join(bare::PATH), &bare::text(root)?)
+}
+
+fn write_to(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -88,12 +118,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_is_as_its_sources_say() {
+    fn the_headers_are_as_their_sources_say() {
         let root = crate::root().unwrap();
+        for header in &HEADERS {
+            is_committed(&root, header.path, &text(&root, header).unwrap());
+        }
+        is_committed(&root, bare::PATH, &bare::text(&root).unwrap());
+    }
 
-        let wanted = text(&root).unwrap();
-
-        let found = fs::read_to_string(path(&root)).unwrap_or_default();
-        assert!(found == wanted, "run `cargo xtask header` and commit {}", path(&root).display());
+    #[track_caller]
+    fn is_committed(root: &Path, path: &str, wanted: &str) {
+        let found = fs::read_to_string(root.join(path)).unwrap_or_default();
+        assert!(found == wanted, "run `cargo xtask header` and commit {path}");
     }
 }

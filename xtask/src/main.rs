@@ -2,11 +2,13 @@
 //! C header, checks of words and imports.
 
 mod apt;
+mod bare;
 mod command;
 mod fetch;
 mod full;
 mod header;
 mod imports;
+mod install;
 mod module;
 mod notes;
 mod probe;
@@ -47,9 +49,11 @@ enum Job {
     ///
     /// Fails unless each backend recorded or dropped exactly the emitted events, and memory use stayed flat.
     Soak(soak::Options),
-    /// Make the files of C that come from Rust: guest-lib/include/hypertrace.h from the C library's source, and the
-    /// constants of guest-lib/linux-module
+    /// Make the C headers in guest-lib/include from the C library's source and the crate abi, and the constants of
+    /// guest-lib/linux-module
     Header,
+    /// Build the C library, and install it with its headers and a file for pkg-config
+    InstallC(install::Options),
     /// Show the imports in each folder, floor by floor, and find circles
     Imports,
     /// Find words in comments and documents that read badly
@@ -82,6 +86,7 @@ fn run(job: Job) -> Result<bool> {
             header::write(&root()?)?;
             module::write(&root()?).map(|()| true)
         }
+        Job::InstallC(options) => install::run(&root()?, &options).map(|()| true),
         Job::Imports => imports::check(&root()?),
         Job::Words => words::check(&root()?),
         Job::Fetch { programs } => {

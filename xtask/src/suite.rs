@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::command::{cargo, nightly};
+use crate::command::{cargo, nightly, target_folder};
 use crate::notes::{Notes, Required};
 use crate::probe::Machine;
 use crate::step;
@@ -35,11 +35,7 @@ pub struct Options {
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let begin = Instant::now();
     let machine = Machine::probe();
-    // Absolute, because the commands run in the root.
-    let target = match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => std::path::absolute(folder)?,
-        None => root.join("target"),
-    };
+    let target = target_folder(root)?;
     // Tests write their files there, and leave them if they are killed. Open to all users like the system's own: some
     // tests run programs as other users.
     let temporary = tempfile::Builder::new()

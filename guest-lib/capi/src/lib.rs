@@ -11,5 +11,6 @@
 //! from `macros.h`.
 
 pub mod event;
+pub mod interface_2016;
 pub mod process;
 pub mod site;

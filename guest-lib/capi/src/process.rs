@@ -102,6 +102,12 @@ unsafe fn open(options: *const Options) -> Result<(), String> {
     })
 }
 
+/// Returns the number of the system's error that an error is or has as its cause.
+pub(crate) fn system_error(why: &(dyn Error + 'static)) -> Option<i32> {
+    let own = why.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+    own.or_else(|| why.source().and_then(system_error))
+}
+
 /// # Safety
 /// `at` is a C string that lives as long as the result, or NULL.
 unsafe fn string<'a>(at: *const c_char) -> Option<&'a OsStr> {

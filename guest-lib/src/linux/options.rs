@@ -86,4 +86,6 @@ pub struct Info {
     pub frequency: u64,
     /// Whether stores to registers trap to a host. If not, it is shared memory.
     pub traps: bool,
+    /// Arguments of an event of the interface of 2016.
+    pub legacy_args: u32,
 }

@@ -354,6 +354,7 @@ impl Process {
             clock: self.pace.clock(),
             frequency: self.channel.frequency(),
             traps: self.channel.traps(),
+            legacy_args: self.channel.geometry.legacy_args,
         }
     }
 

@@ -6,7 +6,7 @@
 use super::process::{self, Missing, Process};
 use super::seat::Seat;
 use super::sys::Undisturbed;
-use crate::client::{Client, Reply};
+use crate::client::{Client, Reply, hypertrace_of};
 use crate::counts;
 use crate::error::OpenError;
 use crate::os::coarse_ms;
@@ -131,6 +131,19 @@ pub fn poll() {
 pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
     let leased = |client: &&Client<'_>| client.producer().state().is_leased();
     Some(f(current().filter(leased).or_else(attach)?))
+}
+
+/// Records an event of the interface of 2016 with the number that the program gives for its
+/// client, which must exist. An event without a client of this thread is counted.
+pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
+    let recorded = with_client(|client| {
+        if number < client.channel().clients() {
+            hypertrace_of(client, number, arg1, args);
+        }
+    });
+    if recorded.is_none() && !process::is_hopeless() {
+        counts::unattached(1);
+    }
 }
 
 /// Returns the client for another try after an emit that did not succeed, if the

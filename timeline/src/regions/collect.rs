@@ -100,11 +100,19 @@ fn read<'a>(
     windows: &[Window],
 ) -> Result<(Pass<'a>, Vec<String>)> {
     let mut warnings = Vec::new();
-    let mut hosts: Vec<Host> = sessions.iter().map(|(s, maps)| Host::new(s, maps)).collect();
+    let mut hosts: Vec<Host> = (0..)
+        .zip(sessions)
+        .map(|(number, (session, maps))| {
+            let own = || traces.iter().filter(|trace| trace.session() == Some(number));
+            let has_guests = own().next().is_some() && own().all(KernelTrace::is_of_guest);
+            Host::new(session, maps, has_guests)
+        })
+        .collect();
     let mut traced = vec![Vec::new(); traces.len()];
     let all = Vec::from_iter(sessions.iter().map(|(session, _)| session));
     for (trace, shows) in traces.iter().zip(&mut traced) {
-        if trace.is_of_guest() {
+        let of_guest = trace.is_of_guest();
+        if of_guest && trace.session().is_none_or(|number| !hosts[number].is_program) {
             // Its threads are the guest's.
             continue;
         }
@@ -126,10 +134,12 @@ fn read<'a>(
         }
         let (kinds, end) = (Kinds::of(&trace.first_names(FIRST_EVENTS)?), trace.end()?);
         let Some(end) = end else { continue };
-        for session in shown {
+        for session in shown.filter(|number| !of_guest || trace.session() == Some(*number)) {
             let recordings = &mut hosts[session].recordings;
             shows.push((session, recordings.len()));
-            recordings.push(Recording::new(kinds, end, Followed::new(trace.threads())));
+            let mut recording = Recording::new(kinds, end, Followed::new(trace.threads()));
+            recording.guest_clock = trace.guest_clock();
+            recordings.push(recording);
         }
     }
     let mut pass = Pass::new(sessions, options, hosts);
@@ -288,13 +298,17 @@ impl<'a> Pass<'a> {
                 // A program's point has the time at which its host handled it: meanwhile the thread waits.
                 let is_of_host = host.is_program && event.kind == EventKind::ReferencePoint;
                 if !is_unknown && !is_of_host {
-                    host.guest(thread, time, event.bound_ns);
+                    let clock = event.reading.map(|reading| reading.clock);
+                    host.guest(thread, time, event.bound_ns, clock);
                 }
             }
         }
         if let Some(thread) = thread {
             self.release(session, thread);
         }
+        // Its end may be on another thread: none of its time is one thread's.
+        let thread = thread.filter(|_| !role.is_of_any);
+        let is_unknown = is_unknown && !role.is_of_any;
         if let Some(name) = role.ends {
             self.end(event, role, name, thread, is_unknown);
         }
@@ -302,13 +316,14 @@ impl<'a> Pass<'a> {
             self.begin(event, role, name, thread, is_unknown);
         }
         if !self.has_both && role.begins.or(role.ends).is_some() {
-            self.has_both = self.pairs(event).is_some_and(|pairs| pairs.has_both());
+            self.has_both = self.pairs(event, role).is_some_and(|pairs| pairs.has_both());
         }
     }
 
-    fn pairs(&mut self, event: &EventRef<'_>) -> Option<&mut Pairs> {
+    fn pairs(&mut self, event: &EventRef<'_>, role: Role) -> Option<&mut Pairs> {
         let host = &mut self.hosts[event.session];
         match (event.client, event.thread) {
+            (Some(_), _) if role.is_of_any => Some(&mut host.of_any),
             (Some(client), _) => host.client(client).map(|client| &mut client.pairs),
             (None, Some(thread)) => host.vmm(thread.tid),
             (None, None) => None,
@@ -331,6 +346,7 @@ impl<'a> Pass<'a> {
         let open = Open {
             name,
             id: role.id(event),
+            client: event.client.unwrap_or(NO_CLIENT),
             group,
             begin: time,
             bound: event.bound_ns,
@@ -347,10 +363,10 @@ impl<'a> Pass<'a> {
             // There are no ids.
             Select::Between(..) => SameId::Replaces,
         };
-        match self.pairs(event).map(|pairs| pairs.begin(open, most, same_id)) {
+        match self.pairs(event, role).map(|pairs| pairs.begin(open, most, same_id)) {
             Some(Begun::Open) => {}
             Some(Begun::Instead(old)) => {
-                self.never_ended(session, event.client.unwrap_or(NO_CLIENT), &old);
+                self.never_ended(session, of_role(event, role), &old);
             }
             Some(Begun::Again { group, is_first }) => {
                 // One end closes both.
@@ -372,8 +388,8 @@ impl<'a> Pass<'a> {
         is_unknown: bool,
     ) {
         let (session, end, id) = (event.session, event.ts_ns, role.id(event));
-        let client = event.client.unwrap_or(NO_CLIENT);
-        let Some((mut open, never)) = self.pairs(event).and_then(|pairs| pairs.end(name, id))
+        let client = of_role(event, role);
+        let Some((mut open, never)) = self.pairs(event, role).and_then(|pairs| pairs.end(name, id))
         else {
             if matches!(self.options.select, Select::Names(_)) {
                 let Some(group) = self.group(event, role, name, thread) else { return };
@@ -385,7 +401,8 @@ impl<'a> Pass<'a> {
             self.never_ended(session, client, &open);
         }
         // Between two readings of one clock, its rate alone limits the time.
-        let passed = open.guest_time.zip(event.reading).and_then(|(a, b)| a.until(b.time()));
+        let reading = event.reading.filter(|_| event.client.unwrap_or(NO_CLIENT) == open.client);
+        let passed = open.guest_time.zip(reading).and_then(|(a, b)| a.until(b.time()));
         let of_rate = passed.map_or(u64::MAX, |(least, most)| {
             let ns = end.abs_diff(open.begin);
             let [least, most] =
@@ -401,7 +418,8 @@ impl<'a> Pass<'a> {
         if open.thread.map(|(thread, _)| thread) != thread || has_moved {
             open.wrong.get_or_insert(Kind::Migration);
         }
-        if client != NO_CLIENT && host.jumps.has(client, open.begin, end) {
+        let mut clients = [Some(open.client), event.client].into_iter().flatten();
+        if clients.any(|of| of != NO_CLIENT && host.jumps.has(of, open.begin, end)) {
             open.wrong.get_or_insert(Kind::ClockJump);
         }
         if let Some(why) = open.wrong {
@@ -572,6 +590,7 @@ impl<'a> Pass<'a> {
                 .collect();
             let vmm = self.hosts[session].vmm.values_mut();
             open.extend(vmm.flat_map(|pairs| pairs.take().map(|open| (NO_CLIENT, open))));
+            open.extend(self.hosts[session].of_any.take().map(|open| (NO_CLIENT, open)));
             for (client, open) in open {
                 self.stray_begin(session, client, &open);
             }
@@ -589,7 +608,7 @@ impl<'a> Pass<'a> {
         if matches!(self.options.select, Select::Between(..)) && !has_both {
             warnings.push(
                 "no regions between these events: both must be of the same client, or both of the \
-                 same thread of the VMM"
+                 same thread of the VMM, or have a field any_client"
                     .into(),
             );
         }
@@ -606,4 +625,9 @@ impl<'a> Pass<'a> {
             store,
         }
     }
+}
+
+/// Returns the client that an event's region is of; [`NO_CLIENT`] if it is of none or of any.
+fn of_role(event: &EventRef<'_>, role: Role) -> u32 {
+    event.client.filter(|_| !role.is_of_any).unwrap_or(NO_CLIENT)
 }

@@ -35,6 +35,8 @@ const MOST_CPUS: usize = 1 << 13;
 /// A session while it is read.
 #[derive(Debug)]
 pub(super) struct Host {
+    /// Whether its clients are threads that the kernel's events show: of programs of the host, or of a guest
+    /// whose own kernel was recorded.
     pub is_program: bool,
     /// Events, reference points and stamps so far.
     pub events: u64,
@@ -51,6 +53,8 @@ pub(super) struct Host {
     pub clients: Vec<Client>,
     /// Regions between two events of the VMM, by thread.
     pub vmm: HashMap<u32, Pairs>,
+    /// Regions that begin and end on any clients.
+    pub of_any: Pairs,
     /// Most open regions of a client.
     pub most_open: usize,
     pub jumps: Jumps,
@@ -74,6 +78,8 @@ pub(super) struct Host {
 #[derive(Debug)]
 pub(super) struct Recording {
     pub kinds: Kinds,
+    /// The guest's clock that stamps it, if it is of a guest's kernel.
+    pub guest_clock: Option<u32>,
     /// Time of the last event.
     end: i64,
     /// Time of the last event of each CPU so far.
@@ -126,7 +132,8 @@ pub(super) struct Client {
 impl Recording {
     /// Makes one with these kinds of events, of a trace with this last event and this filter.
     pub fn new(kinds: Kinds, end: i64, followed: Followed) -> Recording {
-        Recording { kinds, end, cpus: Vec::new(), seen: Tids::default(), followed }
+        let (cpus, seen) = (Vec::new(), Tids::default());
+        Recording { kinds, guest_clock: None, end, cpus, seen, followed }
     }
 
     /// Notes the time of an event of a CPU.
@@ -147,8 +154,10 @@ impl Recording {
 }
 
 impl Host {
-    pub fn new(session: &Session, maps: &ClockMaps) -> Host {
+    /// `has_guests`: its guests' kernels were recorded, and the host's was not.
+    pub fn new(session: &Session, maps: &ClockMaps, has_guests: bool) -> Host {
         let json = session.json();
+        let is_program = json.programs || has_guests;
         let jumps = maps.iter().flat_map(|(_, client, map)| {
             map.jumps().iter().map(move |jump| {
                 let (a, b) = (unix_ns(session, jump.before.y), unix_ns(session, jump.after.y));
@@ -156,7 +165,7 @@ impl Host {
             })
         });
         let mut host = Host {
-            is_program: json.programs,
+            is_program,
             events: 0,
             runs: false,
             recordings: Vec::new(),
@@ -165,10 +174,11 @@ impl Host {
             slots: Box::new([0; TID_SLOTS]),
             clients: Vec::new(),
             vmm: HashMap::new(),
+            of_any: Pairs::of_all_clients(),
             most_open: most_open(0),
             jumps: Jumps::new(jumps.collect()),
             pids: HashMap::new(),
-            lease_ends: lease_ends(session),
+            lease_ends: if is_program { lease_ends(session, maps) } else { HashMap::new() },
             claimed: Counted::default(),
             disputed: Counted::default(),
             without_account: Counted::default(),
@@ -180,7 +190,7 @@ impl Host {
         for number in clients.collect::<BTreeSet<u32>>() {
             let mut client = Client::default();
             // The threads of a program's host serve it and do not run it.
-            let seats = if json.programs { &[] } else { maps.seats(number) };
+            let seats = if is_program { &[] } else { maps.seats(number) };
             let mut before = i64::MIN;
             for seat in seats {
                 let Some(thread) = host.thread(seat.tid) else { break };
@@ -377,6 +387,7 @@ impl Host {
     pub fn spoil(&mut self) {
         self.clients.iter_mut().for_each(|client| client.pairs.spoil(Kind::LostEvents));
         self.vmm.values_mut().for_each(|pairs| pairs.spoil(Kind::LostEvents));
+        self.of_any.spoil(Kind::LostEvents);
     }
 
     /// Counts no region that is open now on a thread of the VMM: its own events are lost, and those of the
@@ -385,11 +396,16 @@ impl Host {
         let pairs = self.clients.iter_mut().map(|client| &mut client.pairs);
         let own = self.vmm.get_mut(&self.threads[thread].tid);
         pairs.chain(own).for_each(|pairs| pairs.spoil_of(thread, Kind::LostEvents));
+        self.of_any.spoil(Kind::LostEvents);
     }
 
-    /// Takes a client's own event for the account of its thread.
-    pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>) {
-        self.threads[at].account.guest(time, bound);
+    /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.
+    pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>, clock: Option<u32>) {
+        let thread = &mut self.threads[at];
+        let kernel = thread.recording.and_then(|at| self.recordings.get(at)?.guest_clock);
+        // Their order is that of the clock, whatever its error against the host's is.
+        let is_one = kernel.is_some() && kernel == clock;
+        thread.account.guest(time, if is_one { Some(0) } else { bound });
         self.check(at);
     }
 

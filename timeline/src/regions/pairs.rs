@@ -20,6 +20,8 @@ const MOST_INSIDE: u8 = 16;
 pub(super) struct Open {
     pub name: u32,
     pub id: u64,
+    /// Client of its beginning.
+    pub client: u32,
     pub group: u32,
     pub begin: i64,
     pub bound: Option<u64>,
@@ -58,9 +60,11 @@ pub(super) enum Begun {
     Again { group: u32, is_first: bool },
 }
 
-/// The open regions of a client.
+/// The open regions of a client, or those of all clients together.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
+    /// Whether regions of one name may be open at the same time: different ids are different regions.
+    may_overlap: bool,
     open: VecDeque<Open>,
     has_begun: bool,
     has_ended: bool,
@@ -79,6 +83,11 @@ impl Open {
 }
 
 impl Pairs {
+    /// Returns those of all clients together.
+    pub fn of_all_clients() -> Pairs {
+        Pairs { may_overlap: true, ..Pairs::default() }
+    }
+
     /// Opens a region. If `most` are open already, it does so in place of the oldest.
     pub fn begin(&mut self, mut new: Open, most: usize, same_id: SameId) -> Begun {
         self.has_begun = true;
@@ -93,7 +102,7 @@ impl Pairs {
             old = self.open.remove(at);
         }
         for open in self.open.iter_mut().filter(|open| open.name == new.name) {
-            if !open.may_have_ended {
+            if !open.may_have_ended && !self.may_overlap {
                 open.wrong.get_or_insert(Kind::Nested);
                 new.wrong = Some(Kind::Nested);
             }
@@ -113,7 +122,7 @@ impl Pairs {
         let mut never = Vec::new();
         for at in (0..at).rev() {
             let open = &mut self.open[at];
-            if open.name == name && !open.may_have_ended {
+            if open.name == name && !open.may_have_ended && !self.may_overlap {
                 open.inside += 1;
                 if open.inside == MOST_INSIDE {
                     never.extend(self.open.remove(at));
@@ -165,12 +174,13 @@ mod tests {
     use super::*;
 
     fn open(id: u64) -> Open {
-        let (name, group, begin, bound) = (0, 0, 0, Some(0));
+        let (name, client, group, begin, bound) = (0, 0, 0, 0, Some(0));
         let (is_point, guest_time, thread) = (false, None, None);
         let (is_unknown, wrong, may_have_ended, inside) = (false, None, false, 0);
         Open {
             name,
             id,
+            client,
             group,
             begin,
             bound,

@@ -10,6 +10,8 @@ use crate::value::ValueRef;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Field of events whose regions may begin on one client and end on another.
+const ANY_CLIENT: &str = "any_client";
 /// Slots for the kinds of a kernel's events, by bits of their names' addresses.
 const SLOTS: usize = 256;
 
@@ -36,6 +38,8 @@ pub(super) struct Role {
     id: Option<u16>,
     /// Field of the value that regions are grouped by.
     by: Option<u16>,
+    /// Whether the region is not of one client.
+    pub is_of_any: bool,
     /// Whether it is the VMM's event before it enters the guest.
     pub is_run: bool,
 }
@@ -59,7 +63,8 @@ impl Role {
             By::Field(name) => field(name),
             _ => None,
         };
-        Role { begins, ends, id, by, is_run: is_run(name) }
+        let is_of_any = field(ANY_CLIENT).is_some();
+        Role { begins, ends, id, by, is_of_any, is_run: is_run(name) }
     }
 
     /// Returns the id in an event with this role, 0 if it has none.

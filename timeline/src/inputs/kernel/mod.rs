@@ -292,6 +292,11 @@ impl KernelTrace {
             || self.times.iter().any(|times| matches!(times.scale, Scale::Guest(_)))
     }
 
+    /// Returns the guest's clock in its session, if it is of a guest's kernel.
+    pub(crate) fn guest_clock(&self) -> Option<u32> {
+        self.file.options.guest_clock
+    }
+
     /// Returns whether it is of a guest whose host's session it belongs to.
     fn is_in_session_of_host(&self) -> bool {
         self.session.is_some() && self.file.options.guest_clock.is_some()

@@ -70,6 +70,7 @@ impl Pass<'_> {
             Some(client) => {
                 if let Some(client) = host.clients.get_mut(client as usize) {
                     client.pairs.spoil(Kind::LostEvents);
+                    host.of_any.spoil(Kind::LostEvents);
                 }
             }
             // Another thread's ring has its own space.

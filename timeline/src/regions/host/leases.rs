@@ -5,7 +5,7 @@
 use super::super::unix_ns;
 use super::{Host, MOST_LESSEES};
 use crate::event::EventRef;
-use crate::inputs::ctf::{Domain, Session};
+use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
 use std::collections::HashMap;
 
@@ -73,10 +73,21 @@ impl Host {
 ///
 /// For lanes, all threads of the VMM that have a ring get an account.
 pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: bool) {
-    let thread = event.thread.and_then(|thread| match (event.client, host.is_program) {
-        (Some(_), true) => host.thread(thread.tid),
-        (None, _) if for_lanes => host.thread(thread.tid),
-        _ => host.known(thread.tid),
+    let numbered = |wanted: &str| {
+        let mut fields = event.fields.iter();
+        fields.find_map(|(name, value)| match value {
+            ValueRef::Unsigned(value) if **name == *wanted => u32::try_from(value).ok(),
+            _ => None,
+        })
+    };
+    // The thread of a guest's program is the guest's.
+    let own =
+        || numbered("tid").filter(|tid| host.is_program && event.client.is_some() && *tid != 0);
+    let tid = event.thread.map(|thread| thread.tid).or_else(own);
+    let thread = tid.and_then(|tid| match (event.client, host.is_program) {
+        (Some(_), true) => host.thread(tid),
+        (None, _) if for_lanes => host.thread(tid),
+        _ => host.known(tid),
     });
     let name = |host: &mut Host, thread: Option<usize>| {
         if let Some(thread) = thread.and_then(|thread| host.threads.get_mut(thread)) {
@@ -87,14 +98,11 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: 
         name(host, thread);
     }
     let Some(number) = event.client else { return };
-    let (mut pid, mut token) = (0, None);
-    for (name, value) in event.fields.iter() {
-        match (&**name, value) {
-            ("pid", ValueRef::Unsigned(value)) => pid = u32::try_from(value).unwrap_or(0),
-            ("token", ValueRef::Hex(value)) => token = Some(value),
-            _ => {}
-        }
-    }
+    let pid = numbered("pid").unwrap_or(0);
+    let token = event.fields.iter().find_map(|(name, value)| match value {
+        ValueRef::Hex(token) if &**name == "token" => Some(token),
+        _ => None,
+    });
     let is_program = host.is_program;
     let until = token.and_then(|token| host.lease_ends.get(&(number, token)).copied());
     let Some(client) = host.client(number) else { return };
@@ -106,8 +114,8 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: 
         (client.token, client.leased, client.is_noted) = (token, event.ts_ns, false);
     }
     if is_program {
-        if let (None, Some(of)) = (thread, event.thread.filter(|thread| thread.tid != 0)) {
-            host.without_account.add(of.tid);
+        if let (None, Some(tid)) = (thread, tid.filter(|tid| *tid != 0)) {
+            host.without_account.add(tid);
         }
         host.claim(number, thread, event.ts_ns);
         let own = host.clients[number as usize].thread;
@@ -116,14 +124,20 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>, for_lanes: 
 }
 
 /// Returns the times of the last events of programs' leases.
-pub(super) fn lease_ends(session: &Session) -> HashMap<(u32, u64), i64> {
+pub(super) fn lease_ends(session: &Session, maps: &ClockMaps) -> HashMap<(u32, u64), i64> {
     let mut ends = HashMap::new();
     let streams = session.streams().iter().filter(|s| s.domain == Domain::Guest);
-    for stream in streams.filter(|_| session.json().programs) {
+    for stream in streams {
         for (token, clock, end) in stream.segments.iter().flat_map(|segment| &segment.leases) {
-            let clock = session.json().clock(*clock).filter(|clock| clock.domain == Domain::Host);
-            let Some(clock) = clock else { continue };
-            let end = unix_ns(session, session.host_time(clock, *end));
+            let Some(clock) = session.json().clock(*clock) else { continue };
+            let end = match clock.domain {
+                Domain::Host => session.host_time(clock, *end),
+                Domain::Guest => match maps.get(clock.id, stream.client) {
+                    Some(mut map) => map.at(*end).host,
+                    None => continue,
+                },
+            };
+            let end = unix_ns(session, end);
             if ends.len() < MOST_LESSEES || ends.contains_key(&(stream.client, *token)) {
                 let last = ends.entry((stream.client, *token)).or_insert(end);
                 *last = end.max(*last);

@@ -1,0 +1,69 @@
+//! Programs of a Linux guest that are killed, and a device's server that does not answer.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use hypertrace_tests::command::Hypertrace;
+use hypertrace_tests::linux::{Linux, static_program};
+use hypertrace_tests::serve::Server;
+use rustix::process::Signal;
+use serde_json::json;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+/// A thousand kills take a minute or more under an emulator: 1,000 in a release build.
+const BATCHES: u64 = if cfg!(debug_assertions) { 20 } else { 100 };
+const CHILDREN: u64 = 10;
+/// Points after which the guest program ends, of those without an answer.
+const UNANSWERED: u64 = 5;
+const KILLS: u64 = BATCHES * CHILDREN;
+
+#[test]
+fn killed_programs_lose_nothing_else_and_points_to_a_stopped_server_are_counted() {
+    let Some(linux) = Linux::find() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
+    let program = static_program("hypertrace-linux-guest").with_file_name("deaths");
+    // Without a check of the clock in each of the processes.
+    let script = format!(
+        "export HYPERTRACE_CLOCK=tsc; deaths kills {BATCHES} {CHILDREN}; deaths points; echo \"lives: $?\""
+    );
+
+    let guest = linux.start(folder.path(), &server.device, &[("deaths", &program)], &script);
+    let begin = Instant::now();
+    // Until the second program makes points.
+    while HYPERTRACE.stat(&server.session)["total"]["reference_points"].as_u64().unwrap()
+        < KILLS + BATCHES + 5
+    {
+        assert!(begin.elapsed() < Duration::from_secs(300));
+        sleep(Duration::from_secs(1));
+    }
+    server.signal(Signal::STOP);
+    // QEMU waits for 5 s, then it drops the device.
+    sleep(Duration::from_secs(8));
+    server.signal(Signal::CONT);
+    let console = guest.console();
+
+    assert!(console.contains(&format!("killed: {KILLS}")), "{console}");
+    assert!(console.contains(&format!("unanswered: {UNANSWERED}")), "{console}");
+    assert!(console.contains("lives: 0"), "{console}");
+    let session = server.session.clone();
+    let stat = server.end();
+    assert_eq!((&stat["total"]["lost"], &stat["total"]["faults"]), (&json!(0), &json!({})));
+    let (mut names, mut clients) = (BTreeMap::new(), BTreeMap::new());
+    HYPERTRACE.report_each(&session, |line| {
+        *names.entry(line.event.clone()).or_insert(0) += 1;
+        if line.event == "leased" {
+            *clients.entry(line.fields["client"].as_u64().unwrap()).or_insert(0) += 1;
+        }
+    });
+    let counts = ["leased", "whole", "witness", "witnessed", "cut_point", "cut_event"];
+    let counts = counts.map(|name| names.get(name).copied().unwrap_or(0));
+    assert_eq!(counts, [KILLS, KILLS, BATCHES, BATCHES, 0, 0], "{names:?}");
+    // Rings are memory that the guest and the server share, also after the device is dropped.
+    let answered = console.split_once("answered: ").unwrap().1.split_once(',').unwrap().0;
+    assert_eq!(names["between"], answered.parse::<u64>().unwrap() + UNANSWERED, "{names:?}");
+    let again = clients.values().filter(|leases| **leases > 1).count();
+    assert!(again as u64 >= CHILDREN, "{clients:?}");
+    Linux::used();
+}

@@ -1,0 +1,125 @@
+//! The interface of 2016: the functions of its library for guests.
+//!
+//! Arguments are kept in memory of this process, by the program's numbers of clients, and copied
+//! to the device at each event. Each thread has a client of its own for that; in the session, an event has
+//! the number that the program gave.
+//!
+//! The code is unsafe because a path and arguments are addresses that a C program passes.
+#![allow(unsafe_code)]
+
+use crate::process::system_error;
+use hypertrace::abi::atomic::{AtomicU64, Ordering::Relaxed};
+use hypertrace::{Options, this_thread};
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+/// The open channel.
+struct Channel {
+    clients: u64,
+    args: u64,
+    /// For each client, as many words as an event has arguments.
+    data: Box<[AtomicU64]>,
+}
+
+static CHANNEL: OnceLock<Channel> = OnceLock::new();
+
+/// Opens the device or segment for this process. Later calls, also of other threads, do nothing.
+///
+/// `base` is the folder of the PCI function in sysfs, as in
+/// "/sys/devices/pci0000:00/0000:00:04.0", or the file of a segment. NULL: the library searches,
+/// also where no virtual machine is.
+///
+/// Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno
+/// and returns -1.
+///
+/// # Safety
+/// `base` is a C string or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_hypertrace_init(base: *const c_char) -> c_int {
+    let mut options = Options::default();
+    if !base.is_null() {
+        // SAFETY: the caller's promise.
+        let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(base) }.to_bytes()));
+        match path.file_name().filter(|_| path.is_dir()) {
+            Some(function) => options.function = Some(function.to_string_lossy().into_owned()),
+            None => options.segment = Some(path.to_owned()),
+        }
+    }
+    match hypertrace::open(&options) {
+        Ok(info) => {
+            CHANNEL.get_or_init(|| {
+                let (clients, args) = (info.clients.end, info.legacy_args);
+                let words = clients as usize * args as usize;
+                Channel {
+                    clients: clients.into(),
+                    args: args.into(),
+                    data: (0..words).map(|_| AtomicU64::new(0)).collect(),
+                }
+            });
+            0
+        }
+        Err(why) => {
+            // SAFETY: errno is this thread's own.
+            unsafe { *libc::__errno_location() = system_error(&why).unwrap_or(libc::ENOENT) };
+            -1
+        }
+    }
+}
+
+/// Publishes this thread's counts of lost events. The channel stays open, as other threads may still
+/// record events. Returns 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn qemu_hypertrace_fini() -> c_int {
+    hypertrace::poll();
+    0
+}
+
+/// Returns how many clients there are: numbers below it are valid. 0 without a channel.
+#[unsafe(no_mangle)]
+pub extern "C" fn qemu_hypertrace_max_clients() -> u64 {
+    CHANNEL.get().map_or(0, |channel| channel.clients)
+}
+
+/// Returns the number of arguments of an event, with its first. 0 without a channel.
+#[unsafe(no_mangle)]
+pub extern "C" fn qemu_hypertrace_num_args() -> u64 {
+    CHANNEL.get().map_or(0, |channel| channel.args)
+}
+
+/// Returns the place for a client's arguments but the first. They keep their values after an event.
+/// NULL if there is no such client.
+#[unsafe(no_mangle)]
+pub extern "C" fn qemu_hypertrace_data(client: u64) -> *mut u64 {
+    let data = CHANNEL.get().and_then(|channel| channel.data_of(client));
+    data.map_or(null_mut(), |data| data.as_ptr().cast::<u64>().cast_mut())
+}
+
+/// Records an event: this argument, and those at the client's `qemu_hypertrace_data`. From a
+/// virtual machine it is one exit. Over a segment it is a commit.
+///
+/// Threads that use it at the same time need different clients.
+#[unsafe(no_mangle)]
+pub extern "C" fn qemu_hypertrace(client: u64, arg1: u64) {
+    let Some(data) = CHANNEL.get().and_then(|channel| channel.data_of(client)) else {
+        return;
+    };
+    let mut args = [0; MOST_ARGS];
+    let args = &mut args[..(data.len() - 1).min(MOST_ARGS)];
+    for (arg, word) in args.iter_mut().zip(data) {
+        *arg = word.load(Relaxed);
+    }
+    this_thread::hypertrace_as(client as u32, arg1, args);
+}
+
+/// Most arguments besides the first.
+const MOST_ARGS: usize = 15;
+
+impl Channel {
+    fn data_of(&self, client: u64) -> Option<&[AtomicU64]> {
+        let args = self.args as usize;
+        (client < self.clients).then(|| &self.data[client as usize * args..][..args])
+    }
+}

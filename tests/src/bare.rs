@@ -1,0 +1,40 @@
+//! The program of `tests/c/bare.c` and `bare_guest.c`, and its events.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::c::{self, Compiler};
+use crate::report::Line;
+
+/// Compiles the program, its part for firmware without libc.
+#[track_caller]
+pub fn program(compiler: &Compiler, folder: &Path) -> PathBuf {
+    let object = compiler.freestanding(&c::source("tests/c/bare_guest.c"), folder);
+    compiler.with_object(&c::source("tests/c/bare.c"), &object, folder)
+}
+
+/// Asserts that so many events and points are there, in order, of a client. `are_points`: the host has
+/// answered the points.
+#[track_caller]
+pub fn check(lines: &[Line], client: u32, events: u64, points: u64, are_points: bool) {
+    let source = format!("guest/{client} bare");
+    let lines =
+        lines.iter().filter(|line| line.event != "lease" && line.event.starts_with("bare_"));
+    let mut expected = Vec::new();
+    for n in 0..events.max(points) {
+        if n < events {
+            expected.push(("bare_step", json!({"n": n, "minus": -(n as i64)})));
+        }
+        if n < points {
+            expected.push(("bare_point", json!({"n": n})));
+        }
+    }
+    expected.push(("bare_end", json!({})));
+    let found = lines.map(|line| {
+        assert_eq!(line.source, source, "{line:?}");
+        assert_eq!(line.reference.is_some(), are_points && line.event == "bare_point", "{line:?}");
+        (&*line.event, Value::Object(line.fields.clone()))
+    });
+    assert_eq!(Vec::from_iter(found), expected);
+}
