@@ -93,6 +93,8 @@ fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
         insmod /hypertrace.ko events=sched:sched_switch; echo "loaded: $?"
         give
         cat $parameters/events
+        program 5000 20
+        as_user "check look"
         as_user "program 5000 20"
         as_user check
         echo sched:none >$parameters/events; echo "unknown: $?"
@@ -117,6 +119,8 @@ fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
             "found Module(\"/dev/hypertrace\")",
             "failed: 0",
             "program 5000 20: 0",
+            "ok: nothing of another user's events is left",
+            "check look: 0",
             "checks failed: 0",
             "check: 0",
             "unknown: 1",
@@ -133,7 +137,7 @@ fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
     let stat = server.end();
     assert_eq!(stat["total"]["faults"], json!({}), "{stat}");
     let steps = events(&session, &["step"]);
-    assert_eq!(steps.len(), 4 * 5000);
+    assert_eq!(steps.len(), 2 * 4 * 5000);
     let switches = events(&session, &["sched_switch"]);
     let next: BTreeSet<&str> =
         switches.iter().filter_map(|line| line.fields["next_comm"].as_str()).collect();

@@ -11,6 +11,7 @@
  * from all mappings when its lease begins or ends. `lock` is held from the decision to the
  * insertion, so a page that was inserted by an older decision is removed, too.
  */
+#include <linux/cred.h>
 #include <linux/fs.h>
 #include <linux/io.h>
 #include <linux/list.h>
@@ -30,6 +31,8 @@ struct ht_file {
 	struct ht_device *device;
 	struct list_head list;
 	struct address_space *mapping;
+	/* The user that opened it. */
+	kuid_t user;
 	/* In place of each page that the file may not reach. */
 	void *scratch;
 };
@@ -147,7 +150,20 @@ static void remove_pages(struct ht_file *file, u32 client)
 			    g->client_stride, 1);
 }
 
-/* Returns the lowest client that is free, or that of the number. The caller has the lock. */
+/* Returns true if the file can get a client that is free. The caller has the lock. */
+static bool is_ready(const struct ht_file *file, u32 client)
+{
+	struct ht_device *device = file->device;
+
+	if (!uid_eq(device->users[client], file->user)) {
+		if (!ht_erase(device, client))
+			return false;
+		device->users[client] = file->user;
+	}
+	return true;
+}
+
+/* Finds the lowest client that is free, or that of the number. The caller has the lock. */
 static int choose(const struct ht_file *file, u32 wanted, u32 *client)
 {
 	const struct ht_device *device = file->device;
@@ -159,10 +175,12 @@ static int choose(const struct ht_file *file, u32 wanted, u32 *client)
 		if (wanted < device->kernel_clients || wanted >= device->geometry.clients)
 			return -EINVAL;
 		*client = wanted = array_index_nospec(wanted, device->geometry.clients);
-		return !device->owners[wanted] || device->owners[wanted] == file ? 0 : -EBUSY;
+		if (device->owners[wanted])
+			return device->owners[wanted] == file ? 0 : -EBUSY;
+		return is_ready(file, wanted) ? 0 : -EBUSY;
 	}
 	for (i = device->kernel_clients; i < device->geometry.clients; i++) {
-		if (!device->owners[i]) {
+		if (!device->owners[i] && is_ready(file, i)) {
 			*client = i;
 			return 0;
 		}
@@ -219,6 +237,7 @@ static int open(struct inode *inode, struct file *filp)
 		return -ENOMEM;
 	}
 	file->mapping = filp->f_mapping;
+	file->user = filp->f_cred->euid;
 	file->device = device;
 	filp->private_data = file;
 	/* The device is there: misc_deregister waits for this call. */

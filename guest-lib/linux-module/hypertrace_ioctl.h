@@ -20,7 +20,8 @@
 
 /*
  * Leases the client with this number, and stores the number. Nothing changes if it is
- * the descriptor's already. EBUSY: it is another descriptor's, or all are leased.
+ * the descriptor's already. EBUSY: it is another descriptor's, all are leased, or the
+ * host has not taken another user's events from it yet, which are erased before.
  * EINVAL: there is no such client for programs. ENODEV: the device is gone.
  */
 #define HYPERTRACE_LEASE _IOWR(0xe7, 0x00, __u32)

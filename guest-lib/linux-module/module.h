@@ -17,6 +17,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/types.h>
+#include <linux/uidgid.h>
 #include <linux/workqueue.h>
 
 #include "hypertrace_abi.h"
@@ -139,6 +140,8 @@ struct ht_device {
 	bool gone;
 	struct list_head files;
 	struct ht_file **owners;
+	/* The user of each client's last lessee. */
+	kuid_t *users;
 	struct ht_config *shown;
 };
 
@@ -164,6 +167,7 @@ bool ht_has_losses(const struct ht_client *client);
 int ht_emit(struct ht_client *client, const struct ht_event *event, u16 flags, u32 words,
 	    ht_put put, const void *arg);
 void ht_lease(struct ht_client *client, struct ht_device *device, u32 index);
+bool ht_erase(struct ht_device *device, u32 index);
 void ht_put_words(u64 *to, const void *values, u32 words);
 
 /* point.c */

@@ -199,6 +199,7 @@ void ht_free(struct kref *kref)
 	struct ht_device *device = container_of(kref, struct ht_device, kref);
 
 	kfree(device->owners);
+	kfree(device->users);
 	free_page((unsigned long)device->shown);
 	kvfree(device);
 }
@@ -224,13 +225,17 @@ static int begin(struct ht_device *device)
 {
 	struct pci_dev *pci = device->pci;
 	int error;
+	u32 i;
 
 	error = read_config(device);
 	if (error)
 		return error;
 	device->owners = kcalloc(device->geometry.clients, sizeof(*device->owners), GFP_KERNEL);
-	if (!device->owners)
+	device->users = kcalloc(device->geometry.clients, sizeof(*device->users), GFP_KERNEL);
+	if (!device->owners || !device->users)
 		return -ENOMEM;
+	for (i = 0; i < device->geometry.clients; i++)
+		device->users[i] = INVALID_UID;
 	error = is_segment(pci) ? map_segment(device) : map_device(device);
 	if (!error && device->apart)
 		error = begin_boot(device);

@@ -8,6 +8,7 @@
  */
 #include <linux/random.h>
 #include <linux/sched.h>
+#include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/utsname.h>
 
@@ -393,11 +394,9 @@ static void describe(struct ht_client *client)
 	memcpy((u8 *)&words[6] + 4, name, length);
 }
 
-/* Leases a client for a CPU, before anything emits. */
-void ht_lease(struct ht_client *client, struct ht_device *device, u32 index)
+static void attach(struct ht_client *client, struct ht_device *device, u32 index)
 {
 	const struct ht_geometry *g = &device->geometry;
-	u64 head, tail;
 	u8 *area = device->rings + HT_MASK_BYTES + index * g->client_stride;
 
 	client->device = device;
@@ -407,6 +406,67 @@ void ht_lease(struct ht_client *client, struct ht_device *device, u32 index)
 	client->schema = (u64 *)(area + 2 * HT_PAGE);
 	client->ring = client->schema + g->schema_words;
 	client->control = device->control + g->control_pages + (u64)index * HT_PAGE;
+}
+
+static bool is_plausible(const struct ht_client *client, u64 head, u64 tail)
+{
+	const struct ht_device *device = client->device;
+
+	return head <= MOST_HEAD && tail <= head &&
+	       (device->config.ring_mode == HT_OVERWRITE ||
+		head - tail <= device->geometry.ring_words);
+}
+
+/*
+ * Erases the events that the last lessee of a client has left, for a lessee of another user;
+ * all but the sequence number, which the next lessee continues. The rings of a flight
+ * recorder are kept: the host has not taken them. Returns false if it has not taken those of
+ * another ring yet. Sleeps.
+ */
+bool ht_erase(struct ht_device *device, u32 index)
+{
+	const struct ht_geometry *g = &device->geometry;
+	struct ht_client *client;
+	u64 head, tail, sequence, seen, length, i;
+
+	if (device->config.ring_mode == HT_OVERWRITE)
+		return true;
+	client = kzalloc(sizeof(*client), GFP_KERNEL);
+	if (!client)
+		return false;
+	attach(client, device, index);
+	head = virt_load_acquire(&client->guest[HT_G_HEAD]);
+	tail = virt_load_acquire(&client->host[HT_H_TAIL]);
+	if (is_plausible(client, head, tail) && head != tail) {
+		kfree(client);
+		return false;
+	}
+	sequence = walk(client, head);
+	/* A ring may have 4 GiB. */
+	for (i = 0; i < g->ring_words; i += HT_PAGE / HT_WORD) {
+		memset(client->ring + i, 0, HT_PAGE);
+		cond_resched();
+	}
+	if (head)
+		WRITE_ONCE(*at(client, block_start(client, head - 1)), sequence);
+	/* The host may not have read the end of the log. */
+	length = READ_ONCE(client->guest[HT_G_SCHEMA_LEN]);
+	seen = READ_ONCE(client->host[HT_H_SCHEMA_SEEN]);
+	for (i = length - seen <= g->schema_words ? length - seen : 0; i < g->schema_words; i++)
+		WRITE_ONCE(client->schema[(seen + i) & (g->schema_words - 1)], 0);
+	for (i = 0; i < HT_SLOT_HEADER_WORDS + HT_SLOT_WORDS; i++)
+		WRITE_ONCE(client->guest[HT_G_SLOT + i], 0);
+	wmb();
+	kfree(client);
+	return true;
+}
+
+/* Leases a client for a CPU, before anything emits. */
+void ht_lease(struct ht_client *client, struct ht_device *device, u32 index)
+{
+	u64 head, tail;
+
+	attach(client, device, index);
 	do {
 		client->token = get_random_u64();
 	} while (!client->token);
@@ -419,8 +479,7 @@ void ht_lease(struct ht_client *client, struct ht_device *device, u32 index)
 	head = virt_load_acquire(&client->guest[HT_G_HEAD]);
 	tail = virt_load_acquire(&client->host[HT_H_TAIL]);
 	/* The last lessee may have left nonsense: then begin at zero, which the host counts. */
-	if (head > MOST_HEAD || tail > head ||
-	    (device->config.ring_mode == HT_DISCARD && head - tail > g->ring_words)) {
+	if (!is_plausible(client, head, tail)) {
 		head = 0;
 		virt_store_release(&client->guest[HT_G_HEAD], head);
 	}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Checks of /dev/hypertrace by a program: `check` prints a line for each, `check hold`
- * uses its mapping until the device is gone. Linked statically.
+ * uses its mapping until the device is gone, `check look` looks for events of another user.
+ * Linked statically.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -208,6 +209,29 @@ static void check_fork(volatile uint64_t *all, const struct window *w)
 	check("its parent keeps it", guest[HT_G_SLOT] == 77);
 }
 
+/* Looks in each client for events of its last lessee, another user. */
+static int look(int file, volatile uint64_t *all, const struct window *w)
+{
+	int client, seen = 0, words, done;
+
+	for (client = w->kernels; client < (int)w->clients; client++) {
+		volatile uint64_t *ring = area(all, w, client) + 2 * HT_PAGE / 8;
+		volatile uint64_t *end = area(all, w, client + 1);
+
+		/* Until the host has taken the other's events. */
+		while ((done = lease(file, client)) == -EBUSY)
+			usleep(1000);
+		check("a client of another user's is leased", done == client);
+		for (words = 0; ring < end; ring++)
+			words += *ring != 0;
+		seen = words > seen ? words : seen;
+		release(file, client);
+	}
+	/* The sequence number is left. */
+	check("nothing of another user's events is left", seen <= 1);
+	return failed;
+}
+
 /* Loads and stores until the device is gone, and for a while after. */
 static int hold(int file, volatile uint64_t *all, const struct window *w)
 {
@@ -240,6 +264,8 @@ int main(int argc, char **argv)
 	}
 	if (argc > 1 && !strcmp(argv[1], "hold"))
 		return hold(file, all, &window);
+	if (argc > 1 && !strcmp(argv[1], "look"))
+		return look(file, all, &window);
 	check_leases(file, other, &window);
 	check_pages(file, all, &window);
 	check_mappings(file, &window);
