@@ -1,4 +1,7 @@
 //! C and C++ programs under `hypertrace run`: all of their events are in the session.
+//!
+//! Only in a debug build: the library that they link is the same optimized one for both.
+#![cfg(debug_assertions)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,7 +18,7 @@ use tempfile::TempDir;
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 const THREADS: u64 = 4;
-const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 25_000 };
+const EVENTS: u64 = 5_000;
 
 /// Folder of the programs' sessions and files.
 struct Place(TempDir);
