@@ -11,15 +11,17 @@ use hypertrace_tests::{babeltrace2, bare, interface_2016};
 use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
-/// Events and points of each of four threads.
+/// Events of each of four threads.
 const EVENTS: u64 = if cfg!(debug_assertions) { 20_000 } else { 250_000 };
-const POINTS: u64 = if cfg!(debug_assertions) { 100 } else { 250 };
+/// Points of each thread by a shared file, where one takes a millisecond, and by vfio-user.
+const FILE_POINTS: u64 = if cfg!(debug_assertions) { 100 } else { 250 };
+const SOCKET_POINTS: u64 = if cfg!(debug_assertions) { 250 } else { 2_500 };
 
 /// Runs the program in a guest with this device.
 #[track_caller]
-fn run(linux: &Linux, folder: &Path, device: &[String]) {
+fn run(linux: &Linux, folder: &Path, device: &[String], points: u64) {
     let program = static_program("hypertrace-linux-guest");
-    let script = format!("program {EVENTS} {POINTS}; echo \"ended: $?\"");
+    let script = format!("program {EVENTS} {points}; echo \"ended: $?\"");
     let console = linux.start(folder, device, &[("program", &program)], &script).console();
     // The kernel has dropped the TSC: it does not know that an emulator's CPUs have one.
     assert!(console.contains("clock Counter"), "{console}");
@@ -28,9 +30,9 @@ fn run(linux: &Linux, folder: &Path, device: &[String]) {
 
 /// Asserts that a session has all events of so many runs, each thread's in order, and nothing else.
 #[track_caller]
-fn check(session: &Path, stat: &Value, runs: u64) {
+fn check(session: &Path, stat: &Value, runs: u64, points: u64) {
     let total = &stat["total"];
-    let expected = [4 * EVENTS, 4 * 2 * POINTS, 0].map(|n| Value::from(n * runs));
+    let expected = [4 * EVENTS, 4 * 2 * points, 0].map(|n| Value::from(n * runs));
     let found = ["events", "reference_points", "lost"].map(|name| total[name].clone());
     assert_eq!(found, expected, "{stat}");
     assert_eq!(total["faults"], json!({}), "{stat}");
@@ -44,7 +46,7 @@ fn check(session: &Path, stat: &Value, runs: u64) {
         };
         let of = |name: &str| line.fields[name].as_u64().unwrap();
         let next = next.entry((of("thread"), line.event.clone())).or_default();
-        let most = if number == "n" { EVENTS } else { POINTS };
+        let most = if number == "n" { EVENTS } else { points };
         assert_eq!(of(number), *next % most, "{line:?}");
         *next += 1;
     });
@@ -61,11 +63,11 @@ fn a_guest_with_a_shared_file_loses_nothing_over_two_boots() {
     let server = Server::of_file(HYPERTRACE, folder.path());
 
     for _ in 0..2 {
-        run(&linux, folder.path(), &server.device);
+        run(&linux, folder.path(), &server.device, FILE_POINTS);
     }
 
     let session = server.session.clone();
-    check(&session, &server.end(), 2);
+    check(&session, &server.end(), 2, FILE_POINTS);
     Linux::used();
 }
 
@@ -76,11 +78,11 @@ fn a_guest_with_the_device_over_vfio_user_loses_nothing_over_two_vms() {
     let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
 
     for _ in 0..2 {
-        run(&linux, folder.path(), &server.device);
+        run(&linux, folder.path(), &server.device, SOCKET_POINTS);
     }
 
     let session = server.session.clone();
-    check(&session, &server.end(), 2);
+    check(&session, &server.end(), 2, SOCKET_POINTS);
     Linux::used();
 }
 

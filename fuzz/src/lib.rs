@@ -8,7 +8,7 @@
 //! state. [`segment`] decodes them as the same for programs whose host dies, [`reader`] and
 //! [`resume`] as damage to the files of a session, [`monitor`] as requests of
 //! clients, [`journal`] as damage to a journal, [`kernel`] as damage to the trace of a kernel, [`trace_events`] as a file of
-//! declarations.
+//! declarations, [`vfio_user`] as messages of a VMM.
 
 pub mod chip;
 pub mod input;
@@ -27,6 +27,7 @@ pub mod session;
 pub mod setup;
 pub mod simple;
 pub mod trace_events;
+pub mod vfio_user;
 pub mod vmm;
 
 /// Events declared in `trace-events`.
