@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use hypertrace_abi::clock::ticks;
 use hypertrace_guest::{Args, Board, Program, layout, spend};
-use hypertrace_kernel::{Config, Recording, Source};
+use hypertrace_kernel::{Config, Recording, Source, stolen};
 use hypertrace_tests::c::{self, Linked};
 use hypertrace_tests::command::{Hypertrace, copy_program, run};
 use hypertrace_tests::host::{self, Host};
@@ -123,6 +123,22 @@ fn attach_spender(machine: &mut Machine) -> Arc<Mutex<Spender>> {
     spender
 }
 
+/// Makes a comparison until it is right, three times at most. One that is wrong is made again only if a
+/// hypervisor took time from the CPUs meanwhile: it may have done so between a switch and its event.
+#[track_caller]
+fn without_steal(mut is_right: impl FnMut() -> bool) {
+    for _ in 0..3 {
+        let before = stolen();
+        if is_right() {
+            return;
+        }
+        let taken = stolen().zip(before).map(|(after, before)| after.saturating_sub(before));
+        assert!(taken.is_some_and(|taken| !taken.is_zero()), "a part is not what it was");
+        println!("{taken:?} were taken by a hypervisor");
+    }
+    panic!("a part is not what it was, three times beside a hypervisor that takes CPU time");
+}
+
 /// Returns whether a recording is of the kernel's trace. Reports it.
 fn has_kernel_trace(source: Source, why: Option<&str>) -> bool {
     match source {
@@ -134,9 +150,16 @@ fn has_kernel_trace(source: Source, why: Option<&str>) -> bool {
 
 #[test]
 fn in_a_guest() {
-    let Some(mut machine) = kvm::machine(1) else { return };
+    without_steal(guest_is_right);
+}
+
+/// Runs a guest that spends its time. Returns whether its regions' parts are what they were, or cannot be
+/// known here.
+fn guest_is_right() -> bool {
+    let Some(mut machine) = kvm::machine(1) else { return true };
     if let Some(why) = truth::is_missing() {
-        return capability::missing("schedstat", why);
+        capability::missing("schedstat", why);
+        return true;
     }
     let host = Host::new(host::geometry(1));
     let dir = host.dir().to_owned();
@@ -144,11 +167,14 @@ fn in_a_guest() {
     config.pids = vec![std::process::id()];
     let recording = match Recording::start(&config) {
         Ok(recording) => recording,
-        Err(why) => return capability::missing("tracefs", why),
+        Err(why) => {
+            capability::missing("tracefs", why);
+            return true;
+        }
     };
     if !has_kernel_trace(recording.source(), recording.why_perf()) {
         recording.finish().unwrap();
-        return;
+        return true;
     }
     let drain = host.drain();
     machine.observe(record_in(host.session.clone()));
@@ -167,10 +193,9 @@ fn in_a_guest() {
     let kernel = recording.finish().unwrap();
     assert_eq!((recorded.summary.lost, kernel.lost()), (0, 0));
     let samples = std::mem::take(&mut spender.lock().unwrap().regions);
-    println!("taken by a hypervisor: {:?}", kernel.stolen);
     let truth = Truth { of: Of::Guest, frequency, samples };
     let measured = truth.check(recorded.dir(), &[COMPETED, COMPUTED, HANDLED, SLEPT]);
-    check_guests_readings(&truth, &outcome.results[0], &measured);
+    measured.is_some_and(|measured| guests_readings_agree(&truth, &outcome.results[0], &measured))
 }
 
 /// A program that spends its time as `Program::Spend` does, except in a VMM. Writes its readings to
@@ -287,9 +312,9 @@ impl Truth {
         [wall, wall - off_cpu, vmm, runnable, blocked, off_cpu, 0]
     }
 
-    /// Compares with `hypertrace regions` of this session. Returns its samples.
+    /// Compares with `hypertrace regions` of this session. Returns its samples, if each part is what it was.
     #[track_caller]
-    fn check(&self, dir: &Path, names: &[&str]) -> Measured {
+    fn check(&self, dir: &Path, names: &[&str]) -> Option<Measured> {
         let json: Value = run(HYPERTRACE.command(["regions", "--json"]).arg(dir))
             .beside_missing_switches()
             .json();
@@ -300,6 +325,7 @@ impl Truth {
         let groups = json["regions"].as_array().unwrap();
         let found: Vec<_> = groups.iter().map(|group| group["name"].as_str().unwrap()).collect();
         assert_eq!(found, names, "{json:#}");
+        let mut is_right = true;
         for group in groups {
             let name = group["name"].as_str().unwrap();
             assert_eq!(group["count"], ROUNDS, "{group:#}");
@@ -313,19 +339,20 @@ impl Truth {
             assert!(self.of == Of::Guest || bound == 0, "{group:#}");
             if self.of == Of::Program(Source::Perf) {
                 let kinds = [Kind::Duration, Kind::OnCpu, Kind::OffCpu];
-                self.compare(name, &measured, bound, &kinds);
+                is_right &= self.compare(name, &measured, bound, &kinds);
             } else {
                 assert_eq!(parts["off_ns"], 0, "{group:#}");
                 let kinds = [Kind::Duration, Kind::OnCpu, Kind::Vmm, Kind::Runnable, Kind::Blocked];
-                self.compare(name, &measured, bound, &kinds);
+                is_right &= self.compare(name, &measured, bound, &kinds);
             }
         }
-        measured
+        is_right.then_some(measured)
     }
 
     /// Compares the regions of a name, in the half of the rounds whose readings are closest to them.
+    /// Returns whether each part is what it was.
     #[track_caller]
-    fn compare(&self, name: &str, measured: &Measured, bound: i64, kinds: &[Kind]) {
+    fn compare(&self, name: &str, measured: &Measured, bound: i64, kinds: &[Kind]) -> bool {
         let mut samples: Vec<_> = self.samples.iter().filter(|s| s.region.0 == name).collect();
         samples.sort_by_key(|sample| sample.slack());
         assert_eq!(samples.len() as u64, ROUNDS);
@@ -371,16 +398,16 @@ impl Truth {
             );
             is_right &= is_near;
         }
-        assert!(is_right, "{name}: a part is not what it was");
+        is_right
     }
 }
 
 /// Regions by name and id, as `regions --samples` shows them.
 type Measured = BTreeMap<(String, u64), Spent>;
 
-/// Compares regions `computed` with what the guest itself saw: when it ran, and when it was away.
-#[track_caller]
-fn check_guests_readings(truth: &Truth, results: &[u64], measured: &Measured) {
+/// Compares regions `computed` with what the guest itself saw: when it ran, and when it was away. Returns
+/// whether they agree.
+fn guests_readings_agree(truth: &Truth, results: &[u64], measured: &Measured) -> bool {
     let own = measured.iter().filter(|((name, _), _)| name == COMPUTED);
     let sums = own.fold((0, 0), |(on_cpu, runnable), (_, spent)| {
         (on_cpu + spent[Kind::OnCpu as usize], runnable + spent[Kind::Runnable as usize])
@@ -394,9 +421,13 @@ fn check_guests_readings(truth: &Truth, results: &[u64], measured: &Measured) {
         [ran, away, on_cpu, taken].map(|ns| ns / n / 1_000);
     println!("the guest's own readings of {COMPUTED}: ran {ran_us} us, away {away_us} us;");
     println!("its thread was {on_cpu_us} us on a CPU, of which the guest was away {taken_us} us");
-    assert!(on_cpu >= ran - ran / 20, "a part of the guest's time is missing");
-    assert!(runnable <= away + away / 20 + n * READING, "the guest ran in time that is runnable");
-    assert!(on_cpu <= ran + ran / 20 + taken, "the guest did not run in a part of its time");
+    let checks = [
+        (on_cpu >= ran - ran / 20, "a part of the guest's time is missing"),
+        (runnable <= away + away / 20 + n * READING, "the guest ran in time that is runnable"),
+        (on_cpu <= ran + ran / 20 + taken, "the guest did not run in a part of its time"),
+    ];
+    checks.iter().filter(|(holds, _)| !holds).for_each(|(_, what)| println!("{what}"));
+    checks.iter().all(|(holds, _)| *holds)
 }
 
 /// Parses the lines of `regions --samples`.
@@ -420,20 +451,22 @@ fn measured(lines: &str) -> Measured {
 
 /// Runs a program with `run --kernel`, and compares its regions with its readings.
 /// Without the kernel's trace, what perf records is compared; `is_hidden` is true if that is on purpose.
+/// Returns whether their parts are what they were, or cannot be known here.
 #[track_caller]
-fn check_program(command: &mut Command, place: &Path, is_hidden: bool) {
+fn program_is_right(command: &mut Command, place: &Path, is_hidden: bool) -> bool {
     let ran = run(command);
     if ran.stderr.contains("perf_event_open") {
-        return capability::missing("perf", ran.stderr);
+        capability::missing("perf", ran.stderr);
+        return true;
     }
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    ran.stderr.lines().filter(|line| line.contains("a hypervisor")).for_each(|l| println!("{l}"));
     let source = if ran.stderr.contains("(by tracefs)") { Source::Tracefs } else { Source::Perf };
     let truth = Truth::of_program(source, &place.join("S"), &place.join("readings"));
-    truth.check(&place.join("S"), &NATIVE);
+    let measured = truth.check(&place.join("S"), &NATIVE);
     if !is_hidden {
         has_kernel_trace(source, Some("sleep and wait for a CPU were not told apart"));
     }
+    measured.is_some()
 }
 
 /// Returns the command `run --kernel` into `place`.
@@ -451,11 +484,13 @@ fn in_a_program() {
     if let Some(why) = truth::is_missing() {
         return capability::missing("schedstat", why);
     }
-    let place = tempfile::tempdir().unwrap();
-    let mut command = run_kernel(HYPERTRACE.0.as_ref(), place.path());
-    traced::program(&mut command, "in_a_program", place.path().to_str().unwrap());
 
-    check_program(&mut command, place.path(), false);
+    without_steal(|| {
+        let place = tempfile::tempdir().unwrap();
+        let mut command = run_kernel(HYPERTRACE.0.as_ref(), place.path());
+        traced::program(&mut command, "in_a_program", place.path().to_str().unwrap());
+        program_is_right(&mut command, place.path(), false)
+    });
 }
 
 #[test]
@@ -466,10 +501,13 @@ fn in_a_c_program() {
     }
     let place = tempfile::tempdir().unwrap();
     let program = compiler.program(&c::source("tests/c/spend.c"), Linked::Archive, place.path());
-    let mut command = run_kernel(HYPERTRACE.0.as_ref(), place.path());
-    command.arg("--").arg(program).arg(place.path().join("readings"));
 
-    check_program(&mut command, place.path(), false);
+    without_steal(|| {
+        let place = tempfile::tempdir().unwrap();
+        let mut command = run_kernel(HYPERTRACE.0.as_ref(), place.path());
+        command.arg("--").arg(&program).arg(place.path().join("readings"));
+        program_is_right(&mut command, place.path(), false)
+    });
 }
 
 #[test]
@@ -478,17 +516,20 @@ fn in_a_program_of_an_ordinary_user() {
     if let Some(why) = truth::is_missing() {
         return capability::missing("schedstat", why);
     }
-    let place = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
-    let hypertrace = place.path().join("hypertrace");
-    copy_program(HYPERTRACE.0, &hypertrace);
-    let program = compiler.program(&c::source("tests/c/spend.c"), Linked::Archive, place.path());
-    let mut command = run_kernel(&hypertrace, place.path());
-    command.arg("--").arg(program).arg(place.path().join("readings")).current_dir("/");
     let is_root = rustix::process::geteuid().is_root();
-    if is_root {
-        command.uid(65534).gid(65534);
-    }
 
-    check_program(&mut command, place.path(), is_root);
+    without_steal(|| {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
+        let hypertrace = place.path().join("hypertrace");
+        copy_program(HYPERTRACE.0, &hypertrace);
+        let spend = c::source("tests/c/spend.c");
+        let program = compiler.program(&spend, Linked::Archive, place.path());
+        let mut command = run_kernel(&hypertrace, place.path());
+        command.arg("--").arg(program).arg(place.path().join("readings")).current_dir("/");
+        if is_root {
+            command.uid(65534).gid(65534);
+        }
+        program_is_right(&mut command, place.path(), is_root)
+    });
 }
