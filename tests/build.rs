@@ -1,5 +1,7 @@
-//! Generates the functions declared in `trace-events`.
+//! Generates the functions declared in `trace-events`, and tells the tests whether they are optimized.
 
 fn main() {
     hypertrace_trace_build::Builder::new().file("trace-events").generate_or_exit();
+    let level = std::env::var("OPT_LEVEL").expect("cargo sets it for build scripts");
+    println!("cargo::rustc-env=HYPERTRACE_OPT_LEVEL={level}");
 }

@@ -1,7 +1,4 @@
 //! The commands of docs/benchmarking.md, run unchanged, with one iteration of each benchmark.
-//!
-//! Only in a debug build: an optimized one would run the same commands again.
-#![cfg(debug_assertions)]
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,4 @@
 //! C and C++ programs under `hypertrace run`: all of their events are in the session.
-//!
-//! Only in a debug build: the library that they link is the same optimized one for both.
-#![cfg(debug_assertions)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

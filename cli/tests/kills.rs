@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::random::Random;
-use hypertrace_tests::{babeltrace2, packets};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, packets};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 fn kills() -> u64 {
-    let usual = if cfg!(debug_assertions) { 10 } else { 20 };
+    let usual = if IS_OPTIMIZED { 20 } else { 10 };
     std::env::var("HYPERTRACE_TEST_KILLS").map_or(usual, |kills| kills.parse().unwrap())
 }
 

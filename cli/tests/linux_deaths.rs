@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use hypertrace_tests::IS_OPTIMIZED;
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::serve::Server;
@@ -12,7 +13,7 @@ use serde_json::json;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// A thousand kills take a minute or more under an emulator: 1,000 in a release build.
-const BATCHES: u64 = if cfg!(debug_assertions) { 20 } else { 100 };
+const BATCHES: u64 = if IS_OPTIMIZED { 100 } else { 20 };
 const CHILDREN: u64 = 10;
 /// Points after which the guest program ends, of those without an answer.
 const UNANSWERED: u64 = 5;

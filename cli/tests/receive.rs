@@ -15,7 +15,7 @@ use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::interrupt::with_default_signals;
 use hypertrace_tests::random::Random;
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, packets, traced};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, packets, traced};
 use hypertrace_trace::{Session, SessionConfig, Writer};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,7 +23,7 @@ use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Kills of each kind.
-const KILLS: u32 = if cfg!(debug_assertions) { 5 } else { 30 };
+const KILLS: u32 = if IS_OPTIMIZED { 30 } else { 5 };
 
 fn receiver(journal: impl Into<Stdio>, dir: &Path) -> Child {
     let mut command = HYPERTRACE.command(["receive", "--out"]);

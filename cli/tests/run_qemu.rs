@@ -9,12 +9,12 @@ use std::{fs, thread};
 use hypertrace::{Emit, Reply};
 use hypertrace_tests::command::{Hypertrace, copy_program, plugin, run};
 use hypertrace_tests::report::Line;
-use hypertrace_tests::{babeltrace2, capability, traced};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, traced};
 use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const QEMU: &str = "qemu-x86_64";
-const EVENTS: u64 = if cfg!(debug_assertions) { 5_000 } else { 250_000 };
+const EVENTS: u64 = if IS_OPTIMIZED { 250_000 } else { 5_000 };
 /// Number of idle threads.
 const IDLE: usize = 3;
 

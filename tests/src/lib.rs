@@ -33,6 +33,9 @@ pub mod traced;
 pub mod tracefs;
 pub mod truth;
 
+/// Whether the tests are optimized: those that would take minutes otherwise do more then.
+pub const IS_OPTIMIZED: bool = !matches!(env!("HYPERTRACE_OPT_LEVEL").as_bytes(), b"0");
+
 /// Events declared in the tests' `trace-events` file.
 pub mod trace {
     hypertrace_trace::include_events!();

@@ -11,7 +11,7 @@ use hypertrace_device::{Chip, ChipConfig, ChipState, DrainPolicy, Memory, Region
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::host::{events, geometry};
 use hypertrace_tests::random::Random;
-use hypertrace_tests::{babeltrace2, capability, kvm};
+use hypertrace_tests::{IS_OPTIMIZED, babeltrace2, capability, kvm};
 use hypertrace_timeline::{Domain, Event, Stream, Value};
 use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use kvm_vmm::{Answer, Doorbells, Machine, Progress, Snapshot, attach_window, record_in};
@@ -419,7 +419,7 @@ fn run_if_told() {
 }
 
 fn restores() -> u64 {
-    let usual = if cfg!(debug_assertions) { 4 } else { 8 };
+    let usual = if IS_OPTIMIZED { 8 } else { 4 };
     std::env::var("HYPERTRACE_TEST_RESTORES").map_or(usual, |restores| restores.parse().unwrap())
 }
 

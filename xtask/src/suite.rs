@@ -64,24 +64,6 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     Ok(run.conclude(&options.require, begin.elapsed()))
 }
 
-/// Tests of the CLI that run in release mode, too, with all of the package `hypertrace-tests`: those of hosts and guests at full
-/// speed, and of kills.
-const RELEASE: [&str; 13] = [
-    "bench",
-    "demo",
-    "kills",
-    "legacy_guest",
-    "order",
-    "receive",
-    "record",
-    "record_kills",
-    "regions_truth",
-    "run",
-    "run_hostile",
-    "run_kills",
-    "run_qemu",
-];
-
 struct Run<'a> {
     root: &'a Path,
     target: PathBuf,
@@ -114,26 +96,13 @@ impl Run<'_> {
         self.with("cargo-deny", "deny check bans licenses sources")
     }
 
-    /// Runs all tests as `cargo test` builds them (overflow checks and debug assertions), and the end-to-end ones again
-    /// in release mode: they use all that a release has.
+    /// Runs all tests, optimized as for users and with the checks of a debug build.
     fn tests(&mut self) -> Result<()> {
-        self.step("test --workspace --all-features --no-fail-fast")?;
+        self.step("test --profile checked --workspace --all-features --no-fail-fast")?;
         // A VMM without declared events; above, features of other crates add them.
-        let no_events = "test --no-default-features -p hypertrace-trace -p vmm-shapes";
+        let no_events =
+            "test --profile checked --no-default-features -p hypertrace-trace -p vmm-shapes";
         self.step(&format!("{no_events} --test without_events --test firecracker"))?;
-        // In one command: two would build the libraries twice, with the features of each.
-        let mut tests =
-            String::from("test --release --no-fail-fast -p hypertrace-tests -p hypertrace-cli");
-        let all = self.root.join("tests/tests");
-        let mut names: Vec<String> = RELEASE.map(str::to_owned).into();
-        for entry in fs::read_dir(&all).with_context(|| format!("cannot list {}", all.display()))? {
-            let path = entry?.path();
-            names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
-        }
-        names.sort();
-        names.iter().for_each(|test| tests.push_str(&format!(" --test {test}")));
-        let name = "cargo test --release: tests of guests and hosts";
-        self.finish(name, self.cargo(&tests))?;
         Ok(())
     }
 
