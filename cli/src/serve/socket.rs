@@ -7,7 +7,7 @@ use crate::output::say;
 use crate::recording::{self, Failure};
 use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
-use hypertrace_device::adapter::vfio_user::{End, serve};
+use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
 use hypertrace_device::{BarForm, ChipConfig, Geometry, PciFunction};
 use hypertrace_trace::{Session, Summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,9 +27,6 @@ type Function = PciFunction<Session, EventFd>;
 
 /// Shortest time between two connections: each begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Most time until a client sends something: as long as the server of vfio-user waits for a message.
-const SILENCE: Duration = Duration::from_secs(5);
 
 /// Records until the command is interrupted, or the VM ends with `--once`. Returns the summary, and whether
 /// the session was written to its end.
@@ -199,7 +196,7 @@ fn start(function: &Arc<Function>, stream: UnixStream, is_first: bool) -> Result
 /// is served, or holds it.
 fn sends(stream: &UnixStream) -> bool {
     let mut byte = [0];
-    stream.set_read_timeout(Some(SILENCE)).is_ok()
+    stream.set_read_timeout(Some(PATIENCE)).is_ok()
         && recv(stream, &mut byte, RecvFlags::PEEK).is_ok_and(|(n, _)| n > 0)
 }
 

@@ -58,7 +58,7 @@ const RESET: Duration = Duration::from_millis(100);
 
 /// Most time for a client's first message, for the rest of one that it has begun, and until it takes a
 /// reply. A client that is silent in between keeps the device, as a VM whose guest makes no points.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// End of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +66,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub enum End {
     /// The client has closed it.
     Closed,
-    /// The client's bytes are no messages, or it did not complete one or did not take a reply within
-    /// 5 s; the text says what is wrong.
+    /// The client's bytes are no messages, or it did not complete one or did not take a reply in
+    /// [time](PATIENCE); the text says what is wrong.
     Protocol(String),
 }
 
