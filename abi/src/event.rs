@@ -317,6 +317,62 @@ impl Text for SchemaText {
     }
 }
 
+/// The names and types of an event that are known only at run time, as a schema text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<T> {
+    id: u32,
+    name_hash: u32,
+    text: T,
+}
+
+impl<T: AsRef<str>> Named<T> {
+    /// Takes a canonical schema text: `NAME(FIELD:TYPE,..)`.
+    pub fn new(text: T) -> Named<T> {
+        let whole = text.as_ref();
+        let name = whole.split_once('(').map_or(whole, |(name, _)| name);
+        Named { id: schema::id_of(whole), name_hash: schema::name_hash(name), text }
+    }
+
+    /// Returns the schema text.
+    pub fn as_str(&self) -> &str {
+        self.text.as_ref()
+    }
+}
+
+impl<T: AsRef<str>> Text for Named<T> {
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
+        piece(self.as_str().as_bytes());
+    }
+}
+
+impl<T: AsRef<str>> Site for &Named<T> {
+    // Known at run time only.
+    const NAME: &'static str = "";
+    const FIELDS: &'static [&'static str] = &[];
+
+    #[inline(always)]
+    fn id<F: Fields>(self) -> u32 {
+        self.id
+    }
+
+    #[inline(always)]
+    fn name_hash(self) -> u32 {
+        self.name_hash
+    }
+
+    #[inline(always)]
+    fn text<'t, F: Fields>(self) -> &'t dyn Text
+    where
+        Self: 't,
+    {
+        self
+    }
+}
+
 /// Scalar fields that are words already. The [`Site`] knows their types, at run
 /// time.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,10 @@ use crate::output::{print, say, table, wrapped};
 use crate::report;
 use crate::writer::unfinished;
 use hypertrace_abi::ring::Losses;
-use hypertrace_timeline::{Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat};
+use hypertrace_timeline::{
+    ClockMaps, Domain, KernelStat, KernelTrace, Session, SessionStat, StreamStat,
+};
+use hypertrace_trace::control::error_chain;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -18,7 +21,8 @@ use std::path::PathBuf;
 /// whichever stream they are. "records" is the number that other readers of the
 /// trace count. "lost" events were dropped by a producer or overwritten,
 /// "filtered" events were switched off, "faults" are a guest's violations of the
-/// interface. Events of the host's kernel (kernel.dat) are counted by CPU.
+/// interface. Events of the host's kernel (kernel.dat) are counted by CPU, and
+/// those of guests' kernels (guest-kernel-N.dat), with the clock of the guest.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -44,7 +48,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (session, maps) = report::open(&args.dir)?;
     let stat = SessionStat::with_clocks(&session, &maps)?;
     let kernel = KernelTrace::of_session(0, &session)?.map(|trace| trace.stat()).transpose()?;
-    for warning in kernel.iter().flat_map(|kernel| &kernel.warnings) {
+    let guests = guests(&session, &maps);
+    let kernels = kernel.iter().chain(guests.iter().map(|(_, kernel)| kernel));
+    for warning in kernels.flat_map(|kernel| &kernel.warnings) {
         say(warning);
     }
     let text = if args.json {
@@ -52,11 +58,31 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if let Some(kernel) = &kernel {
             json["kernel"] = kernel_json(kernel);
         }
+        if !guests.is_empty() {
+            json["guest_kernels"] = guests.iter().map(guest_json).collect();
+        }
         format!("{}\n", JsonText(&json.to_string()))
     } else {
-        to_text(&session, &stat, kernel.as_ref())
+        to_text(&session, &stat, kernel.as_ref(), &guests)
     };
     print(text)
+}
+
+/// A guest's kernel: the name of its file, and its counts.
+type Guest = (String, KernelStat);
+
+/// Counts the events of the guests' kernels. One that cannot be read is reported: its guest has made what
+/// is in it.
+fn guests(session: &Session, maps: &ClockMaps) -> Vec<Guest> {
+    let traces = KernelTrace::guests_of_session(0, session, maps);
+    let counted = traces.filter_map(|trace| {
+        let counted = trace.and_then(|trace| {
+            let name = trace.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok((name, trace.stat()?))
+        });
+        counted.inspect_err(|why| say(format_args!("not counted: {}", error_chain(why)))).ok()
+    });
+    counted.collect()
 }
 
 fn source(session: &Session, stat: &StreamStat) -> String {
@@ -67,7 +93,12 @@ fn source(session: &Session, stat: &StreamStat) -> String {
     }
 }
 
-fn to_text(session: &Session, stat: &SessionStat, kernel: Option<&KernelStat>) -> String {
+fn to_text(
+    session: &Session,
+    stat: &SessionStat,
+    kernel: Option<&KernelStat>,
+    guests: &[Guest],
+) -> String {
     let header =
         ["stream", "name", "records", "events", "points", "stamps", "lost", "filtered", "faults"];
     let cells = |row: &StreamStat| {
@@ -100,7 +131,11 @@ fn to_text(session: &Session, stat: &SessionStat, kernel: Option<&KernelStat>) -
     let mut below = String::new();
     // Writing to a String does not fail.
     let _ = details(&mut below, session, stat);
-    let _ = kernel.map_or(Ok(()), |kernel| kernel_text(&mut below, kernel));
+    let _ = kernel.map_or(Ok(()), |kernel| kernel_text(&mut below, "kernel.dat", kernel));
+    for (name, kernel) in guests {
+        let clock = kernel.clock.map_or(String::new(), |clock| format!(" (clock {clock})"));
+        let _ = kernel_text(&mut below, &format!("{name}{clock}"), kernel);
+    }
     if !below.is_empty() {
         let lines = below.lines().map(|line| wrapped(line, ""));
         out.extend(lines);
@@ -188,12 +223,15 @@ fn list<'a>(
     if items.is_empty() { Ok(()) } else { write!(out, "\n{title}: {}", items.join(", ")) }
 }
 
-fn kernel_text(out: &mut String, kernel: &KernelStat) -> std::fmt::Result {
+fn kernel_text(out: &mut String, name: &str, kernel: &KernelStat) -> std::fmt::Result {
     if kernel.cpus.is_empty() {
-        out.push_str("\nkernel.dat: no events");
+        write!(out, "\n{name}: no events")?;
     }
     for (at, cpu) in kernel.cpus.iter().enumerate() {
-        out.push_str(if at == 0 { "\nkernel.dat: " } else { "; " });
+        match at {
+            0 => write!(out, "\n{name}: ")?,
+            _ => out.push_str("; "),
+        }
         let events = if cpu.events == 1 { "event" } else { "events" };
         write!(out, "cpu{} {} {events}, ", cpu.cpu, grouped(cpu.events))?;
         match cpu.lost {
@@ -217,6 +255,12 @@ fn kernel_json(kernel: &KernelStat) -> Value {
         })
     });
     json!({ "cpus": cpus.collect::<Vec<_>>(), "losses_known": kernel.losses_known })
+}
+
+fn guest_json((name, kernel): &Guest) -> Value {
+    let mut json = kernel_json(kernel);
+    (json["file"], json["clock"]) = (json!(name), json!(kernel.clock));
+    json
 }
 
 fn to_json(session: &Session, stat: &SessionStat) -> Value {

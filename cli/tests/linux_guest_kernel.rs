@@ -1,10 +1,12 @@
 //! `hypertrace record --guest`: a Linux guest's kernel beside its programs' events, on the host's clock.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use hypertrace_tests::build::root;
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::linux::{Linux, libraries_of, static_program};
+use hypertrace_tests::linux::{Linux, libraries_of, static_command, static_program};
 use hypertrace_tests::serve::Server;
 use hypertrace_tests::trace_cmd;
 use serde_json::Value;
@@ -26,17 +28,33 @@ struct Thread {
     off: u64,
 }
 
+/// Returns `hypertrace` for a guest: in a release build the one without libraries, by the documented command.
+/// That takes minutes, so in a debug build it is this build's, with its libraries.
+fn recorder() -> Vec<(String, PathBuf)> {
+    if cfg!(debug_assertions) {
+        let mut files = libraries_of(Path::new(HYPERTRACE.0));
+        files.push(("hypertrace".into(), HYPERTRACE.0.into()));
+        return files;
+    }
+    vec![("hypertrace".into(), static_program("hypertrace-cli").with_file_name("hypertrace"))]
+}
+
+#[test]
+fn the_guide_has_the_command_that_builds_a_recorder_without_libraries() {
+    let guide = fs::read_to_string(root().join("docs/linux-guests.md")).unwrap();
+    assert!(guide.contains(&static_command("hypertrace-cli")));
+}
+
 #[test]
 fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let Some(linux) = Linux::find() else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::of_file(HYPERTRACE, folder.path());
     let program = static_program("hypertrace-linux-guest");
-    let libraries = libraries_of(Path::new(HYPERTRACE.0));
     let regions = program.with_file_name("hypertrace-linux-regions");
-    let mut programs = vec![("program", &*program), ("hypertrace", Path::new(HYPERTRACE.0))];
-    programs.push(("regions", &regions));
-    programs.extend(libraries.iter().map(|(name, path)| (&**name, &**path)));
+    let recorder = recorder();
+    let mut programs = vec![("program", &*program), ("regions", &regions)];
+    programs.extend(recorder.iter().map(|(name, path)| (&**name, &**path)));
     let script = format!(
         "hypertrace record --guest -- program {EVENTS} {POINTS}; echo \"ended: $?\"
         hypertrace record --guest -- regions {ROUNDS}; echo \"ended: $?\""
@@ -54,8 +72,9 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     assert_eq!(stat["total"]["lost"], 0, "{stat}");
     let mut threads: BTreeMap<u64, Thread> = BTreeMap::new();
     let mut tids: BTreeMap<String, u64> = BTreeMap::new();
-    let mut switches = 0;
+    let (mut switches, mut kernel_events) = (0, 0);
     HYPERTRACE.report_each(&session, |line| {
+        kernel_events += u64::from(line.source.starts_with("guest-kernel/"));
         let number = |name: &str| line.number(name).unwrap_or_else(|| panic!("{name}: {line:?}"));
         match line.event.as_str() {
             "lease" => drop(tids.insert(line.source.clone(), number("tid"))),
@@ -84,8 +103,29 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
         let events = first.iter().chain(&second);
         assert_eq!(events.filter(|event| event.name == "sched_switch").count(), switches);
     }
+    check_stat(&session, &stat, kernel_events);
     check_regions(&session);
     Linux::used();
+}
+
+/// Asserts that `stat` counts the events of both recordings, and says whose they are.
+#[track_caller]
+fn check_stat(session: &Path, stat: &Value, events: u64) {
+    let kernels = stat["guest_kernels"].as_array().unwrap();
+    let cpus = kernels.iter().flat_map(|kernel| kernel["cpus"].as_array().unwrap());
+    let (mut sum, mut lost) = (0, 0);
+    for cpu in cpus {
+        sum += cpu["events"].as_u64().unwrap();
+        lost += cpu["lost"].as_u64().unwrap();
+    }
+    assert_eq!((kernels.len(), sum, lost), (2, events, 0), "{stat}");
+    let text = run(HYPERTRACE.command(["stat"]).arg(session)).ok();
+    for (number, kernel) in kernels.iter().enumerate() {
+        let file = format!("guest-kernel-{number}.dat");
+        let line = format!("{file} (clock {}): cpu0 ", kernel["clock"]);
+        assert_eq!(kernel["file"], *file);
+        assert!(text.contains(&line), "{line}: {text}");
+    }
 }
 
 /// Asserts that the times of regions are those that the guest's kernel has counted for their threads.

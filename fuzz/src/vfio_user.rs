@@ -1,5 +1,5 @@
-//! Target `vfio_user`: whatever a VMM sends to the server of vfio-user, the server answers with whole messages, closes
-//! every descriptor that it was sent, ends when the VMM does, and serves the next one.
+//! Target `vfio_user`: whatever a VMM sends to the server of vfio-user, the server answers with whole messages, ends
+//! when the VMM does, and serves the next one.
 
 use crate::input::Input;
 use crate::recorder::{Ambush, Recorder};
@@ -103,11 +103,11 @@ fn any_message(input: &mut Input<'_>) -> Vec<u8> {
     let mut body = Vec::new();
     // Offset, region and count of an access come first.
     if input.one_in(2) {
-        let any = input.value();
-        body.extend(input.pick(&[u64::from(input.u8()) * 4, any, 4]).to_le_bytes());
+        let offsets = [u64::from(input.u8()) * 4, input.value(), 4];
+        body.extend(input.pick(&offsets).to_le_bytes());
         body.extend((u32::from(input.u8()) % 10).to_le_bytes());
-        let any = input.u32();
-        body.extend(input.pick(&[4, 8, 1, any]).to_le_bytes());
+        let counts = [4, 8, 1, input.u32()];
+        body.extend(input.pick(&counts).to_le_bytes());
     }
     (0..input.u16() % MOST_BODY / 8).for_each(|_| body.extend(input.value().to_le_bytes()));
     body.truncate(usize::from(input.u16()));

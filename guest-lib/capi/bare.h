@@ -78,7 +78,7 @@ struct hypertrace_bare_event {
     uint32_t length, id, name_hash;
 };
 
-/* Results of hypertrace_bare_point besides the host's status, which is HYPERTRACE_ABI_RECORDED if it is recorded. */
+/* Results of hypertrace_bare_point besides the host's status, which is HYPERTRACE_ABI_STATUS_RECORDED if it is recorded. */
 enum { HYPERTRACE_BARE_NOT_MADE = -1 };
 
 /* Names that end with an underscore are not for programs. */
@@ -221,16 +221,16 @@ static inline void hypertrace_bare_wake_(const struct hypertrace_bare *client) {
         return;
     }
     if (device->shared != 0) {
-        hypertrace_bare_store_(device->control + device->shared + HYPERTRACE_ABI_KICK, 0);
+        hypertrace_bare_store_(device->control + device->shared + HYPERTRACE_ABI_REGISTER_KICK, 0);
     } else {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_KICK, 0);
+        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_KICK, 0);
     }
 }
 
 /* Asks the host to take the ring's records soon. */
 static inline void hypertrace_bare_kick(const struct hypertrace_bare *client) {
     if (hypertrace_bare_traps(client->device)) {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_KICK, 0);
+        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_KICK, 0);
     }
 }
 
@@ -286,7 +286,7 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     client->is_busy = false;
     client->is_fresh = true;
     if (hypertrace_bare_traps(device)) {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_LEASE, token);
+        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_LEASE, token);
     }
     /* A late answer to the last lessee is none to this one. */
     client->seq = (uint32_t)client->host[HYPERTRACE_ABI_H_REPLY];
@@ -527,8 +527,8 @@ static inline int hypertrace_bare_point(struct hypertrace_bare *client,
     }
     if (!hypertrace_bare_traps(client->device)) {
         const bool is_recorded = hypertrace_bare_record_(client, event, args, count,
-                                                         HYPERTRACE_ABI_FLAG_REFERENCE_POINT);
-        return is_recorded ? (int)HYPERTRACE_ABI_RECORDED : (int)HYPERTRACE_BARE_NOT_MADE;
+                                                         HYPERTRACE_ABI_REFERENCE_POINT);
+        return is_recorded ? (int)HYPERTRACE_ABI_STATUS_RECORDED : (int)HYPERTRACE_BARE_NOT_MADE;
     }
     if (count > HYPERTRACE_ABI_MAX_FIELDS) {
         return HYPERTRACE_BARE_NOT_MADE;
@@ -551,7 +551,7 @@ static inline int hypertrace_bare_point(struct hypertrace_bare *client,
         slot[HYPERTRACE_ABI_SLOT_HEADER_WORDS + i] = args[i];
     }
     hypertrace_bare_fence_();
-    hypertrace_bare_register_(client, HYPERTRACE_ABI_EMIT, client->seq);
+    hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_EMIT, client->seq);
     const uint64_t reply = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_REPLY], __ATOMIC_ACQUIRE);
     const bool is_answered = (uint32_t)reply == client->seq;
     if (is_answered && host_time != NULL) {

@@ -52,19 +52,17 @@
 #define HYPERTRACE_ABI_CONFIG_BLOCK_SIZE 0x1eU
 #define HYPERTRACE_ABI_CONFIG_RESERVE 0x1fU
 #define HYPERTRACE_ABI_CONFIG_SHARED 0x20U
+#define HYPERTRACE_ABI_PAGE 0x1000U
 #define HYPERTRACE_ABI_MAGIC 0x4543415254505948ULL
 #define HYPERTRACE_ABI_VERSION 0x2U
 #define HYPERTRACE_ABI_OVERWRITE 0x1U
 #define HYPERTRACE_ABI_FEATURE_KICK 0x1U
 #define HYPERTRACE_ABI_FEATURE_TRAPS 0x4U
 #define HYPERTRACE_ABI_FEATURE_SHARED 0x8U
-#define HYPERTRACE_ABI_PAGE 0x1000U
-#define HYPERTRACE_ABI_LEGACY_WORDS 0x8U
-#define HYPERTRACE_ABI_EMIT 0x0U
-#define HYPERTRACE_ABI_KICK 0x8U
-#define HYPERTRACE_ABI_LEASE 0x20U
+#define HYPERTRACE_ABI_REGISTER_EMIT 0x0U
+#define HYPERTRACE_ABI_REGISTER_KICK 0x8U
+#define HYPERTRACE_ABI_REGISTER_LEASE 0x20U
 #define HYPERTRACE_ABI_MARK_DISPLACEMENT 0x68547270U
-#define HYPERTRACE_ABI_MARK_IMMEDIATE 0x6874U
 #define HYPERTRACE_ABI_G_HEAD 0x0U
 #define HYPERTRACE_ABI_G_LOST_FULL 0x8U
 #define HYPERTRACE_ABI_G_LOST_BUSY 0x9U
@@ -74,17 +72,19 @@
 #define HYPERTRACE_ABI_H_TAIL 0x0U
 #define HYPERTRACE_ABI_H_SCHEMA_SEEN 0x1U
 #define HYPERTRACE_ABI_H_REPLY 0x10U
-#define HYPERTRACE_ABI_H_REPLY_HOST_TIME 0x11U
-#define HYPERTRACE_ABI_RECORDED 0x0U
+#define HYPERTRACE_ABI_STATUS_RECORDED 0x0U
 #define HYPERTRACE_ABI_ID_PAD 0x0U
 #define HYPERTRACE_ABI_ID_LEASE 0x1U
 #define HYPERTRACE_ABI_ID_FIRST 0x10U
-#define HYPERTRACE_ABI_FLAG_REFERENCE_POINT 0x1U
+#define HYPERTRACE_ABI_REFERENCE_POINT 0x1U
 #define HYPERTRACE_ABI_CLOCK_COUNTER 0x0U
 #define HYPERTRACE_ABI_PAUSE_MS 0xaU
 #define HYPERTRACE_ABI_FNV_START 0x811c9dc5U
-#define HYPERTRACE_ABI_FNV_PRIME 0x1000193U
 #define HYPERTRACE_ABI_MAX_FIELDS 0x10U
+#define HYPERTRACE_ABI_LEGACY_WORDS 0x8U
+#define HYPERTRACE_ABI_MARK_IMMEDIATE 0x6874U
+#define HYPERTRACE_ABI_H_REPLY_HOST_TIME 0x11U
+#define HYPERTRACE_ABI_FNV_PRIME 0x1000193U
 
 /* A device, as its config page describes it. Offsets and sizes of memory are in words. */
 struct hypertrace_bare_device {
@@ -128,7 +128,7 @@ struct hypertrace_bare_event {
     uint32_t length, id, name_hash;
 };
 
-/* Results of hypertrace_bare_point besides the host's status, which is HYPERTRACE_ABI_RECORDED if it is recorded. */
+/* Results of hypertrace_bare_point besides the host's status, which is HYPERTRACE_ABI_STATUS_RECORDED if it is recorded. */
 enum { HYPERTRACE_BARE_NOT_MADE = -1 };
 
 /* Names that end with an underscore are not for programs. */
@@ -271,16 +271,16 @@ static inline void hypertrace_bare_wake_(const struct hypertrace_bare *client) {
         return;
     }
     if (device->shared != 0) {
-        hypertrace_bare_store_(device->control + device->shared + HYPERTRACE_ABI_KICK, 0);
+        hypertrace_bare_store_(device->control + device->shared + HYPERTRACE_ABI_REGISTER_KICK, 0);
     } else {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_KICK, 0);
+        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_KICK, 0);
     }
 }
 
 /* Asks the host to take the ring's records soon. */
 static inline void hypertrace_bare_kick(const struct hypertrace_bare *client) {
     if (hypertrace_bare_traps(client->device)) {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_KICK, 0);
+        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_KICK, 0);
     }
 }
 
@@ -336,7 +336,7 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     client->is_busy = false;
     client->is_fresh = true;
     if (hypertrace_bare_traps(device)) {
-        hypertrace_bare_register_(client, HYPERTRACE_ABI_LEASE, token);
+        hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_LEASE, token);
     }
     /* A late answer to the last lessee is none to this one. */
     client->seq = (uint32_t)client->host[HYPERTRACE_ABI_H_REPLY];
@@ -577,8 +577,8 @@ static inline int hypertrace_bare_point(struct hypertrace_bare *client,
     }
     if (!hypertrace_bare_traps(client->device)) {
         const bool is_recorded = hypertrace_bare_record_(client, event, args, count,
-                                                         HYPERTRACE_ABI_FLAG_REFERENCE_POINT);
-        return is_recorded ? (int)HYPERTRACE_ABI_RECORDED : (int)HYPERTRACE_BARE_NOT_MADE;
+                                                         HYPERTRACE_ABI_REFERENCE_POINT);
+        return is_recorded ? (int)HYPERTRACE_ABI_STATUS_RECORDED : (int)HYPERTRACE_BARE_NOT_MADE;
     }
     if (count > HYPERTRACE_ABI_MAX_FIELDS) {
         return HYPERTRACE_BARE_NOT_MADE;
@@ -601,7 +601,7 @@ static inline int hypertrace_bare_point(struct hypertrace_bare *client,
         slot[HYPERTRACE_ABI_SLOT_HEADER_WORDS + i] = args[i];
     }
     hypertrace_bare_fence_();
-    hypertrace_bare_register_(client, HYPERTRACE_ABI_EMIT, client->seq);
+    hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_EMIT, client->seq);
     const uint64_t reply = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_REPLY], __ATOMIC_ACQUIRE);
     const bool is_answered = (uint32_t)reply == client->seq;
     if (is_answered && host_time != NULL) {

@@ -1,8 +1,8 @@
 //! Events whose names and types are known at run time only.
 
 use hypertrace::abi::atomic::AtomicU64;
-use hypertrace::abi::event::{Field, Fields, Text};
-use hypertrace::abi::schema::{FieldType, Schema, SchemaError, mask_slot_of, name_hash};
+use hypertrace::abi::event::{Field, Fields, Named};
+use hypertrace::abi::schema::{FieldType, Schema, SchemaError, mask_slot_of};
 use hypertrace::{Hex, Site};
 
 /// The value of a field.
@@ -59,9 +59,7 @@ impl Value {
 /// An event with its values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    text: String,
-    id: u32,
-    name_hash: u32,
+    names: Named<String>,
     values: Vec<Value>,
 }
 
@@ -74,9 +72,9 @@ impl Event {
         let typed =
             fields.iter().map(|(name, value)| format!("{name}:{}", value.field_type().name()));
         let text = format!("{name}({})", Vec::from_iter(typed).join(","));
-        let id = Schema::parse(&text)?.id();
+        Schema::parse(&text)?;
         let values = fields.iter().map(|(_, value)| value.clone()).collect();
-        Ok(Event { text, id, name_hash: name_hash(name), values })
+        Ok(Event { names: Named::new(text), values })
     }
 
     /// Returns the event with another value of its last field, of the same type.
@@ -90,43 +88,17 @@ impl Event {
 
     /// Returns its slot of the enable mask.
     pub fn slot(&self) -> usize {
-        mask_slot_of(self.name_hash)
+        mask_slot_of(self.names().name_hash())
+    }
+
+    /// Returns its names, for the library.
+    pub fn names(&self) -> &Named<String> {
+        &self.names
     }
 
     /// Returns its values, for the library.
     pub fn values(&self) -> Values<'_> {
         Values(&self.values)
-    }
-}
-
-impl Text for Event {
-    fn id(&self) -> u32 {
-        self.id
-    }
-
-    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
-        piece(self.text.as_bytes());
-    }
-}
-
-impl Site for &Event {
-    // Known at run time only.
-    const NAME: &'static str = "";
-    const FIELDS: &'static [&'static str] = &[];
-
-    fn id<F: Fields>(self) -> u32 {
-        self.id
-    }
-
-    fn name_hash(self) -> u32 {
-        self.name_hash
-    }
-
-    fn text<'t, F: Fields>(self) -> &'t dyn Text
-    where
-        Self: 't,
-    {
-        self
     }
 }
 
@@ -177,7 +149,7 @@ mod tests {
         let event = Event::new("e", &fields).unwrap();
         let out: Vec<_> = (0..event.values().words()).map(|_| AtomicU64::new(0)).collect();
         event.values().put(&out);
-        assert_eq!(event.text, "e(n:u64,s:str)");
+        assert_eq!(event.names().as_str(), "e(n:u64,s:str)");
         assert_eq!(out.len(), 3);
         assert!(Event::new("e", &[("n", Value::Bool(true)), ("n", Value::Bool(true))]).is_err());
     }

@@ -89,12 +89,12 @@ fn record(event: &Event, arguments: &Arguments) -> Result<(), String> {
     if !hypertrace::is_on(event.slot()) && !arguments.is_point {
         return Ok(());
     }
-    let values = event.values();
+    let (names, values) = (event.names(), event.values());
     let recorded = hypertrace::with_client(|client| {
         if !arguments.is_point {
-            return result(client.emit(event, values));
+            return result(client.emit(names, values));
         }
-        match client.reference_point(event, values) {
+        match client.reference_point(names, values) {
             Ok(reply) => match reply.status {
                 Status::Recorded | Status::Filtered => Ok(()),
                 status => Err(format!("the host says: {status:?}")),

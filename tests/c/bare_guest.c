@@ -37,7 +37,7 @@ bool trace(void *const bars[4], uint32_t number, uint64_t events, uint64_t point
         if (n < points) {
             uint64_t time = 0;
             const int status = hypertrace_bare_point(&client, &point, &n, 1, &time);
-            result->unanswered += status != (int)HYPERTRACE_ABI_RECORDED || time < result->host_time;
+            result->unanswered += status != (int)HYPERTRACE_ABI_STATUS_RECORDED || time < result->host_time;
             result->host_time = time;
         }
     }

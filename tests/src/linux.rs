@@ -154,17 +154,31 @@ impl Guest {
     }
 }
 
-/// Builds a package of this tree as a program that needs no library. Returns its path.
+/// Target by name of the programs that need no library, so that their flags are not those of build scripts and
+/// macros.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+const STATIC: &str = "-C target-feature=+crt-static";
+
+/// Returns the command for a shell by which [`static_program`] builds, as documents give it.
+pub fn static_command(package: &str) -> String {
+    let arguments = static_arguments(package).join(" ");
+    format!("RUSTFLAGS=\"{STATIC}\" cargo {arguments}")
+}
+
+fn static_arguments(package: &str) -> [&str; 6] {
+    ["build", "--release", "--target", TARGET, "--package", package]
+}
+
+/// Builds a package of this tree as a program that needs no library. Returns its path, if its name is the
+/// package's.
 #[track_caller]
 pub fn static_program(package: &str) -> PathBuf {
-    // A target by name, so that the flags are not those of build scripts and macros.
-    let target = "x86_64-unknown-linux-gnu";
     let folder = target_folder().join("linux-guest");
     let mut build = cargo();
-    build.args(["build", "--release", "--target", target, "--package", package]);
-    build.env("RUSTFLAGS", "-C target-feature=+crt-static").env("CARGO_TARGET_DIR", &folder);
+    build.args(static_arguments(package));
+    build.env("RUSTFLAGS", STATIC).env("CARGO_TARGET_DIR", &folder);
     succeed(build.current_dir(root()));
-    folder.join(target).join("release").join(package)
+    folder.join(TARGET).join("release").join(package)
 }
 
 /// Returns the libraries of a program of this machine, with their paths in a guest.

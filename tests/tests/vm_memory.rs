@@ -42,9 +42,9 @@ impl Machine {
         self.path("sys/bus/pci/devices/0000:00:01.0")
     }
 
-    fn session(&self) -> Session {
+    fn session(&self, vm_memory: Option<u64>) -> Session {
         let geometry = Segment::fitting(SIZE, 7).unwrap();
-        let (segment, vm_memory) = (Some(self.path("memory")), Some(SIZE));
+        let segment = Some(self.path("memory"));
         let config = Config::new(self.path("session"));
         Session::create(Config { geometry, segment, vm_memory, ..config }).unwrap()
     }
@@ -74,7 +74,7 @@ fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
         return program(&machine);
     }
     let machine = Machine::new();
-    let session = machine.session();
+    let session = machine.session(Some(SIZE));
 
     // Two programs of the first boot, and one of the second.
     for boot in ["first", "first", "second"] {
@@ -97,24 +97,45 @@ fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
     babeltrace2::read(&machine.path("session/ctf")).map(|read| read.clean());
 }
 
+/// Opens the function as a program of the guest, which fails. Returns why.
+fn refused(machine: &str) -> String {
+    let machine = Path::new(machine);
+    let (sysfs, proc) = (machine.join("sys"), machine.join("proc"));
+    let error = hypertrace::open(&Options { sysfs, proc, ..Options::default() }).unwrap_err();
+    let chain = format!("{error}: {}", std::error::Error::source(&error).unwrap());
+    assert!(chain.contains("resource2_wc"), "{chain}");
+    chain
+}
+
 #[test]
 fn a_guest_without_a_host_is_told_so() {
     const NAME: &str = "a_guest_without_a_host_is_told_so";
     if let Some(machine) = traced::argument() {
-        let machine = Path::new(&machine);
-        let (sysfs, proc) = (machine.join("sys"), machine.join("proc"));
-        let error = hypertrace::open(&Options { sysfs, proc, ..Options::default() }).unwrap_err();
-        let chain = format!("{error}: {}", std::error::Error::source(&error).unwrap());
-        assert!(chain.contains("resource2_wc"), "{chain}");
-        assert!(chain.ends_with("its host does not answer: is `hypertrace serve` running there?"));
+        let why = refused(&machine);
+        assert!(why.ends_with("its host does not answer: is `hypertrace serve` running there?"));
         return;
     }
     let machine = Machine::new();
-    let session = machine.session();
+    let session = machine.session(Some(SIZE));
     // The host is gone, the file is there.
     let copy = fs::read(machine.path("memory")).unwrap();
     session.finish().unwrap();
     fs::write(machine.path("memory"), copy).unwrap();
 
     machine.boot("first", NAME);
+}
+
+#[test]
+fn a_guest_refuses_a_segment_that_is_for_programs_of_its_host() {
+    const NAME: &str = "a_guest_refuses_a_segment_that_is_for_programs_of_its_host";
+    if let Some(machine) = traced::argument() {
+        assert!(refused(&machine).ends_with("of a segment that no VM shares"));
+        return;
+    }
+    let machine = Machine::new();
+    let session = machine.session(None);
+
+    machine.boot("first", NAME);
+
+    session.finish().unwrap();
 }

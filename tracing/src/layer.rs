@@ -89,7 +89,7 @@ impl<D: Destination> HypertraceLayer<D> {
                 if on & RING != 0
                     && let Some(schema) = callsite.variant(0)
                 {
-                    D::emit(schema, (id,));
+                    D::emit(&schema.names, (id,));
                 }
                 Self::begin(on & !RING, id, metadata);
             }
@@ -136,7 +136,7 @@ impl<D: Destination> HypertraceLayer<D> {
         values.add_cut();
         let schema = self.names.schema(callsite, Purpose::Event, values.shape());
         if let Some((_, schema)) = schema {
-            D::emit(schema, values.kept());
+            D::emit(&schema.names, values.kept());
         }
         schema.is_some()
     }
@@ -195,7 +195,7 @@ where
         if on & RING != 0
             && let Some(schema) = callsite.variant(schema)
         {
-            D::emit(schema, words);
+            D::emit(&schema.names, words);
         }
         Self::begin(on & !RING, id_word, callsite.metadata);
     }
@@ -231,7 +231,7 @@ where
         record.record(&mut values);
         let schema = self.names.schema(callsite, Purpose::Record, values.shape());
         if let Some((_, schema)) = schema {
-            D::emit(schema, values.kept());
+            D::emit(&schema.names, values.kept());
         }
     }
 

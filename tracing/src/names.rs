@@ -1,8 +1,8 @@
 //! Schemas of places in the code, made when a place is first seen.
 
 use crate::counts::{WITHOUT_SCHEMA, add};
-use hypertrace_abi::event::{Fields, Site, Text};
-use hypertrace_abi::schema::{FieldType, MAX_NAME, id_of, mask_slot, name_hash};
+use hypertrace_abi::event::Named;
+use hypertrace_abi::schema::{FieldType, MAX_NAME, mask_slot};
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -55,9 +55,7 @@ impl Shape {
 pub struct Schema {
     purpose: Purpose,
     shape: Shape,
-    id: u32,
-    name_hash: u32,
-    text: Box<str>,
+    pub names: Named<Box<str>>,
 }
 
 impl Schema {
@@ -84,53 +82,7 @@ impl Schema {
             text.push_str(",cut:u32");
         }
         text.push(')');
-        Schema { purpose, shape, id: id_of(&text), name_hash: name_hash(&name), text: text.into() }
-    }
-
-    fn end(metadata: &Metadata<'_>) -> Schema {
-        let name = identifier(metadata.name(), "_end");
-        let text = format!("{name}(id:u64)");
-        Schema {
-            purpose: Purpose::Begin,
-            shape: Shape::default(),
-            id: id_of(&text),
-            name_hash: name_hash(&name),
-            text: text.into(),
-        }
-    }
-}
-
-impl Text for Schema {
-    fn id(&self) -> u32 {
-        self.id
-    }
-
-    fn pieces(&self, piece: &mut dyn FnMut(&[u8])) {
-        piece(self.text.as_bytes());
-    }
-}
-
-impl Site for &Schema {
-    // Known at run time only.
-    const NAME: &'static str = "";
-    const FIELDS: &'static [&'static str] = &[];
-
-    #[inline(always)]
-    fn id<F: Fields>(self) -> u32 {
-        self.id
-    }
-
-    #[inline(always)]
-    fn name_hash(self) -> u32 {
-        self.name_hash
-    }
-
-    #[inline(always)]
-    fn text<'t, F: Fields>(self) -> &'t dyn Text
-    where
-        Self: 't,
-    {
-        self
+        Schema { purpose, shape, names: Named::new(text.into()) }
     }
 }
 
@@ -159,8 +111,8 @@ fn identifier(name: &str, suffix: &str) -> String {
 #[derive(Debug)]
 pub struct Callsite {
     pub metadata: &'static Metadata<'static>,
-    /// Schema of the exit of a span.
-    pub end: Schema,
+    /// Names of the exit of a span.
+    pub end: Named<Box<str>>,
     pub begin_slot: usize,
     pub end_slot: usize,
     pub record_slot: usize,
@@ -178,7 +130,7 @@ impl Callsite {
         }
         Callsite {
             metadata,
-            end: Schema::end(metadata),
+            end: Named::new(format!("{}(id:u64)", identifier(metadata.name(), "_end")).into()),
             begin_slot: slot("_begin"),
             end_slot: slot("_end"),
             record_slot: slot("_record"),

@@ -4,6 +4,7 @@
 mod apt;
 mod bare;
 mod command;
+mod constants;
 mod fetch;
 mod full;
 mod header;

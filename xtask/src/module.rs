@@ -1,21 +1,20 @@
 //! Generation of the constants that the guest's kernel module shares with the crate `abi`.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use hypertrace_abi::config::{ConfigPage, Features, MAGIC, RingMode, VERSION};
+use hypertrace_abi::config::{ConfigPage, Features, RingMode};
 use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, PAGE_L, STATE, State};
 use hypertrace_abi::layout::{
-    IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PAGE, PCI_DEVICE,
-    PCI_SUBSYSTEM, PCI_VENDOR, Region, SHARED_REGISTERS, SLOT_HEADER_WORDS, SLOT_WORDS, guest_page,
-    host_page, mark, module, register,
+    IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PCI_DEVICE,
+    PCI_SUBSYSTEM, PCI_VENDOR, Region, SHARED_REGISTERS, SLOT_WORDS, guest_page, host_page, module,
 };
-use hypertrace_abi::record::{ClockKind, Flags, HEADER_WORDS, MAX_WORDS, id};
-use hypertrace_abi::schema::{FNV_START, MAX_FIELDS, MAX_NAME, MAX_TEXT};
+use hypertrace_abi::record::{ClockKind, HEADER_WORDS, MAX_WORDS};
+use hypertrace_abi::schema::{MAX_NAME, MAX_TEXT};
 use hypertrace_abi::sink::Status;
-use hypertrace_abi::turns::PAUSE;
+
+use crate::constants::{COMMON, define};
 
 const TOP: &str = "\
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR BSD-3-Clause */
@@ -32,93 +31,43 @@ pub fn path(root: &Path) -> PathBuf {
 
 /// Generates the header's text.
 pub fn text() -> String {
-    let groups: [&[(&str, u64)]; 9] = [
-        &[
-            ("PCI_VENDOR", PCI_VENDOR.into()),
-            ("PCI_DEVICE", PCI_DEVICE.into()),
-            ("PCI_SUBSYSTEM", PCI_SUBSYSTEM.into()),
-            ("PCI_IVSHMEM", IVSHMEM_DEVICE.into()),
-            ("IVSHMEM_BAR", IVSHMEM_BAR as u64),
-            ("BAR_CONFIG", Region::Config.bar() as u64),
-            ("BAR_CONTROL", Region::Control.bar() as u64),
-            ("BAR_RINGS", Region::Rings.bar() as u64),
-            ("PAGE", PAGE),
-            ("MIN_BAR", MIN_BAR),
-            ("LEGACY_SLOT_STRIDE_PER_ARG", LEGACY_SLOT_STRIDE_PER_ARG),
-            ("SHARED_REGISTERS", SHARED_REGISTERS),
-            ("MASK_BYTES", MASK_BYTES),
-        ],
-        &[
-            ("MAGIC", MAGIC),
-            ("VERSION", VERSION.into()),
-            ("DISCARD", RingMode::Discard as u64),
-            ("OVERWRITE", RingMode::Overwrite as u64),
-            ("CONFIG_BYTES", size_of::<ConfigPage>() as u64),
-        ],
-        &[
-            ("FEATURE_KICK", Features::KICK.bits()),
-            ("FEATURE_TRAPS", Features::TRAPS.bits()),
-            ("FEATURE_SHARED", Features::SHARED.bits()),
-            ("FEATURE_APART", Features::APART.bits()),
-        ],
-        &[
-            ("REGISTER_EMIT", register::EMIT),
-            ("REGISTER_KICK", register::KICK),
-            ("REGISTER_LEASE", register::LEASE),
-            ("MARK_DISPLACEMENT", mark::DISPLACEMENT as u64),
-            ("IOCTL_LEASE", module::LEASE.into()),
-            ("IOCTL_RELEASE", module::RELEASE.into()),
-        ],
-        &[
-            ("G_HEAD", guest_page::HEAD as u64),
-            ("G_LOST_FULL", guest_page::LOST_FULL as u64),
-            ("G_LOST_BUSY", guest_page::LOST_BUSY as u64),
-            ("G_LOST_UNATTACHED", guest_page::LOST_UNATTACHED as u64),
-            ("G_SCHEMA_LEN", guest_page::SCHEMA_LEN as u64),
-            ("G_SLOT", guest_page::SLOT as u64),
-            ("SLOT_HEADER_WORDS", SLOT_HEADER_WORDS as u64),
-            ("SLOT_WORDS", SLOT_WORDS as u64),
-        ],
-        &[
-            ("H_TAIL", host_page::TAIL as u64),
-            ("H_SCHEMA_SEEN", host_page::SCHEMA_SEEN as u64),
-            ("H_MASK_VERSION", host_page::MASK_VERSION as u64),
-            ("H_REPLY", host_page::REPLY as u64),
-            ("STATUS_RECORDED", Status::Recorded as u64),
-            ("STATUS_FILTERED", Status::Filtered as u64),
-        ],
-        &[
-            ("ID_PAD", id::PAD.into()),
-            ("ID_LEASE", id::LEASE.into()),
-            ("ID_FIRST", id::FIRST.into()),
-            ("REFERENCE_POINT", Flags::REFERENCE_POINT.bits().into()),
-            ("HEADER_WORDS", HEADER_WORDS as u64),
-            ("MAX_WORDS", MAX_WORDS as u64),
-            ("CLOCK_COUNTER", ClockKind::Tsc as u64),
-            ("CLOCK_MONOTONIC_RAW", ClockKind::MonotonicRaw as u64),
-            ("PAUSE_MS", PAUSE.as_millis() as u64),
-        ],
-        &[
-            ("FNV_START", FNV_START.into()),
-            ("MAX_NAME", MAX_NAME as u64),
-            ("MAX_FIELDS", MAX_FIELDS as u64),
-            ("MAX_TEXT", MAX_TEXT as u64),
-        ],
-        &[
-            ("PAGE_L", PAGE_L),
-            ("BELLS", BELLS),
-            ("L_STATE", STATE),
-            ("L_BOOT", BOOT),
-            ("L_BOOT_SEEN", BOOT_SEEN),
-            ("STATE_ENDED", State::Ended as u64),
-        ],
+    let own = [
+        ("PCI_VENDOR", PCI_VENDOR.into()),
+        ("PCI_DEVICE", PCI_DEVICE.into()),
+        ("PCI_SUBSYSTEM", PCI_SUBSYSTEM.into()),
+        ("PCI_IVSHMEM", IVSHMEM_DEVICE.into()),
+        ("IVSHMEM_BAR", IVSHMEM_BAR as u64),
+        ("BAR_CONFIG", Region::Config.bar() as u64),
+        ("BAR_CONTROL", Region::Control.bar() as u64),
+        ("BAR_RINGS", Region::Rings.bar() as u64),
+        ("MIN_BAR", MIN_BAR),
+        ("LEGACY_SLOT_STRIDE_PER_ARG", LEGACY_SLOT_STRIDE_PER_ARG),
+        ("SHARED_REGISTERS", SHARED_REGISTERS),
+        ("MASK_BYTES", MASK_BYTES),
+        ("DISCARD", RingMode::Discard as u64),
+        ("CONFIG_BYTES", size_of::<ConfigPage>() as u64),
+        ("FEATURE_APART", Features::APART.bits()),
+        ("IOCTL_LEASE", module::LEASE.into()),
+        ("IOCTL_RELEASE", module::RELEASE.into()),
+        ("G_LOST_UNATTACHED", guest_page::LOST_UNATTACHED as u64),
+        ("SLOT_WORDS", SLOT_WORDS as u64),
+        ("H_MASK_VERSION", host_page::MASK_VERSION as u64),
+        ("STATUS_FILTERED", Status::Filtered as u64),
+        ("HEADER_WORDS", HEADER_WORDS as u64),
+        ("MAX_WORDS", MAX_WORDS as u64),
+        ("CLOCK_MONOTONIC_RAW", ClockKind::MonotonicRaw as u64),
+        ("MAX_NAME", MAX_NAME as u64),
+        ("MAX_TEXT", MAX_TEXT as u64),
+        ("PAGE_L", PAGE_L),
+        ("BELLS", BELLS),
+        ("L_STATE", STATE),
+        ("L_BOOT", BOOT),
+        ("L_BOOT_SEEN", BOOT_SEEN),
+        ("STATE_ENDED", State::Ended as u64),
     ];
     let mut text = TOP.to_owned();
-    for constants in groups {
-        for (name, value) in constants {
-            let suffix = if *value > u32::MAX.into() { "ULL" } else { "" };
-            let _ = writeln!(text, "#define HT_{name} {value:#x}{suffix}");
-        }
+    for constants in [&COMMON[..], &own] {
+        define(&mut text, "HT_", "", constants);
         text.push('\n');
     }
     text.push_str("#endif\n");

@@ -7,9 +7,11 @@ use crate::output::say;
 use crate::recording::{self, Failure};
 use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
-use hypertrace_device::adapter::vfio_user::{End, serve};
+use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
 use hypertrace_device::{BarForm, ChipConfig, Geometry, PciFunction};
 use hypertrace_trace::{Session, Summary};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, recv};
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::net::Shutdown;
@@ -88,7 +90,8 @@ struct Socket<'p> {
 /// A client that is served.
 struct Served {
     stream: UnixStream,
-    thread: JoinHandle<()>,
+    /// Returns whether it was a VMM: it has sent something.
+    thread: JoinHandle<bool>,
 }
 
 impl Socket<'_> {
@@ -125,23 +128,24 @@ impl Socket<'_> {
         let mut is_first = true;
         let result = loop {
             if served.as_ref().is_some_and(|served| served.thread.is_finished()) {
-                end(served.take());
-                if once {
-                    break Ok(());
-                }
+                is_first &= !end(served.take());
             }
-            if Interrupts::came().is_some() {
+            if Interrupts::came().is_some() || once && !is_first && served.is_none() {
                 break Ok(());
             }
             match self.listener.accept() {
-                Ok((stream, _)) if served.is_none() => {
+                Ok((stream, _)) => {
+                    if served.as_ref().is_some_and(|served| has_closed(&served.stream)) {
+                        is_first &= !end(served.take());
+                    }
+                    if served.is_some() || once && !is_first {
+                        continue;
+                    }
                     match start(function, stream, is_first) {
                         Ok(client) => served = Some(client),
                         Err(why) => break Err(why),
                     }
-                    is_first = false;
                 }
-                Ok((refused, _)) => drop(refused),
                 Err(why) if why.kind() == ErrorKind::WouldBlock => {
                     thread::sleep(Duration::from_millis(20));
                 }
@@ -165,26 +169,48 @@ fn start(function: &Arc<Function>, stream: UnixStream, is_first: bool) -> Result
     stream.set_nonblocking(false).context("cannot use a connection")?;
     let (function, theirs) = (Arc::clone(function), stream.try_clone()?);
     let run = move || {
-        if !is_first {
-            thread::sleep(PAUSE);
-            function.reset(|_| ());
-        }
-        match serve(&function, &theirs) {
-            Ok(End::Closed) => {}
-            Ok(End::Protocol(what)) => say(format_args!("the VMM's connection was ended: {what}")),
-            Ok(_) => {}
-            Err(why) => say(format_args!("the VMM's connection failed: {why}")),
+        let is_vmm = sends(&theirs);
+        if is_vmm {
+            if !is_first {
+                thread::sleep(PAUSE);
+                function.reset(|_| ());
+            }
+            match serve(&function, &theirs) {
+                Ok(End::Closed) => {}
+                Ok(End::Protocol(what)) => {
+                    say(format_args!("the VMM's connection was ended: {what}"));
+                }
+                Ok(_) => {}
+                Err(why) => say(format_args!("the VMM's connection failed: {why}")),
+            }
         }
         // The client learns of the end by the last descriptor.
         let _ = theirs.shutdown(Shutdown::Both);
+        is_vmm
     };
     let thread = thread::Builder::new().name("vfio-user".into()).spawn(run);
     Ok(Served { stream, thread: thread.context("cannot start a thread")? })
 }
 
-fn end(served: Option<Served>) {
-    if let Some(Served { stream, thread }) = served {
+/// Waits for a client's first byte. Returns false if there is none: another process only looks whether the socket
+/// is served, or holds it.
+fn sends(stream: &UnixStream) -> bool {
+    let mut byte = [0];
+    stream.set_read_timeout(Some(PATIENCE)).is_ok()
+        && recv(stream, &mut byte, RecvFlags::PEEK).is_ok_and(|(n, _)| n > 0)
+}
+
+/// Returns whether the other side of a connection has closed it.
+fn has_closed(stream: &UnixStream) -> bool {
+    // The end is reported without being asked for.
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|n| n > 0)
+}
+
+/// Ends a connection. Returns whether it was a VMM's.
+fn end(served: Option<Served>) -> bool {
+    served.is_some_and(|Served { stream, thread }| {
         let _ = stream.shutdown(Shutdown::Both);
-        let _ = thread.join();
-    }
+        thread.join().unwrap_or(true)
+    })
 }

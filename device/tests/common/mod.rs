@@ -3,6 +3,9 @@
 //! A small device, with a sink that keeps everything it gets.
 #![allow(dead_code)] // each test file uses a part
 
+#[cfg(feature = "vfio-user")]
+pub mod server;
+
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{Consumer, Flow};
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, ReferencePoint, Status};

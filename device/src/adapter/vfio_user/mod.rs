@@ -13,13 +13,14 @@ use crate::chip::DrainWaker;
 use crate::pci::PciFunction;
 use hypertrace_abi::layout::Region;
 use hypertrace_abi::sink::EventSink;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
     sendmsg,
 };
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -55,17 +56,30 @@ const MOST_FDS: usize = 16;
 /// time must not fill the session with them.
 const RESET: Duration = Duration::from_millis(100);
 
+/// Most time for a client's first message, for the rest of one that it has begun, and until it takes a
+/// reply. A client that is silent in between keeps the device, as a VM whose guest makes no points.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
 /// End of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
     /// The client has closed it.
     Closed,
-    /// The client's bytes are no messages; the text says what is wrong.
+    /// The client's bytes are no messages, or it did not complete one or did not take a reply in
+    /// [time](PATIENCE); the text says what is wrong.
     Protocol(String),
 }
 
-/// Serves the function to the client on this connection until one of them ends it.
+impl End {
+    /// Makes the end of a client that takes too long for this.
+    fn late(what: &str) -> End {
+        End::Protocol(format!("{what} after {} s", PATIENCE.as_secs()))
+    }
+}
+
+/// Serves the function to the client on this connection until one of them ends it. The connection
+/// blocks; its timeouts are changed.
 ///
 /// # Errors
 /// If the connection fails otherwise.
@@ -81,6 +95,8 @@ pub fn serve<S: EventSink, T: DrainWaker>(
         has_version: false,
         is_used: false,
         reset: None,
+        begun: None,
+        is_limited: false,
     };
     connection.run()
 }
@@ -95,6 +111,10 @@ struct Connection<'c, S, T> {
     /// A BAR was stored to since the last reset.
     is_used: bool,
     reset: Option<Instant>,
+    /// Begin of the wait for the rest of a message, or for the first one.
+    begun: Option<Instant>,
+    /// The connection has a limit for a wait.
+    is_limited: bool,
 }
 
 /// Consequence of a command, beside the reply.
@@ -107,17 +127,39 @@ enum Then<'f> {
 
 impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
     fn run(&mut self) -> io::Result<End> {
+        self.stream.set_write_timeout(Some(PATIENCE))?;
         let mut bytes = vec![0; MOST_BYTES];
         loop {
-            let n = self.receive(&mut bytes)?;
-            if n == 0 {
-                return Ok(End::Closed);
-            }
+            self.limit_wait()?;
+            let n = match self.receive(&mut bytes) {
+                Ok(0) => return Ok(End::Closed),
+                Ok(n) => n,
+                Err(why) if why.kind() == ErrorKind::WouldBlock && self.is_limited => {
+                    return Ok(End::late("no whole message"));
+                }
+                Err(why) => return Err(why),
+            };
             self.received.extend_from_slice(&bytes[..n]);
             if let Some(end) = self.handle()? {
                 return Ok(end);
             }
         }
+    }
+
+    /// Limits the next wait, if it is for the rest of a message or for the first one. Makes no system call
+    /// between two messages.
+    fn limit_wait(&mut self) -> io::Result<()> {
+        let is_between = self.has_version && self.received.is_empty();
+        if is_between && !self.is_limited {
+            return Ok(());
+        }
+        self.is_limited = !is_between;
+        let left = self.is_limited.then(|| {
+            let begun = *self.begun.get_or_insert_with(Instant::now);
+            // No time at all is an error.
+            PATIENCE.saturating_sub(begun.elapsed()).max(Duration::from_millis(1))
+        });
+        self.stream.set_read_timeout(left)
     }
 
     /// Receives what there is, at least a byte; 0 at the end. Descriptors are closed.
@@ -152,8 +194,15 @@ impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
                         Then::Send(file) => Some(Arc::clone(file)),
                         Then::End(end) => return Ok(Some(end)),
                     };
+                    self.begun = None;
                     if message.wants_reply() {
-                        self.send(file.as_deref())?;
+                        match self.send(file.as_deref()) {
+                            Ok(()) => {}
+                            Err(why) if why.kind() == ErrorKind::WouldBlock => {
+                                return Ok(Some(End::late("a reply was not taken")));
+                            }
+                            Err(why) => return Err(why),
+                        }
                     }
                 }
                 Err(broken) => {
@@ -220,7 +269,9 @@ impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
             command::REGION_READ => self.read(message),
             command::REGION_WRITE => self.write(message),
             command::DEVICE_RESET => {
-                self.reset();
+                if !self.reset() {
+                    return Then::End(End::Closed);
+                }
                 message.reply(&[], &mut self.reply);
             }
             _ => self.refuse(message),
@@ -229,7 +280,12 @@ impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
     }
 
     fn refuse(&mut self, message: &Message<'_>) {
-        message.refuse(Errno::INVAL.raw_os_error(), &mut self.reply);
+        self.refuse_with(message, &[]);
+    }
+
+    /// Refuses a command whose reply has these bytes after as many as the command has.
+    fn refuse_with(&mut self, message: &Message<'_>, more: &[u8]) {
+        message.refuse(Errno::INVAL.raw_os_error(), more, &mut self.reply);
     }
 
     fn version(&mut self, message: &Message<'_>) -> Then<'_> {
@@ -275,16 +331,15 @@ impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
     }
 
     fn read(&mut self, message: &Message<'_>) {
-        let access = message.body::<Access>().map(|(access, _)| access);
-        let Some(access) = access.filter(|access| access.count as usize <= MOST_DATA) else {
-            return self.refuse(message);
-        };
+        let Some((access, _)) = message.body::<Access>() else { return self.refuse(message) };
+        let count = access.count as usize;
         let mut data = [0; MOST_DATA];
-        let data = &mut data[..access.count as usize];
+        let data = &mut data[..count.min(MOST_DATA)];
         match (access.region, bar(access.region)) {
+            _ if count > MOST_DATA => return self.refuse_with(message, data),
             (CONFIG_SPACE, _) => self.function.config_read(access.offset, data),
             (_, Some(region)) => self.function.chip().read(region, access.offset, data),
-            _ => return self.refuse(message),
+            _ => return self.refuse_with(message, data),
         }
         message.reply(&[access.as_bytes(), data], &mut self.reply);
     }
@@ -306,19 +361,45 @@ impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
         message.reply(&[access.as_bytes()], &mut self.reply);
     }
 
-    /// Resets the device, unless nothing has used it.
-    fn reset(&mut self) {
+    /// Resets the device, unless nothing has used it. Returns false if the client is gone: nothing that it
+    /// has sent is worth the time between two resets.
+    fn reset(&mut self) -> bool {
         let chip = self.function.chip();
         let has_rings = (0..chip.geometry().clients).any(|client| chip.head(client) != 0);
         if !self.is_used && !has_rings {
-            return;
+            return true;
         }
-        if let Some(before) = self.reset {
-            // Only this client waits.
-            std::thread::sleep(RESET.saturating_sub(before.elapsed()));
+        // Only this client waits.
+        if let Some(before) = self.reset
+            && hangs_up(self.stream, RESET.saturating_sub(before.elapsed()))
+        {
+            return false;
         }
         self.function.reset(|_| ());
         (self.is_used, self.reset) = (false, Some(Instant::now()));
+        true
+    }
+}
+
+/// Waits until the other side of a connection has closed it, for this time at most. Returns whether it has; in
+/// doubt, that it has not.
+fn hangs_up(stream: &UnixStream, wait: Duration) -> bool {
+    let begin = Instant::now();
+    loop {
+        let left = wait.saturating_sub(begin.elapsed());
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // The end is reported without being asked for.
+        let mut polled = [PollFd::new(stream, PollFlags::empty())];
+        match poll(&mut polled, Some(&timeout)) {
+            Ok(0) if left.is_zero() => return false,
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return true,
+            Err(_) => {
+                std::thread::sleep(left);
+                return false;
+            }
+        }
     }
 }
 

@@ -140,10 +140,10 @@ impl Message<'_> {
         self.answer(REPLY, 0, parts, out);
     }
 
-    /// Appends a reply that the command failed. It has a body as long as the command's: some clients
-    /// wait for as much as of a reply that succeeded.
-    pub fn refuse(&self, errno: i32, out: &mut Vec<u8>) {
-        self.answer(REPLY | ERROR, errno as u32, &[self.body], out);
+    /// Appends a reply that the command failed. It has the command's body and then `more`, so that it is
+    /// as long as a reply that succeeded: some clients wait for as much.
+    pub fn refuse(&self, errno: i32, more: &[u8], out: &mut Vec<u8>) {
+        self.answer(REPLY | ERROR, errno as u32, &[self.body, more], out);
     }
 
     fn answer(&self, flags: u32, error: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
@@ -152,5 +152,83 @@ impl Message<'_> {
         let Header { id, command, .. } = self.header;
         out.extend_from_slice(Header { id, command, size, flags, error }.as_bytes());
         parts.iter().for_each(|part| out.extend_from_slice(part));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Makes a message of this size, type and body.
+    fn bytes_of(size: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+        let header = Header { id: 1, command: command::DMA_MAP, size, flags, error: 0 };
+        [header.as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn a_message_is_found_when_its_last_byte_is_there() {
+        let bytes = bytes_of(20, NO_REPLY, &[1, 2, 3, 4, 5]);
+        for cut in 0..20 {
+            assert!(Message::first(&bytes[..cut]).unwrap().is_none(), "{cut}");
+        }
+
+        let found = Message::first(&bytes).unwrap().unwrap();
+
+        assert_eq!((found.body, found.wants_reply()), (&[1, 2, 3, 4][..], false));
+    }
+
+    #[test]
+    fn sizes_that_no_message_has_are_faults_before_the_body_is_there() {
+        let most = MOST_BYTES as u32;
+        for size in [0, 15, most + 1, u32::MAX] {
+            let found = Message::first(&bytes_of(size, 0, &[])).unwrap_err();
+            assert_eq!(found, Broken::Size(size));
+        }
+        for size in [16, most] {
+            assert!(Message::first(&bytes_of(size, 0, &[])).is_ok(), "{size}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_as_long_as_a_reply_that_succeeded() {
+        let bytes = bytes_of(20, 0, &[1, 2, 3, 4]);
+        let message = Message::first(&bytes).unwrap().unwrap();
+        let mut out = Vec::new();
+        message.refuse(22, &[0; 3], &mut out);
+
+        let (header, body) = Header::read_from_prefix(&out).unwrap();
+
+        assert_eq!((header.size, header.flags, header.error), (23, REPLY | ERROR, 22));
+        assert_eq!(body, [1, 2, 3, 4, 0, 0, 0]);
+    }
+
+    proptest! {
+        /// Whatever the bytes are, a message is within them, and they are the same in pieces.
+        #[test]
+        fn any_bytes_have_a_first_message_or_none(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..100),
+            size in prop::option::of(0u32..120),
+            cut in 0usize..100,
+        ) {
+            if let (Some(size), Some(field)) = (size, bytes.get_mut(4..8)) {
+                field.copy_from_slice(&size.to_le_bytes());
+            }
+            let found = Message::first(&bytes);
+            let part = Message::first(&bytes[..cut.min(bytes.len())]);
+
+            if let Ok(Some(message)) = found {
+                let size = message.header.size as usize;
+                prop_assert_eq!(message.body, &bytes[16..size]);
+                let _ = message.body::<RegionInfo>();
+            }
+            match (found, part) {
+                (Ok(whole), Ok(Some(part))) => prop_assert_eq!(whole.unwrap().body, part.body),
+                (Ok(_), Err(why)) => prop_assert!(false, "{:?} of a part only", why),
+                (Err(whole), Err(part)) => prop_assert_eq!(whole, part),
+                (Err(why), Ok(Some(_))) => prop_assert!(false, "{:?} of the whole only", why),
+                (_, Ok(None)) => {}
+            }
+        }
     }
 }

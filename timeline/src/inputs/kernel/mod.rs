@@ -76,6 +76,8 @@ pub struct KernelTrace {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelStat {
+    /// The guest's clock in its session, if it is of a guest's kernel.
+    pub clock: Option<u32>,
     /// Counts by CPU.
     pub cpus: Vec<CpuStat>,
     /// False if events after the last page of a CPU may be lost, too: the kernel's counters are missing.
@@ -326,7 +328,8 @@ impl KernelTrace {
     pub fn stat(&self) -> Result<KernelStat> {
         let losses_known = !self.file.options.lost.is_empty();
         let warnings = self.warnings().collect();
-        let mut stat = KernelStat { losses_known, warnings, ..KernelStat::default() };
+        let clock = self.guest_clock();
+        let mut stat = KernelStat { clock, losses_known, warnings, cpus: Vec::new() };
         for (cpu, mut lane) in self.lanes(0, "") {
             let mut counts = CpuStat { cpu, ..CpuStat::default() };
             while lane.read()? {

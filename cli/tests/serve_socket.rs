@@ -1,0 +1,187 @@
+//! `hypertrace serve --socket` with VMMs that come, go, are silent, or are none.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use hypertrace_tests::command::{Hypertrace, run};
+use hypertrace_tests::serve::Server;
+use tempfile::TempDir;
+use vfio_user::Client;
+
+const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
+const CONFIG: u32 = 0;
+const CONTROL: u32 = 2;
+/// Offset of the epoch in the config page.
+const EPOCH: u64 = std::mem::offset_of!(hypertrace_abi::config::ConfigPage, epoch) as u64;
+/// Messages of vfio-user: VERSION, a commit of the interface of 2016, and a reset that wants no reply.
+const VERSION: &[u8] = &[1, 0, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+const COMMIT: &[u8] = &[
+    2, 0, 10, 0, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // header
+    8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, // access
+    7, 0, 0, 0, 0, 0, 0, 0,
+];
+const RESET: &[u8] = &[3, 0, 13, 0, 16, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0];
+
+fn served(options: &[&str]) -> (TempDir, PathBuf, Server) {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_socket(HYPERTRACE, folder.path(), options);
+    let socket = folder.path().join("socket");
+    (folder, socket, server)
+}
+
+fn commit(client: &mut Client) {
+    client.region_write(CONTROL, 8, &7u64.to_le_bytes()).unwrap();
+}
+
+fn epoch(client: &mut Client) -> u64 {
+    let mut bytes = [0; 8];
+    client.region_read(CONFIG, EPOCH, &mut bytes).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+/// Waits until so many commits are in a session that is being recorded.
+#[track_caller]
+fn wait_for_commits(session: &Path, commits: u64) {
+    let begin = Instant::now();
+    while HYPERTRACE.stat(session)["total"]["reference_points"].as_u64().unwrap() < commits {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Asserts that the other side closes a connection without a word.
+#[track_caller]
+fn assert_closed(mut stream: UnixStream) {
+    match stream.read(&mut [0]) {
+        Ok(n) => assert_eq!(n, 0),
+        Err(why) => assert_eq!(why.kind(), ErrorKind::ConnectionReset),
+    }
+}
+
+#[test]
+fn a_socket_that_nobody_serves_is_replaced_and_removed_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    drop(UnixListener::bind(&socket).unwrap());
+
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
+    commit(&mut Client::new(&socket).unwrap());
+
+    assert_eq!(server.end()["total"]["reference_points"], 1);
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_socket_that_another_process_serves_and_any_other_file_are_left_alone() {
+    let (folder, socket, server) = served(&["--once"]);
+    let file = folder.path().join("file");
+    fs::write(&file, "precious").unwrap();
+    let again = |path: &Path| {
+        let mut command = HYPERTRACE.command(["serve", "--socket"]);
+        run(command.arg(path).arg("--out").arg(folder.path().join("other"))).failed(2)
+    };
+
+    assert!(again(&socket).contains("another process serves it"));
+    assert!(again(&file).contains("no socket"));
+
+    assert_eq!(fs::read(&file).unwrap(), b"precious");
+    assert!(!folder.path().join("other").exists());
+    commit(&mut Client::new(&socket).unwrap());
+    assert_eq!(server.end()["total"]["reference_points"], 1);
+}
+
+#[test]
+fn connections_that_say_nothing_are_no_vms() {
+    let (_folder, socket, server) = served(&["--once"]);
+    for _ in 0..50 {
+        drop(UnixStream::connect(&socket).unwrap());
+    }
+
+    let mut client = Client::new(&socket).unwrap();
+
+    assert_eq!(epoch(&mut client), 0, "they begin no generation");
+    commit(&mut client);
+    drop(client);
+    assert_eq!(server.end()["total"]["reference_points"], 1);
+}
+
+#[test]
+fn a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended() {
+    let (_folder, socket, server) = served(&[]);
+    let mut first = Client::new(&socket).unwrap();
+
+    assert_closed(UnixStream::connect(&socket).unwrap());
+    commit(&mut first);
+    drop(first);
+    // At once, as a VMM that is started again by a script.
+    let mut second = Client::new(&socket).unwrap();
+
+    assert_eq!(epoch(&mut second), 1);
+    commit(&mut second);
+    drop(second);
+    let stat = server.end();
+    assert_eq!(
+        (&stat["total"]["reference_points"], &stat["total"]["lost"]),
+        (&2.into(), &0.into())
+    );
+}
+
+#[test]
+fn a_vmm_does_not_wait_for_the_commands_of_one_that_has_ended() {
+    let (_folder, socket, server) = served(&[]);
+    let mut first = UnixStream::connect(&socket).unwrap();
+    // Each reset after the first takes 100 ms.
+    first.write_all(&[VERSION, &[COMMIT, RESET].concat().repeat(100)].concat()).unwrap();
+    wait_for_commits(&server.session, 1);
+    drop(first);
+
+    let mut second = Client::new(&socket).unwrap();
+
+    commit(&mut second);
+    drop(second);
+    server.end();
+}
+
+#[test]
+fn a_vmm_that_is_silent_in_a_message_stops_no_draining_and_keeps_its_place_for_5_s() {
+    let (_folder, socket, server) = served(&[]);
+    let mut silent = UnixStream::connect(&socket).unwrap();
+    silent.write_all(&[VERSION, COMMIT, &COMMIT[..30]].concat()).unwrap();
+
+    wait_for_commits(&server.session, 1);
+    let begin = Instant::now();
+    let mut next = loop {
+        if let Ok(client) = Client::new(&socket) {
+            break client;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        sleep(Duration::from_millis(50));
+    };
+
+    commit(&mut next);
+    drop((next, silent));
+    assert_eq!(server.end()["total"]["reference_points"], 2);
+}
+
+#[test]
+fn vmms_that_come_and_go_in_a_loop_leave_nothing_behind() {
+    let (_folder, socket, server) = served(&[]);
+    let files = |what: &Path| fs::read_dir(what).unwrap().count();
+    commit(&mut Client::new(&socket).unwrap());
+    wait_for_commits(&server.session, 1);
+    let before = files(&server.session.join("ctf"));
+
+    for _ in 0..20 {
+        drop(Client::new(&socket).unwrap());
+    }
+
+    let mut last = Client::new(&socket).unwrap();
+    assert_eq!(epoch(&mut last), 21);
+    assert_eq!(files(&server.session.join("ctf")), before);
+    drop(last);
+    server.end();
+}
