@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::linux::{Linux, libraries_of, static_program};
+use hypertrace_tests::initramfs::libraries_of;
+use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::serve::Server;
 use hypertrace_tests::trace_cmd;
 use serde_json::Value;
@@ -32,7 +33,7 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::of_file(HYPERTRACE, folder.path());
     let program = static_program("hypertrace-linux-guest");
-    let libraries = libraries_of(Path::new(HYPERTRACE.0));
+    let libraries = libraries_of(Path::new(HYPERTRACE.0)).unwrap();
     let regions = program.with_file_name("hypertrace-linux-regions");
     let mut programs = vec![("program", &*program), ("hypertrace", Path::new(HYPERTRACE.0))];
     programs.push(("regions", &regions));
