@@ -4,11 +4,13 @@
 //! messages.
 #![cfg(feature = "vfio-user")]
 
+#[path = "../../tests/src/capability.rs"]
+mod capability;
 mod common;
 
 use common::{Call, Recorder, chip, geometry, points};
 use hypertrace_abi::layout::{PCI_DEVICE, PCI_VENDOR, Region};
-use hypertrace_device::adapter::vfio_user::{End, serve};
+use hypertrace_device::adapter::vfio_user::{End, serve, serve_counted};
 use hypertrace_device::{Chip, PciFunction};
 use proptest::prelude::*;
 use std::fs::File;
@@ -16,7 +18,9 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use vfio_user::Client;
 
@@ -168,18 +172,83 @@ fn bytes_that_come_one_by_one_are_a_message_like_others() {
     assert_eq!(reply(&mut stream).0, 1);
 
     // Two in one piece; the first wants no reply.
-    let access = |value: u64| {
-        let words = [8, u64::from(bar(Region::Control)) | 8 << 32, value];
-        words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()
-    };
-    let both = [message(10, 1 << 4, &access(1)), message(10, 0, &access(2))].concat();
+    let both = [message(10, 1 << 4, &point(1)), message(10, 0, &point(2))].concat();
     stream.write_all(&both).unwrap();
     let (command, error, body) = reply(&mut stream);
 
-    assert_eq!((command, error, body), (10, 0, access(2)[..16].to_vec()));
+    assert_eq!((command, error, body), (10, 0, point(2)[..16].to_vec()));
     assert_eq!(points(&server.chip).len(), 2);
     drop(stream);
     assert_eq!(server.end(), End::Closed);
+}
+
+/// Makes the body of a store that is a point of the interface of 2016.
+fn point(value: u64) -> Vec<u8> {
+    [8, u64::from(bar(Region::Control)) | 8 << 32, value].map(u64::to_le_bytes).concat()
+}
+
+#[test]
+fn each_message_is_counted_before_its_reply() {
+    let (chip, messages) = (chip(), AtomicU64::new(0));
+    let function = PciFunction::new(chip);
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| serve_counted(&function, &theirs, &messages).unwrap());
+        ours.write_all(&version()).unwrap();
+        reply(&mut ours);
+        for n in 1..=3 {
+            ours.write_all(&message(10, 0, &point(n))).unwrap();
+            reply(&mut ours);
+
+            assert_eq!(messages.load(Relaxed), 1 + n);
+        }
+        drop(ours);
+    });
+}
+
+#[test]
+fn a_point_is_one_receive_and_one_send() {
+    const POINTS: u64 = 20;
+    const TRACED: &str = "HYPERTRACE_TEST_PROGRAM";
+    if std::env::var_os(TRACED).is_some() {
+        let (server, mut stream) = Server::raw();
+        stream.write_all(&version()).unwrap();
+        reply(&mut stream);
+        for n in 0..POINTS {
+            stream.write_all(&message(10, 0, &point(n))).unwrap();
+            reply(&mut stream);
+        }
+        assert_eq!(points(&server.chip).len(), POINTS as usize);
+        drop(stream);
+        assert_eq!(server.end(), End::Closed);
+        return;
+    }
+    let Some(strace) = capability::program("strace") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let ran = Command::new(strace)
+        .args(["-f", "-qq", "-o", log.to_str().unwrap(), "-e"])
+        .arg("trace=%network,read,write,readv,writev,poll,ppoll,select,pselect6,epoll_wait,epoll_pwait")
+        .arg(std::env::current_exe().unwrap())
+        .args(["a_point_is_one_receive_and_one_send", "--exact", "--test-threads=1"])
+        .env(TRACED, "1")
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+
+    let log = std::fs::read_to_string(log).unwrap();
+    // `THREAD CALL(…`; the end of a call is on a line `THREAD <... CALL resumed>…` if another thread's intervened.
+    let lines = log.lines().filter_map(|line| line.split_once(' '));
+    let calls = lines.filter_map(|(thread, line)| Some((thread, line.trim().split_once('(')?.0)));
+    let calls: Vec<_> = calls.filter(|(_, call)| !call.starts_with('<')).collect();
+    let (server, _) = calls.iter().find(|(_, call)| *call == "recvmsg").unwrap();
+    let calls: Vec<&str> =
+        calls.iter().filter(|(thread, _)| thread == server).map(|(_, call)| *call).collect();
+    // The version before the points, and the end after them.
+    let mut expected = ["recvmsg", "sendmsg"].repeat(POINTS as usize + 1);
+    expected.push("recvmsg");
+    assert_eq!(calls, expected);
+    capability::used("strace");
 }
 
 #[test]
