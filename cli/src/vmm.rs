@@ -29,9 +29,17 @@ impl Device {
         Device::start(session, geometry, &config, doorbells)
     }
 
-    /// Makes a device of this configuration, whose registers all trap.
-    pub fn with(session: Session, geometry: Geometry, config: &ChipConfig) -> Result<Device> {
-        Device::start(session, geometry, config, Doorbells::new()?)
+    /// Makes a device for a server, which knows of the VM what the session knows. All registers
+    /// trap.
+    pub fn of_server(session: Session, geometry: Geometry) -> Result<Device> {
+        let config = ChipConfig {
+            ring_mode: session.ring_mode(),
+            session: session.uuid(),
+            guest_frequency: session.guest_frequency(),
+            host_frequency: session.host_frequency(),
+            ..ChipConfig::default()
+        };
+        Device::start(session, geometry, &config, Doorbells::new()?)
     }
 
     fn start(

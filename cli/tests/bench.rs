@@ -1,12 +1,15 @@
 //! `bench`: the form of its output. Times are not tested.
 
+use std::ffi::OsStr;
 use std::process::Command;
 
+use hypertrace_tests::linux::Linux;
+use hypertrace_tests::linux_module::Module;
 use hypertrace_tests::{c, capability};
 use serde_json::Value;
 
 /// Rows that every machine can run.
-const ROWS: [&str; 31] = [
+const ROWS: [&str; 35] = [
     "tsc",
     "ring_floor",
     "write_floor",
@@ -14,12 +17,16 @@ const ROWS: [&str; 31] = [
     "ring_emit",
     "ring_emit_disabled",
     "ring_emit_2threads",
+    "event_instructions",
+    "event_instructions_off",
     "tracing_span",
     "tracing_span_fmt",
     "ring_drain",
     "ring_drain_file",
     "drain_hostile",
     "device_reference_point",
+    "vfio_user_null",
+    "vfio_user_point",
     "restore",
     "idle_cpu",
     "trace_disabled",
@@ -67,9 +74,19 @@ const OTHERS: [(&str, &str); 24] = [
     ("c_disabled", "cc"),
 ];
 const QEMU: &str = "qemu-x86_64";
+/// Rows in a Linux guest.
+const LINUX: [&str; 5] = [
+    "linux_ring_emit_sysfs",
+    "linux_ring_emit_ivshmem",
+    "linux_socket_messages",
+    "shared_file_point",
+    "shared_file_point_awake",
+];
+/// A row in a Linux guest with the kernel module.
+const LINUX_MODULE: &str = "linux_ring_emit_module";
 
-/// Runs each of these rows once.
-fn report(bench: &mut Command, rows: &[&str]) -> Value {
+/// Runs each of these rows once; options may be among them.
+fn report(bench: &mut Command, rows: &[impl AsRef<OsStr>]) -> Value {
     let output = bench.args(["bench", "--runs", "1", "--json"]).args(rows).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
@@ -143,6 +160,42 @@ fn without_other_programs_their_rows_are_not_measured() {
 }
 
 #[test]
+fn rows_in_a_linux_guest_are_measured_with_a_kernel() {
+    let Some(linux) = Linux::find() else { return };
+    let module = Module::build(&linux);
+    let mut args = Vec::from(LINUX.map(OsStr::new));
+    args.extend(["--qemu".as_ref(), linux.qemu.as_os_str()]);
+    args.extend(["--linux-guest".as_ref(), linux.kernel.as_os_str()]);
+    if let Some(module) = &module {
+        args.extend([LINUX_MODULE, "--linux-module"].map(OsStr::new));
+        args.push(module.file.as_os_str());
+    }
+    let report = report(&mut Command::new(env!("CARGO_BIN_EXE_hypertrace")), &args);
+
+    for name in LINUX {
+        assert!(is_measured(row(&report, name)), "{report}");
+    }
+    Linux::used();
+    if let Some(module) = module {
+        assert!(is_measured(row(&report, LINUX_MODULE)), "{report}");
+        module.used();
+    }
+}
+
+#[test]
+fn rows_in_a_linux_guest_name_the_options_that_they_need() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
+
+    let report = report(&mut bench, &["linux_", "shared_file_"]);
+
+    for name in LINUX.into_iter().chain([LINUX_MODULE]) {
+        let row = row(&report, name);
+        assert!(is_missing(row), "{row}");
+        assert!(row["note"].as_str().unwrap().contains("needs --linux-guest KERNEL"), "{row}");
+    }
+}
+
+#[test]
 fn every_row_is_tested() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_hypertrace"));
     let output = bench.args(["bench", "nosuch"]).output().unwrap();
@@ -150,8 +203,8 @@ fn every_row_is_tested() {
     let (_, known) = text.trim_end().split_once("there are ").unwrap();
 
     let mut known: Vec<&str> = known.split(", ").collect();
-    let mut tested: Vec<&str> =
-        ROWS.into_iter().chain(OTHERS.into_iter().map(|(name, _)| name)).collect();
+    let others = OTHERS.map(|(name, _)| name);
+    let mut tested = [&ROWS[..], &others, &LINUX, &[LINUX_MODULE]].concat();
 
     known.sort_unstable();
     tested.sort_unstable();

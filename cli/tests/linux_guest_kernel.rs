@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use hypertrace_tests::build::root;
 use hypertrace_tests::command::{Hypertrace, run};
-use hypertrace_tests::linux::{Linux, libraries_of, static_command, static_program};
+use hypertrace_tests::initramfs::libraries_of;
+use hypertrace_tests::linux::{Linux, static_command, static_program};
 use hypertrace_tests::serve::Server;
 use hypertrace_tests::trace_cmd;
 use serde_json::Value;
@@ -32,7 +33,7 @@ struct Thread {
 /// That takes minutes, so in a debug build it is this build's, with its libraries.
 fn recorder() -> Vec<(String, PathBuf)> {
     if cfg!(debug_assertions) {
-        let mut files = libraries_of(Path::new(HYPERTRACE.0));
+        let mut files = libraries_of(Path::new(HYPERTRACE.0)).unwrap();
         files.push(("hypertrace".into(), HYPERTRACE.0.into()));
         return files;
     }

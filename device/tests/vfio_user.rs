@@ -3,16 +3,23 @@
 //! The server of vfio-user, with the client that Cloud Hypervisor uses.
 #![cfg(feature = "vfio-user")]
 
+#[path = "../../tests/src/capability.rs"]
+mod capability;
 mod common;
 
-use common::server::{CONFIG_SPACE, Server, bar};
-use common::{Call, geometry, points};
+use common::server::{CONFIG_SPACE, Server, bar, legacy_event, reply, version};
+use common::{Call, chip, geometry, points};
 use hypertrace_abi::layout::{PCI_DEVICE, PCI_VENDOR, Region};
-use hypertrace_device::adapter::vfio_user::End;
+use hypertrace_device::PciFunction;
+use hypertrace_device::adapter::vfio_user::{End, serve_counted};
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 use vfio_user::Client;
 
 /// Index of a region that the device does not have.
@@ -104,4 +111,68 @@ fn memory_of_the_guest_and_interrupts_are_taken_and_not_used() {
 
     client.shutdown().unwrap();
     assert_eq!(server.end(), End::Closed);
+}
+
+#[test]
+fn each_message_is_counted_before_its_reply() {
+    let (chip, messages) = (chip(), AtomicU64::new(0));
+    let function = PciFunction::new(chip);
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| serve_counted(&function, &theirs, &messages).unwrap());
+        ours.write_all(&version()).unwrap();
+        reply(&mut ours);
+        for n in 1..=3 {
+            ours.write_all(&legacy_event(0, n)).unwrap();
+            reply(&mut ours);
+
+            assert_eq!(messages.load(Relaxed), 1 + n);
+        }
+        drop(ours);
+    });
+}
+
+#[test]
+fn a_point_is_one_receive_and_one_send() {
+    const POINTS: u64 = 20;
+    const TRACED: &str = "HYPERTRACE_TEST_PROGRAM";
+    if std::env::var_os(TRACED).is_some() {
+        let (server, mut stream) = Server::raw();
+        stream.write_all(&version()).unwrap();
+        reply(&mut stream);
+        for n in 0..POINTS {
+            stream.write_all(&legacy_event(0, n)).unwrap();
+            reply(&mut stream);
+        }
+        assert_eq!(points(&server.chip).len(), POINTS as usize);
+        drop(stream);
+        assert_eq!(server.end(), End::Closed);
+        return;
+    }
+    let Some(strace) = capability::program("strace") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let ran = Command::new(strace)
+        .args(["-f", "-qq", "-o", log.to_str().unwrap(), "-e"])
+        .arg("trace=%network,read,write,readv,writev,poll,ppoll,select,pselect6,epoll_wait,epoll_pwait")
+        .arg(std::env::current_exe().unwrap())
+        .args(["a_point_is_one_receive_and_one_send", "--exact", "--test-threads=1"])
+        .env(TRACED, "1")
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+
+    let log = std::fs::read_to_string(log).unwrap();
+    // `THREAD CALL(…`; the end of a call is on a line `THREAD <... CALL resumed>…` if another thread's intervened.
+    let lines = log.lines().filter_map(|line| line.split_once(' '));
+    let calls = lines.filter_map(|(thread, line)| Some((thread, line.trim().split_once('(')?.0)));
+    let calls: Vec<_> = calls.filter(|(_, call)| !call.starts_with('<')).collect();
+    let (server, _) = calls.iter().find(|(_, call)| *call == "recvmsg").unwrap();
+    let calls: Vec<&str> =
+        calls.iter().filter(|(thread, _)| thread == server).map(|(_, call)| *call).collect();
+    // The version before the points, and the end after them.
+    let mut expected = ["recvmsg", "sendmsg"].repeat(POINTS as usize + 1);
+    expected.push("recvmsg");
+    assert_eq!(calls, expected);
+    capability::used("strace");
 }

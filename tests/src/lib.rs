@@ -12,6 +12,7 @@ pub mod capability;
 pub mod command;
 pub mod forger;
 pub mod host;
+pub mod initramfs;
 pub mod inject;
 pub mod interface_2016;
 pub mod interrupt;

@@ -1,13 +1,13 @@
 //! A Linux guest under QEMU, without KVM: a distribution's kernel, busybox, and programs of this tree in an
 //! initramfs. It ends when its script does.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::build::{cargo, root, succeed, target_folder};
 use crate::capability;
+use crate::initramfs::Initramfs;
 
 /// Names of the capabilities.
 const QEMU: &str = "qemu-backports-system-x86_64";
@@ -18,8 +18,10 @@ const UDEV: &str = "linux-guest-udevadm";
 /// The programs that a guest needs.
 #[derive(Debug)]
 pub struct Linux {
-    qemu: PathBuf,
-    kernel: PathBuf,
+    /// The emulator.
+    pub qemu: PathBuf,
+    /// The guest's kernel.
+    pub kernel: PathBuf,
     busybox: PathBuf,
 }
 
@@ -94,14 +96,13 @@ impl Linux {
         programs: &[(&str, &Path)],
         script: &str,
     ) -> Guest {
-        let mut files = Initramfs::new();
+        let mut files = Initramfs::default();
         ["bin", "dev", "etc", "proc", "run", "sys", "tmp"]
             .iter()
             .for_each(|name| files.folder(name));
         files.file("bin/busybox", &fs::read(&self.busybox).unwrap());
         for (name, path) in programs {
             let name = if name.contains('/') { (*name).to_owned() } else { format!("bin/{name}") };
-            files.folders_of(&name);
             files.file(&name, &fs::read(path).unwrap());
         }
         let init = format!(
@@ -181,76 +182,8 @@ pub fn static_program(package: &str) -> PathBuf {
     folder.join(TARGET).join("release").join(package)
 }
 
-/// Returns the libraries of a program of this machine, with their paths in a guest.
-#[track_caller]
-pub fn libraries_of(program: &Path) -> Vec<(String, PathBuf)> {
-    let listed = Command::new("ldd").arg(program).output().unwrap();
-    assert!(listed.status.success(), "{listed:?}");
-    let text = String::from_utf8(listed.stdout).unwrap();
-    // `NAME => PATH (ADDRESS)`, and the loader `PATH (ADDRESS)`.
-    let paths =
-        text.lines().filter_map(|line| line.split_whitespace().find(|w| w.starts_with('/')));
-    paths.map(|path| (path.trim_start_matches('/').to_owned(), path.into())).collect()
-}
-
 /// Returns the folder in place of / in which a fetched file of a folder of it is.
 fn root_of(file: &Path) -> PathBuf {
     let file = fs::canonicalize(file).unwrap();
     file.ancestors().nth(2).unwrap().to_owned()
-}
-
-/// A cpio archive of the form `newc`, which the kernel unpacks as its first file system.
-struct Initramfs {
-    bytes: Vec<u8>,
-    entries: u32,
-    folders: BTreeSet<String>,
-}
-
-impl Initramfs {
-    fn new() -> Initramfs {
-        Initramfs { bytes: Vec::new(), entries: 0, folders: BTreeSet::new() }
-    }
-
-    fn folder(&mut self, name: &str) {
-        if self.folders.insert(name.to_owned()) {
-            self.entry(name, 0o040_755, &[]);
-        }
-    }
-
-    /// Makes the folders that a file is in.
-    fn folders_of(&mut self, name: &str) {
-        for (slash, _) in name.match_indices('/') {
-            self.folder(&name[..slash]);
-        }
-    }
-
-    fn file(&mut self, name: &str, contents: &[u8]) {
-        self.entry(name, 0o100_755, contents);
-    }
-
-    fn end(mut self) -> Vec<u8> {
-        self.entry("TRAILER!!!", 0, &[]);
-        self.bytes
-    }
-
-    fn entry(&mut self, name: &str, mode: u32, contents: &[u8]) {
-        self.entries += 1;
-        let length = contents.len() as u32;
-        let name_length = name.len() as u32 + 1;
-        // Number, mode, user, group, links, time, length, four numbers of devices, length of the name, sum.
-        let numbers = [self.entries, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0];
-        self.bytes.extend_from_slice(b"070701");
-        for number in numbers {
-            self.bytes.extend_from_slice(format!("{number:08x}").as_bytes());
-        }
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
-        self.align();
-        self.bytes.extend_from_slice(contents);
-        self.align();
-    }
-
-    fn align(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-    }
 }

@@ -14,6 +14,7 @@ pub const TURNS: u64 = 20_000;
 /// Process that answers lines.
 pub struct Child {
     process: process::Child,
+    is_vm: bool,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
@@ -24,6 +25,18 @@ impl Child {
     /// # Errors
     /// If it cannot be started, or ends first: the error is its output on stderr.
     pub fn start(command: &mut Command) -> Result<Child> {
+        Child::spawn(command, false)
+    }
+
+    /// Starts a VM whose console answers lines. It is killed when this is dropped.
+    ///
+    /// # Errors
+    /// As [`Child::start`]. A line of the guest before it is ready is the error.
+    pub fn start_vm(command: &mut Command) -> Result<Child> {
+        Child::spawn(command, true)
+    }
+
+    fn spawn(command: &mut Command, is_vm: bool) -> Result<Child> {
         let name = command.get_program().to_string_lossy().into_owned();
         let mut process = command
             .stdin(Stdio::piped())
@@ -33,7 +46,7 @@ impl Child {
             .with_context(|| format!("cannot start {name}"))?;
         let stdin = process.stdin.take();
         let stdout = process.stdout.take().context("a pipe is missing")?;
-        let mut child = Child { process, stdin, stdout: BufReader::new(stdout) };
+        let mut child = Child { process, is_vm, stdin, stdout: BufReader::new(stdout) };
         let said = child.line()?;
         ensure!(said == "ready", "{name} said {said:?}");
         Ok(child)
@@ -84,6 +97,10 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         drop(self.stdin.take());
+        if self.is_vm {
+            // It has ended already: it does no harm.
+            let _ = self.process.kill();
+        }
         // Its stdin is closed, so it ends.
         let _ = self.process.wait();
     }

@@ -19,6 +19,25 @@ use std::time::Duration;
 const BURST: u64 = 2_000;
 const BURSTS: u64 = 20;
 
+/// Slot of the first client's reference points, which have two words.
+pub struct Slot<'m>(&'m [hypertrace::abi::atomic::AtomicU64]);
+
+impl Slot<'_> {
+    pub fn new(memory: &Memory) -> Slot<'_> {
+        let page = memory.region(Region::Rings).map_or(&[][..], |rings| rings.words());
+        let at = (memory.geometry().client_offset(0) / 8) as usize + guest_page::SLOT;
+        let slot = Slot(&page[at..]);
+        slot.0[2].store(ticks(), Relaxed);
+        slot.0[3].store(2, Relaxed);
+        slot
+    }
+
+    /// Makes it the point of this number. The id has no schema, so that its decoding in the drain loop is not timed.
+    pub fn fill(&self, seq: u64) {
+        self.0[0].store(seq | 0x1234_5678 << 32, Relaxed);
+    }
+}
+
 /// Measures one call of `Chip::write` per point, as a vCPU's thread makes it,
 /// while a drain loop empties the host ring.
 pub fn reference_point(_: &mut Context) -> Result<f64> {
@@ -38,19 +57,13 @@ pub fn reference_point(_: &mut Context) -> Result<f64> {
             }
         });
         session.attach("bench");
-        let slot = chip.memory().region(Region::Rings).map_or(&[][..], |r| r.words());
-        let page = (geometry.client_offset(0) / 8) as usize;
-        let slot = &slot[page + guest_page::SLOT..];
-        // The id has no schema: decoding in the drain loop is not timed.
-        let header = |seq: u64| seq | 0x1234_5678 << 32;
-        slot[2].store(ticks(), Relaxed);
-        slot[3].store(2, Relaxed);
+        let slot = Slot::new(chip.memory());
         let (mut seq, mut total) = (0u64, 0);
         for _ in 0..BURSTS {
             let start = ticks();
             for _ in 0..BURST {
                 seq += 1;
-                slot[0].store(header(seq), Relaxed);
+                slot.fill(seq);
                 chip.write(Region::Control, emit, &seq.to_le_bytes());
             }
             total += ticks() - start;

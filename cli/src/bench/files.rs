@@ -1,5 +1,7 @@
-//! The writers of sessions and traces that the tests of the timeline have, too.
+//! Code that tests have, too: the writers of sessions and traces, and of a guest's first file system.
 
+#[path = "../../../tests/src/initramfs.rs"]
+pub mod initramfs;
 #[path = "../../../timeline/tests/made/mod.rs"]
 pub mod made;
 #[path = "../../../timeline/tests/made/trace_dat.rs"]

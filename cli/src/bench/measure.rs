@@ -63,13 +63,16 @@ fn alternate(row: &Row, runs: usize, context: &mut Context) -> Result<(Vec<f64>,
 
 /// Returns the median and the distance between the quartiles.
 fn median_and_iqr(values: &mut [f64]) -> (f64, f64) {
-    values.sort_by(f64::total_cmp);
-    let at = |part: f64| {
-        let position = part * (values.len() - 1) as f64;
-        let (low, high) = (values[position as usize], values[position.ceil() as usize]);
-        low + (high - low) * position.fract()
-    };
+    let mut at = |part| quantile(values, part);
     (at(0.5), at(0.75) - at(0.25))
+}
+
+/// Returns the value that this part of the values is below, interpolated.
+pub fn quantile(values: &mut [f64], part: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let position = part * (values.len() - 1) as f64;
+    let (low, high) = (values[position as usize], values[position.ceil() as usize]);
+    low + (high - low) * position.fract()
 }
 
 #[cfg(test)]

@@ -12,7 +12,10 @@ mod drain;
 mod emulated;
 mod files;
 mod hostile;
+mod instructions;
 mod kvm;
+mod linux;
+mod linux_parts;
 mod measure;
 mod peers;
 mod qemu;
@@ -31,6 +34,7 @@ mod trace_dat;
 mod tracefs;
 mod trigger;
 mod user;
+mod vfio_user;
 
 /// Events declared in `trace-events`.
 mod events {
@@ -41,6 +45,7 @@ use crate::output::print;
 use anyhow::{Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use linux::Linux;
 use measure::{Measured, measure};
 use row::{Context, Row};
 use rows::ROWS;
@@ -53,6 +58,8 @@ Examples:
   hypertrace bench                         every row
   hypertrace bench ring_emit ring_drain    two rows, and the floors they need
   hypertrace bench --runs 31 --json        more runs, for a script
+  hypertrace bench --linux-guest /boot/vmlinuz linux_ shared_file
+                                           rows in a Linux guest of QEMU
 
 A ratio is a row's time divided by its floor's: the median over the runs, which
 alternate. Times differ from machine to machine and from minute to minute;
@@ -67,9 +74,14 @@ pub struct BenchArgs {
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    linux: Linux,
     /// Serve a benchmark in another process
     #[arg(long, hide = true)]
     serve: bool,
+    /// The same as the first process of a guest
+    #[arg(long, hide = true)]
+    init: bool,
 }
 
 #[derive(Serialize)]
@@ -83,11 +95,15 @@ struct Report<'a> {
 /// # Errors
 /// If a row is unknown.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    if args.serve {
+    if args.init {
+        linux_parts::init()?;
+    }
+    if args.serve || args.init {
         return serve::serve();
     }
     let wanted = wanted(&args.rows)?;
     let mut context = Context::default();
+    context.resource(|| Ok(args.linux.clone()))?;
     let mut measured = Vec::new();
     // Shown on stderr, and only if that is a terminal.
     let style = ProgressStyle::with_template("{pos}/{len} {msg} {elapsed}")?;

@@ -1,5 +1,6 @@
 //! Rows of the ring: emits, compared with the same written by hand.
 
+use super::instructions::counted;
 use super::row::Context;
 use super::timing::{BURST, BURST_RING, BURSTS, at_once, bursts, ns, timed};
 use anyhow::{Context as _, Result, ensure};
@@ -215,24 +216,62 @@ fn drained(context: &mut Context, emit: impl Fn(&Client<'_>, u64, u64)) -> Resul
     Ok(ns(total, BURST * BURSTS))
 }
 
+/// Counts the instructions of an event, with those of the loop.
+pub fn instructions(context: &mut Context) -> Result<f64> {
+    let rings = rings(context)?;
+    let state = ProducerState::new();
+    let client = lease(channel(rings)?, 0, &state)?;
+    // The first one writes the event's text.
+    emit_pair(&client, 0, 0);
+    counted(|n| emit_pair(&client, n, black_box(n)))
+}
+
+/// Counts the instructions of an empty loop.
+pub fn instructions_empty(_: &mut Context) -> Result<f64> {
+    counted(|n| {
+        black_box(n);
+    })
+}
+
+/// Counts the instructions of an event that the mask switches off, with those of the loop.
+pub fn instructions_off(context: &mut Context) -> Result<f64> {
+    switched_off(context, |client| {
+        counted(|n| {
+            let a = black_box(n);
+            hypertrace::event!(client: client, "bench_pair", a, b = a);
+        })
+    })
+}
+
 /// Measures an event that the mask switches off.
 pub fn disabled(context: &mut Context) -> Result<f64> {
+    let turns = 20_000_000;
+    switched_off(context, |client| {
+        let total = timed(turns, |n| {
+            let a = black_box(n);
+            hypertrace::event!(client: client, "bench_pair", a, b = a);
+        });
+        Ok(ns(total, turns))
+    })
+}
+
+/// Measures with a client whose events the mask switches off.
+fn switched_off(
+    context: &mut Context,
+    measure: impl FnOnce(&Client<'_>) -> Result<f64>,
+) -> Result<f64> {
     let rings = rings(context)?;
     set_mask(rings, 1)?;
     let state = ProducerState::new();
     let client = lease(channel(rings)?, 0, &state)?;
-    let turns = 20_000_000;
-    let total = timed(turns, |n| {
-        let a = black_box(n);
-        hypertrace::event!(client: client, "bench_pair", a, b = a);
-    });
+    let measured = measure(&client);
     let head = memory(rings, 0)?.guest[0].load(Relaxed);
     set_mask(rings, 0)?;
     client.poll();
     let (site, fields) = hypertrace::abi::event_type!("bench_pair", a = 0u64, b = 0u64);
     let on = client.emit(site, fields) == Emit::Recorded;
     ensure!(on && head <= 64, "the mask did not switch the event off and on");
-    Ok(ns(total, turns))
+    measured
 }
 
 /// Writes the mask as a host does, with a new version.

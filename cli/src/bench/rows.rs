@@ -4,8 +4,8 @@ use super::row::{Floor, Row, row};
 use super::trace::To;
 use super::trigger::Rules;
 use super::{
-    c, device, drain, hostile, kvm, peers, qemu, regions, ring, sigsegv, spans, trace, trace_dat,
-    tracefs, trigger, user,
+    c, device, drain, hostile, kvm, linux, peers, qemu, regions, ring, sigsegv, spans, trace,
+    trace_dat, tracefs, trigger, user, vfio_user,
 };
 use hypertrace_trace::Output;
 use kvm_vmm::Answer;
@@ -21,6 +21,7 @@ const SESSION_WRITE: Floor =
     ("ring + 32 B write", |context| trace::sustained_floor(context, To::Session));
 const SIMPLE_WRITE: Floor =
     ("ring + 48 B write", |context| trace::sustained_floor(context, To::Simple));
+const EMPTY_INSTRUCTIONS: Floor = ("empty loop", ring::instructions_empty);
 const LTTNG_UST: Floor = ("lttng_ust", peers::lttng);
 const KVM_EXIT_NULL: Floor = ("kvm_exit_null", kvm::exit_null);
 const QEMU_MARKED_STORE: Floor = ("qemu_marked_store", qemu::marked_store);
@@ -43,6 +44,12 @@ pub const ROWS: &[Row] = &[
     row("ring_emit_2threads", |context| ring::emit_threads(context, 2))
         .speedup_of(RING_ONE_THREAD, ">= 1.9 x one thread's throughput")
         .note("two threads, two clients, rings that hold the run"),
+    row("event_instructions", ring::instructions)
+        .less(EMPTY_INSTRUCTIONS, "<= 40 more than an empty loop")
+        .note("user instructions of the event of ring_emit (not ns); ratio is the difference"),
+    row("event_instructions_off", ring::instructions_off)
+        .less(EMPTY_INSTRUCTIONS, "<= 4 more than an empty loop")
+        .note("the same, switched off by the mask"),
     row("c_emit", c::emit)
         .over(("ring_floor", c::floor), "<= 1.3 x ring_floor")
         .note("HYPERTRACE_EVENT with two uint64_t, from C; host every 200 us"),
@@ -70,6 +77,11 @@ pub const ROWS: &[Row] = &[
     row("device_reference_point", device::reference_point)
         .over(RING_FLOOR, "<= 4 x ring_floor")
         .note("the device call alone, as a vCPU thread makes it, session on"),
+    row("vfio_user_null", vfio_user::null)
+        .note("a store as a message to a thread that does one recv and one send, on one CPU"),
+    row("vfio_user_point", vfio_user::point)
+        .over(("vfio_user_null", vfio_user::null), "<= 1.1 x vfio_user_null")
+        .note("a reference point as a message to the server of vfio-user, on one CPU, session on"),
     row("restore", device::restore)
         .target("<= 1000000 ns")
         .note("Chip::restore, 64 clients of 8 event types each, to a new session"),
@@ -158,6 +170,24 @@ pub const ROWS: &[Row] = &[
     row("kvm_ring_emit", kvm::ring_emit)
         .over(("ring_emit", ring::emit), "<= 1.2 x ring_emit")
         .note("ring_emit inside the guest"),
+    row("linux_ring_emit_sysfs", linux::emit_sysfs)
+        .target("<= 120 ns")
+        .note("event! with two u64 in a Linux guest without KVM, the device over vfio-user"),
+    row("linux_ring_emit_ivshmem", linux::emit_ivshmem)
+        .target("<= 120 ns")
+        .note("the same, a shared file"),
+    row("linux_ring_emit_module", linux::emit_module)
+        .target("<= 120 ns")
+        .note("the same, the device from hypertrace's kernel module"),
+    row("linux_socket_messages", linux::messages)
+        .over(("leases + kicks", linux::leases_and_kicks), "<= 1 x leases + kicks")
+        .note("messages to the server of vfio-user for a million events (not ns)"),
+    row("shared_file_point", linux::point_asleep)
+        .target("<= 3000000 ns")
+        .note("reference_point! by a shared file every 5 ms, so that the host sleeps"),
+    row("shared_file_point_awake", linux::point_awake)
+        .target("<= 100000 ns")
+        .note("the same without a pause"),
     row("qemu_plugin_floor", qemu::floor).note("a plugin's callback on a store: counter, 32 bytes"),
     row("qemu_marked_store", qemu::marked_store)
         .over(("qemu_plugin_floor", qemu::floor), "<= 1.5 x qemu_plugin_floor")

@@ -3,7 +3,7 @@
 use super::child::TURNS;
 use super::timing::{ns, timed};
 use super::trace::On;
-use super::{emulated, events, sigsegv, spans};
+use super::{emulated, events, linux_parts, sigsegv, spans};
 use anyhow::{Result, bail, ensure};
 use hypertrace::abi::clock::ticks;
 use hypertrace_trace::backend::{self, Backends, ftrace};
@@ -22,15 +22,24 @@ pub fn serve() -> Result<()> {
     println!("ready");
     for line in io::stdin().lines() {
         match answer(&line?) {
-            Ok((ticks, turns)) => println!("{}", ns(ticks, turns)),
+            Ok(ns) => println!("{ns}"),
             Err(why) => println!("error: {why:#}"),
         }
     }
     Ok(())
 }
 
+/// Runs the part that a line names. Returns nanoseconds.
+fn answer(line: &str) -> Result<f64> {
+    if let Some(part) = line.strip_prefix("linux ") {
+        return linux_parts::answer(part);
+    }
+    let (ticks, turns) = part(line)?;
+    Ok(ns(ticks, turns))
+}
+
 /// Runs the part that a line names. Returns ticks and turns.
-fn answer(line: &str) -> Result<(u64, u64)> {
+fn part(line: &str) -> Result<(u64, u64)> {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("marker", instance) => marker(Path::new(instance)),
         ("ftrace", instance) => ftrace(Path::new(instance)),

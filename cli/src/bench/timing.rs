@@ -1,7 +1,11 @@
 //! Ways to measure that several rows use: loops, bursts, threads that run at the same time.
 
-use anyhow::{Result, anyhow};
+use super::measure::quantile;
+use anyhow::{Context, Result, anyhow};
 use hypertrace::abi::clock::ticks;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs;
 use std::hint::spin_loop;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
@@ -39,6 +43,48 @@ pub fn timed(turns: u64, mut turn: impl FnMut(u64)) -> u64 {
         turn(n);
     }
     ticks() - start
+}
+
+/// Times `turn` in batches of so many. Returns the time of a turn, in nanoseconds, in a batch that is slower than a
+/// tenth of them: what other programs take of the CPU is not in it. `before` runs before each batch, which is not timed.
+pub fn tenth(
+    [batches, batch]: [u64; 2],
+    mut before: impl FnMut() -> Result<()>,
+    mut turn: impl FnMut(u64),
+) -> Result<f64> {
+    let times = (0..batches).map(|n| {
+        before()?;
+        Ok(ns(timed(batch, |at| turn(n * batch + at)), batch))
+    });
+    Ok(quantile(&mut times.collect::<Result<Vec<f64>>>()?, 0.1))
+}
+
+/// Returns this one of the CPUs that this thread may use, or the last one.
+fn cpu(index: usize) -> Result<CpuSet> {
+    let allowed = sched_getaffinity(None)?;
+    let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let mut one = CpuSet::new();
+    one.set(cpus.take(index + 1).last().context("no CPU")?);
+    Ok(one)
+}
+
+/// Runs `run` on a thread that stays on the first CPU, as do the threads and processes that it starts.
+pub fn on_one_cpu<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let pinned = || {
+        sched_setaffinity(None, &cpu(0)?)?;
+        run()
+    };
+    thread::scope(|scope| scope.spawn(pinned).join()).map_err(|_| anyhow!("a thread panicked"))?
+}
+
+/// Moves a process to a CPU: the first one, 0, or another one, 1.
+pub fn move_to_cpu(index: usize, process: u32) -> Result<()> {
+    let cpu = cpu(index)?;
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        let id = thread?.file_name().to_string_lossy().parse()?;
+        sched_setaffinity(Pid::from_raw(id), &cpu)?;
+    }
+    Ok(())
 }
 
 /// Runs `burst` on this thread while `look` runs every [`CADENCE`] on another.

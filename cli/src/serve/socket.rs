@@ -8,7 +8,7 @@ use crate::recording::{self, Failure};
 use crate::vmm::Device;
 use anyhow::{Context, Result, bail};
 use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
-use hypertrace_device::{BarForm, ChipConfig, Geometry, PciFunction};
+use hypertrace_device::{BarForm, Geometry, PciFunction};
 use hypertrace_trace::{Session, Summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
@@ -34,14 +34,7 @@ pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, R
     let geometry = geometry(args)?;
     let socket = Socket::bind(path)?;
     let session = Session::create(trace(args, failure))?;
-    let config = ChipConfig {
-        ring_mode: session.ring_mode(),
-        session: session.uuid(),
-        guest_frequency: session.guest_frequency(),
-        host_frequency: session.host_frequency(),
-        ..ChipConfig::default()
-    };
-    let device = match Device::with(session.clone(), geometry, &config) {
+    let device = match Device::of_server(session.clone(), geometry) {
         Ok(device) => device,
         Err(why) => {
             session.abandon();

@@ -25,6 +25,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use wire::{
     Access, DeviceInfo, Header, IrqInfo, MOST_BYTES, MOST_DATA, Message, RegionInfo, Version,
@@ -87,9 +88,23 @@ pub fn serve<S: EventSink, T: DrainWaker>(
     function: &PciFunction<S, T>,
     stream: &UnixStream,
 ) -> io::Result<End> {
+    serve_counted(function, stream, &AtomicU64::new(0))
+}
+
+/// Serves the function as [`serve`] does, and adds the client's messages to `messages`, each before its
+/// reply.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_counted<S: EventSink, T: DrainWaker>(
+    function: &PciFunction<S, T>,
+    stream: &UnixStream,
+    messages: &AtomicU64,
+) -> io::Result<End> {
     let mut connection = Connection {
         function,
         stream,
+        messages,
         received: Vec::with_capacity(2 * MOST_BYTES),
         reply: Vec::with_capacity(MOST_BYTES),
         has_version: false,
@@ -104,6 +119,7 @@ pub fn serve<S: EventSink, T: DrainWaker>(
 struct Connection<'c, S, T> {
     function: &'c PciFunction<S, T>,
     stream: &'c UnixStream,
+    messages: &'c AtomicU64,
     /// Bytes that are not handled yet.
     received: Vec<u8>,
     reply: Vec<u8>,
@@ -187,6 +203,7 @@ impl<S: EventSink, T: DrainWaker> Connection<'_, S, T> {
                 Ok(None) => break,
                 Ok(Some(message)) => {
                     rest = &rest[message.header.size as usize..];
+                    self.messages.fetch_add(1, Relaxed);
                     self.reply.clear();
                     let then = self.command(&message);
                     let file = match then {

@@ -1,0 +1,222 @@
+//! Rows in a Linux guest of a stock QEMU, without KVM: this program is the guest's first process.
+
+use super::child::Child;
+use super::files::initramfs::{Initramfs, libraries_of};
+use super::row::Context;
+use super::scratch::Scratch;
+use super::timing::{move_to_cpu, on_one_cpu};
+use crate::vmm::Device;
+use anyhow::{Context as _, Result, bail};
+use hypertrace_device::adapter::vfio_user::serve_counted;
+use hypertrace_device::{Counter, Geometry, PciFunction};
+use hypertrace_user::{Config, Segment, Session};
+use serde_json::json;
+use std::env;
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+
+/// Clients of the device.
+const CLIENTS: u32 = 4;
+/// MiB of the shared file.
+const FILE_MIB: u64 = 16;
+/// The module's name in the guest.
+pub const MODULE: &str = "hypertrace.ko";
+
+/// The programs for a guest.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Linux {
+    /// Measure in a Linux guest of QEMU too, with this kernel (vmlinuz)
+    #[arg(long, value_name = "KERNEL")]
+    linux_guest: Option<PathBuf>,
+    /// And by hypertrace's kernel module, built for that kernel
+    #[arg(long, value_name = "FILE.ko", requires = "linux_guest")]
+    linux_module: Option<PathBuf>,
+    /// QEMU for the guest, 10.1 or later
+    #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
+    qemu: PathBuf,
+}
+
+impl Linux {
+    /// Starts a guest with this device (options of QEMU), whose first process answers lines. The library finds
+    /// the device in this way.
+    fn start(&self, scratch: &Scratch, device: &[String], way: &str) -> Result<Child> {
+        let kernel = self.linux_guest.as_deref().context("needs --linux-guest KERNEL")?;
+        let program = env::current_exe()?;
+        let mut files = Initramfs::default();
+        ["dev", "proc", "sys"].iter().for_each(|name| files.folder(name));
+        files.file("hypertrace", &read(&program)?);
+        for (name, path) in
+            libraries_of(&program).context("cannot find this program's libraries")?
+        {
+            files.file(&name, &read(&path)?);
+        }
+        if way == "module" {
+            let module = self.linux_module.as_deref().context("needs --linux-module FILE.ko")?;
+            files.file(MODULE, &read(module)?);
+        }
+        let initrd = scratch.path().join("initrd");
+        fs::write(&initrd, files.end())?;
+        let mut qemu = Command::new(&self.qemu);
+        qemu.args(["-M", "q35,memory-backend=ram", "-accel", "tcg", "-cpu", "max", "-m", "512M"])
+            .args(["-object", "memory-backend-memfd,id=ram,size=512M,share=on"])
+            .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
+            // Errors of the kernel would be answers; a panic ends QEMU.
+            .args([
+                "-append",
+                "console=ttyS0 loglevel=1 panic=-1 rdinit=/hypertrace \
+                    HYPERTRACE_CLOCK=tsc -- bench --init",
+            ])
+            .args(["-kernel".as_ref(), kernel.as_os_str(), "-initrd".as_ref(), initrd.as_os_str()])
+            .args(device);
+        let mut guest = Child::start_vm(&mut qemu)?;
+        guest.ask(&format!("linux open {way}"))?;
+        Ok(guest)
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// Guest with the device over vfio-user, and its server.
+struct Socket {
+    // Ended first: the server ends with the connection.
+    guest: Child,
+    device: Device,
+    /// Messages that the server has received.
+    messages: Arc<AtomicU64>,
+    /// Those of the last million events.
+    of_million: u64,
+    _scratch: Scratch,
+}
+
+impl Socket {
+    fn new(linux: &Linux, way: &str) -> Result<Socket> {
+        on_one_cpu(|| {
+            let scratch = Scratch::new()?;
+            let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };
+            let device = Device::of_server(scratch.session()?, geometry)?;
+            let path = scratch.path().join("socket");
+            let listener = UnixListener::bind(&path)?;
+            let function = PciFunction::new(Arc::clone(&device.chip));
+            let messages = Arc::new(AtomicU64::new(0));
+            let count = Arc::clone(&messages);
+            // Ends with the connection; if QEMU never connects, with this process.
+            thread::spawn(move || {
+                let (client, _) = listener.accept()?;
+                serve_counted(&function, &client, &count)
+            });
+            let option = json!({
+                "driver": "vfio-user-pci",
+                "x-no-posted-writes": true,
+                "socket": {"type": "unix", "path": path},
+            });
+            let guest = linux.start(&scratch, &["-device".into(), option.to_string()], way)?;
+            Ok(Socket { guest, device, messages, of_million: 0, _scratch: scratch })
+        })
+    }
+
+    /// Returns the messages so far, and the kicks among them.
+    fn counts(&self) -> [u64; 2] {
+        [self.messages.load(Relaxed), self.device.chip.count(Counter::KickTrapped)]
+    }
+}
+
+/// Guest with the kernel module.
+struct Module(Socket);
+
+/// Guest with a shared file, and its host.
+struct Shared {
+    guest: Child,
+    _session: Session,
+    _scratch: Scratch,
+}
+
+impl Shared {
+    fn new(linux: &Linux) -> Result<Shared> {
+        on_one_cpu(|| {
+            let scratch = Scratch::new()?;
+            let bytes = FILE_MIB << 20;
+            let file = scratch.path().join("memory");
+            let path = file.display();
+            let memory =
+                format!("memory-backend-file,id=ht,share=on,mem-path={path},size={FILE_MIB}M");
+            let session = Session::create(Config {
+                geometry: Segment::fitting(bytes, CLIENTS).context("a file that is too small")?,
+                segment: Some(file),
+                vm_memory: Some(bytes),
+                ..Config::new(scratch.path().join("session"))
+            })?;
+            let device = ["-object", &memory, "-device", "ivshmem-plain,memdev=ht"];
+            let guest = linux.start(&scratch, &device.map(str::to_owned), "ivshmem")?;
+            Ok(Shared { guest, _session: session, _scratch: scratch })
+        })
+    }
+}
+
+fn options(context: &mut Context) -> Result<Linux> {
+    // `bench` has put it there.
+    context.resource(|| bail!("no options")).cloned()
+}
+
+fn socket(context: &mut Context) -> Result<&mut Socket> {
+    let linux = options(context)?;
+    context.resource(|| Socket::new(&linux, "sysfs"))
+}
+
+fn shared(context: &mut Context) -> Result<&mut Shared> {
+    let linux = options(context)?;
+    context.resource(|| Shared::new(&linux))
+}
+
+/// Measures an event in a guest that maps the device by sysfs.
+pub fn emit_sysfs(context: &mut Context) -> Result<f64> {
+    socket(context)?.guest.ns("linux emit")
+}
+
+/// Measures an event in a guest that maps a shared file by sysfs.
+pub fn emit_ivshmem(context: &mut Context) -> Result<f64> {
+    shared(context)?.guest.ns("linux emit")
+}
+
+/// Measures an event in a guest that has the device from the kernel module.
+pub fn emit_module(context: &mut Context) -> Result<f64> {
+    let linux = options(context)?;
+    let Module(socket) = context.resource(|| Ok(Module(Socket::new(&linux, "module")?)))?;
+    socket.guest.ns("linux emit")
+}
+
+/// Measures a reference point by a shared file whose host is asleep.
+pub fn point_asleep(context: &mut Context) -> Result<f64> {
+    shared(context)?.guest.ns("linux asleep")
+}
+
+/// Measures a reference point by a shared file whose host is awake. The guest has another CPU meanwhile: on the guest's,
+/// the host is never awake while the guest runs.
+pub fn point_awake(context: &mut Context) -> Result<f64> {
+    let guest = &mut shared(context)?.guest;
+    move_to_cpu(1, guest.id())?;
+    let measured = guest.ns("linux awake");
+    move_to_cpu(0, guest.id())?;
+    measured
+}
+
+/// Emits a million events on a thread that leases a client. Returns the lease and the kicks.
+pub fn leases_and_kicks(context: &mut Context) -> Result<f64> {
+    let socket = socket(context)?;
+    let before = socket.counts();
+    socket.guest.ask("linux million")?;
+    let after = socket.counts();
+    socket.of_million = after[0] - before[0];
+    Ok((1 + after[1] - before[1]) as f64)
+}
+
+/// Returns the messages of the events that [`leases_and_kicks`] has counted.
+pub fn messages(context: &mut Context) -> Result<f64> {
+    Ok(socket(context)?.of_million as f64)
+}

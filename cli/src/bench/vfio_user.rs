@@ -1,0 +1,102 @@
+//! Rows of the device over vfio-user without a VM: a client that writes to the socket what QEMU does.
+
+use super::device::Slot;
+use super::row::Context;
+use super::scratch::Scratch;
+use super::timing::{on_one_cpu, tenth};
+use crate::vmm::Device;
+use anyhow::{Context as _, Result, ensure};
+use hypertrace::abi::layout::register;
+use hypertrace_device::adapter::vfio_user::serve;
+use hypertrace_device::{Geometry, PciFunction, Region};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+
+/// Stores of a run.
+const STORES: u64 = 5_000;
+
+/// Bytes of a store of 8 bytes, as a message, and of its reply.
+const STORE: usize = 40;
+const REPLY: usize = 32;
+const VERSION: u64 = 1;
+const REGION_WRITE: u64 = 10;
+
+/// Makes a message of a command: the header and the body.
+fn message(command: u64, body: &[u64]) -> Vec<u8> {
+    let size = 16 + 8 * body.len() as u64;
+    let words = [&[1 | command << 16 | size << 32, 0], body].concat();
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Measures a store of 8 bytes as a message and its reply. `before` runs before each, and is timed as well.
+fn stores(mut client: &UnixStream, offset: u64, before: impl Fn(u64)) -> Result<f64> {
+    let region = Region::Control.bar() as u64;
+    let mut message = message(REGION_WRITE, &[offset, region | 8 << 32, 0]);
+    let mut failed = None;
+    let ns = tenth(
+        [STORES, 1],
+        || Ok(()),
+        |n| {
+            let seq = n + 1;
+            before(seq);
+            message[STORE - 8..].copy_from_slice(&seq.to_le_bytes());
+            let answered =
+                client.write_all(&message).and_then(|()| client.read_exact(&mut [0; REPLY]));
+            if let Err(why) = answered {
+                failed = Some(why);
+            }
+        },
+    )?;
+    failed.map_or(Ok(ns), |why| Err(why).context("the server has ended the connection"))
+}
+
+/// Measures the exchange with a thread that makes one `recv` and one `send` for each message.
+pub fn null(_: &mut Context) -> Result<f64> {
+    on_one_cpu(|| {
+        let (client, mut server) = UnixStream::pair()?;
+        let answer = move || -> std::io::Result<()> {
+            let mut message = [0; STORE];
+            while server.read(&mut message)? == STORE {
+                server.write_all(&message[..REPLY])?;
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            scope.spawn(answer);
+            // Dropped by the end of the closure, so that the thread ends.
+            let client = client;
+            stores(&client, 0, |_| ())
+        })
+    })
+}
+
+/// Measures reference points by the device's server.
+pub fn point(_: &mut Context) -> Result<f64> {
+    on_one_cpu(|| {
+        let scratch = Scratch::new()?;
+        let geometry = Geometry { clients: 1, ..Geometry::default() };
+        let device = Device::of_server(scratch.session()?, geometry)?;
+        let function = PciFunction::new(Arc::clone(&device.chip));
+        let (client, server) = UnixStream::pair()?;
+        let measured = thread::scope(|scope| {
+            scope.spawn(|| serve(&function, &server));
+            let mut client = client;
+            // Version 0.1, and no capabilities.
+            client.write_all(&message(VERSION, &[1 << 16]))?;
+            let mut header = [0; 16];
+            client.read_exact(&mut header)?;
+            let size = header[4..8].try_into().map(u32::from_le_bytes)?;
+            let rest = (size as usize).checked_sub(header.len()).context("no reply to VERSION")?;
+            client.read_exact(&mut vec![0; rest])?;
+            let slot = Slot::new(device.chip.memory());
+            let emit = geometry.control_pages_offset() + register::EMIT;
+            stores(&client, emit, |seq| slot.fill(seq))
+        });
+        let summary = device.finish()?;
+        let recorded = summary.reference_points;
+        ensure!(measured.is_err() || recorded == STORES, "{recorded} of {STORES} were recorded");
+        measured
+    })
+}
