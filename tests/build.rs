@@ -1,4 +1,4 @@
-//! Generates the functions declared in `trace-events`, and tells the tests whether they are optimized.
+//! Generates the functions declared in `trace-events`, and passes on whether the tests are optimized.
 
 fn main() {
     hypertrace_trace_build::Builder::new().file("trace-events").generate_or_exit();
