@@ -27,8 +27,11 @@ use std::process::ExitCode;
 /// start the VM then. It records until it is interrupted (Ctrl-C), also while guests reboot and VMs end
 /// and start again; one VM at a time.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
-#[group(id = "way", required = true, args = ["file", "socket"])]
+#[command(
+    after_help = EXAMPLES,
+    verbatim_doc_comment,
+    group = clap::ArgGroup::new("way").required(true).args(["file", "socket"])
+)]
 pub struct Args {
     /// The file, new, best on tmpfs
     #[arg(long, value_name = "FILE")]

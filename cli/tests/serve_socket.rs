@@ -185,3 +185,18 @@ fn vmms_that_come_and_go_in_a_loop_leave_nothing_behind() {
     drop(last);
     server.end();
 }
+
+#[test]
+fn one_way_is_needed_and_two_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("S");
+    let out = out.to_str().unwrap();
+
+    let none = HYPERTRACE.run(["serve", "--out", out]);
+    let both = HYPERTRACE.run(["serve", "--file", "f", "--socket", "s", "--out", out]);
+
+    assert_eq!((none.code, both.code), (Some(2), Some(2)));
+    assert!(none.stderr.contains("<--file <FILE>|--socket <PATH>>"), "{}", none.stderr);
+    assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}

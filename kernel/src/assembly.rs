@@ -9,6 +9,7 @@ use crate::page;
 use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file, open_dir};
 use crate::stats::MOST_CPUS;
 use crate::threads::Names;
+use crate::trace_dat;
 use hypertrace_trace::Share;
 use hypertrace_trace::ctf::folder::write_at;
 use std::collections::BTreeMap;
@@ -161,7 +162,10 @@ impl Assembly {
     pub fn finish(mut self, clock: u32, frequency: u64) -> Result<Option<Summary>, Error> {
         let json = self.json.parsed::<RecordingJson>();
         let is_good = |json: &RecordingJson| {
-            !self.head.is_damaged && json.is_good() && json.page_size == PAGE
+            !self.head.is_damaged
+                && json.is_good()
+                && json.page_size == PAGE
+                && trace_dat::sections(&self.head.bytes, PAGE).is_ok()
         };
         let Some(json) = json.filter(is_good) else {
             self.state.remove()?;
@@ -325,6 +329,27 @@ mod tests {
 
             assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left");
+        }
+    }
+
+    #[test]
+    fn descriptions_with_options_of_the_guests_own_are_no_recording() {
+        let own = [&[0; 2][..], &[0; 6], &8u64.to_ne_bytes(), &[0; 8]].concat();
+        let whole = Description { page_size: 4096, ..Description::default() }.to_bytes();
+        let mut compressed = whole.clone();
+        // The flag of its first section.
+        let first = whole.windows(2).position(|id| id == 16u16.to_ne_bytes()).unwrap();
+        compressed[first + 2] = 1;
+        let mut named = whole.clone();
+        let name = whole.windows(4).position(|name| name == b"none").unwrap();
+        named[name..name + 4].copy_from_slice(b"zstd");
+        for head in [[whole, own].concat(), compressed, named] {
+            let dir = session();
+            let mut assembly = described(dir.path(), &json());
+            pieces(HEAD, 0, &head).for_each(|piece| assembly.add(&piece).unwrap());
+            pieces("cpu0", 0, &page(EVENTS)).for_each(|piece| assembly.add(&piece).unwrap());
+
+            assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
         }
     }
 

@@ -36,6 +36,9 @@ mod id {
 /// Bytes of a section's header: id, flags, name, size.
 const SECTION: usize = 2 + 2 + 4 + 8;
 
+/// Sections of the descriptions, in their order.
+const DESCRIPTIONS: [u16; 4] = [id::HEADER_INFO, id::FTRACE_EVENTS, id::EVENT_FORMATS, id::PRINTK];
+
 /// Bytes that are copied at a time: whole pages of every page size.
 const CHUNK: usize = 1 << 20;
 
@@ -60,14 +63,7 @@ pub(crate) struct Description {
 impl Description {
     /// Returns the beginning of a file: the head, and the sections of the descriptions.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.push(u8::from(cfg!(target_endian = "big")));
-        out.push(size_of::<std::ffi::c_long>() as u8);
-        out.extend(self.page_size.to_ne_bytes());
-        out.extend(b"none\0\0");
-        // Place of the options; known at the end.
-        out.extend(0u64.to_ne_bytes());
-
+        let mut out = head(self.page_size);
         let sized = |body: &mut Vec<u8>, text: &[u8]| {
             body.extend((text.len() as u64).to_ne_bytes());
             body.extend(text);
@@ -96,6 +92,43 @@ impl Description {
         section(&mut out, id::PRINTK, &body);
         out
     }
+}
+
+/// Returns the head of a file that is not compressed and has no options yet.
+fn head(page_size: u32) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.push(u8::from(cfg!(target_endian = "big")));
+    out.push(size_of::<std::ffi::c_long>() as u8);
+    out.extend(page_size.to_ne_bytes());
+    out.extend(b"none\0\0");
+    // Place of the options; known at the end.
+    out.extend(0u64.to_ne_bytes());
+    out
+}
+
+/// Returns the places of the descriptions' sections in the beginning of a file, with their ids. Accepts what
+/// [`Description::to_bytes`] makes and nothing else: a guest could have options of its own, and compressed
+/// data, by other sections.
+///
+/// # Errors
+/// The byte where something else is.
+pub(crate) fn sections(first: &[u8], page_size: usize) -> Result<Vec<(u16, u64)>, usize> {
+    let head = head(u32::try_from(page_size).map_err(|_| 0usize)?);
+    if !first.starts_with(&head) {
+        return Err(0);
+    }
+    let (mut sections, mut at) = (Vec::new(), head.len());
+    for id in DESCRIPTIONS {
+        let header = first.get(at..at + SECTION).ok_or(at)?;
+        let size = header[8..].try_into().map(u64::from_ne_bytes).map_err(|_| at)?;
+        if header != section_header(id, size) {
+            return Err(at);
+        }
+        sections.push((id, at as u64));
+        let next = usize::try_from(size).ok().and_then(|size| (at + SECTION).checked_add(size));
+        at = next.filter(|next| *next <= first.len()).ok_or(at)?;
+    }
+    if at == first.len() { Ok(sections) } else { Err(at) }
 }
 
 fn section(out: &mut Vec<u8>, id: u16, body: &[u8]) {
@@ -159,21 +192,10 @@ pub(crate) fn write(
     let mut bytes = first.to_vec();
     let damaged = |at: usize| Error::Damaged {
         path: from.path().join(crate::state::HEAD),
-        why: format!("no section at byte {at}"),
+        why: format!("not the descriptions of a recording at byte {at}"),
     };
-    if !first.starts_with(MAGIC) || first.len() < place_of_options + 8 {
-        return Err(damaged(0));
-    }
-    // Each turn passes a section.
-    let mut at = place_of_options + 8;
-    while at < first.len() {
-        let header = first.get(at..at + SECTION).ok_or_else(|| damaged(at))?;
-        let id = u16::from_ne_bytes([header[0], header[1]]);
-        let size = header[8..].try_into().map(u64::from_ne_bytes).ok();
-        option(&mut options, id, &(at as u64).to_ne_bytes());
-        let next = size.and_then(|size| usize::try_from(size).ok());
-        let next = next.and_then(|size| at.checked_add(SECTION)?.checked_add(size));
-        at = next.filter(|next| *next <= first.len()).ok_or_else(|| damaged(at))?;
+    for (id, at) in sections(first, ending.page_size).map_err(damaged)? {
+        option(&mut options, id, &at.to_ne_bytes());
     }
     option(&mut options, id::CMDLINES, &(bytes.len() as u64).to_ne_bytes());
     let mut body = (ending.names.len() as u64).to_ne_bytes().to_vec();
