@@ -83,8 +83,8 @@ Examples:
                                           which cost more (available_events in
                                           /sys/kernel/tracing lists them)
   trace-cmd report S/kernel.dat           show the kernel's events alone
-  hypertrace record --guest -- ./program  in a guest: its kernel's events while the
-                                          program runs, for the host
+  hypertrace record --guest -- ./program  in a guest: its kernel's events while
+                                          the program runs, for the host
 
 Exit code: with --pid 0 at the end, also after Ctrl-C; with a program, the
 program's, as `hypertrace run` gives it; 1 if the recording is incomplete, 2 for
