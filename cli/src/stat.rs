@@ -22,7 +22,7 @@ use std::path::PathBuf;
 /// trace count. "lost" events were dropped by a producer or overwritten,
 /// "filtered" events were switched off, "faults" are a guest's violations of the
 /// interface. Events of the host's kernel (kernel.dat) are counted by CPU, and
-/// those of guests' kernels (guest-kernel-N.dat), with the clock of the guest.
+/// those of guests' kernels (guest-kernel-*.dat), with the clock of the guest.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {

@@ -99,7 +99,9 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     });
     let (on, off) = threads.values().fold((0, 0), |(on, off), t| (on + t.on, off + t.off));
     assert!(switches > 8 && on > 2 * EVENTS && off == 0, "{switches} {on} {off}");
-    let files = [0, 1].map(|n| trace_cmd::read(&session.join(format!("guest-kernel-{n}.dat"))));
+    let kernels = stat["guest_kernels"].as_array().unwrap();
+    let file = |n: usize| session.join(kernels[n]["file"].as_str().unwrap());
+    let files = [0, 1].map(|n| trace_cmd::read(&file(n)));
     if let [Some(first), Some(second)] = files {
         let events = first.iter().chain(&second);
         assert_eq!(events.filter(|event| event.name == "sched_switch").count(), switches);
@@ -121,11 +123,11 @@ fn check_stat(session: &Path, stat: &Value, events: u64) {
     }
     assert_eq!((kernels.len(), sum, lost), (2, events, 0), "{stat}");
     let text = run(HYPERTRACE.command(["stat"]).arg(session)).ok();
-    for (number, kernel) in kernels.iter().enumerate() {
-        let file = format!("guest-kernel-{number}.dat");
+    for kernel in kernels {
+        let file = kernel["file"].as_str().unwrap();
         let line = format!("{file} (clock {}): cpu0 ", kernel["clock"]);
-        assert_eq!(kernel["file"], *file);
         assert!(text.contains(&line), "{line}: {text}");
+        assert!(session.join(file).exists(), "{file}");
     }
 }
 

@@ -6,7 +6,9 @@ use crate::complete::{Of, Summary, Taken, complete};
 use crate::error::Error;
 use crate::forward::Piece;
 use crate::page;
-use crate::state::{self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file, open_dir};
+use crate::state::{
+    self, END, EndJson, HEAD, JSON, RecordingJson, State, cpu_file, guest_file, open_dir,
+};
 use crate::stats::MOST_CPUS;
 use crate::threads::Names;
 use crate::trace_dat;
@@ -26,18 +28,43 @@ const PAGE: usize = 4096;
 /// Bit of a page's count of bytes: the kernel says so that events are missing before the page.
 const MISSED: u64 = 1 << 31;
 
+/// Name of the file which says that nothing is left to put together in a session.
+const ASSEMBLED: &str = ".guest-kernels";
+
+/// Returns whether nothing is left to put together in a session, as [`note_assembled`] has noted.
+pub fn is_assembled(dir: &Path) -> bool {
+    dir.join(ASSEMBLED).exists()
+}
+
+/// Notes that nothing is left to put together in a session that has ended.
+///
+/// # Errors
+/// If the directory is another user's, or cannot be written.
+pub fn note_assembled(dir: &Path) -> Result<(), Error> {
+    let dir = crate::recover::shared_as_is(open_dir(dir, Share::Owner)?);
+    let failed = |source| state::failed("make", &dir, ASSEMBLED, source);
+    dir.new_file(ASSEMBLED).map(drop).map_err(failed)
+}
+
 /// A guest's recording that is put together in a session's directory.
 #[derive(Debug)]
 pub struct Assembly {
     state: State,
-    head: Text,
-    json: Text,
+    description: Description,
     end: Text,
     cpus: BTreeMap<u32, Pages>,
     /// File of the CPU whose page was the last.
     file: Option<(u32, OwnedFd)>,
     /// Pages of which a part is missing, and pieces that are none.
     damaged: u64,
+}
+
+/// The descriptions of a recording, which come before its pages.
+#[derive(Debug)]
+enum Description {
+    Coming { head: Text, json: Text },
+    Whole { head: Vec<u8>, json: Box<RecordingJson> },
+    Damaged,
 }
 
 /// A file that is small.
@@ -60,18 +87,18 @@ struct Pages {
 }
 
 impl Assembly {
-    /// Begins a recording, the session's one of this number. `None`: its file was made before.
+    /// Begins a recording. `clock` is the session's clock of its guest, `recording` the number in its
+    /// pieces. `None`: its file was made before.
     ///
     /// # Errors
     /// [`Error::Busy`] if another process does the same. If the directory is another user's, or cannot be
     /// written.
-    pub fn create(dir: &Path, number: usize) -> Result<Option<Assembly>, Error> {
+    pub fn create(dir: &Path, clock: u32, recording: u64) -> Result<Option<Assembly>, Error> {
         let dir = crate::recover::shared_as_is(open_dir(dir, Share::Owner)?);
-        let state = State::create_guest(dir, number)?;
+        let state = State::create_guest(dir, guest_file(clock, recording))?;
         Ok(state.map(|state| Assembly {
             state,
-            head: Text::default(),
-            json: Text::default(),
+            description: Description::Coming { head: Text::default(), json: Text::default() },
             end: Text::default(),
             cpus: BTreeMap::new(),
             file: None,
@@ -79,24 +106,45 @@ impl Assembly {
         }))
     }
 
-    /// Adds a piece. Those of a file come in order.
+    /// Adds a piece. Those of a file come in order, and the descriptions before the pages: nothing is
+    /// written without them.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn add(&mut self, piece: &Piece<'_>) -> Result<(), Error> {
-        match piece.file {
-            HEAD => self.head.add(piece, MOST_HEAD),
-            JSON => self.json.add(piece, MOST_JSON),
-            END => self.end.add(piece, MOST_JSON),
-            other => {
+        match (piece.file, &mut self.description) {
+            (HEAD, Description::Coming { head, .. }) => head.add(piece, MOST_HEAD),
+            (JSON, Description::Coming { json, .. }) => json.add(piece, MOST_JSON),
+            (END, _) => self.end.add(piece, MOST_JSON),
+            (other, _) => {
                 let cpu = other.strip_prefix("cpu").and_then(|number| number.parse::<u32>().ok());
                 match cpu.filter(|cpu| (*cpu as usize) < MOST_CPUS) {
-                    Some(cpu) => return self.add_to_page(cpu, piece),
-                    None => self.damaged += 1,
+                    Some(cpu) if self.is_described() => return self.add_to_page(cpu, piece),
+                    _ => self.damaged += 1,
                 }
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the descriptions that have come are whole. From then on they are fixed.
+    fn is_described(&mut self) -> bool {
+        if let Description::Coming { head, json } = &mut self.description {
+            let is_good = |json: &RecordingJson| {
+                !head.is_damaged
+                    && json.is_good()
+                    && json.page_size == PAGE
+                    && trace_dat::sections(&head.bytes, PAGE).is_ok()
+            };
+            self.description = match json.parsed::<RecordingJson>().filter(is_good) {
+                Some(json) => Description::Whole {
+                    head: std::mem::take(&mut head.bytes),
+                    json: Box::new(json),
+                },
+                None => Description::Damaged,
+            };
+        }
+        matches!(self.description, Description::Whole { .. })
     }
 
     fn add_to_page(&mut self, cpu: u32, piece: &Piece<'_>) -> Result<(), Error> {
@@ -160,22 +208,16 @@ impl Assembly {
     /// # Errors
     /// If it is damaged, or cannot be written. Another process may try again.
     pub fn finish(mut self, clock: u32, frequency: u64) -> Result<Option<Summary>, Error> {
-        let json = self.json.parsed::<RecordingJson>();
-        let is_good = |json: &RecordingJson| {
-            !self.head.is_damaged
-                && json.is_good()
-                && json.page_size == PAGE
-                && trace_dat::sections(&self.head.bytes, PAGE).is_ok()
-        };
-        let Some(json) = json.filter(is_good) else {
-            self.state.remove()?;
-            return Ok(None);
-        };
         for cpu in Vec::from_iter(self.cpus.keys().copied()) {
             self.end_page(cpu)?;
         }
         drop(self.file.take());
-        self.state.begin(&self.head.bytes, &json)?;
+        self.is_described();
+        let Description::Whole { head, json } = self.description else {
+            self.state.remove()?;
+            return Ok(None);
+        };
+        self.state.begin(&head, &json)?;
         let end = self.end.parsed::<EndJson>();
         let recovered = end.is_none();
         if let Some(end) = end {
@@ -215,7 +257,6 @@ mod tests {
     use super::*;
     use crate::source::Source;
     use crate::state::VERSION;
-    use crate::trace_dat::Description;
     use std::fs;
 
     const EVENTS: usize = 200;
@@ -260,8 +301,8 @@ mod tests {
 
     /// Begins a recording with its descriptions.
     fn described(dir: &Path, json: &RecordingJson) -> Assembly {
-        let mut assembly = Assembly::create(dir, 0).unwrap().unwrap();
-        let head = Description { page_size: 4096, ..Description::default() }.to_bytes();
+        let mut assembly = Assembly::create(dir, 4, 7).unwrap().unwrap();
+        let head = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
         let json = serde_json::to_vec(json).unwrap();
         for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
             assembly.add(&piece).unwrap();
@@ -282,11 +323,11 @@ mod tests {
         let summary = assembly.finish(4, 1_000_000_000).unwrap().unwrap();
 
         assert_eq!((summary.events, &*summary.damage), (6 * EVENTS as u64, &[][..]));
-        let file = fs::read(dir.path().join("guest-kernel-0.dat")).unwrap();
+        let file = fs::read(dir.path().join("guest-kernel-4-0000000000000007.dat")).unwrap();
         let text = String::from_utf8_lossy(&file);
         assert!(text.contains("; guest_clock=4"), "its clock is known");
         assert!(!text.contains("threads=1") && !text.contains('\u{1b}'), "nothing is forged");
-        assert!(Assembly::create(dir.path(), 0).unwrap().is_none(), "it is made once");
+        assert!(Assembly::create(dir.path(), 4, 7).unwrap().is_none(), "it is made once");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 
@@ -335,7 +376,7 @@ mod tests {
     #[test]
     fn descriptions_with_options_of_the_guests_own_are_no_recording() {
         let own = [&[0; 2][..], &[0; 6], &8u64.to_ne_bytes(), &[0; 8]].concat();
-        let whole = Description { page_size: 4096, ..Description::default() }.to_bytes();
+        let whole = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
         let mut compressed = whole.clone();
         // The flag of its first section.
         let first = whole.windows(2).position(|id| id == 16u16.to_ne_bytes()).unwrap();
@@ -354,12 +395,30 @@ mod tests {
     }
 
     #[test]
+    fn pages_without_descriptions_are_not_written() {
+        let dir = session();
+        let mut assembly = Assembly::create(dir.path(), 4, 7).unwrap().unwrap();
+        for n in 0..9 {
+            pieces("cpu0", n * PAGE as u64, &page(1)).for_each(|p| assembly.add(&p).unwrap());
+        }
+        let json = serde_json::to_vec(&json()).unwrap();
+        let head = trace_dat::Description { page_size: 4096, ..Default::default() }.to_bytes();
+        for piece in pieces(HEAD, 0, &head).chain(pieces(JSON, 0, &json)) {
+            assembly.add(&piece).unwrap();
+        }
+        assert_eq!(assembly.state.folder.names(9).unwrap().len(), 0);
+
+        assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
+    }
+
+    #[test]
     fn descriptions_are_bounded() {
         let dir = session();
         let mut assembly = described(dir.path(), &json());
         let all = vec![b' '; MOST_HEAD + crate::PIECE];
         pieces(HEAD, 0, &all).for_each(|piece| assembly.add(&piece).unwrap());
-        assert!(assembly.head.bytes.len() <= MOST_HEAD);
+        let Description::Coming { head, .. } = &assembly.description else { panic!() };
+        assert!(head.bytes.len() <= MOST_HEAD);
 
         assert_eq!(assembly.finish(1, 1_000_000_000).unwrap(), None);
     }

@@ -50,7 +50,7 @@ mod trace_dat;
 mod tracefs;
 mod worker;
 
-pub use assembly::Assembly;
+pub use assembly::{Assembly, is_assembled, note_assembled};
 pub use complete::Summary;
 pub use error::Error;
 pub use forward::{Forwarded, Forwarding, PIECE, Piece};

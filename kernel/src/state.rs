@@ -5,7 +5,7 @@
 //! become `kernel.dat` at the end, or when another process finds them. The folder is locked while a
 //! process uses it.
 //!
-//! The recording of a guest's kernel has the same files, in `.guest-kernel-N`.
+//! The recording of a guest's kernel has the same files, in a folder of the file's name with a dot before it.
 
 use crate::error::Error;
 use crate::owner::Owner;
@@ -26,13 +26,10 @@ pub const FILE: &str = "kernel.dat";
 
 pub(crate) const FOLDER: &str = ".kernel";
 
-/// Returns the name of the file of a guest's recording in a session's directory.
-pub fn guest_file(number: usize) -> String {
-    format!("guest-kernel-{number}.dat")
-}
-
-fn guest_folder(number: usize) -> String {
-    format!(".guest-kernel-{number}")
+/// Returns the name of the file of a guest's recording in a session's directory. `clock` is the session's
+/// clock of the guest.
+pub fn guest_file(clock: u32, recording: u64) -> String {
+    format!("guest-kernel-{clock}-{recording:016x}.dat")
 }
 
 pub(crate) const HEAD: &str = "head";
@@ -140,10 +137,10 @@ impl State {
         State::of(dir, folder).locked()
     }
 
-    /// Makes the folder of a guest's recording, in the place of one that a kill left. `None`: its file
-    /// was made.
-    pub fn create_guest(dir: Folder, number: usize) -> Result<Option<State>, Error> {
-        let (name, file) = (guest_folder(number), guest_file(number));
+    /// Makes the folder of a guest's recording, in the place of one that a kill left. `None`: its file was
+    /// made.
+    pub fn create_guest(dir: Folder, file: String) -> Result<Option<State>, Error> {
+        let name = format!(".{file}.parts");
         if exists(&dir, &file)? {
             return Ok(None);
         }

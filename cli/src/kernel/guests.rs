@@ -2,10 +2,11 @@
 
 use crate::output::say;
 use anyhow::Result;
-use hypertrace_kernel::{Assembly, Error, PIECE, Piece};
+use hypertrace_kernel::{Assembly, Error, PIECE, Piece, is_assembled, note_assembled};
 use hypertrace_timeline::{Domain, Record, Session, ValueRef};
 use hypertrace_trace::control::error_chain;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::Path;
 
@@ -24,10 +25,8 @@ pub fn is_carrier(name: &str) -> bool {
 }
 
 /// A recording in a session's streams.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Found {
-    /// The session's clock of its guest.
-    clock: u32,
     is_ended: bool,
     assembly: Option<Assembly>,
 }
@@ -49,29 +48,25 @@ fn try_complete(dir: &Path) -> Result<(), Error> {
     // The command that shows the session reports what is wrong with it.
     let Some(session) = with_recordings(dir) else { return Ok(()) };
     let mut found: BTreeMap<(u32, u64), Found> = BTreeMap::new();
-    let mut left_out = 0u64;
+    let mut has_more = false;
     each_piece(&session, |piece, clock| {
         let is_full = found.len() == MOST;
-        let recording = match found.entry((clock, piece.recording)) {
-            std::collections::btree_map::Entry::Vacant(_) if is_full => {
-                left_out += 1;
-                return Ok(());
-            }
-            entry => entry.or_insert(Found { clock, is_ended: false, assembly: None }),
-        };
-        recording.is_ended |= piece.file == "end.json";
+        match found.entry((clock, piece.recording)) {
+            Entry::Vacant(_) if is_full => has_more = true,
+            entry => entry.or_default().is_ended |= piece.file == "end.json",
+        }
         Ok(())
     })?;
-    if left_out > 0 {
+    if has_more {
         say(format_args!(
             "{}: only the first {MOST} recordings of guests' kernels are shown",
             dir.display()
         ));
     }
     let is_finished = session.json().finished;
-    for (number, recording) in found.values_mut().enumerate() {
+    for (&(clock, number), recording) in &mut found {
         if recording.is_ended || is_finished {
-            recording.assembly = Assembly::create(dir, number)?;
+            recording.assembly = Assembly::create(dir, clock, number)?;
         } else {
             say(format_args!(
                 "{}: a guest's kernel is still being recorded: its events are not shown yet",
@@ -79,55 +74,50 @@ fn try_complete(dir: &Path) -> Result<(), Error> {
             ));
         }
     }
-    if found.values().all(|recording| recording.assembly.is_none()) {
-        return Ok(());
+    if found.values().any(|recording| recording.assembly.is_some()) {
+        each_piece(&session, |piece, clock| {
+            let recording = found.get_mut(&(clock, piece.recording));
+            match recording.and_then(|recording| recording.assembly.as_mut()) {
+                Some(assembly) => assembly.add(&piece),
+                None => Ok(()),
+            }
+        })?;
     }
-    each_piece(&session, |piece, clock| {
-        let recording = found.get_mut(&(clock, piece.recording));
-        match recording.and_then(|recording| recording.assembly.as_mut()) {
-            Some(assembly) => assembly.add(&piece),
-            None => Ok(()),
-        }
-    })?;
     let complain = |why: &dyn std::fmt::Display| {
         say(format_args!("{}: events of a guest's kernel are not shown: {why}", dir.display()));
     };
-    for recording in found.into_values() {
+    let mut is_whole = is_finished;
+    for ((id, _), recording) in found {
         let Some(assembly) = recording.assembly else { continue };
-        let clock = session.json().clock(recording.clock);
+        let clock = session.json().clock(id);
         let frequency = clock.map_or(1_000_000_000, |clock| clock.frequency.max(1));
-        match assembly.finish(recording.clock, frequency) {
+        match assembly.finish(id, frequency) {
             Ok(Some(summary)) => {
                 say(format_args!("a guest's kernel: {}", super::line(&summary, None)));
             }
             Ok(None) => complain(&"the guest has not described them"),
             // Those of the other recordings are.
-            Err(why) => complain(&error_chain(&why)),
+            Err(why) => {
+                is_whole = false;
+                complain(&error_chain(&why));
+            }
         }
     }
-    Ok(())
+    if is_whole { note_assembled(dir) } else { Ok(()) }
 }
 
 /// Opens a session if a recording may be in it whose file was not made. It is not read otherwise: that takes
 /// as long as to show it.
 fn with_recordings(dir: &Path) -> Option<Session> {
-    let path = dir.join(hypertrace_trace::session_json::FILE);
-    let description = fs::metadata(&path).ok()?;
-    let text = fs::read(&path).ok()?;
+    if is_assembled(dir) {
+        return None;
+    }
+    let text = fs::read(dir.join(hypertrace_trace::session_json::FILE)).ok()?;
     let name = format!("\"{PIECE_EVENT}(");
     if !text.windows(name.len()).any(|part| part == name.as_bytes()) {
         return None;
     }
-    let session = Session::open(dir).ok()?;
-    let last = (0..MOST).map_while(|n| fs::metadata(dir.join(file(n))).ok()).last();
-    // Nothing is added after the end of a session.
-    let is_done = last.and_then(|last| last.modified().ok()).zip(description.modified().ok());
-    let is_done = session.json().finished && is_done.is_some_and(|(made, end)| made >= end);
-    (!is_done).then_some(session)
-}
-
-fn file(number: usize) -> String {
-    hypertrace_kernel::guest_file(number)
+    Session::open(dir).ok()
 }
 
 /// Passes the pieces of all recordings in a session, those of a stream in order, with the clock of their guest.

@@ -40,7 +40,7 @@ use crate::inputs::names::Names;
 use file::TraceFile;
 use lane::Lane;
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use times::{Scale, Times};
 
@@ -133,7 +133,7 @@ impl KernelTrace {
         Ok(Some(trace))
     }
 
-    /// Opens the recordings of its guests' kernels that a session with this index has: `guest-kernel-N.dat`.
+    /// Opens the recordings of its guests' kernels that a session with this index has: `guest-kernel-*.dat`.
     /// Their times are those of their guest's clock in the session. One that cannot be read is an error of its
     /// own: its guest has made its contents.
     pub fn guests_of_session<'a>(
@@ -141,10 +141,16 @@ impl KernelTrace {
         session: &'a Session,
         maps: &'a ClockMaps,
     ) -> impl Iterator<Item = Result<KernelTrace>> + 'a {
-        let paths =
-            (0..MOST_GUESTS).map(|guest| session.dir().join(format!("guest-kernel-{guest}.dat")));
-        let found = paths.take_while(|path| path.try_exists().unwrap_or(true));
-        found.map(move |path| {
+        // A directory that cannot be listed is reported by the session's reader.
+        let entries = std::fs::read_dir(session.dir()).into_iter().flatten().flatten();
+        let is_recording = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("guest-kernel-") && name.ends_with(".dat")
+        };
+        let mut paths: Vec<PathBuf> =
+            entries.map(|entry| entry.path()).filter(is_recording).collect();
+        paths.sort_unstable();
+        paths.into_iter().take(MOST_GUESTS).map(move |path| {
             let mut trace = KernelTrace::open(&path)?;
             trace.session = Some(number);
             trace.set_guest(session, maps)?;
