@@ -1,7 +1,11 @@
 //! `hypertrace serve --socket` with VMMs that come, go, are silent, or are none.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -9,6 +13,12 @@ use std::time::{Duration, Instant};
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::serve::Server;
+use rustix::fs::Mode;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, connect, listen, sendmsg, socket_with, sockopt,
+};
+use rustix::process::umask;
 use tempfile::TempDir;
 use vfio_user::Client;
 
@@ -92,6 +102,91 @@ fn a_socket_that_another_process_serves_and_any_other_file_are_left_alone() {
     assert!(!folder.path().join("other").exists());
     commit(&mut Client::new(&socket).unwrap());
     assert_eq!(server.end()["total"]["reference_points"], 1);
+}
+
+#[test]
+fn a_socket_whose_process_accepts_nothing_is_left_alone_without_a_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let stream = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
+    };
+    let address = SocketAddrUnix::new(&socket).unwrap();
+    let listener = stream();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    let mut waiting = vec![stream()];
+    while connect(waiting.last().unwrap(), &address).is_ok() {
+        waiting.push(stream());
+    }
+
+    let mut command = HYPERTRACE.command(["serve", "--socket"]);
+    command.arg(&socket).arg("--out").arg(folder.path().join("S"));
+
+    assert!(run(&mut command).failed(2).contains("another process serves it"));
+}
+
+#[test]
+fn a_socket_that_another_server_has_made_at_the_path_stays_at_the_end() {
+    let (_folder, socket, server) = served(&[]);
+    fs::remove_file(&socket).unwrap();
+    let _others = UnixListener::bind(&socket).unwrap();
+
+    server.end();
+
+    assert!(UnixStream::connect(&socket).is_ok());
+}
+
+#[test]
+fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = umask(Mode::empty());
+    let server = Server::of_socket(HYPERTRACE, folder.path(), &[]);
+    umask(before);
+
+    let mode = fs::metadata(folder.path().join("socket")).unwrap().mode();
+
+    assert_eq!(mode & 0o777, 0o600);
+    server.end();
+}
+
+#[test]
+fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
+    let (_folder, socket, mut server) = served(&[]);
+    // Closing the last descriptor of a socket with data that nobody takes waits, if that was asked for.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _taken = listener.accept().unwrap();
+    sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(600))).unwrap();
+    lingers.set_nonblocking(true).unwrap();
+    while (&lingers).write(&[0; 1 << 16]).is_ok() {}
+    lingers.set_nonblocking(false).unwrap();
+    let vmm = UnixStream::connect(&socket).unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let sent = [lingers.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&sent));
+    sendmsg(&vmm, &[IoSlice::new(VERSION)], &mut control, SendFlags::empty()).unwrap();
+    let port = format!(":{:04X} ", lingers.local_addr().unwrap().port());
+    drop(lingers);
+    // The kernel's list of connections: state 01 is an open one.
+    let is_open = || {
+        let all = fs::read_to_string("/proc/net/tcp").unwrap();
+        let mut lines = all.lines().filter_map(|line| line.split_once(&port));
+        lines.any(|(_, rest)| rest.split(' ').nth(1) == Some("01"))
+    };
+    let begin = Instant::now();
+    while is_open() {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        sleep(Duration::from_millis(10));
+    }
+
+    let (code, said) = server.ended();
+
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("a descriptor that it sent cannot be closed"), "{said}");
+    assert_eq!(HYPERTRACE.stat(&server.session)["finished"], true);
 }
 
 #[test]

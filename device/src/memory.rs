@@ -152,8 +152,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes memory in a memfd, sealed against a change of its size: nothing that
-    /// another process does with the descriptor can take the pages away.
+    /// Makes memory in a memfd, sealed against a change of its size and against further seals:
+    /// nothing that another process does with the descriptor can take the pages away, or keep
+    /// a later process from mapping them.
     ///
     /// # Errors
     /// If the geometry is invalid, or the host has no memory.
@@ -300,7 +301,7 @@ fn memfd(bytes: u64) -> io::Result<File> {
     let file = memfd_create("hypertrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let file = File::from(file);
     set_len(&file, bytes)?;
-    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
@@ -312,6 +313,23 @@ fn set_len(file: &File, bytes: u64) -> io::Result<()> {
         Some(limit) => {
             let why = format!("the limit is {limit} bytes (RLIMIT_FSIZE, see ulimit -f)");
             Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_the_memory_can_neither_be_cut_nor_sealed_further() {
+        let memory = Memory::anonymous(Geometry::default()).unwrap();
+        let file = memory.file();
+
+        assert!(file.set_len(0).is_err() && file.set_len(1 << 40).is_err());
+        // A process that has the descriptor could keep others from mapping it.
+        for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+            assert!(fcntl_add_seals(file, seal).is_err(), "{seal:?}");
         }
     }
 }

@@ -15,10 +15,10 @@ use hypertrace_abi::zerocopy::{FromBytes, IntoBytes};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why there is no segment.
@@ -297,10 +297,14 @@ impl Segment {
         Path::new("/proc").join(process).join("fd").join(descriptor).into()
     }
 
-    /// Removes its file.
+    /// Removes its file. Another file that has the path by now stays.
     pub fn remove(&self) {
-        if let Some(path) = &self.path {
-            // Not there any more, or not to be removed: it does no harm.
+        let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
+        if let Some(path) = &self.path
+            && let (Ok(own), Ok(found)) = (self.file.metadata(), path.symlink_metadata())
+            && id(own) == id(found)
+        {
+            // Not to be removed: it does no harm.
             let _ = std::fs::remove_file(path);
         }
     }

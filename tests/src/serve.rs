@@ -83,9 +83,16 @@ impl Server {
     /// Ends it, which must succeed.
     #[track_caller]
     pub fn stop(&mut self) {
+        let (code, said) = self.ended();
+        assert!(code == Some(0), "{said}");
+    }
+
+    /// Ends it. Returns its exit code, and its lines to stderr.
+    #[track_caller]
+    pub fn ended(&mut self) -> (Option<i32>, String) {
         self.signal(Signal::TERM);
         let ended = self.process.take().unwrap().wait_with_output().unwrap();
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
     }
 }
 

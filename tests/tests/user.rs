@@ -43,6 +43,25 @@ fn info(name: &str) -> LeaseInfo<'_> {
 }
 
 #[test]
+fn a_file_that_another_process_has_made_at_the_segments_path_stays_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("segment");
+    let start = |out: &str| {
+        let config = Config::new(dir.path().join(out));
+        Session::create(Config { segment: Some(path.clone()), ..config }).unwrap()
+    };
+    let first = start("first");
+    std::fs::remove_file(&path).unwrap();
+    let second = start("second");
+
+    first.finish().unwrap();
+    assert!(path.exists(), "it is the second session's");
+
+    second.finish().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
 fn a_program_can_embed_a_session() {
     let dir = tempfile::tempdir().unwrap();
     let session = Session::create(Config::new(dir.path())).unwrap();

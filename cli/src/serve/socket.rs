@@ -11,16 +11,21 @@ use hypertrace_device::adapter::vfio_user::{End, PATIENCE, serve};
 use hypertrace_device::{BarForm, Geometry, PciFunction};
 use hypertrace_trace::{Session, Summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, recv};
-use std::fs::{self, Permissions};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
+};
+use rustix::process::umask;
+use std::fs;
 use std::io::ErrorKind;
 use std::net::Shutdown;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmm_sys_util::eventfd::EventFd;
 
 type Function = PciFunction<Session, EventFd>;
@@ -77,6 +82,8 @@ fn geometry(args: &Args) -> Result<Geometry> {
 /// The socket, whose file is removed when this is dropped.
 struct Socket<'p> {
     path: &'p Path,
+    /// Device and inode of the file.
+    id: Option<(u64, u64)>,
     listener: UnixListener,
 }
 
@@ -95,23 +102,25 @@ impl Socket<'_> {
             Ok(found) if !found.file_type().is_socket() => {
                 bail!(Usage(format!("--socket {shown}: there is a file that is no socket")))
             }
-            Ok(_) => match UnixStream::connect(path) {
-                Err(why) if why.kind() == ErrorKind::ConnectionRefused => {
+            Ok(_) => match is_served(path) {
+                Ok(false) => {
                     fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
                 }
-                Ok(_) => bail!(Usage(format!("--socket {shown}: another process serves it"))),
+                Ok(true) => bail!(Usage(format!("--socket {shown}: another process serves it"))),
                 Err(why) => {
                     return Err(why).with_context(|| format!("cannot tell who serves {shown}"));
                 }
             },
             Err(_) => {}
         }
-        let listener = UnixListener::bind(path).with_context(|| format!("cannot make {shown}"))?;
-        let socket = Socket { path, listener };
-        // The VM has the rights of the file's owner.
-        let made = fs::set_permissions(path, Permissions::from_mode(0o600))
-            .and_then(|()| socket.listener.set_nonblocking(true));
-        made.with_context(|| format!("cannot make {shown}"))?;
+        // The VM has the rights of the file's owner. Nobody else may connect, from the first instant on; no
+        // other thread of this command makes files yet.
+        let before = umask(Mode::from_raw_mode(0o177));
+        let listener = UnixListener::bind(path);
+        umask(before);
+        let listener = listener.with_context(|| format!("cannot make {shown}"))?;
+        let socket = Socket { path, id: id(path), listener };
+        socket.listener.set_nonblocking(true).with_context(|| format!("cannot make {shown}"))?;
         Ok(socket)
     }
 
@@ -121,7 +130,7 @@ impl Socket<'_> {
         let mut is_first = true;
         let result = loop {
             if served.as_ref().is_some_and(|served| served.thread.is_finished()) {
-                is_first &= !end(served.take());
+                is_first &= !end(served.take())?;
             }
             if Interrupts::came().is_some() || once && !is_first && served.is_none() {
                 break Ok(());
@@ -129,7 +138,7 @@ impl Socket<'_> {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     if served.as_ref().is_some_and(|served| has_closed(&served.stream)) {
-                        is_first &= !end(served.take());
+                        is_first &= !end(served.take())?;
                     }
                     if served.is_some() || once && !is_first {
                         continue;
@@ -145,15 +154,36 @@ impl Socket<'_> {
                 Err(why) => break Err(why).context("cannot accept a connection"),
             }
         };
-        end(served);
+        end(served)?;
         result
     }
 }
 
 impl Drop for Socket<'_> {
     fn drop(&mut self) {
-        // Not there any more: it does no harm.
-        let _ = fs::remove_file(self.path);
+        // Another process's file that has the path by now stays.
+        if self.id.is_some() && self.id == id(self.path) {
+            // Not to be removed: it does no harm.
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
+/// Returns a file's device and inode.
+fn id(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Returns whether a process has this socket. Does not wait: a process that accepts no connection would
+/// decide for how long.
+fn is_served(path: &Path) -> rustix::io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&probe, &SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(Errno::AGAIN) => Ok(true),
+        Err(Errno::CONNREFUSED) => Ok(false),
+        Err(why) => Err(why),
     }
 }
 
@@ -201,9 +231,19 @@ fn has_closed(stream: &UnixStream) -> bool {
 }
 
 /// Ends a connection. Returns whether it was a VMM's.
-fn end(served: Option<Served>) -> bool {
-    served.is_some_and(|Served { stream, thread }| {
-        let _ = stream.shutdown(Shutdown::Both);
-        thread.join().unwrap_or(true)
-    })
+///
+/// # Errors
+/// If it does not end: the client has sent a descriptor, and the kernel waits while it is closed. The thread
+/// is left to itself, and the device must not be given to another client.
+fn end(served: Option<Served>) -> Result<bool> {
+    let Some(Served { stream, thread }) = served else { return Ok(false) };
+    let _ = stream.shutdown(Shutdown::Both);
+    let begun = Instant::now();
+    while !thread.is_finished() {
+        if begun.elapsed() > PATIENCE {
+            bail!("the VMM's connection does not end: a descriptor that it sent cannot be closed");
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(thread.join().unwrap_or(true))
 }

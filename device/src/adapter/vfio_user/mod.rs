@@ -5,7 +5,7 @@
 //! QEMU (`-device vfio-user-pci`) and Cloud Hypervisor (`--user-device`) are clients. BARs 1 and 4 are
 //! mapped by the client; accesses to the others and to config space are messages, handled in their order
 //! on the thread that serves. The device makes no DMA and has no interrupt: memory of the guest that a
-//! client offers is refused nothing, and every descriptor that it sends is closed at once.
+//! client offers is accepted and not used, and every descriptor that it sends is closed at once.
 
 mod wire;
 
