@@ -7,6 +7,7 @@ mod trace_dat;
 
 use std::fs::File;
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hypertrace_tests::command::Hypertrace;
 use hypertrace_tests::peak;
@@ -22,6 +23,12 @@ const MOST_OF_REGION: u64 = 100;
 /// Raw ticks of the host's clock at its tick 0.
 const HOST_BASE: u64 = 1_000_000;
 const US: u64 = 1_000;
+
+/// Lets one test run at a time: the peak of a child begins with the memory of this process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Makes a session whose events have these schemas, with ids from 16 on; those that end in `!` are
 /// reference points.
@@ -62,6 +69,7 @@ fn check(made: &Made, args: &[&str], regions: u64) -> String {
 /// known at the end.
 #[test]
 fn regions_whose_parts_are_known_late_take_bounded_memory() {
+    let _alone = alone();
     const REGIONS: u64 = 300_000;
     let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
     let made = session(&schemas, false);
@@ -105,6 +113,7 @@ fn regions_whose_parts_are_known_late_take_bounded_memory() {
 /// A client's kernel-stamped points, each with its store in the kernel's trace.
 #[test]
 fn stamps_take_bounded_memory() {
+    let _alone = alone();
     const STAMPS: u64 = 300_000;
     let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
     let made = session(&schemas, false);
@@ -145,6 +154,7 @@ fn stamps_take_bounded_memory() {
 /// 10,000 groups, each with a slowest region of more than a thousand intervals.
 #[test]
 fn many_groups_take_bounded_memory() {
+    let _alone = alone();
     const NAMES: u64 = 1_000;
     const GROUPS: u64 = 9_000;
     let schemas = (0..NAMES)
