@@ -1,6 +1,7 @@
 //! `record`, `run --kernel` and `demo --kernel`: the kernel's events beside a session, as trace-cmd
 //! reads them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -106,12 +107,26 @@ fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
     capability::used("kvm");
     let report = run(HYPERTRACE.command(["report", "--json"]).arg(&out)).ok();
     let mut vcpus = [Order::default(), Order::default()];
+    // By their numbers: the kernel's note of a thread's name may be gone, and another VMM may have such names.
+    let mut threads: BTreeMap<u64, usize> = BTreeMap::new();
     for line in report.lines() {
         let event: Value = serde_json::from_str(line).unwrap();
-        if let Some((vcpu, of)) = Order::vcpu(event["source"].as_str().unwrap()) {
-            vcpus[vcpu].take(of, &event);
+        let (of, name) = event["source"].as_str().unwrap().split_once('/').unwrap();
+        let number = |name: &str| name.split(' ').next()?.parse::<usize>().ok();
+        let vcpu = match of {
+            "kernel" => {
+                name.rsplit('-').next().and_then(|tid| threads.get(&tid.parse().ok()?)).copied()
+            }
+            "vmm" => name.strip_prefix("vcpu").and_then(number),
+            _ => number(name),
+        };
+        let Some(vcpu) = vcpu else { continue };
+        if (of, &event["event"]) == ("vmm", &"lease".into()) {
+            threads.insert(event["fields"]["tid"].as_u64().unwrap(), vcpu);
         }
+        vcpus[vcpu].take(of, &event);
     }
+    assert_eq!(threads.len(), 2);
     assert_eq!(vcpus.map(|vcpu| vcpu.points), [1_000, 1_000]);
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
     assert_eq!(events.len() as u64, count);
@@ -134,14 +149,6 @@ struct Order {
 }
 
 impl Order {
-    /// Returns the number of a source's vCPU, and what the source is.
-    fn vcpu(source: &str) -> Option<(usize, &str)> {
-        let (of, rest) = source.split_once('/')?;
-        let number = rest.strip_prefix("vcpu").unwrap_or(rest);
-        let number = number.split(['-', ' ']).next()?.parse().ok()?;
-        (of == "guest" || rest.starts_with("vcpu")).then_some((number, of))
-    }
-
     #[track_caller]
     fn take(&mut self, of: &str, event: &Value) {
         let fields = &event["fields"];
