@@ -80,12 +80,14 @@ impl Server {
         self.hypertrace.stat(&self.session)
     }
 
-    /// Ends it, which must succeed.
+    /// Ends it, which must succeed. Returns what it has written to stderr.
     #[track_caller]
-    pub fn stop(&mut self) {
+    pub fn stop(&mut self) -> String {
         self.signal(Signal::TERM);
         let ended = self.process.take().unwrap().wait_with_output().unwrap();
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(ended.status.success(), "{said}");
+        said
     }
 }
 

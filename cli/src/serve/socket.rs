@@ -85,6 +85,8 @@ struct Served {
     stream: UnixStream,
     /// Returns whether it was a VMM: it has sent something.
     thread: JoinHandle<bool>,
+    /// Whether another connection was closed meanwhile, and a line has said so.
+    has_refused: bool,
 }
 
 impl Socket<'_> {
@@ -115,7 +117,8 @@ impl Socket<'_> {
         Ok(socket)
     }
 
-    /// Serves one client after the other. One that connects while another is served is closed at once.
+    /// Serves one client after the other. One that connects while another is served is closed at once. The
+    /// first of these is reported: its VMM may say only that a connection was closed, or nothing.
     fn serve(&self, function: &Arc<Function>, once: bool) -> Result<()> {
         let mut served: Option<Served> = None;
         let mut is_first = true;
@@ -131,7 +134,13 @@ impl Socket<'_> {
                     if served.as_ref().is_some_and(|served| has_closed(&served.stream)) {
                         is_first &= !end(served.take());
                     }
-                    if served.is_some() || once && !is_first {
+                    if let Some(served) = &mut served {
+                        if !std::mem::replace(&mut served.has_refused, true) {
+                            say(self.refusal());
+                        }
+                        continue;
+                    }
+                    if once && !is_first {
                         continue;
                     }
                     match start(function, stream, is_first) {
@@ -147,6 +156,15 @@ impl Socket<'_> {
         };
         end(served);
         result
+    }
+
+    /// Returns the line about a connection that was closed because another one is served.
+    fn refusal(&self) -> String {
+        format!(
+            "closed another connection to {}: it serves one VM at a time; give each VM a server and a \
+             socket of its own",
+            self.path.display()
+        )
     }
 }
 
@@ -182,7 +200,8 @@ fn start(function: &Arc<Function>, stream: UnixStream, is_first: bool) -> Result
         is_vmm
     };
     let thread = thread::Builder::new().name("vfio-user".into()).spawn(run);
-    Ok(Served { stream, thread: thread.context("cannot start a thread")? })
+    let thread = thread.context("cannot start a thread")?;
+    Ok(Served { stream, thread, has_refused: false })
 }
 
 /// Waits for a client's first byte. Returns false if there is none: another process only looks whether the socket
@@ -202,7 +221,7 @@ fn has_closed(stream: &UnixStream) -> bool {
 
 /// Ends a connection. Returns whether it was a VMM's.
 fn end(served: Option<Served>) -> bool {
-    served.is_some_and(|Served { stream, thread }| {
+    served.is_some_and(|Served { stream, thread, .. }| {
         let _ = stream.shutdown(Shutdown::Both);
         thread.join().unwrap_or(true)
     })
