@@ -131,6 +131,8 @@ fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
             "ls: /dev/hypertrace: No such file",
             "removed: 0",
             "tested: 0",
+            // The kernel has dropped the TSC.
+            "write-combining, clock monotonic_raw",
         ],
     );
     let session = server.session.clone();
@@ -171,6 +173,7 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
     let program = ["found Module(\"/dev/hypertrace\")", "failed: 0", "program 5000 20: 0"];
     assert_says(&console, &program);
     assert_says(&console, &["loaded: 0", "checks failed: 0", "tested: 0", "chosen: 0"]);
+    assert_says(&console, &["write-combining, clock counter"]);
     let session = server.session.clone();
     let stat = server.end();
     assert_eq!(stat["total"]["faults"], json!({}), "{stat}");

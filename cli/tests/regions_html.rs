@@ -333,6 +333,20 @@ fn names_of_a_kernels_trace_are_text() {
 }
 
 #[test]
+fn regions_outside_of_the_kernels_recording_have_a_note() {
+    let vcpus = [Vcpu::rounds(0, 40, 5)];
+    let made = vcpu::session(&vcpus);
+    let half = vcpu::kernel_events(&vcpus) / 2;
+    let late = vcpu::trace(&vcpus, |number| number >= half).version_7();
+    fs::write(made.path().join("kernel.dat"), late).unwrap();
+
+    let page = parse(&page(made.path(), &[]), BEGINNING);
+
+    let notes: Vec<String> = page.all("p").iter().map(|note| note.text()).collect();
+    assert!(notes.iter().any(|note| note.contains("Start `hypertrace record`")), "{notes:?}");
+}
+
+#[test]
 fn without_a_kernels_trace_there_are_no_lanes() {
     let made = vcpu::session(&[Vcpu::rounds(0, 20, 5)]);
 

@@ -148,7 +148,7 @@ fn stamps_take_bounded_memory() {
 
     let text = check(&made, &[], 1);
 
-    assert!(text.contains("a: 0 regions\n  not counted: not recorded 1\n"), "{text}");
+    assert!(text.contains("a: 0 regions\n  not counted: kernel not recorded 1\n"), "{text}");
 }
 
 /// 10,000 groups, each with a slowest region of more than a thousand intervals.

@@ -102,6 +102,30 @@ fn time_that_a_hypervisor_took_is_shown() {
 }
 
 #[test]
+fn regions_outside_of_the_kernels_recording_are_said_with_what_to_do() {
+    let vcpus = [Vcpu::rounds(0, 40, 5)];
+    let made = vcpu::session(&vcpus);
+    let shown = |from| {
+        let trace = vcpu::trace(&vcpus, |number| number >= from).version_7();
+        fs::write(made.path().join("kernel.dat"), trace).unwrap();
+        let json: Value = regions(made.path(), &["--json"]).json();
+        let text = regions(made.path(), &[]).ok();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        (words.join(" "), json["regions"][0]["not_counted"]["kernel_not_recorded"].clone())
+    };
+
+    let (late, count) = shown(vcpu::kernel_events(&vcpus) / 2);
+    let (whole, none) = shown(0);
+
+    assert!(count.as_u64() > Some(1), "{late}");
+    assert!(late.contains(&format!("not counted: kernel not recorded {count}")), "{late}");
+    assert!(late.contains(&format!("{count} regions are not counted, because")), "{late}");
+    assert!(late.contains("Start `hypertrace record`, in a guest `hypertrace record --guest`"));
+    assert_eq!(none, 0);
+    assert!(!whole.contains("not counted"), "{whole}");
+}
+
+#[test]
 fn lines_are_80_columns_wide() {
     // Long counts, times and kinds: regions that end twice, never or in another order.
     let events = r#"[

@@ -226,6 +226,23 @@ fn a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended() {
 }
 
 #[test]
+fn the_first_connection_that_is_closed_beside_each_vm_is_reported() {
+    let (_folder, socket, mut server) = served(&[]);
+    let refuse = |times| {
+        let _served = Client::new(&socket).unwrap();
+        (0..times).for_each(|_| assert_closed(UnixStream::connect(&socket).unwrap()));
+    };
+
+    refuse(3);
+    refuse(0);
+    refuse(1);
+
+    let said = server.stop();
+    let line = format!("closed another connection to {}: it serves one VM", socket.display());
+    assert_eq!((said.matches(&line).count(), said.lines().count()), (2, 2), "{said}");
+}
+
+#[test]
 fn a_vmm_does_not_wait_for_the_commands_of_one_that_has_ended() {
     let (_folder, socket, server) = served(&[]);
     let mut first = UnixStream::connect(&socket).unwrap();

@@ -116,9 +116,8 @@ impl Linux {
         let initrd = folder.join("initrd");
         fs::write(&initrd, files.end()).unwrap();
         let qemu = Command::new(&self.qemu)
-            .args(["-M", "q35,memory-backend=ram", "-accel", "tcg,thread=multi", "-smp", "2"])
+            .args(["-M", "q35", "-accel", "tcg,thread=multi", "-smp", "2"])
             .args(["-cpu", "max", "-m", "256M", "-nodefaults", "-nographic", "-no-reboot"])
-            .args(["-object", "memory-backend-memfd,id=ram,size=256M,share=on"])
             .args(["-serial", "stdio", "-append", "console=ttyS0 quiet panic=-1"])
             .args(["-kernel".as_ref(), self.kernel.as_os_str()])
             .args(["-initrd".as_ref(), initrd.as_os_str()])

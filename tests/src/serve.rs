@@ -80,11 +80,12 @@ impl Server {
         self.hypertrace.stat(&self.session)
     }
 
-    /// Ends it, which must succeed.
+    /// Ends it, which must succeed. Returns what it has written to stderr.
     #[track_caller]
-    pub fn stop(&mut self) {
+    pub fn stop(&mut self) -> String {
         let (code, said) = self.ended();
-        assert!(code == Some(0), "{said}");
+        assert_eq!(code, Some(0), "{said}");
+        said
     }
 
     /// Ends it. Returns its exit code, and its lines to stderr.

@@ -151,7 +151,7 @@ fn regions_before_the_recording_are_counted_apart() {
     let regions = all(&with_kernel(&vcpus, |number| number >= half));
 
     let (count, kinds) = counts(&regions);
-    assert_eq!(kinds, [("not_recorded", 40 - count)]);
+    assert_eq!(kinds, [("kernel_not_recorded", 40 - count)]);
     assert!((15..25).contains(&count), "{count}");
     let group = &regions.groups[0];
     assert_eq!(group.total.times.get(Part::Unattributed), 0);
@@ -171,7 +171,7 @@ fn regions_after_a_cpus_last_losses_are_counted_apart() {
         std::fs::write(made.path().join("kernel.dat"), dat.version_7()).unwrap();
         let regions = all(&made);
         let unattributed = regions.groups[0].total.times.get(Part::Unattributed);
-        let not_recorded = regions.groups[0].not_counted[Kind::NotRecorded as usize];
+        let not_recorded = regions.groups[0].not_counted[Kind::KernelNotRecorded as usize];
         (regions.groups[0].count(), unattributed > 0, not_recorded)
     };
     // Nothing says so: the time is unattributed.
@@ -210,7 +210,7 @@ fn the_times_of_a_damaged_last_page_make_nothing_known() {
     for (damage, page) in damages {
         // Before the first page's event, no region had begun.
         let (count, kinds) = counted(Some(page));
-        assert_eq!((count, kinds), (0, vec![("not_recorded", 40)]), "{damage}");
+        assert_eq!((count, kinds), (0, vec![("kernel_not_recorded", 40)]), "{damage}");
     }
 }
 
@@ -346,7 +346,7 @@ fn a_programs_time_is_its_own_while_it_has_a_cpu() {
     // program, kernel, vmm, runnable, blocked, off, unattributed.
     assert_eq!(samples, [[4_400, 0, 0, 600, 3_000, 0, 0]]);
     // After the kernel's last event, nothing is known.
-    assert_eq!(counts(&regions), (1, vec![("not_recorded", 1)]));
+    assert_eq!(counts(&regions), (1, vec![("kernel_not_recorded", 1)]));
 }
 
 #[test]

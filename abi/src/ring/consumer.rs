@@ -7,7 +7,8 @@
 //! ([`Consumer::commit`]), and a failed write leaves them in the ring
 //! ([`Consumer::rollback`]).
 
-use super::counts::{FAULT_KINDS, Fault, Losses, Total};
+use super::counts::{FAULT_KINDS, Fault, Losses};
+use super::progress::{ConsumerState, Cursor, Mark};
 use super::schema_log::{self, Logged};
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering, Ordering::Relaxed, fence};
@@ -18,128 +19,6 @@ use crate::record::{HEADER_WORDS, Header, id};
 /// Words of page G with running totals of lost events.
 const LOSSES: [usize; 3] =
     [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
-
-/// A position in the ring, with the counts and the lease on the way to it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
-    position: u64,
-    /// Sequence number of the next record; `None` after a resynchronisation.
-    sequence: Option<u64>,
-    token: u64,
-    overwritten: u64,
-    faults: [u64; FAULT_KINDS],
-}
-
-/// The ends of ring and schema log at one moment: every text that a record
-/// below `head` uses is below `schemas`.
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    head: u64,
-    schemas: u64,
-}
-
-/// A host's private state for one client.
-#[derive(Clone, Debug)]
-pub struct ConsumerState {
-    committed: Cursor,
-    cursor: Cursor,
-    /// The oldest position that [`Consumer::rewind`] returns to.
-    origin: Cursor,
-    /// The totals of [`LOSSES`].
-    lost: [Total; 3],
-    schema_seen: u64,
-    schema_cursor: u64,
-    /// End of the part of the schema log that is being read; several consumers in turn
-    /// may read it.
-    mark: Option<Mark>,
-}
-
-impl Default for ConsumerState {
-    fn default() -> Self {
-        let start = Cursor { sequence: Some(0), ..Cursor::default() };
-        ConsumerState {
-            committed: start,
-            cursor: start,
-            origin: start,
-            lost: Default::default(),
-            schema_seen: 0,
-            schema_cursor: 0,
-            mark: None,
-        }
-    }
-}
-
-impl ConsumerState {
-    /// Makes the state of a consumer that continues where another one committed last:
-    /// at this position, before the record with this number (if it is known), with this
-    /// lease token and these faults. Lost events are counted from the ring's beginning. The schema log
-    /// is read from `schemas` on.
-    pub fn resume(
-        position: u64,
-        sequence: Option<u64>,
-        token: u64,
-        faults: [u64; FAULT_KINDS],
-        schemas: u64,
-    ) -> ConsumerState {
-        let at = Cursor { position, sequence, token, faults, overwritten: 0 };
-        ConsumerState {
-            committed: at,
-            cursor: at,
-            schema_seen: schemas,
-            schema_cursor: schemas,
-            ..ConsumerState::default()
-        }
-    }
-
-    /// Returns the place at which the consumer is, for another one to [continue](Self::continue_at).
-    pub fn place(&self) -> Place {
-        let Cursor { position, sequence, token, .. } = self.committed;
-        // After something unreadable, a block may say any number.
-        let sequence = sequence.filter(|sequence| *sequence <= Place::most_sequence(position));
-        let lost = self.lost.map(|total| total.last());
-        Place { position, sequence, token, lost, schemas: self.schema_seen }
-    }
-
-    /// Makes the state of a consumer that continues where another one was, for another sink: its
-    /// counts of lost events and of faults begin at 0, and it never [rewinds](Consumer::rewind) to
-    /// before this place.
-    pub fn continue_at(place: &Place) -> ConsumerState {
-        let Place { position, sequence, token, lost, schemas } = *place;
-        let at = Cursor { position, sequence, token, ..Cursor::default() };
-        ConsumerState {
-            committed: at,
-            cursor: at,
-            origin: at,
-            lost: lost.map(Total::since),
-            schema_seen: schemas,
-            schema_cursor: schemas,
-            mark: None,
-        }
-    }
-}
-
-/// The place in a ring and its schema log up to which a consumer has taken everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Position in the ring, in words.
-    pub position: u64,
-    /// Number of the next record, if it is known.
-    pub sequence: Option<u64>,
-    /// Token of the lessee, 0 if there was none.
-    pub token: u64,
-    /// The running totals of lost events: full, busy, unattached.
-    pub lost: [u64; 3],
-    /// Position in the schema log, in words.
-    pub schemas: u64,
-}
-
-impl Place {
-    /// Returns the greatest number that a record at this position can have: each record before
-    /// it has two words at least.
-    pub const fn most_sequence(position: u64) -> u64 {
-        position / HEADER_WORDS as u64
-    }
-}
 
 /// A visitor's answer to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,13 +25,15 @@ mod lease;
 mod losses;
 mod point;
 mod producer;
+mod progress;
 mod schema_log;
 mod state;
 
-pub use consumer::{Consumer, ConsumerState, Flow, Payload, Place, Pulled, Record};
+pub use consumer::{Consumer, Flow, Payload, Pulled, Record};
 pub use counts::{FAULT_KINDS, Fault, Losses, Total};
 pub use lease::{Lease, LeaseInfo, MAX_NAME_BYTES};
 pub use producer::{Emit, Producer, Wake};
+pub use progress::{ConsumerState, Place};
 pub use schema_log::{Logged, SchemaText as LoggedSchema};
 pub use state::ProducerState;
 

@@ -37,8 +37,9 @@ use std::path::PathBuf;
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are not in the
 /// numbers: without an end or a begin, an id twice, nested in one of the same name,
-/// over lost events, over a jump of the clock, over a migration, over a fork,
-/// begun or ended while the kernel's events of their thread were not recorded.
+/// over lost events, over a jump of the clock, over a migration, over a fork, or
+/// outside of the recording of the kernel's events (kernel not recorded): start
+/// that before the regions begin.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {

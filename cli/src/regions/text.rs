@@ -25,9 +25,9 @@ pub fn text(shown: &Shown<'_>) -> String {
     if out.is_empty() {
         out.push_str("no regions\n");
     }
-    if let Some(stolen) = stolen(shown) {
+    for remark in remarks(shown) {
         out.push('\n');
-        out.push_str(&wrapped(&stolen, ""));
+        out.push_str(&wrapped(&remark, ""));
     }
     out
 }
@@ -66,8 +66,30 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
     Ok(())
 }
 
+/// Returns the lines about all groups together.
+pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
+    [unrecorded(shown), stolen(shown)].into_iter().flatten()
+}
+
+/// Returns a line about regions outside of the kernel's recordings, if there are any: why they are not counted,
+/// and what to do.
+fn unrecorded(shown: &Shown<'_>) -> Option<String> {
+    let kind = Kind::KernelNotRecorded as usize;
+    let count: u64 = shown.groups().map(|group| group.not_counted[kind]).sum();
+    let regions = if count == 1 { "region is" } else { "regions are" };
+    (count > 0).then(|| {
+        format!(
+            "{} {regions} not counted, because the kernel's events of their threads were not recorded \
+             from their begin to their end: nothing proves where the time went. Start `hypertrace record`, \
+             in a guest `hypertrace record --guest`, before the regions begin, and end it after they have ended. \
+             `hypertrace report` shows when they began and ended",
+            grouped(count)
+        )
+    })
+}
+
 /// Returns a line about the time that no event shows, if there was any.
-pub fn stolen(shown: &Shown<'_>) -> Option<String> {
+fn stolen(shown: &Shown<'_>) -> Option<String> {
     let ms = grouped(shown.stolen_ms.filter(|ms| *ms > 0)?);
     Some(format!(
         "an outer hypervisor took {ms} ms from this machine's CPUs while the kernel's events were \

@@ -92,6 +92,8 @@ struct Served {
     stream: UnixStream,
     /// Returns whether it was a VMM: it has sent something.
     thread: JoinHandle<bool>,
+    /// Whether another connection was closed meanwhile, and a line has said so.
+    has_refused: bool,
 }
 
 impl Socket<'_> {
@@ -124,7 +126,8 @@ impl Socket<'_> {
         Ok(socket)
     }
 
-    /// Serves one client after the other. One that connects while another is served is closed at once.
+    /// Serves one client after the other. One that connects while another is served is closed at once. The
+    /// first of these is reported: its VMM may say only that a connection was closed, or nothing.
     fn serve(&self, function: &Arc<Function>, once: bool) -> Result<()> {
         let mut served: Option<Served> = None;
         let mut is_first = true;
@@ -140,7 +143,13 @@ impl Socket<'_> {
                     if served.as_ref().is_some_and(|served| has_closed(&served.stream)) {
                         is_first &= !end(served.take())?;
                     }
-                    if served.is_some() || once && !is_first {
+                    if let Some(served) = &mut served {
+                        if !std::mem::replace(&mut served.has_refused, true) {
+                            say(self.refusal());
+                        }
+                        continue;
+                    }
+                    if once && !is_first {
                         continue;
                     }
                     match start(function, stream, is_first) {
@@ -156,6 +165,15 @@ impl Socket<'_> {
         };
         end(served)?;
         result
+    }
+
+    /// Returns the line about a connection that was closed because another one is served.
+    fn refusal(&self) -> String {
+        format!(
+            "closed another connection to {}: it serves one VM at a time; give each VM a server and a \
+             socket of its own",
+            self.path.display()
+        )
     }
 }
 
@@ -212,7 +230,8 @@ fn start(function: &Arc<Function>, stream: UnixStream, is_first: bool) -> Result
         is_vmm
     };
     let thread = thread::Builder::new().name("vfio-user".into()).spawn(run);
-    Ok(Served { stream, thread: thread.context("cannot start a thread")? })
+    let thread = thread.context("cannot start a thread")?;
+    Ok(Served { stream, thread, has_refused: false })
 }
 
 /// Waits for a client's first byte. Returns false if there is none: another process only looks whether the socket
@@ -236,7 +255,7 @@ fn has_closed(stream: &UnixStream) -> bool {
 /// If it does not end: the client has sent a descriptor, and the kernel waits while it is closed. The thread
 /// is left to itself, and the device must not be given to another client.
 fn end(served: Option<Served>) -> Result<bool> {
-    let Some(Served { stream, thread }) = served else { return Ok(false) };
+    let Some(Served { stream, thread, .. }) = served else { return Ok(false) };
     let _ = stream.shutdown(Shutdown::Both);
     let begun = Instant::now();
     while !thread.is_finished() {

@@ -122,7 +122,7 @@ pub enum Kind {
     /// A child process of the one that began it ended it, too.
     Fork,
     /// The kernel's events of its thread were not recorded when it began or when it ended.
-    NotRecorded,
+    KernelNotRecorded,
 }
 
 impl Kind {
@@ -136,7 +136,7 @@ impl Kind {
         (Kind::ClockJump, "clock_jump"),
         (Kind::Migration, "migration"),
         (Kind::Fork, "fork"),
-        (Kind::NotRecorded, "not_recorded"),
+        (Kind::KernelNotRecorded, "kernel_not_recorded"),
     ];
 }
 

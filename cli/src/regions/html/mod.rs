@@ -8,7 +8,7 @@ mod file;
 pub use file::{check, save};
 
 use super::rows::{Durations, PARTS, Shown};
-use super::text::{columns, exit_count, footnotes, notes, reasons, stolen, time};
+use super::text::{columns, exit_count, footnotes, notes, reasons, remarks, time};
 use crate::escape::Html;
 use crate::losses::grouped;
 use anyhow::{Context, Result};
@@ -124,8 +124,8 @@ impl Page<'_> {
         for warning in warnings {
             writeln!(out, "<p class=\"warning\">{}</p>", Html(warning))?;
         }
-        if let Some(stolen) = stolen(self.shown) {
-            writeln!(out, "<p class=\"note\">{stolen}.</p>")?;
+        for remark in remarks(self.shown) {
+            writeln!(out, "<p class=\"note\">{}.</p>", Html(&remark))?;
         }
         self.overview(out, groups)?;
         for (index, group) in groups.iter().enumerate() {

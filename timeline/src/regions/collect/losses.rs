@@ -133,7 +133,7 @@ impl Pass<'_> {
             let sample = self.store.get(index);
             let is_recorded = are_recorded.get(usize::from(sample.session)) == Some(&true);
             if sample.state == State::Unrecorded && is_recorded {
-                self.drop_sample(index, Kind::NotRecorded);
+                self.drop_sample(index, Kind::KernelNotRecorded);
             }
         }
     }
