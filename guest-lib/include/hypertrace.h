@@ -241,6 +241,10 @@ struct hypertrace_counts {
      * Events whose names and types make no valid schema. A fork does not reset this count.
      */
     uint64_t refused;
+    /**
+     * Events that no host took, as it had ended.
+     */
+    uint64_t host_ended;
 };
 
 #ifdef __cplusplus

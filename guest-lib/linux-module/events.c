@@ -129,7 +129,7 @@ int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int cou
 		section = srcu_read_lock(&waiting);
 	raw_local_irq_save(flags);
 	device = ht_current();
-	if (device) {
+	if (device && !READ_ONCE(device->ended)) {
 		struct ht_event event = describe(site);
 
 		done = -ENOSPC;
@@ -162,6 +162,11 @@ static void look(struct work_struct *work)
 	struct ht_device *device = container_of(to_delayed_work(work), struct ht_device, look);
 	u32 i;
 
+	if (device->apart && !device->ended && ht_has_ended(device)) {
+		ht_switch_off(device);
+		dev_warn(&device->pci->dev,
+			 "the host has ended: events are off; start `hypertrace serve` anew, and then the VM\n");
+	}
 	ht_refresh_mask(device);
 	for (i = 0; i < device->kernel_clients; i++)
 		if (ht_has_losses(&device->clients[i]))

@@ -133,7 +133,7 @@ static int begin_boot(struct ht_device *device)
 	u64 *seen = (u64 *)(device->local + HT_L_BOOT_SEEN);
 	int i;
 
-	for (i = 0; i < BOOT_MS; i++) {
+	for (i = 0; i < BOOT_MS && !ht_has_ended(device); i++) {
 		if (virt_load_acquire(seen) == number)
 			return 0;
 		virt_store_release(boot, number);
@@ -141,7 +141,12 @@ static int begin_boot(struct ht_device *device)
 			wmb();
 		usleep_range(1000, 1200);
 	}
-	dev_err(&device->pci->dev, "the segment's host does not answer: is `hypertrace serve` running?\n");
+	if (ht_has_ended(device))
+		dev_err(&device->pci->dev,
+			"the segment's host has ended: start `hypertrace serve` anew, and then the VM\n");
+	else
+		dev_err(&device->pci->dev,
+			"the segment's host does not answer: is `hypertrace serve` running?\n");
 	return -ETIMEDOUT;
 }
 

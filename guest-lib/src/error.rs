@@ -35,6 +35,9 @@ pub enum OpenError {
     /// file. Or the program has closed that file.
     #[cfg(feature = "std")]
     NoLock,
+    /// The host of the memory at this path has ended.
+    #[cfg(feature = "std")]
+    HostEnded(std::path::PathBuf),
     /// The system refused something.
     #[cfg(feature = "std")]
     System {
@@ -110,6 +113,14 @@ impl core::fmt::Display for OpenError {
                 "this process cannot tell which clients are free: the channel that it or its parent \
                  has installed has no lock file, or the program has closed that; install one with \
                  the channel",
+            ),
+            #[cfg(feature = "std")]
+            OpenError::HostEnded(path) => write!(
+                f,
+                "{}: its host has ended, and takes no events any more: in a VM, start `hypertrace serve` \
+                 anew, and then the VM; on the host itself, start the program with: hypertrace run --out DIR \
+                 -- PROG",
+                path.display(),
             ),
             #[cfg(feature = "std")]
             OpenError::System { doing, path, hint, .. } => {

@@ -27,6 +27,7 @@ mod point;
 mod producer;
 mod schema_log;
 mod state;
+mod untaken;
 
 pub use consumer::{Consumer, ConsumerState, Flow, Payload, Place, Pulled, Record};
 pub use counts::{FAULT_KINDS, Fault, Losses, Total};

@@ -178,6 +178,8 @@ pub struct Counts {
     unanswered: u64,
     /// Events whose names and types make no valid schema. A fork does not reset this count.
     refused: u64,
+    /// Events that no host took, as it had ended.
+    host_ended: u64,
 }
 
 /// Stores the first `size` bytes of the counts. Pass
@@ -195,6 +197,7 @@ pub unsafe extern "C" fn hypertrace_counts(counts: *mut Counts, size: usize) {
         taken: now.taken,
         unanswered: now.unanswered,
         refused: site::refused_events(),
+        host_ended: now.host_ended,
     };
     let known = size.min(size_of::<Counts>());
     // SAFETY: the caller's promise.

@@ -59,6 +59,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     // page, and the process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, segment.address())? };
     if let Some(host) = &channel.local
+        && !host.has_ended()
         && !is_boot_seen(host, options)
     {
         return Err(unusable("its host does not answer: is `hypertrace serve` running there?"));

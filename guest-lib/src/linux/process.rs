@@ -46,6 +46,8 @@ const MOST_USED: [u64; 3] = [4, 7, 8];
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// True after an event has searched for a device and found none.
 static NOBODY: AtomicBool = AtomicBool::new(false);
+/// True after the host has ended. A forked child has the same host.
+static HOST_ENDED: AtomicBool = AtomicBool::new(false);
 /// The process one of whose threads is opening a channel, 0 if none is. A
 /// child does not wait for a thread that it does not have.
 static OPENING: AtomicU32 = AtomicU32::new(0);
@@ -143,6 +145,10 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     if is_hopeless() {
         return Err(Missing::Nobody);
     }
+    // In a child, whose parent's host has ended.
+    if HOST_ENDED.load(Relaxed) {
+        return Err(Missing::Now);
+    }
     // Another thread may be opening the channel now. Without the wait, events
     // would be lost until then.
     let _opening = Opening::wait_for(MOST_MS).ok_or(Missing::Now)?;
@@ -153,8 +159,9 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
         return Err(Missing::Nobody);
     }
     let is_again = inherited().is_some();
-    open_now(&Options::default(), prepare).map_err(|_| {
+    open_now(&Options::default(), prepare).map_err(|why| {
         if is_again {
+            HOST_ENDED.fetch_or(matches!(why, OpenError::HostEnded(_)), Relaxed);
             return Missing::Now;
         }
         NOBODY.store(true, Relaxed);
@@ -163,10 +170,36 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     })
 }
 
+/// Counts an event of a thread without a client.
+pub(super) fn count_lost() {
+    match HOST_ENDED.load(Relaxed) {
+        true => count_left(1),
+        false => counts::unattached(1),
+    }
+}
+
+/// Counts events that no host took, as it had ended. Says so once.
+fn count_left(events: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    counts::host_ended(events);
+    if events > 0 && !SAID.swap(true, Relaxed) {
+        sys::say(
+            "hypertrace: the host has ended (`hypertrace serve` or `hypertrace run` was stopped): this process's \
+             events are lost from now on\n",
+        );
+    }
+}
+
+/// Returns true if this process's host has ended.
+pub(super) fn has_host_ended() -> bool {
+    HOST_ENDED.load(Relaxed) || ours().is_some_and(Process::has_host_ended)
+}
+
 /// Opens the channel: see [`crate::open`].
 pub(super) fn open(options: &Options, prepare: Prepare) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
     match usable() {
+        Some(process) if process.has_host_ended() => Err(host_ended(&process.place)),
         Some(process) => Ok(process.info()),
         None => open_now(options, prepare).map(Process::info),
     }
@@ -229,6 +262,9 @@ fn start(
     prepare: Prepare,
 ) -> Result<&'static Process, OpenError> {
     let channel = opened.channel;
+    if channel.local.is_some_and(|local| local.has_ended()) {
+        return Err(host_ended(&opened.place));
+    }
     let clients = channel.leasable();
     if clients.is_empty() {
         return Err(OpenError::NoneToLease(channel.clients()));
@@ -260,6 +296,7 @@ fn start(
         in_use: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
     }));
     process.refresh_mask(clients.start);
+    HOST_ENDED.store(false, Relaxed);
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     refresher::start(move || {
@@ -274,6 +311,11 @@ fn start(
         is_last
     });
     Ok(process)
+}
+
+/// Returns the error that the host of this place has ended.
+fn host_ended(place: &Place) -> OpenError {
+    OpenError::HostEnded(lock_path(place).to_owned())
 }
 
 /// Returns how errors name a lock file.
@@ -387,6 +429,42 @@ impl Process {
         }
     }
 
+    /// Returns true if its host has ended. Later events are counted as lost for that reason.
+    fn has_host_ended(&self) -> bool {
+        let has_ended = self.channel.local.is_some_and(|local| local.has_ended());
+        if has_ended {
+            HOST_ENDED.store(true, Relaxed);
+        }
+        has_ended
+    }
+
+    /// Ends all leases once the host has ended, so that the next event of each thread is counted as lost, and
+    /// counts the events that the host has left in the rings.
+    pub(super) fn look_at_host(&self) {
+        if !self.has_host_ended() {
+            return;
+        }
+        for Held { state, token, .. } in self.held() {
+            state.revoke(token);
+        }
+        let is_used = |seat: &&Seat| {
+            let (word, bit) = self.bit(seat.slot());
+            word.load(Relaxed) & bit != 0
+        };
+        self.seats.iter().filter(is_used).for_each(|seat| self.count_untaken(seat));
+    }
+
+    /// Counts the events that a host which has ended has left in a client's ring. An emit that was under way at
+    /// the last look may have added one.
+    fn count_untaken(&self, seat: &Seat) {
+        let Ok(memory) = self.channel.memory(self.client(seat.slot())) else { return };
+        let head = memory.guest[guest_page::HEAD].load(Relaxed);
+        if seat.looked_at.swap(head, Relaxed) != head {
+            let untaken = memory.untaken();
+            count_left(untaken.saturating_sub(seat.left.swap(untaken, Relaxed)));
+        }
+    }
+
     /// Returns whether the process still has its lock file. A program that closes
     /// descriptors which it does not know closes that one too. Then the clients are
     /// free for other processes, and this one leaves them.
@@ -406,6 +484,9 @@ impl Process {
     /// The client is the lowest one whose ring has room: each lease begins a block, so threads
     /// that come and go would fill the first ring, however few events they emit.
     pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static Seat> {
+        if self.has_host_ended() {
+            return None;
+        }
         let mut by_room =
             MOST_USED.into_iter().flat_map(|most| self.seats.iter().zip(repeat(most)));
         let seat = by_room.find(|(seat, most)| {
@@ -482,6 +563,9 @@ impl Process {
             // SAFETY: the thread had it until now.
             unsafe { seat.client() }.producer().release();
         }
+        if self.has_host_ended() {
+            self.count_untaken(seat);
+        }
         self.unlock(self.client(seat.slot()));
         let (word, bit) = self.bit(seat.slot());
         word.fetch_and(!bit, Ordering::Release);
@@ -551,6 +635,7 @@ impl Process {
     /// the producer allows.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
+        self.look_at_host();
         let held = self.held().next().map(|held| held.client);
         self.refresh_mask(held.unwrap_or(self.channel.leasable().start));
         for Held { client, seat, state, token, memory, is_taken } in self.held() {

@@ -113,6 +113,7 @@ pub fn stamp() -> Emit {
 /// dropped, at once. A thread of the library does that every 10 ms anyway.
 pub fn poll() {
     if let Some(process) = process::ours() {
+        process.look_at_host();
         process.tell_unattached();
     }
     let Some(client) = current() else {
@@ -142,7 +143,7 @@ pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
         }
     });
     if recorded.is_none() && !process::is_hopeless() {
-        counts::unattached(1);
+        process::count_lost();
     }
 }
 
@@ -154,7 +155,7 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
         Emit::Unleased => {
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
-                counts::unattached(1);
+                process::count_lost();
                 // The thread's end will not come again.
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
