@@ -161,7 +161,7 @@ impl OpenError {
         OpenError::System {
             doing,
             path: path.to_owned(),
-            hint: hint(source.raw_os_error(), crate::os::is_root()),
+            hint: hint(source.raw_os_error(), crate::os::is_root(), Lockdown::of_kernel),
             source,
         }
     }
@@ -184,15 +184,62 @@ impl OpenError {
     }
 }
 
+/// Lockdown of the kernel, as far as it shows it.
 #[cfg(feature = "std")]
-fn hint(errno: Option<i32>, root: bool) -> &'static str {
+#[derive(Clone, Copy)]
+enum Lockdown {
+    /// It is locked down.
+    On,
+    /// It is not, or has no lockdown.
+    Off,
+    Unknown,
+}
+
+#[cfg(feature = "std")]
+impl Lockdown {
+    fn of_kernel() -> Lockdown {
+        let read = std::fs::read_to_string("/sys/kernel/security/lockdown");
+        // Also a system where securityfs is not mounted has no such file.
+        let has_securityfs = || std::path::Path::new("/sys/kernel/security/lsm").exists();
+        match read {
+            Ok(text) => Lockdown::of_text(&text),
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound && has_securityfs() => {
+                Lockdown::Off
+            }
+            Err(_) => Lockdown::Unknown,
+        }
+    }
+
+    /// Returns what the kernel's file says: its levels, with brackets around the present one.
+    fn of_text(text: &str) -> Lockdown {
+        match text.contains("[none]") {
+            true => Lockdown::Off,
+            false if text.contains('[') => Lockdown::On,
+            false => Lockdown::Unknown,
+        }
+    }
+}
+
+#[cfg(feature = "std")]
+fn hint(errno: Option<i32>, root: bool, lockdown: impl Fn() -> Lockdown) -> &'static str {
     match (errno, root) {
         (Some(libc::EACCES), false) => "run as root, or give the program access to this file",
-        (Some(libc::EPERM | libc::EACCES), _) => {
-            "the kernel refuses device memory to programs, even to root: it is locked down (see \
-             /sys/kernel/security/lockdown; boot with lockdown=none, or bind a device with 32-bit \
-             BARs to uio_pci_generic), or this is a container without CAP_SYS_ADMIN and CAP_SYS_RAWIO"
-        }
+        (Some(libc::EPERM | libc::EACCES), _) => match lockdown() {
+            Lockdown::On => {
+                "the kernel is locked down (/sys/kernel/security/lockdown), and refuses device memory to \
+                 programs, even to root: boot with lockdown=none, or bind a device with 32-bit BARs to \
+                 uio_pci_generic"
+            }
+            Lockdown::Off => {
+                "the kernel is not locked down, so the program's rights are too few: a seccomp filter or another \
+                 security module refuses it, or this is a container without CAP_SYS_ADMIN and CAP_SYS_RAWIO"
+            }
+            Lockdown::Unknown => {
+                "the kernel is locked down (boot with lockdown=none, or bind a device with 32-bit BARs to \
+                 uio_pci_generic), or the program's rights are too few: a seccomp filter, or a container without \
+                 CAP_SYS_ADMIN and CAP_SYS_RAWIO; /sys/kernel/security/lockdown, which would say, cannot be read"
+            }
+        },
         (Some(libc::ENOENT), _) => "is it a hypertrace device, with BARs 0, 1, 2 and 4?",
         (Some(libc::EROFS), _) => "sysfs is mounted read-only here: mount it writable",
         _ => "",
@@ -211,13 +258,24 @@ mod tests {
         let error = OpenError::System {
             doing: "map",
             path: path.into(),
-            hint: hint(source.raw_os_error(), true),
+            hint: hint(source.raw_os_error(), true, || Lockdown::On),
             source,
         };
         let text = error.to_string();
         assert!(text.starts_with("cannot map /sys/bus/pci/devices/0000:00:04.0/resource4_wc: "));
         assert!(text.contains("lockdown=none"), "{text}");
         assert!(error.source().is_some_and(|why| !text.contains(&why.to_string())));
-        assert!(hint(Some(libc::EACCES), false).contains("root"));
+        assert!(hint(Some(libc::EACCES), false, || Lockdown::On).contains("root"));
+    }
+
+    #[test]
+    fn a_refusal_is_blamed_on_lockdown_only_where_the_kernel_says_so() {
+        let of = |text| hint(Some(libc::EPERM), true, || Lockdown::of_text(text));
+        let [locked, free, unknown] =
+            ["none [integrity] confidentiality\n", "[none] integrity confidentiality\n", ""]
+                .map(of);
+        assert!(locked.contains("lockdown=none") && !locked.contains("seccomp"), "{locked}");
+        assert!(free.contains("seccomp") && !free.contains("lockdown=none"), "{free}");
+        assert!(unknown.contains("seccomp") && unknown.contains("lockdown=none"), "{unknown}");
     }
 }
