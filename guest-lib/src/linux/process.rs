@@ -22,6 +22,7 @@ use crate::client::Client;
 use crate::counts;
 use crate::error::OpenError;
 use crate::mask;
+use crate::os;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
@@ -32,7 +33,6 @@ use std::fs::File;
 use std::iter::repeat;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
-use std::time::Duration;
 
 /// How long to wait for another thread: an event for one that opens a channel, the end of a
 /// thread for one that publishes counts of lost events.
@@ -370,7 +370,7 @@ impl Opening {
             if let Some(opening) = Opening::begin() {
                 return Some(opening);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            os::nap_or_yield();
         }
         None
     }
@@ -607,7 +607,7 @@ impl Process {
             if !self.tell_unattached() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            os::nap_or_yield();
         }
     }
 
