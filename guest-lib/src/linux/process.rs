@@ -28,6 +28,7 @@ use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState, Wake};
 use hypertrace_segment::{LockFile, Mapping, token};
+use std::error::Error;
 use std::fmt::Write;
 use std::fs::File;
 use std::iter::repeat;
@@ -161,7 +162,11 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     let is_again = inherited().is_some();
     open_now(&Options::default(), prepare).map_err(|why| {
         if is_again {
-            HOST_ENDED.fetch_or(matches!(why, OpenError::HostEnded(_)), Relaxed);
+            match why {
+                OpenError::HostEnded(_) => HOST_ENDED.store(true, Relaxed),
+                why => say_unusable(&why),
+            }
+            tell_as_child();
             return Missing::Now;
         }
         NOBODY.store(true, Relaxed);
@@ -187,6 +192,31 @@ fn count_left(events: u64) {
             "hypertrace: the host has ended (`hypertrace serve` or `hypertrace run` was stopped): this process's \
              events are lost from now on\n",
         );
+    }
+}
+
+/// Says once that a process has no use of the channel that it or its parent has had.
+fn say_unusable(why: &OpenError) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Relaxed) {
+        let source = why.source().map(|source| format!(": {source}")).unwrap_or_default();
+        sys::say(&format!(
+            "hypertrace: the events of process {} are lost: after a fork each process opens the channel by itself, \
+             and so does one that has closed the library's descriptor: {why}{source}\n",
+            std::process::id()
+        ));
+    }
+}
+
+/// Publishes the events that a forked child without a channel has counted, on page L, which it has inherited.
+pub(super) fn tell_as_child() {
+    let parent = inherited().filter(|parent| !parent.is_ours() && !parent.channel.is_lent);
+    let Some(local) = parent.and_then(|parent| parent.channel.local) else { return };
+    // A handler that jumped out would never end its turn.
+    let _undisturbed = Undisturbed::begin();
+    if let Some(untold) = counts::begin_telling() {
+        local.pages.lost_unattached().fetch_add(untold.swap(0, Relaxed), Relaxed);
+        counts::end_telling();
     }
 }
 

@@ -189,6 +189,7 @@ fn attach() -> Option<&'static Client<'static>> {
         Ok(process) => process,
         Err(Missing::Nobody) => return None,
         Err(Missing::Now) => {
+            end_later();
             pause();
             return None;
         }
@@ -255,13 +256,19 @@ fn sit(process: &'static Process, left: Option<u32>) -> bool {
     } else if left.is_some() {
         return false;
     }
-    // Also without a client: the thread's lost events are published at its end.
-    // SAFETY: the key exists, since a channel was opened. Any value but null
-    // has the destructor called, which does not look at it.
-    unsafe { libc::pthread_setspecific(KEY.load(Relaxed), (&raw const KEY).cast()) };
+    end_later();
     compiler_fence(SeqCst);
     CURRENT.with(|current| current.store(to, Relaxed));
     seat.is_some()
+}
+
+/// Has [`end`] called when the thread ends, also without a client: its lost events are published then.
+fn end_later() {
+    let key = KEY.load(Relaxed);
+    if key != NO_KEY {
+        // SAFETY: the key exists. Any value but null has the destructor called, which does not look at it.
+        unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
+    }
 }
 
 fn pause() {
@@ -283,6 +290,7 @@ pub(super) fn end() {
     ENDED.with(|ended| ended.store(true, Relaxed));
     CURRENT.with(|current| current.store(null_mut(), Relaxed));
     let Some(process) = process::ours() else {
+        process::tell_as_child();
         return;
     };
     // Before its client is given back, which may be the process's only one.
@@ -307,6 +315,8 @@ extern "C" fn at_exit() {
         end();
         process.look_after();
         process.tell_last_unattached();
+    } else {
+        process::tell_as_child();
     }
 }
 
