@@ -249,7 +249,7 @@ struct hypertrace_counts {
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /**
  * Records an event. HYPERTRACE_EVENT calls it when the event is on.
@@ -345,8 +345,8 @@ void hypertrace_legacy(uint64_t arg1, const uint64_t *args, size_t count);
 void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+}  /* extern "C" */
+#endif  /* __cplusplus */
 
 #endif  /* HYPERTRACE_H */
 

@@ -21,7 +21,7 @@
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /**
  * Opens the device or segment for this process. Later calls, also of other threads, do nothing.
@@ -69,7 +69,7 @@ uint64_t *qemu_hypertrace_data(uint64_t client);
 void qemu_hypertrace(uint64_t client, uint64_t arg1);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+}  /* extern "C" */
+#endif  /* __cplusplus */
 
 #endif  /* QEMU_HYPERTRACE_H */
