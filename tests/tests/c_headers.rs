@@ -60,3 +60,20 @@ fn the_header_of_2016_compiles_as_c89_without_a_warning() {
         object(&compiler, &["-std=c89"], &program);
     }
 }
+
+#[test]
+fn a_bit_field_with_a_cast_is_a_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program.c");
+    let text = "#include <hypertrace.h>
+        struct flags { unsigned bit : 3; int sign : 5; };
+        void emit(struct flags flags);
+        void emit(struct flags flags) {
+            HYPERTRACE_EVENT(\"flags\", (bit, (unsigned)flags.bit), (sign, (int)flags.sign));
+        }
+    ";
+    fs::write(&program, text).unwrap();
+    for compiler in compilers(Language::C11) {
+        object(&compiler, &["-std=c11"], &program);
+    }
+}
