@@ -84,6 +84,12 @@ impl Server {
     #[track_caller]
     pub fn stop(&mut self) {
         self.signal(Signal::TERM);
+        self.wait();
+    }
+
+    /// Waits for its end, which must be a success.
+    #[track_caller]
+    pub fn wait(&mut self) {
         let ended = self.process.take().unwrap().wait_with_output().unwrap();
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     }
