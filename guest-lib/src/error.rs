@@ -19,6 +19,9 @@ pub enum OpenError {
     /// kernel command line.
     #[cfg(feature = "std")]
     NotFound(std::path::PathBuf, std::path::PathBuf),
+    /// There is no device but this PCI function, an ivshmem whose memory no server has made.
+    #[cfg(feature = "std")]
+    NoServer(std::path::PathBuf),
     /// The value of `hypertrace.mmio=` on this kernel command line is not an address.
     #[cfg(feature = "std")]
     Address(String, std::path::PathBuf),
@@ -82,6 +85,13 @@ impl core::fmt::Display for OpenError {
                 hypertrace_abi::layout::PCI_DEVICE,
                 hypertrace_abi::layout::PCI_SUBSYSTEM,
                 cmdline.display(),
+            ),
+            #[cfg(feature = "std")]
+            OpenError::NoServer(function) => write!(
+                f,
+                "no hypertrace device: {} is ivshmem, but no server has made its memory: start `hypertrace serve \
+                 --file FILE` first, and then the VM with that file",
+                function.display(),
             ),
             #[cfg(feature = "std")]
             OpenError::Address(found, cmdline) => write!(

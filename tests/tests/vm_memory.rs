@@ -256,3 +256,56 @@ fn a_forged_end_of_the_host_ends_no_session() {
     assert!((BEFORE..=BEFORE + 1).contains(&summary.ring_events), "{summary:?}");
     assert_eq!((summary.lost, summary.faults.len()), (0, 0));
 }
+
+/// Returns why a program of a guest has no channel if the VM was started with a memory of these bytes.
+fn refused_memory(name: &str, memory: impl FnOnce(&Machine)) -> Option<String> {
+    if let Some(machine) = traced::argument() {
+        let why = hypertrace::open(&options(&machine)).unwrap_err();
+        let source = std::error::Error::source(&why).map(ToString::to_string);
+        fs::write(Path::new(&machine).join("why"), format!("{why}: {source:?}")).unwrap();
+        return None;
+    }
+    let machine = Machine::new();
+    memory(&machine);
+    machine.boot("first", name);
+    Some(fs::read_to_string(machine.path("why")).unwrap())
+}
+
+#[test]
+fn a_guest_whose_vm_was_started_before_the_server_is_told_so() {
+    const NAME: &str = "a_guest_whose_vm_was_started_before_the_server_is_told_so";
+    let why = refused_memory(NAME, |machine| fs::write(machine.path("memory"), [0; 8192]).unwrap());
+    let Some(why) = why else { return };
+    let parts = ["0000:00:01.0 is ivshmem", "start `hypertrace serve --file FILE` first"];
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+}
+
+#[test]
+fn a_memory_backend_that_is_too_small_is_named_with_its_remedy() {
+    const NAME: &str = "a_memory_backend_that_is_too_small_is_named_with_its_remedy";
+    let why = refused_memory(NAME, |machine| {
+        let session = machine.session(Some(SIZE));
+        let kept = machine.path("kept");
+        fs::hard_link(machine.path("memory"), &kept).unwrap();
+        session.finish().unwrap();
+        fs::write(machine.path("memory"), &fs::read(kept).unwrap()[..1 << 20]).unwrap();
+    });
+    let Some(why) = why else { return };
+    let parts = ["it has 1048576 bytes", "give the VM's memory backend the size"];
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+}
+
+#[test]
+fn a_file_of_zeros_in_the_servers_place_is_named_as_a_vms() {
+    let machine = Machine::new();
+    fs::write(machine.path("memory"), [0; 8192]).unwrap();
+    let geometry = Segment::fitting(SIZE, 7).unwrap();
+    let config = Config::new(machine.path("session"));
+    let segment = Some(machine.path("memory"));
+
+    let made = Session::create(Config { geometry, segment, vm_memory: Some(SIZE), ..config });
+
+    let why = made.unwrap_err().to_string();
+    assert!(why.contains("QEMU makes such a file if it is started first"), "{why}");
+    assert!(!why.contains("--recover"), "{why}");
+}

@@ -52,7 +52,10 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     }
     let used = geometry.window_offset(Region::Rings) + geometry.rings_size();
     if has < used {
-        return Err(unusable("it is shorter than its config page says"));
+        return Err(unusable(&format!(
+            "it has {has} bytes, of which its host uses {used}: give the VM's memory backend the size that \
+             `hypertrace serve` has printed"
+        )));
     }
     let segment = map_segment(&file, &path, used)?;
     // SAFETY: the segment is mapped up to the end of the last region of this very copy of the
