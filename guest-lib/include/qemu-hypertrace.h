@@ -30,8 +30,8 @@ extern "C" {
  * "/sys/devices/pci0000:00/0000:00:04.0", or the file of a segment. NULL: the library searches,
  * also where no virtual machine is.
  *
- * Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno
- * and returns -1.
+ * Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno, writes
+ * the reason to stderr and returns -1.
  *
  * # Safety
  * `base` is a C string or NULL.
