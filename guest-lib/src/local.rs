@@ -27,6 +27,7 @@ const RING_AGAIN: u64 = 10_000_000;
 pub(crate) struct LocalHost {
     pub(crate) pages: LocalPages<'static>,
     /// Value of the word by which the host shows its end.
+    #[cfg(feature = "std")]
     pub(crate) end_mark: u64,
     /// Its kernel is another one: nobody wakes a thread that waits for it.
     #[cfg(feature = "std")]
@@ -53,6 +54,7 @@ impl LocalHost {
     }
 
     /// Returns true if the host has ended: it has taken all that it ever will.
+    #[cfg(feature = "std")]
     pub(crate) fn has_ended(&self) -> bool {
         // ORDERING: pairs with the host's Release store: its last positions are in page H.
         self.pages.end().load(Ordering::Acquire) == self.end_mark
