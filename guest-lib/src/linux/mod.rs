@@ -20,6 +20,7 @@ mod clock;
 mod device;
 mod function;
 mod ivshmem;
+mod losses;
 mod mapping;
 mod module;
 mod name;

@@ -63,30 +63,21 @@ pub(super) fn map(
     len: u64,
     writable: bool,
 ) -> Result<Mapping, OpenError> {
-    let mapping = new_mapping(file, path, offset, len, writable)?;
+    let mapping = Mapping::new(file, offset, len, writable)
+        .map_err(|why| OpenError::because("map", path, why))?;
     keep_from_children(mapping, path, 0..0)
 }
 
 /// Maps a segment of so many bytes from its file's start on. Forked children keep page L.
 pub(super) fn map_segment(file: &File, path: &Path, len: u64) -> Result<Mapping, OpenError> {
-    keep_all_but_page_l(new_mapping(file, path, 0, len, true)?, path)
+    let mapping = Mapping::new(file, 0, len, true);
+    keep_all_but_page_l(mapping.map_err(|why| OpenError::because("map", path, why))?, path)
 }
 
 /// Keeps a segment's mapping from children, which open it anew: but for page L, where a child that may not open
 /// the segment counts its lost events.
 pub(super) fn keep_all_but_page_l(mapping: Mapping, path: &Path) -> Result<Mapping, OpenError> {
     keep_from_children(mapping, path, PAGE_L as usize..(PAGE_L + PAGE) as usize)
-}
-
-fn new_mapping(
-    file: &File,
-    path: &Path,
-    offset: u64,
-    len: u64,
-    writable: bool,
-) -> Result<Mapping, OpenError> {
-    let mapping = Mapping::new(file, offset, len, writable);
-    mapping.map_err(|why| OpenError::because("map", path, why))
 }
 
 /// Keeps a mapping from children, except for these bytes: a child opens the device anew.

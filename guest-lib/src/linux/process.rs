@@ -16,7 +16,7 @@ use super::opened::Opened;
 use super::options::{Info, Options, Place};
 use super::seat::Seat;
 use super::sys::{self, Undisturbed};
-use super::{device, refresher, segment};
+use super::{device, losses, refresher, segment};
 use crate::channel::Channel;
 use crate::client::Client;
 use crate::counts;
@@ -28,7 +28,6 @@ use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
 use hypertrace_abi::ring::{ClientMemory, LeaseInfo, ProducerState, Wake};
 use hypertrace_segment::{LockFile, Mapping, token};
-use std::error::Error;
 use std::fmt::Write;
 use std::fs::File;
 use std::iter::repeat;
@@ -47,8 +46,6 @@ const MOST_USED: [u64; 3] = [4, 7, 8];
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// True after an event has searched for a device and found none.
 static NOBODY: AtomicBool = AtomicBool::new(false);
-/// True after the host has ended. A forked child has the same host.
-static HOST_ENDED: AtomicBool = AtomicBool::new(false);
 /// The process one of whose threads is opening a channel, 0 if none is. A
 /// child does not wait for a thread that it does not have.
 static OPENING: AtomicU32 = AtomicU32::new(0);
@@ -147,7 +144,7 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
         return Err(Missing::Nobody);
     }
     // In a child, whose parent's host has ended.
-    if HOST_ENDED.load(Relaxed) {
+    if losses::is_host_ended() {
         return Err(Missing::Now);
     }
     // Another thread may be opening the channel now. Without the wait, events
@@ -163,8 +160,8 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     open_now(&Options::default(), prepare).map_err(|why| {
         if is_again {
             match why {
-                OpenError::HostEnded(_) => HOST_ENDED.store(true, Relaxed),
-                why => say_unusable(&why),
+                OpenError::HostEnded(_) => losses::set_host_ended(true),
+                why => losses::say_unusable(&why),
             }
             tell_as_child();
             return Missing::Now;
@@ -173,39 +170,6 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
         mask::nobody_listens();
         Missing::Nobody
     })
-}
-
-/// Counts an event of a thread without a client.
-pub(super) fn count_lost() {
-    match HOST_ENDED.load(Relaxed) {
-        true => count_left(1),
-        false => counts::unattached(1),
-    }
-}
-
-/// Counts events that no host took, as it had ended. Says so once.
-fn count_left(events: u64) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    counts::host_ended(events);
-    if events > 0 && !SAID.swap(true, Relaxed) {
-        sys::say(
-            "hypertrace: the host has ended (`hypertrace serve` or `hypertrace run` was stopped): this process's \
-             events are lost from now on\n",
-        );
-    }
-}
-
-/// Says once that a process has no use of the channel that it or its parent has had.
-fn say_unusable(why: &OpenError) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Relaxed) {
-        let source = why.source().map(|source| format!(": {source}")).unwrap_or_default();
-        sys::say(&format!(
-            "hypertrace: the events of process {} are lost: after a fork each process opens the channel by itself, \
-             and so does one that has closed the library's descriptor: {why}{source}\n",
-            std::process::id()
-        ));
-    }
 }
 
 /// Publishes the events that a forked child without a channel has counted, on page L, which it has inherited.
@@ -222,7 +186,7 @@ pub(super) fn tell_as_child() {
 
 /// Returns true if this process's host has ended.
 pub(super) fn has_host_ended() -> bool {
-    HOST_ENDED.load(Relaxed) || ours().is_some_and(Process::has_host_ended)
+    losses::is_host_ended() || ours().is_some_and(Process::has_host_ended)
 }
 
 /// Opens the channel: see [`crate::open`].
@@ -326,7 +290,7 @@ fn start(
         in_use: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
     }));
     process.refresh_mask(clients.start);
-    HOST_ENDED.store(false, Relaxed);
+    losses::set_host_ended(false);
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     refresher::start(move || {
@@ -463,7 +427,7 @@ impl Process {
     fn has_host_ended(&self) -> bool {
         let has_ended = self.channel.local.is_some_and(|local| local.has_ended());
         if has_ended {
-            HOST_ENDED.store(true, Relaxed);
+            losses::set_host_ended(true);
         }
         has_ended
     }
@@ -491,7 +455,7 @@ impl Process {
         let head = memory.guest[guest_page::HEAD].load(Relaxed);
         if seat.looked_at.swap(head, Relaxed) != head {
             let untaken = memory.untaken();
-            count_left(untaken.saturating_sub(seat.left.swap(untaken, Relaxed)));
+            losses::count_left(untaken.saturating_sub(seat.left.swap(untaken, Relaxed)));
         }
     }
 

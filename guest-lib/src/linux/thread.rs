@@ -3,6 +3,7 @@
 //! Unsafe, because a thread-local pointer and a thread key's destructor are.
 #![allow(unsafe_code)]
 
+use super::losses;
 use super::process::{self, Missing, Process};
 use super::seat::Seat;
 use super::sys::Undisturbed;
@@ -143,7 +144,7 @@ pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
         }
     });
     if recorded.is_none() && !process::is_hopeless() {
-        process::count_lost();
+        losses::count_lost();
     }
 }
 
@@ -155,7 +156,7 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
         Emit::Unleased => {
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
-                process::count_lost();
+                losses::count_lost();
                 // The thread's end will not come again.
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
