@@ -253,6 +253,12 @@ impl ConfigPage {
     pub fn features(&self) -> Features {
         Features::from_bits_truncate(self.features)
     }
+
+    /// Returns the number by which the host of a segment shows that it has ended: of the session's UUID, nonzero.
+    pub fn end_mark(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.session;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
+    }
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 mod file;
 mod socket;
 
+use crate::Usage;
 use crate::interrupt::Interrupts;
 use crate::output::say;
 use crate::recording::Failure;
 use crate::run::closing;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hypertrace_trace::{SessionConfig, Share, Summary};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Record the events of a VM's guest, from outside of the VMM
@@ -39,7 +40,7 @@ pub struct Args {
 
     /// Size of the file in MiB, a power of two: PCI has no others
     #[arg(long, value_name = "MIB", default_value_t = 16, conflicts_with = "socket",
-          value_parser = clap::value_parser!(u64).range(1..=1 << 14))]
+          value_parser = mib)]
     size: u64,
 
     /// The socket. A file that is there is replaced if it is a socket that nobody serves
@@ -62,7 +63,7 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=16))]
     args: u32,
 
-    /// End when the first VM ends
+    /// End when the first VM ends: with --socket, as no server sees that a VM has left its file
     #[arg(long, conflicts_with = "file")]
     once: bool,
 
@@ -104,9 +105,42 @@ the session is complete; 1 if it is not, 2 for wrong usage. After a crash of
 this command with --file:
   hypertrace run --recover /dev/shm/vm1 --out S";
 
+/// Largest size of the file, in MiB.
+const MOST_MIB: u64 = 1 << 14;
+
+/// Parses the size of the file, with or without the unit that QEMU's option has.
+fn mib(text: &str) -> Result<u64, String> {
+    let number = text.strip_suffix('M').unwrap_or(text).parse::<u64>();
+    let size = number.map_err(|_| "a number of MiB is needed, such as 16")?;
+    let next = size.checked_next_power_of_two().unwrap_or(MOST_MIB).clamp(1, MOST_MIB);
+    match size == next {
+        true => Ok(size),
+        false => Err(format!("PCI has powers of two only, up to {MOST_MIB}: the next is {next}")),
+    }
+}
+
+/// Checks that a new file's directory is there.
+fn check_parent(option: &str, path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match parent.filter(|parent| !parent.is_dir()) {
+        None => Ok(()),
+        Some(parent) => bail!(Usage(format!(
+            "{option} {}: there is no directory {}; make it first",
+            path.display(),
+            parent.display()
+        ))),
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let failure = Failure::default();
+    if let Some(file) = &args.file {
+        check_parent("--file", file)?;
+    }
+    if let Some(socket) = &args.socket {
+        check_parent("--socket", socket)?;
+    }
     // Lives until the session has ended.
     let _interrupts = Interrupts::catch();
     let (summary, written) = match (&args.file, &args.socket) {

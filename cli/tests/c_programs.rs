@@ -261,6 +261,7 @@ fn a_program_of_2016_compiles_unchanged_and_its_events_are_recorded() {
         assert!(lines.iter().all(|line| line.event == "lease" || line.event == "hypertrace"));
         let alone = run(&mut Command::new(program));
         assert_eq!((alone.code, &*alone.stdout), (Some(1), "no channel\n"), "{alone:?}");
+        assert!(alone.stderr.starts_with("hypertrace: no hypertrace device: "), "{alone:?}");
     }
 }
 

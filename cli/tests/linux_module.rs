@@ -18,6 +18,7 @@ use hypertrace_tests::linux::{Linux, static_program};
 use hypertrace_tests::linux_module::Module;
 use hypertrace_tests::report::Line;
 use hypertrace_tests::serve::Server;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
@@ -44,6 +45,7 @@ fn run(linux: &Linux, module: &Module, folder: &Path, device: &[String], script:
             .args([&check, &source]),
     );
     let program = static_program("hypertrace-linux-guest");
+    let mark = static_program("hypertrace-mark");
     let rules = root().join("guest-lib/linux/70-hypertrace.rules");
     let udev = Linux::udev().unwrap_or_default();
     let mut files: Vec<(&str, &Path)> =
@@ -51,6 +53,7 @@ fn run(linux: &Linux, module: &Module, folder: &Path, device: &[String], script:
     files.extend([
         ("program", &*program),
         ("check", &*check),
+        ("mark", &*mark),
         ("etc/udev/rules.d/70-hypertrace.rules", &*rules),
         ("/hypertrace.ko", &*module.file),
         ("/hypertrace_test.ko", &*module.test),
@@ -184,6 +187,40 @@ fn a_plain_user_and_the_kernel_trace_to_the_device_by_the_module() {
     check_contexts(&session, &stat, &console);
     check_panic(&session);
     module.used();
+}
+
+#[test]
+fn a_guest_learns_that_its_server_has_ended() {
+    let Some(linux) = Linux::find() else { return };
+    let Some(module) = Module::build(&linux) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::of_file(HYPERTRACE, folder.path());
+    let session = server.session.clone();
+    let script = r#"
+        insmod /hypertrace.ko events=sched:sched_switch; give
+        until dmesg | grep -q 'the host has ended'; do sleep 0.2; done
+        mark late; echo "late: $?"
+        mark --require late; echo "by the module: $?"
+        rmmod hypertrace; insmod /hypertrace.ko; rmmod hypertrace
+        mark --require late; echo "by sysfs: $?"
+        dmesg | grep hypertrace
+    "#;
+
+    let console = thread::scope(|scope| {
+        let guest = scope.spawn(|| run(&linux, &module, folder.path(), &server.device, script));
+        while HYPERTRACE.stat(&session)["total"]["events"] == 0 && !guest.is_finished() {
+            thread::sleep(Duration::from_millis(200));
+        }
+        server.signal(Signal::TERM);
+        guest.join().unwrap()
+    });
+
+    server.wait();
+    assert_says(&console, &["late: 0", "by the module: 125", "by sysfs: 125"]);
+    assert_says(&console, &["the host has ended: events are off", "the segment's host has ended"]);
+    let said = "its host has ended, and takes no events any more";
+    assert_eq!(console.matches(said).count(), 2, "{console}");
+    assert_eq!(HYPERTRACE.stat(&session)["total"]["faults"], json!({}));
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn a_member_of_the_group_traces_by_uio_where_the_kernel_is_locked_down() {
         &console,
         &[
             "[integrity]",
-            "the kernel refuses device memory to programs",
+            "the kernel is locked down (/sys/kernel/security/lockdown)",
             "root by sysfs: 1",
             "settled: 0",
             "found Uio(",

@@ -1,8 +1,11 @@
 //! `hypertrace-mark` in shell scripts under `hypertrace run`, and without a host.
 
+use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use hypertrace_tests::command::{Hypertrace, Ran, run};
 use hypertrace_tests::linux::static_program;
@@ -160,4 +163,35 @@ fn wrong_arguments_are_a_failure_that_names_them() {
     let Ran { code, stdout, stderr } = run(&mut shell("mark --bogin a"));
     assert_eq!((code, &*stdout), (Some(125), ""));
     assert_eq!(stderr, "hypertrace-mark: --bogin is not understood; see hypertrace-mark --help\n");
+}
+
+#[test]
+fn a_mark_that_is_required_fails_after_the_hosts_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let shown = folder.path().display();
+    // The program that outlives `run` has no stream of it.
+    let script = shell(&format!(
+        "(until test -e {shown}/ended; do sleep 0.01; done; mark late; echo \"late: $?\"
+          mark --require required; echo \"required: $?\"; mark --require --sync point; echo \"point: $?\"
+          mv {shown}/out {shown}/whole) </dev/null >{shown}/out 2>&1 & mark early"
+    ));
+    let mut command = HYPERTRACE.command(["run", "--quiet", "--out"]);
+    command.arg(path("session")).arg("--");
+    command.arg(script.get_program()).args(script.get_args());
+    command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    run(&mut command).ok();
+    File::create(path("ended")).unwrap();
+    while !path("whole").exists() {
+        sleep(Duration::from_millis(5));
+    }
+
+    let printed = fs::read_to_string(path("whole")).unwrap();
+
+    for line in ["late: 0", "required: 125", "point: 125"] {
+        assert!(printed.lines().any(|found| found == line), "{line} is not in {printed}");
+    }
+    let why = "hypertrace-mark: not recorded: ";
+    assert_eq!(printed.matches(why).count(), 2, "{printed}");
+    assert_eq!(printed.matches("its host has ended").count(), 2, "{printed}");
 }

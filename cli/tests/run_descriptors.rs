@@ -138,8 +138,10 @@ fn a_program_that_cannot_open_its_segment_again_has_its_events_counted() {
     let segment = dir.path().join("segment");
     let options = ["--clients", "2", "--ring", "64", "--segment", segment.to_str().unwrap()];
 
-    run(&mut run_test(dir.path(), &options, name, dir.path().to_str().unwrap())).ok();
+    let ran = run(&mut run_test(dir.path(), &options, name, dir.path().to_str().unwrap()));
 
+    assert_eq!((ran.code, ran.stderr.lines().count()), (Some(0), 1), "{ran:?}");
+    assert!(ran.stderr.contains("it is another file than before"), "{ran:?}");
     assert_eq!(["before", "thread", "after"].map(|event| count(dir.path(), event)), [1, 0, 0]);
     assert_eq!((total(dir.path(), "events"), total(dir.path(), "lost")), (1, 1 + EVENTS));
     assert_eq!(total(dir.path(), "lost_unattached"), 1 + EVENTS);

@@ -312,3 +312,23 @@ fn one_way_is_needed_and_two_are_refused() {
     assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn wrong_paths_and_sizes_are_refused_with_what_is_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let long = path(&"x".repeat(120));
+    let cases = [
+        (vec!["--socket".to_owned(), long], "a socket's path at most 107"),
+        (vec!["--socket".to_owned(), path("none/socket")], "make it first"),
+        (vec!["--file".to_owned(), path("none/file")], "make it first"),
+        (["--size", "3M", "--file", &path("f")].map(str::to_owned).to_vec(), "the next is 4"),
+        (["--size", "big", "--file", &path("f")].map(str::to_owned).to_vec(), "such as 16"),
+    ];
+    for (options, said) in cases {
+        let mut command = HYPERTRACE.command(["serve", "--out"]);
+        let ran = run(command.arg(folder.path().join("session")).args(&options));
+        assert_eq!(ran.code, Some(2), "{options:?} {ran:?}");
+        assert!(ran.stderr.contains(said), "{options:?} {ran:?}");
+    }
+}

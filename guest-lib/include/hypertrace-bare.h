@@ -11,7 +11,7 @@
  *         hypertrace_bare_point(&client, &stage, &n, 1, NULL);
  *     }
  *
- * For x86-64 and AArch64, C11 and C++17, freestanding or not, with gcc or clang. Loads and stores of registers
+ * For x86-64 and AArch64, from C11 and C++17 on, freestanding or not, with gcc or clang. Loads and stores of registers
  * are single instructions that no compiler splits, merges or repeats. Nothing waits or allocates.
  *
  * A client is of one CPU or thread. An interrupt may emit in the middle of an emit: its event is dropped
@@ -136,7 +136,8 @@ enum { HYPERTRACE_BARE_NOT_MADE = -1 };
 /* Stores to a register, by one instruction of the form that emulators' plugins know. */
 static inline void hypertrace_bare_store_(void *to, uint64_t value) {
 #if defined(__x86_64__)
-    __asm__ volatile("movq %1, %c2(%0)"
+    /* In both dialects: -masm=intel takes the second. */
+    __asm__ volatile("{movq %1, %c2(%0)|mov qword ptr [%0 + %c2], %1}"
                      :
                      : "r"((uintptr_t)to - HYPERTRACE_ABI_MARK_DISPLACEMENT), "r"(value),
                        "i"(HYPERTRACE_ABI_MARK_DISPLACEMENT)
@@ -153,7 +154,7 @@ static inline void hypertrace_bare_store_(void *to, uint64_t value) {
 static inline uint64_t hypertrace_bare_load_(const void *from) {
     uint64_t value;
 #if defined(__x86_64__)
-    __asm__ volatile("movq (%1), %0" : "=r"(value) : "r"(from) : "memory");
+    __asm__ volatile("{movq (%1), %0|mov %0, qword ptr [%1]}" : "=r"(value) : "r"(from) : "memory");
 #else
     __asm__ volatile("ldr %0, [%1]" : "=r"(value) : "r"(from) : "memory");
 #endif
@@ -432,7 +433,7 @@ static inline void hypertrace_bare_describe_(struct hypertrace_bare *client,
 /* Begins an emit. Returns its timestamp, 0 if it is in the middle of another. */
 static inline uint64_t hypertrace_bare_enter_(struct hypertrace_bare *client) {
     if (client->is_busy) {
-        client->lost_busy++;
+        client->lost_busy = client->lost_busy + 1;
         return 0;
     }
     client->is_busy = true;
@@ -526,7 +527,7 @@ static inline bool hypertrace_bare_record_(struct hypertrace_bare *client,
     hypertrace_bare_describe_(client, event);
     if (client->head + words > client->limit &&
         !hypertrace_bare_make_room_(client, now, words, flags != 0)) {
-        client->lost_full++;
+        client->lost_full = client->lost_full + 1;
         hypertrace_bare_publish_losses(client);
         hypertrace_bare_leave_(client, client->last);
         return false;

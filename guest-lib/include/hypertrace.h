@@ -241,11 +241,15 @@ struct hypertrace_counts {
      * Events whose names and types make no valid schema. A fork does not reset this count.
      */
     uint64_t refused;
+    /**
+     * Events that no host took, as it had ended.
+     */
+    uint64_t host_ended;
 };
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /**
  * Records an event. HYPERTRACE_EVENT calls it when the event is on.
@@ -341,8 +345,8 @@ void hypertrace_legacy(uint64_t arg1, const uint64_t *args, size_t count);
 void hypertrace_counts(struct hypertrace_counts *counts, size_t size);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+}  /* extern "C" */
+#endif  /* __cplusplus */
 
 #endif  /* HYPERTRACE_H */
 

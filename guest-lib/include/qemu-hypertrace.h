@@ -21,7 +21,7 @@
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 /**
  * Opens the device or segment for this process. Later calls, also of other threads, do nothing.
@@ -30,8 +30,8 @@ extern "C" {
  * "/sys/devices/pci0000:00/0000:00:04.0", or the file of a segment. NULL: the library searches,
  * also where no virtual machine is.
  *
- * Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno
- * and returns -1.
+ * Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno, writes
+ * the reason to stderr and returns -1.
  *
  * # Safety
  * `base` is a C string or NULL.
@@ -69,7 +69,7 @@ uint64_t *qemu_hypertrace_data(uint64_t client);
 void qemu_hypertrace(uint64_t client, uint64_t arg1);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+}  /* extern "C" */
+#endif  /* __cplusplus */
 
 #endif  /* QEMU_HYPERTRACE_H */

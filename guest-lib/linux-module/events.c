@@ -53,7 +53,16 @@ static void put_values(u64 *to, const void *arg)
 	ht_put_words(to, values->words, values->count);
 }
 
-/* Fills what follows from the schema. Two CPUs may do so at a time: they store the same. */
+/* Returns true if a text may be a schema: a name, and fields in parentheses. The host checks the rest. */
+static bool is_schema(const char *text, u32 length)
+{
+	return length && text[length - 1] == ')' && strnchr(text, length, '(');
+}
+
+/*
+ * Fills what follows from the schema; the id is 0 if it is none. Two CPUs may do so at a time: they
+ * store the same.
+ */
 static struct ht_event describe(struct hypertrace_site *site)
 {
 	u32 id = READ_ONCE(site->id);
@@ -61,8 +70,11 @@ static struct ht_event describe(struct hypertrace_site *site)
 	if (!id) {
 		const char *end = strnchr(site->text, site->length, '(');
 
-		WRITE_ONCE(site->name_hash, ht_hash(HT_FNV_START, site->text,
-						    end ? end - site->text : site->length));
+		if (!is_schema(site->text, site->length)) {
+			pr_warn_once("hypertrace: no schema, as in name(field:u64): %s\n", site->text);
+			return (struct ht_event){};
+		}
+		WRITE_ONCE(site->name_hash, ht_hash(HT_FNV_START, site->text, end - site->text));
 		id = ht_id(site->text, site->length);
 		smp_store_release(&site->id, id);
 	}
@@ -94,8 +106,8 @@ int hypertrace_event(struct hypertrace_site *site, const u64 *values, unsigned i
 		struct ht_event event = describe(site);
 		struct ht_client *client = NULL;
 
-		done = 0;
-		if (!ht_is_off(device, event.name_hash)) {
+		done = event.id ? 0 : -EINVAL;
+		if (!done && !ht_is_off(device, event.name_hash)) {
 			client = ht_this_cpu(device);
 			done = -ENOSPC;
 		}
@@ -129,11 +141,12 @@ int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int cou
 		section = srcu_read_lock(&waiting);
 	raw_local_irq_save(flags);
 	device = ht_current();
-	if (device) {
+	if (device && !READ_ONCE(device->ended)) {
 		struct ht_event event = describe(site);
 
-		done = -ENOSPC;
-		client = ht_this_cpu(device);
+		done = event.id ? -ENOSPC : -EINVAL;
+		if (event.id)
+			client = ht_this_cpu(device);
 		if (client)
 			done = ht_point(client, &event, count, put_values, &arg, &asked);
 	}
@@ -162,6 +175,11 @@ static void look(struct work_struct *work)
 	struct ht_device *device = container_of(to_delayed_work(work), struct ht_device, look);
 	u32 i;
 
+	if (device->apart && !device->ended && ht_has_ended(device)) {
+		ht_switch_off(device);
+		dev_warn(&device->pci->dev,
+			 "the host has ended: events are off; start `hypertrace serve` anew, and then the VM\n");
+	}
 	ht_refresh_mask(device);
 	for (i = 0; i < device->kernel_clients; i++)
 		if (ht_has_losses(&device->clients[i]))

@@ -64,6 +64,7 @@
 #define HT_L_STATE 0x80
 #define HT_L_BOOT 0x100
 #define HT_L_BOOT_SEEN 0x140
+#define HT_L_END 0x180
 #define HT_STATE_ENDED 0x2
 
 #endif

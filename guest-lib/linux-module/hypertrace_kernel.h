@@ -29,8 +29,9 @@ struct hypertrace_site {
 
 /*
  * Records an event in the ring of this CPU: no exit. `values` has a word for each
- * field. Returns 0, also if the event is off; -ENODEV; or, counted: -EBUSY (it
- * interrupted another event of this CPU), -ENOSPC (the ring is full).
+ * field. Returns 0, also if the event is off; -ENODEV; -EINVAL (the text is no schema, or
+ * has too many fields); or, counted: -EBUSY (it interrupted another event of this CPU),
+ * -ENOSPC (the ring is full).
  */
 int hypertrace_event(struct hypertrace_site *site, const u64 *values, unsigned int count);
 

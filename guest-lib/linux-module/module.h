@@ -115,6 +115,8 @@ struct ht_device {
 	struct ht_config config;
 	struct ht_geometry geometry;
 	bool traps, apart, kicks, fenced, counter;
+	/* The segment's host has ended: all events are off. */
+	bool ended;
 	/* The longest pause after which an event need not wake the host, in ticks. */
 	u64 pause;
 
@@ -157,6 +159,7 @@ u32 ht_hash(u32 hash, const char *text, size_t length);
 u32 ht_id(const char *text, size_t length);
 bool ht_is_off(const struct ht_device *device, u32 name_hash);
 void ht_refresh_mask(struct ht_device *device);
+void ht_switch_off(struct ht_device *device);
 void ht_kick(struct ht_client *client);
 int ht_enter(struct ht_client *client, u64 *now);
 void ht_leave(struct ht_client *client, u64 now);
@@ -171,6 +174,7 @@ bool ht_erase(struct ht_device *device, u32 index);
 void ht_put_words(u64 *to, const void *values, u32 words);
 
 /* point.c */
+bool ht_has_ended(const struct ht_device *device);
 int ht_point(struct ht_client *client, const struct ht_event *event, u32 words, ht_put put,
 	     const void *arg, u32 *asked);
 int ht_wait(const struct ht_client *client, u32 seq);

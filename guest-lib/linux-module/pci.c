@@ -70,6 +70,9 @@ static int read_config(struct ht_device *device)
 	device->apart = device->config.features & HT_FEATURE_APART;
 	if (!why && (is_segment(pci) ? device->traps || !device->apart : !device->traps))
 		why = "it is of another kind of device";
+	if (is_segment(pci) && !device->config.magic)
+		dev_warn(&pci->dev,
+			 "ivshmem without a server: start `hypertrace serve --file` first, then the VM\n");
 	/* Any other ivshmem is somebody else's. */
 	if (why && (!is_segment(pci) || device->config.magic == HT_MAGIC))
 		dev_err(&pci->dev, "config page: %s\n", why);
@@ -84,6 +87,12 @@ static int map_segment(struct ht_device *device)
 	u8 *window = start ? map_memory(device, start, size) : NULL;
 	int i;
 
+	if (!start) {
+		dev_err(&device->pci->dev,
+			"its memory has %llu bytes, %llu are used: give the VM's memory backend the size that `hypertrace serve` has printed\n",
+			(u64)pci_resource_len(device->pci, HT_IVSHMEM_BAR), size);
+		return -EINVAL;
+	}
 	if (!window)
 		return -ENOMEM;
 	device->memory = window;
@@ -133,7 +142,7 @@ static int begin_boot(struct ht_device *device)
 	u64 *seen = (u64 *)(device->local + HT_L_BOOT_SEEN);
 	int i;
 
-	for (i = 0; i < BOOT_MS; i++) {
+	for (i = 0; i < BOOT_MS && !ht_has_ended(device); i++) {
 		if (virt_load_acquire(seen) == number)
 			return 0;
 		virt_store_release(boot, number);
@@ -141,7 +150,12 @@ static int begin_boot(struct ht_device *device)
 			wmb();
 		usleep_range(1000, 1200);
 	}
-	dev_err(&device->pci->dev, "the segment's host does not answer: is `hypertrace serve` running?\n");
+	if (ht_has_ended(device))
+		dev_err(&device->pci->dev,
+			"the segment's host has ended: start `hypertrace serve` anew, and then the VM\n");
+	else
+		dev_err(&device->pci->dev,
+			"the segment's host does not answer: is `hypertrace serve` running?\n");
 	return -ETIMEDOUT;
 }
 

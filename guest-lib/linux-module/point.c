@@ -28,9 +28,18 @@ static bool is_pending(const struct ht_client *client)
 	return client->asked && (u32)reply_of(client) != client->asked;
 }
 
-static bool has_ended(const struct ht_device *device)
+static bool is_ending(const struct ht_device *device)
 {
 	return READ_ONCE(*(u32 *)(device->local + HT_L_STATE)) == HT_STATE_ENDED;
+}
+
+/* Returns true if the host of a segment has ended: it has taken all that it ever will. */
+bool ht_has_ended(const struct ht_device *device)
+{
+	u64 mark;
+
+	memcpy(&mark, device->config.session, sizeof(mark));
+	return READ_ONCE(*(u64 *)(device->local + HT_L_END)) == (mark ?: 1);
 }
 
 static int verdict(u64 reply)
@@ -126,7 +135,7 @@ int ht_wait(const struct ht_client *client, u32 seq)
 		/* Another point of this CPU follows only an answered one. */
 		if (READ_ONCE(client->asked) != seq)
 			return 0;
-		if (has_ended(client->device))
+		if (is_ending(client->device))
 			break;
 		usleep_range(100, 500);
 	} while (time_before(jiffies, until));

@@ -45,11 +45,21 @@ void ht_refresh_mask(struct ht_device *device)
 	u64 version = virt_load_acquire(&device->clients[0].host[HT_H_MASK_VERSION]);
 	unsigned int i;
 
-	if (version == device->mask_version)
+	if (version == device->mask_version || device->ended)
 		return;
 	for (i = 0; i < HT_MASK_BYTES; i++)
 		WRITE_ONCE(device->mask[i], READ_ONCE(device->rings[i]));
 	device->mask_version = version;
+}
+
+/* Switches all events off, for good: the host has ended. */
+void ht_switch_off(struct ht_device *device)
+{
+	unsigned int i;
+
+	WRITE_ONCE(device->ended, true);
+	for (i = 0; i < HT_MASK_BYTES; i++)
+		WRITE_ONCE(device->mask[i], 1);
 }
 
 static u64 *at(const struct ht_client *client, u64 position)

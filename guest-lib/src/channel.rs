@@ -72,6 +72,8 @@ impl Channel<'static> {
             let local = (!channel.traps()).then(|| LocalHost {
                 pages: LocalPages::at(base),
                 #[cfg(feature = "std")]
+                end_mark: page.end_mark(),
+                #[cfg(feature = "std")]
                 is_apart: channel.features.contains(Features::APART),
             });
             Ok(Channel { local, ..channel })

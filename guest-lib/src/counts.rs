@@ -11,6 +11,7 @@ static TELLING: AtomicBool = AtomicBool::new(false);
 pub(crate) static ABANDONED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static TAKEN: AtomicU64 = AtomicU64::new(0);
+static HOST_ENDED: AtomicU64 = AtomicU64::new(0);
 
 /// Counts of this process's clients and events that the host does not show. Running
 /// totals; a forked child begins at zero.
@@ -35,6 +36,9 @@ pub struct ProcessCounts {
     /// not answer before the store had ended: its server has died or hung, or the VMM has dropped the
     /// device. It may have recorded them. Their status is [`Failed`](crate::Status::Failed).
     pub unanswered: u64,
+    /// Events that no host took, as it had ended: over shared memory those that were in the rings after its
+    /// last look, and all later ones. A process that finds such a host when it opens has none, and counts nothing.
+    pub host_ended: u64,
 }
 
 /// Returns the counts of this process's clients and events that the host does not
@@ -45,12 +49,17 @@ pub fn counts() -> ProcessCounts {
         abandoned: ABANDONED.load(Relaxed),
         taken: TAKEN.load(Relaxed),
         unanswered: UNANSWERED.load(Relaxed),
+        host_ended: HOST_ENDED.load(Relaxed),
     }
 }
 
 pub(crate) fn unattached(events: u64) {
     UNATTACHED.fetch_add(events, Relaxed);
     UNTOLD.fetch_add(events, Relaxed);
+}
+
+pub(crate) fn host_ended(events: u64) {
+    HOST_ENDED.fetch_add(events, Relaxed);
 }
 
 /// Returns true if all events of threads without a client are published.
@@ -79,7 +88,7 @@ pub(crate) fn add(count: &AtomicU64) {
 
 /// In a forked child.
 pub(crate) fn forget() {
-    for count in [&UNATTACHED, &UNTOLD, &ABANDONED, &TAKEN, &UNANSWERED] {
+    for count in [&UNATTACHED, &UNTOLD, &ABANDONED, &TAKEN, &UNANSWERED, &HOST_ENDED] {
         count.store(0, Relaxed);
     }
     TELLING.store(false, Relaxed);

@@ -19,6 +19,9 @@ pub enum OpenError {
     /// kernel command line.
     #[cfg(feature = "std")]
     NotFound(std::path::PathBuf, std::path::PathBuf),
+    /// There is no device but this PCI function, an ivshmem whose memory no server has made.
+    #[cfg(feature = "std")]
+    NoServer(std::path::PathBuf),
     /// The value of `hypertrace.mmio=` on this kernel command line is not an address.
     #[cfg(feature = "std")]
     Address(String, std::path::PathBuf),
@@ -35,6 +38,9 @@ pub enum OpenError {
     /// file. Or the program has closed that file.
     #[cfg(feature = "std")]
     NoLock,
+    /// The host of the memory at this path has ended.
+    #[cfg(feature = "std")]
+    HostEnded(std::path::PathBuf),
     /// The system refused something.
     #[cfg(feature = "std")]
     System {
@@ -81,6 +87,13 @@ impl core::fmt::Display for OpenError {
                 cmdline.display(),
             ),
             #[cfg(feature = "std")]
+            OpenError::NoServer(function) => write!(
+                f,
+                "no hypertrace device: {} is ivshmem, but no server has made its memory: start `hypertrace serve \
+                 --file FILE` first, and then the VM with that file",
+                function.display(),
+            ),
+            #[cfg(feature = "std")]
             OpenError::Address(found, cmdline) => write!(
                 f,
                 "{}: hypertrace.mmio={found} is not an address: give it as 0x and hexadecimal \
@@ -110,6 +123,14 @@ impl core::fmt::Display for OpenError {
                 "this process cannot tell which clients are free: the channel that it or its parent \
                  has installed has no lock file, or the program has closed that; install one with \
                  the channel",
+            ),
+            #[cfg(feature = "std")]
+            OpenError::HostEnded(path) => write!(
+                f,
+                "{}: its host has ended, and takes no events any more: in a VM, start `hypertrace serve` \
+                 anew, and then the VM; on the host itself, start the program with: hypertrace run --out DIR \
+                 -- PROG",
+                path.display(),
             ),
             #[cfg(feature = "std")]
             OpenError::System { doing, path, hint, .. } => {
@@ -150,7 +171,7 @@ impl OpenError {
         OpenError::System {
             doing,
             path: path.to_owned(),
-            hint: hint(source.raw_os_error(), crate::os::is_root()),
+            hint: hint(source.raw_os_error(), crate::os::is_root(), Lockdown::of_kernel),
             source,
         }
     }
@@ -173,15 +194,62 @@ impl OpenError {
     }
 }
 
+/// Lockdown of the kernel, as far as it shows it.
 #[cfg(feature = "std")]
-fn hint(errno: Option<i32>, root: bool) -> &'static str {
+#[derive(Clone, Copy)]
+enum Lockdown {
+    /// It is locked down.
+    On,
+    /// It is not, or has no lockdown.
+    Off,
+    Unknown,
+}
+
+#[cfg(feature = "std")]
+impl Lockdown {
+    fn of_kernel() -> Lockdown {
+        let read = std::fs::read_to_string("/sys/kernel/security/lockdown");
+        // Also a system where securityfs is not mounted has no such file.
+        let has_securityfs = || std::path::Path::new("/sys/kernel/security/lsm").exists();
+        match read {
+            Ok(text) => Lockdown::of_text(&text),
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound && has_securityfs() => {
+                Lockdown::Off
+            }
+            Err(_) => Lockdown::Unknown,
+        }
+    }
+
+    /// Returns what the kernel's file says: its levels, with brackets around the present one.
+    fn of_text(text: &str) -> Lockdown {
+        match text.contains("[none]") {
+            true => Lockdown::Off,
+            false if text.contains('[') => Lockdown::On,
+            false => Lockdown::Unknown,
+        }
+    }
+}
+
+#[cfg(feature = "std")]
+fn hint(errno: Option<i32>, root: bool, lockdown: impl Fn() -> Lockdown) -> &'static str {
     match (errno, root) {
         (Some(libc::EACCES), false) => "run as root, or give the program access to this file",
-        (Some(libc::EPERM | libc::EACCES), _) => {
-            "the kernel refuses device memory to programs, even to root: it is locked down (see \
-             /sys/kernel/security/lockdown; boot with lockdown=none, or bind a device with 32-bit \
-             BARs to uio_pci_generic), or this is a container without CAP_SYS_ADMIN and CAP_SYS_RAWIO"
-        }
+        (Some(libc::EPERM | libc::EACCES), _) => match lockdown() {
+            Lockdown::On => {
+                "the kernel is locked down (/sys/kernel/security/lockdown), and refuses device memory to \
+                 programs, even to root: boot with lockdown=none, or bind a device with 32-bit BARs to \
+                 uio_pci_generic"
+            }
+            Lockdown::Off => {
+                "the kernel is not locked down, so the program's rights are too few: a seccomp filter or another \
+                 security module refuses it, or this is a container without CAP_SYS_ADMIN and CAP_SYS_RAWIO"
+            }
+            Lockdown::Unknown => {
+                "the kernel is locked down (boot with lockdown=none, or bind a device with 32-bit BARs to \
+                 uio_pci_generic), or the program's rights are too few: a seccomp filter, or a container without \
+                 CAP_SYS_ADMIN and CAP_SYS_RAWIO; /sys/kernel/security/lockdown, which would say, cannot be read"
+            }
+        },
         (Some(libc::ENOENT), _) => "is it a hypertrace device, with BARs 0, 1, 2 and 4?",
         (Some(libc::EROFS), _) => "sysfs is mounted read-only here: mount it writable",
         _ => "",
@@ -200,13 +268,24 @@ mod tests {
         let error = OpenError::System {
             doing: "map",
             path: path.into(),
-            hint: hint(source.raw_os_error(), true),
+            hint: hint(source.raw_os_error(), true, || Lockdown::On),
             source,
         };
         let text = error.to_string();
         assert!(text.starts_with("cannot map /sys/bus/pci/devices/0000:00:04.0/resource4_wc: "));
         assert!(text.contains("lockdown=none"), "{text}");
         assert!(error.source().is_some_and(|why| !text.contains(&why.to_string())));
-        assert!(hint(Some(libc::EACCES), false).contains("root"));
+        assert!(hint(Some(libc::EACCES), false, || Lockdown::On).contains("root"));
+    }
+
+    #[test]
+    fn a_refusal_is_blamed_on_lockdown_only_where_the_kernel_says_so() {
+        let of = |text| hint(Some(libc::EPERM), true, || Lockdown::of_text(text));
+        let [locked, free, unknown] =
+            ["none [integrity] confidentiality\n", "[none] integrity confidentiality\n", ""]
+                .map(of);
+        assert!(locked.contains("lockdown=none") && !locked.contains("seccomp"), "{locked}");
+        assert!(free.contains("seccomp") && !free.contains("lockdown=none"), "{free}");
+        assert!(unknown.contains("seccomp") && unknown.contains("lockdown=none"), "{unknown}");
     }
 }

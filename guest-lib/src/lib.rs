@@ -108,7 +108,9 @@ pub use client::{Client, Reply, hypertrace};
 pub use counts::{ProcessCounts, counts};
 pub use error::OpenError;
 #[cfg(feature = "std")]
-pub use linux::{Info, MemoryType, Options, Place, install, open, poll, stamp, with_client};
+pub use linux::{
+    Info, MemoryType, Options, Place, host_has_ended, install, open, poll, stamp, with_client,
+};
 pub use mask::is_on;
 #[cfg(feature = "std")]
 pub use mmio::Store;

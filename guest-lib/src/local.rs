@@ -26,6 +26,9 @@ const RING_AGAIN: u64 = 10_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalHost {
     pub(crate) pages: LocalPages<'static>,
+    /// Value of the word by which the host shows its end.
+    #[cfg(feature = "std")]
+    pub(crate) end_mark: u64,
     /// Its kernel is another one: nobody wakes a thread that waits for it.
     #[cfg(feature = "std")]
     pub(crate) is_apart: bool,
@@ -48,6 +51,13 @@ impl LocalHost {
     pub(crate) fn is_dead(&self) -> bool {
         self.pages.state().load(Relaxed) == State::Ended as u32
             || DEAD.load(Relaxed) == self.sign_of_life()
+    }
+
+    /// Returns true if the host has ended: it has taken all that it ever will.
+    #[cfg(feature = "std")]
+    pub(crate) fn has_ended(&self) -> bool {
+        // ORDERING: pairs with the host's Release store: its last positions are in page H.
+        self.pages.end().load(Ordering::Acquire) == self.end_mark
     }
 
     /// Notes that a thread has waited without an answer.

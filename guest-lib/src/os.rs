@@ -30,8 +30,9 @@ mod linux {
         left > 0
     }
 
-    /// Sleeps for so long, or until a signal.
-    pub(crate) fn nap(time: Duration) {
+    /// Sleeps for so long, or until a signal. Returns false if the system refuses to sleep, as by a seccomp
+    /// filter: the standard library would panic.
+    pub(crate) fn nap(time: Duration) -> bool {
         let time = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos().into(),
@@ -39,8 +40,17 @@ mod linux {
         // SAFETY: reads `time`. errno is this thread's own, and is put back.
         unsafe {
             let errno = *libc::__errno_location();
-            libc::nanosleep(&time, std::ptr::null_mut());
+            let is_refused = libc::nanosleep(&time, std::ptr::null_mut()) != 0
+                && *libc::__errno_location() != libc::EINTR;
             *libc::__errno_location() = errno;
+            !is_refused
+        }
+    }
+
+    /// Sleeps for a millisecond, or gives the CPU to another thread where the system refuses to sleep.
+    pub(crate) fn nap_or_yield() {
+        if !nap(Duration::from_millis(1)) {
+            pause();
         }
     }
 

@@ -13,6 +13,10 @@ use std::process::ExitCode;
 /// Exit status of a failure of its own, as of env(1) and timeout(1).
 const FAILED: u8 = 125;
 
+/// Reason of a failure: the host may not have taken the event.
+const HOST_ENDED: &str =
+    "the host has ended: in a VM, start `hypertrace serve` anew, and then the VM";
+
 const USAGE: &str = "\
 usage: hypertrace-mark [OPTIONS] NAME [KEY=VALUE]..             an event
        hypertrace-mark [OPTIONS] --begin NAME [KEY=VALUE]..     the beginning of a region
@@ -59,6 +63,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     match &arguments.action {
         Action::Event(event) => {
             let recorded = if is_open { record(event, arguments) } else { Ok(()) };
+            let is_lost = is_open && hypertrace::host_has_ended();
+            let recorded = if is_lost { Err(HOST_ENDED.into()) } else { recorded };
             match recorded {
                 Err(why) if arguments.is_required => Err(format!("not recorded: {why}")),
                 _ => Ok(ExitCode::SUCCESS),

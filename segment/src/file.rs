@@ -35,6 +35,13 @@ pub enum SegmentError {
         .0.display()
     )]
     Exists(PathBuf),
+    /// There is a file already, which is no segment.
+    #[error(
+        "{} exists, and is no segment: QEMU makes such a file if it is started first; end that VM, remove the file, \
+         and start this before the VM",
+        .0.display()
+    )]
+    Foreign(PathBuf),
     /// The file cannot have so many bytes.
     #[error("cannot reserve {bytes} bytes for the segment {}: give it fewer clients or smaller \
              rings, or another file system", path.display())]
@@ -153,7 +160,7 @@ impl Segment {
             .mode(0o600)
             .open(path)
             .map_err(|source| match source.kind() {
-                io::ErrorKind::AlreadyExists => SegmentError::Exists(path.to_owned()),
+                io::ErrorKind::AlreadyExists => exists(path),
                 _ => failed("create", path)(source),
             })?;
         let made = reserve(&file, size, geometry)
@@ -362,6 +369,19 @@ impl Segment {
     /// both were checked against.
     pub fn into_parts(self) -> (File, Mapping, ConfigPage) {
         (self.file, self.mapping, self.page)
+    }
+}
+
+/// Returns the error that there is such a file already.
+fn exists(path: &Path) -> SegmentError {
+    let mut bytes = [0; size_of::<ConfigPage>()];
+    // To open another kind of file might block.
+    let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    let mut read = || File::open(path)?.read_exact_at(&mut bytes, 0);
+    let is_zeros = is_file && read().is_ok() && bytes.iter().all(|byte| *byte == 0);
+    match is_zeros {
+        true => SegmentError::Foreign(path.to_owned()),
+        false => SegmentError::Exists(path.to_owned()),
     }
 }
 

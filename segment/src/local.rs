@@ -7,8 +7,8 @@
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
 use hypertrace_abi::layout::local::{
-    BEAT, BEGAN, BELLS, BOOT, BOOT_SEEN, HOST_PID, LOST_UNATTACHED, PAGE_L, STATE, State, TRIGGERS,
-    TRIGGERS_BYTES, WATCH, watch,
+    BEAT, BEGAN, BELLS, BOOT, BOOT_SEEN, END, HOST_PID, LOST_UNATTACHED, PAGE_L, STATE, State,
+    TRIGGERS, TRIGGERS_BYTES, WATCH, watch,
 };
 use hypertrace_abi::layout::{PAGE, WORD};
 use hypertrace_abi::sink::NameSet;
@@ -110,6 +110,11 @@ impl<'m> LocalPages<'m> {
     #[inline(always)]
     pub fn is_served(self) -> bool {
         self.state().load(Relaxed) == State::Serving as u32
+    }
+
+    /// Returns the word that has the config page's end mark once the host has taken all that it ever will.
+    pub fn end(self) -> &'m AtomicU64 {
+        self.word(END)
     }
 
     /// Returns true if the host has to handle points of this name itself.

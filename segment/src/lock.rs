@@ -168,13 +168,21 @@ impl LockFile {
     /// Returns the descriptor, if the file is open still; else forgets it.
     fn borrow(&self) -> io::Result<BorrowedFd<'_>> {
         let descriptor = self.descriptor.load(Relaxed);
-        if descriptor >= 0 && inode_of(descriptor).is_some_and(|inode| Some(inode) == self.inode) {
+        if descriptor >= 0 && self.may_have(descriptor) {
             // SAFETY: this type's own descriptor, open until this type closes it. (A program
             // that closes it just now has an error here, as with any other library.)
             return Ok(unsafe { BorrowedFd::borrow_raw(descriptor) });
         }
         let _ = self.descriptor.compare_exchange(descriptor, -1, Relaxed, Relaxed);
         Err(io::ErrorKind::NotFound.into())
+    }
+
+    /// Returns true if the descriptor is the file's, or the system refuses to tell, as by a seccomp filter.
+    fn may_have(&self, descriptor: RawFd) -> bool {
+        match inode_of(descriptor) {
+            Some(inode) => Some(inode) == self.inode,
+            None => io::Error::last_os_error().raw_os_error() != Some(libc::EBADF),
+        }
     }
 
     /// Takes the descriptor, if the file is open still.

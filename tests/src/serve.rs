@@ -83,15 +83,26 @@ impl Server {
     /// Ends it, which must succeed. Returns what it has written to stderr.
     #[track_caller]
     pub fn stop(&mut self) -> String {
-        let (code, said) = self.ended();
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// Waits for its end, which must be a success. Returns what it has written to stderr.
+    #[track_caller]
+    pub fn wait(&mut self) -> String {
+        let (code, said) = self.output();
         assert_eq!(code, Some(0), "{said}");
         said
     }
 
-    /// Ends it. Returns its exit code, and its lines to stderr.
+    /// Ends it. Returns its exit code, and what it has written to stderr.
     #[track_caller]
     pub fn ended(&mut self) -> (Option<i32>, String) {
         self.signal(Signal::TERM);
+        self.output()
+    }
+
+    fn output(&mut self) -> (Option<i32>, String) {
         let ended = self.process.take().unwrap().wait_with_output().unwrap();
         (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
     }

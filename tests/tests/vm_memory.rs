@@ -3,10 +3,15 @@
 //! procfs of plain files.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
 
-use hypertrace::{Options, Place};
+use hypertrace::{OpenError, Options, Place, counts, event};
 use hypertrace_tests::command::run;
 use hypertrace_tests::{babeltrace2, traced};
 use hypertrace_timeline::Kind;
@@ -58,11 +63,16 @@ impl Machine {
     }
 }
 
-/// Traces as a program of the guest.
-fn program(machine: &str) {
+/// Returns the options of a program of the guest.
+fn options(machine: &str) -> Options {
     let machine = Path::new(machine);
     let (sysfs, proc) = (machine.join("sys"), machine.join("proc"));
-    let info = hypertrace::open(&Options { sysfs, proc, ..Options::default() }).unwrap();
+    Options { sysfs, proc, ..Options::default() }
+}
+
+/// Traces as a program of the guest.
+fn program(machine: &str) {
+    let info = hypertrace::open(&options(machine)).unwrap();
     assert!(matches!(info.place, Place::Ivshmem(_)), "{info:?}");
     assert_eq!(traced::four_threads(EVENTS, POINTS), 0);
 }
@@ -99,9 +109,7 @@ fn each_boot_of_a_guest_is_a_generation_and_nothing_is_lost() {
 
 /// Opens the function as a program of the guest, which fails. Returns why.
 fn refused(machine: &str) -> String {
-    let machine = Path::new(machine);
-    let (sysfs, proc) = (machine.join("sys"), machine.join("proc"));
-    let error = hypertrace::open(&Options { sysfs, proc, ..Options::default() }).unwrap_err();
+    let error = hypertrace::open(&options(machine)).unwrap_err();
     let chain = format!("{error}: {}", std::error::Error::source(&error).unwrap());
     assert!(chain.contains("resource2_wc"), "{chain}");
     chain
@@ -138,4 +146,166 @@ fn a_guest_refuses_a_segment_that_is_for_programs_of_its_host() {
     machine.boot("first", NAME);
 
     session.finish().unwrap();
+}
+
+/// Events before the host's end, and after it on each of two threads.
+const BEFORE: u64 = 1_000;
+const AFTER: u64 = 3_000;
+
+/// Traces as a program of the guest that outlives the host.
+fn survivor(machine: &str) {
+    let options = options(machine);
+    hypertrace::open(&options).unwrap();
+    let emit = |times| (0..times).for_each(|n| event!("step", n));
+    emit(BEFORE);
+    println!("\nready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+
+    emit(AFTER);
+    thread::spawn(move || emit(AFTER)).join().unwrap();
+
+    for _ in 0..10_000 {
+        if counts().host_ended >= 2 * AFTER {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    // No event is counted twice by a later look.
+    hypertrace::poll();
+    let counts = counts();
+    assert_eq!((counts.host_ended, counts.unattached), (2 * AFTER, 0));
+    assert!(hypertrace::host_has_ended());
+    let point = hypertrace::reference_point!("late");
+    assert_eq!(point, Err(hypertrace::Emit::Unleased));
+    let why = hypertrace::open(&options).unwrap_err();
+    assert!(matches!(&why, OpenError::HostEnded(_)), "{why}");
+    assert!(why.to_string().contains("start `hypertrace serve` anew, and then the VM"), "{why}");
+}
+
+#[test]
+fn events_after_the_hosts_end_are_counted_and_said_once() {
+    const NAME: &str = "events_after_the_hosts_end_are_counted_and_said_once";
+    if let Some(machine) = traced::argument() {
+        return survivor(&machine);
+    }
+    let machine = Machine::new();
+    let session = machine.session(Some(SIZE));
+    fs::write(machine.path("proc/sys/kernel/random/boot_id"), "first").unwrap();
+    let mut guest = traced::alone(NAME, machine.dir.path().to_str().unwrap());
+    guest.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut guest = guest.spawn().unwrap();
+    let mut lines = BufReader::new(guest.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "ready"));
+
+    let summary = session.finish().unwrap();
+    guest.stdin.take().unwrap().write_all(b"ended\n").unwrap();
+    let printed = Vec::from_iter(lines.map(Result::unwrap));
+
+    let ended = guest.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success(), "{printed:?} {said}");
+    assert_eq!((summary.ring_events, summary.lost), (BEFORE, 0));
+    let warned = said.lines().filter(|line| line.starts_with("hypertrace: the host has ended"));
+    assert_eq!(warned.count(), 1, "{said}");
+}
+
+#[test]
+fn a_program_that_starts_after_the_hosts_end_is_told_so() {
+    const NAME: &str = "a_program_that_starts_after_the_hosts_end_is_told_so";
+    if let Some(machine) = traced::argument() {
+        let why = hypertrace::open(&options(&machine)).unwrap_err();
+        assert!(matches!(&why, OpenError::HostEnded(_)), "{why}");
+        assert!(why.to_string().contains("0000:00:01.0: its host has ended"), "{why}");
+        return;
+    }
+    let machine = Machine::new();
+    let session = machine.session(Some(SIZE));
+    // The name goes with the host; a VM has the file.
+    let file = machine.path("memory");
+    fs::hard_link(&file, machine.path("mapped")).unwrap();
+    session.finish().unwrap();
+    fs::rename(machine.path("mapped"), &file).unwrap();
+
+    machine.boot("first", NAME);
+}
+
+/// Traces as a program of the guest, and forges the host's end.
+fn forger(machine: &str) {
+    hypertrace::open(&options(machine)).unwrap();
+    (0..BEFORE).for_each(|n| event!("step", n));
+    let memory = Path::new(machine).join("memory");
+    let memory = Segment::open(&memory).unwrap();
+    memory.local().end().store(memory.page().end_mark(), Relaxed);
+    assert!(hypertrace::host_has_ended());
+    event!("step", n = BEFORE);
+}
+
+#[test]
+fn a_forged_end_of_the_host_ends_no_session() {
+    const NAME: &str = "a_forged_end_of_the_host_ends_no_session";
+    if let Some(machine) = traced::argument() {
+        return forger(&machine);
+    }
+    let machine = Machine::new();
+    let session = machine.session(Some(SIZE));
+
+    machine.boot("first", NAME);
+
+    let summary = session.finish().unwrap();
+    assert!((BEFORE..=BEFORE + 1).contains(&summary.ring_events), "{summary:?}");
+    assert_eq!((summary.lost, summary.faults.len()), (0, 0));
+}
+
+/// Returns why a program of a guest has no channel if the VM was started with a memory of these bytes.
+fn refused_memory(name: &str, memory: impl FnOnce(&Machine)) -> Option<String> {
+    if let Some(machine) = traced::argument() {
+        let why = hypertrace::open(&options(&machine)).unwrap_err();
+        let source = std::error::Error::source(&why).map(ToString::to_string);
+        fs::write(Path::new(&machine).join("why"), format!("{why}: {source:?}")).unwrap();
+        return None;
+    }
+    let machine = Machine::new();
+    memory(&machine);
+    machine.boot("first", name);
+    Some(fs::read_to_string(machine.path("why")).unwrap())
+}
+
+#[test]
+fn a_guest_whose_vm_was_started_before_the_server_is_told_so() {
+    const NAME: &str = "a_guest_whose_vm_was_started_before_the_server_is_told_so";
+    let why = refused_memory(NAME, |machine| fs::write(machine.path("memory"), [0; 8192]).unwrap());
+    let Some(why) = why else { return };
+    let parts = ["0000:00:01.0 is ivshmem", "start `hypertrace serve --file FILE` first"];
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+}
+
+#[test]
+fn a_memory_backend_that_is_too_small_is_named_with_its_remedy() {
+    const NAME: &str = "a_memory_backend_that_is_too_small_is_named_with_its_remedy";
+    let why = refused_memory(NAME, |machine| {
+        let session = machine.session(Some(SIZE));
+        let kept = machine.path("kept");
+        fs::hard_link(machine.path("memory"), &kept).unwrap();
+        session.finish().unwrap();
+        fs::write(machine.path("memory"), &fs::read(kept).unwrap()[..1 << 20]).unwrap();
+    });
+    let Some(why) = why else { return };
+    let parts = ["it has 1048576 bytes", "give the VM's memory backend the size"];
+    assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+}
+
+#[test]
+fn a_file_of_zeros_in_the_servers_place_is_named_as_a_vms() {
+    let machine = Machine::new();
+    fs::write(machine.path("memory"), [0; 8192]).unwrap();
+    let geometry = Segment::fitting(SIZE, 7).unwrap();
+    let config = Config::new(machine.path("session"));
+    let segment = Some(machine.path("memory"));
+
+    let made = Session::create(Config { geometry, segment, vm_memory: Some(SIZE), ..config });
+
+    let why = made.unwrap_err().to_string();
+    assert!(why.contains("QEMU makes such a file if it is started first"), "{why}");
+    assert!(!why.contains("--recover"), "{why}");
 }

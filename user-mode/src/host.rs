@@ -91,6 +91,9 @@ impl Host {
         self.state.stop_drain.store(true, Relaxed);
         self.drain_thread.unpark();
         counts.extend(join(&mut self.drain));
+        let segment = &self.state.segment;
+        // ORDERING: a program that sees the end sees the last positions in page H.
+        segment.local().end().store(segment.page().end_mark(), Ordering::Release);
         counts
     }
 

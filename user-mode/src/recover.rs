@@ -46,7 +46,10 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<Summary, Error> 
             }
         }
     });
-    Ok(session.finish()?)
+    let summary = session.finish()?;
+    // ORDERING: as at a host's end.
+    segment.local().end().store(segment.page().end_mark(), Ordering::Release);
+    Ok(summary)
 }
 
 /// Saves the records that are left in one client's ring.

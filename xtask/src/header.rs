@@ -93,7 +93,11 @@ fn text(root: &Path, header: &Header) -> Result<String> {
     let bindings = builder.generate().context("cannot make the C header")?;
     let mut header = Vec::new();
     bindings.write(&mut header);
-    String::from_utf8(header).context("the C header is not UTF-8")
+    let text = String::from_utf8(header).context("the C header is not UTF-8")?;
+    // C89 has no such comments.
+    Ok(text
+        .replace("// __cplusplus", "/* __cplusplus */")
+        .replace("// extern \"C\"", "/* extern \"C\" */"))
 }
 
 /// Writes the headers: `cargo xtask header`.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use hypertrace_abi::config::{ConfigPage, Features, RingMode};
-use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, PAGE_L, STATE, State};
+use hypertrace_abi::layout::local::{BELLS, BOOT, BOOT_SEEN, END, PAGE_L, STATE, State};
 use hypertrace_abi::layout::{
     IVSHMEM_BAR, IVSHMEM_DEVICE, LEGACY_SLOT_STRIDE_PER_ARG, MASK_BYTES, MIN_BAR, PCI_DEVICE,
     PCI_SUBSYSTEM, PCI_VENDOR, Region, SHARED_REGISTERS, SLOT_WORDS, guest_page, host_page, module,
@@ -63,6 +63,7 @@ pub fn text() -> String {
         ("L_STATE", STATE),
         ("L_BOOT", BOOT),
         ("L_BOOT_SEEN", BOOT_SEEN),
+        ("L_END", END),
         ("STATE_ENDED", State::Ended as u64),
     ];
     let mut text = TOP.to_owned();

@@ -42,6 +42,9 @@ pub const LOST_UNATTACHED: u64 = 192;
 pub const BOOT: u64 = 256;
 /// u64 in page L: the number of the boot whose records the host takes now.
 pub const BOOT_SEEN: u64 = 320;
+/// u64 in page L: [`ConfigPage::end_mark`](crate::config::ConfigPage::end_mark) once the host has ended and
+/// taken all that it ever will. No other value means anything, so that a stray store ends nobody's tracing.
+pub const END: u64 = 384;
 /// Offset in page L of a set of [`TRIGGERS_BYTES`] bytes: bit `hash(name) % 4096` is
 /// set if the host itself must handle points of this name. Others may be recorded
 /// on its behalf.
@@ -75,6 +78,6 @@ pub enum State {
     New = 0,
     /// The host serves.
     Serving = 1,
-    /// The host has ended: nothing is taken from the segment any more.
+    /// The host is ending: it answers no point, and takes what is in the rings for the last time.
     Ended = 2,
 }

@@ -28,6 +28,7 @@ mod producer;
 mod progress;
 mod schema_log;
 mod state;
+mod untaken;
 
 pub use consumer::{Consumer, Flow, Payload, Pulled, Record};
 pub use counts::{FAULT_KINDS, Fault, Losses, Total};

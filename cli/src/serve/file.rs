@@ -44,11 +44,6 @@ pub fn record(args: &Args, file: &Path, failure: &Failure) -> Result<(Summary, R
 
 fn config(args: &Args, file: &Path, failure: &Failure) -> Result<Config> {
     let (size, clients) = (args.size, args.clients);
-    if !size.is_power_of_two() {
-        bail!(Usage(format!(
-            "--size {size}: the MiB of a PCI function's memory are a power of two"
-        )));
-    }
     let bytes = size << 20;
     let Some(geometry) = Segment::fitting(bytes, clients) else {
         bail!(Usage(format!(

@@ -33,6 +33,9 @@ type Function = PciFunction<Session, EventFd>;
 /// Shortest time between two connections: each begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Most bytes of a socket's path (unix(7)), without the zero at its end.
+const LONGEST: usize = 107;
+
 /// Records until the command is interrupted, or the VM ends with `--once`. Returns the summary, and whether
 /// the session was written to its end.
 pub fn record(args: &Args, path: &Path, failure: &Failure) -> Result<(Summary, Result<()>)> {
@@ -100,6 +103,12 @@ impl Socket<'_> {
     /// Makes the socket, in place of one that nobody serves.
     fn bind(path: &Path) -> Result<Socket<'_>> {
         let shown = path.display();
+        let bytes = path.as_os_str().len();
+        if bytes > LONGEST {
+            bail!(Usage(format!(
+                "--socket {shown}: it has {bytes} bytes, and a socket's path at most {LONGEST}"
+            )));
+        }
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 bail!(Usage(format!("--socket {shown}: there is a file that is no socket")))

@@ -7,7 +7,7 @@
 //! The code is unsafe because a path and arguments are addresses that a C program passes.
 #![allow(unsafe_code)]
 
-use crate::process::system_error;
+use crate::process::{system_error, with_causes};
 use hypertrace::abi::atomic::{AtomicU64, Ordering::Relaxed};
 use hypertrace::{Options, this_thread};
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -32,8 +32,8 @@ static CHANNEL: OnceLock<Channel> = OnceLock::new();
 /// "/sys/devices/pci0000:00/0000:00:04.0", or the file of a segment. NULL: the library searches,
 /// also where no virtual machine is.
 ///
-/// Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno
-/// and returns -1.
+/// Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno, writes
+/// the reason to stderr and returns -1.
 ///
 /// # Safety
 /// `base` is a C string or NULL.
@@ -62,6 +62,7 @@ pub unsafe extern "C" fn qemu_hypertrace_init(base: *const c_char) -> c_int {
             0
         }
         Err(why) => {
+            eprintln!("hypertrace: {}", with_causes(&why));
             // SAFETY: errno is this thread's own.
             unsafe { *libc::__errno_location() = system_error(&why).unwrap_or(libc::ENOENT) };
             -1

@@ -90,16 +90,19 @@ unsafe fn open(options: *const Options) -> Result<(), String> {
         wanted.window = (options.window != 0).then_some(options.window);
         wanted.store = options.by_syscall.then_some(hypertrace::Store::Syscall);
     }
-    hypertrace::open(&wanted).map(drop).map_err(|why| {
-        let mut text = why.to_string();
-        let mut source = why.source();
-        while let Some(why) = source {
-            // Cannot fail.
-            let _ = write!(text, ": {why}");
-            source = why.source();
-        }
-        text
-    })
+    hypertrace::open(&wanted).map(drop).map_err(|why| with_causes(&why))
+}
+
+/// Returns an error's text, with those of its causes.
+pub(crate) fn with_causes(why: &dyn Error) -> String {
+    let mut text = why.to_string();
+    let mut source = why.source();
+    while let Some(why) = source {
+        // Cannot fail.
+        let _ = write!(text, ": {why}");
+        source = why.source();
+    }
+    text
 }
 
 /// Returns the number of the system's error that an error is or has as its cause.
@@ -178,6 +181,8 @@ pub struct Counts {
     unanswered: u64,
     /// Events whose names and types make no valid schema. A fork does not reset this count.
     refused: u64,
+    /// Events that no host took, as it had ended.
+    host_ended: u64,
 }
 
 /// Stores the first `size` bytes of the counts. Pass
@@ -195,6 +200,7 @@ pub unsafe extern "C" fn hypertrace_counts(counts: *mut Counts, size: usize) {
         taken: now.taken,
         unanswered: now.unanswered,
         refused: site::refused_events(),
+        host_ended: now.host_ended,
     };
     let known = size.min(size_of::<Counts>());
     // SAFETY: the caller's promise.

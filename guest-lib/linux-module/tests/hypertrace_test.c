@@ -22,6 +22,7 @@
 static HYPERTRACE_SITE(in_context, "in_context(context:u32,point:bool)");
 static HYPERTRACE_SITE(stressed, "stressed(n:u64)");
 static HYPERTRACE_SITE(in_nmi, "in_nmi(n:u64)");
+static HYPERTRACE_SITE(no_schema, "no_schema");
 
 enum context { PROCESS, INTERRUPTS_OFF, SOFTIRQ, INTERRUPT };
 
@@ -91,6 +92,9 @@ static int __init begin(void)
 	int i;
 
 	emit_in(PROCESS);
+	if (hypertrace_event(&no_schema, NULL, 0) != -EINVAL ||
+	    hypertrace(&no_schema, NULL, 0) != -EINVAL)
+		atomic_inc(&errors);
 	/* So that a point of the next context finds the slot free. */
 	msleep(50);
 	local_irq_save(flags);

@@ -27,8 +27,17 @@ pub(super) fn find(options: &Options) -> Result<Place, OpenError> {
     }
     match module::find(options).or_else(|| on_bus(options)) {
         Some(place) => Ok(place),
-        None => Err(OpenError::NotFound(function::devices(options), window::command_line(options))),
+        None => Err(match functions_of_ivshmem(options).next() {
+            Some(function) => OpenError::NoServer(function),
+            None => OpenError::NotFound(function::devices(options), window::command_line(options)),
+        }),
     }
+}
+
+/// Returns the functions that are ivshmem, by address.
+fn functions_of_ivshmem(options: &Options) -> impl Iterator<Item = PathBuf> {
+    let functions = function::candidates(options);
+    functions.into_iter().filter(|function| function::is_ivshmem(function))
 }
 
 /// Returns the first PCI function, by address, that is a hypertrace device by its ids; else the first whose
@@ -40,7 +49,7 @@ fn on_bus(options: &Options) -> Option<Place> {
     }
     // One that this user may not look at may be the device: to open it gives the reason.
     let mut unseen = None;
-    for function in functions.into_iter().filter(|function| function::is_ivshmem(function)) {
+    for function in functions_of_ivshmem(options) {
         match ivshmem::is_segment(&function) {
             Ok(true) => return Some(Place::Ivshmem(function)),
             Err(why) if why.is_refused() => unseen = unseen.or(Some(function)),

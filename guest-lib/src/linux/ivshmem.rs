@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::mapping::{MemoryType, memory_type};
-use super::opened::{Opened, map, not_a_device, open_bar};
+use super::opened::{Opened, map, map_segment, not_a_device, open_bar};
 use super::options::{Options, Place};
 use super::{clock, function, name};
 use crate::channel::{Channel, read_config};
@@ -52,13 +52,17 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     }
     let used = geometry.window_offset(Region::Rings) + geometry.rings_size();
     if has < used {
-        return Err(unusable("it is shorter than its config page says"));
+        return Err(unusable(&format!(
+            "it has {has} bytes, of which its host uses {used}: give the VM's memory backend the size that \
+             `hypertrace serve` has printed"
+        )));
     }
-    let segment = map(&file, &path, 0, used, true)?;
+    let segment = map_segment(&file, &path, used)?;
     // SAFETY: the segment is mapped up to the end of the last region of this very copy of the
     // page, and the process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, segment.address())? };
     if let Some(host) = &channel.local
+        && !host.has_ended()
         && !is_boot_seen(host, options)
     {
         return Err(unusable("its host does not answer: is `hypertrace serve` running there?"));

@@ -20,6 +20,7 @@ mod clock;
 mod device;
 mod function;
 mod ivshmem;
+mod losses;
 mod mapping;
 mod module;
 mod name;
@@ -56,6 +57,12 @@ use std::fs::File;
 /// message says what, where, and what to do.
 pub fn open(options: &Options) -> Result<Info, OpenError> {
     process::open(options, thread::prepare)
+}
+
+/// Returns true if this process has a channel whose host has ended: what it traces is lost. Only shared memory
+/// shows it, that of `hypertrace run` and `hypertrace serve --file`.
+pub fn host_has_ended() -> bool {
+    process::has_host_ended()
 }
 
 /// Makes `channel` this process's, in place of a device: shared memory, or a

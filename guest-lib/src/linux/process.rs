@@ -16,12 +16,13 @@ use super::opened::Opened;
 use super::options::{Info, Options, Place};
 use super::seat::Seat;
 use super::sys::{self, Undisturbed};
-use super::{device, refresher, segment};
+use super::{device, losses, refresher, segment};
 use crate::channel::Channel;
 use crate::client::Client;
 use crate::counts;
 use crate::error::OpenError;
 use crate::mask;
+use crate::os;
 use hypertrace_abi::config::RingMode;
 use hypertrace_abi::layout::{guest_page, host_page};
 use hypertrace_abi::record::ClockKind;
@@ -32,7 +33,6 @@ use std::fs::File;
 use std::iter::repeat;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
-use std::time::Duration;
 
 /// How long to wait for another thread: an event for one that opens a channel, the end of a
 /// thread for one that publishes counts of lost events.
@@ -143,6 +143,10 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     if is_hopeless() {
         return Err(Missing::Nobody);
     }
+    // In a child, whose parent's host has ended.
+    if losses::is_host_ended() {
+        return Err(Missing::Now);
+    }
     // Another thread may be opening the channel now. Without the wait, events
     // would be lost until then.
     let _opening = Opening::wait_for(MOST_MS).ok_or(Missing::Now)?;
@@ -153,8 +157,13 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
         return Err(Missing::Nobody);
     }
     let is_again = inherited().is_some();
-    open_now(&Options::default(), prepare).map_err(|_| {
+    open_now(&Options::default(), prepare).map_err(|why| {
         if is_again {
+            match why {
+                OpenError::HostEnded(_) => losses::set_host_ended(true),
+                why => losses::say_unusable(&why),
+            }
+            tell_as_child();
             return Missing::Now;
         }
         NOBODY.store(true, Relaxed);
@@ -163,10 +172,28 @@ pub(super) fn for_event(prepare: Prepare) -> Result<&'static Process, Missing> {
     })
 }
 
+/// Publishes the events that a forked child without a channel has counted, on page L, which it has inherited.
+pub(super) fn tell_as_child() {
+    let parent = inherited().filter(|parent| !parent.is_ours() && !parent.channel.is_lent);
+    let Some(local) = parent.and_then(|parent| parent.channel.local) else { return };
+    // A handler that jumped out would never end its turn.
+    let _undisturbed = Undisturbed::begin();
+    if let Some(untold) = counts::begin_telling() {
+        local.pages.lost_unattached().fetch_add(untold.swap(0, Relaxed), Relaxed);
+        counts::end_telling();
+    }
+}
+
+/// Returns true if this process's host has ended.
+pub(super) fn has_host_ended() -> bool {
+    losses::is_host_ended() || ours().is_some_and(Process::has_host_ended)
+}
+
 /// Opens the channel: see [`crate::open`].
 pub(super) fn open(options: &Options, prepare: Prepare) -> Result<Info, OpenError> {
     let _opening = Opening::wait();
     match usable() {
+        Some(process) if process.has_host_ended() => Err(host_ended(&process.place)),
         Some(process) => Ok(process.info()),
         None => open_now(options, prepare).map(Process::info),
     }
@@ -229,6 +256,9 @@ fn start(
     prepare: Prepare,
 ) -> Result<&'static Process, OpenError> {
     let channel = opened.channel;
+    if channel.local.is_some_and(|local| local.has_ended()) {
+        return Err(host_ended(&opened.place));
+    }
     let clients = channel.leasable();
     if clients.is_empty() {
         return Err(OpenError::NoneToLease(channel.clients()));
@@ -260,6 +290,7 @@ fn start(
         in_use: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
     }));
     process.refresh_mask(clients.start);
+    losses::set_host_ended(false);
     // ORDERING: pairs with the Acquire in `inherited`.
     PROCESS.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     refresher::start(move || {
@@ -274,6 +305,11 @@ fn start(
         is_last
     });
     Ok(process)
+}
+
+/// Returns the error that the host of this place has ended.
+fn host_ended(place: &Place) -> OpenError {
+    OpenError::HostEnded(lock_path(place).to_owned())
 }
 
 /// Returns how errors name a lock file.
@@ -328,7 +364,7 @@ impl Opening {
             if let Some(opening) = Opening::begin() {
                 return Some(opening);
             }
-            std::thread::sleep(Duration::from_millis(1));
+            os::nap_or_yield();
         }
         None
     }
@@ -387,6 +423,42 @@ impl Process {
         }
     }
 
+    /// Returns true if its host has ended. Later events are counted as lost for that reason.
+    fn has_host_ended(&self) -> bool {
+        let has_ended = self.channel.local.is_some_and(|local| local.has_ended());
+        if has_ended {
+            losses::set_host_ended(true);
+        }
+        has_ended
+    }
+
+    /// Ends all leases once the host has ended, so that the next event of each thread is counted as lost, and
+    /// counts the events that the host has left in the rings.
+    pub(super) fn look_at_host(&self) {
+        if !self.has_host_ended() {
+            return;
+        }
+        for Held { state, token, .. } in self.held() {
+            state.revoke(token);
+        }
+        let is_used = |seat: &&Seat| {
+            let (word, bit) = self.bit(seat.slot());
+            word.load(Relaxed) & bit != 0
+        };
+        self.seats.iter().filter(is_used).for_each(|seat| self.count_untaken(seat));
+    }
+
+    /// Counts the events that a host which has ended has left in a client's ring. An emit that was under way at
+    /// the last look may have added one.
+    fn count_untaken(&self, seat: &Seat) {
+        let Ok(memory) = self.channel.memory(self.client(seat.slot())) else { return };
+        let head = memory.guest[guest_page::HEAD].load(Relaxed);
+        if seat.looked_at.swap(head, Relaxed) != head {
+            let untaken = memory.untaken();
+            losses::count_left(untaken.saturating_sub(seat.left.swap(untaken, Relaxed)));
+        }
+    }
+
     /// Returns whether the process still has its lock file. A program that closes
     /// descriptors which it does not know closes that one too. Then the clients are
     /// free for other processes, and this one leaves them.
@@ -406,6 +478,9 @@ impl Process {
     /// The client is the lowest one whose ring has room: each lease begins a block, so threads
     /// that come and go would fill the first ring, however few events they emit.
     pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static Seat> {
+        if self.has_host_ended() {
+            return None;
+        }
         let mut by_room =
             MOST_USED.into_iter().flat_map(|most| self.seats.iter().zip(repeat(most)));
         let seat = by_room.find(|(seat, most)| {
@@ -482,6 +557,9 @@ impl Process {
             // SAFETY: the thread had it until now.
             unsafe { seat.client() }.producer().release();
         }
+        if self.has_host_ended() {
+            self.count_untaken(seat);
+        }
         self.unlock(self.client(seat.slot()));
         let (word, bit) = self.bit(seat.slot());
         word.fetch_and(!bit, Ordering::Release);
@@ -523,7 +601,7 @@ impl Process {
             if !self.tell_unattached() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            os::nap_or_yield();
         }
     }
 
@@ -551,6 +629,7 @@ impl Process {
     /// the producer allows.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
+        self.look_at_host();
         let held = self.held().next().map(|held| held.client);
         self.refresh_mask(held.unwrap_or(self.channel.leasable().start));
         for Held { client, seat, state, token, memory, is_taken } in self.held() {

@@ -1,5 +1,7 @@
 //! The one thread of this library: the work that is due even if no thread emits.
 
+use super::sys;
+use crate::os;
 use std::time::Duration;
 
 /// Period of its work: the longest delay of a change to the enable mask.
@@ -15,7 +17,13 @@ pub(super) fn start(mut look: impl FnMut() -> bool + Send + 'static) {
     let _ = thread.spawn(move || {
         // A forked child has no copy of this thread; it starts its own.
         while look() {
-            std::thread::sleep(INTERVAL);
+            if !os::nap(INTERVAL) {
+                sys::say(
+                    "hypertrace: the system refuses sleep to the library's thread, as by a seccomp filter: the \
+                     host's switches and counts of lost events are late from now on\n",
+                );
+                break;
+            }
         }
     });
 }

@@ -19,6 +19,8 @@ pub(super) struct Seat {
     pub(super) suspect: AtomicU64,
     /// Head of the ring at the last look.
     pub(super) looked_at: AtomicU64,
+    /// Events that a host which has ended has left in the ring, as counted.
+    pub(super) left: AtomicU64,
 }
 
 // SAFETY: `client` is written only by `fill`, whose caller has the seat's bit,
@@ -35,6 +37,7 @@ impl Seat {
             next: AtomicPtr::new(std::ptr::null_mut()),
             suspect: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
+            left: AtomicU64::new(0),
         }
     }
 
@@ -47,6 +50,7 @@ impl Seat {
         unsafe { (*self.client.get()).write(client) };
         self.suspect.store(0, Relaxed);
         self.looked_at.store(0, Relaxed);
+        self.left.store(0, Relaxed);
     }
 
     /// Returns the client.

@@ -44,6 +44,17 @@ impl Drop for Undisturbed {
     }
 }
 
+/// Writes a line to stderr. It may be lost; errno stays.
+pub(super) fn say(line: &str) {
+    // SAFETY: reads `line`. errno is this thread's own, and is put back. Not by the standard library: a thread
+    // that a forked child does not have may hold its lock.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+        *libc::__errno_location() = errno;
+    }
+}
+
 /// Returns true if the program runs with rights that the user who started it
 /// does not have. The environment must not be trusted then.
 pub(super) fn is_secure() -> bool {

@@ -3,6 +3,7 @@
 //! Unsafe, because a thread-local pointer and a thread key's destructor are.
 #![allow(unsafe_code)]
 
+use super::losses;
 use super::process::{self, Missing, Process};
 use super::seat::Seat;
 use super::sys::Undisturbed;
@@ -113,6 +114,7 @@ pub fn stamp() -> Emit {
 /// dropped, at once. A thread of the library does that every 10 ms anyway.
 pub fn poll() {
     if let Some(process) = process::ours() {
+        process.look_at_host();
         process.tell_unattached();
     }
     let Some(client) = current() else {
@@ -142,7 +144,7 @@ pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
         }
     });
     if recorded.is_none() && !process::is_hopeless() {
-        counts::unattached(1);
+        losses::count_lost();
     }
 }
 
@@ -154,7 +156,7 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
         Emit::Unleased => {
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
-                counts::unattached(1);
+                losses::count_lost();
                 // The thread's end will not come again.
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
@@ -188,6 +190,7 @@ fn attach() -> Option<&'static Client<'static>> {
         Ok(process) => process,
         Err(Missing::Nobody) => return None,
         Err(Missing::Now) => {
+            end_later();
             pause();
             return None;
         }
@@ -254,13 +257,19 @@ fn sit(process: &'static Process, left: Option<u32>) -> bool {
     } else if left.is_some() {
         return false;
     }
-    // Also without a client: the thread's lost events are published at its end.
-    // SAFETY: the key exists, since a channel was opened. Any value but null
-    // has the destructor called, which does not look at it.
-    unsafe { libc::pthread_setspecific(KEY.load(Relaxed), (&raw const KEY).cast()) };
+    end_later();
     compiler_fence(SeqCst);
     CURRENT.with(|current| current.store(to, Relaxed));
     seat.is_some()
+}
+
+/// Has [`end`] called when the thread ends, also without a client: its lost events are published then.
+fn end_later() {
+    let key = KEY.load(Relaxed);
+    if key != NO_KEY {
+        // SAFETY: the key exists. Any value but null has the destructor called, which does not look at it.
+        unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
+    }
 }
 
 fn pause() {
@@ -282,6 +291,7 @@ pub(super) fn end() {
     ENDED.with(|ended| ended.store(true, Relaxed));
     CURRENT.with(|current| current.store(null_mut(), Relaxed));
     let Some(process) = process::ours() else {
+        process::tell_as_child();
         return;
     };
     // Before its client is given back, which may be the process's only one.
@@ -306,6 +316,8 @@ extern "C" fn at_exit() {
         end();
         process.look_after();
         process.tell_last_unattached();
+    } else {
+        process::tell_as_child();
     }
 }
 

@@ -1,0 +1,53 @@
+//! Events of a process that no host takes: counted, and said once on stderr.
+
+use super::sys;
+use crate::counts;
+use crate::error::OpenError;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// True after the host has ended. A forked child has the same host.
+static HOST_ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Returns true if the process's host was seen to have ended.
+pub(super) fn is_host_ended() -> bool {
+    HOST_ENDED.load(Relaxed)
+}
+
+/// Notes whether the process's host has ended.
+pub(super) fn set_host_ended(has_ended: bool) {
+    HOST_ENDED.store(has_ended, Relaxed);
+}
+
+/// Counts an event of a thread without a client.
+pub(super) fn count_lost() {
+    match HOST_ENDED.load(Relaxed) {
+        true => count_left(1),
+        false => counts::unattached(1),
+    }
+}
+
+/// Counts events that no host took, as it had ended. Says so once.
+pub(super) fn count_left(events: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    counts::host_ended(events);
+    if events > 0 && !SAID.swap(true, Relaxed) {
+        sys::say(
+            "hypertrace: the host has ended (`hypertrace serve` or `hypertrace run` was stopped): this process's \
+             events are lost from now on\n",
+        );
+    }
+}
+
+/// Says once that a process has no use of the channel that it or its parent has had.
+pub(super) fn say_unusable(why: &OpenError) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Relaxed) {
+        let source = why.source().map(|source| format!(": {source}")).unwrap_or_default();
+        sys::say(&format!(
+            "hypertrace: the events of process {} are lost: after a fork each process opens the channel by itself, \
+             and so does one that has closed the library's descriptor: {why}{source}\n",
+            std::process::id()
+        ));
+    }
+}

@@ -1,0 +1,79 @@
+//! The C headers by other standards and options than those of the programs in `tests/c`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hypertrace_tests::build::{root, succeed};
+use hypertrace_tests::c::{COMPILERS, Language, WARNINGS, source};
+use hypertrace_tests::capability;
+
+/// Returns the compilers of a language that this machine has.
+fn compilers(language: Language) -> impl Iterator<Item = PathBuf> {
+    let of = COMPILERS.into_iter().filter(move |(_, of)| *of == language);
+    of.filter_map(|(name, _)| capability::program(name))
+}
+
+/// Compiles a source to an object, with no warning. Returns the object's code.
+#[track_caller]
+fn object(compiler: &Path, options: &[&str], source: &Path) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("object");
+    let mut command = Command::new(compiler);
+    command.args(WARNINGS).args(options).arg("-I").arg(root().join("guest-lib/include"));
+    succeed(command.args(["-c", "-o"]).arg(&made).arg(source));
+    // The assembler comes with this.
+    let code = folder.path().join("code");
+    let mut copy = Command::new("objcopy");
+    succeed(copy.args(["-O", "binary", "--only-section=.text"]).args([&made, &code]));
+    fs::read(code).unwrap()
+}
+
+#[test]
+fn the_header_for_firmware_compiles_as_cxx20_without_a_warning() {
+    for compiler in compilers(Language::Cxx17) {
+        for standard in ["-std=c++17", "-std=c++20"] {
+            object(&compiler, &[standard, "-O2", "-xc++"], &source("tests/c/bare_guest.c"));
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_header_for_firmware_makes_the_same_code_in_intels_dialect() {
+    for compiler in compilers(Language::C11) {
+        let of = |dialect| {
+            let options = ["-std=c11", "-O2", "-ffreestanding", dialect];
+            object(&compiler, &options, &source("tests/c/bare_guest.c"))
+        };
+        let code = of("-masm=att");
+        assert!(!code.is_empty() && of("-masm=intel") == code, "{}", compiler.display());
+    }
+}
+
+#[test]
+fn the_header_of_2016_compiles_as_c89_without_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program.c");
+    fs::write(&program, "#include <qemu-hypertrace.h>\nint nothing;\n").unwrap();
+    for compiler in compilers(Language::C11) {
+        object(&compiler, &["-std=c89"], &program);
+    }
+}
+
+#[test]
+fn a_bit_field_with_a_cast_is_a_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program.c");
+    let text = "#include <hypertrace.h>
+        struct flags { unsigned bit : 3; int sign : 5; };
+        void emit(struct flags flags);
+        void emit(struct flags flags) {
+            HYPERTRACE_EVENT(\"flags\", (bit, (unsigned)flags.bit), (sign, (int)flags.sign));
+        }
+    ";
+    fs::write(&program, text).unwrap();
+    for compiler in compilers(Language::C11) {
+        object(&compiler, &["-std=c11"], &program);
+    }
+}
