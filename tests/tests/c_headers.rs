@@ -70,8 +70,7 @@ fn a_bit_field_with_a_cast_is_a_field() {
         void emit(struct flags flags);
         void emit(struct flags flags) {
             HYPERTRACE_EVENT(\"flags\", (bit, (unsigned)flags.bit), (sign, (int)flags.sign));
-        }
-    ";
+        }\n";
     fs::write(&program, text).unwrap();
     for compiler in compilers(Language::C11) {
         object(&compiler, &["-std=c11"], &program);
