@@ -4,7 +4,7 @@
 //! Unsafe, because the segment is mapped.
 #![allow(unsafe_code, dead_code)]
 
-#[path = "../../../../tests/src/capability.rs"]
+#[path = "../../../tests/src/capability.rs"]
 pub mod capability;
 
 use hypertrace_abi::atomic::AtomicU64;
